@@ -1,14 +1,14 @@
 """rlsched: a reinforcement-learning scheduling agent for GPU clusters.
 
-This module is the Python interface; everything is imported on first use.
+This module is the Python interface. Each of its attributes is imported at first use.
 
 Attributes:
-    Trace: Jobs with their submissions and durations: `Trace.read("t.csv.gz")`.
+    Trace: Jobs with submission times and durations: `Trace.read("t.csv.gz")`.
     Cluster: Nodes and GPUs: `Cluster.read("c.toml")`.
     Policy: A scheduling policy as data: `Policy("easy", order="area^0.7")`.
-    Models: Models of speed and power of jobs, with sharing, clocks and cores: `Models()`.
-    synthesize: Draws a trace, and a cluster for it.
-    simulate: Replays a trace under several policies, and gives `Runs` to compare.
+    Models: Models of the speed and power of jobs, given GPU sharing, clocks and cores: `Models()`.
+    synthesize: Generates a random trace, and a cluster for the trace.
+    simulate: Replays a trace under several policies, and returns `Runs` to compare.
     Client: Submits jobs to a running broker.
     RlschedError: Base class of all errors of this package.
 
@@ -71,7 +71,7 @@ def __dir__() -> list[str]:
 
 
 def _above(name: str) -> Any:
-    """Return an object of a package that depends on this one, by its entry point."""
+    """Return an object, by its entry point, of another package that itself imports this package."""
     from importlib.metadata import entry_points
 
     for point in entry_points(group="rlsched.interface", name=name):
@@ -80,7 +80,7 @@ def _above(name: str) -> Any:
 
 
 def _register() -> None:
-    """Register the environment with Gymnasium."""
+    """Register the environment `rlsched/Cluster-v0` with Gymnasium."""
     _above("register_environment")()
 
 

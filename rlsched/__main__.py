@@ -1,4 +1,4 @@
-"""`python -m rlsched`: the command line."""
+"""Runs the command line as `python -m rlsched`."""
 
 from rlsched.cli.main import main
 

@@ -1,4 +1,4 @@
-"""Pauses Python's cyclic garbage collector while many objects are made that all stay in use.
+"""Pauses Python's cyclic garbage collector while code makes many objects that all stay in use.
 
 The command `rlsched` imports this module first. Therefore the module imports almost nothing itself.
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class no_garbage:  # noqa: N801 - used as a function, as the context managers of `contextlib` are
-    """Pauses the collector in a `with` block: scanning ever more objects can take most of the time."""
+    """Context manager that pauses the collector: to scan ever more objects can take most of the time."""
 
     def __enter__(self) -> None:
         self._was = gc.isenabled()

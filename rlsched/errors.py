@@ -1,4 +1,4 @@
-"""Every error that rlsched raises on purpose.
+"""The exception classes of rlsched.
 
 RlschedError                 one clear line for users; the command line exits with `exit_code`
 ├── InputError               a value from the user is wrong (exit code 2)
@@ -74,7 +74,7 @@ class JournalHeldError(JournalError):
 
 
 class JournalLostError(JournalError):
-    """The journal is missing, empty, older than before, or another cluster's; files next to it show that."""
+    """The journal is missing, empty, an older copy, or another cluster's, as files next to it show."""
 
     exit_code = 2
 
@@ -96,7 +96,7 @@ class BrokerUnavailableError(RlschedError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return `did you mean X? `, or "" if no known word is similar."""
+    """Return `did you mean X? ` with the known word that is most similar to `word`; "" if none is similar."""
     import difflib
 
     words = list(known)

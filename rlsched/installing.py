@@ -1,4 +1,4 @@
-"""Returns the shell command that installs an extra on this machine."""
+"""Makes the shell command that installs an optional dependency group (extra) on this machine."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 
 
 def install_command(extra: str, root: Path = ROOT) -> str:
-    """Return the shell command that adds an extra to this installation.
+    """Return the shell command that installs an extra in this installation.
 
     Args:
         extra: One extra, or several separated by commas.
         root: Folder that contains the package `rlsched`: a checkout, or `site-packages`.
 
     Returns:
-        In a checkout, the command for an editable installation with the pinned versions, as in `make
-        install`; elsewhere, the command that installs the extra by the name of the distribution.
+        In a checkout, the command of an editable installation with pinned versions, as in `make install`.
+        Elsewhere, the command that installs the extra by the distribution's name.
     """
     pins = root / "constraints.txt"
     if not (root / "pyproject.toml").is_file() or not pins.is_file():
@@ -31,7 +31,7 @@ def install_command(extra: str, root: Path = ROOT) -> str:
 
 
 def _pip() -> str:
-    """Return `pip`, or the path of this Python's pip if the shell would run another Python's pip."""
+    """Return `pip`, or the path of this Python's pip if `pip` in a shell would be another Python's."""
     mine = Path(sys.executable).with_name("pip")
     found = shutil.which("pip")
     if not mine.exists() or (found and Path(found).parent.resolve() == mine.parent.resolve()):

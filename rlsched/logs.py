@@ -1,4 +1,4 @@
-"""Logs of long-running processes: lines of text, or one JSON object per line. Configured only here.
+"""Configures the logs of long-running processes: lines of text, or one JSON object per line.
 
 A JSON record is always one line in ASCII. A text record has its message on one line; a traceback follows,
 indented. Therefore no text from a job or a user can imitate a log record.
@@ -23,7 +23,7 @@ from rlsched.terminal.visible import visible
 LogFormat = Literal["text", "json"]
 FORMATS: Final = ("text", "json")
 FIELDS: Final = ("node", "job", "attempt", "rank", "notice")
-"""Fields that locate a record: from `extra=`, or from an argument with attributes of these names."""
+"""Fields of a record, from `extra=`, or from an argument of the record with attributes of these names."""
 _INDENT: Final = "    "
 _ROOT: Final = logging.getLogger("rlsched")
 
@@ -43,7 +43,7 @@ class JsonLines(logging.Formatter):
         self._fields = fields
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record as one line."""
+        """Return the record as one line of JSON."""
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line: dict[str, Any] = {
             "time": when.replace("+00:00", "Z"),
@@ -80,7 +80,7 @@ class TextLines(logging.Formatter):
 def set_up(
     form: LogFormat, *, level: int = logging.INFO, timed: bool = True, **fields: str
 ) -> Callable[[str], None]:
-    """Configure logging to standard error, unless done already. Returns a function that prints a line.
+    """Configure logging to standard error, unless it is configured. Return a function that logs a line.
 
     Args:
         form: `json`: every line is JSON, including Python's warnings and an uncaught exception.

@@ -1,4 +1,4 @@
-"""Reads and writes settings as typed data (TOML); errors name the setting and the most similar known one."""
+"""Reads and writes typed settings as TOML. Errors name the setting and the most similar known setting."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 class Seconds(float):
-    """A duration in seconds; written as a number, or as text with a unit: `90s`, `30m`, `12h`, `1.5d`."""
+    """A duration in seconds. In a file, it is a number, or text with a unit: `90s`, `30m`, `12h`, `1.5d`."""
 
     @classmethod
     def parse(cls, value: Any) -> Seconds:
@@ -37,7 +37,7 @@ class Seconds(float):
 
     @property
     def text(self) -> str:
-        """Return the shortest text with a unit; the text is exact for whole seconds."""
+        """Return the duration as the shortest text with a unit, which is exact for whole seconds."""
         for unit, size_s in reversed(_UNIT_S.items()):
             if self >= size_s and self % size_s == 0:
                 return f"{int(self // size_s)}{unit}"
@@ -60,7 +60,7 @@ def read_table(path: str | Path, what: str) -> dict[str, Any]:
 
 
 def parse_table(text: str, where: str) -> dict[str, Any]:
-    """Parse the table of a TOML text.
+    """Parse a TOML text. `where`: source to name in errors.
 
     Raises:
         InputError: the text is not TOML.
@@ -74,13 +74,13 @@ def parse_table(text: str, where: str) -> dict[str, Any]:
 
 
 def convert_settings(table: Mapping[str, Any], kind: type[S], where: str, also: tuple[str, ...] = ()) -> S:
-    """Convert a table to settings.
+    """Convert a table to settings of type `kind`.
 
     Args:
         table: As parsed from TOML.
         kind: Type of the settings.
         where: Source to name in errors, such as the file.
-        also: Keys of the file that are not settings; errors list them as known keys, too.
+        also: Keys of the file that are not settings of `kind`; errors list these as known keys too.
 
     Raises:
         InputError: a setting is unknown or has the wrong type; the message has the path of the setting, what
@@ -99,7 +99,7 @@ def _hook(kind: type, value: Any) -> Any:
 
 
 def encode_time(value: Any) -> str:
-    """Encode a duration as text; the `enc_hook` of msgspec.
+    """Encode a duration as text. Used as the `enc_hook` of msgspec.
 
     Raises:
         TypeError: the value is not a duration.
@@ -110,7 +110,7 @@ def encode_time(value: Any) -> str:
 
 
 def _in_words(error: str, kind: type[msgspec.Struct], also: tuple[str, ...]) -> str:
-    """Rephrase an error of msgspec: the path of the setting first, then the most similar known name."""
+    """Rephrase an error of msgspec, with the setting's path first, then the most similar known name."""
     text, _, at = error.partition(" - at `$")
     path = at.rstrip("`").strip(".")
     found = re.search(r"unknown field `(\w+)`", text)
@@ -125,7 +125,7 @@ def _in_words(error: str, kind: type[msgspec.Struct], also: tuple[str, ...]) -> 
 
 
 def _names_at(kind: type[msgspec.Struct], path: str) -> tuple[str, ...]:
-    """Return the names of the settings in the table at a path."""
+    """Return the names of the settings that the table at a path can have."""
     for name in re.sub(r"\[.*?\]", "", path).split(".") if path else ():
         field = next(one for one in msgspec.structs.fields(kind) if one.name == name)
         parts = get_args(field.type) or (field.type,)
@@ -134,7 +134,7 @@ def _names_at(kind: type[msgspec.Struct], path: str) -> tuple[str, ...]:
 
 
 def as_table(settings: msgspec.Struct) -> dict[str, Any]:
-    """Return settings as plain data without defaults; a sub-table that is present is always included."""
+    """Return settings as plain data without default values; sub-tables are always included, if present."""
     made: dict[str, Any] = {}
     for field in msgspec.structs.fields(settings):
         value = getattr(settings, field.name)

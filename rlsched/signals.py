@@ -1,4 +1,4 @@
-"""Handles signals that end a process: handlers for a block of code, and a signal when the parent ends."""
+"""Helpers for signals that end a process: handlers for a block of code, and a signal at the parent's exit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def on_signals(
 ) -> Iterator[None]:
     """Call `handler` at these signals within a `with` block; then restore the previous handlers.
 
-    A program that calls a verb in its own process, such as a test, gets its own handlers back.
+    So a program that calls a verb of the command line in its own process, such as a test, keeps its handlers.
 
     Raises:
         ValueError: not called in the main thread.
@@ -38,9 +38,9 @@ def on_signals(
 
 
 def end_with_parent(number: signal.Signals) -> None:
-    """Ask the kernel to send this process a signal when its parent ends (Linux only; else no effect).
+    """Make the kernel send this process a signal when its parent exits. Has an effect only on Linux.
 
-    The kernel sends the signal when the thread that started this process ends. See prctl(2),
+    More precisely, the kernel sends the signal when the thread that started this process exits. See prctl(2),
     PR_SET_PDEATHSIG.
     """
     with contextlib.suppress(OSError, AttributeError):

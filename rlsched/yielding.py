@@ -1,9 +1,9 @@
-"""Lowers the priority of background processes next to the broker. Niceness must be set in two places.
+"""Lowers the CPU priority of background processes on the broker's machine. Niceness is set in two places.
 
-If the kernel groups sessions (`/proc/sys/kernel/sched_autogroup_enabled`), the niceness of a process counts
-only within its session, and so do the policies SCHED_IDLE and SCHED_BATCH. Against the rest of the machine,
-the niceness of the session counts (`/proc/PID/autogroup`). A process that leads a session sets both. If a
-control group limits the CPU, or sessions are not grouped, the process's own niceness counts.
+If the kernel groups sessions (`/proc/sys/kernel/sched_autogroup_enabled`), the niceness of a process and the
+policies SCHED_IDLE and SCHED_BATCH count only within its session. Between sessions, the niceness of the
+session counts (`/proc/PID/autogroup`). Therefore a process that leads a session sets both. If a control group
+limits the CPU, or sessions are not grouped, the process's own niceness counts.
 """
 
 from __future__ import annotations
@@ -20,21 +20,20 @@ from typing import Final
 from rlsched.signals import end_with_parent
 
 BACKGROUND: Final = 10
-"""Niceness of the broker's background work: a tenth of a normal process's CPU on a busy machine."""
+"""Niceness of the broker's background work: a tenth of a normal process's CPU time on a busy machine."""
 AGAIN_S: Final = 0.02
 PATIENCE_S: Final = 2.0
-"""Time to retry, seconds: the kernel accepts only ten changes of session niceness per second and machine."""
+"""Time for which to retry, because the kernel accepts ten changes of session niceness per second, seconds."""
 
 
 def give_way(niceness: int, pid: int = 0) -> None:
     """Lower the priority of a process and its children; call it before the process starts threads.
 
-    If the process does not lead its session, only the process's own niceness changes.
+    The session's niceness changes too if the process leads its session.
 
     Args:
-        niceness: 0 to 19, added to the current niceness. If the process leads a session, the session gets the
-            same niceness.
-        pid: Process; 0: this process.
+        niceness: 0 to 19, added to the process's niceness. A session gets the same niceness.
+        pid: Process id; 0: this process.
 
     Raises:
         OSError: the process has ended, or belongs to another user.
@@ -60,11 +59,11 @@ def _set_session(pid: int, niceness: int) -> None:
 
 
 def background_command(module: str, *arguments: str) -> list[str]:
-    """Return the command that runs a module at `BACKGROUND` niceness, in a process that ends with this one.
+    """Return the command of a process that runs a module at niceness `BACKGROUND`, and ends with this one.
 
-    The process lowers its priority before it imports the module: imports take seconds, and the broker needs
-    the CPU. The kernel kills the process when the thread that started it ends, also during an import or a
-    compilation, which can take minutes on a busy machine. `-P` excludes the working directory from imports.
+    The process lowers its priority before it imports the module, because imports take seconds of CPU time
+    that the broker needs. The kernel kills the process when the thread that started it ends, even during an
+    import or a compilation, which can take minutes. `-P` excludes the working directory from imports.
     """
     return [sys.executable, "-P", "-m", "rlsched.yielding", str(os.getpid()), module, *arguments]
 

@@ -1,1 +1,1 @@
-"""The broker: the state machine that decides (without I/O), and the journal, sockets and keys around it."""
+"""The broker: a state machine without I/O that schedules jobs, and its journal, sockets and keys."""

@@ -1,4 +1,4 @@
-"""Input of the broker's state machine (events) and its output (effects)."""
+"""Input (events) and output (effects) of the broker's state machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlsched.wire.messages import BrokerToNode, ClientReply, ClientRequest, Node
 
 
 class ClientAsked(msgspec.Struct, frozen=True):
-    """A client's request. The reply repeats `peer` and `request`. `by`: the owner of the client's key."""
+    """A client's request. The reply has the same `peer` and `request`. `by`: owner of the client's key."""
 
     peer: bytes
     request: int
@@ -24,21 +24,21 @@ class ClientAsked(msgspec.Struct, frozen=True):
 
 
 class NodeSaid(msgspec.Struct, frozen=True):
-    """A node's message. `node`: the node's name, proved by its key."""
+    """A node's message. `node`: the node's name, authenticated by its key."""
 
     node: str
     request: int
     message: NodeMessage
     wall_s: float | None = None
-    """Time at which the broker received the message, by its clock, Unix seconds; None: not read."""
+    """Time at which the broker received the message, by its own clock, Unix seconds; None: not read."""
 
 
 class Tick(msgspec.Struct, frozen=True):
-    """A timer tick. Every message received before the tick is in the same batch or an earlier one."""
+    """A timer tick. Every message received before the tick is in the tick's batch or an earlier batch."""
 
 
 class Due(msgspec.Struct, frozen=True):
-    """The time at which the scheduler asked to decide again (`Machine.due_s`). Messages may be unread."""
+    """The scheduler asked to decide again at this time (`Machine.due_s`). Messages may still be unread."""
 
 
 class Intake(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ Event = ClientAsked | NodeSaid | Tick | Due | Intake | PowerDone
 
 
 class Commit(msgspec.Struct, frozen=True):
-    """Commit these entries in one transaction, before any later effect."""
+    """Commit these entries in one transaction, before the effects that follow in the list."""
 
     entries: list[Entry]
     over: list[EndedJob] = []
@@ -75,7 +75,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class SendNode(msgspec.Struct, frozen=True):
-    """Send a message to a node. An undeliverable message is dropped; the node gets it after it reconnects."""
+    """Send a message to a node. An undeliverable message is dropped; it is repeated after a reconnect."""
 
     node: str
     message: BrokerToNode

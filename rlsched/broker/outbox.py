@@ -1,4 +1,4 @@
-"""Output of a batch: the facts to commit, and the messages and orders to send once they are committed."""
+"""Output of a batch: the facts to commit, and the messages and orders to send after the commit."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Outbox:
         self._facts, self._effects, self._ended = [], [], []
 
     def record(self, fact: Entry, *, already_decided: bool = False) -> None:
-        """Apply a fact and put it into the journal.
+        """Apply a fact to the state, and add it to the facts that will be journalled.
 
         Args:
             fact: The fact. If applying it raises, the fact is not journalled.
-            already_decided: `fact` is a `Decided` that the decision loop has already applied to the cluster.
+            already_decided: Whether `fact` is a `Decided` that the decision loop has applied to the cluster.
         """
         self._state.apply(fact, self.now_s, already_decided=already_decided)
         self._facts.append(fact)
@@ -50,7 +50,7 @@ class Outbox:
         self._effects.append(SendNode(node, message, request))
 
     def reply(self, peer: bytes, request: int, message: ClientReply) -> None:
-        """Answer a client's request."""
+        """Reply to a client's request."""
         self._effects.append(Reply(peer, request, message))
 
     def drop(self, node: str) -> None:
@@ -62,6 +62,6 @@ class Outbox:
         self._effects.append(order)
 
     def take(self) -> list[Effect]:
-        """Return the output of the batch, in order: the `Commit` first, if there are facts."""
+        """Return the output of the batch, in order. If there are facts, their `Commit` is first."""
         journal: list[Effect] = [Commit(self._facts, self._ended)] if self._facts else []
         return journal + self._effects

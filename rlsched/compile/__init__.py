@@ -1,1 +1,1 @@
-"""Compiles kernels with numba: the decorators, the cache on disk, and the progress of compilation."""
+"""Compilation of kernels with numba: the decorators, the cache on disk, and progress messages."""

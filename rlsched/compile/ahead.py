@@ -2,8 +2,8 @@
 
 The work is a list of *pieces*: picklable functions without arguments that compile something. Each process
 takes one piece after another, and writes the result to the cache (`rlsched.compile.kernel_cache`) for all
-processes. If two processes need a kernel at once, one of them waits for the other. No result depends on these
-processes: a kernel that they do not compile is compiled at its first use.
+processes. If two processes need the same kernel, one compiles it and the other waits. No result depends on
+these processes: a kernel that they do not compile is compiled at its first use.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ _EndOfChild = (EOFError, OSError)
 
 
 def cores() -> int:
-    """Return the number of cores that this process may use."""
+    """Return the number of cores that this process can use."""
     return len(os.sched_getaffinity(0))
 
 
 def compile_pieces(pieces: Sequence[Piece], processes: int | None = None) -> None:
     """Compile pieces in other processes, while this process reports the progress.
 
-    Does nothing with one process or one piece, or if no verb of the command line runs (`Compiling.by_verb`).
+    Does nothing if there is only one process or one piece, or if no verb of the command line runs
+    (`Compiling.by_verb`).
 
     Args:
         pieces: Pieces to compile, the longest first.
@@ -73,7 +74,7 @@ class _CompilerProcess:
         theirs.close()
 
     def takes_next(self, left: Iterator[Piece]) -> bool:
-        """Send the process the next piece. Returns False if no piece is left, or the process has exited."""
+        """Send the next piece to the process. Return False if no piece is left, or the process has exited."""
         piece = next(left, None)
         if piece is None:
             return False
@@ -84,7 +85,7 @@ class _CompilerProcess:
         return True
 
     def goes_on(self, left: Iterator[Piece]) -> bool:
-        """Handle one report of the process; when its piece is done, send the next. False: no more to do."""
+        """Handle one report; if the piece is done, send the next. Return False if no work is left."""
         try:
             said = self.ours.recv()
         except _EndOfChild:
@@ -96,7 +97,7 @@ class _CompilerProcess:
         return True
 
     def end(self) -> None:
-        """Kill the process, whatever it does."""
+        """Kill the process, even while it compiles."""
         self.ours.close()
         self._process.terminate()
         self._process.join()
@@ -107,7 +108,7 @@ class _CompilerProcess:
 
 
 def _compile(parent: Connection) -> None:
-    """Compile the pieces that the parent sends, until the parent exits."""
+    """Compile the pieces that the parent process sends, until the parent exits."""
     _end_with_parent()
     COMPILING.hand_on = parent.send
     with suppress(*_EndOfChild):
@@ -119,7 +120,7 @@ def _compile(parent: Connection) -> None:
 
 
 def _end_with_parent() -> None:
-    """Exit at once when the parent exits, even while a kernel is compiled."""
+    """Make this process exit at once when its parent exits, even while a kernel is compiled."""
     of_parent = multiprocessing.parent_process()
     assert of_parent is not None
 

@@ -1,4 +1,4 @@
-"""Prints the progress of kernel compilation on standard error if a verb of the command line asks for it.
+"""Prints the progress of kernel compilation on standard error, if a verb of the command line requests this.
 
 `rlsched.compile.kernel_cache` reports every kernel that is compiled or found in the cache. This module does
 not import numba, so that the command line can turn progress on before anything is compiled.
@@ -14,33 +14,33 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, TextIO
 
 FIRST_S: Final = 0.3
-"""Shorter compilations are not reported, seconds."""
+"""Duration below which a compilation is not reported, seconds."""
 REWRITTEN_EVERY_S, LINES_EVERY_S = 0.1, 1.0
 TICK_S: Final = 0.5
-"""Interval at which a long compilation is reported with its duration, seconds."""
+"""Interval at which the duration of a long compilation is printed, seconds."""
 _CLEAR: Final = "\r\x1b[K"
 SAYS: Final = "compiling, once for this version"
 _OTHERS: Final = f"{SAYS}: another process is at it"
 
 
 class Compiling:
-    """Progress of the compiler: one line that is rewritten on a terminal, an occasional line elsewhere.
+    """Progress of compilation: one line that is rewritten on a terminal, an occasional line elsewhere.
 
     Args:
         clock: Returns seconds.
         stream: Stream to print to; None: the standard error stream at the time of printing.
-        ticks: Print from a thread while a long compilation blocks the main thread.
+        ticks: Whether to print from a second thread while a long compilation blocks the main thread.
 
     Attributes:
         told: Whether to print anything.
-        by_verb: Whether a verb of the command line compiles. If a user's own script does, child processes
-            would run that script again.
-        tells: Called with each progress text at once; None: not called.
+        by_verb: Whether a verb of the command line compiles, not a user's script: child processes would run
+            a script again.
+        tells: Function to call at once with each progress text; None: none.
         compiled: Number of kernels that this process has compiled.
         found: Number of kernels that this process has found in the cache.
         took_s: Time spent on compiling, or on waiting for another process that compiles, seconds.
-        hand_on: Set if this process compiles for another process (`rlsched.compile.ahead`): sends that
-            process a method's name and its arguments, instead of printing here.
+        hand_on: Function to call instead of printing, if this process compiles for another process
+            (`rlsched.compile.ahead`): sends that process the name of a method and its arguments.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Compiling:
         self._at(f"{SAYS}: {len(self._done & self._needed)} of {len(self._needed)}")
 
     def waits(self) -> None:
-        """Report that another process compiles the needed kernel."""
+        """Report that this process waits, because another process compiles the needed kernel."""
         if self.hand_on is not None:
             return
         self._at(_OTHERS)
@@ -88,12 +88,12 @@ class Compiling:
         self.found += not compiled
 
     def others(self, kernel: Any, compiled: bool) -> None:
-        """Report a kernel that another process has compiled for this process, or found in the cache."""
+        """Report a kernel that a process started by this one has compiled, or found in the cache."""
         self._done.add(kernel)
         self.compiled += compiled
 
     def ends(self, needed: Iterable[Any]) -> None:
-        """Report that a kernel called from Python is available, with all kernels that it needs."""
+        """Report that the kernels needed by a call from Python are available."""
         if self.hand_on is not None:
             return
         self._done.update(needed)
@@ -123,7 +123,7 @@ class Compiling:
             self.tick()
 
     def tick(self) -> None:
-        """Print the current activity again, with its duration if that is long."""
+        """Print the current activity again; if it takes long, with its duration so far."""
         with self._lock:
             took_s = self._clock() - self._since_s
             if self._now:
@@ -144,7 +144,7 @@ class Compiling:
         self._write(f"{_CLEAR}{text}" if rewrites else f"{text}\n")
 
     def _rewrites(self) -> bool:
-        """Return whether a line can be rewritten; not while `rich` shows bars: it replaces stderr."""
+        """Return whether a line can be rewritten: not while `rich` shows bars, because it replaces stderr."""
         return (self._stream or sys.stderr).isatty() and (
             self._stream is not None or sys.stderr is sys.__stderr__
         )
@@ -156,4 +156,4 @@ class Compiling:
 
 
 COMPILING: Final = Compiling(ticks=True)
-"""The progress of this process."""
+"""The progress of compilation in this process."""

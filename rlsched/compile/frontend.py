@@ -1,10 +1,11 @@
 """Faster versions of functions that numba's front end calls millions of times while it compiles kernels.
 
-A cold start spends most of its time in numba's Python code. This module replaces a few of numba's functions
-with faster ones; the compiled code is the same. Importing the module is enough (`rlsched.compile.jit` does);
-numba's version is pinned in `constraints.txt`. The slow parts of numba that are replaced:
+A start without cached kernels spends most of its time in numba's Python code. This module replaces a few of
+numba's functions with faster ones, without a change of the compiled code. To import the module is enough
+(`rlsched.compile.jit` does). numba's version is pinned in `constraints.txt`. The replaced parts of numba are
+slow for these reasons:
 
-- For every function that numba considers for a call, it compares two sets of compiler flags. For each
+- For every function that can be the target of a call, numba compares two sets of compiler flags. For each
   comparison, numba makes two dictionaries of thirty properties of each set.
 - Every compilation installs two timers, which receive an event for every lock of every called function. Every
   call of LLVM notifies two listeners of the lock that the call takes.
@@ -14,13 +15,13 @@ numba's version is pinned in `constraints.txt`. The slow parts of numba that are
   hundred.
 - The type of `a + b` is searched among thirty overloads, although it is always the same for the same argument
   types.
-- For each access to an array, numba makes a class, and checks whether the array has its own class for that;
-  if not, numba searches all its registries again.
+- For each access to an array, numba makes a class, and checks whether the array type has a class of its own.
+  If it has not, numba searches all registries again.
 - The type of an attribute of a state's tuples, records and arrays, and the size of a type in memory, are
   always the same. To find the size, LLVM parses a module that is written for it.
-- At every call of a function, its templates for this processor are selected and sorted again.
+- At every call of a function, numba selects and sorts the function's templates for this processor again.
 - The variables of a statement are found by a search through all parts of the statement, including strings.
-- For each function, thirty modules are imported again, to check for new registrations.
+- For each function, numba imports thirty modules again, to check for new registrations.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ _TypeMetaclass.__subclasscheck__ = type.__subclasscheck__  # type: ignore[method
 
 
 class _Kept:
-    """A stored hash that is not pickled with its type: hashes of strings differ between processes."""
+    """A stored hash. It is not pickled with its type, because hashes of strings differ between processes."""
 
     __slots__ = ("value",)
 
@@ -138,7 +139,7 @@ _getattr_template = BaseContext.find_matching_getattr_template
 
 
 def _attribute(context: Any, kind: Any, name: str) -> Any:
-    """Replaces `BaseContext.find_matching_getattr_template`. Methods record their calls: not cached."""
+    """Replaces `BaseContext.find_matching_getattr_template`. Methods are not cached: they record calls."""
     if type(kind) not in _HOLDERS:
         return _getattr_template(context, kind, name)
     known = context.__dict__.setdefault("_attributes_of_holders", {})

@@ -1,4 +1,4 @@
-"""Defines `kernel`: numba's njit, compiled in two parts, with the cache of `kernel_cache`."""
+"""Defines the decorator `kernel`: numba's njit, compiled in two parts and cached by `kernel_cache`."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Kernel:
-    """A compiled function. Other kernels call it directly; Python calls it through a separate entry.
+    """A compiled function. Other kernels call the function directly, Python through a separate entry.
 
-    numba gives every function an entry for calls from Python. The code of the entry, which unpacks the arrays
-    of a state, takes about as long to compile as most kernels do. Only few kernels are ever called from
-    Python: therefore the entry is made at the first call.
+    numba gives every function an entry for calls from Python. The entry unpacks the arrays of a state, and
+    takes about as long to compile as most kernels. Because Python calls only few kernels, an entry is made
+    only at the first call from Python.
 
     Attributes:
         py_func: The original Python function.
@@ -86,7 +86,7 @@ class Kernel:
         return self._inside._numba_type_
 
     def __call__(self, *args: Any) -> Any:
-        """Call the kernel from Python."""
+        """Call the kernel from Python. Compile the entry first, if necessary."""
         if self._stateless is not None:
             return self._stateless(*args)
         latest = _LATEST.get(type(args[0])) if args else None
@@ -97,7 +97,7 @@ class Kernel:
         return self._find_and_call(args)
 
     def _find_and_call(self, args: tuple[Any, ...]) -> Any:
-        """Let numba determine the types of the arguments, which takes 20 us for a state."""
+        """Let numba determine the argument types, which takes 20 us for a state, and call the kernel."""
         found = self._made_entry()(*args)
         if args and type(args[0]) in BY_REFERENCE:
             latest = _LATEST.get(type(args[0]))
@@ -120,9 +120,9 @@ class Kernel:
         entry.compile(tuple(widened(entry.typeof_pyval(one)) for one in args))
 
     def bound(self, *args: Any) -> Callable[..., Any]:
-        """Return the compiled function for arguments of these types, for loops with constant argument types.
+        """Return the compiled function for these argument types, for loops in which the types are constant.
 
-        The function checks nothing: arguments of other types or layouts are read as if they had these types.
+        The function does not check its arguments: other types or layouts are read as if they were these.
         """
         entry = self._made_entry()
         wanted = tuple(widened(entry.typeof_pyval(one)) for one in args)
@@ -130,7 +130,7 @@ class Kernel:
         return cast("Callable[..., Any]", entry.overloads[wanted].entry_point)
 
     def _remember(self, args: tuple[Any, ...], latest: _Latest) -> None:
-        """Remember the compiled function of this call, for later calls with this state and equal types."""
+        """Store the compiled function of this call for later calls with this state and the same types."""
         others = args[1:]
         if not all(map(_shows_its_type, others)):
             return
@@ -157,15 +157,15 @@ class _Latest:
 
 
 _LATEST: dict[type, _Latest] = {}
-"""The latest tuple by class: a run and its state are passed alternately, and must not replace each other."""
+"""The latest tuple by class, because a run and its state are passed alternately."""
 _NUMBERS = frozenset((int, float, bool))
 _ARRAYS = frozenset((np.ndarray, np.recarray))
 _dtype: Callable[[Any], np.dtype[Any]] = np.ndarray.dtype.__get__
-"""Attribute access without the overhead of `np.recarray`."""
+"""Reads an array's `dtype` without the overhead of attribute access in `np.recarray`."""
 
 
 def _look(one: Any) -> object:
-    """Return the properties of an argument that determine its numba type: equal values mean equal types."""
+    """Return what determines an argument's numba type: equal results mean equal types."""
     kind = type(one)
     if kind in _ARRAYS:
         return kind, _dtype(one), one.ndim, one.flags.num
@@ -194,7 +194,7 @@ def called(kernel: Kernel) -> set[FunctionType]:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Disable the garbage collector: for the compiler's millions of objects, it took 10 % of the time."""
+    """Disable the garbage collector, which takes 10 % of the compile time for the compiler's objects."""
     if not gc.isenabled():  # a nested compilation
         yield
         return
@@ -206,7 +206,7 @@ def _no_collection() -> Iterator[None]:
 
 
 def widened(argument: Any) -> Any:
-    """Return the type that an argument is passed as: integers as 64-bit, without constants.
+    """Return the type as which an argument is passed: integers have 64 bits, and are never constants.
 
     Otherwise a kernel would be compiled for each integer width and each constant that its callers pass.
     """
@@ -215,12 +215,12 @@ def widened(argument: Any) -> Any:
 
 
 def kernel(function: F) -> F:
-    """Compile `function` in nopython mode at first call, or load it from the cache.
+    """Compile `function` in nopython mode at its first call, or load the compiled code from the cache.
 
-    The function must not make arrays (views are allowed): it is compiled without reference counts. With
-    reference counts, every call that passes the arrays of a state increments and decrements the count of each
-    array, which took five times as long as the work itself (`_nrt` is numba's own switch for this; numba's
-    version is pinned).
+    The function must not make arrays, except for views, because it is compiled without reference counts. With
+    reference counts, every call that passes a state increments and decrements the count of each array, which
+    took five times as long as the work itself. (`_nrt` is numba's internal switch for reference counts;
+    numba's version is pinned.)
     """
     return _compiled(function, "kernel")
 
@@ -238,7 +238,7 @@ def _compiled(function: F, kind: str) -> F:
 
 
 class CompileTime:
-    """An open name of a template: stands for a constant or a kernel, which `specialise` fills in."""
+    """An open name of a template: a placeholder for a constant or a kernel, which `specialise` fills in."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -248,9 +248,9 @@ class CompileTime:
 
 
 def compile_time(name: str) -> Any:
-    """Return an open constant for templates. Branches that its value excludes are never compiled.
+    """Return an open name for templates. Branches that its later value excludes are never compiled.
 
-    A kernel that reads an open constant, or calls such a kernel, is a template: use `specialise`.
+    A kernel that reads an open name, or calls such a kernel, is a template: see `specialise`.
     """
     return CompileTime(name)
 
@@ -275,9 +275,9 @@ def open_names(template: Kernel) -> frozenset[str]:
 
 
 def specialise(template: F, **bound: Any) -> F:
-    """Return a kernel from a template, with the templates that it calls also filled in.
+    """Return a kernel made from a template, and from the templates that it calls.
 
-    The same template with the same constants gives the same kernel.
+    Calls with the same template and the same values return the same kernel.
 
     Args:
         template: The template; a kernel without open names is returned unchanged.
@@ -320,7 +320,7 @@ def _specialised(template: Kernel, bound: dict[str, Any]) -> Kernel:
 
 
 def _needed(names: frozenset[str], bound: dict[str, Any]) -> set[str]:
-    """Return these names, and the open names of the kernels bound to them."""
+    """Return these open names, and the open names of the kernels that are their values."""
     needed, left = set(names), list(names)
     while left:
         value = bound.get(left.pop())
@@ -331,7 +331,7 @@ def _needed(names: frozenset[str], bound: dict[str, Any]) -> set[str]:
 
 
 def _referred(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the values of the global names in a function's code; `co_names` also has attribute names."""
+    """Return the values of the global names that a function reads, by name."""
     code, scope, high = function.__code__, function.__globals__, 0
     found: dict[str, Any] = {}
     for operation, argument in zip(code.co_code[::2], code.co_code[1::2], strict=True):

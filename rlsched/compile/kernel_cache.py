@@ -1,4 +1,4 @@
-"""Cache of compiled kernels on disk. The key is the code of a kernel and of all that it calls, not a file.
+"""Cache of compiled kernels on disk. A kernel's key is its code and the code of all kernels that it calls.
 
 numba's own cache identifies a function by the time stamp of its file and its line, and does not notice
 changes of called functions in other files. In this cache, an entry is named after a digest of the kernel's
@@ -38,16 +38,16 @@ from rlsched.compile.compiling import COMPILING
 from rlsched.compile.reference import BY_REFERENCE
 
 KEPT_UNUSED_DAYS: Final = 30
-"""Days after its last use at which an entry is removed."""
+"""Days after the last use of an entry after which the entry is removed."""
 _KNOWN_PACKAGES: Final = ("math", "numpy", "numba")
-"""Modules with functions that numba supports; their version is part of the key."""
+"""Packages with functions that kernels can call; their versions are part of the key."""
 
 
 # ---- keys of kernels ------------------------------------------------------------------------------
 
 
 class Digests:
-    """Computes digests of functions and of the values that they refer to; each function is digested once."""
+    """Computes digests of functions and of the values to which they refer; each function is digested once."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[Any, bytes]] = {}  # by identity; holding the object keeps its id unique
@@ -82,7 +82,7 @@ class Digests:
 
 
 def _parts(function: types.FunctionType) -> Iterator[Any]:
-    """Yield the inputs of a function's compilation: bytes, and values that the function refers to."""
+    """Yield what determines a function's compiled code: bytes, and values to which the function refers."""
     code, scope = function.__code__, function.__globals__
     yield code.co_code
     yield repr((code.co_argcount, code.co_varnames, code.co_names)).encode()
@@ -107,7 +107,7 @@ DIGESTS: Final = Digests()
 
 @cache
 def _versions() -> str:
-    """Return the other inputs of machine code: versions of numba and LLVM, and how kernels are linked."""
+    """Return what else determines machine code: versions of numba and LLVM, and how kernels are linked."""
     hasher = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__} {np.__version__}".encode())
     for name in ("jit.py", "kernel_cache.py", "linking.py", "packing.py"):
         hasher.update(Path(__file__).with_name(name).read_bytes())
@@ -115,7 +115,7 @@ def _versions() -> str:
 
 
 def is_kept(function: types.FunctionType) -> bool:
-    """Return whether the cache has a kernel that Python calls, for any argument types."""
+    """Return whether the cache has the entry of a kernel for calls from Python, for any argument types."""
     return any(folder("entries").glob(f"*-{DIGESTS.digest_of(function).hex()[:16]}.*.nbi"))
 
 
@@ -157,10 +157,10 @@ class _Entries(CompileResultCacheImpl):  # type: ignore[misc]
 
 
 class KernelCache(FunctionCache):  # type: ignore[misc]
-    """Entries of one kernel. The key is computed at first use.
+    """The cache's entries of one kernel. The key is computed at first use.
 
     Args:
-        function: The kernel's own function; functions that it calls can be defined after it.
+        function: The kernel's Python function; the functions that it calls can be defined later.
         part: `inside` or `entries`.
         calls: Functions of all kernels that the kernel calls, directly or indirectly.
     """
@@ -172,7 +172,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
         self._is_open = False
 
     def _open(self, sig: Any) -> None:
-        """Select the file of the entry for these types."""
+        """Select the file of the entry for these argument types."""
         if not self._is_open:
             self._impl_class = lambda function: _Entries(function, self._part)
             super().__init__(self._function)
@@ -215,12 +215,12 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
         _prune(Path(self.cache_path).parent.parent)
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
-        """See `numba.core.caching`. A digest replaces the types, which are ten times as long as the rest."""
+        """See `numba.core.caching`. A digest stands for the types, ten times as long as the rest."""
         return _types_digest(sig), codegen.magic_tuple(), DIGESTS.digest_of(self._function)
 
     @property
     def _said(self) -> bytes:
-        """Return the name of the kernel in progress reports, also between processes."""
+        """Return a name for the kernel in progress reports, which is the same in all processes."""
         return DIGESTS.digest_of(self._function)
 
     def _needed(self) -> set[bytes]:
@@ -228,7 +228,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
 
     @contextmanager
     def alone(self, sig: Any) -> Iterator[None]:
-        """Let one process at a time compile this kernel for these types."""
+        """Let only one process at a time compile this kernel for these argument types."""
         self._open(sig)
         place = Path(self.cache_path).parent / "locks"
         place.mkdir(parents=True, exist_ok=True)
@@ -244,7 +244,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
 
 @cache
 def _prune(root: Path) -> None:
-    """Remove entries, of all versions, that were not loaded for `KEPT_UNUSED_DAYS`; once per process."""
+    """Once per process, remove entries, of any version, that were not loaded for `KEPT_UNUSED_DAYS`."""
     before_s = time.time() - KEPT_UNUSED_DAYS * 86400
     for index in root.glob("kernels-*/*/*.nbi"):
         with suppress(FileNotFoundError):  # another process removed it
@@ -254,7 +254,10 @@ def _prune(root: Path) -> None:
 
 
 def _types_digest(sig: Any) -> str:
-    """Return a digest of argument types: numba's description; for tuples the class, fields, and passing."""
+    """Return a digest of argument types, from numba's description.
+
+    For a tuple, the digest includes the class, the fields, and how the tuple is passed.
+    """
     return hashlib.sha256(repr([_described(one) for one in sig]).encode()).hexdigest()[:12]
 
 

@@ -1,13 +1,13 @@
-"""Links kernels only once, in the function that Python calls.
+"""Links kernels only once: in the function that Python calls.
 
-numba gives every compiled function a library, links into it all that the function calls, optimises the whole
-library, makes machine code of it, and repeats this for each caller. If kernels call kernels, most of that
-work is wasted. In this module, a kernel that only other kernels call stays intermediate code. A function that
-Python calls (an *entry*) is linked with all that it needs, optimised and compiled to machine code once.
+numba makes a library for every compiled function, links all called functions into this library, optimises
+it, and compiles it to machine code. If kernels call kernels, numba repeats most of this work for each caller.
+With this module, a kernel that only other kernels call stays intermediate code. A function that Python calls
+(an *entry*) is linked with all functions that it needs, optimised, and compiled to machine code once.
 
-The extension point is numba's `pipeline_class`. The two kinds of library depend on internals of numba (its
+The extension point is numba's `pipeline_class`. The two kinds of library depend on internals of numba. Its
 version is pinned in `constraints.txt`, and `tests/unit/compile/test_jit.py` fails if a later version breaks
-them).
+the libraries.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _long_name = funcdesc.default_mangler
 def _name(name: str, argtypes: Any, **more: Any) -> str:
     """Return a function's name for the linker, with a digest of the argument types.
 
-    numba includes the types themselves: ten thousand characters for a state with all the fields of its
-    records, at every call.
+    numba includes the types themselves, at every call: ten thousand characters for a state with all fields
+    of its records.
     """
     said = " ".join(map(str, argtypes))
     if len(said) <= _LONGEST_NAME:
@@ -41,7 +41,7 @@ funcdesc.default_mangler = _name
 
 
 class _Library(JITCodeLibrary):  # type: ignore[misc]
-    """Common part of both kinds of library."""
+    """Base class of both kinds of library."""
 
     def _optimize_functions(self, ll_module: Any) -> None:
         # numba makes a pass manager for each function, and for each mere declaration
@@ -56,12 +56,12 @@ class _Library(JITCodeLibrary):  # type: ignore[misc]
 
 
 class InsideLibrary(_Library):
-    """A kernel and all that it calls, as intermediate code without machine code."""
+    """A kernel and all functions that it calls, as intermediate code without machine code."""
 
     _final_module: Any
 
     def finalize(self) -> None:
-        """Link the library; the entry does the other steps."""
+        """Link the library only; the `EntryLibrary` that uses it is optimised and compiled."""
         self._raise_if_finalized()
         whole = self._final_module
         for library in dict.fromkeys(self._linking_libraries):
@@ -82,7 +82,7 @@ class InsideLibrary(_Library):
 
 
 class EntryLibrary(_Library):
-    """A function that Python calls, with all that it needs. The cache stores only its machine code."""
+    """A function that Python calls, with all functions that it needs. The cache stores only machine code."""
 
     _final_module: Any
 

@@ -1,16 +1,16 @@
 """Passes tuples of arrays between kernels by reference.
 
 numba passes the parts of a tuple as separate arguments, seven words for each array: hundreds of words for a
-cluster's state. Writing them at every call took half of a replay's time. An object of a class marked
-`by_reference` is stored in memory instead, with the nested tuples of such classes, and only its address is
-passed.
+cluster's state. To write these words at every call took half of a replay's time. A tuple of a class marked
+`by_reference` is stored in memory instead, together with nested tuples of such classes, and only the address
+is passed.
 
 Named tuples are immutable, so there is only one visible effect: a tuple that a kernel makes in a loop has the
 same memory as the tuple of the previous iteration. Therefore an `array_kernel`, which counts references, must
 not assign such a tuple with new arrays to one variable twice.
 
-The extension points are numba's data models, its lowering of named tuples, `box` and `unbox` (its version is
-pinned in `constraints.txt`).
+The extension points are numba's data models, lowering of named tuples, `box` and `unbox`. numba's version is
+pinned in `constraints.txt`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from rlsched.compile.reference import BY_REFERENCE
 
 
 class ReferenceModel(DataModel):  # type: ignore[misc]
-    """Represents a tuple as the address of its parts: contiguous, with the parts of nested tuples."""
+    """Represents a tuple as the address of its contiguous parts, with the parts of nested tuples."""
 
     def __init__(self, manager: Any, kind: Any) -> None:
         super().__init__(manager, kind)
@@ -75,7 +75,7 @@ class ReferenceModel(DataModel):  # type: ignore[misc]
         return [(kind, getter(position)) for position, kind in enumerate(self._fe_type)]
 
     def _or_zeros(self, builder: Any, value: Any) -> Any:
-        """Return the address, or the address of zeros if there is none yet.
+        """Return the tuple's address, or the address of zeros if the variable has no value yet.
 
         numba also counts references of variables without a value.
         """
@@ -98,7 +98,7 @@ class ReferenceModel(DataModel):  # type: ignore[misc]
         return model.load_from_data_pointer(builder, place)
 
     def put(self, builder: Any, value: Any, position: int, part: Any) -> None:
-        """Write a part while the tuple is being made."""
+        """Write a part of a new tuple."""
         model = self._models[position]
         builder.store(model.as_data(builder, part), self.place(builder, value, position))
 
@@ -155,7 +155,7 @@ def _unbox(kind: Any, given: Any, c: Any) -> Any:
 def _unbox_into(
     model: ReferenceModel, given: Any, c: Any, place: Any, failed: Any
 ) -> Iterator[Callable[[], None]]:
-    """Unbox a tuple to a given address. The tuple's class defines the number of parts."""
+    """Unbox a tuple to the address `place`. The tuple's class determines the number of parts."""
     arrays = [position for position, kind in enumerate(model.fe_type) if type(kind) is types.Array]
     if arrays:
         _unbox_arrays(model, arrays, given, c, place, failed)
@@ -185,7 +185,7 @@ def _unbox_arrays(
 ) -> None:
     """Unbox the arrays of a tuple in a loop over a table of their positions, targets and item sizes.
 
-    numba's way writes thirty instructions for each array, which for a state exceeds the code of most kernels.
+    numba itself emits thirty instructions per array; for a state, this exceeds most kernels.
     """
     offsets = _offsets(c.context, model)
     table = [
@@ -202,7 +202,7 @@ def _unbox_arrays(
 
 @cache
 def _offsets(context: Any, model: ReferenceModel) -> list[int]:
-    """Return the memory offset of each part of a tuple."""
+    """Return the memory offset of each part of a tuple, bytes."""
     return [
         model.struct.get_element_offset(context.target_data, position)
         for position in range(len(model.struct))
@@ -212,7 +212,7 @@ def _offsets(context: Any, model: ReferenceModel) -> list[int]:
 def _array_loop(c: Any) -> ir.Function:
     """Return the function `unbox_arrays(tuple, to, table, count)`.
 
-    That function returns whether an array failed; then a Python error is set.
+    The returned function returns whether an array could not be unboxed; a Python error is then set.
     """
     found = c.builder.module.globals.get(_UNBOX_ARRAYS)
     if found is not None:

@@ -1,4 +1,4 @@
-"""Marks tuples of arrays that kernels pass by reference. Imports no numba: any module can import it."""
+"""Marks tuples of arrays that kernels pass by reference. Does not import numba, so any module can use it."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""External engines: a gateway lets the broker decide, and Slurm carry out the decisions.
+"""External engines: through a gateway, the broker decides and a Slurm cluster carries out the decisions.
 
-facts.py     state of a Slurm cluster: its jobs, nodes and partitions, without I/O
-reader.py    queries a Slurm, and never writes to it
-rest.py      the same by its slurmrestd
-rights.py    checks whether this user may write to it
-partitions.py  its nodes, and GPUs that other jobs hold
-writer.py    the only object that writes to a Slurm
-gateway.py   the state machine between Slurm and broker, without I/O; its parts share the desk:
-  desk.py      the last facts, the attempts, and the outgoing messages
+facts.py     state of a Slurm cluster: jobs, nodes and partitions, without I/O
+reader.py    queries Slurm by its commands, and never writes to it
+rest.py      queries Slurm by its slurmrestd
+rights.py    checks whether this user can write to Slurm
+partitions.py  nodes of Slurm's partitions, and GPUs that other jobs use
+writer.py    the only module that writes to Slurm
+gateway.py   the state machine between Slurm and broker, without I/O; its parts share a `Desk`:
+desk.py      the last facts, the attempts, and the outgoing messages
   offers.py    held jobs, offered to the broker and withdrawn
   attempts.py  attempts that the broker ordered, followed until the broker has received their ends
   placing.py   writes an attempt to Slurm, or stops it

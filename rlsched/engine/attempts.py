@@ -1,4 +1,4 @@
-"""Follows the broker's attempts and their Slurm jobs; compares both at every poll."""
+"""Follows the attempts that the broker ordered: compares each with its Slurm job at every poll."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rlsched.wire.messages import EndedAck, Kill, Launch, Launched
 _log = logging.getLogger("rlsched.engine")
 VANISHED_EXIT_CODE = 137
 FOREIGN_EXIT_CODE = 126
-"""Exit code of a job that a user submitted directly to the broker of a Slurm cluster: it cannot run."""
+"""Exit code of a job that a user submitted to the broker directly: only jobs submitted to Slurm can run."""
 
 
 class SlurmAttempts:
-    """Follows each attempt from its order until the broker has acknowledged its end.
+    """Follows each attempt from the broker's order until the broker has acknowledged the attempt's end.
 
     Args:
         desk: The gateway's desk.
@@ -85,13 +85,13 @@ class SlurmAttempts:
             self._follow(number, known, now_s)
 
     def adopt_offered(self, key: str, now_s: float) -> None:
-        """Handle the broker's answer to the offer of a Slurm job: follow the attempts of that job."""
+        """Follow the attempts of a Slurm job, after the broker has answered the job's offer."""
         for number, attempt in list(self._desk.attempts.items()):
             if attempt.key == key and not attempt.is_sure and self._desk.facts and not self._desk.is_away:
                 self._follow(number, attempt, now_s)
 
     def kill(self, node: str, order: Kill, now_s: float) -> None:
-        """Handle an order of the broker to end an attempt."""
+        """Handle an order of the broker to stop an attempt."""
         number = SlurmKey(order.job, order.attempt)
         attempt = self._desk.attempts.get(number)
         if attempt is None or (attempt.placed_s is None and not attempt.has_run):
@@ -191,10 +191,10 @@ class SlurmAttempts:
             self._placing.stop(attempt, job, now_s)
 
     def _runs_otherwise(self, job: SlurmJob) -> None:
-        """Handle a job that runs, but not as this attempt: as an earlier attempt, or released by a user.
+        """Handle a job that runs, but not as this attempt: as an earlier one, or released by a user.
 
-        A gateway that was killed can have sent writes that arrive late. The job continues to run; its GPUs
-        count as used by other jobs.
+        An earlier attempt can run if a killed gateway's write arrives late. The job continues to run, and its
+        GPUs count as used by other jobs.
         """
         started_as = (job.marks or {}).get("j", "")
         if not any(started_as == f"{one.job}.{one.attempt}" for one in self._desk.attempts):
@@ -216,7 +216,7 @@ class SlurmAttempts:
                 self._desk.queue_message(node, _launched(number, attempt, rank))
 
     def say_again(self) -> None:
-        """Repeat `Launched` for running ranks. (Ends are repeated elsewhere, until they are acknowledged.)"""
+        """Send `Launched` again for running ranks. Other code repeats `Ended` until it is acknowledged."""
         for number, attempt in self._desk.attempts.items():
             if attempt.end is None:
                 for rank in sorted(attempt.told):

@@ -1,4 +1,4 @@
-"""The state that the parts of a gateway share: Slurm's last facts, the attempts, and outgoing messages."""
+"""State that the parts of a gateway share: Slurm's last facts, the attempts, and outgoing messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlsched.wire.messages import NodeMessage
 
 
 class RememberedJobs(NamedTuple):
-    """Jobs and attempts that were remembered when the broker was asked for its jobs; see `Desk`."""
+    """Copies of the desk's `forgotten`, `dead` and `withdrawn` at the time of a question to the broker."""
 
     forgotten: set[SlurmKey]
     dead: set[SlurmKey]
@@ -30,28 +30,28 @@ class Desk:
         partitions: Partitions that the broker schedules.
         writer: Sends all writes.
         times: The gateway's times.
-        preempts: Whether jobs that Slurm may requeue are offered as preemptible.
-        places: Whether the broker decides where jobs start; they are held until then. If not, Slurm starts
-            the jobs in the order of the broker's queue.
+        preempts: Whether jobs that Slurm can requeue are offered as preemptible.
+        places: Whether the broker decides when and where jobs start, and they are held until then. If not,
+        Slurm starts the jobs in the order of the broker's queue.
         sm_clocks_mhz: SM clocks that Slurm can set on all of its GPUs, MHz, highest first; empty: none.
-        secret: Makes the tokens of offers unguessable; stays the same after a restart.
+        secret: Makes the tokens of offers unguessable; must be the same after a restart.
 
     Attributes:
-        identity: Identity of the broker's journal, from its last welcome, or from a job's marks after a
-            restart.
-        epoch: The highest epoch of a welcome.
+        identity: Identity of the broker's journal, from the broker's last `Welcome`, or from the marks of a
+            job after a restart.
+        epoch: The highest epoch in a `Welcome`.
         facts: The last facts of Slurm; None before the first poll.
         is_away: Whether Slurm failed to answer the last query.
         offered: The broker's job number by the key of the Slurm job, from the answer to the offer.
         attempts: Attempts whose ends the broker has not acknowledged yet.
-        forgotten: Attempts that the broker counts as ended, or does not know.
-        dead: Attempts that never start.
+        forgotten: Attempts that have ended according to the broker, or that it does not know.
+        dead: Attempts that will never start.
         registered: Nodes that the broker has welcomed.
         starting: Jobs that Slurm itself has started, and that are being reported to the broker.
-        limited_until_s: By job that a limit of Slurm keeps from starting: time until which the job is not
-            offered.
-        cleared_s: Jobs whose GPU request was removed to set another one: time of that write.
-        withdrawn: Jobs that the broker must forget: the broker's orders to end them do not end Slurm's jobs.
+        limited_until_s: Time until which a job is not offered, because a limit of Slurm prevents its start;
+            by job.
+        cleared_s: Time at which a job's GPU request was removed to set another one; by job.
+        withdrawn: Jobs withdrawn from the broker. Its orders to end them must not end Slurm's jobs.
         out: Outgoing messages and questions.
     """
 
@@ -88,7 +88,7 @@ class Desk:
         self.out: list[Say | Ask] = []
 
     def nodes(self, facts: Facts | None = None) -> Iterator[tuple[SlurmNode, str]]:
-        """Yield each node that the broker schedules, with its partition; from the last facts by default."""
+        """Yield (node, partition) for each node that the broker schedules. `facts`: None: the last ones."""
         facts = facts or self.facts
         yield from nodes_with_gpus(facts, self.partitions).values() if facts is not None else ()
 
@@ -101,11 +101,11 @@ class Desk:
         return job.marks is not None and "s" in job.marks and job.partition in self.partitions
 
     def waits(self, job: SlurmJob) -> bool:
-        """Return whether a job waits for a decision: held for the broker, or in Slurm's own queue."""
+        """Return whether a job waits for the broker: held for it or, without placement, in Slurm's queue."""
         return job.state == "PENDING" and job.is_held == self.places
 
     def is_open(self, job: SlurmJob) -> bool:
-        """Return whether the broker must know a job: it waits, or Slurm itself has started it."""
+        """Return whether a job must be offered: it waits, or Slurm itself has started it."""
         return self.waits(job) or job.key in self.starting
 
     def at_work(self) -> set[str]:
@@ -113,14 +113,14 @@ class Desk:
         return {one.key for one in self.attempts.values() if one.end is None and one.is_sure}
 
     def asks_for_live(self) -> None:
-        """Save the present `forgotten`, `dead` and `withdrawn`: the broker is now asked which jobs it has."""
+        """Copy `forgotten`, `dead` and `withdrawn`. Call this when the broker is asked which jobs it has."""
         self._asked_of = RememberedJobs(set(self.forgotten), set(self.dead), set(self.withdrawn))
 
     def has_live(self, live: Collection[int]) -> None:
-        """Forget attempts of jobs that the broker no longer has; `live` are all jobs that the broker has.
+        """Forget copied jobs and attempts that the broker no longer has. `live`: all jobs that it has.
 
-        An attempt that the marks of a Slurm job still name is not forgotten; otherwise it would be adopted
-        again.
+        If the marks of a Slurm job still name an attempt, the attempt is not forgotten; otherwise it would be
+        adopted again.
         """
         jobs = self.facts.jobs.values() if self.facts is not None else ()
         named = {(job.marks or {}).get("j", "") for job in jobs}
@@ -133,7 +133,7 @@ class Desk:
         self.out.append(Say(node, message))
 
     def leave(self, job: SlurmJob, why: str) -> None:
-        """Give a held job to Slurm's own order permanently; later if its GPU request may not be known."""
+        """Leave a held job to Slurm's own scheduling for good, or later if its GPU request may be unknown."""
         if self.facts is not None and self.facts.now_s <= self.cleared_s.get(job.key, -1e9):
             return
         if self.places:

@@ -1,4 +1,4 @@
-"""Facts of a Slurm cluster: jobs, nodes, partitions. Parsed from Slurm's JSON; no I/O."""
+"""State of a Slurm cluster: jobs, nodes and partitions, parsed from Slurm's JSON. No I/O."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlsched.errors import RlschedError
 MARK = "rlsched:"
 """Start of the AdminComment of a job held by job_submit.lua; `key=value` pairs follow, separated by `;`."""
 USER_HOLD = "[held]"
-"""Start of the Comment of a job that its user holds: the gateway uses Priority in its partitions."""
+"""Start of the Comment of a job that its user holds, because Priority 0 means that the gateway holds it."""
 UNLIMITED_MIN = 365 * 24 * 60
 """A time limit of this length or more (a year) counts as no limit, minutes."""
 LIVE = ("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT")
@@ -29,7 +29,7 @@ _OVER = {
     "PREEMPTED": "node_stopped",
     "REVOKED": "cancelled",
 }
-"""States of ended jobs, with the matching `END_REASONS`."""
+"""The entry of `END_REASONS` for each state of an ended job."""
 _BAD_NODE = (
     "DOWN",
     "DRAIN",
@@ -56,16 +56,16 @@ class SlurmJob(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         key: ID of the job for `scontrol`: JOB, or ARRAY_TASK.
-        marks: Content of the AdminComment after `MARK`; None: the job is not rlsched's.
+        marks: Pairs in the AdminComment after `MARK`; None: rlsched has not marked the job.
         nodes: Nodes on which the job runs.
         gpus: GPU numbers on each of `nodes`, empty if Slurm does not report them.
-        is_commented: Whether the AdminComment has other content than rlsched's.
+        is_commented: Whether the AdminComment has content that rlsched did not write.
         gpus_asked: Total number of GPUs that the job requests, of any type; 0: none.
         nice: As in `scontrol show job`.
         submit_s: Time of the submission, or requeue, Unix seconds.
         end_reason: One of `END_REASONS`, if the job has ended.
         num_nodes: Minimum number of nodes that the job requests.
-        bound: Request that no broker supports, "" if there is none: only Slurm can place such a job.
+        bound: A request that the broker does not support, so that only Slurm can place the job; "": none.
     """
 
     key: str
@@ -109,11 +109,11 @@ class SlurmJob(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def runs(self) -> bool:
-        """Whether the job has its nodes."""
+        """Whether the job runs on its nodes."""
         return self.state in LIVE
 
     def mark(self, name: str, default: int = 0) -> int:
-        """Return the number in one of the job's marks."""
+        """Return the number in the mark with this name."""
         said = (self.marks or {}).get(name, "")
         return int(said) if said.isdecimal() else default
 
@@ -123,8 +123,8 @@ class SlurmNode(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         gpus: Number of GPUs.
-        types: GRES type of each GPU by its number, if each GPU has its own type, which makes it selectable.
-        unusable: Reason why the node gets no jobs, "" if it gets jobs.
+        types: GRES type of each GPU, by GPU number, if every GPU has a type of its own and so is selectable.
+        unusable: Reason why the node can get no jobs, "" if it can.
     """
 
     name: str
@@ -156,7 +156,7 @@ def jobs_of(text: bytes, said_by: str = "`squeue --json`") -> dict[str, SlurmJob
 
 
 def nodes_of(text: bytes, said_by: str = "`sinfo --json`") -> dict[str, SlurmNode]:
-    """Parse the nodes of `sinfo --json`, or of slurmrestd.
+    """Parse the nodes of `sinfo --json`, or of slurmrestd; return them by name.
 
     Raises:
         SlurmError: the text cannot be parsed.
@@ -168,9 +168,9 @@ def nodes_of(text: bytes, said_by: str = "`sinfo --json`") -> dict[str, SlurmNod
 
 
 def _said(text: bytes, what: str) -> list[dict[str, Any]]:
-    """Return a list from Slurm's JSON.
+    """Return the list `what` from Slurm's JSON.
 
-    Without a controller, Slurm exits with code 0, and prints an empty list and `errors`.
+    If its controller is down, Slurm exits with code 0, and prints an empty list and `errors`.
     """
     said = msgspec.json.decode(text)
     errors = said.get("errors") or []
@@ -181,7 +181,7 @@ def _said(text: bytes, what: str) -> list[dict[str, Any]]:
 
 
 def marks_of(comment: str) -> dict[str, str] | None:
-    """Parse the marks in an AdminComment; None: the comment is not rlsched's."""
+    """Parse the marks in an AdminComment; return None if the comment is not rlsched's."""
     if not comment.startswith(MARK):
         return None
     pairs = (one.partition("=") for one in comment.removeprefix(MARK).split(";"))
@@ -302,7 +302,7 @@ def _gpus_asked(one: dict[str, Any]) -> int:
 
 
 def _nice(said: Any) -> int:
-    """Parse a nice value. It can be negative; Slurm 22.05 prints it modulo 2**32."""
+    """Parse a nice value. A negative value is accepted as such, and modulo 2**32 as Slurm 22.05 prints it."""
     nice = _number(said)
     return nice - (1 << 32) if nice >= 1 << 31 else nice
 

@@ -1,9 +1,9 @@
-"""Fallback without a broker: returns held jobs to Slurm's own order.
+"""Fallback if no broker decides: returns held jobs to Slurm's own scheduling.
 
 There are three mechanisms. First, the gateway writes the time of the broker's last message to a file, and
 job_submit.lua holds no new job if that time is too long ago. Second, the gateway releases held jobs if it
-receives no message from a broker for `--release-after`. Third, if the gateway is dead too, `--release`
-releases the held jobs; run it from cron or a timer.
+receives no message from a broker for `--release-after`. Third, if the gateway is down too, the command
+`rlsched engine slurm --release` releases the held jobs; run it from cron or a timer.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Alive:
             ) from error
 
     def write_time(self, now_s: float) -> None:
-        """Record that a broker decides at this time; written atomically, at most once a second."""
+        """Write, atomically and at most once a second, that a broker decides at this time."""
         if int(now_s) == self._said_s:
             return
         self._said_s = int(now_s)
@@ -62,11 +62,11 @@ class Alive:
         draft.replace(self.path)
 
     def begin(self) -> None:
-        """Record the start of a gateway; this cancels an earlier removal of rlsched."""
+        """Record the start of a gateway. This reverses an earlier `mark_removed`."""
         self._over.unlink(missing_ok=True)
 
     def mark_removed(self) -> None:
-        """Record the removal of rlsched: from now on no new job is held, and a running gateway ends."""
+        """Record that rlsched is removed: from now on no new job is held, and a running gateway exits."""
         self._over.touch()
         self.path.unlink(missing_ok=True)
         self._said_s = 0
@@ -77,7 +77,7 @@ class Alive:
         return self._over.exists()
 
     def age_s(self, now_s: float) -> float:
-        """Return the seconds since a broker last decided."""
+        """Return the time since the broker's last message, seconds."""
         try:
             return now_s - float(self.path.read_text(encoding="ascii"))
         except (OSError, ValueError):
@@ -87,7 +87,7 @@ class Alive:
 def plugin(
     partitions: tuple[str, ...], directory: Path, release_after_s: float, uid: int, *, exact: bool
 ) -> str:
-    """Return the text of job_submit.lua for a site."""
+    """Return the text of job_submit.lua with a site's settings."""
     text = files("rlsched.engine").joinpath("job_submit.lua").read_text(encoding="utf-8")
     said = {
         "PARTITIONS": ", ".join(f'["{name}"] = true' for name in partitions),
@@ -102,13 +102,13 @@ def plugin(
 
 
 def release(reader: Reader, writer: Writer, wait_s: float = APART_S, *, why: str = RELEASED) -> int:
-    """Return every job that is held or ordered for the broker to Slurm's own order. Returns their number.
+    """Release every job that is held or ordered for the broker to Slurm's own scheduling; return the number.
 
     Args:
         reader: Queries Slurm.
-        writer: Writes to it.
+        writer: Writes to Slurm.
         wait_s: Pause between two tries, seconds.
-        why: For the AdminComment; a gateway takes back only jobs that were `RELEASED`.
+        why: Reason to write to the AdminComment. A gateway holds jobs again only if it is `RELEASED`.
 
     Raises:
         SlurmError: Slurm does not answer.
@@ -144,5 +144,5 @@ def release(reader: Reader, writer: Writer, wait_s: float = APART_S, *, why: str
 
 
 def own_uid() -> int:
-    """Return the user ID of this process: job_submit.lua permits this user's writes."""
+    """Return the user ID of this process, whose writes job_submit.lua permits."""
     return os.getuid()

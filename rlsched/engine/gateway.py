@@ -1,10 +1,10 @@
-"""The state machine between a Slurm and the broker. No socket, process or clock.
+"""The state machine between a Slurm cluster and the broker. No socket, process or clock.
 
-The gateway handles facts of Slurm and messages of the broker, and returns messages and writes. It has no
-storage of its own. A job's token is made from the job's number, from the stamp that job_submit.lua gave the
-job, and from the gateway's secret. The job's AdminComment names the attempt that was decided. After a
-restart, both are read from Slurm. The gateway carries out only jobs of the broker that it has offered itself.
-Any write can be lost: the next facts show that, and the write is repeated.
+The gateway handles facts of Slurm and messages of the broker. It returns messages, and writes to Slurm. It
+has no storage of its own. A job's token is computed from the job's number, from the stamp that job_submit.lua
+gave the job, and from the gateway's secret. The job's AdminComment names the attempt that the broker decided.
+After a restart, number, stamp and attempt are read from Slurm. The gateway runs only broker jobs that it has
+offered itself. Any write to Slurm can be lost: the next facts show the loss, and the write is repeated.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _log = logging.getLogger("rlsched.engine")
 
 
 class Gateway:
-    """The state of a gateway; each handler returns the next messages.
+    """A gateway between Slurm and broker. Each handler returns the messages to send.
 
     Args:
         name: Name of the gateway's key; the tokens of offers begin with this name.
@@ -47,14 +47,14 @@ class Gateway:
         partitions: Partitions that the broker schedules.
         writer: Sends all writes.
         times: The gateway's times.
-        preempts: Whether jobs that Slurm may requeue are offered as preemptible.
+        preempts: Whether jobs that Slurm can requeue are offered as preemptible.
         sm_clocks_mhz: SM clocks that Slurm can set on all GPUs, MHz, highest first.
-        secret: Makes the tokens of offers unguessable; stays the same after a restart.
-        nices: (lowest, highest) nice of jobs that are not held: Slurm places them. None: jobs are held, and
-            the broker places them.
+        secret: Makes the tokens of offers unguessable; must be the same after a restart.
+        nices: (lowest, highest) nice of jobs if jobs are not held and Slurm places them. None: jobs are held,
+        and the broker places them.
 
     Attributes:
-        nodes: The nodes, as the broker sees them.
+        nodes: Registers the nodes with the broker.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Gateway:
         return self._done(facts.now_s)
 
     def cannot_look(self, why: str, now_s: float) -> list[Say | Ask]:
-        """Handle a failed query of Slurm: until the next facts, no job is started or counted as lost."""
+        """Handle a failed query of Slurm: until the next facts, start no job and count no job as lost."""
         if not self._desk.is_away:
             _log.warning("Slurm does not answer: %s", why)
             self.nodes.beat_at_once()
@@ -128,18 +128,18 @@ class Gateway:
         return self._done(now_s)
 
     def tick(self, now_s: float) -> list[Say | Ask]:
-        """Handle the time between two queries."""
+        """Do the work that is due at this time between two queries of Slurm."""
         return self._done(now_s)
 
     def say_again(self, now_s: float) -> list[Say | Ask]:
-        """Repeat messages that are otherwise sent only once, because messages can be lost."""
+        """Repeat the messages that are otherwise sent only once, because some may have been lost."""
         self._attempts.say_again()
         if self._desk.facts is not None:
             self.nodes.report_changes(self._desk.facts, again=True)
         return self._done(now_s)
 
     def handle_message(self, node: str, message: BrokerToNode, now_s: float) -> list[Say | Ask]:
-        """Handle a message of the broker to a node."""
+        """Handle a message that the broker has sent to a node."""
         match message:
             case Welcome():
                 self._welcome(node, message, now_s)
@@ -176,7 +176,7 @@ class Gateway:
         self._silence.note_message(now_s)
 
     def writing_together(self) -> AbstractContextManager[None]:
-        """Send the writes of several messages to Slurm at once."""
+        """Collect the writes of the messages handled in this context, and send them to Slurm together."""
         return self._desk.writer.together()
 
     # ---- outputs ----------------------------------------------------------------------------------
@@ -191,11 +191,11 @@ class Gateway:
         return self._silence.decided_s
 
     def is_exact(self, facts: Facts) -> bool:
-        """Return whether the broker can choose individual GPUs: each GPU of a node has its own GRES type."""
+        """Return whether each GPU of a node has its own GRES type, so that the broker can choose GPUs."""
         return self.nodes.is_exact(facts)
 
     def hellos(self) -> list[Hello]:
-        """Return the registration of every node."""
+        """Return the registration messages of all nodes."""
         return self.nodes.hellos()
 
     def _welcome(self, node: str, welcome: Welcome, now_s: float) -> None:

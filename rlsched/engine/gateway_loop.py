@@ -25,16 +25,16 @@ from rlsched.wire.messages import ForNode, Heartbeat, OfNode, Refused, decode, e
 RENEW_S = 10.0
 """Seconds without a message after which a new socket is opened, to the next address."""
 FORGET_S = 60.0
-"""Age of a question after which no answer is expected any more, seconds."""
+"""Age of a question above which its answer is no longer expected, seconds."""
 SLOW_S = 5.0
-"""Duration of a query after which Slurm counts as away until it answers, seconds."""
+"""Duration of a query above which Slurm counts as away until it answers, seconds."""
 WAIT_MS = 20
 Heard = tuple[list[ForNode], list[tuple[tuple[str, str], object]]]
 _log = logging.getLogger("rlsched.engine")
 
 
 class Link:
-    """One connection to the broker, for all nodes and all questions.
+    """A connection to the broker, used for all nodes and all questions.
 
     Args:
         addresses: Addresses of the broker and its standbys.
@@ -42,7 +42,7 @@ class Link:
         name: Name of the engine's key.
 
     Attributes:
-        has_lost: Whether a message that was sent may not have arrived.
+        has_lost: Whether a sent message may have been lost.
     """
 
     def __init__(self, addresses: Sequence[str], home: KeyHome, name: str) -> None:
@@ -59,7 +59,7 @@ class Link:
         self.socket = connect_dealer(self._context, address, self._pair, self._public)
 
     def renew(self) -> None:
-        """Open a new socket, to the next address, if no message has arrived for `RENEW_S`."""
+        """If no message has arrived for `RENEW_S`, open a new socket to the next address."""
         if time.monotonic() - self._heard_s >= RENEW_S:
             self.socket.close(0)
             self.has_lost = True
@@ -67,7 +67,7 @@ class Link:
             self._dial()
 
     def send(self, steps: Sequence[Say | Ask]) -> None:
-        """Send messages and questions; a message that cannot be sent now is lost, see `has_lost`."""
+        """Send messages and questions. A message that cannot be sent now is dropped, and sets `has_lost`."""
         now_s = time.monotonic()
         for step in steps:
             self._requests += 1
@@ -88,7 +88,7 @@ class Link:
             self._asked = {n: one for n, one in self._asked.items() if now_s - one[0] < FORGET_S}
 
     def receive(self, timeout_ms: int) -> Heard:
-        """Return the received messages: (orders for nodes, answers with the subjects of their questions)."""
+        """Return the received messages: (orders for nodes, answers with the `about` of their questions)."""
         orders: list[ForNode] = []
         answers: list[tuple[tuple[str, str], object]] = []
         if not self.socket.poll(timeout_ms):
@@ -132,9 +132,9 @@ def serve(
         reader: Queries Slurm, at most once per `poll_s`.
         link: Connection to the broker.
         alive: Records for job_submit.lua whether a broker decides.
-        poll_s: Seconds between two queries; a query that takes longer is followed by an equal pause.
-        stop: Set by a signal handler.
-        first: Facts that were queried already.
+        poll_s: Seconds between two queries. After a query that takes longer, the pause is equally long.
+        stop: Event that a signal handler sets.
+        first: Facts of an earlier query; None: query first.
     """
     look_at_s = 0.0
     if first is not None:
@@ -185,7 +185,7 @@ def _handle_query(gateway: Gateway, asked: Future[Facts]) -> list[Say | Ask]:
 
 
 def locked(directory: Path) -> object:
-    """Lock the gateway's directory for one gateway; the lock lasts as long as the returned object.
+    """Lock a gateway's directory against a second gateway, for as long as the returned object exists.
 
     Raises:
         InputError: another gateway uses the directory.

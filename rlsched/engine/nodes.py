@@ -17,7 +17,7 @@ RETRY_S = 1.0
 
 
 class SlurmNodes:
-    """Registers the nodes with the broker, and reports changes.
+    """Registers the nodes with the broker, and reports changes of nodes.
 
     Args:
         desk: The gateway's desk.
@@ -30,11 +30,11 @@ class SlurmNodes:
         self._said: dict[str, tuple[str, list[Holding]]] = {}
 
     def is_exact(self, facts: Facts) -> bool:
-        """Return whether the broker can choose individual GPUs: each GPU of a node has its own GRES type."""
+        """Return whether each GPU of a node has its own GRES type, so that the broker can choose GPUs."""
         return all(node.types for node, _ in self._desk.nodes(facts))
 
     def hellos(self) -> list[Hello]:
-        """Return the registration of every node."""
+        """Return the registration messages of all nodes."""
         assert self._desk.facts is not None
         can = Capabilities(
             exact_gpus=self._desk.places and self.is_exact(self._desk.facts),
@@ -89,11 +89,11 @@ class SlurmNodes:
         return found
 
     def foreign_holdings(self, facts: Facts) -> dict[str, list[Holding]]:
-        """Return the GPUs that jobs other than the broker's use, by node."""
+        """Return, by node, the GPUs used by jobs that the broker has not started."""
         return held_by_others(facts, self._desk.at_work() | self._desk.starting)
 
     def report_changes(self, facts: Facts, *, again: bool = False) -> None:
-        """Report which nodes may get jobs, and which GPUs other jobs use: only changes, or all if `again`."""
+        """Report which nodes can get jobs, and which GPUs other jobs use: only changes, or all if `again`."""
         if again:
             self._said.clear()
         held = self.foreign_holdings(facts)
@@ -122,12 +122,12 @@ class SlurmNodes:
         self._said.pop(node, None)
 
     def say_hello_again(self, node: str) -> None:
-        """Register a node again that the broker no longer knows."""
+        """Register a node again, because the broker no longer knows it."""
         self._desk.registered.discard(node)
         self._hello_s.pop(node, None)
 
     def greet(self, now_s: float) -> None:
-        """Register the nodes that the broker has not welcomed."""
+        """Send the registration of each node that the broker has not welcomed, if one is due."""
         missing = {
             node.name
             for node, _ in self._desk.nodes()
@@ -139,11 +139,11 @@ class SlurmNodes:
             self._desk.out += [Say(hello.name, hello) for hello in self.hellos() if hello.name in missing]
 
     def beat_at_once(self) -> None:
-        """Make the next heartbeat due now."""
+        """Make the next heartbeats due now."""
         self._beat_s = -1e9
 
     def beat(self, now_s: float) -> None:
-        """Send the nodes' heartbeats, which also report whether Slurm answers."""
+        """Send the nodes' heartbeats if they are due; a heartbeat also reports whether Slurm answers."""
         if now_s - self._beat_s < self._heartbeat_s / 2:
             return
         self._beat_s = now_s

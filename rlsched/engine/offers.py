@@ -1,4 +1,4 @@
-"""Offers held jobs to the broker, withdraws offers, and checks them."""
+"""Offers waiting Slurm jobs to the broker, withdraws offers, and checks that the broker still has them."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from rlsched.wire.states import CANCELLED, COMPLETED, LIVE, QUEUED
 
 _log = logging.getLogger("rlsched.engine")
 WITHDRAWN = "withdrawn by its engine"
-"""Message of a withdrawal, as in `rlsched.broker.machine.requests`."""
+"""Reason that the broker sends for a withdrawn job, as in `rlsched.broker.machine.orders`."""
 PROOF_DIGITS = 32
-"""Hexadecimal digits of the proof in a token.
+"""Number of hexadecimal digits of the proof in a token.
 
-Without the proof, a user could guess a token and submit a job of another size before the gateway does.
+Without the proof, a user could guess a token, and submit another job with this token before the gateway does.
 """
 
 
 def offer_secret(pair: KeyPair) -> bytes:
-    """Return a gateway's secret for tokens, derived from its key pair: unique, the same after a restart."""
+    """Return a gateway's secret for tokens, derived from its key pair, so the same after a restart."""
     return hashlib.sha256(b"tokens of offers" + pair.secret).digest()
 
 
 class Offers:
-    """Offers jobs that may start, and withdraws jobs that may not.
+    """Offers jobs that can start, and withdraws jobs that no longer can.
 
     Args:
         desk: The gateway's desk.
 
     Attributes:
-        queue_keys: Sort keys of the broker's queue, by its job, from the last answer.
+        queue_keys: Sort keys in the broker's queue, by the broker's job number, from its last answer.
     """
 
     def __init__(self, desk: Desk) -> None:
@@ -59,7 +59,7 @@ class Offers:
         self._pages: dict[int, float] = {}
 
     def update_offers(self, facts: Facts) -> None:
-        """Offer jobs that may start, and withdraw jobs that may not."""
+        """Offer jobs that can start, and withdraw jobs that no longer can."""
         if not self._has_offered:
             self._has_offered = True
             self._learn_of_cancelled(facts)
@@ -98,7 +98,7 @@ class Offers:
                 self._desk.writer.take_back(job.key, marks)
 
     def _learn_of_cancelled(self, facts: Facts) -> None:
-        """Add jobs that were cancelled while no gateway ran: they can still be in the broker's queue."""
+        """Add offers for jobs cancelled while no gateway ran, because the broker may still have the jobs."""
         for job in facts.jobs.values():
             if self._desk.is_ours(job) and job.state == "CANCELLED":
                 self._add(job)
@@ -166,7 +166,7 @@ class Offers:
             offer.not_before_s = now_s + self._desk.times.look_round_s
 
     def look_round(self, now_s: float) -> None:
-        """Ask the broker which jobs it has; at an interval."""
+        """Ask the broker which jobs it has, if the interval has passed."""
         if self._desk.registered and now_s - self._looked_round_s >= self._every_s:
             self._looked_round_s, self._live, self._queued, self._pages = now_s, set(), set(), {}
             self._desk.asks_for_live()
@@ -177,7 +177,7 @@ class Offers:
         return self._desk.times.look_round_s if self._desk.places else self._desk.times.order_s
 
     def accepted_offers(self) -> list[Offer]:
-        """Return the offers that the broker has accepted, without those being withdrawn."""
+        """Return the offers that the broker has accepted, without offers that are being withdrawn."""
         return [offer for offer in self._offers.values() if offer.job is not None and not offer.withdrawn]
 
     def withdraw(self, key: str) -> None:
@@ -186,7 +186,7 @@ class Offers:
             self._offers[key].withdrawn, self._offers[key].asked_s = True, -1e9
 
     def handle_offer_answer(self, about: tuple[str, str], answer: object, now_s: float) -> None:
-        """Handle the broker's answer to a question about an offer."""
+        """Handle the broker's answer to a question about an offer or about all offers."""
         kind, key = about
         offer = self._offers.get(key)
         if kind == "submit" and offer is not None:
@@ -205,12 +205,12 @@ class Offers:
             self._over_there(offer, answer.jobs[0])
 
     def clear(self) -> None:
-        """Forget all offers because the broker has another journal: all jobs are offered again."""
+        """Forget all offers, because the broker has another journal. All jobs are then offered again."""
         self._offers.clear()
         self._desk.offered.clear()
 
     def _listed(self, answer: Jobs, now_s: float) -> None:
-        """Handle a page of the broker's jobs; after the last page, query each missing job separately."""
+        """Handle a page of the list of the broker's jobs. After the last page, ask about each missing job."""
         self._live |= {job.job for job in answer.jobs if job.state in LIVE}
         self._queued |= {job.job for job in answer.jobs if job.state == QUEUED}
         self._pages.update((job.job, job.queue_key) for job in answer.jobs if job.queue_key is not None)
@@ -235,7 +235,7 @@ class Offers:
                 offer.withdrawn, offer.asked_s = True, -1e9
 
     def _over_there(self, offer: Offer, known: JobInfo) -> None:
-        """Handle a job that has ended at the broker while Slurm still holds it."""
+        """Handle a job that has ended according to the broker, while Slurm still holds it."""
         job = self._desk.job(offer.key)
         if known.state in LIVE or job is None or not self._desk.waits(job):
             return

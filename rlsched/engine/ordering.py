@@ -1,8 +1,8 @@
 """Orders jobs without holding them: Slurm places and starts the jobs in the order of the broker's queue.
 
-A waiting job gets a `Nice` by its position in that queue, and Slurm's backfill does the rest. When Slurm
-starts a job, the gateway reports the start to the broker (`Begin`). The broker follows such a job like its
-own, and learns from its end.
+A waiting job gets a `Nice` according to its position in that queue, and Slurm's scheduler starts the jobs.
+When Slurm starts a job, the gateway reports the start to the broker (`Begin`). The broker follows such a job
+like a job that the broker started, and trains its predictors when the job ends.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from rlsched.wire.messages import Begin
 
 _log = logging.getLogger("rlsched.engine")
 TRIES = 4
-"""Number of times that a start is reported if the broker refuses it; then the job is left to Slurm."""
+"""Maximum number of reports of a start that the broker refuses; then the job is left to Slurm."""
 MOST_WRITES = 200
 """Maximum number of writes per poll; jobs at the front of the queue are written first."""
 NICES = {"priority/basic": (-60_000, -1_000), "priority/multifactor": (-1_000_000_000, -1_000_000)}
-"""Range of nices by PriorityType, below 0: jobs without a nice from rlsched wait behind the others.
+"""Range of nices by PriorityType; negative, so that jobs without a nice from rlsched start later.
 
 Basic priorities begin at 4294901760, and must stay below 2**32. Multifactor priorities are sums of weights;
-the nices must be larger than these sums.
+the magnitude of the nices must exceed these sums.
 """
 
 
 def nices_of(config: dict[str, str]) -> tuple[int, int]:
-    """Return the range of nices that fits Slurm's priorities.
+    """Return (lowest, highest) nice for Slurm's PriorityType.
 
     Raises:
         InputError: the PriorityType is not known.
@@ -62,7 +62,7 @@ class Ordering:
         self._refusals: Counter[str] = Counter()
 
     def update_order(self, facts: Facts, offers: Offers, *, is_deciding: bool) -> None:
-        """Mark new jobs, find starts, and write changed positions of waiting jobs."""
+        """Mark new jobs, find jobs that Slurm has started, and write the nices of moved jobs."""
         self._since_s = facts.now_s if self._since_s is None else self._since_s
         self._desk.starting = {job.key for job in facts.jobs.values() if self._is_starting(job)}
         if is_deciding:
@@ -89,14 +89,14 @@ class Ordering:
         return job.runs and self._desk.is_ours(job) and self._refusals[job.key] < TRIES
 
     def handle_refusal(self, key: str, why: str, offers: Offers) -> None:
-        """Count a start that the broker refuses; the reason can pass when another job ends."""
+        """Count a refusal of a reported start. It is reported again, because the reason may be temporary."""
         self._refusals[key] += 1
         if self._refusals[key] == TRIES:
             _log.warning("Slurm's job %s is Slurm's own: the broker does not take its start: %s", key, why)
             offers.withdraw(key)
 
     def begin(self, facts: Facts, offers: Offers) -> None:
-        """Report starts by Slurm; call it after the free GPUs are reported to the broker."""
+        """Report the jobs that Slurm has started. First report to the broker which GPUs are free."""
         at_work, found = self._desk.at_work(), set[str]()
         for offer in offers.accepted_offers():
             job = facts.jobs.get(offer.key)
@@ -130,7 +130,7 @@ class Ordering:
 
 
 def spaced(nices: Sequence[int | None], low: int, high: int) -> list[int]:
-    """Return ascending nices within [low, high]; change as few as possible if there is room between them.
+    """Return ascending nices within [low, high]; change as few as possible, or all if there is no room.
 
     Args:
         nices: Present nices, in the desired order of the jobs; None: not set yet.

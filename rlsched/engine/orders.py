@@ -1,4 +1,4 @@
-"""The gateway's state of the jobs that it has offered, and of the attempts that the broker ordered."""
+"""The gateway's records of the jobs that it has offered and of the attempts that the broker ordered."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlsched.terminal.visible import visible
 from rlsched.wire.messages import Ended, Launch, Submit
 
 PROGRAM = "slurm"
-"""First word of the command of a job that Slurm must start; the job's key and stamp follow."""
+"""First word of the command of an offered job; the Slurm job's key and stamp follow."""
 _OF_THE_NODE = (
     "None",
     "Resources",
@@ -20,7 +20,7 @@ _OF_THE_NODE = (
     "PartitionDown",
     "BadConstraints",
 )
-"""Slurm's reasons for not starting a released job that concern its nodes, not the job."""
+"""Slurm's reasons for not starting a released job that concern the job's nodes."""
 
 _LIMITS = (
     "Assoc",
@@ -32,7 +32,7 @@ _LIMITS = (
     "Licenses",
     "Reservation",
 )
-"""Slurm's reasons that are a limit or a missing right, on any node."""
+"""Slurm's reasons for not starting a job that are a limit or a missing permission, on any node."""
 
 
 class SlurmKey(NamedTuple):
@@ -43,25 +43,26 @@ class SlurmKey(NamedTuple):
 
 
 RELEASED = "released"
-"""Why a job was left to Slurm's own order: no broker decided."""
+"""Mark of a job left to Slurm's own scheduling because no broker decided."""
 REMOVED = "removed"
-"""The same: rlsched was removed, for good."""
+"""Mark of a job left to Slurm's own scheduling for good, because rlsched was removed."""
 HIGHEST = "high"
 """Name of the highest clock for `--gpu-freq`."""
 
 
 @dataclass(slots=True)
 class Offer:
-    """A held job that was offered to the broker.
+    """A Slurm job that was offered to the broker.
 
     Attributes:
-        stamp: Stamp of the submission: Slurm can reuse a job number.
-        token: Token of the broker's job; an offer after a withdrawal has another token.
+        stamp: Stamp of the submission, which distinguishes jobs for which Slurm reuses a number.
+        token: Token of the broker's job; a new offer after a withdrawal has another token.
         job: The broker's job number; None before the broker has answered.
-        asked_s: Time of the last question.
-        not_before_s: Time at which the job is offered again after the broker has rejected it.
-        withdrawn: The job must not start any more; the offer is being withdrawn.
-        was_cancelled: The job was cancelled while no gateway ran; the broker is first asked for its number.
+        asked_s: Time of the last question to the broker about this offer.
+        not_before_s: Earliest time of the next offer, after the broker has rejected the job.
+        withdrawn: Whether the offer is being withdrawn, so that the job must not start.
+        was_cancelled: Whether the job was cancelled while no gateway ran. The broker is then asked for the
+            job's number first.
     """
 
     key: str
@@ -84,20 +85,20 @@ class SlurmAttempt:
         nodes: Nodes by rank.
         gpus: GPU numbers on each node; None: the numbers differ by node, or Slurm chooses the GPUs.
         sm_clock_mhz: Highest SM clock of the GPUs, MHz; 0: unchanged.
-        is_found: The attempt was found in Slurm's marks after a restart: it was decided and written before.
-        is_sure: The answer to the offer confirms that the broker's job is this Slurm job.
-        orders: Orders by rank; an attempt that was found has none.
-        restarts: Number of requeues before the attempt; if Slurm counts more, the attempt has ended.
-        placed_s: Time of the last write to Slurm; None: none yet.
-        cleared_s: Time at which its earlier GPU request was removed last.
-        first_placed_s: Time of the first write.
-        has_run: The attempt was seen running on its nodes.
-        kill: The attempt must end; `again`: the job must wait afterwards, held.
-        giving_up: Reason why Slurm did not start the attempt: the job is being held again.
+        is_found: Whether the attempt was found in the Slurm job's marks after a restart of the gateway.
+        is_sure: Whether the answer to the offer has confirmed that the broker's job is this Slurm job.
+        orders: The broker's `Launch` by rank; none if `is_found`.
+        restarts: Number of requeues before the attempt. If Slurm counts more, the attempt has ended.
+        placed_s: Time at which the placement was written to Slurm last; None: not yet.
+        cleared_s: Time at which the job's earlier GPU request was removed last.
+        first_placed_s: Time at which the placement was written to Slurm first.
+        has_run: Whether the facts have shown the attempt running on its nodes.
+        kill: The order to end the attempt; with `again`, the job then waits, held.
+        giving_up: Reason why Slurm did not start the attempt; the job is then being held again.
         end: The attempt's end: (exit code, reason, Unix seconds).
         told: Ranks for which `Launched` was sent.
-        acknowledged: Ranks whose ends the broker has written to its journal.
-        said_s: Time at which ends were last sent.
+        acknowledged: Ranks for which the broker has journalled the end.
+        said_s: Time at which `Ended` was last sent.
     """
 
     key: str
@@ -123,15 +124,15 @@ class SlurmAttempt:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the orders of all ranks have arrived."""
+        """Whether the broker's orders for all ranks have arrived."""
         return self.is_found or len(self.orders) == len(self.nodes)
 
     def is_of_another(self, job: SlurmJob) -> bool:
-        """Return whether the broker's job has another owner than Slurm's job, if an order names the owner."""
+        """Return whether an order names another owner than that of the Slurm job."""
         return any(order.person not in ("", job.user) for order in self.orders.values())
 
     def ends(self, number: SlurmKey) -> list[tuple[str, Ended]]:
-        """Return the messages about the attempt's end, by node, without acknowledged ranks."""
+        """Return (node, message) about the attempt's end for each rank that is not acknowledged."""
         assert self.end is not None
         code, reason, ended_s = self.end
         return [
@@ -152,24 +153,24 @@ class SlurmAttempt:
 
 
 def is_about_node(reason: str) -> bool:
-    """Return whether the nodes are the reason why Slurm does not start a job."""
+    """Return whether this reason of Slurm for not starting a job concerns the job's nodes."""
     return reason.startswith(_OF_THE_NODE)
 
 
 def is_about_limits(reason: str) -> bool:
-    """Return whether a limit or a missing right keeps a job from starting, on any node."""
+    """Return whether this reason of Slurm for not starting a job is a limit or a missing permission."""
     return reason.startswith(_LIMITS) and not is_about_node(reason)
 
 
 def gres_of(types: list[str], gpus: list[int]) -> str:
-    """Return the `TresPerNode` that selects exactly these GPUs."""
+    """Return the `TresPerNode` that selects exactly these GPUs. `types`: GRES type by GPU number."""
     return ",".join(f"gres:gpu:{types[gpu]}:1" for gpu in gpus)
 
 
 def asked_gres(job: SlurmJob) -> str:
     """Return the `TresPerNode` as submitted, "" if it is unchanged.
 
-    Slurm rejects a bare number for a job that was given GPUs by their types.
+    Slurm rejects a number without a type for a job that was given GPUs by types.
     """
     was_placed = ("j" in (job.marks or {}) or job.mark("t")) and job.gpus_asked
     return "" if not job.mark("x") or was_placed else f"gres:gpu:{job.mark('g')}"
@@ -216,7 +217,7 @@ def is_held_for_us(job: SlurmJob, partitions: tuple[str, ...]) -> bool:
 
 
 def is_ordered(job: SlurmJob, partitions: tuple[str, ...]) -> bool:
-    """Return whether a job waits in Slurm's own queue, at a position from the broker's queue."""
+    """Return whether a job waits in Slurm's own queue with a nice from the broker's queue."""
     return (
         "v" in (job.marks or {})
         and (not partitions or job.partition in partitions)
@@ -226,9 +227,9 @@ def is_ordered(job: SlurmJob, partitions: tuple[str, ...]) -> bool:
 
 
 def is_left(job: SlurmJob, partitions: tuple[str, ...]) -> bool:
-    """Return whether a job was returned to Slurm's own order, and must still be released.
+    """Return whether a job was left to Slurm's own scheduling, but is still held.
 
-    A job without `g` was never held for a broker: its user holds it.
+    A job without the mark `g` was never held for a broker, so its user holds it.
     """
     return (
         job.marks is not None
@@ -241,12 +242,12 @@ def is_left(job: SlurmJob, partitions: tuple[str, ...]) -> bool:
 
 
 def lacks_gpus(job: SlurmJob) -> bool:
-    """Whether its GPU request is removed, and it must not start before it has one."""
+    """Return whether a job's GPU request is removed, so that the job must not start yet."""
     return bool(job.mark("x")) and not job.gpus_asked
 
 
 def marks_of_left(job: SlurmJob, why: str) -> dict[str, str]:
-    """Return the marks of a job that is left to Slurm from now on."""
+    """Return the new marks of a job that is left to Slurm's own scheduling."""
     marks = job.marks or {}
     kept = {name: value for name, value in marks.items() if name in ("g", "n", "x", "t")}
     if why == RELEASED and "s" in marks:
@@ -256,7 +257,7 @@ def marks_of_left(job: SlurmJob, why: str) -> dict[str, str]:
 
 
 def may_be_taken_back(job: SlurmJob, partitions: tuple[str, ...]) -> bool:
-    """Whether a job waits in Slurm's own order only because no broker decided."""
+    """Return whether a job waits in Slurm's own queue only because no broker decided."""
     marks = job.marks or {}
     return (
         marks.get("left") == RELEASED
@@ -269,6 +270,6 @@ def may_be_taken_back(job: SlurmJob, partitions: tuple[str, ...]) -> bool:
 
 
 def marks_of_taken_back(job: SlurmJob, more: int) -> dict[str, str]:
-    """Marks of a job that is held for a broker again; `more` offers of it do not count any more."""
+    """Return the new marks of a job that is held for a broker again. `more`: number of its invalid offers."""
     kept = {name: value for name, value in (job.marks or {}).items() if name in ("g", "n", "x", "t")}
     return {**kept, "s": (job.marks or {})["b"], "o": str(job.mark("o") + more)}

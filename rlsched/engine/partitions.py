@@ -1,4 +1,4 @@
-"""Finds the nodes of partitions in Slurm's facts, and the GPUs that other jobs use there. No I/O."""
+"""Finds the nodes of partitions, and the GPUs that other jobs use, in Slurm's facts. No I/O."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from rlsched.engine.facts import Facts, SlurmNode
 from rlsched.wire.messages import Holding
 
 LONG_S = 300 * 86_400.0
-"""A job with a longer time limit counts as unlimited, seconds."""
+"""Time limit above which a job counts as unlimited, seconds."""
 
 
 def nodes_with_gpus(facts: Facts, partitions: Sequence[str]) -> dict[str, tuple[SlurmNode, str]]:
-    """Return the nodes with GPUs by name, each with the first of `partitions` that the node is in."""
+    """Return (node, its first partition of `partitions`) by node name, for each node with GPUs."""
     found = {}
     for node in facts.nodes.values():
         partition = next((name for name in partitions if name in node.partitions), "")
@@ -22,12 +22,12 @@ def nodes_with_gpus(facts: Facts, partitions: Sequence[str]) -> dict[str, tuple[
 
 
 def unlike(facts: Facts, partitions: Sequence[str], do: str) -> list[str]:
-    """Return why the broker cannot schedule these partitions: unlike nodes, or a node in two partitions.
+    """Return reasons why the broker cannot schedule partitions: unlike nodes, or a node in two of them.
 
     Args:
         facts: Facts of Slurm.
         partitions: Names of the partitions.
-        do: The action on the partitions, for the text, such as `hand over`.
+        do: Verb for the text that describes the action on the partitions, such as `hand over`.
     """
     found, sizes = [], dict[str, SlurmNode]()
     for node, partition in nodes_with_gpus(facts, partitions).values():
@@ -44,7 +44,7 @@ def unlike(facts: Facts, partitions: Sequence[str], do: str) -> list[str]:
 
 
 def empty(facts: Facts, partitions: Sequence[str]) -> list[str]:
-    """Return a line for each partition that has no usable node."""
+    """Return a line of text for each partition that has no usable node."""
     known = {partition for _, partition in nodes_with_gpus(facts, partitions).values()}
     return [
         f"partition {name}: no node with a GPU in it; `sinfo -o '%R %G'` lists them"
@@ -54,7 +54,7 @@ def empty(facts: Facts, partitions: Sequence[str]) -> list[str]:
 
 
 def held_by_others(facts: Facts, ours: Collection[str]) -> dict[str, list[Holding]]:
-    """Return the GPUs of running jobs that are not in `ours`, by node."""
+    """Return, by node, the GPUs of running jobs that are not in `ours`."""
     found: dict[str, list[Holding]] = {}
     for job in facts.jobs.values():
         if not job.runs or job.key in ours:

@@ -24,7 +24,7 @@ class Placing:
         self._desk = desk
 
     def place(self, number: SlurmKey, attempt: SlurmAttempt, job: SlurmJob, now_s: float) -> None:
-        """Start a held job as the broker has decided, or report why it cannot start."""
+        """Start a held job on the nodes and GPUs of the attempt, or report why it cannot start."""
         assert self._desk.facts is not None
         nodes = [self._desk.facts.nodes.get(node) for node in attempt.nodes]
         gpus = (attempt.gpus or [])[: job.mark("g")]
@@ -58,7 +58,7 @@ class Placing:
         self._desk.writer.place(job.key, marks, attempt.nodes, gres, freq=freq, again=job.restarts > 0)
 
     def _clear(self, attempt: SlurmAttempt, job: SlurmJob, now_s: float) -> None:
-        """Remove an earlier GPU request, to which Slurm would add these GPUs; then the facts show it."""
+        """Remove a job's earlier GPU request, because Slurm would add the new GPUs to it."""
         assert self._desk.facts is not None
         last_s = max(attempt.cleared_s, attempt.placed_s or attempt.cleared_s)
         if now_s - attempt.first_placed_s >= self._desk.times.start_s:
@@ -82,7 +82,7 @@ class Placing:
     ) -> None:
         """End an attempt; the caller repeats this until the facts show the end.
 
-        For a job that was released before, it is not enough to hold the job: it can have started since.
+        To hold the job is not enough if it was released before, because it can have started since.
         """
         if job is None or job.is_over:
             return
@@ -120,7 +120,7 @@ class Placing:
             attempt.end = (KILLED_EXIT_CODE, "node_stopped", None)
 
     def _refuse_or_end(self, number: SlurmKey, attempt: SlurmAttempt, why: str) -> None:
-        """Refuse an attempt, or end the attempt if the broker counts it as running already."""
+        """Refuse an attempt; if the broker already counts it as running, report its end instead."""
         self._desk.dead.add(number)
         if attempt.told or not attempt.orders:
             attempt.end = (KILLED_EXIT_CODE, "node_stopped", None)
@@ -129,14 +129,14 @@ class Placing:
             self.refuse(attempt.nodes[0], attempt.orders[0], why, for_now=True)
 
     def refuse(self, node: str, order: Launch, why: str, *, for_now: bool = False) -> None:
-        """Report that an order of the broker cannot be carried out."""
+        """Report to the broker that an order cannot be carried out."""
         refused = LaunchRefused(
             job=order.job, attempt=order.attempt, rank=order.rank, message=why, is_for_now=for_now
         )
         self._desk.queue_message(node, refused)
 
     def end_unstarted(self, order: Launch, reason: str) -> Ended:
-        """Return the message that a rank ended without a start."""
+        """Return the message that a rank has ended without having started."""
         return Ended(
             job=order.job,
             attempt=order.attempt,

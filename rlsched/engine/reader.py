@@ -1,4 +1,4 @@
-"""Queries a Slurm, and never writes to it: a user with read access is enough."""
+"""Queries a Slurm cluster, and never writes to it; read access is enough."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from rlsched.errors import InputError
 
 PROGRAMS = ("squeue", "sinfo", "scontrol", "scancel")
 KNOWN = (21, 8), (25, 11)
-"""Range of supported versions: the first with `squeue --json`, and the last whose JSON was checked."""
+"""Oldest and newest supported Slurm version. The oldest is the first that has `squeue --json`."""
 TIMEOUT_S = 30.0
 _WHOLE = {"SLURM_BITSTR_LEN": "0"}
-"""Makes Slurm list all waiting tasks of an array; by default Slurm truncates the list at 64 characters."""
+"""Environment for Slurm's commands: list all waiting tasks of an array, not only 64 characters."""
 _log = logging.getLogger("rlsched.engine")
 
 
 class Reader:
-    """Queries one Slurm: the cluster that `SLURM_CONF` selects, or this machine's.
+    """Queries one Slurm cluster: the one that `SLURM_CONF` selects, or this machine's.
 
     Args:
         partitions: Partitions that the broker schedules.
-        timeout_s: Time-out of a query.
-        rest: Address of a slurmrestd for jobs and nodes; "": Slurm's commands are run.
+        timeout_s: Time-out of a query, seconds.
+        rest: Address of the slurmrestd to query for jobs and nodes; "": run Slurm's commands.
 
     Attributes:
         asked: Number of queries to the controller so far.
-        ran: Number of queries by command, or by path of slurmrestd.
+        ran: Number of queries by Slurm command, or by path of slurmrestd.
 
     Raises:
         InputError: the address is invalid.
@@ -48,7 +48,7 @@ class Reader:
         self._rest_answers = True
 
     def check(self) -> dict[str, str]:
-        """Check that a Slurm of a supported version has these partitions. Returns its configuration.
+        """Check that Slurm has a supported version and the partitions. Return its configuration.
 
         Raises:
             InputError: something is missing; the message is one line.
@@ -138,10 +138,10 @@ def run(words: tuple[str, ...], said: bytes = b"", timeout_s: float = TIMEOUT_S)
 
 
 def check_plugin(config: dict[str, str]) -> None:
-    """Check that slurmctld has rlsched's job_submit.lua.
+    """Check that slurmctld uses rlsched's job_submit.lua.
 
     Raises:
-        InputError: slurmctld does not have it, as far as this machine can detect.
+        InputError: slurmctld does not use it, as far as this machine can detect.
     """
     plugins = config.get("JobSubmitPlugins", "")
     print_it = "`rlsched engine slurm --print-lua` prints it"

@@ -1,4 +1,4 @@
-"""Queries a slurmrestd for the JSON of `squeue --json` and `sinfo --json`: no process for each query."""
+"""Queries a slurmrestd for the JSON of `squeue --json` and `sinfo --json`, without a process per query."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from rlsched.engine.facts import SlurmError
 from rlsched.errors import InputError
 
 KNOWN: Final = (0, 0, 37), (0, 0, 44)
-"""Range of supported interface versions: jobs and nodes as in `squeue --json` and `sinfo --json`."""
+"""Oldest and newest supported version of slurmrestd's interface."""
 MOST_BYTES: Final = 1 << 30
 _ADDRESS: Final = re.compile(r"unix:(?P<path>/.+)|http://(?P<host>[^/:]+):(?P<port>\d{1,5})/?")
 _JOBS: Final = re.compile(r"/slurm/v(\d+)\.(\d+)\.(\d+)/jobs/?")
 
 
 class SlurmRest:
-    """A slurmrestd, on a unix socket or by HTTP. If `SLURM_JWT` is set, requests have this token.
+    """A client of slurmrestd, by a unix socket or HTTP. Requests have the token in `SLURM_JWT`, if set.
 
     Args:
         address: unix:/PATH or http://HOST:PORT.
-        timeout_s: Time-out of an answer.
+        timeout_s: Time-out of an answer, seconds.
 
     Attributes:
-        address: As given.
+        address: The argument `address`.
         version: Interface version in use, the newest supported one; "" before `check`.
 
     Raises:

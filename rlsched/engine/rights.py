@@ -1,4 +1,4 @@
-"""Checks whether this process may write to a Slurm, before any job is held."""
+"""Checks this user's permissions in Slurm, before any job is held."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WRITES = ("operator", "administrator")
 
 
 def check_rights(config: dict[str, str]) -> None:
-    """Check that this user is root, SlurmUser, or an operator of the accounting.
+    """Check that this user can change other users' jobs: root, SlurmUser, or an Operator in accounting.
 
     Raises:
         InputError: the user has none of these rights, as far as this process can detect.
@@ -30,7 +30,7 @@ def check_sight(config: dict[str, str]) -> None:
     """Check that this user can read the jobs of other users, and all nodes.
 
     Raises:
-        InputError: Slurm hides them from this user, as far as this process can detect.
+        InputError: Slurm hides jobs or nodes from this user, as far as this process can detect.
     """
     private = {"jobs", "nodes"}.intersection(re.split(r"[,\s]+", config.get("PrivateData", "")))
     if not private:
@@ -44,7 +44,7 @@ def check_sight(config: dict[str, str]) -> None:
 
 
 def _level(config: dict[str, str]) -> tuple[str, str]:
-    """Return (this user, the user's admin level in lower case)."""
+    """Return (name of this user, the user's admin level in Slurm in lower case)."""
     uid = os.getuid()
     match = re.search(r"\((\d+)\)", config.get("SlurmUser", ""))
     if uid == 0 or (match is not None and int(match[1]) == uid):

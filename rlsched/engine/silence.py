@@ -1,4 +1,4 @@
-"""Detects that no broker decides, and then returns held jobs to Slurm's own order."""
+"""Detects that no broker decides, and then returns held jobs to Slurm's own scheduling."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _log = logging.getLogger("rlsched.engine")
 
 
 class Silence:
-    """Detects that no broker sends messages (see `fallback` for a dead gateway).
+    """Detects that no broker sends messages. If the gateway itself is down, see `rlsched.engine.fallback`.
 
     Args:
         desk: The gateway's desk.
 
     Attributes:
-        has_released: Whether new jobs are no longer held, because no broker has decided for too long.
+        has_released: Whether jobs are released and no longer held, because no broker decides.
     """
 
     def __init__(self, desk: Desk) -> None:
@@ -27,12 +27,12 @@ class Silence:
         self._decided_s: float | None = None
 
     def note_message(self, now_s: float) -> None:
-        """Record a message of the broker."""
+        """Record the time of a message of the broker."""
         self._decided_s = now_s
 
     @property
     def decided_s(self) -> float:
-        """Time of the broker's last message, Unix seconds; at first, the start of this watch."""
+        """Time of the broker's last message, Unix seconds; before the first message, the gateway's start."""
         return self._decided_s or 0.0
 
     def is_deciding(self, now_s: float) -> bool:
@@ -57,7 +57,7 @@ class Silence:
                 self._desk.leave(job, RELEASED)
 
     def look_up(self, facts: Facts) -> None:
-        """Hold new jobs again if a broker decides again."""
+        """Hold jobs again if a broker decides again."""
         if self.has_released and self.is_deciding(facts.now_s):
             self.has_released = False
             _log.info("a broker decides again: new jobs are held")

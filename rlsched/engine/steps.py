@@ -1,4 +1,4 @@
-"""Outputs of a gateway's state machine, and the gateway's times."""
+"""Messages that a gateway's state machine returns, and the gateway's time-outs and intervals."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from rlsched.wire.messages import ClientRequest, NodeMessage
 
 
 class Times(msgspec.Struct, frozen=True, kw_only=True):
-    """Times of a gateway, seconds.
+    """Time-outs and intervals of a gateway, seconds.
 
     Attributes:
-        start_s: Time for Slurm to start a released job; after it, the job is held again.
-        limited_s: Time after which a job that a limit of Slurm keeps from starting is offered again.
-        repeat_s: Interval to repeat writes that the facts do not show, and ends that are not acknowledged.
-        ask_again_s: Interval to repeat an unanswered question, and to offer a refused job again.
-        look_round_s: Interval to check whether the broker still has the offered jobs.
-        order_s: Interval of the same check if jobs are not held; it also returns their order in the queue.
-        release_after_s: Time without a broker after which held jobs are returned to Slurm's own order.
+        start_s: Time within which Slurm must start a released job; otherwise the job is held again.
+        limited_s: Time after which a job is offered again if a limit of Slurm prevented its start.
+        repeat_s: Interval at which unseen writes to Slurm and unacknowledged ends are repeated.
+        ask_again_s: Interval at which an unanswered question is repeated, and a refused job offered again.
+        look_round_s: Interval at which the broker is asked which of the offered jobs it still has.
+        order_s: As `look_round_s`, if jobs are not held; the answer also has their order in the queue.
+        release_after_s: Time without a broker after which held jobs are left to Slurm's own scheduling.
     """
 
     start_s: float = 20.0
@@ -39,7 +39,7 @@ class Say(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """A question to the broker; the answer is returned with `about`."""
+    """A question to the broker. The answer is passed to `Gateway.handle_answer` with `about`."""
 
     about: tuple[str, str]
     message: ClientRequest

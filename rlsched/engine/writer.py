@@ -1,4 +1,4 @@
-"""Sends every write to a Slurm through a `Writer`; a shadow's `Writer` counts the writes, and sends none."""
+"""Writes to Slurm. All writes are made by a `Writer`; a shadow's `Writer` only counts them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _log = logging.getLogger("rlsched.engine")
 
 
 CANCEL = "cancel "
-"""Start of a line for `scancel`; all other lines are for `scontrol`."""
+"""Start of a line for `scancel`; all other lines are arguments of `scontrol`."""
 RELEASE = "release "
 
 
 def _tell_slurm(lines: Sequence[str]) -> None:
-    """Run one `scontrol` for changes, one for releases, and one `scancel`.
+    """Send lines to Slurm: run one `scontrol` for changes, one for releases, and one `scancel`.
 
-    A job that could not be changed is not released: it would start without its GPUs.
+    If a job could not be changed, it is not released, because it would start without its GPUs.
     """
     cancelled = [line.removeprefix(CANCEL) for line in lines if line.startswith(CANCEL)]
     released = [line for line in lines if line.startswith(RELEASE)]
@@ -58,7 +58,7 @@ def _scontrol(lines: Sequence[str]) -> None:
 class Writer:
     """Collects writes; `flush` sends all of them through one `scontrol`.
 
-    A write can be lost. Therefore the caller checks the facts afterwards, and each write can be repeated.
+    A write can be lost. Therefore the caller checks the facts afterwards; each write can be repeated safely.
 
     Args:
         send: Receives the lines, in order.
@@ -84,18 +84,18 @@ class Writer:
         freq: str = "",
         again: bool,
     ) -> None:
-        """Start a held job on these nodes, with this `TresPerNode`.
+        """Set the nodes and the `TresPerNode` of a held job, and release the job.
 
-        Marks and placement are in one RPC: after a crash before the release, the job's marks contain the
-        decision, and the job is still held.
+        Marks and placement are written in one RPC, before the release. After a crash in between, the job's
+        marks contain the decision, and the job is still held.
 
         Args:
-            key: The job.
-            marks: The job's AdminComment.
+            key: The job's key.
+            marks: New marks for the job's AdminComment.
             nodes: All nodes of the job.
             gres: GPUs on each node; "": the job's request is unchanged.
             freq: SM clock of the GPUs in the form of `--gpu-freq`; "": unchanged.
-            again: Whether the job was requeued: Slurm would delay it for two minutes.
+            again: Whether the job was requeued: Slurm would delay such a job for two minutes.
         """
         count = f"NumNodes={len(nodes)}-{len(nodes)}"
         said = f"AdminComment={comment_of(marks)} {count} ReqNodeList={','.join(nodes)}"
@@ -105,9 +105,9 @@ class Writer:
         self._write("place", key, f"update JobId={key} {said}", f"{RELEASE}{key}")
 
     def clear(self, key: str) -> None:
-        """Remove the GPU request of a held job: Slurm adds GPUs by type to an earlier request.
+        """Remove the GPU request of a held job, because Slurm would add GPUs by type to it.
 
-        It also holds the job: a write that arrives late must not let it start without GPUs.
+        The job is also held, so that a write that arrives late cannot start the job without GPUs.
         """
         self._write("clear", key, f"update JobId={key} Priority=0 TresPerNode=")
 
@@ -116,20 +116,20 @@ class Writer:
         self._write("hold", key, f"hold {key}")
 
     def take_back(self, key: str, marks: dict[str, str]) -> None:
-        """Hold a job of Slurm's own order, and change its AdminComment, at once."""
+        """Hold a job that waits in Slurm's own queue, and set its marks, in one write."""
         self._write("take_back", key, f"update JobId={key} Priority=0 AdminComment={comment_of(marks)}")
 
     def mark(self, key: str, marks: dict[str, str]) -> None:
-        """Change the job's AdminComment."""
+        """Set the marks in a job's AdminComment."""
         self._write("mark", key, f"update JobId={key} AdminComment={comment_of(marks)}")
 
     def order(self, key: str, nice: int, marks: dict[str, str] | None = None) -> None:
-        """Move a job that is not held to another position in Slurm's own queue.
+        """Set the nice of a job that is not held, which moves the job in Slurm's own queue.
 
         Args:
             key: The job.
             nice: The job's nice; a higher nice means a later start.
-            marks: The job's new AdminComment; None: unchanged, empty: removed.
+            marks: New marks for the job's AdminComment; None: unchanged; empty: the comment is removed.
         """
         comment = "" if marks is None else f" AdminComment={comment_of(marks) if marks else ''}"
         self._write("order", key, f"update JobId={key} Nice={nice}{comment}")
@@ -139,22 +139,22 @@ class Writer:
         self._write("requeue", key, f"requeuehold {key}")
 
     def cancel(self, key: str) -> None:
-        """End a job without requeueing it."""
+        """Cancel a job, which is then not requeued."""
         self._write("cancel", key, f"{CANCEL}{key}")
 
     def leave(self, key: str, marks: dict[str, str], gres: str, *, freq: str = "", again: bool) -> None:
-        """Restore the request of a held job; call `release` once its marks show that. Args as in `place`."""
+        """Restore a held job's own request; call `release` once facts show the marks. Args as in `place`."""
         said = f"AdminComment={comment_of(marks)} ReqNodeList=" + (f" TresPerNode={gres}" if gres else "")
         said += f" TresFreq=gpu:{freq}" if freq else ""
         self._write("leave", key, f"update JobId={key} {said}{' StartTime=now' if again else ''}")
 
     def release(self, key: str) -> None:
-        """Let a job wait in Slurm's own order."""
+        """Release a held job to Slurm's own scheduling."""
         self._write("release", key, f"{RELEASE}{key}")
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Send the writes of several messages at once; earlier only if a job has two of them."""
+        """Collect the writes in this context, and send them together; earlier if a job has two writes."""
         self._collects = True
         try:
             yield
@@ -163,7 +163,7 @@ class Writer:
             self.flush()
 
     def flush(self) -> None:
-        """Send the collected writes; the next facts show whether a write failed."""
+        """Send the collected writes. The next facts show whether a write has failed."""
         if not self._collects:
             self._flush()
 

@@ -1,4 +1,4 @@
-"""The lock file next to a journal, for one broker at a time; the kernel releases the lock at process exit."""
+"""The lock file of a journal: only one broker at a time can lock it; the kernel unlocks it at exit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlsched.files.private import make_private, touch_private
 
 
 def lock_file(path: Path) -> FileIO:
-    """Open the lock file next to a journal.
+    """Open the lock file next to a journal; create it if it is missing.
 
     Raises:
         JournalError: the file cannot be created.
@@ -27,7 +27,7 @@ def lock_file(path: Path) -> FileIO:
 
 
 def take_lock(lock: FileIO) -> bool:
-    """Lock the file, and write its `Holder` into it. False: another process has locked the file."""
+    """Lock the file, and write this process as the `Holder` into it. Return False if it is already locked."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -39,14 +39,14 @@ def take_lock(lock: FileIO) -> bool:
 
 
 class Holder(NamedTuple):
-    """The process that locked a journal, from the lock file; "" and 0 if unknown."""
+    """The process that locked a journal, as its lock file names it; "" and 0 for unknown values."""
 
     boot_id: str
     process: int
 
     @classmethod
     def read(cls, path: Path) -> Holder:
-        """Read the lock file; it still names the last holder after that process released the lock."""
+        """Read a lock file, which names the last holder even after that process has released the lock."""
         try:
             boot, process = path.with_name(path.name + ".lock").read_text(encoding="ascii").split()
             return cls(boot, int(process))
@@ -54,19 +54,19 @@ class Holder(NamedTuple):
             return cls("", 0)
 
     def runs(self) -> bool:
-        """Return whether a process with this number runs, in the same boot of this machine; takes no lock."""
+        """Return whether a process of this id runs, since the same boot. Does not take the lock."""
         return bool(self.boot_id) and self.boot_id == boot_id() and Path(f"/proc/{self.process}").exists()
 
 
 def boot_id() -> str:
-    """Return an id of this machine's current boot; "" if unknown."""
+    """Return the kernel's id of the current boot of this machine; "" if unknown."""
     with suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return ""
 
 
 def locked(path: Path) -> FileIO:
-    """Take the exclusive lock of a journal; the kernel releases it if the broker dies."""
+    """Lock a journal exclusively; the kernel releases the lock if the process exits. Return the lock file."""
     log = path.with_name(path.name + "-wal")
     if log.exists() and log.stat().st_size and not (path.exists() and path.stat().st_size):
         raise JournalError(f"{log}: a write-ahead log without its journal; put both back, or move both away")

@@ -1,4 +1,4 @@
-"""Makes directories and files that only their owner can read: modes 0700 and 0600 from the start."""
+"""Creates directories and files that only their owner can read, with modes 0700 and 0600 from the start."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def make_private(directory: str | os.PathLike[str]) -> None:
-    """Make a directory and its missing parents, each 0700; existing ones stay unchanged.
+    """Create a directory and its missing parents, each with mode 0700; change no existing directory.
 
     `mkdir(mode=..., parents=True)` applies its mode only to the last part.
 
@@ -24,7 +24,7 @@ def make_private(directory: str | os.PathLike[str]) -> None:
 
 
 def make_directory(directory: str | os.PathLike[str]) -> None:
-    """Make a directory with mode 0700; an existing one stays unchanged.
+    """Create a directory with mode 0700, if it does not exist.
 
     Raises:
         OSError: it cannot be created, or is a file.
@@ -37,7 +37,7 @@ def make_directory(directory: str | os.PathLike[str]) -> None:
 
 
 def touch_private(path: Path) -> None:
-    """Make an empty file with mode 0600; an existing one stays unchanged.
+    """Create an empty file with mode 0600, if it does not exist.
 
     Raises:
         OSError: it cannot be created.

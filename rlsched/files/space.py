@@ -1,13 +1,13 @@
-"""Thresholds of free disk space: the journal's disk and a node's."""
+"""Thresholds of free disk space, for the journal's disk and the disks of nodes."""
 
 from __future__ import annotations
 
 LOW_DISK_MIB = 1024
-"""Low-space threshold, MiB: below it `rlsched status` and `rlsched doctor` warn, and nodes start no jobs."""
+"""Free space, MiB, below which `rlsched status` and `rlsched doctor` warn, and nodes start no jobs."""
 MIN_FREE_MIB = 256
 """Default free space on the journal's disk, MiB, below which a broker accepts no new jobs."""
 
 
 def low_disk_mib(min_free_mib: int) -> int:
-    """Return the free space, MiB, below which a broker is degraded: at least its limit for new jobs."""
+    """Return the free space, MiB, below which a broker counts as degraded; at least `min_free_mib`."""
     return max(LOW_DISK_MIB, min_free_mib)

@@ -1,1 +1,1 @@
-"""`rlsched notify`: sends the notices that jobs requested; a process that reads the journal."""
+"""`rlsched notify`: a process that reads the journal and sends the notices that users requested for jobs."""

@@ -1,4 +1,4 @@
-"""Follows a journal and sends its notices in order; a cursor on disk stores the position across restarts."""
+"""Follows a journal and sends notices in order; a cursor on disk stores the position across restarts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAGE_ROWS: Final = 500
 FIRST_DELAY_S: Final = 1.0
 LONGEST_DELAY_S: Final = 60.0
 TRIES: Final = 3
-"""Number of times that a notice is sent if the receiver rejects it; then the notice is skipped."""
+"""Number of tries to send a notice that the receiver rejects; then the notice is skipped."""
 _log = logging.getLogger("rlsched.notify")
 
 
@@ -30,11 +30,11 @@ class Cursor(msgspec.Struct, kw_only=True):
     """Position in a journal up to which notices were sent.
 
     Attributes:
-        entry: Number of the last entry that needs no further notice (delivered, or none to send); 0: before
-            the first entry.
-        crc: Checksum of that entry; distinguishes this journal from others.
-        since: First entry to read again for the live jobs with requested notices.
-        restored: Number of the last `Restored` entry before `entry`, 0: none.
+        entry: Number of the last entry that is done: its notice was delivered, or it has none; 0: before the
+            first entry.
+        crc: Checksum of `entry`; distinguishes this journal from others.
+        since: Number of the entry from which to read again, to find the live jobs with requested notices.
+        restored: Number of the last `Restored` entry before `entry`; 0: there is none.
     """
 
     entry: int = 0
@@ -44,7 +44,7 @@ class Cursor(msgspec.Struct, kw_only=True):
 
 
 class CursorFile:
-    """A cursor on disk; only one process can use it at a time.
+    """The file of a cursor. Only one process can use it at a time.
 
     Raises:
         InputError: another process uses the file, the file is damaged, or it cannot be written.
@@ -93,16 +93,16 @@ class CursorFile:
 class NoticeFollower:
     """Sends the notices of a journal in order, each at least once.
 
-    If a receiver is not available, the notice is retried until it is accepted; later notices wait in the
-    journal. If a receiver rejects a notice, the notice is tried `TRIES` times and skipped, with a line in the
+    If the receiver is not available, a notice is retried until it is accepted; later notices wait in the
+    journal. If the receiver rejects a notice, it is tried `TRIES` times and then skipped, with a line in the
     log.
 
     Args:
         journal: The broker's journal.
-        cursor: Position to start from, updated on disk. A new cursor starts at the journal's end, or at the
-            start of a journal that does not exist yet.
+        cursor: File of the position to start from, which is updated. A new cursor starts at the journal's
+            end, or, if the journal does not exist yet, at its start.
         send: Sends one notice.
-        stop: If set, `run` and every wait return.
+        stop: Event that ends `run` and every wait.
         first_delay_s: Delay before the second try, seconds; the delay doubles with each try, up to
             `LONGEST_DELAY_S`.
     """
@@ -141,10 +141,10 @@ class NoticeFollower:
                 self._stop.wait(poll_s)
 
     def step(self, *, patiently: bool = True) -> bool:
-        """Send the notices of the next page of the journal. Returns whether there may be more pages.
+        """Send the notices of the next page of the journal. Return whether there may be more pages.
 
         Args:
-            patiently: Wait for a receiver that is not available; otherwise raise the receiver's error.
+            patiently: Whether to wait for a receiver that is not available; if not, its error is raised.
 
         Raises:
             JournalError: the journal cannot be read, or is damaged.
@@ -174,7 +174,7 @@ class NoticeFollower:
         return len(rows) == PAGE_ROWS
 
     def _start_reading(self, journal: Reading, last: int) -> tuple[Cursor, JobWatch]:
-        """Return the cursor in this journal, and the live jobs up to the cursor."""
+        """Return the cursor for this journal, and the jobs with requested notices that are live there."""
         cursor = self._cursor
         if cursor is None:
             found = next(journal.rows_after(last - 1, 1), None) if last else None
@@ -202,10 +202,10 @@ class NoticeFollower:
         return cursor, watch
 
     def _after_restore(self, journal: Reading, cursor: Cursor) -> Cursor:
-        """Return where to continue if the journal has changed since the cursor was written.
+        """Return the cursor at which to continue if the cursor was written for another journal.
 
-        A restored backup has the same entries up to its `Restored` entry; later entries are new. A journal
-        without a new `Restored` entry is another journal, and is sent from its start.
+        A restored backup has the same entries up to its `Restored` entry; sending continues from there. A
+        journal without a new `Restored` entry is another journal: sending begins at its start.
         """
         found = [
             row.n
@@ -220,7 +220,7 @@ class NoticeFollower:
         return Cursor(entry=before, crc=journal.crc_of(before) or 0, restored=cursor.restored)
 
     def _deliver(self, notice: Notice, patiently: bool) -> bool:
-        """Send a notice, or skip it. Returns False if stopped before."""
+        """Send a notice, or skip it. Return False if `stop` was set before."""
         delay_s, tries, about = self._first_delay_s, 0, {"job": notice.job, "notice": notice.id}
         named = f"notice {notice.id} of job {notice.called}"
         while not self._stop.is_set():

@@ -1,4 +1,4 @@
-"""Makes notices from entries of the journal, for jobs with requested notices."""
+"""Makes notices from journal entries, for jobs for which notices were requested."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     """A notice about an event of a job.
 
     Attributes:
-        id: Identifier; the same each time the notice is sent.
+        id: Identifier, which is the same in every try to send the notice.
         event: `start`, `requeue`, `end`, or `fail` for an end with state `failed`.
         cluster: Cluster of the journal.
         job: Job number.
-        called: Number as displayed to users; `17_3` for task 3 of array 17.
+        called: Job number as displayed to users, such as `17_3` for task 3 of array 17.
         name, user, vc, num_gpus: As submitted.
-        attempt: Number of the attempt that started or ended, or of the last attempt; 0: there was none.
+        attempt: Number of the attempt that started or ended, else of the last attempt; 0: there was none.
         state: New state of the job.
         exit_code: Exit code of the job, if it has one.
         reason: Reason of the event; "": none.
@@ -64,7 +64,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def body(self) -> bytes:
-        """Return the notice as one line of JSON in ASCII; text from users cannot break the line."""
+        """Return the notice as one line of JSON in ASCII, so that text from users cannot break the line."""
         return json.dumps(msgspec.to_builtins(self)).encode("ascii") + b"\n"
 
 
@@ -74,7 +74,7 @@ def _small(submitted: JobSubmitted) -> JobSubmitted:
 
 @dataclass(slots=True)
 class _Watched:
-    """A live job with requested notices; `since`: number of the journal entry that submitted the job."""
+    """A live job with requested notices. `since`: number of the journal entry of its submission."""
 
     submitted: JobSubmitted
     since: int
@@ -83,7 +83,7 @@ class _Watched:
 
 @dataclass(slots=True)
 class _WatchedArray:
-    """An array with requested notices; `come`: number of its tasks that are jobs, or never will be."""
+    """An array with requested notices. `come`: number of its tasks that became jobs or never will."""
 
     head: Head
     since: int
@@ -104,7 +104,7 @@ class JobWatch:
         self._parts: list[BasePart] = []
 
     def _read_base(self, base: Base, n: int) -> None:
-        """Read the base of a compacted journal, which has the states of its jobs."""
+        """Start with the jobs in the base of a compacted journal; `n`: number of the base's entry."""
         self.cluster = base.identity
         for one in base.jobs:
             if one.submitted.notify:
@@ -112,11 +112,11 @@ class JobWatch:
                 self._jobs[one.submitted.job] = _Watched(_small(one.submitted), n, attempt)
 
     def since(self, now: int) -> int:
-        """Return the first journal entry to read again for these jobs; `now`: number of the next entry."""
+        """Return the number of the entry from which a restart must read these jobs. `now`: next entry."""
         return min(next((one.since for one in some.values()), now) for some in (self._jobs, self._arrays))
 
     def apply(self, row: CheckedRow) -> Notice | None:
-        """Process a journal entry, and return its notice, if any."""
+        """Process a journal entry. Return the notice for it, or None."""
         match row.entry:
             case BrokerStarted(cluster=cluster):
                 self.cluster = cluster

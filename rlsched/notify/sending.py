@@ -1,4 +1,4 @@
-"""Sends notices to a URL, or to a program of the operator. Errors distinguish whether a retry can help."""
+"""Sends notices to a URL or a program of the operator. An error contains whether a retry can help."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from rlsched.notify.notices import Notice
 from rlsched.terminal.visible import visible
 
 EX_TEMPFAIL: Final = 75
-"""Exit code of sysexits.h that asks for a later retry."""
+"""Exit code, from sysexits.h, that requests a later retry."""
 _ITS_OWN_FAULT: Final = (400, 413, 422)
-"""Status codes of a receiver that will never accept this notice; after other codes, a retry can succeed."""
+"""HTTP status codes that mean that a notice will never be accepted. After others, a retry can help."""
 _MOST_SAID: Final = 300
 
 
 class NotDeliveredError(Exception):
-    """A notice was not accepted; the message is the reason in one line.
+    """A notice was not accepted. The message is the reason, in one line.
 
     Attributes:
-        is_passing: Whether a retry can help, even much later. Otherwise a few tries are enough.
+        is_passing: Whether the reason is temporary, so that retries continue; if not, a few tries are enough.
     """
 
     def __init__(self, why: str, *, is_passing: bool) -> None:
@@ -39,7 +39,7 @@ class NotDeliveredError(Exception):
 
 
 class Sends(Protocol):
-    """Sends one notice, or raises a `NotDeliveredError`."""
+    """Function that sends one notice, or raises a `NotDeliveredError`."""
 
     def __call__(self, notice: Notice) -> None: ...
 
@@ -54,17 +54,17 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         headers: HTTPMessage,
         newurl: str,
     ) -> None:
-        """Reject redirects: a redirected POST becomes a GET, and the redirect's own status is clearer."""
+        """Do not follow redirects, because a redirected POST becomes a GET; the redirect is then an error."""
         del req, fp, code, msg, headers, newurl
 
 
 class Webhook:
-    """POSTs the JSON of a notice.
+    """Sends a notice as JSON in an HTTP POST.
 
     Args:
-        url: http or https.
-        timeout_s: Time-out of connecting, and of each wait for data, seconds.
-        token: Token to send as `Authorization: Bearer`; "": none.
+        url: URL with scheme http or https.
+        timeout_s: Time-out of the connection, and of each wait for data, seconds.
+        token: Token to send as `Authorization: Bearer`; "": no token.
 
     Raises:
         InputError: the URL or the token is invalid.
@@ -106,11 +106,11 @@ class Webhook:
 class Command:
     """Runs a program with the JSON of a notice on its standard input, without a shell.
 
-    Exit code 0 means delivered; 75 (`EX_TEMPFAIL`) means retry later. A program that exceeds the time-out is
-    killed with all processes that it started, and is retried later.
+    Exit code 0 means delivered; 75 (`EX_TEMPFAIL`) means that the notice must be retried later. If a program
+    exceeds the time-out, it is killed with all processes that it started, and the notice is retried later.
 
     Args:
-        words: Program and arguments, quoted as for a shell.
+        words: Program and its arguments, quoted as for a shell.
         timeout_s: Time-out of the program, seconds.
 
     Raises:
@@ -155,7 +155,7 @@ class Command:
 
 
 def _last_line(said: IO[bytes]) -> str:
-    """Return the last line that a program wrote."""
+    """Return the last line of a program's output."""
     size = said.seek(0, os.SEEK_END)
     said.seek(max(0, size - _MOST_SAID))
     lines = said.read().decode(errors="replace").strip().splitlines()

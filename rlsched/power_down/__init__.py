@@ -1,8 +1,8 @@
-"""Puts idle nodes to sleep: states of nodes, the service that decides, and replays of demand series.
+"""Puts idle nodes to sleep: node states, the service that decides, and replays of node demand.
 
-`NodeStates` (module `states`) defines the possible changes of a node; `PowerDownService` (module `service`)
-decides how many nodes to keep awake; `replay_states` (module `minutes`) measures both on a series of
-`NodeDemand` (module `series`).
+`NodeStates` (module `states`) defines how the state of a node can change. `PowerDownService` (module
+`service`) decides how many nodes stay awake. `replay_states` (module `minutes`) replays recorded demand, a
+`NodeDemand` (module `series`), on these states with this service.
 """
 
 from rlsched.power_down.service import KeepRule, PowerDown, PowerDownService

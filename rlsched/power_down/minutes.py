@@ -1,4 +1,4 @@
-"""Replays node demand row by row, on simulated nodes with states and boot times."""
+"""Replays recorded node demand on simulated nodes that take time to boot."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from rlsched.workload.predict.node_demand import SLOT_S
 
 
 class MinuteOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a replay of a service, on nodes that take time to boot."""
+    """Result of `replay_states`."""
 
     nodes_asleep: float
     wake_up_events: int
     node_minutes_short: float
-    """Sum of missing nodes times minutes: how long demand had to wait."""
+    """Sum of the minutes for which demand waited for nodes, in node-minutes."""
     days: float
 
 
 def replay_states(
     series: NodeDemand, service: PowerDown, power: PowerByState, since_s: float, review_s: float = SLOT_S
 ) -> MinuteOutcome:
-    """Replay a service on simulated nodes. Figures count rows from `since_s` on; earlier rows are warm-up.
+    """Replay demand on simulated nodes with a service. Rows before `since_s` are warm-up, not measured.
 
     Busy nodes stand for jobs: as demand rises, jobs take the free nodes with the lowest numbers that are on;
-    as demand falls, they leave the busy nodes with the highest numbers. Demand without a free node waits. A
-    row lasts until the next row, at most a slot: gaps are skipped. Demand above the number of nodes is
-    limited to that number.
+    as demand falls, jobs leave the busy nodes with the highest numbers. Demand for which no node is free
+    waits. A row lasts until the next row, but at most one slot, so that gaps are skipped. Demand above the
+    number of nodes is limited to that number.
     """
     states = NodeStates(series.nodes, power, float(series.time_s[0]))
     demand = np.minimum(series.busy, series.nodes).astype(np.int64)
@@ -60,7 +60,7 @@ def replay_states(
 
 
 def _reviewed(states: NodeStates, service: PowerDown, waiting: int, now_s: float) -> bool:
-    """Ask the service for commands, and carry them out. Returns whether there were any."""
+    """Carry out the commands that the service returns now. Return whether there were commands."""
     commands = service.review(now_s, states.busy, waiting, states)
     for command in commands:
         states.apply(command, now_s)
@@ -68,7 +68,7 @@ def _reviewed(states: NodeStates, service: PowerDown, waiting: int, now_s: float
 
 
 def _placed(states: NodeStates, demand: int, now_s: float) -> int:
-    """Start and end jobs until `demand` nodes are busy, or all that are on. Returns the missing nodes."""
+    """Start or end jobs until `demand` nodes, or all ON nodes, are busy. Return how many are missing."""
     running = np.flatnonzero(states.busy)
     if len(running) == demand:
         return 0

@@ -1,4 +1,4 @@
-"""Computes how many further nodes the waiting jobs would fill, by sets of interchangeable nodes."""
+"""Computes how many more nodes the waiting jobs would fill, for each set of interchangeable nodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ASKED = ("own_partition", "shared_partition", "demand")
 
 
 class NodeSet(NamedTuple):
-    """Identical nodes of one partition."""
+    """A set of identical nodes of one partition."""
 
     partition: int
     spec: NodeSpec  # the first of them
@@ -27,7 +27,7 @@ class NodeSet(NamedTuple):
 
 
 def node_sets(state: ClusterState, among: Sequence[int] | None = None) -> list[NodeSet]:
-    """Return the nodes of a cluster by partition, GPU type and resources, in the order of their first node.
+    """Return the sets of nodes of equal partition, GPU type and resources, in the order of first nodes.
 
     `among`: numbers of the nodes to count, ascending; None: all.
     """
@@ -42,7 +42,7 @@ def node_sets(state: ClusterState, among: Sequence[int] | None = None) -> list[N
 
 
 def nodes_filled(demand: Demand, node: NodeSpec) -> float:
-    """Return how many idle nodes of this kind a job fills: a fraction if several fit, 0 if it cannot run."""
+    """Return how many idle nodes of this kind a job fills: below 1 if several jobs fit, 0 if none does."""
     places = demand.places_on_node(node)
     if places == 0:
         return 0.0
@@ -60,12 +60,12 @@ def nodes_filled(demand: Demand, node: NodeSpec) -> float:
 
 
 class NodeNeed:
-    """Counts the needed nodes of one cluster with K sets of nodes.
+    """Counts the nodes that waiting jobs need, in a cluster with K sets of nodes.
 
-    A job is counted where it can run. Nodes of the job's VC are used before shared nodes. If the largest node
-    can hold the job, it is counted on one node, of the smallest kind that can; else on the largest nodes
-    first, as the rule *consolidate* places it. Jobs that do not fit next to the busy nodes of a set are
-    counted in the next set.
+    A job is counted in a set of nodes on which it can run. The sets of the job's VC are filled before shared
+    sets. If a job fits on the largest node, it is counted on one node of the smallest kind that can hold it;
+    else on the largest nodes first, as the rule *consolidate* places it. If too few nodes of a set are idle
+    and not yet counted, the remaining jobs are counted in the next set.
     """
 
     def __init__(self, sets: Sequence[NodeSet]) -> None:
@@ -75,7 +75,7 @@ class NodeNeed:
     def waiting_nodes(
         self, state: StateArrays, demands: Sequence[Demand], busy_nodes: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Return (K,) nodes that waiting jobs would fill in addition to the (K,) busy ones, at most all."""
+        """Return (K,) number of nodes of each set that waiting jobs would fill; busy nodes are left out."""
         needed = np.zeros(len(self._sets))
         room = np.array([len(one.nodes) for one in self._sets]) - busy_nodes.astype(np.float64)
         slots = np.flatnonzero(state.job.status == WAITING)
@@ -107,7 +107,7 @@ class NodeNeed:
         return self._options[key]
 
     def _within(self, partition: int, demand: Demand) -> list[tuple[int, float]]:
-        """Return the sets of a partition that the demand can use, and the nodes that a job fills in each."""
+        """Return (number of a set, nodes that one job fills there) for a partition's sets that can run it."""
         places = {
             at: demand.places_on_node(one.spec)
             for at, one in enumerate(self._sets)

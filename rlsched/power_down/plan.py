@@ -1,4 +1,4 @@
-"""Settings that put the idle nodes of a cluster to sleep, and the services made from them."""
+"""Settings for putting a cluster's idle nodes to sleep. A service is made from these settings."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from rlsched.settings import Seconds
 from rlsched.workload.predict.node_demand import SLOT_S, DemandForecast, Persistence, TrailingMaximum
 
 CHOSEN_FOR_NODES: Final = 420
-"""Number of nodes for which the defaults of `KeepRule` were chosen."""
+"""Number of nodes of the cluster for which the defaults of `KeepRule` were chosen."""
 _WAKE_SHARE: Final = 1.6
-"""Buffer after a wake-up, divided by the normal buffer, in these defaults (40 and 25 nodes)."""
+"""Default ratio of the buffer after a wake-up to the normal buffer, from 40 and 25 nodes in `KeepRule`."""
 
 
 class PowerDownPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Settings for putting nodes to sleep; each set of interchangeable nodes gets its own service.
 
     Numbers of nodes are for the whole cluster. A setting that is not given has the default of `KeepRule`,
-    scaled from the `CHOSEN_FOR_NODES` nodes for which the default was chosen.
+    scaled from `CHOSEN_FOR_NODES` nodes to the cluster's number of nodes.
 
     Attributes:
-        forecast: Forecast of the highest demand ahead. `trailing`: the recent maximum; `persistence`: the
+        forecast: Forecast of the highest future demand. `trailing`: the recent maximum; `persistence`: the
             current demand.
-        over: Time span of `trailing`, a multiple of `slot`.
-        slot: Time span of one value of demand, its maximum; nodes are put to sleep at the end of a slot.
-        falling: Nodes sleep only while demand is below its mean in this time, a multiple of `slot`; 0: at
-            any time.
+        over: Time span of the maximum for `trailing`, a multiple of `slot`.
+        slot: Time span of which the maximum demand is used. Nodes are put to sleep at the end of a slot.
+        falling: Nodes are put to sleep only if demand is below its mean in this time, a multiple of `slot`;
+            0: at any demand.
         idle: Idle time after which a node can sleep.
         buffer_nodes: Number of nodes to keep awake above the forecast.
-        wake_buffer_nodes: Number of nodes to keep awake above demand after a wake-up; None: 1.6 times the
-            buffer.
+        wake_buffer_nodes: Number of nodes to keep awake above demand after a wake-up; None: 1.6 times
+            `buffer_nodes`.
         ramp_nodes: Maximum number of nodes to put to sleep per review; 0: no limit.
-        headroom_nodes: Wake nodes as soon as fewer awake nodes than this are free, before jobs wait.
-        review: Time between two reviews of the nodes. Demand is reported at once; nodes sleep by slots.
+        headroom_nodes: Number of free awake nodes below which nodes are woken, even if no job waits.
+        review: Time between two reviews, which wake nodes and record demand.
     """
 
     forecast: Literal["trailing", "persistence"] = "trailing"
@@ -77,14 +77,14 @@ class PowerDownPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     @property
     def demand_forecast(self) -> DemandForecast:
-        """Return the forecast."""
+        """Return the forecast that these settings select."""
         return (
             Persistence() if self.forecast == "persistence" else TrailingMaximum(round(self.over / self.slot))
         )
 
     @property
     def rule(self) -> KeepRule:
-        """Return the rule for the whole cluster, or for `CHOSEN_FOR_NODES` nodes if no buffer is given."""
+        """Return the rule for the whole cluster; if no buffer is given, for `CHOSEN_FOR_NODES` nodes."""
         plain = KeepRule()
         buffer, wake = self.buffer_nodes, self.wake_buffer_nodes
         if buffer is not None and wake is None:
@@ -99,7 +99,10 @@ class PowerDownPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         )
 
     def services(self, sizes: Sequence[int]) -> list[PowerDown]:
-        """Return a service for each set of nodes; buffers and ramps are split by size, rounded up."""
+        """Return a service for each set of nodes, given the sizes of the sets.
+
+        Numbers of nodes, such as buffers, are divided among sets in proportion to size, and rounded up.
+        """
         return [self.service(size, sum(sizes)) for size in sizes]
 
     def service(self, size: int, total: int) -> PowerDownService:

@@ -1,4 +1,4 @@
-"""Node demand over time: the number of busy nodes."""
+"""Node demand over time, which is the number of busy nodes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from rlsched.workload.predict.node_demand import SLOT_S
 
 @dataclass(frozen=True)
 class NodeDemand:
-    """A demand series, in order of time.
+    """A time series of the number of busy nodes, in order of time.
 
     Attributes:
-        time_s: (N,) seconds.
+        time_s: (N,) time of each row, seconds.
         busy: (N,) number of nodes that ran a job.
         nodes: Total number of nodes.
     """
@@ -27,11 +27,10 @@ class NodeDemand:
 
     @classmethod
     def of_spans(cls, spans: Mapping[str, Sequence[tuple[float, float]]], nodes: int) -> NodeDemand:
-        """Make a series of busy nodes, one row per minute, from the time spans in which nodes were busy.
+        """Return a series of one row per minute, made from the time spans in which nodes were busy.
 
         Args:
-            spans: (start, end) of everything that ran on a node, seconds, by node name; at least one span in
-                total.
+            spans: (start, end) of each job's run on a node, seconds, by node name; at least one span in all.
             nodes: Total number of nodes.
         """
         first_s = min(start for some in spans.values() for start, _ in some) // 60 * 60
@@ -52,7 +51,7 @@ class NodeDemand:
         return NodeDemand(self.time_s[rows], self.busy[rows], self.nodes)
 
     def slots(self) -> NDArray[np.float64]:
-        """Return (M,) the highest demand of each ten-minute slot; a slot without rows repeats the last."""
+        """Return (M,) maximum demand per ten-minute slot; a slot without rows repeats the previous value."""
         number = np.floor(self.time_s / SLOT_S).astype(np.int64)
         slot = number - number[0]
         busy = np.full(int(slot[-1]) + 1, -1.0)

@@ -1,8 +1,9 @@
 """Decides how many nodes to keep awake, which nodes to wake, and which to put to sleep.
 
-The rule follows Helios' CES (Hu et al., SC'21, and its published code): keep the forecast and a buffer awake;
-put nodes to sleep only while demand falls; wake nodes when jobs wait. Two additions prevent that a dip
-empties the cluster: a larger buffer after a wake-up, and a limit on the nodes put to sleep per review.
+The rule follows Helios' CES (Hu et al., SC'21, and its published code): keep as many nodes awake as the
+forecast plus a buffer, put nodes to sleep only while demand falls, and wake nodes when jobs wait. There are
+two additions, so that a short dip of demand does not put too many nodes to sleep: a larger buffer after a
+wake-up, and a limit on the number of nodes put to sleep per review.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ Floats = NDArray[np.float64]
 
 
 class KeepRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The number of nodes to keep awake, given a forecast.
+    """Rule for the number of nodes to keep awake, given a forecast of demand.
 
-    The defaults are for the trailing maximum of three hours. They were chosen on Philly before December 2017,
-    for 420 nodes and half a wake-up a day. Scale the numbers of nodes with the cluster.
+    The defaults are for a forecast by the maximum of the last three hours. They were chosen on Philly's trace
+    before December 2017, for 420 nodes and half a wake-up a day. Scale the numbers of nodes with the size of
+    the cluster.
 
     Raises:
         InputError: a value is out of its range.
@@ -34,13 +36,13 @@ class KeepRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     buffer_nodes: int = 25
     """Number of nodes to keep awake above the forecast."""
     wake_buffer_nodes: int = 40
-    """Nodes to keep awake above demand after a wake-up; larger, so that a rise is one event, not three."""
+    """Nodes to keep awake above demand after a wake-up; larger, so that a rise causes one wake-up."""
     ramp_nodes: int = 2
     """Maximum number of nodes to put to sleep per review; 0: no limit."""
     falling_slots: int = 6
-    """Nodes sleep only while demand is below its mean in this many last slots; 0: at any time."""
+    """Nodes are put to sleep only if demand is below its mean in this many last slots; 0: at any demand."""
     headroom_nodes: int = 0
-    """Wake nodes as soon as fewer than this many awake nodes are free, before jobs wait."""
+    """Number of free awake nodes below which nodes are woken, even if no job waits."""
     min_idle_s: float = 0.0
     """Idle time after which a node can sleep, seconds."""
 
@@ -56,7 +58,7 @@ class KeepRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
         Args:
             awake: Number of nodes awake now.
-            peak: Forecast of the highest demand.
+            peak: Forecast of the highest future demand.
             last: Demand of the last slot.
             falling: Whether demand is below its recent mean, as `is_falling` returns it.
         """
@@ -66,10 +68,10 @@ class KeepRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return max(target, awake - self.ramp_nodes) if self.ramp_nodes else target
 
     def is_falling(self, demand: Floats) -> bool:
-        """Return whether the last slot of `demand` (N,) is below the mean of the last `falling_slots`.
+        """Return whether the last value of `demand` (N,) is below the mean of its last `falling_slots`.
 
-        The mean includes the last slot. The minimum difference of a tenth of a node is from Helios' code.
-        Returns False if fewer slots are known.
+        The mean includes the last value. The minimum difference of a tenth of a node is from Helios' code.
+        Returns False if there are fewer values.
         """
         if self.falling_slots == 0:
             return True
@@ -83,16 +85,16 @@ class PowerDown(Protocol):
     def review(
         self, now_s: float, busy_nodes: NDArray[np.bool_], waiting_nodes: int, states: NodeStates
     ) -> list[Command]:
-        """Return commands for the nodes; nothing is carried out here.
+        """Return commands for the nodes. The caller must carry out the commands.
 
         Args:
-            now_s: Time, seconds; not before that of the previous call.
+            now_s: Time, seconds; not before the time of the previous call.
             busy_nodes: (N,) whether the node runs a job.
             waiting_nodes: Number of further nodes that waiting jobs would fill.
             states: States of the N nodes, advanced to `now_s`.
 
         Returns:
-            Commands, legal in this order.
+            Commands, which must be carried out in this order.
         """
         ...
 
@@ -101,12 +103,13 @@ class PowerDownService:
     """Implements `PowerDown` with a forecast and a `KeepRule`, for N interchangeable nodes.
 
     A cluster with several kinds of nodes (virtual clusters, GPU types) has one service per kind. Demand is
-    the number of busy and waiting nodes; of several reviews in a slot, the highest demand counts.
+    the number of busy nodes plus the number that waiting jobs would fill. The demand of a slot is the highest
+    demand of its reviews.
 
     Args:
         rule: Rule for the number of nodes awake.
-        forecast: Forecast of the highest demand ahead; default: the trailing maximum of three hours.
-        slot_s: Length of a slot of demand, seconds; nodes are put to sleep at the end of a slot.
+        forecast: Forecast of the highest future demand; default: the maximum of the last three hours.
+        slot_s: Length of a slot, seconds; nodes are put to sleep only at the end of a slot.
     """
 
     def __init__(
@@ -124,7 +127,7 @@ class PowerDownService:
     def review(
         self, now_s: float, busy_nodes: NDArray[np.bool_], waiting_nodes: int, states: NodeStates
     ) -> list[Command]:
-        """See `PowerDown.review`. Draining nodes that are idle are put to sleep.
+        """Return commands as `PowerDown.review`. Idle draining nodes are put to sleep.
 
         The node with the lowest number wakes first; the idle node with the highest number sleeps first.
         """
@@ -151,7 +154,7 @@ class PowerDownService:
         return done
 
     def _observe(self, now_s: float, demand: float) -> bool:
-        """Record demand. Returns whether a slot has ended. Slots without a review repeat the last slot."""
+        """Record demand. Return whether a slot has ended. Slots without a review repeat the last value."""
         slot = int(now_s // self._slot_s)
         if self._slot is None or slot == self._slot:
             self._highest = max(self._highest, demand) if self._slot is not None else demand
@@ -163,7 +166,7 @@ class PowerDownService:
         return True
 
     def _wake(self, wanted: int, states: NodeStates) -> list[Command]:
-        """Wake `wanted` nodes, draining nodes first."""
+        """Return commands that wake `wanted` nodes; draining nodes are woken first."""
         draining = np.flatnonzero(states.state == NodeState.DRAINING)
         asleep = np.flatnonzero(states.state == NodeState.ASLEEP)
         return [Wake(int(node)) for node in np.concatenate([draining, asleep])[: max(wanted, 0)]]

@@ -1,11 +1,11 @@
-"""States of a node: on, draining, asleep, booting. A state machine without clock and without I/O.
+"""The state machine of nodes (on, draining, asleep, booting), without a clock and without I/O.
 
         drain            job ended, or idle        wake                  boot_s later
     ON ------> DRAINING -----------------> ASLEEP ------> BOOTING ---------------------> ON
        <------ wake (at once)
 
-A node that runs a job never sleeps: a draining node gets no new jobs, and sleeps after its last job has
-ended.
+A node that runs a job never sleeps: a draining node gets no new jobs, and is put to sleep after its last job
+has ended.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rlsched.models.node_power import PowerByState
 
 
 class NodeState(IntEnum):
-    """State of a node; jobs start only on nodes that are ON."""
+    """State of a node. Jobs start only on nodes that are ON."""
 
     ON = 0
     DRAINING = 1
@@ -30,19 +30,19 @@ class NodeState(IntEnum):
 
 
 class Drain(msgspec.Struct, frozen=True):
-    """Start no new job on this node."""
+    """Command to start no new jobs on a node."""
 
     node: int
 
 
 class Sleep(msgspec.Struct, frozen=True):
-    """Power this drained, idle node down."""
+    """Command to power a draining, idle node down."""
 
     node: int
 
 
 class Wake(msgspec.Struct, frozen=True):
-    """Power this node up; if the node is still draining, let jobs start on it again."""
+    """Command to power a node up or, if it is still draining, to let jobs start on it again."""
 
     node: int
 
@@ -51,7 +51,7 @@ Command = Drain | Sleep | Wake
 
 
 class NodeStates:
-    """The states of N nodes; at `now_s`, all are ON and idle.
+    """The states of N nodes, all of which are ON and idle at first.
 
     Invariants: no ASLEEP or BOOTING node is busy; `ready_s` is finite for BOOTING nodes, and infinite for
     others.
@@ -60,7 +60,7 @@ class NodeStates:
     def __init__(self, num_nodes: int, power: PowerByState | None = None, now_s: float = 0.0) -> None:
         self.power = power or PowerByState.from_gpus()
         self.state: NDArray[np.int8] = np.full(num_nodes, NodeState.ON, dtype=np.int8)
-        """(N,) `NodeState`."""
+        """(N,) `NodeState` of each node."""
         self.busy: NDArray[np.bool_] = np.zeros(num_nodes, dtype=np.bool_)
         """(N,) whether the node runs a job."""
         self.since_s: NDArray[np.float64] = np.full(num_nodes, now_s)
@@ -70,11 +70,11 @@ class NodeStates:
         self.ready_s: NDArray[np.float64] = np.full(num_nodes, np.inf)
         """(N,) time at which a BOOTING node becomes ON, seconds; inf for other nodes."""
         self.energy_j = 0.0
-        """Energy of all nodes without jobs, J, up to the latest `now_s`: `idle_w`, `asleep_w`, `boot_w`."""
+        """Energy of the nodes without jobs so far, J, from `idle_w`, `asleep_w` and `boot_w`."""
         self.nodes_booted = 0
-        """Number of times that a sleeping node was woken."""
+        """Number of wake-ups of sleeping nodes; each node counts."""
         self.wake_up_events = 0
-        """Number of times at which sleeping nodes were woken; nodes woken at the same time count once."""
+        """Number of instants at which sleeping nodes were woken; nodes woken at the same time count once."""
         self._now_s = now_s
         self._due_s = np.inf
         self._event_s = -np.inf
@@ -84,11 +84,11 @@ class NodeStates:
         return sum(int((self.state == state).sum()) for state in states)
 
     def next_due_s(self) -> float:
-        """Return when the next BOOTING node becomes ON, inf if none boots. Call `advance` at that time."""
+        """Return the time at which to call `advance` because a BOOTING node becomes ON; inf if none boots."""
         return self._due_s
 
     def advance(self, now_s: float) -> list[int]:
-        """Advance the time: nodes that have booted by `now_s` become ON. Returns these nodes by number.
+        """Advance the time. Nodes that have booted by `now_s` become ON; return the numbers of these nodes.
 
         Raises:
             NodeStateError: `now_s` is in the past.
@@ -107,7 +107,7 @@ class NodeStates:
         return [int(node) for node in up]
 
     def start_job(self, node: int, now_s: float) -> None:
-        """Record that a job starts on this node, which was idle.
+        """Record that a job starts on this idle node.
 
         Raises:
             NodeStateError: the node is not ON.
@@ -117,7 +117,7 @@ class NodeStates:
         self.busy[node] = True
 
     def finish_last_job(self, node: int, now_s: float) -> list[Command]:
-        """Record that this node's last job has ended. Returns the command: a draining node sleeps."""
+        """Record that this node's last job has ended. If it is draining, put it to sleep; return `Sleep`."""
         self.advance(now_s)
         self.busy[node], self.idle_since_s[node] = False, now_s
         if self.state[node] != NodeState.DRAINING:
@@ -127,7 +127,7 @@ class NodeStates:
         return [command]
 
     def keep_busy(self, busy: NDArray[np.bool_], now_s: float) -> None:
-        """Record which nodes run jobs now, (N,); other nodes are idle from now on."""
+        """Record which nodes run jobs now, (N,). Nodes that no longer run jobs are idle from now on."""
         self.idle_since_s[self.busy & ~busy] = now_s
         self.busy[:] = busy
 
@@ -180,7 +180,7 @@ class NodeStates:
             )
 
     def _energy_until(self, now_s: float) -> float:
-        """Return the energy of all nodes from the last known time to `now_s`, with the present states, J."""
+        """Return the energy of nodes without jobs since the last `now_s`, J, in the present states."""
         power, state, span_s = self.power, self.state, now_s - self._now_s
         awake = (state == NodeState.ON) | (state == NodeState.DRAINING)
         boot_s = np.clip(np.minimum(self.ready_s, now_s) - self._now_s, 0.0, span_s)[

@@ -1,4 +1,4 @@
-"""Fits lines to a width: tables, cells side by side, and lines of a page divided among its parts."""
+"""Fits text to a terminal: tables, cells side by side, and the division of lines among parts of a page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlsched.terminal.visible import visible
 
 GAP: Final = 2
 _LEAST: Final = 8
-"""Minimum width of a cut column, characters; the last column may be narrower."""
+"""Minimum width of a cut column, characters; the last column can be narrower."""
 
 
 class Column(NamedTuple):
@@ -21,8 +21,8 @@ class Column(NamedTuple):
         title: Heading.
         max_width: Maximum width, characters; wider cells are cut if the table has a maximum width.
         is_right: Whether to align right, for numbers.
-        shrinks: Whether to cut the column if a line would be too long; the widest first. The last column is
-            always cut.
+        shrinks: Whether the column can be cut if a line is too long; the widest column is cut first. The last
+            column can always be cut.
     """
 
     title: str
@@ -34,7 +34,7 @@ class Column(NamedTuple):
 def table(
     columns: Sequence[Column], rows: Sequence[Sequence[str | Text]], width: int | None, gap: int = GAP
 ) -> list[Text]:
-    """Return a line of titles and a line per row, none longer than `width` (None: nothing is cut)."""
+    """Return a line of titles and a line per row, of at most `width` characters (None: any length)."""
     cells = [[_text(cell) for cell in row] for row in rows]
     widths = [
         max([len(column.title), *(row[at].cell_len for row in cells)]) for at, column in enumerate(columns)
@@ -96,7 +96,7 @@ def side_by_side(cells: Sequence[Text], width: int) -> list[Text]:
 
 
 def joined(parts: Iterable[str | Text], width: int, between: str = "  ") -> Text:
-    """Join the parts in a line; parts that do not fit are omitted."""
+    """Join parts to a line of at most `width` characters; parts that do not fit are omitted."""
     line = Text()
     for part in map(_text, parts):
         used = len(between) if line else 0
@@ -108,7 +108,7 @@ def joined(parts: Iterable[str | Text], width: int, between: str = "  ") -> Text
 
 
 def shares(wanted: Sequence[int], lines: int) -> list[int]:
-    """Divide lines among parts: each gets its request; if lines are too few, all get nearly as many."""
+    """Return the lines for each part: as wanted or, if `lines` are too few, as equal as possible."""
     given = [0] * len(wanted)
     for _ in range(max(lines, 0)):
         hungry = [at for at, want in enumerate(wanted) if given[at] < want]
@@ -119,7 +119,7 @@ def shares(wanted: Sequence[int], lines: int) -> list[int]:
 
 
 def window(count: int, room: int, at: int | None) -> tuple[int, int]:
-    """Return (first, last + 1) of the rows to show if only `room` rows fit; row `at` is one of them."""
+    """Return (first, last + 1) of the `count` rows to show if only `room` rows fit; row `at` is shown."""
     if count <= room:
         return 0, count
     first = 0 if at is None else min(max(at - room // 2, 0), count - room)

@@ -11,7 +11,7 @@ LINES_EVERY_S: Final = 10.0
 
 
 class Progress:
-    """Progress bars on a terminal, removed at the end; elsewhere, lines that show a log that work continues.
+    """Progress bars on a terminal, which are removed at the end; elsewhere, occasional lines for a log.
 
     Without a terminal, the first line is printed at once, then at most one line every ten seconds.
 
@@ -51,13 +51,13 @@ class Progress:
         self._bars.stop()
 
     def begin(self, what: str, total: float = 1.0) -> Any:
-        """Begin a task; return the handle for `update`."""
+        """Begin a task. Return the handle to pass to `update`."""
         bar = self._bars.add_task(what, total=total, text="", visible=False)
         self._what[bar] = what
         return bar
 
     def update(self, bar: Any, done: float, text: str = "", what: str | None = None) -> None:
-        """Report how much is done; `text` replaces the percentage, `what` the name of the task."""
+        """Report how much of a task is done. `text` replaces the percentage, `what` the task's name."""
         total = self._bars.tasks[bar].total or 1.0
         said = text or f"{done / total:.0%}"
         if what is not None:
@@ -67,7 +67,7 @@ class Progress:
             self._line(f"{self._what[bar]}: {said}")
 
     def print_line(self, line: str) -> None:
-        """Print a separate line; without a terminal, at once and regardless of the interval."""
+        """Print a line in addition to the progress; at once, even without a terminal."""
         if self._has_bars:
             self._bars.console.print(line, markup=False)
         elif self._has_lines:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 MOST_SKEWED = 5
-"""Maximum number of nodes with skewed clocks that are printed on a line each."""
+"""Maximum number of nodes with skewed clocks for which a line is printed."""
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
@@ -29,7 +29,7 @@ def console() -> Console:
 
 
 def print_lines(lines: Callable[[int | None], list[Text]]) -> None:
-    """Print the lines that `lines` returns for a width: the terminal's, or None without a terminal."""
+    """Print `lines(width)`, with the terminal's width, or None without a terminal."""
     out = console()
     for line in lines(out.width if out.is_terminal else None):
         out.print(line, soft_wrap=True)
@@ -70,9 +70,9 @@ def folded(line: str, width: int, indent: int) -> str:
 def print_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], note: str = "", *, whole: bool = False
 ) -> None:
-    """Print a table: the first column left-aligned, all others right-aligned; `note` is printed below.
+    """Print a table with the first column left-aligned and the others right-aligned, and `note` below it.
 
-    With `whole`, the figures of a row stay on one line, and the first column is cut.
+    With `whole`, the figures of a row stay on one line, and only the first column is cut.
     """
     from rich import box
     from rich.table import Table
@@ -93,7 +93,7 @@ def print_json(report: object) -> None:
 
 
 def finite(value: Any) -> Any:
-    """Return the report with None for every number that is not finite."""
+    """Return the value with None in place of every number that is not finite."""
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -112,16 +112,16 @@ def in_words(seconds: float | None) -> str:
 
 
 def clock_skew(skew_s: float) -> str:
-    """Format the skew of a node's clock, seconds (positive: ahead): `75 s ahead of`, `6.5 s behind`."""
+    """Format a clock skew in seconds, positive if the node is ahead: `75 s ahead of`, `6.5 s behind`."""
     size_s = abs(skew_s)
     return f"{size_s:,.{1 if size_s < 10.0 else 0}f} s {'ahead of' if skew_s > 0 else 'behind'}"
 
 
 def skewed_nodes(skews_s: Mapping[str, float], nodes: int) -> list[str]:
-    """Return a line for each of the first nodes with a skewed clock, and a line for the others.
+    """Return a line for each of the first `MOST_SKEWED` nodes with a skewed clock, and one for the rest.
 
     Args:
-        skews_s: Seconds that the clocks of skewed nodes are ahead, by node.
+        skews_s: Skew of the clock, seconds, positive if ahead, by node.
         nodes: Total number of skewed nodes.
     """
     lines = [
@@ -136,7 +136,7 @@ def skewed_nodes(skews_s: Mapping[str, float], nodes: int) -> list[str]:
 
 
 def count(number: int, what: str) -> str:
-    """Format a number with its noun, in the plural if needed: `1 GPU`, `2 GPUs`."""
+    """Format a number and its noun, in the plural if needed: `1 GPU`, `2 GPUs`."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 

@@ -1,1 +1,1 @@
-"""Compaction of a journal: a base replaces old entries."""
+"""Compaction of a journal: replaces old entries by a base, which is the state after these entries."""

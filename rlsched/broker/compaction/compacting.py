@@ -1,8 +1,8 @@
-"""Compaction while a broker serves: from time to time, another process makes the base.
+"""Compaction of the journal while a broker serves: another process makes the base that replaces old entries.
 
-The loop starts that process, polls it, and writes its result in one short transaction. Replaced entries are
-removed a few at a time, most of them in turns without messages. Old rows of ended jobs are removed in the
-same way.
+The broker's loop starts that process, polls it, and writes its result in one short transaction. The loop then
+removes the replaced entries a few at a time, mostly in turns without messages. It removes old rows of ended
+jobs in the same way.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ FIRST_S: Final = 600.0
 EVERY_S: Final = DAY_S
 """Interval of later checks for old entries, seconds."""
 GROWN_EVERY_S: Final = 30.0
-"""Minimum time between two bases if the number of entries is limited (not their age), seconds."""
+"""Minimum time between two bases if the number of kept entries is limited, not their age, seconds."""
 AGAIN_S: Final = 3600.0
-"""Minimum time until the next base after one that failed or would have saved nothing, seconds."""
+"""Minimum time until the next attempt after an attempt that failed or would have saved no space, seconds."""
 PIECE: Final = 500
 PIECE_EVERY_S: Final = 0.25
 PIECE_BUSY_S: Final = 1.0
@@ -53,9 +53,9 @@ class Compacting:
 
     Args:
         journal: The journal, locked by this process.
-        keeps: Retention of entries and rows.
+        keeps: How long entries and rows of ended jobs are kept.
         half_life_s: As in `BrokerState`.
-        say: Logs a line when the journal was compacted, and when that failed.
+        say: Logs a line after each compaction, successful or failed.
         make: Returns the command of the process that makes a base.
         elapsed: A monotonic clock, seconds.
     """
@@ -82,7 +82,7 @@ class Compacting:
         self._next_piece_s = -math.inf
 
     def step(self, now_s: float, *, is_quiet: bool) -> None:
-        """Do a small part of the due work. `now_s`: the broker's time, Unix seconds."""
+        """Do a small part of the work that is due. `now_s`: the broker's time, Unix seconds."""
         elapsed_s = self._elapsed()
         if elapsed_s >= self._ended_due_s and self._keeps.ended_days < math.inf:
             self._ended_due_s = elapsed_s + EVERY_S

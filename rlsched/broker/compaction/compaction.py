@@ -1,9 +1,9 @@
-"""Compaction of a journal: a base replaces old entries.
+"""Compaction of a journal: replaces old entries by a base, which is the state after these entries.
 
-First the entries up to a cut are replayed, in any process, from a journal that a broker may have open. The
-resulting state is written as a base (`rlsched.broker.state.base`), in one transaction: it replaces the last
-of these entries, and the journal begins there from then on. The entries before it are removed a few at a
-time. After a crash in between, some of them remain, but they are never read.
+First, any process replays the entries up to a chosen last entry, even while a broker has the journal open.
+Then the resulting state is written as a base (`rlsched.broker.state.base`) in one transaction. The base
+replaces the last of these entries, and from then on the journal begins with the base. The entries before the
+base are removed a few at a time. If a crash interrupts the removal, the remaining ones are never read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from rlsched.errors import RlschedError
 DAY_S: Final = 86_400.0
 _PAGE: Final = 2_000
 _WORTH: Final = 2
-"""A base is made only if it replaces at least this many times its own number of entries."""
+"""A base is made only if it replaces at least this many times as many entries as it has parts."""
 
 
 @dataclass(frozen=True)
@@ -53,15 +53,15 @@ class Cut:
 
 
 def made(path: Path, before_s: float, half_life_s: float = math.inf, *, keep_entries: int = 0) -> Cut | None:
-    """Return the base for the entries before a time; None: it would save nothing.
+    """Return the base that replaces the entries before a time, or None if that base would save no space.
 
-    A broker may have the journal open: it is read page by page.
+    A broker can have the journal open meanwhile, because the journal is read page by page.
 
     Args:
         path: The journal.
         before_s: The time, Unix seconds.
         half_life_s: As in `BrokerState`, with the broker's value.
-        keep_entries: Number of latest entries that stay, however old they are.
+        keep_entries: Number of latest entries that are not replaced, even if they are older than `before_s`.
 
     Raises:
         JournalError: the journal is damaged, or a fact is illegal after the facts before it.
@@ -138,7 +138,7 @@ def _last_before(journal: Reading, before_s: float) -> int:
 
 
 def _start_at(journal: Reading, cut: int) -> CheckedRow | None:
-    """Return the last start of a broker up to the cut, or the first start after it."""
+    """Return the last start of a broker up to entry `cut`; if there is none, the first start after it."""
     for order, bound in (("DESC", "n <= ?"), ("ASC", "n > ?")):
         found = journal.db.execute(
             f"SELECT n FROM entries WHERE kind = 'broker_started' AND {bound} AND n >= ? ORDER BY n {order}",
@@ -151,7 +151,7 @@ def _start_at(journal: Reading, cut: int) -> CheckedRow | None:
 
 
 def _scheduler(journal: Reading, cut: int) -> Scheduler:
-    """Load the policy of a broker's start, or `fifo` if that fails: dials and bursts then get defaults."""
+    """Load the policy in use at entry `cut`, or `fifo` if that fails: dials and bursts then get defaults."""
     start = _start_at(journal, cut)
     if start is None:
         return load_scheduler("fifo")

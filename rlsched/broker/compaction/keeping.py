@@ -1,4 +1,4 @@
-"""Default retention of a journal."""
+"""Retention of a journal: how many entries and rows are kept, and the defaults."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Final
 import msgspec
 
 KEEP_ENTRIES: Final = 4_000
-"""Number of entries that stay by default: replaying them and a base takes a few seconds at a start."""
+"""Default number of latest entries kept: a start takes a few seconds to replay these and the base."""
 GROWN: Final = 3
-"""A base is made when the journal has this many times the number of entries that stay."""
+"""A base is made when the journal has at least this many times `Keeps.entries` entries."""
 KEEP_ENDED_DAYS: Final = 730.0
 
 
@@ -17,9 +17,9 @@ class Keeps(msgspec.Struct, frozen=True, kw_only=True):
     """Retention of a journal.
 
     Attributes:
-        days: Days for which entries stay; None: only the latest `entries` stay; infinite: all.
-        entries: Number of entries that stay, if `days` is None.
-        ended_days: Days for which rows of ended jobs stay; infinite: all.
+        days: Days for which entries are kept; None: only the latest `entries` are kept; infinite: all.
+        entries: Number of latest entries that are kept if `days` is None.
+        ended_days: Days for which rows of ended jobs are kept; infinite: all.
     """
 
     days: float | None = None

@@ -1,10 +1,10 @@
 """The process that makes a base, started by `background_command`.
 
-Arguments: journal, time of the cut (Unix seconds), half-life (seconds), number of
+Arguments: journal, time before which entries are replaced (Unix seconds), half-life (seconds), number of
 entries to keep.
 
-The process writes a `Cut`, or None, as MessagePack to standard output. On an error it writes one line
-instead, and ends with exit code 1. It runs at the lowest priority, and ends with its parent.
+The process writes a `Cut`, or None, as MessagePack to standard output. On an error, the process writes one
+line instead and exits with code 1. It runs at the lowest priority, and is killed if its parent exits.
 """
 
 from __future__ import annotations

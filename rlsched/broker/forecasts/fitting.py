@@ -1,8 +1,7 @@
-"""Fits of boosting in the background, each in a process of its own, with a thread that waits for it.
+"""Fits of the boosting model in the background: each fit has its own process and a thread that waits for it.
 
-A process is used, not only a thread, because a fit takes seconds of Python and of code that holds the GIL at
-times, and because a process can be killed if it hangs. The broker's loop hands over the training set and
-later collects the model; it never waits.
+A thread in the broker is not enough: a fit takes seconds and at times holds the GIL, and only a process can
+be killed if it hangs. The broker's loop passes the training set and later collects the model; it never waits.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ LIMIT_S = 3600.0
 """Time-out of a fit, seconds. The largest fit, of 20,000 jobs, takes seconds on an idle core."""
 RETRY_S = 60.0
 MAX_RETRY_S = 3600.0
-"""Maximum time from a failed fit to the next, seconds; the time doubles with every failure."""
+"""Maximum delay between a failed fit and the next attempt, seconds; the delay doubles with every failure."""
 _JOIN_S = 5.0
 _WARM_ROWS = 64
 
@@ -45,12 +44,12 @@ def fit_command(limit_s: float) -> list[str]:
 
 
 class Fits:
-    """Keeps `Predictions` fitted. The loop calls `step`, which never waits.
+    """Refits the model of `Predictions` whenever a fit is due. The loop calls `step`, which never waits.
 
     Args:
-        predictions: Receives finished fits and failures.
+        predictions: Receives fitted models and failures.
         say: Logs a line.
-        command: Returns the process's command for a time-out; tests pass one that fails or hangs.
+        command: Returns the fitting process's command, given a time-out; tests pass one that fails.
         limit_s: Time-out of a fit, seconds.
         elapsed: A monotonic clock, seconds.
     """
@@ -71,7 +70,7 @@ class Fits:
         self._not_before_s = -float("inf")
 
     def step(self, now_s: float) -> None:
-        """Collect a finished fit, and start a fit that is due. `now_s`: the broker's time, Unix seconds."""
+        """Collect a finished fit, and start the next one if due. `now_s`: the broker's time, Unix seconds."""
         if self._fit is not None and self._fit.done.is_set():
             self._pick_up(self._fit, now_s)
             self._fit = None
@@ -110,7 +109,7 @@ class _Fit:
     """One fit: a process, and the thread that writes its input and waits for it.
 
     Attributes:
-        done: Set when there is a model or an error.
+        done: Set when the fit has returned a model or an error.
     """
 
     def __init__(self, training: TrainingSet, command: Sequence[str], limit_s: float) -> None:
@@ -174,10 +173,10 @@ class _Fit:
 
 
 def _checked(model: object, features: list[Floats]) -> HazardModel:
-    """Check that a model predicts distributions, here in the thread and not first in the broker's loop.
+    """Return the model after a check that it predicts distributions: an error here does not reach the loop.
 
     Raises:
-        FitError: it does not.
+        FitError: the object is not a model, or its predictions are not distributions.
     """
     if not isinstance(model, HazardModel):
         raise FitError(f"expected a HazardModel, got {type(model).__name__}")

@@ -34,11 +34,11 @@ from rlsched.wire.states import QUEUED
 from rlsched.yielding import background_command
 
 AFTER_S: Final = 10.0
-"""Time from the broker's start to its forecaster's, unless a user requests a forecast earlier, seconds."""
+"""Delay of the forecaster's start after the broker's, seconds. A user's dry run starts it earlier."""
 LEAST_S: Final = 2.0
 RETRY_S: Final = 5.0
 MAX_RETRY_S: Final = 600.0
-"""Maximum time from a forecaster's exit to its restart, seconds; it doubles until a message arrives."""
+"""Maximum delay of a restart, seconds. The delay doubles with every exit, until a new forecaster reports."""
 ANSWER_S: Final = 60.0
 MAX_QUESTIONS: Final = 16
 MAX_OF_ONE: Final = 4
@@ -84,7 +84,7 @@ class Forecasting(Forecasts):
         self._next = self._first_of_child = 1
 
     def latest_forecast(self, job: Job) -> JobForecast | None:
-        """Return the latest forecast of a live job; None if it was requeued since, or there is none."""
+        """Return the latest forecast of a live job; None if there is none, or the job was requeued since."""
         said = self._jobs.get(job.number) if job.live else None
         if said is None or job.attempt is None:
             return said
@@ -94,7 +94,7 @@ class Forecasting(Forecasts):
         return None if not runs and said.start_s is None else said
 
     def report(self) -> ForecastReport | None:
-        """Return the report of the forecaster's state."""
+        """Return the forecaster's state, for status reports."""
         if self._report is None:
             return ForecastReport(note=self._note)
         return msgspec.structs.replace(self._report, note=self._note)
@@ -112,7 +112,7 @@ class Forecasting(Forecasts):
             self._not_before_s = self._elapsed()
 
     def ask(self, asked: ClientAsked, question: DryRun) -> str:
-        """Accept a question for a later answer. Return the reason for a refusal in one line, else ""."""
+        """Forward a dry run; `step` returns its answer later. Return the reason for a refusal, else ""."""
         if any((one.peer, one.request) == (asked.peer, asked.request) for one, _ in self._waits.values()):
             return ""  # a client asks again until it is answered
         wrong = wrong_question(question)
@@ -133,7 +133,7 @@ class Forecasting(Forecasts):
         return ""
 
     def step(self) -> tuple[list[ForecastSeen], list[Reply]]:
-        """Return settled forecasts and answers. Restart the process if it has exited."""
+        """Return forecasts with known outcomes, and answers to dry runs. Restart the process if it exited."""
         seen: list[ForecastSeen] = []
         replies: list[Reply] = []
         if self._child is None:
@@ -244,7 +244,7 @@ class _ForecasterProcess:
         return not self._reading.is_alive() and self._heard.empty()
 
     def why(self) -> str:
-        """Kill the process. Return its exit code and the last line that it printed."""
+        """Kill the process. Return a text with its exit code and the last line that it printed."""
         self.process.kill()
         code = self.process.wait()
         self._logging.join(1.0)

@@ -1,4 +1,4 @@
-"""Protocol between a broker and its forecaster's process: msgpack frames, each with its length in front."""
+"""Messages between a broker and its forecaster process: MessagePack frames, each preceded by its length."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class ForecasterSetup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
     Attributes:
         journal: Path of the journal to follow.
         store: Path of the store of decisions, from which the forecaster reads its accuracy record.
-        forecaster: Name of the forecaster among the entry points.
+        forecaster: Name of the forecaster's entry point.
         policy: Policy in force, as TOML.
         policy_name: Name of that policy.
         seed: Seed of the policy.
         prediction: As `BrokerSettings.prediction`.
         half_life_s: As `PriorityRules.half_life_s`.
-        least_s: Minimum time between two refreshes, seconds.
+        least_s: Minimum time between two refreshes of the forecasts, seconds.
     """
 
     journal: str
@@ -40,14 +40,14 @@ class ForecasterSetup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True, tag="question"):
-    """A dry run. The answer repeats `number`."""
+    """A user's dry run. The `Answer` has the same `number`."""
 
     number: int
     asked: DryRun
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, tag="answer"):
-    """Result of a dry run, or the reason why it failed, in one line."""
+    """Result of a dry run, or one line that gives the reason why the dry run failed."""
 
     number: int
     said_s: float
@@ -56,7 +56,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, tag="answer"):
 
 
 class Refreshed(msgspec.Struct, frozen=True, kw_only=True, tag="said"):
-    """A refresh: forecasts of live jobs, by job number, and earlier forecasts whose outcome is now known."""
+    """New forecasts of live jobs, by job number, and earlier forecasts whose outcome is now known."""
 
     jobs: dict[int, JobForecast]
     seen: list[ForecastSeen]
@@ -80,13 +80,13 @@ def put(pipe: IO[bytes], message: Told | Tells) -> None:
 
 
 def get_told(pipe: IO[bytes]) -> Told | None:
-    """Read the next message to a forecaster; None at the end."""
+    """Read the next message to a forecaster; None at the end of the stream."""
     packed = _frame(pipe)
     return None if packed is None else msgspec.msgpack.decode(packed, type=Told)
 
 
 def get_tells(pipe: IO[bytes]) -> Tells | None:
-    """Read the next message from a forecaster; None at the end.
+    """Read the next message from a forecaster; None at the end of the stream.
 
     Raises:
         msgspec.MsgspecError: the frame is not valid.

@@ -1,7 +1,8 @@
 """The forecaster's process: started by `background_command`, controlled by its broker.
 
-It follows the journal as a standby does, and only reads it. Simulated futures, forecasts and learning stay in
-the process, so it can be killed without harm. It runs at the lowest priority, and ends with its broker.
+The process follows the journal as a standby does, and never writes to the journal. Simulation and learning
+happen only in this process, so it can be killed without harm. It runs at the lowest priority, and exits when
+its broker does.
 """
 
 from __future__ import annotations
@@ -56,19 +57,19 @@ from rlsched.workload.predict import RunningMean
 
 LOOK_S: Final = 0.25
 STALE_S: Final = 60.0
-"""Maximum age of forecasts, seconds: they are made again at this age, even without events."""
+"""Maximum age of forecasts, seconds. Older forecasts are renewed, even if the journal has no new entries."""
 IDLE_SHARE: Final = 9.0
 """Pause after a refresh, as a multiple of the CPU time of the refresh."""
 NO_GPUS: Final = Demand(gpus=0)
-"""Demand of a variant of a dry run that is listed but not simulated."""
+"""Marks a variant of a dry run that is listed with a note but not simulated."""
 FRUGAL_CLOCK_FRAC: Final = 0.6
 RECORD_S: Final = 30 * 86_400.0
 TELLS: Final = 2_000
-"""Maximum number of live jobs in a message, lowest job numbers first."""
+"""Maximum number of live jobs in a message; the jobs with the lowest numbers are sent."""
 
 
 class _FollowedBook(Warm):
-    """The state that follows the journal, and the latest submitted jobs."""
+    """The state according to the journal, and the jobs submitted last."""
 
     keeps_ended = True
 
@@ -94,7 +95,7 @@ class _FollowedBook(Warm):
             self.past.add((job.number, row.now_s, math.nan, *said, demand, vc, not spec.preemptible))
 
     def _let_all_be_awake(self) -> None:
-        """Mark sleeping nodes as up: in a simulated future, jobs that need the nodes would wake them."""
+        """Mark sleeping nodes as up, because jobs that need these nodes would wake them."""
         cluster = self.state.cluster
         for node in self.state.nodes.values():
             wakes = node.up and node.sleep and not (node.drained or node.unhealthy)
@@ -153,7 +154,7 @@ class Process:
         return World(state.cluster, self._rule, now_s, chances, self._state.past, numbers), live
 
     def _refresh(self) -> dict[int, JobForecast]:
-        """Settle earlier forecasts and simulate the future. Return the new forecasts by job number."""
+        """Score earlier forecasts, and simulate the future. Return the new forecasts by job number."""
         now_s = self._now_s()
         self._fresh = self._settle_forecasts()
         if not self._state.state.job_of_seq or not self._state.state.nodes:
@@ -209,7 +210,7 @@ class Process:
     # ---- dry runs ---------------------------------------------------------------------------------
 
     def answer(self, question: Question) -> None:
-        """Answer a dry run: forecast the start and end of the job, and of variants of it."""
+        """Answer a dry run: send the forecast start and end of the job and of its variants."""
         try:
             while self._follower.step():
                 pass
@@ -299,9 +300,9 @@ class Process:
 
 
 def frugal_factor(workload: str, kinds: Sequence[str]) -> float | None:
-    """Return the growth of a workload's run time at 60 % of the SM clock, on the first known GPU type.
+    """Return the factor by which a workload's run time grows at 60 % of the SM clock; None: unknown.
 
-    The result is a factor; None: unknown. Near that clock most jobs need the least energy
+    The factor is for the first GPU type of `kinds`. Near this clock, most jobs need the least energy
     (`rlsched.models.clocks`).
     """
     from rlsched.models.catalogue import load_catalogue
@@ -315,7 +316,7 @@ def frugal_factor(workload: str, kinds: Sequence[str]) -> float | None:
 
 
 def _rule_of(scheduler: Scheduler) -> tuple[str, CompiledRule]:
-    """Return the rule that decides in simulated futures: the policy itself, or the rule that it follows.
+    """Return (name, rule): the rule of simulated futures, which is the policy or the rule that it follows.
 
     Raises:
         InputError: the policy is not a rule and follows none.
@@ -330,7 +331,7 @@ def _rule_of(scheduler: Scheduler) -> tuple[str, CompiledRule]:
 
 
 def scores(seen: Iterable[Seen]) -> list[ForecastScore]:
-    """Return the scores of forecasts by source and size class, and for all sizes together."""
+    """Return the accuracy of forecasts by kind (start, end) and size class; class "all" has all sizes."""
     groups: dict[tuple[str, str], list[Seen]] = {}
     for one in seen:
         for size in ("all", size_words(size_class(one.num_gpus))):
@@ -354,7 +355,7 @@ def scores(seen: Iterable[Seen]) -> list[ForecastScore]:
 
 
 def main() -> int:
-    """Follow the journal, simulate and report until the broker ends."""
+    """Follow the journal, and send forecasts until the broker exits. Return the exit code."""
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # output of a library must not mix with frames
     setup = get_told(sys.stdin.buffer)

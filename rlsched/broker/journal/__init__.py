@@ -1,1 +1,1 @@
-"""The journal: its entries as rows in SQLite, its other tables, snapshots, and copies."""
+"""The journal, an SQLite file: its entries, its other tables, snapshots, and copies."""

@@ -1,6 +1,6 @@
-"""Backups of a journal: made while a broker runs, and restored so that no number is assigned twice.
+"""Makes backups of a journal, even while a broker runs; restores them so that no number is assigned twice.
 
-`rlsched.broker.nodes.unknown_attempts` handles jobs that run on nodes while an older journal is restored.
+`rlsched.broker.nodes.unknown_attempts` handles jobs that run on nodes but are not in the restored journal.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class Restoration(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         entries: Number of entries of the backup.
         last_s: Time of the last entry, Unix seconds.
-        epoch: Highest epoch so far; the next broker gets the next one.
-        last_number: Highest job number so far; the next job gets the next one.
-        kept: New path of the earlier journal; "" if there was none.
+        epoch: Highest epoch so far; the next broker gets a higher one.
+        last_number: Highest job number so far; the next job gets a higher one.
+        kept: Path to which the earlier journal was renamed; "" if there was none.
     """
 
     entries: int
@@ -63,7 +63,7 @@ class Restoration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def back_up(journal: str | Path, target: str | Path) -> int:
-    """Copy a journal into one file, even if a broker has the journal open. Return its number of entries.
+    """Copy a journal into one file, even if a broker has it open. Return the number of entries.
 
     Raises:
         InputError: the target exists, or cannot be written.
@@ -88,7 +88,7 @@ def back_up(journal: str | Path, target: str | Path) -> int:
 
 
 def restore(backup: str | Path, directory: str | Path) -> Restoration:
-    """Make a backup the journal of a broker's directory. The earlier files are kept next to it.
+    """Install a backup as the journal of a broker's directory. The earlier files are kept under other names.
 
     Raises:
         InputError: the backup is the journal itself.
@@ -118,7 +118,7 @@ def restore(backup: str | Path, directory: str | Path) -> Restoration:
 
 
 def _marked(journal: Journal, replaced: Path) -> Restoration:
-    """Mark the copy as restored by an entry that prevents numbers from being assigned twice."""
+    """Append an entry that marks the copy as restored and prevents numbers from being assigned twice."""
     from rlsched.broker.journal.recovery import MOST_ENDED
     from rlsched.broker.state.predictions import Predictions
     from rlsched.decide.registry import load_scheduler
@@ -151,7 +151,7 @@ def _mark(state: BrokerState, epoch: int, number: int, *, taken_over: bool = Fal
 
 
 def take_over(journal: Journal, state: BrokerState) -> Restored:
-    """Make a standby's copy the journal: raise numbers as `restore` does, and drain all nodes.
+    """Make a standby's copy the journal: raise the next numbers as `restore` does, and drain all nodes.
 
     Raises:
         JournalError: the copy cannot be written.
@@ -169,7 +169,7 @@ def take_over(journal: Journal, state: BrokerState) -> Restored:
 
 
 def _known(replaced: Path, state: BrokerState) -> tuple[int, int, float]:
-    """Return lower bounds of (epoch, job number, time) from the backup and the remains of its journal."""
+    """Return lower bounds of (epoch, job number, time) from the backup and the journal that it replaces."""
     mark = JournalMark(replaced).read()
     marked = mark.epoch if mark is not None and mark.cluster == state.identity else 0
     found = max(state.epoch, marked), state.last_number, state.now_s
@@ -203,7 +203,7 @@ def _above(number: int, step: int) -> int:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy one state of a journal with SQLite's backup function into one file, synced to disk."""
+    """Copy a journal, consistently, into one file that is synced to disk; uses SQLite's backup function."""
     _remove(target)
     touch_private(target)
     with reading(source) as journal:
@@ -218,9 +218,9 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def set_aside(path: Path) -> str:
-    """Rename the files at the journal's path. Return the journal's new name, "" if there was none.
+    """Rename the journal and its other files. Return the journal's new name, "" if there was none.
 
-    The store of decisions is renamed too because the next journal uses the same decision numbers again.
+    The store of decisions is renamed too, because the next journal assigns the same decision numbers again.
     """
     if not path.stat().st_size:
         path.unlink()
@@ -240,7 +240,7 @@ def set_aside(path: Path) -> str:
 
 
 def begin_anew(path: Path) -> str:
-    """Give up the cluster of a broker's directory. The files are kept under other names.
+    """Rename the files of a lost or damaged journal, so that a new cluster can begin in its directory.
 
     Returns:
         The new name of the journal, "" if there was none.
@@ -274,7 +274,7 @@ def begin_anew(path: Path) -> str:
 
 
 def _check_given_up(journal: Journal, mark: JournalMark) -> None:
-    """Check that a journal that is to be given up is not usable.
+    """Check that a journal is not usable, before `begin_anew` gives it up.
 
     Raises:
         InputError: the journal is usable.

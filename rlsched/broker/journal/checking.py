@@ -30,15 +30,15 @@ MAX_DAMAGE = 20
 
 
 class JournalCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """A journal as `rlsched journal check` reports it.
+    """Result of `rlsched journal check`.
 
     Attributes:
-        damage: Descriptions of the first `MAX_DAMAGE` errors; empty: the entries are undamaged.
-        derived: Descriptions of damage in derived data: the table of ended jobs, snapshots.
+        damage: Descriptions of the first `MAX_DAMAGE` errors in the entries; empty if they are undamaged.
+        derived: Descriptions of errors in data derived from the entries: table of ended jobs, snapshots.
         entries: Number of readable entries.
         replaced: Number of entries that a base replaces (`rlsched journal compact --keep-days`).
         last_s: Time of the last entry, Unix seconds; 0 if there is none.
-        jobs: Number of submitted jobs, by state; empty if the journal is damaged.
+        jobs: Number of submitted jobs by state; empty if the journal is damaged.
         epoch: Epoch of the last broker.
         cluster: Identity of the cluster.
         next_job: Number of the next job.
@@ -60,7 +60,7 @@ class JournalCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check(path: str | Path) -> JournalCheck:
-    """Check all of a journal, even if a broker has it open: pages, checksums, transitions between facts.
+    """Check a whole journal, even if a broker has it open: pages, checksums, legality of each fact.
 
     Raises:
         JournalError: the journal is missing, or so damaged that nothing can be read.
@@ -156,6 +156,6 @@ def _check_log(path: Path) -> None:
 
 
 def _pages(journal: Reading) -> list[str]:
-    """Return the errors that SQLite finds in the pages."""
+    """Return the errors that SQLite finds in the file's pages."""
     found = itertools.islice(journal.db.execute(f"PRAGMA integrity_check({MAX_DAMAGE})"), MAX_DAMAGE)
     return [f"page structure: {' '.join(str(line).split())}" for (line,) in found if line != "ok"]

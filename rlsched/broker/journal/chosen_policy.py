@@ -1,4 +1,4 @@
-"""Finds the policy that `rlsched policy set` chose, from the starts of brokers in a journal."""
+"""Finds the policy that `rlsched policy set` chose, from the entries that record a broker's start."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _STARTS = "SELECT n FROM entries WHERE kind = 'broker_started' AND n >= ? AND n 
 
 
 def choice_at(path: Path, db: sqlite3.Connection, first: int, last: int) -> ChosenPolicy | None:
-    """Return the chosen policy in use at the last start of a broker up to entry `last`; None: none chosen.
+    """Return the chosen policy that the last start up to entry `last` used; None: none was chosen.
 
-    A start that keeps the choice of the previous start does not store it again. If all starts after a base
-    keep the choice, the base has it.
+    A start that uses the same choice as the previous start does not store the choice again. If no start since
+    a base has stored a choice, it is read from the base.
 
     Args:
         path: Path of the journal, for error messages.
         db: The open journal.
         first: Number of the first entry of the journal.
-        last: Number of the entry.
+        last: Number of the last entry to consider.
 
     Raises:
         JournalError: an entry is missing or damaged.

@@ -1,8 +1,8 @@
 """Serialises an object graph to bytes, a *picture*, without pickle. Loading never runs code from the data.
 
-It supports plain values, containers, numpy arrays, and objects of this package by their fields: dataclasses,
-structs, named tuples and plain classes. References to the same object stay shared. A picture is valid only
-for the code that made it: store `code_digest` with it.
+A picture can contain plain values, containers, numpy arrays, and objects of this package's classes:
+dataclasses, structs, named tuples and plain classes, by their fields. References to the same object stay
+shared. A picture is valid only for the code that made it: store `code_digest` with the picture.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def pack(thing: object, as_new: dict[type, dict[str, object]] | None = None) -> 
 
     Args:
         thing: The object.
-        as_new: By class and field, the value that the picture contains instead of the object's own.
+        as_new: Values, by class and field name, that the picture contains in place of the objects' values.
 
     Raises:
         PictureError: the graph contains an unsupported object.
@@ -98,10 +98,10 @@ def unpack(picture: bytes) -> Any:
 
 
 class _Packer:
-    """Converts objects to plain data.
+    """Converts an object graph to data that MessagePack can encode.
 
     Attributes:
-        classes: [name, field, ...] of each class found.
+        classes: A list [class name, field name, ...] for each class found.
     """
 
     def __init__(self, as_new: dict[type, dict[str, object]]) -> None:
@@ -165,7 +165,7 @@ class _Packer:
 
 
 class _Unpacker:
-    """Converts plain data to objects."""
+    """Restores an object graph from the data that `_Packer` made."""
 
     def __init__(self, classes: list[list[str]]) -> None:
         self._classes = []
@@ -235,7 +235,7 @@ class _Unpacker:
 
 @cache
 def _fields(kind: type) -> list[str] | None:
-    """Return the field names that a class declares; None: each object has its own fields."""
+    """Return the field names that a class declares; None for a plain class, which declares none."""
     if issubclass(kind, msgspec.Struct):
         return [one.name for one in msgspec.structs.fields(kind)]
     if issubclass(kind, tuple):
@@ -251,7 +251,7 @@ def _name(kind: type) -> str:
 
 @cache
 def _class_of(name: str) -> type:
-    """Return a class of this package by its name.
+    """Return a class of this package, given its name.
 
     Raises:
         PictureError: there is no such class.

@@ -1,4 +1,4 @@
-"""The journal: SQLite (WAL, synchronous=FULL), one row per fact, one commit per batch before its output."""
+"""The journal: SQLite (WAL, synchronous=FULL), one row per fact. A batch is committed before its output."""
 
 from __future__ import annotations
 
@@ -41,24 +41,24 @@ _SELECT = "SELECT n, now_s, kind, payload, crc FROM entries WHERE n > ? ORDER BY
 _CREATE_STARTS = """
 CREATE INDEX IF NOT EXISTS starts ON entries (n) WHERE kind = 'broker_started'
 """
-"""Index that finds the last start of a broker without reading each entry; it has few numbers."""
+"""Index of the entries that record a broker's start. They are few, and found without reading all entries."""
 MOST_OF_PAGE = 2_000
 _INSERT = "INSERT INTO entries (n, now_s, kind, payload, crc) VALUES (?, ?, ?, ?, ?)"
 _ENDS = "UPDATE meta SET value = ? WHERE key = 'entries'"
 _HOLDS = "UPDATE meta SET value = ? WHERE key IN ('entries', 'ended_at')"
-"""Sets both numbers if the table of ended jobs includes the new entries."""
+"""SQL that sets the number of the last entry, and of the last one that the table of ended jobs includes."""
 
 
 class Journal:
-    """An open journal, held by one broker at a time. A journal of an earlier version is migrated.
+    """An open journal. Only one process at a time can open it for writing. An earlier version is migrated.
 
     Args:
-        path: The SQLite file; created with its directory if missing. The files `-wal`, `-shm` and `.lock` are
-            next to it.
-        lock: The journal's lock if the caller already holds it; the journal releases it.
+        path: The SQLite file, created with its directory if missing. The files with the endings `-wal`,
+            `-shm` and `.lock` are in the same directory.
+        lock: The journal's lock, if the caller already holds it; `close` releases it.
 
     Attributes:
-        first: Number of the first entry. Earlier entries have been replaced by a base, and are being removed.
+        first: Number of the first entry. A base has replaced the earlier ones, which are being removed.
         last: Number of the last entry, 0 before the first.
         ended_at: Number of the last entry that the table of ended jobs includes.
         ended: The table of ended jobs, for reading.
@@ -117,9 +117,9 @@ class Journal:
     def _migrate(self, version: int) -> None:
         """Migrate a journal of an earlier version, in one transaction.
 
-        Version 1 has no checksums; versions up to 2 have no table of ended jobs; up to 3, no `first`; up to
-        4, no held jobs and no dependencies; up to 5, no changes of jobs and no orders for single tasks; up to
-        6, no counted cores and memory, and no usage.
+        Version 1 has no checksums. Versions up to 2 have no table of ended jobs, up to 3 no `first`, up to 4
+        no held jobs and no dependencies, up to 5 no changes of jobs and no orders for single tasks, and up to
+        6 no counts of cores and memory and no usage.
         """
         self._db.execute("BEGIN IMMEDIATE")
         try:
@@ -149,13 +149,12 @@ class Journal:
         self._db.execute("INSERT OR REPLACE INTO meta VALUES ('entries', ?)", (str(last),))
 
     def commit(self, entries: Sequence[Entry], now_s: float, over: Sequence[EndedJob] | None = None) -> None:
-        """Commit a batch, all of it or nothing.
+        """Commit a batch atomically.
 
         Args:
             entries: The facts.
             now_s: Time of the batch, Unix seconds.
-            over: Jobs that the facts finish. None: the caller does not know them; the next broker adds their
-                rows.
+            over: Jobs that the facts finish. None: not known; the next start of a broker adds their rows.
 
         Raises:
             JournalFullError: nothing of this batch was written because the disk is full; the caller can try
@@ -171,8 +170,8 @@ class Journal:
         """Commit consecutive rows of another journal. Return their contents.
 
         Raises:
-            JournalFullError, JournalError: as `commit`; or a row is damaged, or does not follow the one
-                before.
+            JournalFullError, JournalError: as `commit`; or a row is damaged, or does not have the next
+                number.
         """
         found: list[JournalRow] = []
         begins_at = None
@@ -210,12 +209,12 @@ class Journal:
             self.ended_at = last
 
     def put_base(self, parts: Sequence[Entry], cut: int, now_s: float) -> None:
-        """Write a base that replaces the entries up to `cut`. `drop` then removes them in pages.
+        """Write a base that replaces the entries up to `cut`. Later calls of `drop` remove these entries.
 
         Args:
             parts: The base.
             cut: Number of the last replaced entry; the last part of the base gets this number.
-            now_s: Time of that entry, Unix seconds.
+            now_s: Time of entry `cut`, Unix seconds.
 
         Raises:
             JournalError: nothing was written.
@@ -270,7 +269,7 @@ class Journal:
 
         Args:
             rows: The rows.
-            holds_at: Number of the last entry that the table now includes; None: more rows follow.
+            holds_at: Number of the last entry that the table then includes; None: more rows follow.
 
         Raises:
             JournalError: the rows cannot be written; none of them was.
@@ -290,12 +289,12 @@ class Journal:
 
     @property
     def ended_copied(self) -> int:
-        """Last job number in an incomplete copy of another journal's table of ended jobs; -1: complete."""
+        """Last job number copied from another journal's table of ended jobs; -1: the copy is complete."""
         with clearly(self.path):
             return finished_table.copied_to(self._db)
 
     def add_copied(self, rows: Sequence[Sequence[Any]], *, is_all: bool) -> None:
-        """Add rows of ended jobs copied from another journal, in the order of job numbers.
+        """Add rows of ended jobs copied from another journal, in ascending order of job numbers.
 
         Raises:
             JournalError: a row is damaged, or the rows cannot be written; none of them was.
@@ -306,9 +305,9 @@ class Journal:
                 finished_table.set_copied_to(self._db, -1 if is_all else int(rows[-1][0]))
 
     def forget_ended(self) -> None:
-        """Remove the rows of ended jobs that the entries can restore; the next replay adds them again.
+        """Remove the rows of ended jobs that a replay of the entries adds again.
 
-        Rows of jobs that finished before a base stay because no entry can restore them.
+        Rows of jobs that finished before a base stay, because no entry can restore them.
         """
         base = base_at_the_head(self.rows())
         with clearly(self.path), self._transaction():
@@ -322,7 +321,7 @@ class Journal:
         self.ended_at = 0
 
     def rows(self, after: int = 0) -> Iterator[JournalRow]:
-        """Yield all entries in order; with `after`, only entries with a higher number.
+        """Yield the entries with a number above `after`, in order.
 
         Raises:
             JournalError: the file or an entry is damaged.
@@ -340,7 +339,7 @@ class Journal:
             return choice_at(self.path, self._db, self.first, self.last)
 
     def checksum_of(self, n: int) -> int | None:
-        """Return the checksum of an entry, which identifies a journal; None: no such entry."""
+        """Return the checksum of an entry, which distinguishes journals; None if there is no such entry."""
         if n < self.first:
             return None
         if n == self.last and self._last_crc is not None:
@@ -350,7 +349,7 @@ class Journal:
         return None if found is None else int(found[0])
 
     def page(self, after: int, most_bytes: int) -> list[Stored]:
-        """Return stored rows with numbers above `after`: up to `most_bytes`, but at least one if any.
+        """Return the stored rows after `after`: at most `most_bytes` in all, but at least one row, if any.
 
         Raises:
             JournalError: the file cannot be read.
@@ -368,7 +367,7 @@ class Journal:
         return page
 
     def compact(self) -> None:
-        """Return unused space to the disk.
+        """Return the file's unused space to the file system.
 
         Raises:
             JournalError: the space cannot be returned; the journal is unchanged.

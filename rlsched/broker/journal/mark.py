@@ -1,10 +1,10 @@
-"""The mark next to a journal: the cluster of the directory, and the last entry committed to its journal.
+"""The mark: a file next to a journal that records the cluster's identity and the last committed entry.
 
-SQLite cannot distinguish an empty file from a new database, nor an older copy from the newest one. A broker
-that started on either would assign job numbers a second time and disown the jobs on its nodes. So each commit
-is noted in a separate file, `cluster.json`, and a start compares the two. The mark is written after the
-commit: it is never ahead of its journal. A directory without a mark, from an older version, gets one at its
-next start.
+SQLite cannot distinguish an empty file from a new database, or an older copy from the newest one. A broker
+that started on such a file would assign job numbers a second time and disown the jobs on its nodes.
+Therefore each commit is recorded in a separate file, `cluster.json`, and a start compares this file with the
+journal. The mark is written after the commit, so it is never ahead of the journal. If a directory of an older
+version has no mark, the next start writes one.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from rlsched.files.private import touch_private
 
 MARK_FILE: Final = "cluster.json"
 ADDRESS_FILE: Final = "address"
-"""File with the broker's address, for clients on this machine; written after the broker's first commit."""
+"""File with the broker's address for clients on the same machine, written after the broker's first commit."""
 _BYTES: Final = 512
-"""Size of the mark, bytes. It is rewritten in place, which needs no space on a full disk, as one sector."""
+"""Size of the mark, bytes: one sector, rewritten in place, which works on a full disk too."""
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 class JournalMark:
-    """The mark in a broker's directory.
+    """The file in a broker's directory that contains the `Mark`.
 
     Args:
         journal: Path of the journal; the mark is next to it.
@@ -68,7 +68,7 @@ class JournalMark:
     # ---- before a start ---------------------------------------------------------------------------
 
     def check_new(self) -> None:
-        """Check that a directory has never had a journal before a new one begins. Nothing is written.
+        """Check, before a new journal begins, that the directory has never had one. Nothing is written.
 
         Raises:
             JournalLostError: a file next to the missing or empty journal shows that there was one.
@@ -81,10 +81,10 @@ class JournalMark:
             raise JournalLostError(f"{self._journal}: {state}, but {shown}; {_WAYS_OUT}")
 
     def check(self, journal: Journal) -> None:
-        """Check that a journal has everything that a broker has committed in this directory.
+        """Check that a journal has all entries that a broker has committed in this directory.
 
         Raises:
-            JournalLostError: the journal has no entries, is older, or belongs to another cluster.
+            JournalLostError: the journal has no entries, lacks some, or belongs to another cluster.
             JournalError: the journal is damaged.
         """
         if not journal.last:
@@ -146,14 +146,14 @@ class JournalMark:
         os.fsync(self._fd)
 
     def record_commit(self, journal: Journal) -> None:
-        """Record the last commit. A mark that cannot be written is behind, which the next start accepts."""
+        """Record the last commit. If this fails, the mark is behind its journal, which a start accepts."""
         if self._fd >= 0 and journal.last != self._written.entries:
             self._written = _mark(journal, self._written.cluster, self._written.epoch)
             with suppress(OSError):
                 os.pwrite(self._fd, _packed(self._written), 0)
 
     def remove(self) -> None:
-        """Remove the mark because an operator has put another journal here, or begins a new cluster."""
+        """Remove the mark, because an operator installs another journal here or begins a new cluster."""
         self.close()
         self._path.unlink(missing_ok=True)
 
@@ -173,7 +173,7 @@ def _packed(mark: Mark) -> bytes:
 
 
 def _base_at(journal: Journal, n: int) -> BasePart | None:
-    """Return the part of a base that replaces entry `n`; None if the entry itself is there."""
+    """Return the part of a base that has replaced entry `n`; None if the entry still exists."""
     found = next(iter(journal.rows(n - 1)), None)
     return found.entry if found is not None and isinstance(found.entry, BasePart) else None
 

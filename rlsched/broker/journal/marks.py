@@ -17,7 +17,7 @@ WITH_FIRST = 4
 
 
 def one(db: sqlite3.Connection, query: str) -> Any:
-    """Return the single value of a query; None without a result."""
+    """Return the single value that a query yields; None if it yields no row."""
     row = db.execute(query).fetchone()
     return None if row is None else row[0]
 

@@ -1,4 +1,4 @@
-"""Reading of a journal, even while a broker has it open: one consistent state, despite later commits."""
+"""Reads one consistent state of a journal, even while a broker has the journal open and commits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlsched.errors import JournalError
 
 
 class Reading:
-    """One consistent state of a journal, despite later commits of a broker. Made by `reading`.
+    """One consistent state of a journal, without a broker's later commits. `reading` makes it.
 
     Attributes:
         version: Version of the journal.
@@ -44,7 +44,7 @@ class Reading:
             yield from read_rows(self.path, self.db, self.last, after=self.first - 1)
 
     def rows_after(self, n: int, most: int) -> Iterator[CheckedRow]:
-        """Yield at most `most` entries after entry `n`, in order; `n` = 0: from the first on.
+        """Yield at most `most` entries with numbers above `n`, in order.
 
         Raises:
             JournalError: the file or an entry is damaged.
@@ -53,7 +53,7 @@ class Reading:
             yield from rows_after(self.path, self.db, n or self.first - 1, most)
 
     def crc_of(self, n: int) -> int | None:
-        """Return the checksum of an entry; None: no such entry."""
+        """Return the checksum of an entry; None if there is no such entry."""
         if n < self.first:
             return None
         found = self.db.execute("SELECT crc FROM entries WHERE n = ?", (n,)).fetchone()

@@ -1,7 +1,7 @@
-"""The broker's store of decisions, and curves for TensorBoard, written after the commit and the replies.
+"""Writes the broker's store of decisions and TensorBoard curves, after the commit and the replies.
 
-No decision depends on them: errors are counted and logged once (`SoftErrors`), and writing is retried with
-the next records.
+No decision depends on the store or the curves: errors are counted and logged once (`SoftErrors`), and the
+write is retried with the next records.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 STORE_FOLDER: Final = "decisions"
 LAST_RECORDS: Final = 5_000
 _PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Errors of TensorBoard's directory that do not stop a start because space may be free later."""
+"""Errors of TensorBoard's directory that do not prevent a start, because they may be temporary."""
 
 
 class RecordLog:
@@ -36,11 +36,11 @@ class RecordLog:
     Args:
         folder: Directory of the store of decisions.
         logdir: Directory for TensorBoard curves.
-        soft_errors: Counts losses: `written` (to the store) and `drawn` (for TensorBoard).
+        soft_errors: Counts failed writes to the store (`written`) and to TensorBoard (`drawn`).
         keep_bytes: Size above which the oldest rows of the store are removed, bytes.
 
     Attributes:
-        last: Last records of the store at the start, oldest first.
+        last: The newest records that the store had at the start, oldest first.
         kept: Number of decisions written since the start.
 
     Raises:
@@ -74,7 +74,7 @@ class RecordLog:
         records: Sequence[DecisionRecord],
         events: Sequence[JobEvent | NodeChange | ForecastSeen] = (),
     ) -> None:
-        """Store records, or count them as lost."""
+        """Buffer records and events for the store; count records that cannot be stored as lost."""
         rows = self._rows(records)
         self._held += len(rows)
         try:
@@ -97,11 +97,11 @@ class RecordLog:
         return rows
 
     def begins(self) -> bool:
-        """Return whether the store is new: it has no records yet."""
+        """Return whether the store is new, so has no records yet."""
         return not segment_files(self.folder, "nodes")
 
     def decides(self, policy: Policy, since_s: float) -> None:
-        """Store which policy decides from `since_s` on, Unix seconds."""
+        """Store that this policy decides from `since_s` on, Unix seconds."""
         try:
             note_decider(self.folder, policy, since_s)
         except Exception as error:  # any error of the disk
@@ -162,7 +162,7 @@ class RecordLog:
                     return
 
     def add_scalars(self, step: int, scalars: dict[str, float]) -> None:
-        """Write a point of the given curves for TensorBoard. `step`: number of decisions so far."""
+        """Write a point of each of these TensorBoard curves. `step`: number of decisions so far."""
         if self._writer is not None and scalars:
             try:
                 self._writer.add_scalars(step, scalars)

@@ -1,4 +1,4 @@
-"""Recovery of a broker's state from its journal at a start, and snapshots that speed it up."""
+"""Recovers a broker's state from its journal at a start, and stores snapshots that make this faster."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def recover_state(
     *,
     half_life_s: float = math.inf,
 ) -> BrokerState:
-    """Return the state recorded in a journal, from the newest usable snapshot and the entries after it.
+    """Return the state according to a journal, from the newest usable snapshot and the entries after it.
 
     Afterwards the journal's table of ended jobs includes the last entry.
 
     Args:
         journal: The journal.
-        predictions: Used without a snapshot; receives every event.
+        predictions: Run-time predictors; unused if there is a snapshot, else trained by every entry.
         scheduler: Policy that will decide.
         say: Receives a line for each unusable snapshot.
         half_life_s: As in `BrokerState`.
@@ -56,7 +56,7 @@ def recover_state(
 
 
 def catch_up_state(journal: Journal, state: BrokerState, after: int, scheduler: Scheduler) -> BrokerState:
-    """Apply a journal's entries after number `after` to a state that includes all earlier ones.
+    """Apply a journal's entries after number `after` to a state that already includes the entries up to it.
 
     Before the call, the journal's table of ended jobs must include entry `after`; afterwards it includes the
     last entry.
@@ -92,7 +92,7 @@ def catch_up_state(journal: Journal, state: BrokerState, after: int, scheduler: 
 
 
 def forget_some(state: BrokerState) -> None:
-    """Remove most finished jobs from memory during a replay."""
+    """Remove finished jobs above `MOST_ENDED` from memory during a replay."""
     if len(state.ended_jobs) > MOST_ENDED + _CHUNK:
         state.forget(state.now_s, math.inf, MOST_ENDED)
 
@@ -100,7 +100,7 @@ def forget_some(state: BrokerState) -> None:
 def _from_snapshot(
     journal: Journal, wanted: str, say: Callable[[str], None]
 ) -> tuple[BrokerState | None, int]:
-    """Return (state of the newest usable snapshot, number of its last entry); None and 0 without one."""
+    """Return (state of the newest usable snapshot, number of its last entry); (None, 0) if none is usable."""
     for snapshot in journal.snapshots.newest_first():
         why = snapshot if isinstance(snapshot, str) else ""
         if isinstance(snapshot, Snapshot):
@@ -131,7 +131,7 @@ def keep_snapshot(journal: Journal, state: BrokerState, scheduler: Scheduler) ->
 
 
 def remake_ended(journal: Journal) -> None:
-    """Rebuild the table of ended jobs from the facts.
+    """Rebuild the table of ended jobs from the journal's facts.
 
     Raises:
         JournalError: as `recover_state`.

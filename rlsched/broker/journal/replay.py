@@ -1,4 +1,4 @@
-"""A broker's journal as inputs and decisions, for a replay in a simulator."""
+"""Converts a broker's journal to inputs and decisions that a simulator can replay."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ Change = (
     | EligibilityReviewed
     | Decided
 )
-"""Facts that change the cluster; a `Decided` here is a start that an engine made itself."""
+"""Facts that change the cluster. A `Decided` among them is a start that an external engine made itself."""
 
 
 @dataclass
@@ -79,12 +79,13 @@ class Instant:
 
     Attributes:
         now_s: Time of the batch, Unix seconds.
-        changes: A `NodeUp` of a known node that is not down changes nothing, but the scheduler is called. A
-            `JobSubmitted` with `rejected` does not enter the cluster. An `AttemptOver` with outcome `queued`
-            requeues its job, any other outcome releases it; a preempted job has lost its GPUs before.
-        decisions: In order; the first has the number that the state counted before.
+        changes: In order. A `NodeUp` of a known node that is not down changes nothing, but the scheduler is
+            called. The job of a `JobSubmitted` with `rejected` does not enter the cluster. An `AttemptOver`
+            with outcome `queued` requeues its job; any other outcome releases the job. A preempted job has
+            lost its GPUs before its `AttemptOver`.
+        decisions: In order. The number of the first is the number of decisions before this batch.
         speed_energy: New weight of energy, set before all changes; None: unchanged.
-        shares: New setting of whether GPUs are shared, set before all changes; None: unchanged.
+        shares: Whether jobs can share GPUs from now on, set before all changes; None: unchanged.
     """
 
     now_s: float
@@ -101,7 +102,7 @@ class JournalEvents:
     Attributes:
         instants: In order; `now_s` increases.
         seq_of: Index in the `ClusterState` by job number, for jobs that entered the cluster.
-        starts: Each start of a broker.
+        starts: The starts of brokers, in order.
     """
 
     instants: list[Instant] = field(default_factory=list)
@@ -110,17 +111,17 @@ class JournalEvents:
 
     @property
     def decisions(self) -> list[Decided]:
-        """All decisions, in order."""
+        """All decisions of all instants, in order."""
         return [decision for instant in self.instants for decision in instant.decisions]
 
 
 @dataclass
 class _FromAttempts:
-    """Results of attempts that decide how jobs share GPUs; a broker's jobs hold the same.
+    """Results of earlier attempts that affect how jobs share GPUs; a broker stores the same in its `Job`s.
 
     Attributes:
-        gpu_memory_mib: `Job.gpu_memory_mib` by job; missing: 0.
-        unshared: Jobs that may no longer share GPUs (`Job.alone`).
+        gpu_memory_mib: `Job.gpu_memory_mib` by job number; jobs without a key have 0.
+        unshared: Numbers of jobs that can no longer share GPUs (`Job.alone`).
     """
 
     gpu_memory_mib: dict[int, int] = field(default_factory=dict)
@@ -188,9 +189,9 @@ def records_by_number(directory: str | Path) -> dict[int, DecisionRecord]:
 
 
 def redecide(events: JournalEvents, scheduler: Scheduler) -> list[DecisionRecord]:
-    """Return the records of a scheduler's decisions on a fresh state with the changes of a journal.
+    """Apply a journal's changes to a fresh state, let a scheduler decide, and return its decision records.
 
-    A deterministic scheduler that made the journal's decisions makes them again, bit for bit.
+    A deterministic scheduler that made the journal's decisions makes identical ones here, bit for bit.
     """
     state = ClusterState.empty(OrderedQueue(scheduler.order))
     permit(state, scheduler)
@@ -249,7 +250,7 @@ def redecide(events: JournalEvents, scheduler: Scheduler) -> list[DecisionRecord
 
 
 def _happen_to_arrays(arrays: Arrays, specs: dict[int, JobSubmitted], change: Change, now_s: float) -> None:
-    """Apply a change to the arrays, after it was applied to the jobs."""
+    """Apply a change to the job arrays. The change must already be applied to the jobs."""
     match change:
         case JobSubmitted(rejected="") if change.tasks:
             arrays.add_array(change, now_s)

@@ -1,4 +1,4 @@
-"""Timing of snapshots: rarely, in turns without messages, and with little of the broker's time."""
+"""Decides when a snapshot is stored: rarely, mostly in turns without messages, in little time."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from rlsched.decide.scheduler import Scheduler
 from rlsched.errors import JournalError
 
 ENTRIES = 20_000
-"""Number of entries after which a snapshot is due in a turn without messages."""
+"""Number of entries since the last snapshot after which the next is due in a turn without messages."""
 ENTRIES_AT_LAST = 100_000
-"""Number of entries after which a snapshot is due in any turn."""
+"""Number of entries since the last snapshot after which the next is due in any turn."""
 SHARE = 0.005
 """Maximum fraction of the broker's time spent on snapshots."""
 
 
 class SnapshotKeeper:
-    """Stores snapshots of one state machine. A snapshot that fails only makes the next start slower.
+    """Stores snapshots of a broker's state. A failed snapshot only makes the next start slower.
 
     Args:
         journal: The journal in which snapshots are stored.
@@ -62,7 +62,7 @@ class SnapshotKeeper:
 
 
 def give_back() -> None:
-    """Return free memory to the system: glibc keeps the fragmented memory that a snapshot used."""
+    """Return free memory to the operating system: glibc would keep the memory that a snapshot used."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -1,4 +1,4 @@
-"""The table `snapshots` of the journal; rows are validated on read."""
+"""The table `snapshots` of the journal. Its rows are validated when they are read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from rlsched.broker.base.sqlite_errors import clearly
 
 KEPT = 2
-"""Number of snapshots kept: the newest, and the one before it in case the newest is damaged."""
+"""Number of snapshots kept: the newest, and the second newest in case the newest is damaged."""
 CREATE = """
 CREATE TABLE IF NOT EXISTS snapshots (
     n INTEGER PRIMARY KEY, now_s REAL NOT NULL, format INTEGER NOT NULL, made_for TEXT NOT NULL,
@@ -27,7 +27,7 @@ class Snapshot(NamedTuple):
         n: Number of the last entry that the snapshot includes.
         now_s: Time of that entry, Unix seconds.
         format: `FORMAT` of the code that made the snapshot.
-        made_for: Result of `made_for`.
+        made_for: Result of `rlsched.broker.journal.snapshots.made_for`.
         entry_crc: Checksum of entry `n`.
         picture: The serialised state of the broker.
     """
@@ -78,7 +78,7 @@ class SnapshotTable:
                 raise
 
     def clear(self) -> None:
-        """Remove all snapshots: the next start replays the entries.
+        """Remove all snapshots, so that the next start replays the entries.
 
         Raises:
             JournalError: the snapshots cannot be removed.
@@ -87,7 +87,7 @@ class SnapshotTable:
             self._db.execute("DELETE FROM snapshots")
 
     def newest_first(self) -> Iterator[Snapshot | str]:
-        """Yield all snapshots; in place of one that is damaged or of another journal, yield the reason."""
+        """Yield the snapshots; for one that is damaged or of another journal, a text with the reason."""
         with clearly(self._path):
             numbers = [n for (n,) in self._db.execute("SELECT n FROM snapshots ORDER BY n DESC")]
             for n in numbers:

@@ -26,11 +26,11 @@ _AS_NEW: dict[type, dict[str, object]] = {
     Predictor: {"_boosting": None, "_ended_at_fit": 0, "_ended_at_last": 0},
     Recent: {"_known": None},
 }
-"""Fields for which snapshots store a default value; for example, boosting is stored unfitted."""
+"""Values that snapshots store in place of some fields; for example, boosting is stored unfitted."""
 
 
 def made_for(scheduler: Scheduler, predictions: str, half_life_s: float) -> str:
-    """Return a hash of everything on which a snapshot depends except facts: code, order, permissions, dials.
+    """Return a hash of what a snapshot depends on, other than facts: code, queue order, permissions, dials.
 
     Args:
         scheduler: Policy that decides.
@@ -44,7 +44,7 @@ def made_for(scheduler: Scheduler, predictions: str, half_life_s: float) -> str:
 
 
 def picture_of(state: BrokerState) -> bytes:
-    """Serialise a broker's state without finished jobs, which are in the table of ended jobs.
+    """Serialise a broker's state. Finished jobs are left out, because the table of ended jobs has them.
 
     Raises:
         PictureError: the state contains an object that cannot be serialised.

@@ -1,4 +1,4 @@
-"""Superseded brokers: if a later broker serves the cluster, a file in the directory records that."""
+"""Records in a file of a broker's directory that a later broker serves the cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Superseded:
         self._path = directory / SUPERSEDED_FILE
 
     def check(self, epoch: int) -> None:
-        """Check that no later broker is recorded whose epoch is higher than the journal's `epoch`.
+        """Check that the file records no broker with an epoch above the journal's `epoch`.
 
         Raises:
             SupersededError: there is a later broker.
@@ -33,7 +33,9 @@ class Superseded:
         self._path.unlink(missing_ok=True)  # the journal is the later one by now
 
     def stop_for(self, epoch: int, how: str) -> None:
-        """Record a later broker of this epoch, and stop; 0: there is none. `how`: how its epoch became known.
+        """Record a later broker with this epoch, and raise. Do nothing if `epoch` is 0.
+
+        `how`: how the epoch became known, for the message.
 
         Raises:
             SupersededError: the epoch is above 0.

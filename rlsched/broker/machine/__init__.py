@@ -1,1 +1,1 @@
-"""The broker's state machine, without I/O: it takes batches of events and returns effects."""
+"""The broker's state machine, without I/O: processes batches of events and returns effects."""

@@ -1,4 +1,4 @@
-"""Reads of job output: forwards a client's request to the job's node, and the node's answer to the client."""
+"""Forwards clients' requests to read job output to the job's node, and the node's answers to the clients."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class _LogWait:
 
 
 class LogReads:
-    """Output reads that wait for a node's answer.
+    """Clients' requests to read job output that wait for a node's answer.
 
     Args:
         state: State of the broker.
         timeout_s: Time within which a node must answer, seconds.
-        out: Output of the batch.
+        out: Collects the output of the batch.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class LogReads:
         self._next_request = 1
 
     def read(self, asked: ClientAsked, wanted: ReadLog, now_s: float) -> None:
-        """Request a piece of output from the job's node, or refuse with the reason. The job must exist."""
+        """Request a piece of output from the job's node, or refuse to. The job must exist."""
         job = self._state.job(wanted.job)
         assert job is not None
         attempt = job.attempt
@@ -91,7 +91,7 @@ class LogReads:
         )
 
     def data(self, node: str, request: int, data: LogData) -> None:
-        """Forward a piece of output to the client. Data from a node that got no such request is ignored."""
+        """Forward a piece of output to the client. Data that the node was not asked for is ignored."""
         wait = self._waits.get(request)
         if wait is None or wait.node != node:
             return
@@ -106,7 +106,7 @@ class LogReads:
         )
 
     def expire(self, now_s: float) -> None:
-        """Refuse the reads that their node has not answered in time."""
+        """Refuse the requests that the node has not answered within the time-out."""
         late = [request for request, wait in self._waits.items() if now_s - wait.asked_s >= self._timeout_s]
         for request in late:
             wait = self._waits.pop(request)

@@ -1,4 +1,4 @@
-"""The broker's state machine: takes a batch of events and the time, returns effects. No I/O, no clock."""
+"""The broker's state machine: processes batches of events, returns effects; has no I/O and no clock."""
 
 from __future__ import annotations
 
@@ -80,24 +80,24 @@ from rlsched.wire.states import LAUNCHING, QUEUED, RUNNING
 
 _log = logging.getLogger("rlsched.broker")
 LISTENS_EVERY_S = 0.5
-"""Longest time between batches, seconds; after a longer gap, the broker was not receiving messages."""
+"""Maximum time between two batches, seconds. After a longer gap, leases are extended."""
 
 
 class Machine:
-    """Applies events to the state, decides once per batch, and returns journal entries and messages to send.
+    """Applies events to the state, runs the scheduler, and returns journal entries and messages to send.
 
     Args:
         state: The state as recovered from the journal.
         scheduler: The policy.
-        started: The fact that begins this broker's epoch. The first batch writes it to the journal.
-        now_s: Time at which the broker started, Unix seconds; later than every time in the state.
+        started: The fact that begins this broker's epoch; the first batch records it.
+        now_s: Time at which the broker started, Unix seconds; must be later than every time in the state.
         ended: The journal's table of finished jobs.
         limits: The broker's time-outs and intervals.
         ranks: Priorities and fair share.
         memory: The last decision record of each job.
-        soft_errors: Counts records that could not be `made` or `remembered`.
+        soft_errors: Counts decision records that could not be made (`made`) or stored (`remembered`).
         loop_metrics: Returns metrics of the broker's loop, for reports.
-        forecasts: Forecast starts and ends of jobs.
+        forecasts: Source of the forecast starts and ends of jobs.
         sleep: Rules for powering down idle nodes; None: nodes stay on.
         up_since_s: Time at which the process began to serve, Unix seconds; None: now.
         sharing: Reactions to observed speeds of jobs that share GPUs.
@@ -105,7 +105,7 @@ class Machine:
     Attributes:
         started: The fact that began this broker's epoch.
         up_since_s: Time at which the process began to serve, Unix seconds.
-        backlog: Questions that wait for `answer`.
+        backlog: Clients' questions that wait for `answer`.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class Machine:
         )
 
     def due_s(self) -> float:
-        """Return when the scheduler asked to decide again, Unix seconds; infinite if it did not ask."""
+        """Return the time at which the scheduler asked to decide again, Unix seconds; infinite: never."""
         if self.state.arrays.wants_tasks():
             return self.now_s
         due_s = min(self.state.asked_for_s.values(), default=math.inf)
@@ -202,7 +202,7 @@ class Machine:
         return self._members.later_epoch()
 
     def ask_next(self) -> None:
-        """Run the scheduler in the next batch, even if no event requires it."""
+        """Make the next batch run the scheduler, even if no event requires it."""
         self._dirty = True
 
     # ---- a batch ----------------------------------------------------------------------------------
@@ -251,9 +251,9 @@ class Machine:
         return self._out.take() + ([Records(self._records, self._happened)] if kept else [])
 
     def answer(self, has_time: Callable[[], bool]) -> list[Effect]:
-        """Answer at least one question, and more while there is time; clients take turns.
+        """Answer at least one question, and more while `has_time` returns True; clients take turns.
 
-        The answers can be sent after the output of the last batch.
+        The caller can send the answers after the output of the last batch.
         """
         self._out.begin(self.now_s)
         while self.backlog:
@@ -263,7 +263,7 @@ class Machine:
         return self._out.take()
 
     def _begin(self, now_s: float) -> None:
-        """Start a batch; the first one records that this broker has started."""
+        """Start a batch. The first batch records that this broker has started."""
         if now_s <= self.now_s:
             raise ValueError(f"time must grow from batch to batch: {now_s} after {self.now_s}")
         if now_s - self.now_s > max(self.limits.lease_s / 4, LISTENS_EVERY_S):
@@ -276,7 +276,7 @@ class Machine:
         self._unrecorded = []
 
     def _node_reported(self, event: NodeSaid) -> None:
-        """Handle a message of a node. If handling raises, fail only the attempt that the message is about."""
+        """Process a message of a node. An error affects only the node and the message's attempt."""
         try:
             if self._is_from_member(event):
                 self._node_said(event.node, event)
@@ -334,12 +334,12 @@ class Machine:
                 members.mark_leaving(node)
 
     def _limited(self, node: str, message: Launched | TimeLimited) -> None:
-        """Record the time limit that a node enforces for a rank."""
+        """Record the time limit that a node enforces for a rank of a job."""
         job = self._attempts.current(node, message.key)
         self._time_limits.note_enforced(job, message.attempt, message.rank, message.limit_s)
 
     def _set_aside(self, event: NodeSaid, error: Exception) -> None:
-        """Handle a message that raised: log it, fail only its attempt, drain the node for `drain_s`."""
+        """Log an error in a node's message, drain the node for `drain_s`; fail the attempt of an `Ended`."""
         node, message = event.node, event.message
         kind = type(message).__name__
         _log.error(
@@ -357,7 +357,7 @@ class Machine:
             self._out.send(node, EndedAck(job=message.job, attempt=message.attempt, rank=message.rank))
 
     def _review_eligibility(self) -> None:
-        """Review quotas and begin times that are due. Cancel jobs whose dependencies can never be met."""
+        """Review due quotas and begin times. Cancel jobs with dependencies that can never be met."""
         if self.now_s >= min(self.state.quotas.due_s, self.state.gates.due_s):
             self._out.record(EligibilityReviewed())
         while self.state.gates.hopeless:
@@ -390,7 +390,7 @@ class Machine:
         self._dirty = self._dirty or self.now_s >= self._ask_again_s
 
     def _rank(self) -> None:
-        """Review the users' fair shares and the ages of jobs, if a review is due."""
+        """Update priorities from the users' fair shares and the jobs' ages, if an update is due."""
         if self.now_s - self._ranked_s < self._ranks.every_s:
             return
         self._ranked_s = self.now_s
@@ -400,13 +400,13 @@ class Machine:
             self._out.record(entry)
 
     def _rank_again(self, job: Job) -> None:
-        """Set the priority level of a requeued job: the end of its attempt can change the level."""
+        """Set the priority level of a requeued job, because the end of its attempt can change the level."""
         level = level_of(self._ranks, job, self.now_s)
         if level != self.state.priorities.level(job.number):
             self._out.record(JobsRanked(ln_weights={}, levels={job.number: level}))
 
     def _tick_job(self, job: Job, launching_s: float) -> None:
-        """Handle a job's timers. `launching_s`: earliest time of a launch by its nodes, Unix seconds."""
+        """Check a job's time-outs. `launching_s`: earliest start of its launch time-out, Unix seconds."""
         attempt = job.active
         if attempt is None:
             return
@@ -494,7 +494,7 @@ class Machine:
         return self.state.called(self.state.number_of_seq[seq]) if job is None else job.called
 
     def _keep(self, decision: Decision, number: int) -> None:
-        """Store a decision's record. A failure to make or store the record changes nothing else."""
+        """Make and buffer a decision's record. An error here changes nothing else."""
         record = decision.record
         if record is None:
             if decision.record_failed:
@@ -511,7 +511,7 @@ class Machine:
             self.soft_errors.count("remembered", what, error)
 
     def _launch_seated(self) -> None:
-        """Launch the jobs whose GPUs have just become empty."""
+        """Launch the jobs with GPUs that preempted jobs have just left."""
         for job in self.state.seats.emptied:
             if job.active is not None and not job.active.ending:
                 self._attempts.launch(job)
@@ -528,7 +528,7 @@ class Machine:
     # ---- facts ------------------------------------------------------------------------------------
 
     def _recorded(self, fact: Entry) -> None:
-        """Handle a fact that has been applied and will be journalled."""
+        """Update what depends on a fact that has been applied and will be journalled."""
         self._keep_event(fact)
         is_rejected = isinstance(fact, JobSubmitted) and bool(fact.rejected)
         self._dirty = self._dirty or (fact.asks_scheduler and not is_rejected)
@@ -536,7 +536,7 @@ class Machine:
             self._rank_again(self.state.jobs[fact.job])
 
     def _keep_event(self, fact: Entry) -> None:
-        """Store a fact's events for the store of decisions. An error here changes nothing else."""
+        """Buffer a fact's events for the store of decisions. An error here changes nothing else."""
         try:
             self._happened += events_of_fact(fact, self.state, self.now_s)
         except Exception as error:  # whatever a fact holds
@@ -545,14 +545,14 @@ class Machine:
 
 
 class _Batch:
-    """The events of a batch by kind, each kind in order.
+    """The events of a batch, grouped by kind and in order within each kind.
 
     Attributes:
         reports: Messages of nodes.
-        intakes: Events that switch the acceptance of submissions.
+        intakes: Events that start or end the refusal of submissions.
         changes: Requests of clients that change something.
         questions: All other requests of clients.
-        powered: Results of the commands that power nodes up and down.
+        powered: Results of the operator's commands that power nodes up and down.
         has_tick: Whether the batch has a `Tick`.
         is_due: Whether the batch has a `Due`: the scheduler asked to decide at this time.
     """

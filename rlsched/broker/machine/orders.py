@@ -33,7 +33,7 @@ from rlsched.wire.messages import Cancel, DependsOn, Hold, JobOrder, Release, Re
 from rlsched.wire.states import CANCELLED, QUEUED, RUNNING
 
 WITHDRAWN: Final = "withdrawn by its engine"
-"""Reason for a job's cancellation if its engine no longer offers the job, see `rlsched.engine`."""
+"""Reason for the cancellation of a job that its engine no longer offers, see `rlsched.engine`."""
 MOST_DEPENDENCIES: Final = 1_000
 
 
@@ -85,7 +85,7 @@ class JobOrders:
                 self._update(order, job, by)
 
     def obey_all(self, order: JobOrder, array: JobArray, by: Peer) -> None:
-        """Carry out an order for an array: for the tasks that are not jobs yet, and for each that is one.
+        """Carry out an order for all tasks of an array, whether a task is a job yet or not.
 
         Raises:
             InputError: the array has ended, or an admin holds it.
@@ -138,7 +138,7 @@ class JobOrders:
             self.obey(msgspec.structs.replace(order, tasks=[]), job, by)
 
     def _say_over(self, order: JobOrder, array: JobArray) -> None:
-        """Refuse an order for tasks that have all ended. A cancel of cancelled tasks is accepted."""
+        """Refuse an order for tasks that have all ended, unless it cancels tasks that are all cancelled."""
         is_gone = not minus(order.tasks, array.dropped)
         if count(order.tasks) == 1:
             job = self._state.task(array, order.tasks[0].first)
@@ -154,10 +154,10 @@ class JobOrders:
             raise InputError(f"{which} ended already")
 
     def _set_aside(self, array: JobArray, order: JobOrder, by: Peer) -> bool:
-        """Carry out an order for the tasks that are not jobs yet. Return whether there are any.
+        """Carry out an order for the tasks that are not jobs yet. Return whether there are such tasks.
 
         Raises:
-            InputError: an admin holds them, or the order does not apply to tasks that are not jobs yet.
+            InputError: an admin holds these tasks, or the order applies only to tasks that are jobs.
         """
         if array.end_s is not None or array.stopped:
             return False
@@ -206,10 +206,10 @@ class JobOrders:
     def _update_of(
         self, order: Update, spec: JobSubmitted, waits: bool, name: str = "", *, limits: bool = False
     ) -> JobUpdated:
-        """Return the fact for an update. `limits`: the time limit can change although the job does not wait.
+        """Return the fact for an update. `limits`: the time limit can change even if the job does not wait.
 
         Raises:
-            InputError: a value cannot change (at present or ever), or a new value can never be satisfied.
+            InputError: a value cannot change now or ever, or no node can satisfy a new value.
         """
         number = name or str(spec.job)
         changes = changes_of(order)
@@ -244,7 +244,7 @@ class JobOrders:
         return JobUpdated(job=spec.job, **asked | {"depends_on": others, "gpu_types": types})
 
     def _check_circle(self, job: int, name: str, others: list[DependsOn]) -> None:
-        """Check that a job would not wait for itself, directly or through other jobs.
+        """Check that new dependencies do not make a job wait for itself, directly or through other jobs.
 
         Raises:
             InputError: the job would wait for itself.
@@ -290,7 +290,7 @@ class JobOrders:
             self._out.record(JobHeld(job=job.job, by=""))
 
     def waits_for(self, submit: Submit) -> list[DependsOn]:
-        """Return the dependencies of a new job, without those already met.
+        """Return the dependencies of a new job that are not met yet.
 
         Raises:
             InputError: there is no such job, a dependency can no longer be met, or there are too many.
@@ -315,10 +315,10 @@ class JobOrders:
         return list(found)
 
     def alone(self, entry: JobSubmitted, beside: int = 0) -> JobSubmitted:
-        """Return a singleton job with dependencies on all earlier live jobs and arrays of its user and name.
+        """Return the entry of a singleton job, which depends on all earlier live jobs of its user and name.
 
-        Call the method just before the job is journalled, so that earlier jobs of the same batch count.
-        `beside`: number of earlier jobs with this user and name that are not journalled yet.
+        Arrays count as jobs. Call the method just before the job is journalled, so that earlier jobs of the
+        same batch count. `beside`: number of earlier jobs of this user and name that are not journalled yet.
 
         Raises:
             InputError: there are too many dependencies.

@@ -1,4 +1,4 @@
-"""Checks of operators' orders about quotas and accounts, and the pages that list both for all users."""
+"""Checks operators' orders about quotas and accounts, and makes the pages that list quotas and accounts."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Row = TypeVar("Row")
 Limit = TypeVar("Limit", int | None, float | None)
 MAX_PAGE_ROWS = 500
 MAX_COUNT = 1_000_000_000
-"""Maximum that can be set as a limit of GPUs, jobs or GPU-hours."""
+"""Maximum value of a quota's limit of GPUs, jobs or GPU-hours."""
 
 
 def changed_quota(quotas: QuotaTable, order: SetQuota) -> QuotaSet:
-    """Return the fact for an order to change limits.
+    """Return the fact for an order to change a quota's limits.
 
     Raises:
         InputError: the name is invalid, a limit is out of range, or no limit is given.
@@ -44,7 +44,7 @@ def changed_quota(quotas: QuotaTable, order: SetQuota) -> QuotaSet:
 
 
 def changed_member(accounts: AccountMembers, order: SetMember) -> MemberSet | None:
-    """Return the fact for an order to add or remove a member; None if the order would change nothing.
+    """Return the fact for an order to add or remove an account's member; None if nothing would change.
 
     Raises:
         InputError: a name is invalid, or the user to remove is not a member.
@@ -85,7 +85,7 @@ def accounts_page(accounts: AccountMembers, first: int) -> AccountsPage:
 
 
 def _page(rows: list[Row], first: int) -> tuple[list[Row], int]:
-    """Return (rows of the page, number of rows after it)."""
+    """Return (rows of the page, number of rows after the page)."""
     first = max(first, 0)
     page = rows[first : first + MAX_PAGE_ROWS]
     return page, max(len(rows) - first - len(page), 0)

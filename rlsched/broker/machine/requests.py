@@ -1,4 +1,4 @@
-"""Requests of clients: submissions and orders before a batch's decisions, questions if there is time."""
+"""Processes clients' requests: submissions and orders before a batch's decisions, questions later."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ CHANGES = (
     *(Submit, SubmitMany, *JobOrder.__args__, Begin),
     *(DrainNode, ResumeNode, DownNode, RemoveNode, SetQuota, SetMember),
 )
-"""Requests that change something, carried out before their batch's decisions. All others are questions."""
+"""Requests that change something; processed before the decisions of a batch. All others are questions."""
 _log = logging.getLogger("rlsched.broker")
 OF_ONE_JOB = JobOrder | ReadLog | Begin
-"""Requests that only the job's user and admins can make."""
+"""Requests about one job that only the job's user and admins can make."""
 
 
 class Requests:
-    """Carries out and answers requests of clients.
+    """Carries out clients' orders, and answers clients' questions.
 
     Args:
         state: State of the broker.
@@ -94,14 +94,14 @@ class Requests:
         node_orders: Carries out orders about nodes.
         memory: The last decision record of each job.
         limits: The broker's time-outs and intervals.
-        ranks: Priorities, and the highest that a user can request.
+        ranks: Rules for priorities, such as the highest that a user can request.
         out: Output of the batch.
         reports: Status reports of the broker.
-        ended: Table of finished jobs.
-        forecasts: Forecast starts and ends of jobs.
+        ended: The journal's table of finished jobs.
+        forecasts: Source of the forecast starts and ends of jobs.
 
     Attributes:
-        logs: Output reads that wait for nodes.
+        logs: Requests to read job output that wait for a node's answer.
         submitting: Accepts submissions.
     """
 
@@ -136,7 +136,7 @@ class Requests:
     # ---- changes ----------------------------------------------------------------------------------
 
     def change(self, asked: Sequence[ClientAsked], now_s: float) -> None:
-        """Carry out requests that change something, in order; submissions in a row are predicted together."""
+        """Carry out requests that change something, in order; predict consecutive submissions together."""
         signed = [one for one in map(self._signed, asked) if one is not None]
         for _, run in itertools.groupby(signed, key=lambda one: isinstance(one.message, Submit)):
             self._change_run(list(run), now_s)
@@ -180,7 +180,7 @@ class Requests:
         return None
 
     def _signed(self, asked: ClientAsked) -> ClientAsked | None:
-        """Return a submission in the name of its key's owner, other requests unchanged; None if refused."""
+        """Return the request, with the key's owner as the user of a submission; None if it was refused."""
         if not isinstance(asked.message, Submit):
             return asked
         try:
@@ -190,7 +190,7 @@ class Requests:
             return None
 
     def _not_theirs(self, asked: ClientAsked) -> Refused | None:
-        """Return the refusal if the sender has no permission to control this job, else None."""
+        """Return a refusal if the sender has no permission for this request about a job, else None."""
         spec = self._state.spec(asked.message.job) if isinstance(asked.message, OF_ONE_JOB) else None
         if spec is None or rules_over(asked.by, spec.user, spec.token):
             return None
@@ -230,7 +230,7 @@ class Requests:
     # ---- questions --------------------------------------------------------------------------------
 
     def answer(self, asked: ClientAsked, now_s: float) -> None:
-        """Answer a question; if that raises, refuse the question in one line."""
+        """Answer a question. If an error occurs, refuse the question with one line."""
         try:
             self._answer(asked, now_s)
         except Exception as error:
@@ -325,13 +325,13 @@ class Requests:
         )
 
     def _partitions(self, job: Job) -> list[str]:
-        """Return the names of the partitions that serve a job."""
+        """Return the names of the partitions that can run a job."""
         cluster = self._state.cluster
         return [cluster.partition_names[p] for p in cluster.partitions_of(job.spec.vc) if p >= 0]
 
 
 def _set_aside(asked: ClientAsked, error: Exception) -> Refused:
-    """Log a request that raised an error, and return its refusal; other requests are not affected."""
+    """Log an error in a request, and return the refusal of this request."""
     kind = type(asked.message).__name__
     what = (
         "" if isinstance(asked.message, Submit | SubmitMany) else f": {asked.message!r:.500}"

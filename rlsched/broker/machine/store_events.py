@@ -27,7 +27,7 @@ Happened = JobEvent | NodeChange
 
 
 def events_of_fact(entry: Entry, state: BrokerState, now_s: float) -> list[Happened]:
-    """Return the events of a fact; most facts have none.
+    """Return the job and node events that a fact causes; most facts cause none.
 
     Args:
         entry: The fact.
@@ -66,7 +66,10 @@ def events_of_fact(entry: Entry, state: BrokerState, now_s: float) -> list[Happe
 
 
 def as_it_stands(state: BrokerState) -> list[Happened]:
-    """Return the first events of a new store: all nodes, and the submissions and starts of live jobs."""
+    """Return the first events of a new store, for the present state.
+
+    The events are the states of all nodes, and the submissions and starts of live jobs.
+    """
     found: list[Happened] = [_of_node(node, state.now_s) for node in state.nodes.values()]
     for job in state.job_of_seq.values():
         found.append(_event(job, "submit", job.submit_s, predicted_s=job.spec.predicted_s))

@@ -1,4 +1,4 @@
-"""Checks of submissions. A submission that passes the checks can be journalled, launched and listed."""
+"""Checks submissions. A submission that passes the checks can be journalled, launched and listed."""
 
 from __future__ import annotations
 
@@ -15,16 +15,19 @@ from rlsched.wire.messages import NOTIFY_EVENTS, DryRun, Submit, Tasks, Update
 from rlsched.wire.messages.job_settings import MAX_NAME_CHARACTERS, JobNeeds
 
 MOST_AT_ONCE = 500
-"""Maximum number of submissions in one message; the broker does nothing else while it handles them."""
+"""Maximum number of submissions in one message: while the broker processes them, it does nothing else."""
 MAX_COMMAND_BYTES = 128 << 10
-"""Maximum bytes of arguments and environment (UTF-8, plus one per text), to fit a launch message."""
+"""Maximum size of a job's arguments and environment, so that they fit a launch message.
+
+Bytes in UTF-8, and one more per text.
+"""
 MAX_GPU_TYPES = 16
 MAX_TYPE_CHARACTERS = 64
 _TEXTS: Final = [(name, one.setting.characters) for name, one in declared(Submit).items() if one.type is str]
 
 
 def wrong(message: Submit) -> str:
-    """Return the error of a submission, in one line; "" if it is valid."""
+    """Return what is wrong with a submission, in one line; "" if the submission is valid."""
     if not message.token:
         return "a submission needs a token"
     if not message.command or not message.command[0]:
@@ -36,7 +39,7 @@ def wrong(message: Submit) -> str:
 
 
 def wrong_change(message: Update) -> str:
-    """Return the error of an update, in one line; "" if it is valid."""
+    """Return what is wrong with an update of a job, in one line; "" if the update is valid."""
     if message.name is not None:
         if not message.name:
             return "name: expected some characters"
@@ -47,7 +50,7 @@ def wrong_change(message: Update) -> str:
 
 
 def wrong_tasks(tasks: list[Tasks]) -> str:
-    """Return the error of array tasks in a submission or an order, in one line; "" if they are valid."""
+    """Return what is wrong with array tasks in a request, in one line; "" if they are valid."""
     if any(not (0 <= one.first <= one.last <= MAX_TASK and one.step > 0) for one in tasks):
         return f"tasks: expected numbers of 0 to {MAX_TASK:,}, the first not above the last"
     if count(tasks) > MAX_TASKS:
@@ -56,7 +59,7 @@ def wrong_tasks(tasks: list[Tasks]) -> str:
 
 
 def wrong_question(question: DryRun) -> str:
-    """Return the error of a dry run (as for a submission), in one line; "" if it is valid."""
+    """Return what is wrong with the submission of a dry run, in one line; "" if it is valid."""
     asked = {name: getattr(question, name) for name in JobNeeds.__struct_fields__}
     as_if = Submit(token="dry run", command=["true"], begin_s=question.tonight_s, **asked)
     return wrong(as_if).replace("begin_s", "tonight_s")
@@ -102,7 +105,7 @@ def _wrong_command(message: Submit) -> str:
 
 
 def _wrong_number(message: Submit | Update) -> str:
-    """Return the error of a number out of its range, "" if there is none. An update has fewer fields."""
+    """Return which number is out of its range; "" if there is none. An `Update` lacks some numbers."""
     for name, one in declared(Submit).items():
         if one.setting.least is not None and hasattr(message, name):
             refusal = one.setting.out_of_range(name, getattr(message, name))

@@ -1,4 +1,4 @@
-"""Turns submissions into entries: signed, checked and predicted, one at a time or many together."""
+"""Converts submissions to journal entries: checks the sender and the values, and predicts run times."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _log = logging.getLogger("rlsched.broker")
 
 
 class Drafts(NamedTuple):
-    """Entries and refusals for the submissions of a batch, both by token."""
+    """Journal entries and refusals for the submissions of a batch, both by the submission's token."""
 
     entries: dict[str, JobSubmitted]
     refused: dict[str, str]
@@ -43,13 +43,13 @@ class Submitting:
 
     Args:
         state: State of the broker.
-        ranks: Priorities, and the highest that a user can request.
+        ranks: Rules for priorities, such as the highest that a user can request.
         limits: The broker's time-outs and intervals.
         orders: Checks dependencies.
         out: Output of the batch.
 
     Attributes:
-        refusal: Answer to new submissions while they are refused; "" while they are accepted.
+        refusal: Error with which new submissions are refused at present; "" if they are accepted.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Submitting:
         self.refusal = ""
 
     def signed_by(self, by: Peer, submit: Submit) -> Submit:
-        """Return a submission in the name of its key's owner.
+        """Return a submission with its key's owner as the user.
 
         Raises:
             InputError: the submission names another user, or a priority that this key cannot request.
@@ -70,7 +70,7 @@ class Submitting:
         return signed(by, submit)
 
     def submit_many(self, many: SubmitMany, by: Peer, now_s: float) -> ClientReply:
-        """Queue either all jobs of a message or none.
+        """Journal either all jobs of a message or none, and return the reply.
 
         Raises:
             InputError: a job is refused, or there are too many.
@@ -107,7 +107,10 @@ class Submitting:
         return SubmittedMany(jobs=found)
 
     def _not_alone(self, draft: JobSubmitted, called: Counter[tuple[str, str]]) -> str:
-        """Return why a singleton cannot wait for all jobs of its name, else "". `called`: jobs before it."""
+        """Return why a singleton would have too many dependencies, else "".
+
+        `called`: number of jobs before it in the message, by user and name.
+        """
         try:
             self._orders.alone(draft, called[draft.user, draft.name])
         except InputError as error:
@@ -115,7 +118,7 @@ class Submitting:
         return ""
 
     def drafts(self, messages: Sequence[Submit], now_s: float) -> Drafts:
-        """Return entries and refusals for consecutive submissions, predicted together."""
+        """Return entries and refusals for consecutive submissions. Their run times are predicted together."""
         try:
             return self._predicted(messages, now_s)
         except Exception:
@@ -154,11 +157,11 @@ class Submitting:
         beside: Counter[PartyKey] | None = None,
         numbered: int = 0,
     ) -> Drafts:
-        """Return entries, numbered and predicted, for the new and valid submissions."""
+        """Return entries with numbers and predictions for the new, valid submissions, and refusals."""
         return self._foretold(self._drafted(messages, beside, numbered), now_s)
 
     def _foretold(self, found: Drafts, now_s: float) -> Drafts:
-        """Add predicted run times to the entries."""
+        """Return the same drafts, with predicted run times in the entries."""
         if found.entries:
             predicted = self._state.predictions.predict(list(found.entries.values()), now_s)
             found.entries.update((entry.token, entry) for entry in predicted)
@@ -167,10 +170,10 @@ class Submitting:
     def _drafted(
         self, messages: Sequence[Submit], beside: Counter[PartyKey] | None = None, numbered: int = 0
     ) -> Drafts:
-        """Return numbered entries for the new and valid submissions.
+        """Return entries with job numbers for the new, valid submissions, and refusals.
 
-        `beside`: number of jobs by party that will be submitted before these. `numbered`: total of those
-        jobs.
+        `beside`: number of jobs, by party, that will be journalled before these submissions. `numbered`:
+        total of these jobs.
         """
         found, beside = Drafts({}, {}), Counter() if beside is None else beside
         for message in messages if not self.refusal else ():
@@ -203,7 +206,7 @@ class Submitting:
         )
 
     def _one_by_one(self, messages: Sequence[Submit], now_s: float) -> Drafts:
-        """Predict submissions one at a time, so that an error in one does not affect the others."""
+        """Do as `_predicted`, one submission at a time, so that an error affects only one of them."""
         found, beside = Drafts({}, {}), Counter[PartyKey]()
         for message in messages:
             if message.token in found.entries:
@@ -218,7 +221,7 @@ class Submitting:
         return found
 
     def _draft(self, number: int, message: Submit) -> JobSubmitted:
-        """Return the entry for a submission, not predicted yet.
+        """Return the entry for a submission, without a predicted run time.
 
         Raises:
             InputError: the user cannot charge the job to its account, or a dependency can never be met.

@@ -1,1 +1,1 @@
-"""The broker's process: its loop, settings, disk and policy, and the commands that power nodes."""
+"""The broker's process: loop, settings, disk and policy, and the commands that power nodes up and down."""

@@ -1,7 +1,7 @@
-"""List of the kernels of a rule and of the ledger that a broker calls; several processes can compile them.
+"""Lists the kernels that a broker calls for a rule and the ledger: several processes can compile them.
 
-The first decisions on a toy cluster (`rlsched.broker.server.broker_policy`) compile the same kernels one by
-one. A kernel that is missing here is compiled at that point, and `tests/unit/compile/test_ahead.py` fails.
+A kernel that is missing in the list is compiled by the first decisions on a toy cluster
+(`rlsched.broker.server.broker_policy`), and `tests/unit/compile/test_ahead.py` fails.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Scheduler
 
 Entry = tuple[Any, tuple[Any, ...]]
-"""A kernel and arguments of the types with which it is called; the arguments' values do not matter."""
+"""A kernel and a tuple of example arguments, which have the right types; their values do not matter."""
 
 
 def pieces(policy: Policy, scheduler: Scheduler, *, has_models: bool = False) -> list[Piece]:
-    """Return the kernels that must still be compiled for a broker with this policy, the slowest first.
+    """Return the kernels not compiled yet that a broker with this policy needs, the slowest first.
 
     Args:
         policy: The policy from which the scheduler was loaded.
-        scheduler: The scheduler. The result is empty without a rule, and for a rule in a user's own file.
+        scheduler: The scheduler. If it has no rule, or the rule is in a user's file, the result is empty.
         has_models: See `rlsched.broker.server.broker_policy.load_policy`.
     """
     if scheduler.rule is None or is_own(policy.settings.rule):
@@ -56,9 +56,10 @@ def compile_entry(policy: Policy, has_models: bool, number: int) -> None:
 
 
 def entries_of(scheduler: Scheduler, *, has_models: bool = False) -> list[Entry]:
-    """Return the kernels that a broker calls under a rule: first the decision, which takes half of the time.
+    """Return the kernels that a broker calls for a scheduler with a rule.
 
-    Kernels that share no code with the decision follow, so that processes do not wait for each other.
+    The decision kernel is first: it takes half of the compile time. Kernels that share no code with it are
+    next, so that the compiling processes do not wait for each other.
     """
     s, rule = empty_state(2, 8, 256, 1, 4, order=queue.OrderedQueue(scheduler.order).arrays), scheduler.rule
     assert rule is not None
@@ -82,7 +83,7 @@ def entries_of(scheduler: Scheduler, *, has_models: bool = False) -> list[Entry]
 
 
 def _of_ledger(s: Any, scheduler: Scheduler) -> Iterator[Entry]:
-    """Yield the kernels that record submissions, starts and ends of jobs."""
+    """Yield the kernels of the ledger, which record submissions, starts and ends of jobs."""
     slot, now_s, slots, gpus = 0, 0.0, np.empty(1, np.int64), np.empty(1, np.int32)
     yield queue.arrive, (s, slot, now_s)
     yield queue.make_eligible, (s, slots, now_s)

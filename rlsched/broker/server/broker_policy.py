@@ -1,4 +1,4 @@
-"""The policy of a broker: loaded, compiled before it serves, and guarded."""
+"""Loads a broker's policy, compiles its kernels before the broker serves, and adds the guard."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def load_policy(
     has_models: bool = False,
     shares: bool = False,
 ) -> tuple[Scheduler, str]:
-    """Load the policy with a guard. Return it, and the name of its fallback rule ("" if it needs none).
+    """Load a policy with its guard. Return (scheduler, name of the fallback rule; "" if it needs none).
 
     Args:
         policy: The policy.
-        fallback: The rule that decides if the policy fails; None: the rule that the policy follows
+        fallback: The rule that decides if the policy fails; None: the rule on which the policy is based
             (`Scheduler.reference`).
         budget_ms: Time limit of one decision, milliseconds.
         seed: Seed of the policy's random draws.
-        has_models: Compile the kernels that choose clocks now, not when the first job needs them.
-        shares: Jobs can share GPUs, and the policy can use everything that needs models.
+        has_models: Whether to compile the kernels that choose clocks now, not when the first job needs them.
+        shares: Whether jobs can share GPUs, and the policy can use everything that needs speed models.
 
     Raises:
-        InputError: the policy cannot be loaded or served, or does not match the fallback.
+        InputError: the policy cannot be loaded or served, or the fallback does not fit the policy.
     """
     scheduler = _load("--policy", policy, seed, shares)
     searches_ms = scheduler.abilities.search_ms
@@ -113,7 +113,7 @@ def _check_fallback(policy: Scheduler, fallback: Scheduler) -> None:
 
 
 def _warm_up(scheduler: Scheduler, has_models: bool, shares: bool) -> None:
-    """Decide on a toy cluster, so that the kernels are compiled before a job or `why` needs them."""
+    """Decide on a toy cluster, so that kernels are compiled before jobs or `rlsched why` need them."""
     state = ClusterState.from_spec(ClusterSpec.uniform(2, 4), OrderedQueue(scheduler.order))
     permit(state, scheduler)
     models = LedgerModels(state)

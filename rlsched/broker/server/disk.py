@@ -1,8 +1,8 @@
-"""The journal's disk. If little space is free, new jobs are refused; a full disk loses no data.
+"""Monitors the journal's disk: refuses new jobs if little space is free, and loses no data on a full disk.
 
-A reserve file is next to the journal. If the disk fills up nevertheless, the reserve is deleted, so that ends
-of jobs can still be committed. It is created again when there is space. A batch that still cannot be
-committed is held: its commit is retried, and none of its output is sent before.
+A reserve file in the journal's directory occupies space. If the disk fills up nevertheless, the reserve is
+deleted, so that ends of jobs can still be committed, and is created again when there is space. If a batch
+still cannot be committed, the commit is retried, and the batch's output is sent only after the commit.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Disk:
 
     Args:
         directory: The journal's directory.
-        min_free_mib: New jobs are refused below this free space, MiB; 0: never.
+        min_free_mib: Free space below which new jobs are refused, MiB; 0: new jobs are never refused.
         say: Logs a line when refusals begin or end.
     """
 
@@ -44,7 +44,7 @@ class Disk:
         self._refusal = ""
 
     def refusal(self) -> str:
-        """Return the answer to new submissions while they are refused, else "". Checks once per `LOOK_S`."""
+        """Return the error for new submissions if they are refused, else "". Checks once per `LOOK_S`."""
         if time.monotonic() - self._looked_s >= LOOK_S:
             self._looked_s = time.monotonic()
             self._look()
@@ -72,7 +72,7 @@ class Disk:
             self._make_reserve()
 
     def free_mib(self) -> float:
-        """Return the free space for the broker's user, MiB."""
+        """Return the disk space that the broker's user can still write, MiB."""
         found = os.statvfs(self._directory)
         return found.f_bavail * found.f_frsize / MIB
 
@@ -82,7 +82,7 @@ class Disk:
             self.give_up_reserve()
 
     def give_up_reserve(self) -> bool:
-        """Delete the reserve. Return whether there was one: if so, a failed commit is worth a retry."""
+        """Delete the reserve. Return whether there was one: if so, retry a failed commit."""
         try:
             self._reserve.unlink()
         except OSError:
@@ -110,7 +110,7 @@ class PatientCommits:
     Args:
         journal: The journal.
         disk: The journal's disk.
-        meanwhile: Called between two tries with the error. Returns False to give up.
+        meanwhile: Called with the error between two tries. Returns False to end the tries.
         say: Logs a line when the wait begins, and when it ends.
     """
 
@@ -124,10 +124,10 @@ class PatientCommits:
         self._journal, self._disk, self._meanwhile, self._say = journal, disk, meanwhile, say
 
     def commit(self, entries: Sequence[Entry], now_s: float, over: Sequence[EndedJob] | None = None) -> None:
-        """Commit a batch; wait while the disk is full.
+        """Commit a batch; retry while the disk is full.
 
         Raises:
-            JournalFullError: there is no space, and `meanwhile` gave up; nothing was written.
+            JournalFullError: there is no space, and `meanwhile` returned False; nothing was written.
             JournalError: as `Journal.commit`.
         """
         waited = False

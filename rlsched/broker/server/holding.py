@@ -1,8 +1,8 @@
-"""Messages received while a batch waits for space on the disk.
+"""Handles messages that arrive while a batch waits for disk space.
 
-Heartbeats of nodes are answered, so that no lease expires. Orders of clients are refused with the reason.
-Questions and the other messages of nodes wait for the next batch; repeated ones are stored once. Senders
-repeat everything else.
+Heartbeats of nodes are answered, so that no lease expires. Clients' orders are refused with the reason.
+Clients' questions and other messages of nodes wait for the next batch; repeated messages are stored once. All
+other messages are dropped, because their senders repeat them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class DeferredMessages:
     """Messages that wait for the next batch.
 
     Args:
-        knows: Returns whether the machine knows a submission's token, including those in the waiting batch.
+        knows: Returns whether a submission with this token was accepted, perhaps in the waiting batch.
         event_of: Converts a message to an event for the machine.
     """
 
@@ -38,9 +38,9 @@ class DeferredMessages:
         return events
 
     def hear(self, heard: Heard, transport: Transport, why: str) -> None:
-        """Answer a heartbeat, refuse a request that changes something, defer any other message.
+        """Answer a heartbeat, refuse a request that changes something, or defer any other message.
 
-        A submission with a known token is deferred: it may be in the waiting batch, and then changes nothing.
+        A submission with a known token is deferred too: it repeats an earlier one, and changes nothing.
         """
         message, request = heard.envelope.message, heard.envelope.request
         if isinstance(message, Heartbeat):

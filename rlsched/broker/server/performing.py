@@ -24,7 +24,7 @@ class SendsMessages(Protocol):
 
 
 def _nobody(order: PowerNode) -> None:
-    """Do nothing: no node sleeps."""
+    """Default for `power`: do nothing, because no node sleeps."""
 
 
 def perform(
@@ -34,7 +34,7 @@ def perform(
     transport: SendsMessages,
     power: Callable[[PowerNode], object] = _nobody,
 ) -> list[Records]:
-    """Carry out effects in their order, the commit first. Return the records, which are stored later.
+    """Carry out effects in order, the commit first. Return the records, which the caller stores later.
 
     `power`: starts an operator's command without waiting for it.
 

@@ -1,4 +1,4 @@
-"""Runs the operator's commands that power nodes down and up: as separate processes, without waiting."""
+"""Runs the operator's commands that power nodes down and up, as processes, without waiting for them."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from rlsched.errors import InputError
 from rlsched.terminal.visible import visible
 
 AT_ONCE: Final = 16
-"""Maximum number of commands that run at the same time; others wait."""
+"""Maximum number of commands that run at the same time; further commands wait."""
 _TAIL_BYTES: Final = 4096
 
 
 class PowerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Commands that power nodes down and up, and rules for when nodes sleep.
+    """Commands that power nodes down and up, and the rules that decide when nodes sleep.
 
     Attributes:
         suspend_cmd: Command that powers a node down, split into words as by a shell. The node's name is
             appended as the last argument.
         resume_cmd: Command that powers a node up, in the same form.
-        sleep: Rules for when nodes sleep.
+        sleep: Rules that decide when nodes sleep.
     """
 
     suspend_cmd: str
@@ -63,7 +63,7 @@ class _Running(NamedTuple):
 
 
 class PowerCommands:
-    """Runs the operator's commands, one at a time per node, in order. Commands continue if the broker ends.
+    """Runs the operator's commands, one at a time per node, in order. If the broker exits, they continue.
 
     Args:
         settings: The commands; None: no node sleeps.
@@ -77,7 +77,7 @@ class PowerCommands:
         self._over: list[PowerDone] = []
 
     def order(self, order: PowerNode) -> None:
-        """Queue a command. An order repeated while its command waits or runs has no effect."""
+        """Queue a node's command. An order is ignored if the same command waits or runs for the node."""
         running = self._running.get(order.node)
         if order not in self._waiting and (running is None or running.order != order):
             self._waiting.append(order)
@@ -130,7 +130,7 @@ class PowerCommands:
 
 
 def _with_tail(error: str, output: IO[Any]) -> str:
-    """Return the error of a command with the last line that it printed; "" if it did not fail."""
+    """Return a command's error, with the last line that the command printed; "" if the command succeeded."""
     if not error:
         return ""
     size = output.seek(0, os.SEEK_END)

@@ -1,4 +1,4 @@
-"""A broker's process: waits as a standby if requested, serves, and ends on a signal."""
+"""Runs a broker's process: it waits as a standby if requested, serves, and exits on a signal."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from rlsched.transport.keys import KeyHome
 from rlsched.transport.starting import Starting
 
 SLOW_S = 5.0
-"""A start that takes longer than this is reported, seconds."""
+"""Duration of a start after which a line explains the delay, seconds."""
 
 
 class _StoppedError(BaseException):
-    """Ends the start of a broker at once if a signal arrives while the policy is loaded and compiled."""
+    """Raised if a signal arrives while the policy is loaded and compiled; ends the broker's start at once."""
 
 
 def run_broker(
@@ -36,15 +36,15 @@ def run_broker(
     stands_by: bool = False,
     copies: Copies | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT.
+    """Run a broker, as a standby first if requested, until SIGTERM or SIGINT.
 
     Args:
         settings: Settings of the broker.
         announce: Prints the ready line, and the progress of a standby.
-        warn: Logs later lines; None: `announce`.
-        stands_by: First wait until no other broker holds the journal.
-        copies: First copy the journal of a primary on another machine. Take over if the primary fails, or on
-            SIGUSR1.
+        warn: Logs the lines after the ready line; None: `announce` does.
+        stands_by: Whether to wait first until no other broker holds the journal.
+        copies: If given, first copy the journal of a primary on another machine, and serve only after a
+            take-over: if the primary fails, or on SIGUSR1.
 
     Raises:
         SupersededError: a later broker of the cluster serves.
@@ -114,7 +114,7 @@ def run_broker(
 
 
 def _say_if_slow(settings: BrokerSettings, announce: Callable[[str], None]) -> Timer:
-    """Start a timer that announces why a start is slow; cancel it when the broker is ready."""
+    """Return a started timer that announces why a start is slow; the caller cancels it once ready."""
     name = Policy.of(settings.policy).name
     line = (
         f"rlsched broker is still starting: to compile policy {name} takes a minute or two the first time on "

@@ -1,4 +1,4 @@
-"""The broker's loop: sockets and clock around the state machine, one journal commit per batch."""
+"""The broker's loop: connects the state machine with sockets, clock and journal; one commit per batch."""
 
 from __future__ import annotations
 
@@ -71,26 +71,26 @@ from rlsched.wire.messages import (
 from rlsched.wire.states import QUEUED
 
 MAX_BATCH = 128
-"""Maximum number of messages that a turn of the loop handles; the others wait for the next turn."""
+"""Maximum number of messages that a turn of the loop processes; further messages wait for the next turn."""
 POLL_MS = 100
 REST_S = 0.004
-"""Pause after a turn with only heartbeats, seconds: else each of thousands of heartbeats takes a turn."""
+"""Pause after a turn with only heartbeats, seconds, so that one turn processes many heartbeats."""
 TICK_S = 0.25
 FLUSH_S = 5.0
 _OF_THE_LOOP = (SetPolicy, ReadJournal, LaterBroker)
-"""Messages that the loop answers itself (`LaterBroker` only if it comes from another broker, not a node)."""
+"""Messages that the loop answers without the state machine; `LaterBroker` only if a broker has sent it."""
 QUESTIONS_S = 0.005
-"""Time for questions in a turn of the loop, seconds; remaining questions wait for the next turn."""
+"""Maximum time for questions in a turn of the loop, seconds; remaining questions wait for the next turn."""
 
 
 class Broker:
-    """A broker that is ready to serve after construction: `ADDRESS_FILE` then has its address for clients.
+    """A broker. After construction, it is ready to serve, and `ADDRESS_FILE` has its address for clients.
 
     Args:
         settings: Settings of the broker.
-        open_journal: Opens the journal; tests pass a function whose journal fails on demand.
+        open_journal: Opens the journal; tests pass a function that returns a journal that can fail.
         say: Logs a line.
-        warm: Policy and state of a standby that takes over the journal; None: both are loaded here.
+        warm: Policy and state of a standby that takes over; None: the policy and the state are loaded here.
         doing: Called with a description of each slow step of the start.
 
     Raises:
@@ -182,7 +182,7 @@ class Broker:
             self._opened = opened.pop_all()
 
     def _begun_as_chosen(self, warm: Warm | None) -> tuple[Machine, Fits, DeferredMessages]:
-        """Begin an epoch with the last policy set by `rlsched policy set`, if that is still valid.
+        """Begin an epoch, with the policy that `rlsched policy set` chose last if it can still be loaded.
 
         Returns:
             The state machine, the fits of its predictors, and its deferred messages.
@@ -207,7 +207,7 @@ class Broker:
     def _start_epoch(
         self, settings: BrokerSettings, warm: Warm | None = None, chosen: ChosenPolicy | None = None
     ) -> tuple[Machine, Fits, DeferredMessages]:
-        """Begin a new epoch: recover the state from the journal and make a state machine.
+        """Begin a new epoch: recover the state from the journal, and make a state machine.
 
         Returns:
             The state machine, the fits of its predictors, and its deferred messages.
@@ -258,7 +258,7 @@ class Broker:
         return warmed_up(settings)
 
     def _set_policy(self, asked: SetPolicy) -> ClientReply:
-        """Change the policy as a restart would: recover the state from the journal, and begin a new epoch."""
+        """Change the policy as a restart does: recover the state from the journal, and begin an epoch."""
         if self._intake:
             return Refused(message=f"another policy cannot be set now: {self._intake}")
         if refusal := asked.too_large():
@@ -314,7 +314,7 @@ class Broker:
         self._soft_errors.log_line(f"journal: a new cluster begins; the earlier journal: {kept or 'lost'}")
 
     def _begin_mark(self) -> None:
-        """Mark the directory with the identity of its journal."""
+        """Write the mark of this broker's journal to the directory."""
         started = self._machine.started
         try:
             self._mark.begin(self._journal, started.cluster, started.epoch)
@@ -334,11 +334,11 @@ class Broker:
         return self._transport.address
 
     def clock_line(self) -> str:
-        """Return the warning about this machine's clock, "" if there is none."""
+        """Return the warning that the journal is ahead of this machine's clock, "" if it is not."""
         return self._clock_line
 
     def ready_line(self) -> str:
-        """Return the ready line, for users and for scripts."""
+        """Return the line that is printed when the broker is ready, for users and scripts."""
         state = self._machine.state
         live = list(state.job_of_seq.values())
         queued = sum(job.state == QUEUED for job in live)
@@ -355,7 +355,7 @@ class Broker:
         return shares + (f"energy counts {weight:g} against time, " if weight > 0.0 else "")
 
     def serve(self) -> None:
-        """Serve until `stop` or a signal. Jobs continue to run afterwards."""
+        """Serve until `stop` or `supersede` is called. Jobs continue to run afterwards."""
         self._serving = True
         pauses = ShortPauses()
         while not self._stopping:
@@ -399,7 +399,7 @@ class Broker:
         return Forecasting(forecast_setup(settings), self._soft_errors.log_line, after_s=after_s)
 
     def _step_forecasts(self) -> None:
-        """Store new forecasts and send the answers of the forecaster."""
+        """Store settled forecasts, and send the forecaster's answers to clients."""
         if self._forecasting is None:
             return
         seen, replies = self._forecasting.step()
@@ -413,15 +413,15 @@ class Broker:
 
     @property
     def start_fact(self) -> BrokerStarted:
-        """The fact that began the broker's epoch."""
+        """The fact that began the present epoch."""
         return self._machine.started
 
     def supersede(self, epoch: int) -> None:
-        """End `serve` with a `SupersededError` because a broker of a higher epoch serves. Thread-safe."""
+        """Make `serve` raise `SupersededError`: a broker of this higher epoch serves. Thread-safe."""
         self._later_epoch = epoch
 
     def stop(self) -> None:
-        """Let `serve` return after the current batch."""
+        """Make `serve` return after the current batch."""
         self._stopping = True
 
     def close(self) -> None:
@@ -429,7 +429,7 @@ class Broker:
         self._opened.close()
 
     def _wait_for_space(self, error: JournalFullError) -> bool:
-        """Receive messages while a batch waits for disk space. Return False to give up the wait."""
+        """Receive messages while a batch waits for disk space. Return False if the wait must end."""
         if not self._serving or self._stopping:
             return False
         heard, _ = self._transport.receive(int(1000 * RETRY_S), MAX_BATCH)
@@ -442,7 +442,7 @@ class Broker:
         return True
 
     def _answer_itself(self, heard: Heard) -> None:
-        """Answer a request about the journal, the policy or the epoch, which needs no state machine."""
+        """Answer a request about the journal, the policy or the epoch, without the state machine."""
         route, request, message = heard.route, heard.envelope.request, heard.envelope.message
         match message:
             case SetPolicy():
@@ -478,7 +478,7 @@ class Broker:
             self._log.flush()
 
     def _warn_unlike(self) -> None:
-        """Warn once per policy if the cluster is outside the range of its training."""
+        """Log a warning, once per policy, if the cluster is outside the range of the policy's training."""
         scheduler = self._machine.scheduler
         if scheduler.familiar is None or self._warned == scheduler.policy_id:
             return
@@ -490,7 +490,10 @@ class Broker:
             )
 
     def _draw_curves(self, now_s: float) -> None:
-        """Add a point to the curves that are not of decisions. The cluster's have none without a decision."""
+        """Add a point to the TensorBoard curves of predictions and drift.
+
+        After a new decision, also add a point to the curves of the cluster and the forecasts.
+        """
         state = self._machine.state
         try:
             curves = state.predictions.curves(now_s) | drift_curves(self._machine.scheduler)
@@ -504,13 +507,13 @@ class Broker:
             self._log.add_scalars(state.cluster.decisions, curves)
 
     def _answer(self) -> None:
-        """Answer questions for `QUESTIONS_S`, after all other output of this turn."""
+        """Answer questions for at most about `QUESTIONS_S`, after all other output of this turn."""
         until_s = time.perf_counter() + QUESTIONS_S
         effects = self._machine.answer(lambda: time.perf_counter() < until_s)
         perform(effects, self._machine.now_s, self._commits, self._transport)
 
     def _loop_metrics(self) -> LoopMetrics:
-        """Return the metrics of the loop for reports."""
+        """Return the loop's metrics for status reports."""
         return LoopMetrics(
             address=self.address,
             journal=journal_report(
@@ -527,7 +530,7 @@ class Broker:
 
 
 def _with_policy(settings: BrokerSettings, chosen: ChosenPolicy) -> BrokerSettings:
-    """Return the settings with another policy.
+    """Return the settings with the chosen policy in place of theirs.
 
     Raises:
         InputError: a setting is unknown or wrong, or the policy is Python code that is not on this machine.
@@ -544,13 +547,13 @@ def _with_policy(settings: BrokerSettings, chosen: ChosenPolicy) -> BrokerSettin
 
 
 def _digest(settings: BrokerSettings) -> str:
-    """Return a digest that identifies the policy and the fallback."""
+    """Return a digest of the settings' policy and fallback, which identifies both."""
     both = (settings.policy, settings.fallback)
     return " ".join("-" if one is None else Policy.of(one).digest for one in both)
 
 
 def _code(settings: BrokerSettings) -> list[str]:
-    """Return digests of the Python files of policy and fallback."""
+    """Return the digests of the Python files of the policy and the fallback."""
     found = []
     for one in (settings.policy, settings.fallback):
         rule = "" if one is None else Policy.of(one).settings.rule
@@ -561,7 +564,7 @@ def _code(settings: BrokerSettings) -> list[str]:
 
 
 def nobody_waits(heard: Sequence[Heard]) -> bool:
-    """Return whether a turn has received messages, and all of them are heartbeats."""
+    """Return whether a turn received messages, all of which are heartbeats."""
     return bool(heard) and all(isinstance(one.envelope.message, Heartbeat) for one in heard)
 
 

@@ -1,4 +1,4 @@
-"""Settings of a broker, and the loading of its policy before the journal is opened."""
+"""Settings of a broker, and a function that loads its policy before the journal is opened."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a broker.
 
     Attributes:
-        address: `tcp://HOST:PORT`; port 0 takes a free one.
-        directory: Directory of journal and records.
+        address: `tcp://HOST:PORT`; port 0 selects a free port.
+        directory: Directory of the journal and the store of decisions.
         keys: The key directory.
         policy: The policy, as `Policy.of` reads it.
         fallback: The fallback rule, as `Policy.of` reads it; None: see `load_policy`.
         decision_budget_ms: Time limit of one decision, milliseconds.
-        speed_energy: Weight of energy against time, 0 to 1, for jobs that set none.
+        speed_energy: Weight of energy against time, 0 to 1, for jobs that set no weight.
         shares: Whether jobs that permit sharing can share GPUs if the policy decides so.
         prediction: `running-mean` or `hedge`; None: see `Predictions`.
         history: Output of sacct with earlier jobs, from which predictions start; None: no earlier jobs.
-        logdir: Directory for TensorBoard, None for none.
+        logdir: Directory for TensorBoard curves; None: no curves.
         limits: Time-outs and intervals.
         senders: Message limits per key.
         ranks: Priorities and fair share.
-        min_free_mib: New jobs are refused while the journal's disk has less free space, MiB.
+        min_free_mib: Free space on the journal's disk below which new jobs are refused, MiB.
         keep_decisions_mib: Size above which the oldest decisions of the store are removed, MiB.
-        new_cluster: Begin a new cluster if the journal of the earlier one is lost.
-        keeps: Retention of the journal.
+        new_cluster: Whether to begin a new cluster if the earlier cluster's journal is lost.
+        keeps: How long journal entries and rows of ended jobs are kept.
         seed: Seed of the policy's random draws.
         forecaster: Forecaster of starts and ends, an entry point of `rlsched.forecasters`; "": none.
-        forecast_after_s: Time that the broker serves before the forecaster starts, seconds.
+        forecast_after_s: Delay of the forecaster's start after the broker's, seconds.
         forecast_every_s: Minimum time between two refreshes of the forecast, seconds.
         power: Commands and rules that power idle nodes down and up; None: nodes stay on.
         sharing: Reactions to observed speeds of jobs that share GPUs.
@@ -81,7 +81,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def warmed_up(settings: BrokerSettings) -> Warm:
-    """Load and compile the policy of these settings. A new journal gets its first entry only afterwards.
+    """Load and compile the policy of these settings. Call this before a new journal gets its first entry.
 
     Raises:
         InputError: the policy cannot be loaded or served.
@@ -105,7 +105,7 @@ def warmed_up(settings: BrokerSettings) -> Warm:
 
 
 def forecast_setup(settings: BrokerSettings) -> ForecasterSetup:
-    """Return the setup of the forecasting process for a broker with these settings."""
+    """Return the first message to the forecaster process of a broker with these settings."""
     policy = Policy.of(settings.policy)
     return ForecasterSetup(
         journal=str((settings.directory / JOURNAL_FILE).absolute()),

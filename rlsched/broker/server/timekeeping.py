@@ -1,4 +1,4 @@
-"""The broker's time: it grows with every reading, even if this machine's clock jumps back."""
+"""The broker's clock: its time grows with every reading, even if this machine's clock is set back."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 AHEAD_S = 60.0
-"""A warning is logged if the journal's last time is further ahead of this machine's clock, seconds."""
+"""Lead of the journal's last time over this machine's clock above which a warning is logged, seconds."""
 
 
 class BrokerClock:
-    """Unix time in whole milliseconds that grows with every reading, across restarts and clock jumps.
+    """Unix time in whole milliseconds that grows with every reading, even if the system clock jumps.
 
     Args:
-        after_s: The first reading is later than this time, Unix seconds.
+        after_s: Time that the first reading exceeds, Unix seconds; after a restart, the journal's last time.
         wall: Returns Unix time; called once.
         elapsed: A monotonic clock, seconds.
     """
@@ -36,12 +36,12 @@ class BrokerClock:
         return self._last_s
 
     def peek(self) -> float:
-        """Return the time that `read` would return."""
+        """Return the time that `read` would return now."""
         return round(max(self._elapsed() + self._offset_s, self._last_s + 0.001), 3)
 
 
 def ahead_line(journal: Path, ahead_s: float) -> str:
-    """Return a warning if a journal is ahead of this machine's clock by more than `AHEAD_S`, else ""."""
+    """Return a warning if a journal's last time is ahead by more than `AHEAD_S`, else ""."""
     if ahead_s <= AHEAD_S:
         return ""
     by = f"{ahead_s / 86_400:.1f} days" if ahead_s >= 86_400 else f"{ahead_s:.0f} s"

@@ -1,1 +1,1 @@
-"""Standby brokers: on the same journal, or on another machine with a copy of it."""
+"""Standby brokers: on the primary's journal, or on another machine with a copy of the journal."""

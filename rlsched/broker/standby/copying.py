@@ -1,9 +1,9 @@
-"""A standby on another machine: copies the journal over the network, and can take over with its copy.
+"""A standby on another machine: copies the primary's journal over the network; can take over with the copy.
 
-Without an order, the standby takes over only if the primary does not answer and most nodes have lost the
-primary too, see `rlsched.broker.standby.orphan_hellos`. The copy may lack the primary's last commits. So a
-take-over treats the copy like a restored backup (`rlsched.broker.journal.backup.take_over`): the epoch is
-much higher, and new numbers are above all numbers that may have been assigned.
+Without an admin's order, the standby takes over only if the primary does not answer and most nodes have lost
+the primary too, see `rlsched.broker.standby.orphan_hellos`. The copy may lack the primary's last commits.
+Therefore a take-over treats the copy like a restored backup (`rlsched.broker.journal.backup.take_over`): the
+epoch and the new job numbers are far above all that the primary may have used.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ COPY_FILE = "copy"
 """Marker file next to a journal that is a copy and has not been taken over."""
 ASK_S = 1.0
 ASK_AGAIN_S = 0.6
-"""Interval of requests after an unanswered request, seconds. A live broker answers within half of it."""
+"""Time after which an unanswered request is repeated, seconds. A live broker answers within half of it."""
 OWN_S = 5.0
-"""How long a restarted broker that had taken over searches for a later broker, seconds."""
+"""Time for which a restarted broker that took over earlier searches for a later broker, seconds."""
 PAUSE_S = 1.0
 
 
@@ -51,8 +51,8 @@ class Copies:
 
     Attributes:
         of: Address of the primary.
-        take_over_after_s: Time without an answer after which the standby takes over, if most nodes have lost
-            the primary too, seconds; None: only by an order.
+        take_over_after_s: Seconds without an answer after which the standby takes over, if most nodes have
+            lost the primary too; None: the standby takes over only on an order.
     """
 
     of: str
@@ -61,10 +61,10 @@ class Copies:
 
 @dataclass(frozen=True)
 class CopyBounds:
-    """Retention of a copy.
+    """Retention of a copied journal.
 
     Attributes:
-        keeps: Retention of entries and rows.
+        keeps: How long entries and rows of ended jobs are kept.
         half_life_s: As in `BrokerState`.
     """
 
@@ -74,7 +74,7 @@ class CopyBounds:
 
 @dataclass
 class Orders:
-    """Orders to this process, received as signals."""
+    """An admin's orders to this process, received as signals: `stop` it, or `promote` it to primary."""
 
     stop: bool = False
     promote: bool = False
@@ -90,14 +90,14 @@ def copy_and_wait(
     orders: Orders,
     bounds: CopyBounds,
 ) -> Taken | None:
-    """Copy a broker's journal until this process takes over. Return None if an order stops it first.
+    """Copy a broker's journal until this process takes over. Return None if it is stopped before.
 
     Args:
-        path: Path of the copy; another journal at this path is kept next to it.
-        address: Address at which this process will serve; the standby already listens there.
+        path: Path of the copy; a journal of other contents at this path is renamed.
+        address: Address at which this process serves after a take-over, and listens before it.
         home: Key directory, with the primary's keys.
         warm: The policy, and the state that follows the copy.
-        copies: Source and take-over condition.
+        copies: Source of the copy, and condition of a take-over.
         say: Logs a line.
         orders: Orders received as signals.
         bounds: Retention of the copy.
@@ -178,13 +178,13 @@ def _wait(
 
 
 class _Copy:
-    """The journal of this standby: a copy, or a journal that a broker served here before.
+    """The journal of this standby: a copy, or a journal that a broker in this directory served earlier.
 
     Attributes:
         journal: The journal.
-        is_own: Whether the journal is not a copy: a broker has served it here.
+        is_own: Whether a broker in this directory served the journal, so that it is not a copy.
         is_whole: Whether the copy was complete at least once.
-        is_given_away: Whether a new owner closes the journal.
+        is_given_away: Whether another object now has to close the journal.
     """
 
     def __init__(
@@ -209,11 +209,11 @@ class _Copy:
 
     @property
     def state(self) -> BrokerState:
-        """The broker's state according to the copy."""
+        """The broker's state after the last entry of the copy."""
         return self._warm.state
 
     def question(self) -> ReadJournal:
-        """Return the request for the next entries."""
+        """Return the request to the primary for the next entries."""
         last = self.journal.last
         return ReadJournal(
             after=last,
@@ -223,12 +223,12 @@ class _Copy:
         )
 
     def asks_less(self) -> bool:
-        """Stop requesting rows of ended jobs (old brokers refuse); return whether they were requested."""
+        """Stop requesting rows of ended jobs, which old brokers refuse. Return whether it requested them."""
         asked_before, self._asks_ended = self._asks_ended and self.journal.ended_copied >= 0, False
         return asked_before
 
     def take(self, answer: JournalRows) -> None:
-        """Store received rows.
+        """Store the rows of an answer of the primary.
 
         Raises:
             InputError: the journal here belongs to another cluster.
@@ -264,7 +264,7 @@ class _Copy:
             )
 
     def _apply(self, rows: list[JournalRow], checksum: int | None) -> None:
-        """Replay entries of the journal, and add the jobs that they finish to its table of ended jobs."""
+        """Apply entries to the state, and add the jobs that finish by them to the table of ended jobs."""
         self._warm.apply(rows, checksum)
         ended = self._warm.take_finished()
         if self._warm.last > self.journal.ended_at:
@@ -274,11 +274,11 @@ class _Copy:
         return Compacting(self.journal, self._bounds.keeps, self._bounds.half_life_s, self._say)
 
     def compact(self) -> None:
-        """Compact the copy, a little at a time."""
+        """Do a small part of the copy's compaction, if it is due."""
         self._compacting.step(max(time.time(), self.state.now_s), is_quiet=True)
 
     def _begin_anew(self) -> None:
-        """Begin a new copy because the local journal differs from the primary's."""
+        """Begin a new copy, because the local journal differs from the primary's."""
         self._compacting.close()
         self.journal.close()
         lock = locked(self._path)
@@ -292,7 +292,7 @@ class _Copy:
         self.log_change(f"the journal here is another one, kept as {kept}; copying from the first entry")
 
     def _take_access(self, files: dict[str, str]) -> None:
-        """Copy the access list, so that the same keys are authorised here."""
+        """Apply the primary's access list, so that the same keys are authorised here."""
         members = [
             one for one in (AccessEntry.parse(file, text) for file, text in files.items()) if one is not None
         ]
@@ -308,18 +308,18 @@ class _Copy:
         self._access = access_digest(files)
 
     def become_journal(self, of: str) -> Taken:
-        """Take over: make the copy the journal."""
+        """Take over: make the copy the cluster's journal. `of`: address of the primary."""
         since_s = time.monotonic()
         take_over(self.journal, self._warm.state)
         self._mark.unlink(missing_ok=True)
         return Taken(self._warm, lambda _: self.journal, f"the broker at {of}", since_s)
 
     def own(self) -> Taken:
-        """Take over a journal that a broker served here before."""
+        """Take over a journal that a broker in this directory served earlier."""
         return Taken(self._warm, lambda _: self.journal, "")
 
     def log_change(self, what: str, more: str = "") -> None:
-        """Log a line unless it equals the last one. `more`: text before `what` that is not compared."""
+        """Log `more` and `what`, unless `what` is the same as in the last line."""
         if what != self._said:
             self._said = what
             self._say(
@@ -327,7 +327,7 @@ class _Copy:
             )
 
     def tell_silence(self, copies: Copies) -> None:
-        """Log that the primary does not answer, and what makes the standby take over."""
+        """Log that the primary does not answer, and on which condition the standby takes over."""
         if copies.take_over_after_s is None:
             when = f"`kill -USR1 {os.getpid()}` makes this one take over"
         elif self.is_whole:
@@ -337,7 +337,7 @@ class _Copy:
         self.log_change(f"no answer from {copies.of}; {when}")
 
     def close(self) -> None:
-        """Close the journal unless it was given away."""
+        """Close the journal, unless another object has to close it."""
         self._compacting.close()
         if not self.is_given_away:
             self.journal.close()

@@ -1,7 +1,7 @@
-"""The standby's listener. Counts nodes that have lost the primary; a majority is needed to take over.
+"""The standby's listener: counts the nodes that have lost the primary. A take-over needs a majority of nodes.
 
-A node sends a hello to a standby only if the primary does not answer the node. So a standby that is itself
-cut off receives no hellos, and does not take over from a primary that has its nodes.
+A node sends a `Hello` to a standby only if the primary does not answer the node. Therefore, if only the
+standby is cut off, it receives no `Hello` and does not take over from a primary that still has its nodes.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from rlsched.transport.router import Heard, Transport
 from rlsched.wire.messages import Hello, ReadJournal, Refused, Serving, WhoServes
 
 RECENT_S = 15.0
-"""Time for which a hello counts, seconds; longer than a node needs to try all its addresses."""
+"""Age up to which a `Hello` counts, seconds; longer than a node needs to try all of its addresses."""
 MAX_HEARD = 1_000
 
 
 class Knocks:
-    """The standby's sockets, which receive hellos of nodes without a broker.
+    """The standby's sockets, which receive the `Hello` of each node that has lost the primary.
 
     Args:
-        address: Address at which to listen; the broker will use it too.
+        address: Address at which to listen; after a take-over, the broker uses the same address.
         home: Key directory.
         of: Address of the primary.
         elapsed: A monotonic clock, seconds.
@@ -39,7 +39,7 @@ class Knocks:
         self._at_s: dict[str, float] = {}
 
     def listen(self, cluster: str) -> None:
-        """Receive messages. Clients get the answer that this broker is only a standby."""
+        """Receive messages. Clients are refused, because this broker is only a standby."""
         heard, emptied = self._transport.receive(0, MAX_HEARD)
         while heard or not emptied:
             for one in heard:
@@ -58,7 +58,7 @@ class Knocks:
             self._transport.reply(heard.route, heard.envelope.request, answer)
 
     def count_orphans(self, state: BrokerState) -> tuple[int, int]:
-        """Return (number of up nodes that have lost the primary, number of up nodes), by the copy."""
+        """Return (number of up nodes that have lost the primary, number of up nodes), given the state."""
         up = [name for name, node in state.nodes.items() if node.up and not node.away and not node.sleep]
         since_s = self._elapsed() - RECENT_S
         return sum(self._at_s.get(name, -1e9) >= since_s for name in up), len(up)

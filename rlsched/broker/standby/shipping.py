@@ -1,9 +1,9 @@
-"""Sends the journal to standbys on other machines, page by page, as stored, while the broker serves.
+"""Sends the journal's stored rows to standbys on other machines, page by page, while the broker serves.
 
-A standby requests the entries that follow its copy. It gets them as soon as there are any, or after a short
-time an empty answer, which shows that the broker is alive. Only committed entries are sent. Pages are
-bounded, and each standby gets at most one per turn of the loop, so that a long journal does not delay other
-peers.
+A standby requests the entries that follow the last one of its copy. The broker answers as soon as there are
+such entries; if there are none for a short time, an empty answer shows that the broker is alive. Only
+committed entries are sent. Pages have a maximum size, and each standby gets at most one page per turn of the
+loop, so that a long journal does not delay other peers.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from rlsched.wire.messages import ClientReply, JournalRows, ReadJournal, Refused
 
 PAGE_BYTES = 1 << 18
 HOLD_S = 0.2
-"""Maximum time that a request waits for new entries, seconds."""
+"""Maximum time for which a request waits for new entries, seconds."""
 SILENT_S = 10.0
-"""Time without a request after which a standby is reported as away, seconds."""
+"""Time without a request after which the broker logs that a standby is away, seconds."""
 MOST_STANDBYS = 4
 MOST_ACCESS_BYTES = 1 << 19
-"""Maximum size of an access list; a longer one is not sent."""
+"""Maximum size of an access list that is sent, bytes; a longer list is not sent."""
 LOOK_S = 1.0
 
 
@@ -38,13 +38,13 @@ class _PendingRead(NamedTuple):
 
 
 class Shipping:
-    """Answers the requests of standbys, which copy the journal and the access list.
+    """Answers standbys' requests for new journal entries and the access list.
 
     Args:
         journal: The journal.
         access: The access list.
         reply: Sends an answer.
-        say: Logs a line when a standby begins to request, and another when requests have stopped.
+        say: Logs a line when a standby sends its first request, and when its requests have stopped.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Shipping:
         self._digest = 0
 
     def began(self, cluster: str, epoch: int) -> None:
-        """Record that a broker has begun an epoch on this journal."""
+        """Store the identity and the epoch of the broker that now serves this journal."""
         self._cluster, self._epoch = cluster, epoch
 
     def ask(self, route: bytes, request: int, message: ReadJournal) -> None:
@@ -81,7 +81,7 @@ class Shipping:
         self._waiting[route] = _PendingRead(request, message, self._heard_s)
 
     def step(self) -> None:
-        """Answer the requests for which there are new entries, or that have waited long enough."""
+        """Answer each request for which there are new entries, or that has waited for `HOLD_S`."""
         if not self._waiting:
             if self._heard_s is not None and time.monotonic() - self._heard_s > SILENT_S:
                 self._heard_s = None
@@ -123,7 +123,7 @@ class Shipping:
         )
 
     def _look(self) -> None:
-        """Read the access list, at intervals."""
+        """Read the access list if the interval has passed."""
         if time.monotonic() - self._looked_s < LOOK_S:
             return
         self._looked_s = time.monotonic()

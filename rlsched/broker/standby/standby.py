@@ -1,6 +1,6 @@
-"""A standby on the same journal: it waits for the lock, and has replayed the journal when it gets the lock.
+"""A standby on the primary's journal: replays the journal while it waits for the journal's lock.
 
-The kernel releases a lock when its holder ends, for any reason, and not before. So two brokers never have one
+The kernel releases a lock exactly when the process that holds it exits. So two brokers never have the same
 journal open, and a frozen broker is not replaced.
 """
 
@@ -18,19 +18,19 @@ from rlsched.errors import InputError, JournalError
 from rlsched.files.lock import Holder, boot_id, lock_file, take_lock
 
 LOOK_S = 0.05
-"""Interval at which a standby tries the lock, and reads new commits, seconds."""
+"""Interval at which a standby tries to lock the journal, and reads new commits, seconds."""
 PAUSE_S = 5.0
-"""Pause after an attempt to read the journal failed, seconds."""
+"""Pause after a failed attempt to read the journal, seconds."""
 
 
 @dataclass
 class Taken:
-    """A journal whose lock this process has acquired.
+    """A journal that this process has taken over.
 
     Attributes:
-        warm: The policy, and the state as far as the journal was followed.
+        warm: The policy, and the state after the last entry that was replayed.
         open: Opens the journal for writing.
-        `whom`: Previous holder of the journal, "" if this broker had it before.
+        `whom`: Previous holder of the journal, "" if a broker in this directory was the last one.
         since_s: Time of the take-over, seconds of `time.monotonic`.
     """
 
@@ -40,7 +40,7 @@ class Taken:
     since_s: float = field(default_factory=time.monotonic)
 
     def line(self) -> str:
-        """Return the log line for the moment at which the broker begins to serve."""
+        """Return the line to log when the broker begins to serve."""
         took_ms = 1000 * (time.monotonic() - self.since_s)
         return f"took over from {self.whom}: {took_ms:.0f} ms until it serves"
 
@@ -48,13 +48,13 @@ class Taken:
 def stand_by(
     path: Path, warm: Warm, say: Callable[[str], None], is_stopped: Callable[[], bool]
 ) -> Taken | None:
-    """Follow a journal until no other process holds it. Return None if an order stops the wait.
+    """Follow a journal until no other process holds it. Return None if `is_stopped` ends the wait.
 
     Args:
         path: The journal.
         warm: The policy, and the state that follows the journal.
         say: Logs a line.
-        is_stopped: Polled every `LOOK_S`.
+        is_stopped: Returns whether to stop the wait; called every `LOOK_S`.
 
     Raises:
         InputError: there is no journal to follow.
@@ -83,7 +83,7 @@ def stand_by(
 
 
 class _JournalWatch:
-    """Follows a journal if it is readable here, and logs each change of this condition once."""
+    """Follows a journal if this machine can read it, and logs each time that this changes."""
 
     def __init__(self, path: Path, warm: Warm, say: Callable[[str], None]) -> None:
         self._path, self._warm, self._say = path, warm, say
@@ -94,7 +94,7 @@ class _JournalWatch:
         self.has_more = False
 
     def read_entries(self, holder: Holder) -> None:
-        """Read new entries, unless the broker runs on another machine."""
+        """Replay new entries, unless the broker that holds the journal runs on another machine."""
         self.has_more = False
         if not holder.boot_id or holder.boot_id != self._boot_id:
             self._tell("its broker runs on another machine, so it is read when that has ended")
@@ -117,5 +117,5 @@ class _JournalWatch:
             self._say(f"rlsched broker stands by, process {os.getpid()}, for {self._path}: {what}")
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the journal."""
         self._follower.close()

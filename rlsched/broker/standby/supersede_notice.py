@@ -1,4 +1,4 @@
-"""Orders the previous primary to stop after a take-over, as soon as that broker is reachable."""
+"""After a take-over, orders the previous primary to stop, as soon as it is reachable."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ TELL_S = 2.0
 
 
 class Telling:
-    """Reports to the primary whose journal was copied, when it is reachable, that a later broker serves.
+    """Reports to the previous primary, as soon as it is reachable, that a later broker serves.
 
     Args:
-        of: Address of the copied primary.
+        of: Address of the previous primary.
         home: Key directory.
         started: Entry that began this broker's epoch.
-        supersede: Called with the primary's epoch if that is higher.
-        say: Logs a line when the primary has received the report.
+        supersede: Called with the previous primary's epoch if it is higher than this broker's.
+        say: Logs a line when the previous primary has received the report.
     """
 
     def __init__(

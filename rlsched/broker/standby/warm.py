@@ -1,4 +1,4 @@
-"""Replay of a journal while another broker writes it, so that a take-over replays only the last entries."""
+"""Replays a journal while another broker writes to it, so that a take-over replays only the last entries."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from rlsched.broker.base.past_jobs import PastJobs
 
 PAGE = 10_000
-"""Number of entries per read. During a read, the broker's write-ahead log cannot restart at its head."""
+"""Number of entries per read. It is limited because SQLite's log cannot be reused during a read."""
 
 
 class Warm:
-    """A compiled policy, and a state of the broker that follows a journal.
+    """A compiled policy, and a broker's state that is brought up to date with a journal.
 
     Args:
         scheduler: Policy that will decide.
@@ -41,8 +41,8 @@ class Warm:
 
     Attributes:
         last: Number of the last entry that the state includes.
-        checksum: Checksum of that entry; None before the first.
-        keeps_ended: Whether rows for `take_finished` are collected.
+        checksum: Checksum of entry `last`; None before the first.
+        keeps_ended: Whether rows of finished jobs are collected for `take_finished`.
     """
 
     keeps_ended = False
@@ -61,7 +61,7 @@ class Warm:
         self.forget()
 
     def forget(self) -> None:
-        """Reset the state to the one before the first entry."""
+        """Reset the state to an empty one, before the first entry."""
         self._ended: list[EndedJob] = []
         self.state = BrokerState(
             Predictions(self._prediction, self._past), self.scheduler.order, self._half_life_s
@@ -72,7 +72,7 @@ class Warm:
         self.checksum: int | None = None
 
     def apply(self, rows: list[JournalRow], checksum: int | None) -> None:
-        """Replay the next entries. `checksum`: checksum of the last of them.
+        """Replay the next entries. `checksum`: checksum of the last entry of `rows`.
 
         Raises:
             JournalError: an entry is illegal after the entries before it; the state is reset.
@@ -96,7 +96,7 @@ class Warm:
         forget_some(self.state)
 
     def catch_up(self, journal: Journal, say: Callable[[str], None] = quiet) -> BrokerState:
-        """Bring the state up to date with a journal; start from its newest snapshot if it was not followed.
+        """Bring the state up to date with a journal. If the state does not fit, start from a snapshot.
 
         Args:
             journal: The journal.
@@ -114,14 +114,16 @@ class Warm:
 
 
 class _FileIdentity(NamedTuple):
-    """Identity of the file that is open."""
+    """Identity of a file, which distinguishes it from a later file of the same name."""
 
     device: int
     inode: int
 
 
 class JournalFollower:
-    """Follows the commits of a broker on this machine (SQLite's log needs shared memory), and never writes.
+    """Follows the commits of a broker, and never writes. The broker must run on this machine.
+
+    SQLite's write-ahead log needs memory that both processes share.
 
     Args:
         path: The journal.
@@ -134,7 +136,7 @@ class JournalFollower:
         self._seen: _FileIdentity | None = None
 
     def step(self) -> bool:
-        """Replay up to `PAGE` new entries. Return whether there may be more.
+        """Replay up to `PAGE` new entries. Return whether there may be further ones.
 
         Raises:
             JournalError: the journal cannot be read now, or is damaged.
@@ -166,7 +168,7 @@ class JournalFollower:
             db.execute("COMMIT")
 
     def _opened(self) -> sqlite3.Connection:
-        """Open the file that now has the journal's name, which after a restore is a new file."""
+        """Return a connection to the file that has the journal's name now; a restore replaces that file."""
         try:
             stat = self._path.stat()
         except OSError as error:
@@ -183,7 +185,7 @@ class JournalFollower:
         return self._db
 
     def close(self) -> None:
-        """Close the file. This process must do so before it opens the journal for writing."""
+        """Close the file. Call this before this process opens the journal for writing."""
         if self._db is not None:
             self._db.close()
             self._db = None

@@ -1,1 +1,1 @@
-"""A shadow follows a Slurm: it makes and records its own decisions, and writes nothing to the Slurm."""
+"""A shadow: a broker that follows a Slurm cluster, records its own decisions, and never writes to Slurm."""

@@ -1,8 +1,7 @@
-"""The scheduler of a shadow's broker: returns the starts that Slurm made, and records the policy's choices.
+"""The scheduler of a shadow's broker: returns Slurm's starts, and records the starts that the policy wants.
 
-The broker calls this scheduler at every change, like any scheduler. The scheduler first lets the policy
-decide on a copy of the state, in the same loop as a broker's, and then returns the starts that Slurm has made
-since.
+The broker calls this scheduler at every change. The scheduler first lets the policy decide on a copy of the
+state, in the same loop as a broker's. Then it returns the starts that Slurm has made since the last call.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from rlsched.errors import AllocationError
 from rlsched.wire.states import QUEUED
 
 AUTOMATIC: Final = "automatic"
-"""Source of Slurm's own starts in the journal; no policy of rlsched decided them."""
+"""Name that the journal has in place of a policy for Slurm's own starts."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Begun:
 
     Attributes:
         job: The job in Slurm's facts.
-        token: Token of its submission to the broker.
+        token: Token of the job's submission to the broker.
     """
 
     job: SlurmJob
@@ -50,13 +49,13 @@ class Begun:
 
 @dataclass(frozen=True)
 class Wish:
-    """A start that the policy wants.
+    """A start that the policy wants; only Slurm starts jobs.
 
     Attributes:
         gpus: Global GPU numbers.
         since_s: Time since which the policy has wanted this start without interruption.
-        before: Number of starts that the policy wants before this start.
-        guard: Why the guard intervened.
+        before: Number of starts that the policy decided before this one at the same instant.
+        guard: Reason why the guard made the decision, "" if it did not.
     """
 
     gpus: tuple[int, ...]
@@ -67,12 +66,12 @@ class Wish:
 
 @dataclass
 class AskedDecisions:
-    """Decisions of the policy since the previous `take_decisions`.
+    """Decisions of the policy since the previous call of `take_decisions`.
 
     Attributes:
         decisions: Number of decisions.
-        guard: Number of these decisions that the guard made, by the word before the colon.
-        records: Records of decisions that are new.
+        guard: Number of these decisions that the guard made, by the part of the reason before the colon.
+        records: Records of the decisions that do not repeat earlier ones.
         compared: Slurm's starts compared with the policy's wishes.
     """
 
@@ -83,20 +82,20 @@ class AskedDecisions:
 
 
 class Follows(Scheduler):
-    """Returns Slurm's starts, and stores the wishes of a policy.
+    """Returns Slurm's starts, and stores the starts that a policy wants (`Wish`).
 
     Args:
         policy: The policy, guarded.
-        state: The broker's book.
-        number: Number of the first record.
+        state: The state of the shadow's broker.
+        number: Number of the first decision record.
 
     Attributes:
-        begun: Starts that the broker must adopt; adopted starts are removed.
+        begun: Starts by Slurm that `decide` has not returned yet.
         watches_from_s: Time from which the policy decides; before, the state is incomplete.
-        standing: Present wishes, by a job's number in the state.
-        known_gpus: GPUs that Slurm is known to have given to jobs, by node: a job without reported GPUs must
-            have other GPUs.
-        lately: Former wishes for waiting jobs, with the time of the last decision that had the wish.
+        standing: Present wishes, by a job's index in the state.
+        known_gpus: GPUs that Slurm has reported as allocated, by node. A job without reported GPUs must use
+            other GPUs.
+        lately: Former wishes for waiting jobs, each with the time of the last decision that included it.
     """
 
     def __init__(self, policy: Scheduler, state: BrokerState, number: int) -> None:
@@ -116,15 +115,15 @@ class Follows(Scheduler):
         self._asked_s = 0.0
 
     def replaced_by_fallback(self) -> str:
-        """See `Scheduler`; the value of the policy."""
+        """The policy's value, see `Scheduler`."""
         return self._policy.replaced_by_fallback()
 
     def network_rows(self, state: ClusterState, partition: int, now_s: float) -> NDArray[np.float32] | None:
-        """See `Scheduler`; the rows of the policy."""
+        """Return the policy's rows, see `Scheduler`."""
         return self._policy.network_rows(state, partition, now_s)
 
     def drift(self) -> Drift | None:
-        """See `Scheduler`; the drift of the policy."""
+        """The policy's drift, see `Scheduler`."""
         return self._policy.drift()
 
     def take_decisions(self) -> AskedDecisions:
@@ -133,7 +132,7 @@ class Follows(Scheduler):
         return asked
 
     def begin_instant(self, state: ClusterState, now_s: float) -> None:
-        """Let the policy decide on a copy of the state: after the instant's events, before Slurm's starts."""
+        """Let the policy decide on a copy of the state: after an instant's events, before Slurm's starts."""
         self._policy.begin_instant(state, now_s)
         self._until_s = {}
         if now_s < self.watches_from_s:
@@ -168,7 +167,7 @@ class Follows(Scheduler):
         self.standing, self._leaves, self._asked_s = wanted, stopped, now_s
 
     def _is_news(self, partition: int, record: DecisionRecord) -> bool:
-        """Return whether a decision is new: the policy repeats its present wishes at every change."""
+        """Return whether a decision is new, because at every change the policy repeats its present wishes."""
         match record.action:
             case Start(seq=seq, gpus=gpus):
                 known = self.standing.get(seq)
@@ -181,7 +180,7 @@ class Follows(Scheduler):
         return True
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        """Return the next start by Slurm that is possible in this state, else a wait; without a record."""
+        """Return the next start by Slurm that is possible in this state, else a wait. There is no record."""
         del record
         for place, begun in enumerate(self.begun):
             known = self._state.job_of_token(begun.token)
@@ -208,7 +207,7 @@ class Follows(Scheduler):
         """Return the global numbers of the job's GPUs in Slurm; free GPUs if Slurm does not report them.
 
         Raises:
-            KeyError: a node is not known.
+            KeyError: a node is unknown.
         """
         node, free = state.arrays.node, state.arrays.gpu.free_milli
         found: list[int] = []
@@ -251,6 +250,6 @@ class Follows(Scheduler):
 
 
 def places_of(state: ClusterState, gpus: Sequence[int]) -> list[tuple[str, int]]:
-    """Return the name of the node and the number on the node, for each GPU."""
+    """Return (name of the node, GPU number on the node) for each GPU."""
     node, first = state.arrays.gpu.node, state.arrays.node.first_gpu
     return [(state.node_names[int(node[gpu])], gpu - int(first[int(node[gpu])])) for gpu in gpus]

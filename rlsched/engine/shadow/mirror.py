@@ -1,6 +1,6 @@
-"""Finds new events in a Slurm cluster's facts: jobs that came, began or ended, with Slurm's times.
+"""Finds new events in a Slurm cluster's facts: jobs that can start, began or ended, with Slurm's times.
 
-No I/O. The followed jobs are read from the broker's book; therefore a restarted shadow continues.
+No I/O. The followed jobs are read from the broker's state, so that a restarted shadow continues.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from rlsched.wire.messages import AttemptReport, Capabilities, Hello, Holding, S
 
 Kind = Literal["ended", "came", "left", "began"]
 _ORDER: Final[dict[str, int]] = {"ended": 0, "left": 1, "came": 2, "began": 3}
-"""Order of events within one instant: as in every decision cycle, with Slurm's starts last."""
+"""Order of events within one instant, as in every decision cycle; Slurm's starts are last."""
 KILLED_EXIT_CODE: Final = 143
 STEP_S: Final = 0.001
 BEHIND_S: Final = 1.0
-"""Facts can miss events this long before their query, seconds."""
+"""Facts can lack events of this time before the query, seconds."""
 AGAIN_S: Final = 1.0
-"""A job that began this much later than recorded was requeued, seconds. Slurm's times are whole seconds."""
+"""If a job's start is this much later than the recorded start, the job was requeued meanwhile, seconds."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class News:
         kind: The job can start (`came`), can no longer start (`left`), `began`, or `ended`.
         key: Slurm's number of the job.
         job: The job in Slurm's facts; None: Slurm no longer knows the job.
-        end: Exit code and reason of an end.
+        end: Exit code and reason, if `kind` is `ended`.
     """
 
     at_s: float
@@ -51,7 +51,7 @@ class News:
 
 @dataclass
 class Followed:
-    """A job that the broker has.
+    """A job of Slurm that was submitted to the shadow's broker and has not ended.
 
     Attributes:
         token: Token of the job's submission.
@@ -63,19 +63,19 @@ class Followed:
 
 
 class Mirror:
-    """Compares facts of a Slurm cluster with a broker's book.
+    """Compares facts of a Slurm cluster with the state of the shadow's broker.
 
     Args:
-        name: Start of the tokens.
+        name: Start of the tokens of submissions.
         cluster: Slurm's ClusterName.
         partitions: Partitions that the shadow follows.
-        state: The broker's book.
-        preempts: Whether jobs that Slurm may requeue count as preemptible.
+        state: The broker's state.
+        preempts: Whether jobs that Slurm can requeue count as preemptible.
 
     Attributes:
-        followed: Jobs that have not ended, by Slurm's number.
-        unfit: Jobs that the ledger cannot represent as Slurm runs them, with the reason.
-        left: Number of jobs that only Slurm can place, by reason, since `left` was last cleared.
+        followed: Followed jobs that have not ended, by Slurm's number.
+        unfit: Reason why the ledger cannot represent a job as Slurm runs it, by Slurm's number.
+        left: Number of jobs that only Slurm can place, by reason, since the caller last cleared `left`.
     """
 
     def __init__(
@@ -101,11 +101,11 @@ class Mirror:
     # ---- nodes ------------------------------------------------------------------------------------
 
     def nodes(self, facts: Facts) -> dict[str, tuple[SlurmNode, str]]:
-        """Return the nodes with GPUs of the followed partitions, with the partition of each node."""
+        """Return (node, partition) by node name for the nodes with GPUs of the followed partitions."""
         return nodes_with_gpus(facts, self.partitions)
 
     def hello(self, node: SlurmNode, partition: str, reports: list[AttemptReport]) -> Hello:
-        """Return the registration of a node, with the node's attempts."""
+        """Return the registration message of a node, which lists the node's attempts."""
         can = Capabilities(per_node_indices=False, preempts=self._preempts, clocks=False)
         return Hello(
             name=node.name,
@@ -119,7 +119,7 @@ class Mirror:
         )
 
     def unfollowed_holdings(self, facts: Facts, news: Sequence[News]) -> dict[str, list[Holding]]:
-        """Return by node the GPUs of running jobs that are neither followed nor begun by these events."""
+        """Return, by node, the GPUs of running jobs that are neither followed nor started by these events."""
         known = {one.key for one in news} | {job.key for job in facts.jobs.values() if is_done(job)}
         known |= self.followed.keys() - self.unfit.keys()
         return held_by_others(facts, known)
@@ -127,7 +127,7 @@ class Mirror:
     # ---- jobs -------------------------------------------------------------------------------------
 
     def news(self, facts: Facts, since_s: float) -> list[News]:
-        """Return the events since `since_s`, in order. Jobs that ended before `since_s` are left out."""
+        """Return the new events in order. Jobs that ended before `since_s` are left out."""
         sizes = {partition: node.gpus for node, partition in self.nodes(facts).values()}
         found: list[News] = []
         in_array = Counter(facts.jobs[key].array for key in self.followed if key in facts.jobs)
@@ -184,11 +184,11 @@ class Mirror:
             self._over.add(job.key)
 
     def vc_of(self, job: SlurmJob) -> str:
-        """Return the partition under which a job is followed; a job can name several."""
+        """Return the partition in which a job is followed, because a job can name several."""
         return next((name for name in job.partition.split(",") if name in self.partitions), "")
 
     def _has_followed(self, job: SlurmJob) -> bool:
-        """Return whether this job has begun in the book, for example before this shadow was restarted."""
+        """Return whether the broker's state has this start already, such as after a restart of the shadow."""
         for again in count():
             known = self._state.job_of_token(self._token(job, again))
             if known is None or known.attempt is not None:
@@ -208,7 +208,7 @@ class Mirror:
         return not why
 
     def submission(self, job: SlurmJob, node_gpus: int) -> Submit:
-        """Return the submission of a job to the broker; with a new token if the job came and left before."""
+        """Return a job's submission to the broker, with a new token if the job was withdrawn before."""
         tokens = (self._token(job, again) for again in count())
         return Submit(
             token=next(token for token in tokens if not self._state.knows_token(token)),
@@ -223,19 +223,19 @@ class Mirror:
         )
 
     def forget(self, key: str, *, is_over: bool) -> None:
-        """Stop following a job; permanently if the job has ended."""
+        """Stop following a job, permanently if `is_over`."""
         self.followed.pop(key, None)
         if is_over:
             self._over.add(key)
 
     def is_known_over(self, key: str) -> bool:
-        """Return whether a job has ended, or is no longer followed."""
+        """Return whether a job has ended or is no longer followed, according to `forget`."""
         return key in self._over or key in self.unfit
 
     def give_up(self, key: str, why: str) -> None:
         """Stop following a job that the ledger cannot represent.
 
-        The job's GPUs then count as used by other jobs, and the job is not compared.
+        The job's GPUs then count as used by other jobs, and its start is not compared with the policy.
         """
         self.followed.pop(key, None)
         self.unfit[key] = why
@@ -243,22 +243,22 @@ class Mirror:
 
 
 def key_of(token: str) -> str:
-    """Return Slurm's number of a job, from the job's token."""
+    """Return Slurm's number of the job that has this token."""
     return token.rsplit("-", 3)[1]
 
 
 def is_first_offer(token: str) -> bool:
-    """Return whether a token is the job's first: the job has not come and left before."""
+    """Return whether a token is the job's first, so that the job was never withdrawn before."""
     return token.endswith("-0")
 
 
 def is_done(job: SlurmJob) -> bool:
-    """Return whether a job has freed its GPUs: the job has ended, or only its epilog still runs."""
+    """Return whether a job has ended, except perhaps for its epilog, so that its GPUs are free."""
     return job.is_over or (job.state == "COMPLETING" and job.end_s > 0.0)
 
 
 def may_start(job: SlurmJob, now_s: float) -> bool:
-    """Return whether a waiting job waits for nodes, and not for its user, other jobs, a time, or a limit."""
+    """Return whether a waiting job waits only for nodes, not for its user, other jobs, a time or a limit."""
     return (
         not (job.is_held or job.is_held_by_user or job.depends)
         and 0.0 < job.eligible_s <= now_s
@@ -269,7 +269,7 @@ def may_start(job: SlurmJob, now_s: float) -> bool:
 def shape_of(job: SlurmJob, node_gpus: int) -> int:
     """Return the number of GPUs that the broker must allocate for a job.
 
-    0: the broker cannot represent the job, which uses part of the GPUs of several nodes.
+    The result is 0 if the broker cannot represent the job: it uses only some GPUs of several nodes.
     """
     nodes, asked = job.num_nodes, job.gpus_asked
     if job.is_exclusive:

@@ -1,7 +1,7 @@
-"""Notes of a shadow, in addition to journal and decisions: Slurm's starts compared with the policy's wishes.
+"""A shadow's notes: comparisons of Slurm's starts with the starts that the policy wanted.
 
-One JSON object per line, appended to `shadow.jsonl`. A start is noted before it is journalled. If the shadow
-crashes in between, the start is noted a second time, and the first note counts.
+Each note is a JSON object in a line of `shadow.jsonl`. A start is noted before it is journalled. If the
+shadow crashes in between, the start is noted a second time, and readers use the first note.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NOTES_FILE: Final = "shadow.jsonl"
 
 
 class Began(msgspec.Struct, frozen=True, kw_only=True, tag="shadow_began"):
-    """Start of a shadow.
+    """A note that a shadow has started.
 
     Attributes:
         at_s: Time of the start, Unix seconds.
@@ -39,7 +39,7 @@ class Began(msgspec.Struct, frozen=True, kw_only=True, tag="shadow_began"):
 
 
 class StartComparison(msgspec.Struct, frozen=True, kw_only=True, tag="compared"):
-    """A start by Slurm, compared with the policy's wish at that instant, in the state before the start.
+    """A start by Slurm, compared with the policy's wish at that instant, before the start.
 
     Attributes:
         at_s: Time at which Slurm started the job, Unix seconds.
@@ -49,14 +49,13 @@ class StartComparison(msgspec.Struct, frozen=True, kw_only=True, tag="compared")
         submit_s: Earliest time at which the job could have started.
         nodes: Node of each GPU in Slurm.
         gpus: Number of each GPU on its node; empty if the job had ended before Slurm reported its GPUs.
-        wanted_nodes: Node of each GPU in the policy's last wish; empty: the policy never wanted to start the
-            job.
+        wanted_nodes: Node of each GPU in the policy's last wish; empty: it never wanted to start the job.
         wanted_gpus: Number of each GPU on its node, in the policy's last wish.
-        wanted_since_s: Time since which the policy had that wish without interruption; None without
-            `wanted_nodes`.
-        wanted_until_s: Time at which the wish ended; None: the policy had the wish at that instant. Slurm
-            takes a second or more to start a job; meanwhile, a job that the policy prefers can have come.
-        before: Number of other jobs that the policy would have started before this job.
+        wanted_since_s: Time since which the policy had that wish without interruption; None if
+            `wanted_nodes` is empty.
+        wanted_until_s: Time at which the wish ended; None: the policy still had the wish. Slurm takes a
+            second or more to start a job; meanwhile, a job that the policy prefers can be submitted.
+        before: Number of other jobs that the policy wanted to start before this job.
         guard: Why the guard intervened, "" if it did not.
     """
 
@@ -76,21 +75,21 @@ class StartComparison(msgspec.Struct, frozen=True, kw_only=True, tag="compared")
 
 
 class Watched(msgspec.Struct, frozen=True, kw_only=True, tag="watched"):
-    """Activity of a shadow since the previous `Watched` line.
+    """A note of a shadow's activity since the previous `Watched` note.
 
     Attributes:
         since_s: Start of the period, Unix seconds.
         until_s: End of the period, Unix seconds.
-        looks: Number of queries of Slurm.
-        failed: Number of queries that Slurm did not answer.
-        ran: Number of runs of each Slurm command.
+        looks: Number of queries to Slurm.
+        failed: Number of queries that failed.
+        ran: Number of runs by Slurm command.
         asked: Number of decisions of the policy.
         guard: Number of these decisions that the guard made, by reason.
-        outside: Features outside the trained range at the end of the period.
+        outside: Features outside the range of the policy's training at the end of the period.
         drifts: Whether the guard counted `outside` as drift.
-        note: Why no features are watched, "" if they are.
+        note: Reason why no features are watched, "" if they are.
         left: Number of jobs that are not compared because only Slurm can place them, by reason.
-        standing: Jobs that the policy wants to start and Slurm has not started, with the time since when.
+        standing: Time since which the policy wants to start a job that Slurm has not started, by job.
     """
 
     since_s: float
@@ -113,7 +112,7 @@ _decoder: msgspec.json.Decoder[Note] = msgspec.json.Decoder(Note)
 
 
 class Notes:
-    """Appends notes to the file in a directory.
+    """Appends notes to the notes file of a directory.
 
     Raises:
         InputError: the file cannot be written.
@@ -141,10 +140,10 @@ class Notes:
 
 
 def read_notes(directory: Path) -> Sequence[Note]:
-    """Read all notes of a shadow, also of a running one; each start occurs once.
+    """Return all notes of a shadow, which can be running; each start occurs only once.
 
     Raises:
-        InputError: there are none.
+        InputError: there is no notes file.
     """
     path = directory / NOTES_FILE
     try:

@@ -1,7 +1,7 @@
-"""Advances a shadow from one set of Slurm's facts to the next: passes the events to the machine in order.
+"""Advances a shadow from one set of Slurm's facts to the next: passes the events between them to a `Machine`.
 
-The machine is a broker's. Its engine carries out no orders; starts and ends are Slurm's. The only I/O is in
-`commit`.
+The `Machine` is a broker's state machine. Nothing carries out its orders; the starts and ends are Slurm's.
+The only I/O is in `commit`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _log = logging.getLogger("rlsched.engine")
 
 
 class Shadow:
-    """Follows a Slurm.
+    """Follows a Slurm cluster with a broker's state machine.
 
     Args:
-        machine: A broker's machine with `follows` as its scheduler.
+        machine: A broker's state machine, with `follows` as its scheduler.
         follows: Returns the starts by Slurm.
         mirror: Finds the events in facts.
-        commit: Performs the machine's effects; decisions are durable when it returns.
+        commit: Carries out the machine's effects; returns when decisions are durable.
     """
 
     def __init__(
@@ -50,8 +50,8 @@ class Shadow:
 
         Args:
             facts: The facts.
-            forgets_after_s: Time for which Slurm keeps ended jobs. After a longer break, events of the break
-                are unknown, and the policy makes no decisions for that time.
+            forgets_after_s: Time for which Slurm keeps ended jobs, seconds. If the last facts are older, the
+                events since then are incomplete, and the policy makes no decisions for that time.
         """
         has_gap = facts.now_s - self._since_s > forgets_after_s
         since_s = facts.now_s if not self._since_s else self._since_s
@@ -69,7 +69,7 @@ class Shadow:
     # ---- nodes ------------------------------------------------------------------------------------
 
     def _nodes_before(self, facts: Facts, news: Sequence[News]) -> list[Event]:
-        """Return events of new nodes, nodes that may get jobs again, and GPUs of jobs not followed."""
+        """Return the events of new nodes, of nodes that can get jobs again, and of unfollowed jobs' GPUs."""
         said: list[Event] = []
         held = self._mirror.unfollowed_holdings(facts, news)
         for name, (node, partition) in self._mirror.nodes(facts).items():
@@ -84,7 +84,7 @@ class Shadow:
         return said
 
     def _reports(self, name: str) -> list[AttemptReport]:
-        """Return the attempts on a node that were recorded before this shadow was restarted."""
+        """Return the attempts on a node that an earlier process of this shadow has recorded."""
         state = self._machine.state
         known = state.nodes.get(name)
         jobs = [state.jobs[number] for number in sorted(known.live_jobs)] if known is not None else []
@@ -97,9 +97,9 @@ class Shadow:
         ]
 
     def _nodes_after(self, facts: Facts) -> list[Event]:
-        """Return heartbeats of all nodes; they also close nodes to new jobs.
+        """Return heartbeats of all nodes; a heartbeat also reports that a node can get no new jobs.
 
-        Jobs that Slurm started on a closed node before stay.
+        This is after the other events, so that jobs that Slurm started on the node before are accepted.
         """
         nodes = self._mirror.nodes(facts)
         said = [
@@ -111,7 +111,7 @@ class Shadow:
     # ---- jobs -------------------------------------------------------------------------------------
 
     def _adopt(self, news: Sequence[News], facts: Facts) -> None:
-        """Process events in order of their times: ends, arrivals, the policy's decisions, Slurm's starts."""
+        """Process events by time; at each instant: ends, arrivals, the policy's decisions, Slurm's starts."""
         sizes = {partition: node.gpus for node, partition in self._mirror.nodes(facts).values()}
         left = list(news)
         while left:
@@ -121,7 +121,7 @@ class Shadow:
             self._step(events, at_s)
 
     def _events(self, one: News, sizes: dict[str, int], at_s: float) -> Iterator[Event]:
-        """Yield the machine's events for an event in Slurm; a start is passed to `Follows` instead."""
+        """Yield the machine's events for an event in Slurm. For a start, pass it to `Follows` instead."""
         followed = self._mirror.followed.get(one.key)
         if one.kind == "came" and one.job is not None:
             submit = self._mirror.submission(one.job, sizes[self._mirror.vc_of(one.job)])
@@ -158,7 +158,7 @@ class Shadow:
             yield ClientAsked(b"", 0, Cancel(job=job.number), self._peer)
 
     def _give_up(self) -> None:
-        """Stop following starts that the ledger could not represent at two queries."""
+        """Stop following jobs with a start that the ledger could not represent at two queries in a row."""
         waiting, self._late = self._late, {begun.job.key for begun in self._follows.begun}
         events: list[Event] = []
         for key in sorted(self._late & waiting):
@@ -179,7 +179,7 @@ class Shadow:
     # ---- time -------------------------------------------------------------------------------------
 
     def _time(self, wanted_s: float) -> float:
-        """Return `wanted_s`, or the next possible time if the machine's clock has reached `wanted_s`."""
+        """Return `wanted_s`, or the next possible time if the machine's time is not before `wanted_s`."""
         return round(max(wanted_s, self._machine.now_s + STEP_S), 3)
 
     def _step(self, events: Sequence[Event], wanted_s: float) -> None:
@@ -212,7 +212,7 @@ def _known_gpus(facts: Facts) -> dict[str, set[int]]:
 
 
 def _due(news: list[News], at_s: float) -> tuple[list[News], list[News]]:
-    """Return (events at an instant, the rest); a job's end is never at the instant of its start."""
+    """Return (events to process at an instant, later events); a job's end is never with its start."""
     began: set[str] = set()
     for place, one in enumerate(news):
         if one.at_s > at_s or (one.kind == "ended" and one.key in began):

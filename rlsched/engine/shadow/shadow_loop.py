@@ -1,4 +1,4 @@
-"""A shadow's loop: connects the state machine with journal, decisions, notes, clock and Slurm's commands."""
+"""A shadow's loop: connects the state machine with journal, store of decisions, notes, clock and Slurm."""
 
 from __future__ import annotations
 
@@ -42,30 +42,30 @@ from rlsched.wire.states import QUEUED
 
 NAME = "slurm"
 NOTE_S = 60.0
-"""Interval at which the activity is noted, seconds."""
+"""Interval at which a `Watched` note is written, seconds."""
 FORGETS_S = 300.0
-"""Slurm's own default of MinJobAge, seconds."""
+"""Slurm's default of MinJobAge, seconds."""
 _log = logging.getLogger("rlsched.engine")
 
 
 class CarriesNothingOut:
-    """The engine of a shadow; it carries out no orders."""
+    """Transport of a shadow's broker, which sends nothing."""
 
     def reply(self, route: bytes, request: int, message: ClientReply) -> None:
-        """Do nothing: there is no client."""
+        """Do nothing, because there is no client."""
 
     def send_node(self, node: str, message: BrokerToNode, request: int = 0) -> None:
-        """Do nothing: Slurm has started the job already."""
+        """Do nothing, because Slurm has already started the job."""
 
     def drop_node(self, node: str) -> None:
-        """Do nothing: no node is connected."""
+        """Do nothing, because no node is connected."""
 
 
 def forgets_after_s(config: dict[str, str], poll_s: float) -> float:
     """Return the time for which Slurm keeps ended jobs, seconds.
 
     Raises:
-        InputError: the time is too short for two queries: ends would be missed.
+        InputError: two queries do not fit in this time, so that ends would be missed.
     """
     match = re.match(r"(\d+)", config.get("MinJobAge", ""))
     kept_s = float(match[1]) if match is not None else FORGETS_S
@@ -78,18 +78,18 @@ def forgets_after_s(config: dict[str, str], poll_s: float) -> float:
 
 
 class ShadowBroker:
-    """A broker without a socket; its engine is a Slurm that it only reads.
+    """A broker without sockets that follows a Slurm cluster and never writes to it.
 
     Args:
-        settings: Directory, policy, fallback, prediction and history are used.
+        settings: Settings of the broker; only directory, policy, fallback, prediction and history are used.
         reader: Queries Slurm.
         config: Slurm's configuration from `Reader.check`.
         poll_s: Seconds between two queries.
-        preempts: Whether jobs that Slurm may requeue count as preemptible.
+        preempts: Whether jobs that Slurm can requeue count as preemptible.
 
     Raises:
-        InputError: the policy, the directory or this Slurm is not usable.
-        JournalError: the journal is not usable.
+        InputError: the policy, the directory or this Slurm cluster cannot be used.
+        JournalError: the journal cannot be used.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class ShadowBroker:
         self._notes.add([began])
 
     def _stand_again(self, directory: Path) -> None:
-        """Restore from the last note since when the policy has wanted to start jobs."""
+        """Restore, from the last note, the times since which the policy has wanted to start jobs."""
         noted = [note for note in read_notes(directory) if isinstance(note, Watched)]
         since_s = noted[-1].standing if noted else {}
         for seq, job in self._state.job_of_seq.items():
@@ -167,7 +167,7 @@ class ShadowBroker:
     # ---- the loop ---------------------------------------------------------------------------------
 
     def serve(self, stop: threading.Event) -> None:
-        """Follow Slurm until `stop` is set; events during a controller outage are processed after it."""
+        """Follow Slurm until `stop` is set. Events during an outage of slurmctld are processed after it."""
         pause_s = 0.0
         while not stop.wait(pause_s):
             began_s = time.monotonic()
@@ -178,7 +178,7 @@ class ShadowBroker:
         self._snapshots.keep(self._state, self.policy)
 
     def query_slurm(self) -> None:
-        """Query Slurm once, and let the policy decide."""
+        """Query Slurm once, and process the events since the last query."""
         try:
             facts = self._reader.facts()
         except SlurmError as error:
@@ -200,7 +200,7 @@ class ShadowBroker:
             self.note()
 
     def _commit(self, effects: Sequence[Effect], at_s: float) -> None:
-        """Write notes before the journal: a start that is journalled, not noted, is never compared."""
+        """Carry out effects, after writing the notes: a start that is only journalled is never compared."""
         asked = self._follows.take_decisions()
         self._decisions += asked.decisions
         self._guard.update(asked.guard)
@@ -213,7 +213,7 @@ class ShadowBroker:
             )
 
     def _with_slurm_number(self, event: JobEvent | NodeChange) -> JobEvent | NodeChange | None:
-        """Return an event with Slurm's number of the job; None: the job still waits in Slurm."""
+        """Return an event with Slurm's number of the job; None if the job still waits in Slurm."""
         if isinstance(event, NodeChange):
             return event
         job = self._state.job(int(event.job))
@@ -226,7 +226,7 @@ class ShadowBroker:
         return msgspec.structs.replace(event, job=key)
 
     def note(self) -> None:
-        """Write a note on the activity since the last note."""
+        """Write a `Watched` note on the activity since the previous one."""
         now_s, drift = time.time(), self.policy.drift()
         ran = Counter(self._reader.ran)
         watched = Watched(
@@ -252,7 +252,7 @@ class ShadowBroker:
         self._ran_before, self._guard, self._mirror.left = ran, Counter(), {}
 
     def ready_line(self) -> str:
-        """Return one line for users and scripts."""
+        """Return the line that is printed when the shadow is ready, for users and scripts."""
         live = list(self._state.job_of_seq.values())
         running = sum(job.active is not None for job in live)
         return (
@@ -262,14 +262,14 @@ class ShadowBroker:
         )
 
     def states(self) -> dict[str, str]:
-        """Return the last state and place of every job in memory, by Slurm's number."""
+        """Return the last state and place, as a text, of every job in memory, by Slurm's number."""
         return {
             key_of(job.spec.token): f"{job.state} {place_of(job)}".strip()
             for _, job in sorted(self._state.jobs.items())
         }
 
     def wanted_starts(self) -> dict[str, list[tuple[str, int]]]:
-        """Return the starts that the policy wants now: node and number of each GPU, by Slurm's job number."""
+        """Return (node, GPU number) of each GPU that the policy wants a job to get now, by Slurm's number."""
         cluster = self._state.cluster
         return {
             key_of(self._state.job_of_seq[seq].spec.token): places_of(cluster, wish.gpus)
@@ -278,5 +278,5 @@ class ShadowBroker:
         }
 
     def close(self) -> None:
-        """Close journal and records."""
+        """Close the journal, the store of decisions and the notes."""
         self._opened.close()
