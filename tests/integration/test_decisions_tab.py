@@ -205,14 +205,19 @@ def test_power_and_forecasts_are_below_the_gpus(page: Any, folder: Path) -> None
         x = 90 + (at_s - first_s) / (last_s - first_s) * (box["width"] - 98)
         return {"x": x, "y": box["height"] - 22 - up}
 
-    def said_at(at_s: float, up: float) -> list[str]:
+    def said_at(at_s: float, up: float, wanted: str) -> list[str]:
+        """The lines of the tooltip there, once it has this text."""
         chart.hover(position=spot(at_s, up))
+        page.wait_for_function(
+            "wanted => document.querySelector('#tip').innerText.includes(wanted)", arg=wanted
+        )
         return str(page.locator("#tip").inner_text()).splitlines()
 
     powers = shown["power"]["power_w"]
     most = int(np.argmax(powers))
     middle_s = float(np.mean(shown["at_s"][most : most + 2]))
-    assert f"jobs draw {powers[most] / 1000:.1f} kW" in said_at(middle_s, 1.5 * tall)[-1]
+    draw = f"jobs draw {powers[most] / 1000:.1f} kW"
+    assert draw in said_at(middle_s, 1.5 * tall, draw)[-1]
 
     count, held = shown["forecasts"]["count"], shown["forecasts"]["held"]
     assert 0 < held < count
@@ -222,8 +227,9 @@ def test_power_and_forecasts_are_below_the_gpus(page: Any, folder: Path) -> None
     most_s = max(*foreseen["seen_s"], *(one for one in foreseen["high_s"] if math.isfinite(one)))
     up = (tall - 10) * math.log1p(foreseen["seen_s"][row]) / math.log1p(most_s)
     came_s, job = foreseen["time_s"][row], foreseen["job"][row]
-    _, what, came = said_at(came_s, up)
-    assert what.startswith(f"job {job} ends: forecast ")
+    ends = f"job {job} ends: forecast "
+    _, what, came = said_at(came_s, up, ends)
+    assert what.startswith(ends)
     assert came.startswith("came after ")
     chart.click(position=spot(came_s, up))
     page.wait_for_function(f"document.querySelector('#panel h2')?.textContent === 'Job {job}'")
