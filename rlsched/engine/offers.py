@@ -21,11 +21,9 @@ from rlsched.engine.orders import (
 from rlsched.engine.steps import Ask
 from rlsched.transport.keys import KeyPair
 from rlsched.wire.messages import Cancel, JobInfo, Jobs, ListJobs, Refused, Submitted
-from rlsched.wire.states import CANCELLED, COMPLETED, LIVE, QUEUED
+from rlsched.wire.states import CANCELLED, COMPLETED, LIVE, QUEUED, WITHDRAWN
 
 _log = logging.getLogger("rlsched.engine")
-WITHDRAWN = "withdrawn by its engine"
-"""Reason that the broker sends for a withdrawn job, as in `rlsched.broker.machine.orders`."""
 PROOF_DIGITS = 32
 """Number of hexadecimal digits of the proof in a token.
 

@@ -26,3 +26,6 @@ ACTIVE: Final[tuple[JobState, ...]] = (LAUNCHING, RUNNING)
 """States of a job that has an attempt."""
 FINISHED: Final[tuple[JobState, ...]] = (COMPLETED, FAILED, CANCELLED, REJECTED)
 """States of a job that has ended."""
+
+WITHDRAWN: Final = "withdrawn by its engine"
+"""Reason for the cancellation of a job that its engine no longer offers, see `rlsched.engine`."""

@@ -23,10 +23,10 @@ from rlsched_node.processes import shim
 from rlsched_node.processes.ranks import LiveRanks
 from rlsched_node.processes.shims import Shims
 from rlsched_node.processes.steps import CopyFailed, Exited, Started
-from rlsched_node.processes.store import AttemptStore
+from rlsched_node.processes.store import AttemptDir, AttemptStore
 from tests.support.online.ranks import KEY, collect, output, start, until
 
-NOBODY = pwd.getpwnam("nobody")
+UNPRIVILEGED = pwd.getpwnam("nobody")
 root_alone = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
@@ -202,15 +202,21 @@ def test_file_system_that_hangs_delays_neither_the_time_limit_nor_the_end(
     until(lambda: shim.start_ticks(stuck) is None)
 
 
-def test_copier_outlives_its_daemon_and_is_not_started_twice(store: AttemptStore, folder: Path) -> None:
-    first = LiveRanks(store, shims=Shims())
+def start_and_copy_one_line(ranks: LiveRanks, store: AttemptStore, folder: Path) -> AttemptDir:
+    """Start a job whose first line is copied, and that writes the second once there is a file `go`."""
     directory = start(
-        *(first, store, "sh", "-c", "echo one; until [ -e go ]; do sleep 0.01; done; echo two"),
+        *(ranks, store, "sh", "-c", "echo one; until [ -e go ]; do sleep 0.01; done; echo two"),
         cwd=str(folder),
         output="o",
     )
-    collect(first, Started)
+    collect(ranks, Started)
     until(lambda: (folder / "o").exists() and (folder / "o").read_text() == "one\n")
+    return directory
+
+
+def test_copier_outlives_its_daemon_and_is_not_started_twice(store: AttemptStore, folder: Path) -> None:
+    first = LiveRanks(store, shims=Shims())
+    directory = start_and_copy_one_line(first, store, folder)
     first.close()
     process = directory.process()
     assert process is not None
@@ -225,13 +231,7 @@ def test_copier_outlives_its_daemon_and_is_not_started_twice(store: AttemptStore
 
 def test_next_daemon_continues_the_copy_of_a_killed_copier(store: AttemptStore, folder: Path) -> None:
     first = LiveRanks(store, shims=Shims())
-    directory = start(
-        *(first, store, "sh", "-c", "echo one; until [ -e go ]; do sleep 0.01; done; echo two"),
-        cwd=str(folder),
-        output="o",
-    )
-    collect(first, Started)
-    until(lambda: (folder / "o").exists() and (folder / "o").read_text() == "one\n")
+    directory = start_and_copy_one_line(first, store, folder)
     (copier,) = copiers_of(store)
     until(lambda: (directory.path / "output.log.copied").read_bytes()[:20] == b"%020d" % 4)
     os.kill(copier, signal.SIGKILL)
@@ -279,17 +279,17 @@ def open_store() -> Iterator[AttemptStore]:
 
 @root_alone
 def test_files_are_written_with_the_rights_and_the_umask_of_the_user(open_store: AttemptStore) -> None:
-    user = JobUser(NOBODY.pw_name, NOBODY.pw_uid, NOBODY.pw_gid, "/", "/bin/sh")
+    user = JobUser(UNPRIVILEGED.pw_name, UNPRIVILEGED.pw_uid, UNPRIVILEGED.pw_gid, "/", "/bin/sh")
     above = open_store.records.parent.parent
     mine, theirs = above / "mine", above / "theirs"
     mine.mkdir(mode=0o700)
     theirs.mkdir()
-    os.chown(theirs, NOBODY.pw_uid, NOBODY.pw_gid)
+    os.chown(theirs, UNPRIVILEGED.pw_uid, UNPRIVILEGED.pw_gid)
     ranks = LiveRanks(open_store, shims=Shims())
     start(ranks, open_store, "echo", "on", output=f"{theirs}/o", env={"RLSCHED_UMASK": "0027"}, user=user)
     collect(ranks, Exited)
     found = (theirs / "o").stat()
-    assert (found.st_uid, stat.S_IMODE(found.st_mode)) == (NOBODY.pw_uid, 0o640)
+    assert (found.st_uid, stat.S_IMODE(found.st_mode)) == (UNPRIVILEGED.pw_uid, 0o640)
     assert (theirs / "o").read_text() == "on\n"
     key = AttemptKey(2, 1, 0, "c1")
     directory = start(ranks, open_store, "echo", "on", output=f"{mine}/o", user=user, key=key)

@@ -18,11 +18,11 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.policies.policy import Policy
-from rlsched.decide.registry import load_scheduler
 from rlsched.workload.load import runnable_mask, trace_demands
 from rlsched.workload.trace import Trace
-from rlsched_envs.sim.engine import Engine, predict_trace
+from rlsched_envs.sim.engine import Engine
 from rlsched_envs.sim.job_table import JobTable
+from tests.support.sim.stepped import run_stepped
 
 KINDS = ["T4", "V100", "A100"]
 GROUP = st.builds(
@@ -105,19 +105,7 @@ def test_no_resource_is_given_twice_and_no_job_is_lost(
     case: tuple[Trace, ClusterSpec], policy: Policy | str, placement: str
 ) -> None:
     trace, spec = case[0], msgspec.structs.replace(case[1], placement=placement)
-    scheduler = load_scheduler(policy)
-    predictions = predict_trace(trace, spec, oracle=True)
-    table = Engine(trace, spec, order=scheduler.order, predictions=predictions).run(scheduler)
-    check_valid(table)
-    if scheduler.rule is not None:
-        engine = Engine(trace, spec, order=scheduler.order, predictions=predictions)
-        compiled = engine.run_rule(scheduler.rule)
-        np.testing.assert_array_equal(compiled.start_s, table.start_s)
-        assert compiled.gpus == table.gpus
-        state = engine.state.arrays
-        assert (state.gpu.free_milli == 1000).all(), "all resources are returned"
-        np.testing.assert_array_equal(state.node.cpu_free_milli, state.node.cpu_milli)
-        np.testing.assert_array_equal(state.node.memory_free_mib, state.node.memory_mib)
+    check_valid(run_stepped(trace, spec, policy))
 
 
 @settings(max_examples=120, deadline=None)

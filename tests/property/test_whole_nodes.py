@@ -13,14 +13,14 @@ from rlsched.cluster.arrays import PLACEMENT_CODES
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.policies.policy import Policy
-from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.scheduler import Decision
 from rlsched.workload.load import trace_demands
 from rlsched.workload.trace import Trace
 from rlsched_envs.sim.attempt_log import RunRules
-from rlsched_envs.sim.engine import Engine, predict_trace
+from rlsched_envs.sim.engine import Engine
 from rlsched_envs.sim.job_table import JobTable
+from tests.support.sim.stepped import run_stepped
 
 GROUP = st.builds(
     NodeGroup,
@@ -108,19 +108,7 @@ def test_no_job_runs_on_the_nodes_of_another_that_has_them_as_a_whole(
     case: tuple[Trace, ClusterSpec], policy: Policy | str, placement: str
 ) -> None:
     trace, spec = case[0], msgspec.structs.replace(case[1], placement=placement)
-    scheduler = load_scheduler(policy)
-    predictions = predict_trace(trace, spec, oracle=True)
-    table = Engine(trace, spec, order=scheduler.order, predictions=predictions).run(scheduler)
-    check_alone(table)
-    if scheduler.rule is not None:
-        engine = Engine(trace, spec, order=scheduler.order, predictions=predictions)
-        compiled = engine.run_rule(scheduler.rule)
-        np.testing.assert_array_equal(compiled.start_s, table.start_s)
-        assert compiled.gpus == table.gpus
-        state = engine.state.arrays
-        assert (state.gpu.free_milli == 1000).all(), "all resources are returned"
-        np.testing.assert_array_equal(state.node.free, state.node.gpus)
-        np.testing.assert_array_equal(state.node.cpu_free_milli, state.node.cpu_milli)
+    check_alone(run_stepped(trace, spec, policy))
 
 
 WHOLE = st.lists(

@@ -117,9 +117,6 @@ class DialPpo:
         number: Number of rollouts and updates done.
     """
 
-    is_lost = False
-    """PPO does not stop early; see `Evolution.is_lost`."""
-
     def __init__(
         self,
         sources: Sequence[EpisodeSource],

@@ -31,8 +31,7 @@ from rlsched_node.processes.streams import (
     write_progress,
 )
 
-PROGRESS_FD = 3
-RECORDS_FD = 4
+PROGRESS_FD = shim.PIPE_FD
 RETRY_S = 1.0
 """Wait after a failed write, such as on a full disk, seconds."""
 
@@ -110,8 +109,8 @@ def copy_all(follower: Follower, target_fd: int, name: str, watch: ShimWatch) ->
 def main(source: str, shim_pid: int) -> int:
     """Copy one stream of the attempt whose records are open."""
     watch = ShimWatch(shim_pid)
-    os.fchdir(RECORDS_FD)
-    os.close(RECORDS_FD)
+    os.fchdir(shim.RECORDS_FD)
+    os.close(shim.RECORDS_FD)
     launch = json.loads(records.read("launch.json"))
     copy = next(copy for copy in copies_of(launch) if copy.source == source)
     name = f"{copy.option} {copy.target}"

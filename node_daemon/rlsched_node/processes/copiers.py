@@ -6,10 +6,10 @@ import contextlib
 import fcntl
 import logging
 import os
-import sys
 
 from rlsched_node import records
 from rlsched_node.processes import copier
+from rlsched_node.processes.spawning import spawn_process
 from rlsched_node.processes.store import AttemptDir
 from rlsched_node.processes.streams import (
     ALL_COPIED,
@@ -20,7 +20,6 @@ from rlsched_node.processes.streams import (
     write_progress,
 )
 
-_ENVIRONMENT = {"LANG": "C.UTF-8"}
 _log = logging.getLogger("rlsched.node")
 
 
@@ -82,21 +81,8 @@ class Copiers:
             fcntl.flock(progress, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the copier inherits it
             if read_progress(os.pread(progress, 64, 0)) == ALL_COPIED:
                 return
-            program = [sys.executable, "-I", "-S", copier.__file__]
             try:
-                pid = os.posix_spawn(
-                    sys.executable,
-                    [*program, os.path.join(*path.parts[-2:]), copy.source, str(shim_pid)],
-                    _ENVIRONMENT,
-                    file_actions=[
-                        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                        (os.POSIX_SPAWN_OPEN, 1, str(path / "output.log"), os.O_WRONLY | os.O_APPEND, 0),
-                        (os.POSIX_SPAWN_DUP2, 1, 2),
-                        (os.POSIX_SPAWN_DUP2, progress, copier.PROGRESS_FD),
-                        (os.POSIX_SPAWN_OPEN, copier.RECORDS_FD, str(path), os.O_RDONLY | os.O_DIRECTORY, 0),
-                    ],
-                    setsid=True,
-                )
+                pid = spawn_process(path, copier.__file__, copy.source, str(shim_pid), passed=progress)
             except OSError as error:
                 write_progress(progress, ALL_COPIED, f"cannot start a process: {error.strerror}")
                 raise

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rlsched_node.processes import forker, shim
+from rlsched_node.processes.spawning import ENVIRONMENT, spawn_process
 
 ANSWER_S = 5.0
 _log = logging.getLogger("rlsched.node")
-_ENVIRONMENT = {"LANG": "C.UTF-8"}
 
 
 class Spawned(NamedTuple):
@@ -53,7 +53,9 @@ class Shims:
         """
         told, tells = os.pipe()
         try:
-            pid = self._forked(path, tells) or _spawned(path, tells)
+            pid = self._forked(path, tells) or spawn_process(
+                path, shim.__file__, passed=tells, blocked=shim.SIGNALS
+            )
         except BaseException:
             os.close(told)
             raise
@@ -78,7 +80,7 @@ class Shims:
             self.forker_pid = os.posix_spawn(
                 sys.executable,
                 [sys.executable, "-I", "-S", forker.__file__, str(shim.PIPE_FD)],
-                _ENVIRONMENT,
+                ENVIRONMENT,
                 file_actions=[
                     (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                     (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
@@ -107,21 +109,3 @@ class Shims:
             _log.warning("the process that forks shims failed (%s); a new one replaces it", error)
             self.close()
             return 0
-
-
-def _spawned(path: Path, tells: int) -> int:
-    """Start a shim with a new interpreter. Return its process ID."""
-    return os.posix_spawn(
-        sys.executable,
-        [sys.executable, "-I", "-S", shim.__file__, os.path.join(*path.parts[-2:])],
-        _ENVIRONMENT,
-        file_actions=[
-            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, str(path / "output.log"), os.O_WRONLY | os.O_APPEND, 0),
-            (os.POSIX_SPAWN_DUP2, 1, 2),
-            (os.POSIX_SPAWN_DUP2, tells, shim.PIPE_FD),
-            (os.POSIX_SPAWN_OPEN, shim.RECORDS_FD, str(path), os.O_RDONLY | os.O_DIRECTORY, 0),
-        ],
-        setsid=True,
-        setsigmask=shim.SIGNALS,
-    )

@@ -30,10 +30,8 @@ from rlsched.broker.state.updates import CHANGEABLE, OF_TASKS, WHILE_RUNNING, WO
 from rlsched.errors import InputError
 from rlsched.transport.roles import Peer
 from rlsched.wire.messages import Cancel, DependsOn, Hold, JobOrder, Release, Requeue, Submit, Update
-from rlsched.wire.states import CANCELLED, QUEUED, RUNNING
+from rlsched.wire.states import CANCELLED, QUEUED, RUNNING, WITHDRAWN
 
-WITHDRAWN: Final = "withdrawn by its engine"
-"""Reason for the cancellation of a job that its engine no longer offers, see `rlsched.engine`."""
 MOST_DEPENDENCIES: Final = 1_000
 
 

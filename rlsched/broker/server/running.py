@@ -88,7 +88,7 @@ def run_broker(
             if taken is None:
                 return
             broker = Broker(settings, taken.open, say=warn or announce, warm=taken.warm)
-            if taken.whom:
+            if taken.previous:
                 announce(taken.line())
         else:
             with Starting(settings.keys, settings.address) as word:

@@ -30,19 +30,19 @@ class Taken:
     Attributes:
         warm: The policy, and the state after the last entry that was replayed.
         open: Opens the journal for writing.
-        `whom`: Previous holder of the journal, "" if a broker in this directory was the last one.
+        previous: Previous holder of the journal, "" if a broker in this directory was the last one.
         since_s: Time of the take-over, seconds of `time.monotonic`.
     """
 
     warm: Warm
     open: Callable[[Path], Journal]
-    whom: str
+    previous: str
     since_s: float = field(default_factory=time.monotonic)
 
     def line(self) -> str:
         """Return the line to log when the broker begins to serve."""
         took_ms = 1000 * (time.monotonic() - self.since_s)
-        return f"took over from {self.whom}: {took_ms:.0f} ms until it serves"
+        return f"took over from {self.previous}: {took_ms:.0f} ms until it serves"
 
 
 def stand_by(
@@ -69,8 +69,8 @@ def stand_by(
         while not is_stopped():
             holder = Holder.read(path)
             if take_lock(lock):
-                whom = f"process {holder.process}" if holder.process else "another broker"
-                return Taken(warm, lambda path: Journal(path, lock), whom)
+                previous = f"process {holder.process}" if holder.process else "another broker"
+                return Taken(warm, lambda path: Journal(path, lock), previous)
             waiting.read_entries(holder)
             time.sleep(0.0 if waiting.has_more else LOOK_S)
     except BaseException:

@@ -18,7 +18,7 @@ from tests.support import fake_mps
 from tests.support.online.processes import DEADLINE_S, FakeBroker, Node, until
 
 OPTIONS = ("--gpus", "4", "--simulated")
-NOBODY = pwd.getpwnam("nobody")
+ACCOUNT = pwd.getpwnam("nobody")
 root_alone = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
@@ -98,12 +98,15 @@ def test_jobs_of_another_user_cannot_touch_their_shim(
     broker.launch("sh", "-c", script)
     assert broker.end_of(1).exit_code == 3
     lines = broker.log(1).data.decode().splitlines()
-    assert lines[0] == str(NOBODY.pw_uid)
+    assert lines[0] == str(ACCOUNT.pw_uid)
     assert "0" not in lines[1].split(), "no group of root is left"
-    assert lines[2:5] == [f"{NOBODY.pw_dir} nobody", str(NOBODY.pw_uid), "wrote"]
+    assert lines[2:5] == [f"{ACCOUNT.pw_dir} nobody", str(ACCOUNT.pw_uid), "wrote"]
     assert sum("ermission denied" in line or "not permitted" in line for line in lines[5:]) == 3
     mine = (node.directory / "attempts" / "c1" / "1.1.0" / "mine").stat()
-    assert (mine.st_uid, stat.S_IMODE((node.directory / "records").stat().st_mode)) == (NOBODY.pw_uid, 0o700)
+    assert (mine.st_uid, stat.S_IMODE((node.directory / "records").stat().st_mode)) == (
+        ACCOUNT.pw_uid,
+        0o700,
+    )
     broker.launch("sleep", "300", job=2, limit_s=0.1)
     assert broker.end_of(2).exit_code == 124
     until(lambda: (node.directory / "records" / "c1" / "2.1.0" / "acknowledged").exists())

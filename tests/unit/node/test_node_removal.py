@@ -14,7 +14,7 @@ from rlsched_node.processes.removal import remove_tree
 from rlsched_node.processes.store import AttemptStore, LaunchRecord
 
 KEY = AttemptKey(1, 1, 0, "c1")
-NOBODY = 65534
+UNPRIVILEGED = 65534
 root_alone = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
@@ -69,7 +69,7 @@ def test_root_removes_only_files_that_the_owner_could(tmp_path: Path) -> None:
     (top / "other").mkdir()
     (top / "other" / "file").write_text("root's")
     for path in (top, top / "shut", top / "shut" / "below", top / "shut" / "below" / "file"):
-        os.chown(path, NOBODY, NOBODY)
+        os.chown(path, UNPRIVILEGED, UNPRIVILEGED)
     for path in (top / "shut" / "below", top / "shut", top):
         path.chmod(0)
     assert not remove_tree(top)
@@ -87,7 +87,7 @@ def test_records_written_by_a_job_are_not_taken_for_the_daemons(tmp_path: Path) 
     planted.create(LaunchRecord(gpus=[0], command=["true"], env={}, cwd="/"))
     (planted.job_path / "pid").write_text('{"pid": 1, "start_ticks": 1, "boot_id": "x"}')
     (planted.job_path / "exit.tmp").symlink_to("/etc/hostname")
-    os.chown(planted.job_path, NOBODY, NOBODY)
+    os.chown(planted.job_path, UNPRIVILEGED, UNPRIVILEGED)
     assert remove_tree(planted.path)
     assert list(AttemptStore(tmp_path).scan()) == []
     os.chown(planted.job_path, 0, 0)
@@ -116,7 +116,7 @@ def test_failed_removal_does_not_block_others(tmp_path: Path) -> None:
         directory.acknowledge()
     (first.job_path / "other").mkdir()
     (first.job_path / "other" / "file").touch()
-    os.chown(first.job_path, NOBODY, NOBODY)
+    os.chown(first.job_path, UNPRIVILEGED, UNPRIVILEGED)
     assert store.clean(time.time() + 60.0, 30.0) == (1, True)
     assert (first.path.exists(), second.path.exists()) == (True, False)
     (first.job_path / "other" / "file").unlink()

@@ -28,6 +28,7 @@ from rlsched.wire.messages import (
     Refused,
     Why,
 )
+from tests.support.broker.compacted import compacted
 from tests.support.broker.hand import draft, ended, hello, launched, make, state, submit
 from tests.support.broker.hand_broker import HandBroker
 
@@ -196,12 +197,7 @@ def test_compacted_journal_keeps_requests_of_live_jobs(tmp_path: Path) -> None:
     broker.ask(submit(1, num_cpus=2))
     digest = broker.state.cluster.digest()
     broker.journal.close()
-    cut = made(path, 1_000.0 + DAY_S)
-    assert cut is not None
-    with closing(Journal(path)) as journal:
-        assert put(journal, cut)
-        while journal.drop(3):
-            pass
+    with compacted(path, 1_000.0 + DAY_S) as journal:
         again = make(journal)
         assert again.state.cluster.digest() == digest
         again.says("n0", big("n0", cluster="c1"))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from rlsched.broker.compaction.compaction import DAY_S, made, put
+from rlsched.broker.compaction.compaction import DAY_S
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.queries.as_history import history_of
@@ -23,6 +22,7 @@ from rlsched.wire.messages import (
     Refused,
     Why,
 )
+from tests.support.broker.compacted import compacted
 from tests.support.broker.hand import draft, ended, hello, launched, make, of_kind, state, submit
 from tests.support.broker.hand_broker import HandBroker
 from tests.support.broker.preempting import actions, killed, make_preempting
@@ -165,12 +165,7 @@ def test_compacted_journal_keeps_nodes_taken(tmp_path: Path) -> None:
     broker.ask(submit(1))
     digest = broker.state.cluster.digest()
     broker.journal.close()
-    cut = made(path, 1_000.0 + DAY_S)
-    assert cut is not None
-    with closing(Journal(path)) as journal:
-        assert put(journal, cut)
-        while journal.drop(3):
-            pass
+    with compacted(path, 1_000.0 + DAY_S) as journal:
         again = make(journal)
         assert again.state.cluster.digest() == digest
         assert again.state.cluster.arrays.node.free.tolist() == [0, 0]

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from rlsched.broker.base.entries import JobUpdated
-from rlsched.broker.compaction.compaction import DAY_S, made, put
+from rlsched.broker.compaction.compaction import DAY_S
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.queries.as_history import history_of
@@ -33,6 +33,7 @@ from rlsched.wire.messages import (
     Update,
     Why,
 )
+from tests.support.broker.compacted import compacted
 from tests.support.broker.hand import ended, hello, launched, make, state, submit
 from tests.support.broker.hand_broker import HandBroker
 
@@ -242,12 +243,7 @@ def test_compacted_journal_keeps_types_of_live_jobs(tmp_path: Path) -> None:
     broker.ask(submit(1, gpu_types=["A100"]))
     digest = broker.state.cluster.digest()
     broker.journal.close()
-    cut = made(path, 1_000.0 + DAY_S)
-    assert cut is not None
-    with closing(Journal(path)) as journal:
-        assert put(journal, cut)
-        while journal.drop(3):
-            pass
+    with compacted(path, 1_000.0 + DAY_S) as journal:
         again = make(journal)
         assert again.state.cluster.digest() == digest
         assert again.state.jobs[2].spec.gpu_types == ["H100"]

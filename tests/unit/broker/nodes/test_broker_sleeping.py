@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from rlsched.broker.compaction.compaction import DAY_S, made, put
+from rlsched.broker.compaction.compaction import DAY_S
 from rlsched.broker.events import PowerDone, Tick
 from rlsched.broker.forecasts.process import _FollowedBook
 from rlsched.broker.journal.journal import Journal
@@ -33,6 +32,7 @@ from rlsched.wire.messages import (
     Submitted,
     Why,
 )
+from tests.support.broker.compacted import compacted
 from tests.support.broker.hand import LIMITS, ended, hello, launched, state, states, submit
 from tests.support.broker.hand_broker import HandBroker
 
@@ -303,12 +303,7 @@ def test_replay_decides_alike_also_after_compaction(tmp_path: Path) -> None:
     broker.ask(submit(1, hold=True))
     digest, stood = broker.state.cluster.digest(), states(broker)
     broker.journal.close()
-    cut = made(path, broker.now_s + DAY_S)
-    assert cut is not None
-    with closing(Journal(path)) as journal:
-        assert put(journal, cut)
-        while journal.drop(3):
-            pass
+    with compacted(path, broker.now_s + DAY_S) as journal:
         later = broker_of(journal)
         assert later.state.cluster.digest() == digest
         assert states(later) == stood
