@@ -183,6 +183,10 @@ def test_architecture_names_every_verb_and_is_short() -> None:
     assert len(page.splitlines()) <= 200
 
 
+def test_results_are_short() -> None:
+    assert len(text("docs/results.md").splitlines()) <= 150
+
+
 @pytest.mark.parametrize(
     ("folder", "package"), [("rlsched/decide", "rlsched.decide"), ("envs/rlsched_envs", "rlsched_envs")]
 )
