@@ -10,8 +10,9 @@ import hashlib
 import importlib.util
 import re
 import sys
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, Final
 
 from rlsched.errors import InputError, nearest
@@ -103,12 +104,21 @@ def _digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()[:12]
 
 
+class _SourceLoader(SourceFileLoader):
+    """Compiles the file each time: Python uses cached bytecode for a file changed within a second."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Return the code of the file, and write no `__pycache__` next to it."""
+        del fullname
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 def _module(file: Path) -> ModuleType:
     """Run a file once and return it as a module."""
     name = f"rlsched_own_{_digest(file)}"
     if name in sys.modules:
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, file)
+    spec = importlib.util.spec_from_file_location(name, file, loader=_SourceLoader(name, str(file)))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -74,7 +74,8 @@ def fits_now(state: BrokerState, demand: Demand, room: Room) -> bool:
     """Return whether a waiting job with this demand could start in this partition now."""
     from rlsched.cluster.placement import class_fits
 
-    return bool(class_fits(state.cluster.arrays, room.partition, state.cluster.demand_number(demand)))
+    number = state.cluster.demand_number(demand)  # first: a new class may replace the arrays
+    return bool(class_fits(state.cluster.arrays, room.partition, number))
 
 
 def gpus_fit_now(state: BrokerState, num_gpus: int, room: Room) -> bool:

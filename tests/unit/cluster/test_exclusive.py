@@ -134,7 +134,8 @@ def test_a_share_of_a_gpu_takes_the_whole_node() -> None:
     seq = state.add_job(demand=demand, submit_s=0.0, predicted_s=10.0, spread=1.0)
     start(state, seq)
     assert not fits(state, 1)
-    assert not class_fits(state.arrays, 0, state.demand_number(Demand.from_request(0.3)))
+    share = state.demand_number(Demand.from_request(0.3))  # first: a new class may replace the arrays
+    assert not class_fits(state.arrays, 0, share)
     state.release(seq, 2.0)
     assert (state.arrays.gpu.free_milli == 1000).all()
 

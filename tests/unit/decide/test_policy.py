@@ -209,7 +209,8 @@ def test_missing_scheduler_is_named_with_the_installed_ones() -> None:
         _ = Policy("ppo").rule
 
 
-def test_user_rule_is_loaded_from_its_file(tmp_path: Path) -> None:
+def test_user_rule_is_loaded_from_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.dont_write_bytecode", False)
     path = tmp_path / "first.py"
     path.write_text("from rlsched.decide.rules.greedy import next_move\n")
     policy = Policy.of(str(path))
@@ -218,6 +219,7 @@ def test_user_rule_is_loaded_from_its_file(tmp_path: Path) -> None:
     assert isinstance(scheduler, RuleScheduler)
     assert scheduler.reference is not None
     assert scheduler.reference.rule.steps is RULES["greedy"]
+    assert not (tmp_path / "__pycache__").exists()
     for text, says in (("1 / 0", "ZeroDivisionError"), ("x = 1", "expected a kernel `next_move")):
         path.write_text(text)
         with pytest.raises(InputError, match=says):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from rlsched.broker.journal.journal import Journal
+from rlsched.broker.queries.waiting import fits_now, rooms
+from rlsched.cluster.demand import Demand
 from rlsched.decide.plans.plan_text import span
 from rlsched.wire.messages import DependsOn, DrainNode, Explanation, JobInfo, Jobs, ListJobs, SetQuota, Why
 from tests.support.broker.hand import ended, hello, launched, make, submit
@@ -106,3 +108,14 @@ def test_hold_is_the_first_reason(broker: HandBroker) -> None:
     broker.ask(submit(1, depends_on=[DependsOn("afterok", 1)]))
     broker.ask(submit(1, begin_s=broker.now_s + 3600.0))
     assert [kind(broker, job) for job in (2, 3, 4)] == ["Held", "Dependency", "BeginTime"]
+
+
+def test_demands_that_the_cluster_has_not_seen_fit_as_others_do(journal: Journal) -> None:
+    broker = make(journal)
+    broker.says("n0", hello("n0"))
+    state = broker.machine.state
+    (room,) = rooms(state, "")
+    classes = state.cluster.arrays.demand.shape[0]
+    for gpus in range(1, 9):
+        assert fits_now(state, Demand(gpus=gpus), room) == (gpus <= 4)
+    assert state.cluster.arrays.demand.shape[0] > classes, "the arrays have grown on the way"

@@ -45,7 +45,7 @@ def test_command_receives_the_node_name_and_its_result_is_reported(tmp_path: Pat
 
 
 def test_failed_command_reports_its_last_line_and_a_slow_one_is_killed() -> None:
-    power = commands("import sys; print('x'); sys.exit('no \x1b[31mchassis ' + sys.argv[1])")
+    power = commands("import sys; print('x', flush=True); sys.exit('no \x1b[31mchassis ' + sys.argv[1])")
     power.order(PowerNode("n7", "resume"))
     (told,) = finished(power, 1)
     assert told.error.startswith("exit code 1: no ")
