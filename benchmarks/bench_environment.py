@@ -1,111 +1,55 @@
-"""Speed of the vector environment: one Markdown row a setting, with its command.
+"""Speed of the vector environment: one Markdown row per number of clusters, with its command.
 
     .venv/bin/python benchmarks/bench_environment.py            # 40 s on one core
     .venv/bin/python benchmarks/bench_environment.py --anchor   # and Gymnasium's CartPole on the same machine
 
-Random legal actions, drawn by `sample_actions`; the time includes drawing them and beginning new episodes.
-Everything is compiled, and every cluster is inside its own episode, before the clock starts.
-Speeds are per CPU second of this process and its one thread. Real rows and features are counted between the
-timed steps: rows that are not padding, and columns of the actor that are not zero everywhere.
+Random actions; the time includes new episodes, each with a run of its reference. Everything is compiled, and
+every cluster is inside its own episode, before the clock starts. Speeds are per CPU second of this process,
+which has one thread.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import dataclass
+from typing import NamedTuple
 
-import msgspec
 import numpy as np
 
-from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES
 from rlsched.workload.synth import synthesize
-from rlsched_envs.training.sources import EpisodeConfig, EpisodeSource
-from rlsched_envs.training.vector import RowsVecEnv
+from rlsched_envs.training.sources import Drawn, EpisodeSource
+from rlsched_envs.training.vector import ClusterVecEnv
 
 COMMAND = "python benchmarks/bench_environment.py"
-TARGET_PER_S = 200_000
-MODELLED_TARGET_PER_S = 100_000
-TARGET_ROWS = 48
-DEEP = EpisodeConfig(
-    warmup_jobs=1024,
-    agent_jobs=2048,
-    tail_jobs=512,
-    load_low=1.05,
-    load_high=1.05,
-    nodes_low=4,
-    nodes_high=4,
-    window_rows=64,
-)
-"""The target's setting: 64 candidates at load 1.05, and a queue that fills most of them."""
-MODELLED = msgspec.structs.replace(DEEP, modelled_frac=1.0)
-"""The same with all models on: sharing, clocks, cores and energy, its weight drawn for each episode."""
-STEPS_BETWEEN_COUNTS = 8
 
 
-@dataclass
-class Speed:
+class Speed(NamedTuple):
     """The result of a run.
 
     Attributes:
-        per_s: Decisions per CPU second.
+        per_s: Decisions per CPU second: settings of all dials of one cluster.
+        episodes_per_s: Episodes that ended, per CPU second.
         cpu_s: Timed CPU seconds.
-        episodes: Episodes that ended in that time, each followed by a new one.
-        resets_frac: Share of the time spent on beginning new episodes.
-        real_rows: Mean number of rows of an observation that are not padding.
-        features: Number of columns of the actor that some row used.
     """
 
     per_s: float
+    episodes_per_s: float
     cpu_s: float
-    episodes: int
-    resets_frac: float
-    real_rows: float
-    features: int
 
 
-def measure(env: RowsVecEnv, seconds: float, burn_in: int) -> Speed:
-    """Step with random legal actions for this many CPU seconds."""
-    fleet, resets_s = env._fleet, 0.0
-    begin = fleet.begin
-
-    def timed_begin(k: int) -> None:
-        nonlocal resets_s
-        began_s = time.process_time()
-        begin(k)
-        resets_s += time.process_time() - began_s
-
+def measure(env: ClusterVecEnv, seconds: float, burn_in: int) -> Speed:
+    """Step with random actions for this many CPU seconds."""
+    rng = np.random.default_rng(0)
+    shape = (env.num_envs, *(env.action_space.shape or ()))
     env.reset()
     for _ in range(burn_in):
-        env.step(env.sample_actions())
-    fleet.begin = timed_begin  # type: ignore[method-assign]
-    steps, episodes, cpu_s = 0, 0, 0.0
-    rows: list[float] = []
-    used = np.zeros(NUM_FEATURES, np.bool_)
-    while cpu_s < seconds:
-        began_s = time.process_time()
-        for _ in range(STEPS_BETWEEN_COUNTS):
-            windows, _, dones, _ = env.step(env.sample_actions())
-            episodes += int(np.count_nonzero(dones))
-        cpu_s += time.process_time() - began_s
-        steps += STEPS_BETWEEN_COUNTS
-        actor = np.asarray(windows)[:, :, :NUM_FEATURES]
-        rows.append(float(actor.any(axis=2).sum(axis=1).mean()))
-        used |= actor.any(axis=(0, 1))
-    return Speed(
-        steps * env.num_envs / cpu_s, cpu_s, episodes, resets_s / cpu_s, float(np.mean(rows)), int(used.sum())
-    )
-
-
-def row(what: str, speed: Speed, target: str, options: str) -> None:
-    """Print one measurement."""
-    print(
-        f"| {what} | {speed.per_s:,.0f} | {target} | {speed.real_rows:.1f} "
-        f"| {speed.features} + {NUM_CRITIC} "
-        f"| {100 * speed.resets_frac:.1f} % of {speed.cpu_s:.1f} s, {speed.episodes} episodes | "
-        f"`{COMMAND} {options}` |",
-        flush=True,
-    )
+        env.step(rng.uniform(-1.0, 1.0, shape))
+    steps, episodes, began_s = 0, 0, time.process_time()
+    while time.process_time() - began_s < seconds:
+        episodes += int(np.count_nonzero(env.step(rng.uniform(-1.0, 1.0, shape))[2]))
+        steps += env.num_envs
+    cpu_s = time.process_time() - began_s
+    return Speed(steps / cpu_s, episodes / cpu_s, cpu_s)
 
 
 def cart_pole(seconds: float) -> float:
@@ -131,48 +75,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=float, default=5.0, help="CPU time of each setting")
-    parser.add_argument("--burn-in", type=int, default=4_000, help="steps before the clock starts")
-    parser.add_argument("--only", choices=("target", "models", "default"), help="default: all")
+    parser.add_argument("--seconds", type=float, default=8.0, help="CPU time of each setting")
+    parser.add_argument("--burn-in", type=int, default=50, help="steps before the clock starts")
+    parser.add_argument("--jobs", type=int, default=Drawn().jobs, help="jobs of an episode")
     parser.add_argument("--anchor", action="store_true", help="also step Gymnasium's CartPole-v1")
-    arguments = parser.parse_args()
-    timing = f"--seconds {arguments.seconds:g} --burn-in {arguments.burn_in}"
+    given = parser.parse_args()
     print(
-        "| setting | decisions per CPU second | target | real rows | features | resets | command |\n"
-        "|---|---:|---:|---:|---:|---|---|"
+        "| clusters | decisions per CPU second | episodes per CPU second | CPU s | command |\n"
+        "|---:|---:|---:|---:|---|"
     )
-    if arguments.only in (None, "target", "models"):
-        trace, spec = synthesize("helios", 40_000, 1.05, 32, seed=3, predictability="informative")
-        source = EpisodeSource.from_trace(trace, spec)
-        for copy in (False, True) if arguments.only != "models" else ():
-            env = RowsVecEnv([source], 64, seed=0, config=DEEP, copy=copy)
-            row(
-                f"64 clusters, 64 rows, load 1.05{', observations copied' * copy}",
-                measure(env, arguments.seconds, arguments.burn_in),
-                f"{TARGET_PER_S:,} with {TARGET_ROWS} real rows",
-                f"--only target {timing}",
-            )
-        if arguments.only != "target":
-            env = RowsVecEnv([source], 64, seed=0, config=MODELLED, copy=False)
-            row(
-                "64 clusters, 64 rows, load 1.05, all models on",
-                measure(env, arguments.seconds, arguments.burn_in),
-                f"{MODELLED_TARGET_PER_S:,} with {TARGET_ROWS} real rows",
-                f"--only models {timing}",
-            )
-    if arguments.only in (None, "default"):
-        trace, spec = synthesize("helios", 10_000, 0.95, 128, seed=3, predictability="informative")
-        source = EpisodeSource.from_trace(trace, spec)
-        for clusters in (1, 16, 64):
-            env = RowsVecEnv([source], clusters, seed=0, copy=False)
-            row(
-                f"{clusters} cluster{'s' * (clusters > 1)}, 24 rows, episodes as by default",
-                measure(env, arguments.seconds, arguments.burn_in),
-                "-",
-                f"--only default {timing}",
-            )
-    if arguments.anchor:
-        print(f"\nGymnasium CartPole-v1: {cart_pole(arguments.seconds):,.0f} steps per CPU second")
+    source = EpisodeSource.from_trace(*synthesize("helios", 10_000, 0.95, 128, seed=3))
+    for clusters in (1, 16, 64):
+        env = ClusterVecEnv([source], clusters, seed=0, drawn=Drawn(jobs=given.jobs), copy=False)
+        speed = measure(env, given.seconds, given.burn_in)
+        print(
+            f"| {clusters} | {speed.per_s:,.0f} | {speed.episodes_per_s:.1f} | {speed.cpu_s:.1f} | "
+            f"`{COMMAND} --seconds {given.seconds:g} --jobs {given.jobs}` |",
+            flush=True,
+        )
+    if given.anchor:
+        print(f"\nGymnasium CartPole-v1: {cart_pole(given.seconds):,.0f} steps per CPU second")
 
 
 if __name__ == "__main__":

@@ -1,19 +1,16 @@
-"""Cost of serving the policy: imports, a broker's start, the latency of a decision.
+"""Cost of serving the policy: a broker's start, the latency of a decision.
 
     .venv/bin/python -m benchmarks.bench_runtime               # 4 minutes on one core
     .venv/bin/python -m benchmarks.bench_runtime --only decision --json
 
 Parts (`--only NAME`). `cold`: CPU seconds of `load_policy`, which compiles the kernels of a broker, from an
-empty kernel cache, and the number of kernels. `import`: fresh processes that import only the runtime
-(checkpoint, network, draw; no kernels), that also load the default checkpoint and score a window, and that
-import the scheduler with its kernels. `broker`: a fresh `rlsched broker --policy ppo` on an empty directory,
-from its start until a client has its first answer, kernels compiled before. `decision`: `Scheduler.decide` on
-a live cluster, where one job ends and others come before each round of decisions, from reading the queue to
-the action: candidates, features, network, choice. «512 candidates» are 512 waiting jobs; all of them are
-examined, and the window that the network scores has 24 rows. Decisions that need no network (one legal row)
-are counted, not timed. `plans`: the same for the rule `tuned` on GPUs of three types under models, half of
-the jobs preemptible: all plans of every examined job, up to four tenants on a GPU. `questions`: the time that
-the broker's loop spends on `queue`, `nodes`, `why` and `top` with 12,000 live jobs on 10,000 GPUs.
+empty kernel cache, and the number of kernels. `broker`: a fresh `rlsched broker --policy ppo` on an empty
+directory, from its start until a client has its first answer, kernels compiled before. `decision`:
+`Scheduler.decide` of `ppo` on a live cluster, where one job ends and others come before each round of
+decisions, from reading the queue to the action. `plans`: the same for the rule `tuned` on GPUs of three types
+under models, half of the jobs preemptible: all plans of every examined job, up to four tenants on a GPU.
+`questions`: the time that the broker's loop spends on `queue`, `nodes`, `why` and `top` with 12,000 live jobs
+on 10,000 GPUs.
 
 Times are wall times. If the load average, which is printed first, exceeds the number of cores, wall times are
 mostly waiting for a core; the CPU time of the thread is then closer to that of an idle machine. Memory is the
@@ -46,20 +43,18 @@ from rlsched.cluster.arrays import MAX_TENANTS
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start, Wait
-from rlsched.decide.loop import apply
+from rlsched.decide.loop import apply, has_fitting
 from rlsched.decide.order.queue import OrderedQueue
-from rlsched.decide.plans.holds import has_startable
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Scheduler, permit
-from rlsched.decide.schema import WINDOW_ROWS
 from rlsched.errors import BrokerUnavailableError
 from rlsched.models.catalogue import load_catalogue
-from rlsched_envs.training.small_clusters import GPU_TYPES
+from rlsched_envs.training.sources import GPU_TYPES
 
 COMMAND = "python -m benchmarks.bench_runtime"
-PARTS = ("cold", "import", "broker", "decision", "plans", "questions")
-IMPORT_TARGET, READY_TARGET = (0.3, 60.0), (2.0, 200.0)  # seconds, MB
+PARTS = ("cold", "broker", "decision", "plans", "questions")
+READY_TARGET = (2.0, 200.0)  # seconds, MB
 DECISION_TARGET_MS = {512: 1.0, 10_000: 10.0}
 """p99 of a decision, by the number of waiting jobs."""
 PLANNED = ((128, 512), (10_000, 10_000))
@@ -70,28 +65,6 @@ START_TIMEOUT_S = 120.0
 BUDGET_MS = 100.0
 WORKLOADS = 30
 """Indices of the catalogue's workloads from which jobs are drawn."""
-RUNTIME = (
-    "import rlsched_agents.runtime.checkpoint, rlsched_agents.runtime.forward, rlsched_agents.runtime.choose"
-)
-SCORES = """
-import numpy as np
-found = rlsched_agents.runtime.checkpoint.load_checkpoint("default")
-forward = rlsched_agents.runtime.forward.Forward(found.weights, found.card.network)
-forward.logits(np.ones((24, found.card.network.features), np.float32))
-"""
-IMPORTS = {
-    "runtime": RUNTIME,
-    "runtime, checkpoint loaded, a window scored": RUNTIME + SCORES,
-    "scheduler with its kernels": "import rlsched_agents.runtime.policy",
-}
-CHILD = """
-import time
-began_s = time.perf_counter()
-{code}
-took_s = time.perf_counter() - began_s
-status = dict(line.split(":", 1) for line in open("/proc/self/status"))
-print(took_s, int(status["VmHWM"].split()[0]))
-"""
 COLD_POLICIES = ("tuned", "ppo", "fifo-backfill")
 COLD = """
 import sys, time
@@ -117,22 +90,6 @@ def cold() -> Iterator[Row]:
                 text=True,
             ).stdout.split()
         yield {"policy": name, "cpu_s": float(cpu_s), "kernels": int(kernels)}
-
-
-def imports(repeats: int) -> Iterator[Row]:
-    """Import time and peak memory of fresh processes, medians."""
-    for what, code in IMPORTS.items():
-        said = [
-            subprocess.run(
-                [sys.executable, "-c", CHILD.format(code=code)], check=True, capture_output=True, text=True
-            ).stdout.split()
-            for _ in range(repeats + 1)
-        ][1:]  # the first one may write byte code
-        yield {
-            "what": what,
-            "import_s": statistics.median(float(took_s) for took_s, _ in said),
-            "peak_mb": statistics.median(int(kib) for _, kib in said) * 1024 / 1e6,
-        }
 
 
 def start_broker(home: Path) -> Row:
@@ -226,21 +183,21 @@ class Crowd:
         )
         return seq, size
 
-    def round(self, *, record: bool) -> Iterator[tuple[str, float, float]]:
-        """End a job, add others; then (source, wall us, CPU us) of each decision until one waits."""
+    def round(self, *, record: bool) -> Iterator[tuple[float, float]]:
+        """End a job, add others; then (wall us, CPU us) of each decision until one waits."""
         self._now_s += 10.0
         ended = int(self._rng.integers(len(self._running)))
         self._running[ended], self._running[-1] = self._running[-1], self._running[ended]
         self.state.release(self._running.pop(), self._now_s)
         for _ in range(self._waiting - len(self.state.queue(0))):
             self._submit()
-        while self._modelled or has_startable(self.state, 0, self._now_s):
+        while self._modelled or has_fitting(self.state, 0):
             cpu_ns, wall_ns = time.thread_time_ns(), time.perf_counter_ns()
             decision = self._scheduler.decide(self.state, 0, self._now_s, record=record)
             wall_us = (time.perf_counter_ns() - wall_ns) / 1e3
             cpu_us = (time.thread_time_ns() - cpu_ns) / 1e3
-            apply(self.state, 0, decision, self._now_s)
-            yield decision.source, wall_us, cpu_us
+            apply(self.state, decision, self._now_s)
+            yield wall_us, cpu_us
             if isinstance(decision.action, Wait):
                 break
             if isinstance(decision.action, Start):
@@ -252,24 +209,17 @@ class Crowd:
 def latency(
     scheduler: Scheduler, gpus: int, waiting: int, count: int, *, record: bool, modelled: bool = False
 ) -> Row:
-    """Percentiles over `count` decisions in which the network, or the rule, was called, after an untimed
-    tenth."""
+    """Percentiles over `count` decisions, after an untimed tenth."""
     crowd = Crowd(scheduler, gpus, waiting, modelled=modelled)
     asked: list[tuple[float, float]] = []
-    others = 0
     while len(asked) < count + count // 10:
-        for source, wall_us, cpu_us in crowd.round(record=record):
-            if source == ("rule" if modelled else "policy"):
-                asked.append((wall_us, cpu_us))
-            else:
-                others += 1
+        asked += crowd.round(record=record)
     wall_us, cpu_us = np.array(asked[count // 10 :]).T
     return {
         "gpus": gpus,
         "waiting": waiting,
         "recorded": record,
         "decisions": count,
-        "asked_frac": len(asked) / (len(asked) + others),
         "wall_us": dict(zip(("p50", "p99", "p99.9"), np.quantile(wall_us, (0.5, 0.99, 0.999)), strict=True)),
         "cpu_us": dict(zip(("p50", "p99", "p99.9"), np.quantile(cpu_us, (0.5, 0.99, 0.999)), strict=True)),
     }
@@ -299,7 +249,7 @@ def verdict(met: bool) -> str:
 
 
 def show_footprint(what: str, took_s: float, peak_mb: float, target: tuple[float, float], more: str) -> None:
-    """One line of the first two parts."""
+    """One line of the part `broker`."""
     met = took_s < target[0] and peak_mb < target[1]
     print(
         f"| {what} | {took_s:.2f} s{more}, {peak_mb:.0f} MB | {target[0]:g} s, {target[1]:g} MB "
@@ -309,7 +259,7 @@ def show_footprint(what: str, took_s: float, peak_mb: float, target: tuple[float
 
 
 def show_decision(row: Row) -> None:
-    """One line of the third part."""
+    """One line of the parts `decision` and `plans`."""
     wall, cpu = row["wall_us"], row["cpu_us"]
     met, target_ms = "-", DECISION_TARGET_MS.get(row["waiting"])
     if target_ms is not None:
@@ -317,7 +267,7 @@ def show_decision(row: Row) -> None:
     print(
         f"| {'recorded' if row['recorded'] else 'plain'} | {row['gpus']:,} | {row['waiting']:,} "
         f"| {wall['p50']:,.0f} | {wall['p99']:,.0f} | {wall['p99.9']:,.0f} "
-        f"| {cpu['p50']:,.0f} | {cpu['p99']:,.0f} | {100 * row['asked_frac']:.0f} % | {met} |",
+        f"| {cpu['p50']:,.0f} | {cpu['p99']:,.0f} | {met} |",
         flush=True,
     )
 
@@ -345,7 +295,6 @@ def main() -> None:
     wanted = arguments.only or PARTS
     found: dict[str, Any] = {
         "command": COMMAND,
-        "window_rows": WINDOW_ROWS,
         "cores": len(os.sched_getaffinity(0)),
         "load_average": os.getloadavg()[0],
     }
@@ -362,14 +311,8 @@ def main() -> None:
                 print(f"| `{row['policy']}` | {row['cpu_s']:.1f} | {row['kernels']} |", flush=True)
         if not quiet:
             print()
-    if not quiet and ("import" in wanted or "broker" in wanted):
+    if not quiet and "broker" in wanted:
         print("| what | measured | target | |\n|---|---:|---:|---|")
-    if "import" in wanted:
-        found["import"] = []
-        for row in imports(arguments.repeats):
-            found["import"].append(row)
-            if not quiet:
-                show_footprint(f"import: {row['what']}", row["import_s"], row["peak_mb"], IMPORT_TARGET, "")
     if "broker" in wanted:
         row = found["broker"] = ready(arguments.repeats)
         if not quiet:
@@ -378,8 +321,8 @@ def main() -> None:
     if "decision" in wanted:
         if not quiet:
             print(
-                "\n| decision | GPUs | waiting | p50, us | p99 | p99.9 | CPU p50 | CPU p99 | network asked "
-                "| p99 below its target |\n|---|" + "---:|" * 8 + "---|"
+                "\n| decision | GPUs | waiting | p50, us | p99 | p99.9 | CPU p50 | CPU p99 "
+                "| p99 below its target |\n|---|" + "---:|" * 7 + "---|"
             )
         found["decision"] = []
         for row in decisions(arguments.decisions):
@@ -389,8 +332,8 @@ def main() -> None:
     if "plans" in wanted:
         if not quiet:
             print(
-                "\n| `tuned`, all plans | GPUs | waiting | p50, us | p99 | p99.9 | CPU p50 | CPU p99 | asked "
-                "| p99 below its target |\n|---|" + "---:|" * 8 + "---|"
+                "\n| `tuned`, all plans | GPUs | waiting | p50, us | p99 | p99.9 | CPU p50 | CPU p99 "
+                "| p99 below its target |\n|---|" + "---:|" * 7 + "---|"
             )
         found["plans"] = []
         for row in plan_decisions(arguments.decisions):

@@ -189,12 +189,12 @@ def cost_of_decision(scheduler: Scheduler, gpus: int, waiting: int) -> float:
 
 def cost(plot: Path | None) -> None:
     """Cost of a job under rules, and of a decision of the policy, against GPUs and waiting jobs."""
-    policy = load_scheduler("ppo:untrained")
+    policy = load_scheduler("ppo")
     cases = [(gpus, FEW_WAITING) for gpus in GPUS] + [(SMALL_GPUS, waiting) for waiting in WAITING]
     print(
         "\n| GPUs | waiting at first | " + " | ".join(f"`{name}` us/job (waiting)" for name in RULES), end=""
     )
-    print(" | one decision of `ppo:untrained`, us |\n|---:|---:|" + "---:|" * (len(RULES) + 1))
+    print(" | one decision of `ppo`, us |\n|---:|---:|" + "---:|" * (len(RULES) + 1))
     found: list[list[float]] = []
     for name in RULES:
         cost_of_rule(name, 64, 10)
@@ -210,7 +210,7 @@ def cost(plot: Path | None) -> None:
         (table[len(GPUS) :], "waiting jobs", WAITING),
     ):
         logs = math.log(xs[-1]) / math.log(xs[0])
-        for name, first, last in zip((*RULES, "ppo:untrained"), part[0], part[-1], strict=True):
+        for name, first, last in zip((*RULES, "ppo"), part[0], part[-1], strict=True):
             met = verdict(last / first <= logs)
             print(
                 f"| growth of `{name}` | {xs[0]:,} to {xs[-1]:,} {label} | {last / first:.1f} times | "

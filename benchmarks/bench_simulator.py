@@ -25,7 +25,7 @@ from rlsched_envs.sim.job_table import JobTable
 from rlsched_envs.sim.modelling import Models
 
 RULES = ("fifo", "qssf", "fifo-backfill", "qssf-backfill", "tiresias", "gittins")
-POLICIES = ("qssf-backfill", "random", "ppo:untrained", "ppo")
+POLICIES = ("qssf-backfill", "random", "ppo")
 PARTS = ("rules", "models", "decisions")
 MODELLED = ("pack", "tuned")
 LOAD, REPEATS = 0.95, 3

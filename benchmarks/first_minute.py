@@ -63,10 +63,6 @@ OFFLINE: Final = (
     First("board {folder}/records --port 0", ready="http://"),
     First("whatif {history} --cluster {cluster}"),
     First("train --synthetic helios --recipe smoke --out {folder}/mine.toml"),
-    First(
-        "train-rows --synthetic helios --recipe smoke --timesteps 256 --logdir {folder}/rows "
-        "--out {folder}/rows.zip"
-    ),
     First("broker --address tcp://127.0.0.1:0 --dir {folder}/broker --keys {folder}/keys", ready="ready"),
     First("doctor"),
 )

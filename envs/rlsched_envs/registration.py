@@ -1,19 +1,14 @@
-"""Registers the environments with Gymnasium. `import rlsched` calls `register` if Gymnasium is imported."""
+"""Registers the environment with Gymnasium. `import rlsched` calls `register` if Gymnasium is imported."""
 
 from __future__ import annotations
 
 
 def register() -> None:
-    """Register `rlsched/Cluster-v0` and `rlsched/Rows-v0` for `gymnasium.make` and `make_vec`."""
+    """Register `rlsched/Cluster-v0` for `gymnasium.make` and `make_vec`."""
     from gymnasium.envs import registration
 
     registration.register(
         id="rlsched/Cluster-v0",
         entry_point="rlsched_envs.training.dial_env:ClusterEnv",
         vector_entry_point="rlsched_envs.training.gym_vector:ClusterVectorEnv",
-    )
-    registration.register(
-        id="rlsched/Rows-v0",
-        entry_point="rlsched_envs.training.rows_env:RowsEnv",
-        vector_entry_point="rlsched_envs.training.gym_vector:RowsVectorEnv",
     )

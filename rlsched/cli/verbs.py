@@ -14,7 +14,6 @@ SECTIONS: dict[str, dict[str, str]] = {
         "whatif": "Replay your own history under other policies.",
         "shadow": "Compare a policy with your Slurm by day, and show what it would have changed.",
         "train": "Find better settings and dials of a rule for your history, with the gain.",
-        "train-rows": "Train PPO to choose the next job, for research.",
         "warm": "Compile the kernels of a policy ahead, so that the first start is quick.",
         "board": "Open TensorBoard on decisions and training curves.",
     },
@@ -76,7 +75,6 @@ SLURMS: dict[str, str] = {
 _EXTRA_OF_MODULE = {
     "torch": "train",
     "stable_baselines3": "train",
-    "sb3_contrib": "train",
     "gymnasium": "train",
     "tqdm": "train",
     "tensorboard": "board",
@@ -92,7 +90,6 @@ _EXTRA_OF_MODULE = {
 }
 _EXTRA_OF_VERB = {
     "train": "train",
-    "train-rows": "train",
     "board": "board",
     "node": "node",
     "up": "broker,node",

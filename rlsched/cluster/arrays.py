@@ -189,7 +189,6 @@ GPU: Final = np.dtype(
 JOB: Final = np.dtype(
     [
         ("seq", np.int64),  # arrival number
-        ("held_for", np.int64),  # a *wait* holds it back only while this job waits; -1: in any case
         (
             "moved_for",
             np.int64,
@@ -207,8 +206,6 @@ JOB: Final = np.dtype(
         ("burst_spread", np.float64),  # spread of the first job of the burst
         ("look_s", np.float64),  # time of the next age check while it runs
         ("start_s", np.float64),  # start of the current attempt, nan while it waits
-        ("held_since_s", np.float64),  # first time a *wait* passed it over although it fitted, nan if never
-        ("held_until_s", np.float64),  # end of a *wait*'s hold on it, -inf if none
         ("attained_gpu_s", np.float64),  # service in earlier attempts, and in this one a correction for
         # changes of `share_milli`
         ("overhead_left_s", np.float64),  # restart cost still to be paid
@@ -226,7 +223,6 @@ JOB: Final = np.dtype(
         ("vc", np.int32),  # number of the VC's name, -1 if none
         ("own_partition", np.int32),  # partition of its VC's own nodes, -1 if it has none
         ("shared_partition", np.int32),  # partition of the nodes that serve every VC, -1 if none
-        ("held_for_slot", np.int32),  # slot of the job of `held_for`
         ("placed_in", np.int32),  # partition it runs in, -1 while it waits
         ("gpus", np.int32),  # GPUs of the gang; 0: CPU only
         ("share_milli", np.int32),  # share of each of its GPUs

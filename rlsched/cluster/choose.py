@@ -22,7 +22,7 @@ from rlsched.cluster.arrays import CONSOLIDATE, FGD, SPREAD, WORST_FIT, StateArr
 from rlsched.cluster.capacity import has_tenant_place, loosest_gpu, open_places, tightest_gpu
 from rlsched.cluster.demand import ANY_KIND, WHOLE_GPU_MILLI
 from rlsched.cluster.fragmentation import added_by_gpus, added_by_share, typical_classes
-from rlsched.cluster.placement import class_fits, consolidate, first_node_of, take_from, take_untouched
+from rlsched.cluster.placement import class_fits, consolidate, take_from, take_untouched
 from rlsched.compile.jit import array_kernel, kernel
 
 
@@ -204,11 +204,3 @@ def gpus_taken(s: StateArrays, p: int, slot: int) -> int:
     if s.demand.exclusive[s.job.demand[slot]]:
         return _gpus_of_nodes(s, p, slot)
     return s.job.gpus[slot]
-
-
-@kernel
-def host_of(s: StateArrays, p: int, slot: int, scratch: NDArray[np.int32]) -> int:
-    """Return the first node that the rule would use for the job in a slot, -1 if it does not fit now."""
-    if s.demand.plain[s.job.demand[slot]] and s.config[0].placement == CONSOLIDATE:
-        return first_node_of(s, p, s.job.gpus[slot])
-    return choose(s, p, slot, -1, scratch)

@@ -118,6 +118,7 @@ class DialArrays(NamedTuple):
     """
 
     controller: NDArray[np.int64]  # (1,) code of the source of the dials
+    only_modelled: NDArray[np.int64]  # (1,) 1: without models of speed, all dials stay at 0
     dial: Records  # (P,) DIAL
     counted: Records  # (P,) COUNTED
     seen: NDArray[np.float64]  # (P, F) observation
@@ -146,6 +147,7 @@ def no_dials(partitions: int) -> DialArrays:
     none = np.zeros((0, 0))
     partitions = max(1, partitions)
     return DialArrays(
+        np.zeros(1, np.int64),
         np.zeros(1, np.int64),
         np.zeros(partitions, DIAL).view(np.recarray),
         np.zeros(partitions, COUNTED).view(np.recarray),

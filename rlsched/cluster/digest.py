@@ -22,9 +22,7 @@ _SECOND: Final = np.uint64(0x94D049BB133111EB)
 _LESS: Final = (np.uint64(30), np.uint64(27), np.uint64(31))
 """SplitMix64's constants (Steele, Lea, Flood: «Fast splittable pseudorandom number generators», 2014)."""
 _NOTHING: Final = np.uint64(0)
-_FOLLOWS: Final = frozenset(
-    {"key", "head", "placed_in", "own_partition", "shared_partition", "held_for_slot", "demand"}
-)
+_FOLLOWS: Final = frozenset({"key", "head", "placed_in", "own_partition", "shared_partition", "demand"})
 """Fields of a job that are not in the digest, because they follow from other fields or are positions."""
 _OF_MODELS: Final = frozenset({"energy_ppm", "unshared", "gpu_need_mib"})
 """Further fields that are not in the digest if there are no models."""

@@ -132,10 +132,8 @@ def add_job(
     s.demand.arrived[demand] += 1
     job.submit_s[slot], job.predicted_s[slot] = submit_s, predicted_s
     job.spread[slot], job.limit_s[slot] = spread, limit_s
-    job.start_s[slot] = job.held_since_s[slot] = np.nan
-    job.held_until_s[slot] = -np.inf
+    job.start_s[slot] = np.nan
     note_moved(s, slot, -1)
-    job.held_for[slot], job.held_for_slot[slot] = -1, -1
     job.attempt[slot], job.preemptions[slot], job.generation[slot] = 1, 0, 0
     job.attained_gpu_s[slot] = job.overhead_left_s[slot] = job.rate_since_s[slot] = 0.0
     job.saved_s[slot] = 0.0
@@ -555,9 +553,7 @@ def release(s: StateArrays, slot: int, now_s: float) -> None:
 def wait_again(s: StateArrays, slot: int) -> None:
     """Let a released job wait for its next attempt. The slot is in no queue yet: call `enqueue`."""
     s.job.status[slot] = WAITING
-    s.job.start_s[slot] = s.job.held_since_s[slot] = np.nan
-    s.job.held_until_s[slot] = -np.inf
-    s.job.held_for[slot], s.job.held_for_slot[slot] = -1, -1
+    s.job.start_s[slot] = np.nan
     s.job.attempt[slot] += 1
     s.job.generation[slot] += 1
     s.job.rate[slot] = s.job.sm_clock_frac[slot] = 1.0

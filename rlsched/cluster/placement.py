@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import CONSOLIDATE, SPREAD, StateArrays
+from rlsched.cluster.arrays import SPREAD, StateArrays
 from rlsched.cluster.capacity import is_untouched, open_places
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.index import comes_before, next_member
@@ -205,69 +205,6 @@ def _on_node(s: StateArrays, n: int, gpus: NDArray[np.int32]) -> bool:
             return True
         at += max(s.node.gpus[node], 1)
     return False
-
-
-@kernel
-def first_node_of(s: StateArrays, p: int, gpus: int) -> int:
-    """Return the first node that *consolidate* would use for a plain gang, -1 if the gang does not fit."""
-    index = s.derived
-    if gpus <= index.part.node_size[p]:
-        free = hole_for(index.holes[p], gpus)
-        return node_with(s, p, free) if free >= 0 else -1
-    if gang_remainder(index.holes[p], index.whole[p], gpus) < 0:
-        return -1
-    for size in range(index.holes.shape[1] - 1, 0, -1):
-        if index.whole[p, size] > 0 and size <= gpus:
-            return next_member(index.by_whole[p, size], s.node.shape[0], 0)
-    return -1
-
-
-@array_kernel
-def all_fit(s: StateArrays, p: int) -> bool:
-    """Return whether all waiting jobs of partition `p` can start at once, one after the other in queue order.
-
-    The result is exact if the partition's nodes are identical and all jobs plain. Otherwise it may be False
-    although all jobs fit, but never True although one does not.
-    """
-    if s.config[0].placement != CONSOLIDATE:
-        return False
-    waiting = s.derived.part.queue_len[p]
-    total = 0
-    for position in range(waiting):
-        slot = s.derived.queue[p, position]
-        total += s.job.gpus[slot]
-        if total > s.derived.part.free_gpus[p] or not s.demand.plain[s.job.demand[slot]]:
-            return False
-    holes, whole = s.derived.holes[p].copy(), s.derived.whole[p].copy()
-    size = s.derived.part.node_size[p]
-    for position in range(waiting):
-        gpus = s.job.gpus[s.derived.queue[p, position]]
-        if gpus <= size:
-            free = hole_for(holes, gpus)
-            if free < 0:
-                return False
-            holes[free] -= 1
-            holes[free - gpus] += 1
-            whole[free] = max(0, whole[free] - 1)
-        else:
-            left = gang_remainder(holes, whole, gpus)
-            if left < 0:
-                return False
-            rest = gpus
-            for node_size in range(holes.shape[0] - 1, 0, -1):
-                take = min(whole[node_size], rest // node_size)
-                rest -= take * node_size
-                whole[node_size] -= take
-                holes[node_size] -= take
-                holes[0] += take
-            if left > 0:
-                most = holes.shape[0] - 1
-                while holes[most] == 0:
-                    most -= 1
-                holes[most] -= 1
-                holes[most - left] += 1
-                whole[most] = max(0, whole[most] - 1)
-    return True
 
 
 @kernel

@@ -20,7 +20,7 @@ BEGIN_FRAC: Final = 0.5
 """Drift begins when a column is outside its range in more than this share of the remembered looks."""
 END_FRAC: Final = 0.25
 """Drift ends when no column is outside its range in more than this share of the looks."""
-NO_RANGES: Final = "not watched: no ranges in its card"
+NO_RANGES: Final = "not watched: no ranges in its strategy"
 
 
 class Familiar(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -18,8 +17,6 @@ from rlsched.decide.drift import NO_RANGES, Drift, DriftWatch
 from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.errors import AllocationError
 
-REMEMBERED_DECISIONS: Final = 200
-"""Number of a network's latest decisions from which drift is computed."""
 REMEMBERED_SETTINGS: Final = 24
 """Number of the latest dial updates from which drift is computed; they are about ten minutes apart."""
 
@@ -70,18 +67,11 @@ class Guarded(Scheduler):
         self._clock = clock
         self._resting = 0
         self._dials_failed = ""
-        self.columns, self.familiar = policy.columns, policy.familiar
+        self.familiar = policy.familiar
         self._settings_refused = 0
         self._watch: DriftWatch | None = None
-        if self.familiar is not None and self.familiar.columns:
-            sets_dials = self.strategy is not None
-            names = NAMES if sets_dials else self.columns
-            self._watch = DriftWatch(
-                self.familiar,
-                names,
-                REMEMBERED_SETTINGS if sets_dials else REMEMBERED_DECISIONS,
-                FIXED if sets_dials else (),
-            )
+        if self.strategy is not None and self.familiar is not None and self.familiar.columns:
+            self._watch = DriftWatch(self.familiar, NAMES, REMEMBERED_SETTINGS, FIXED)
 
     def replaced_by_fallback(self) -> str:
         """Return why the fallback decides now; "": the policy decides."""
@@ -101,7 +91,7 @@ class Guarded(Scheduler):
 
     def drift(self) -> Drift | None:
         """Return the drift of the policy's input from its training; None: the policy was not trained."""
-        if self.strategy is None and not self.columns:
+        if self.strategy is None:
             return None
         if self._watch is None:
             return Drift(note=NO_RANGES, settings_refused=self._settings_refused)
@@ -142,11 +132,6 @@ class Guarded(Scheduler):
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
         """Return the policy's decision, or the fallback's with the reason in its record."""
-        if self._watch is not None and self.strategy is None:
-            with suppress(Exception):  # a policy that cannot observe cannot decide either
-                rows = self._policy.network_rows(state, partition, now_s)
-                if rows is not None:
-                    self._watch.observe_rows(rows)
         if self._drifting:
             return self._fall_back(self._drift_words(), state, partition, now_s, record)
         if self.strategy is not None and state.arrays.dials.dial.refused[partition]:

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 import msgspec
 
 from rlsched.cluster.arrays import CLOCKS_ALONE, columns
+from rlsched.cluster.placement import first_fitting
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Preempt, Start, Wait
-from rlsched.decide.plans.holds import has_released, has_startable
 from rlsched.decide.record import JobName, with_names
-from rlsched.decide.rows.candidates import hold, job_candidates
 from rlsched.decide.scheduler import Decision, Scheduler
 
 
@@ -25,9 +24,8 @@ def decide_all(
 ) -> Iterator[tuple[int, Decision]]:
     """Let the scheduler decide for each partition until it waits, and apply its decisions to the state.
 
-    The scheduler decides for a partition while a waiting job can start there. A scheduler that preempts or
-    shares decides while any job waits there. If a start in another partition ended a hold, the scheduler
-    decides for the partition again. After each pass with a preemption it decides for all partitions again,
+    The scheduler decides for a partition while a waiting job fits there. A scheduler that preempts or shares
+    decides while any job waits there. After each pass with a preemption it decides for all partitions again,
     because a job can wait for two partitions.
 
     Yields (partition, decision) after each decision has been applied; a *wait* only if another action was
@@ -39,28 +37,39 @@ def decide_all(
     )
     waits = state.arrays.order.may_change and not columns(state.arrays.config)["preempts"][0]
     always = (can.preempts and not waits) or shares
-    first, started, preempted = True, True, False
+    again = True
     scheduler.begin_instant(state, now_s)
-    while started:
-        everywhere = first or preempted
-        first, started, preempted = False, False, False
+    while again:
+        again = False
         for partition in range(state.num_partitions):
-            if not everywhere and not has_released(state, partition, now_s):
-                continue
-            while has_startable(state, partition, now_s) or (always and len(state.queue(partition))):
+            while has_fitting(state, partition) or (always and len(state.queue(partition))):
                 decision = scheduler.decide(state, partition, now_s, record=record)
                 if decision.record is not None and job_name is not None:
                     named = with_names(decision.record, job_name, state.node_names)
                     decision = msgspec.structs.replace(decision, record=named)
-                apply(state, partition, decision, now_s)
+                apply(state, decision, now_s)
                 yield partition, decision
                 if isinstance(decision.action, Wait):
                     break
-                started = True
-                preempted = preempted or isinstance(decision.action, Preempt)
+                again = again or isinstance(decision.action, Preempt)
 
 
-def apply(state: ClusterState, partition: int, decision: Decision, now_s: float) -> None:
+def has_fitting(state: ClusterState, partition: int) -> bool:
+    """Return whether a waiting job fits this partition now."""
+    return bool(first_fitting(state.arrays, partition, 0) >= 0)
+
+
+def fitting_jobs(state: ClusterState, partition: int) -> list[int]:
+    """Return the numbers of the waiting jobs that fit this partition now, in queue order."""
+    queue, found = state.queue(partition), list[int]()
+    position = int(first_fitting(state.arrays, partition, 0))
+    while position >= 0:
+        found.append(int(state.arrays.job.seq[queue[position]]))
+        position = int(first_fitting(state.arrays, partition, position + 1))
+    return found
+
+
+def apply(state: ClusterState, decision: Decision, now_s: float) -> None:
     """Apply one decision to the state and count it.
 
     Raises:
@@ -83,6 +92,4 @@ def apply(state: ClusterState, partition: int, decision: Decision, now_s: float)
         state.preempt(action.seq, now_s, moved_for=action.moved_for)
     else:
         action.check(now_s)
-        if decision.marks_hold:
-            hold(state, job_candidates(state, partition, now_s), now_s)
     state.count_decision()

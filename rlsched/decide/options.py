@@ -132,13 +132,6 @@ def energy_weight(s: StateArrays) -> float:
 
 
 @kernel
-def job_energy_weight(s: StateArrays, slot: int) -> float:
-    """Return the weight of energy for a job: the job's own, else `energy_weight`; 0 without models."""
-    own = s.job.energy_ppm[slot]
-    return energy_weight(s) if own < 0 or not MODELLED or not s.config[0].modelled else own / 1e6
-
-
-@kernel
 def policy_start(s: StateArrays) -> StartOptions:
     """Return the start options of a policy's reference rule: everything that the state's models support.
 

@@ -18,7 +18,9 @@ from typing import Any, Final
 from rlsched.errors import InputError, nearest
 
 _OWN: Final = re.compile(r"(?P<file>.+\.py)(:(?P<name>[^:/\\]*))?", re.DOTALL)
-NO_PATHS: Final = ("", "default", "untrained")
+DEFAULT: Final = "default"
+"""Value of `dials` for the strategy that ships with rlsched."""
+NO_PATHS: Final = ("", DEFAULT)
 """Values of `checkpoint` and `dials` that name no file."""
 
 

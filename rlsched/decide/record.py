@@ -9,42 +9,14 @@ import msgspec
 
 from rlsched.decide.actions import Action, Preempt, Start
 
-RECORD_VERSION = 1
+RECORD_VERSION = 2
 QUEUED = 50
 """Maximum number of queued jobs in a record."""
 
-Source = Literal["policy", "rule", "guard", "automatic", "search", "engine"]
+Source = Literal["policy", "rule", "guard", "engine", "automatic", "search"]
+"""Maker of a decision; `search` occurs only in records and journals of earlier versions."""
 JobName = Callable[[int], str]
 """Returns the display name of a job, given its number in the cluster's state."""
-
-
-class Half(msgspec.Struct, frozen=True, kw_only=True):
-    """One half of a decision: the rows (options) of a scheduler, and the row chosen.
-
-    K is the number of rows; lists are in row order.
-
-    Attributes:
-        kind: `job` (which job, or wait) or `how` (which variant of that job).
-        seqs: Job of each row, -1 for *wait*.
-        nodes: First node of each row's placement, -1 for *wait* and for jobs that do not fit.
-        features: (K, F) actor features, row-major: the exact float32 values that the network received.
-        legal: Whether each row can be chosen.
-        reasons: Reason code per row (of `rlsched.decide.rows.reasons`), 0 if legal.
-        logits: Logits, masked rows included; empty if no network was used.
-        choice: Row chosen; -1 if a rule chose a job outside the window. A policy's choice is legal. A rule
-            follows its own order and, as the fallback of a policy, can choose a job that is held back.
-        reference: Row that the reference rule would have chosen.
-    """
-
-    kind: Literal["job", "how"]
-    seqs: list[int]
-    nodes: list[int]
-    features: bytes
-    legal: list[bool]
-    reasons: list[int]
-    logits: list[float]
-    choice: int
-    reference: int
 
 
 class PlanSeen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -108,34 +80,24 @@ class Names(msgspec.Struct, frozen=True, omit_defaults=True):
         """Return the display name of a job; for a record without names, its internal number."""
         return f"job {self.jobs[seq]}" if seq in self.jobs else f"internal job {seq}"
 
-    def node(self, number: int) -> str:
-        """Return the name of a node; for a record without names, its internal number."""
-        return f"node {self.nodes[number]}" if number in self.nodes else f"internal node {number}"
-
 
 class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One decision of a scheduler. Jobs and nodes have their numbers in the cluster's state; see `names`.
 
     Attributes:
         version: `RECORD_VERSION`.
-        source: Origin of the decision: the policy, a rule, the guard in place of the policy, a look-ahead
-            that found a better action than the policy's (`search`), or nothing (`automatic`: there was only
-            one way, or all waiting jobs fit at once).
+        source: Origin of the decision: a user's scheduler (`policy`), a rule, the guard in place of the
+            policy, an engine that places jobs itself, or nothing (`automatic`: there was only one way).
         policy_id: Name or content hash of the policy.
-        schema_hash: Hash of the feature schema.
         state_digest: `ClusterState.digest()` before the decision, hexadecimal.
         number: Decision number within the run; action draws are keyed by it.
         now_s: Seconds from the trace's origin (online: Unix time).
         partition: Name of the partition.
-        halves: The first half, and the second if more than one variant was legal. Empty if automatic.
-        temperature: 0 for arg max, else the softmax temperature of the draw.
-        value: The critic's estimate, None if no critic ran.
         action: The action chosen.
         took_us: Time from state to action, microseconds.
         guard: Why the guard intervened, "" if it did not.
-        samples: Number of futures that a policy's search simulated, 0 for none.
-        overruled: Row of the first half that the policy would have chosen if its search chose another, else
-            -1.
+        reference: Name of the policy without its dials, whose choice a replay can take instead; "": there are
+            no dials.
         turn: Number of the job under consideration: the job that started, or the job for which another job
             was preempted; for a *wait* the first of the queue. -1: none.
         queue: int32 numbers of the first `QUEUED` jobs waiting for the partition, in queue order; empty in
@@ -149,19 +111,14 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     version: int = RECORD_VERSION
     source: Source
     policy_id: str
-    schema_hash: str
     state_digest: str
     number: int
     now_s: float
     partition: str
-    halves: list[Half]
-    temperature: float
-    value: float | None
     action: Action
     took_us: float
     guard: str = ""
-    samples: int = 0
-    overruled: int = -1
+    reference: str = ""
     turn: int = -1
     queue: bytes = b""
     plans: list[PlanSeen] = msgspec.field(default_factory=list)
@@ -189,8 +146,6 @@ def _jobs(record: DecisionRecord) -> Iterator[int]:
         yield from (record.action.seq, record.action.share_with)
     elif isinstance(record.action, Preempt):
         yield from (record.action.seq, record.action.moved_for)
-    for half in record.halves:
-        yield from half.seqs
     for plan in record.plans:
         yield plan.share_with
 
@@ -198,5 +153,3 @@ def _jobs(record: DecisionRecord) -> Iterator[int]:
 def _nodes(record: DecisionRecord) -> Iterator[int]:
     if isinstance(record.action, Start):
         yield record.action.node
-    for half in record.halves:
-        yield from half.nodes

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, get_type_hints
 
 import numpy as np
@@ -36,14 +35,11 @@ from rlsched.decide.plans.plan import (
     refused,
 )
 from rlsched.decide.plans.shared import shared_plan
-from rlsched.decide.record import QUEUED, DecisionRecord, Half, PlanSeen, Source
+from rlsched.decide.record import QUEUED, DecisionRecord, PlanSeen, Source
 from rlsched.decide.rules.reservation import copy_nodes, let_end_until_fits
 from rlsched.decide.scheduler import Decision
-from rlsched.decide.schema import SCHEMA
 from rlsched.decide.start import policy_start
 from rlsched.models.clocks import relative_time
-
-_SCHEMA_HASH: Final = SCHEMA.hash
 
 
 class Recording:
@@ -86,13 +82,8 @@ class Recording:
         source: Source,
         policy_id: str,
         *,
-        halves: Sequence[Half] = (),
-        temperature: float = 0.0,
-        value: float | None = None,
-        marks_hold: bool = False,
-        samples: int = 0,
-        overruled: int = -1,
         made_room_for: int = -1,
+        reference: str = "",
     ) -> Decision:
         """Return the decision, with the time that it took. Arguments: see `Decision` and `DecisionRecord`.
 
@@ -107,18 +98,13 @@ class Recording:
                 record = DecisionRecord(
                     source=source,
                     policy_id=policy_id,
-                    schema_hash=_SCHEMA_HASH,
                     state_digest=self._digest,
                     number=self._state.decisions,
                     now_s=self._now_s,
                     partition=self._state.partition_names[self._partition],
-                    halves=list(halves),
-                    temperature=temperature,
-                    value=value,
                     action=action,
                     took_us=took_us,
-                    samples=samples,
-                    overruled=overruled,
+                    reference=reference,
                     turn=turn,
                     queue=self._queue(),
                     plans=plans,
@@ -127,9 +113,7 @@ class Recording:
                 )
             except Exception as error:  # a failed record does not stop a decision
                 failed = f"{type(error).__name__}: {error}"
-        return Decision(
-            action=action, source=source, record=record, marks_hold=marks_hold, record_failed=failed
-        )
+        return Decision(action=action, source=source, record=record, record_failed=failed)
 
     def _plans(self, turn: int, action: Action) -> tuple[list[PlanSeen], dict[str, float], str]:
         """Return the plans of the job under consideration, the prices, and why listing the plans failed."""

@@ -37,8 +37,7 @@ def look_again_s(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> float:
 class RuleScheduler(Scheduler):
     """A scheduler that follows a rule: one preemption or start at a time, then *wait*.
 
-    The *wait* lasts until the time of the rule's `next_look_s`, if it is finite. A rule ignores holds: as a
-    policy's fallback (`decide.guard`) it can start a job that a *wait* of the policy holds back.
+    The *wait* lasts until the time of the rule's `next_look_s`, if it is finite.
 
     Args:
         policy: A policy whose settings define a rule.
@@ -64,6 +63,7 @@ class RuleScheduler(Scheduler):
             reserve_after_s=rule.options.reserve_after_s,
             shares=rule.options.start.share != NEVER,
             needs_models=rule.needs_models,
+            plain_without_models=rule.plain_without_models,
         )
 
     def begin_instant(self, state: ClusterState, now_s: float) -> None:
@@ -76,7 +76,14 @@ class RuleScheduler(Scheduler):
         start = self.rule.options.start
         recording = Recording(state, partition, now_s, wanted=record, start=start)
         action, made_room_for = self._act(state, partition, now_s)
-        return recording.decision(action, "rule", self.policy_id, made_room_for=made_room_for)
+        dialled = self.strategy is not None and self.reference is not None
+        return recording.decision(
+            action,
+            "rule",
+            self.policy_id,
+            made_room_for=made_room_for,
+            reference=self.reference.name if dialled and self.reference else "",
+        )
 
     def _act(self, state: ClusterState, partition: int, now_s: float) -> tuple[Action, int]:
         """Return the rule's action, and the number of the job for which it preempts, -1 for none."""

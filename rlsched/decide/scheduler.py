@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from rlsched.cluster.dials import NO_CONTROLLER
 from rlsched.decide.actions import Action
@@ -30,8 +28,6 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         action: The action.
         source: The component that decided.
         record: The decision record, None unless requested.
-        marks_hold: For a *wait*: whether it passes over jobs of the candidate window that fit. A *wait* of a
-            policy does; a rule that blocks its queue follows its own order.
         guard: Why the guard intervened, "" if it did not: the kind of intervention, a colon, and details.
         record_failed: Why a requested record could not be made; "": no failure.
     """
@@ -39,7 +35,6 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     action: Action
     source: Source
     record: DecisionRecord | None = None
-    marks_hold: bool = False
     guard: str = ""
     record_failed: str = ""
 
@@ -54,17 +49,16 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
         shares: If models predict speeds, the scheduler may start jobs on GPUs that others use; it is asked
             even if no GPU is free.
         needs_models: The scheduler shares GPUs, sets clocks or moves cores based on models.
+        plain_without_models: Without models, the scheduler follows a simpler rule, and all dials stay at 0.
         stochastic: The decisions depend on the seed.
-        search_ms: Time that a decision may spend on look-ahead, milliseconds; 0: none, or not bounded by
-            time.
     """
 
     preempts: bool = False
     reserve_after_s: float = math.inf
     shares: bool = False
     needs_models: bool = False
+    plain_without_models: bool = False
     stochastic: bool = False
-    search_ms: float = 0.0
 
 
 class Scheduler(ABC):
@@ -81,8 +75,7 @@ class Scheduler(ABC):
         rule: The rule, if the scheduler only follows a rule: simulators run the rule compiled.
         strategy: Sets the dials of a rule (`decide.dials`); None: they stay at 0.
         reference: The fallback policy if the scheduler fails; None: it cannot fail.
-        columns: Names of a network's input columns (`network_rows`); empty: there is no network.
-        familiar: Ranges seen in training; None: nothing was learned, or its card has no ranges.
+        familiar: Ranges of the strategy's columns in training; None: the strategy has none.
     """
 
     name: str
@@ -93,7 +86,6 @@ class Scheduler(ABC):
     rule: CompiledRule | None = None
     strategy: Strategy | None = None
     reference: Policy | None = None
-    columns: tuple[str, ...] = ()
     familiar: Familiar | None = None
 
     @abstractmethod
@@ -108,11 +100,6 @@ class Scheduler(ABC):
         """Return why the fallback decides now; "": the scheduler decides itself."""
         return ""
 
-    def network_rows(self, state: ClusterState, partition: int, now_s: float) -> NDArray[np.float32] | None:
-        """Return the (K, F) input of the network for the next decision; None: the network is not needed."""
-        del state, partition, now_s
-        return None
-
     def drift(self) -> Drift | None:
         """Return the drift of the scheduler's input from its training; None: nothing was learned."""
         return None
@@ -120,21 +107,15 @@ class Scheduler(ABC):
     def begin_instant(self, state: ClusterState, now_s: float) -> None:  # noqa: B027 - optional hook
         """Prepare for the decisions of an instant: called after all its events, before its decisions."""
 
-    def foresee(self, run: Any) -> None:  # noqa: B027 - optional hook
-        """Receive the simulated run before the run begins (`rlsched_envs.sim.engine.Engine`).
-
-        Raises:
-            InputError: the scheduler needs the future of the run, which this kind of run cannot give.
-        """
-
 
 def permit(state: ClusterState, scheduler: Scheduler) -> None:
-    """Prepare a state for a scheduler: enable the rows for its abilities, and dials if it sets any.
+    """Prepare a state for a scheduler: enable its abilities, and dials if it sets any.
 
     Dials that the state already has keep their values.
     """
     if scheduler.strategy is not None and state.arrays.dials.controller[0] == NO_CONTROLLER:
-        state.set_dials(scheduler.strategy.arrays(state.num_partitions))
+        plain = scheduler.abilities.plain_without_models
+        state.set_dials(scheduler.strategy.arrays(state.num_partitions, only_modelled=plain))
     can = scheduler.abilities
     by_index = scheduler.order.preempts
     state.permit(preemption=can.preempts and by_index, reserve_after_s=can.reserve_after_s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -140,25 +140,13 @@ class ProfilerSettings(_Part, frozen=True, kw_only=True):
     max_gpus: int = 8
 
 
-class SearchSettings(_Part, frozen=True, kw_only=True):
-    """A network looks ahead before it decides: futures per contested decision, or a time for them.
-
-    Attributes:
-        samples: Number of futures, 2 or more; 0: as many as fit the time.
-        time_ms: Time for all futures of a decision, milliseconds; 0: not bounded by time.
-    """
-
-    samples: int = 0
-    time_ms: float = 0.0
-
-
 class Settings(_Part, frozen=True, kw_only=True):
     """All settings of a policy. Settings that are left out have no effect.
 
     Attributes:
-        rule: Rule or scheduler, if the other settings do not define one: `ppo`, `sb3`, `random`, `rollout`,
-            another installed scheduler, the path of a Python file with a rule, or `FILE.py:NAME` of a rule or
-            a scheduler in the file.
+        rule: Rule or scheduler, if the other settings do not define one: `sb3`, `random`, another
+            installed scheduler, the path of a Python file with a rule, or `FILE.py:NAME` of a rule or a
+            scheduler in the file.
         order: Order of the queue: `submit`, `predicted`, `area` (predicted run time x GPUs), `area^0.7`,
             `remaining` or `index`; default: `index` if jobs preempt by it, else `submit`.
         blocks: The first job that does not fit holds up all later jobs.
@@ -173,14 +161,13 @@ class Settings(_Part, frozen=True, kw_only=True):
         cores: Input-bound jobs get idle CPU cores, and other jobs release cores that they cannot use.
         types: Choice of the GPU type of a job.
         profile: Cost of a profiler.
-        checkpoint: `ppo`: `default`, `untrained`, or the path of a checkpoint. `sb3`: the path of a model of
-            Stable-Baselines3. Instead of a path, the zip itself as `data:application/zip;base64,...`.
-        search: `ppo`: look-ahead.
-        samples: `rollout`: futures per decision.
+        checkpoint: `sb3`: the path of a model of Stable-Baselines3, or the zip itself as
+            `data:application/zip;base64,...`.
         plain_without_models: On a cluster without models, jobs start on free GPUs at full clock, with the
-            cores that they requested; without this setting, sharing, clocks and cores are an error there.
-        dials: File of a strategy that sets dials of these settings (`rlsched train`), or its text, which
-            begins with `{`; "": none.
+            cores that they requested, and all dials stay at 0; without this setting, sharing, clocks and
+            cores are an error there.
+        dials: File of a strategy that sets dials of these settings (`rlsched train`), its text, which begins
+            with `{`, or `default` for the strategy that ships with rlsched; "": none.
         own: Numbers for a user-defined rule, in order.
     """
 
@@ -196,16 +183,14 @@ class Settings(_Part, frozen=True, kw_only=True):
     cores: bool = False
     types: Types | None = None
     profile: ProfilerSettings | None = None
-    checkpoint: str = "default"
-    search: SearchSettings | None = None
-    samples: int = 8
+    checkpoint: str = ""
     plain_without_models: bool = False
     dials: str = ""
     own: tuple[float, ...] = ()
 
 
-_SAMPLES = "2 to 1000 futures, or 0 for as many as fit"
-"""A single future carries no information about chance: 1 is refused."""
+_REMOVED: Final = ("ppo", "rollout", "clairvoyant")
+"""Schedulers of earlier versions, which scored the waiting jobs one by one."""
 _RANGES: dict[str, tuple[float, float, str]] = {
     "leave_free.share": (0.0, 1.0, "a share of the GPUs from 0 to 1"),
     "share.min_speed": (0.0, 1.0, "a speed from 0 to 1, 1 = not shared"),
@@ -227,9 +212,6 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "types.price": (0.0, 4.0, "a price from 0 to 4"),
     "types.later": (0.1, math.inf, "a factor of 0.1 or more"),
     "profile.max_gpus": (1, 1e6, "1 GPU or more"),
-    "search.samples": (0, 1000, _SAMPLES),
-    "search.time_ms": (0.0, 10_000.0, "0 to 10000 milliseconds"),
-    "samples": (1, 1000, "1 to 1000 futures"),
 }
 
 
@@ -245,10 +227,13 @@ def check(settings: Settings, where: str) -> None:
             value = None if value is None else getattr(value, name)
         if value is not None and not low <= value <= high:
             raise InputError(f"{where}: {path}: expected {expected}, got {value:g}")
-    if settings.search is not None and settings.rule != "ppo":
-        raise InputError(f"{where}: search: only ppo looks ahead; leave it out")
-    if settings.search is not None and settings.search.samples == 1:
-        raise InputError(f"{where}: search.samples: expected {_SAMPLES}, got 1")
+    if settings.rule in _REMOVED:
+        raise InputError(
+            f"{where}: rule: {settings.rule!r} is a scheduler of an earlier version, which scored the "
+            "waiting jobs one by one; use the policy `ppo`, or train a policy with `rlsched train`"
+        )
+    if settings.checkpoint and not settings.rule:
+        raise InputError(f"{where}: checkpoint: only a scheduler such as sb3 reads it; leave it out")
     deciding = [
         name for name in ("reserve_after", "leave_free", "preempt") if getattr(settings, name) is not None
     ]
@@ -268,11 +253,6 @@ def check(settings: Settings, where: str) -> None:
         raise InputError(
             f"{where}: order: the queue is ordered by the index if jobs preempt by it; leave order out, got "
             f"{settings.order!r}"
-        )
-    if settings.rule == "ppo" and settings.order is not None:
-        raise InputError(
-            f"{where}: order: the queue order of ppo follows from the cluster and the jobs; leave it "
-            f"out, got {settings.order!r}"
         )
     if settings.share is not None and settings.preempt is not None and not by_index:
         raise InputError(f"{where}: share: preempt by quota gives whole GPUs; leave one of them out")

@@ -8,7 +8,6 @@ from typing import Final, Literal
 from rlsched.decide.actions import Preempt, Start, Wait
 from rlsched.decide.plans.plan_text import in_words
 from rlsched.decide.record import DecisionRecord
-from rlsched.decisions.decision_text import row_in_words
 from rlsched.errors import InputError
 
 RULE: Final = "rule"
@@ -21,15 +20,14 @@ class Candidate:
 
     Attributes:
         number: Number within the decision, from 1; 0: the static rule's choice.
-        of: Kind of the candidate: the `rule`'s choice, a `plan`, or a legal row of the network's first half
-            (`job`) or second half (`how`).
-        at: Index in the record's plans, or in the half's rows; -1 for the rule's choice.
+        of: Kind of the candidate: the `rule`'s choice, or a `plan`.
+        at: Index in the record's plans; -1 for the rule's choice.
         taken: Whether the scheduler chose this candidate.
         words: Description for users.
     """
 
     number: int
-    of: Literal["rule", "plan", "job", "how"]
+    of: Literal["rule", "plan"]
     at: int
     taken: bool
     words: str
@@ -38,12 +36,13 @@ class Candidate:
 def candidates(record: DecisionRecord) -> list[Candidate]:
     """Return the candidates of a decision, including the chosen one.
 
-    If a policy decided, the first candidate is the static rule's choice. Plans that were not possible and
-    illegal rows are no candidates.
+    If a policy or a rule with dials decided, the first candidate is the choice of the rule without dials.
+    Plans that were not possible are no candidates.
     """
     found: list[Candidate] = []
-    if record.source != "rule":
-        found.append(Candidate(0, "rule", -1, False, "the rule's choice"))
+    if record.source != "rule" or record.reference:
+        whose = f" ({record.reference})" if record.reference else ""
+        found.append(Candidate(0, "rule", -1, False, f"the rule's choice{whose}"))
     number = 1
     waited = isinstance(record.action, Wait)
     for at, plan in enumerate(record.plans):
@@ -51,12 +50,6 @@ def candidates(record: DecisionRecord) -> list[Candidate]:
         if not plan.verdict:
             found.append(Candidate(number, "plan", at, taken, in_words(plan, record.names.job)))
             number += 1
-    for half in record.halves:
-        for at, legal in enumerate(half.legal):
-            if legal:
-                words = row_in_words(record, half, at)
-                found.append(Candidate(number, half.kind, at, at == half.choice, words))
-                number += 1
     return found
 
 
@@ -83,9 +76,9 @@ def candidate(record: DecisionRecord, asked: str) -> Candidate:
     )
 
 
-def numbers_of(record: DecisionRecord, of: str) -> dict[int, int]:
-    """Return the numbers of a decision's candidates of kind `of`, by their indices (`Candidate.at`)."""
-    return {one.at: one.number for one in candidates(record) if one.of == of}
+def numbers_of_plans(record: DecisionRecord) -> dict[int, int]:
+    """Return the numbers of a decision's candidates, by the indices of their plans."""
+    return {one.at: one.number for one in candidates(record) if one.of == "plan"}
 
 
 def as_another(record: DecisionRecord, other: DecisionRecord | None) -> Candidate | None:
@@ -117,14 +110,7 @@ def _as(record: DecisionRecord, one: Candidate, other: DecisionRecord | None) ->
             if names.get(record.turn) != job or plan.how != ("share" if shares else "free"):
                 return False
             return not shares or names.get(plan.share_with) == other.names.jobs.get(action.share_with)
-        return one.of == "job" and names.get(_seq(record, one)) == job
+        return False
     if isinstance(action, Preempt):
         return False
-    if one.of == "plan":
-        return record.plans[one.at].how == "later"
-    return one.of == "job" and _seq(record, one) < 0
-
-
-def _seq(record: DecisionRecord, one: Candidate) -> int:
-    """Return the number of the job that a row of the network's first half stands for; -1: *wait*."""
-    return next(half for half in record.halves if half.kind == "job").seqs[one.at]
+    return one.of == "plan" and record.plans[one.at].how == "later"

@@ -11,7 +11,7 @@ import numpy as np
 
 from rlsched.decide.record import DecisionRecord
 from rlsched.decisions import decision_text
-from rlsched.decisions.candidates import candidates, numbers_of
+from rlsched.decisions.candidates import candidates, numbers_of_plans
 from rlsched.decisions.past_queue import queue_at, rows_around
 from rlsched.decisions.reading import StoreReader
 from rlsched.decisions.timeline import AttemptSeen, JobSeen
@@ -45,7 +45,7 @@ def decision_at(reader: StoreReader, at_s: float) -> int | None:
 
 
 def decision(reader: StoreReader, row: int) -> dict[str, Any]:
-    """Return a decision as data: policy, action, plans and rows with values, prices, the state before it."""
+    """Return a decision as data: policy, action, plans with values, prices, the state before it."""
     record = reader.record(row)
     return {
         "row": row,
@@ -61,10 +61,7 @@ def decision(reader: StoreReader, row: int) -> dict[str, Any]:
         "turn": reader.cells(row)["turn"],
         "guard": record.guard,
         "took_us": record.took_us,
-        "value": record.value,
         "plans": _plans(record),
-        "rows": _rows(record),
-        "rule_would": decision_text.rule_would(record),
         "candidates": [
             {"number": one.number, "words": one.words, "taken": one.taken} for one in candidates(record)
         ],
@@ -104,41 +101,9 @@ def _price_change(reader: StoreReader, row: int, record: DecisionRecord) -> dict
     return None
 
 
-def with_features(reader: StoreReader, told: dict[str, Any]) -> dict[str, Any]:
-    """Return a history, decision or moment with the key `features` added to every decision of a network.
-
-    The features are by half, `job` or `how`, and by row: the row as text, and its values by column name.
-    """
-    found = dict(told)
-    for name, value in told.items():
-        if isinstance(value, dict):
-            found[name] = with_features(reader, value)
-        elif isinstance(value, list):
-            found[name] = [with_features(reader, one) if isinstance(one, dict) else one for one in value]
-    if told.get("rows") and "row" in told:
-        record = reader.record(told["row"])
-        found["features"] = {
-            half.kind: [
-                {"words": decision_text.row_in_words(record, half, at), "values": values}
-                for at, values in enumerate(decision_text.features_of(record, half))
-            ]
-            for half in record.halves
-        }
-    return found
-
-
-def _rows(record: DecisionRecord) -> list[dict[str, Any]]:
-    """Return the rows from which a network chose, as data and text."""
-    numbers = {half: numbers_of(record, half) for half in ("job", "how")}
-    return [
-        {"words": said, "outcome": what, "candidate": numbers[half].get(at)}
-        for said, what, half, at in decision_text.rows_in_words(record)
-    ]
-
-
 def _plans(record: DecisionRecord) -> list[dict[str, Any]]:
     """Return the plans of a decision as data and text: the chosen one first, then by value."""
-    described, numbers = decision_text.ranked_plans(record), numbers_of(record, "plan")
+    described, numbers = decision_text.ranked_plans(record), numbers_of_plans(record)
     position = {id(plan): at for at, plan in enumerate(record.plans)}
     return [
         {

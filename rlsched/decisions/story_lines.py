@@ -86,14 +86,11 @@ def decision_lines(one: dict[str, Any]) -> list[str]:
     ]
     if one["guard"]:
         found.append(f"the guard stepped in: {one['guard']}")
-    for title, rows in (("plans of job " + one["turn"], one["plans"]), ("the network's choice", one["rows"])):
-        if rows:
-            found.append(f"{title}:")
-            found += [f"  {_numbered(row)}" for row in rows]
+    if one["plans"]:
+        found.append(f"plans of job {one['turn']}:")
+        found += [f"  {_numbered(plan)}" for plan in one["plans"]]
     if one["plans_failed"]:
         found.append(f"its plans could not be listed: {one['plans_failed']}")
-    if one["rule_would"]:
-        found.append(f"the rule would have taken: {one['rule_would']}")
     if one["prices"]:
         found.append(
             "prices then: " + ", ".join(f"{name} {value:g}" for name, value in one["prices"].items())
@@ -109,10 +106,10 @@ def decision_lines(one: dict[str, Any]) -> list[str]:
     return found
 
 
-def _numbered(row: dict[str, Any]) -> str:
-    """Return the text of a plan or a row, with its candidate number for `--instead`."""
-    number = f"[{row['candidate']}] " if row["candidate"] else ""
-    return f"{number}{row['words']}" + (f" ({row['outcome']})" if row["outcome"] else "")
+def _numbered(plan: dict[str, Any]) -> str:
+    """Return the text of a plan, with its candidate number for `--instead`."""
+    number = f"[{plan['candidate']}] " if plan["candidate"] else ""
+    return f"{number}{plan['words']}" + (f" ({plan['outcome']})" if plan["outcome"] else "")
 
 
 def moment_lines(moment: dict[str, Any]) -> list[str]:

@@ -1,7 +1,7 @@
 """Measure the rows of the bar after the first: preemption, sharing, good predictions, the dial.
 
     .venv/bin/python -m studies.policy.bar
-    .venv/bin/python -m studies.policy.bar --study preempt50 --policy ppo:checkpoints/mine
+    .venv/bin/python -m studies.policy.bar --study preempt50 --policy runs/mine
     .venv/bin/python -m studies.policy.bar --quick              # one trace and load, printed
 
 Each result is a file in OUT/bar/SPLIT; existing results are not run again, and Ctrl-C keeps finished ones.

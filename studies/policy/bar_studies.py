@@ -35,7 +35,7 @@ from studies.policy.opponents import (
     TunedFile,
     default_of,
 )
-from studies.policy.synthetic import SEQUENCES, for_networks
+from studies.policy.synthetic import SEQUENCES, for_tested
 
 LOADS: Final = (0.7, 0.85, 0.95, 1.05)
 HEADLINE_LOADS: Final = (0.85, 0.95, 1.05)
@@ -66,8 +66,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         declared: If that is all of them: whether they declare it, so that `ppo` preempts too.
         predictions: Quality of the predicted durations.
         loads: Offered loads.
-        tested: Whether policies under test are rows of it: always, if they are named (the default policy
-            does not preempt, and a network takes a hundred times as long as a rule), or never.
+        tested: Whether policies under test are rows of it: always, only if they are named, or never.
         default: Policies under test if none is named and some are always tested.
         own: Its own traces or sequences, on which no rule was tuned; empty: the common ones.
         part: Its only part; empty: the requested split.
@@ -296,7 +295,7 @@ def rows_of(study: Study, tuned: TunedFile | None, trace: str, policies: Sequenc
         policies: Named policies under test.
     """
     found = _called(study, "reference", [Policy(name) for name in REFERENCES])
-    if for_networks(trace):
+    if for_tested(trace):
         found += _called(study, "policy", tested_in(study, policies))
     if study.name in ("good", "unseen"):
         found += _called(study, "rule", [Policy("fifo-backfill")])

@@ -81,7 +81,7 @@ def _jobs(study: Study, case: Case, results: Results) -> int:
 
 
 def wall_times(cases: Sequence[Case], rows: Rows, results: Results) -> list[str]:
-    """Wall time of a whole replay over its decisions (starts, preemptions, and a network's waits), us.
+    """Wall time of a whole replay over its decisions (starts, preemptions, a Python scheduler's waits), us.
 
     It includes the simulator. A row that was not run on a case has an empty cell.
     """

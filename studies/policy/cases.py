@@ -52,8 +52,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         part: One of `PARTS`, or `SYNTHETIC`.
         load: Offered load of the measured jobs.
         preemptible_frac: Share of the jobs that may be preempted, drawn with seed 0.
-        declared: If that is all of them: whether they declare it. A rule preempts them anyway, `ppo` does
-        not.
+        declared: If that is all of them: whether they declare it. `tuned` and `ppo` preempt only jobs that
+            do, other rules preempt all.
         predictions: Quality of the predicted durations, the same for all policies.
     """
 
@@ -167,7 +167,7 @@ def workload_of(folder: Path, case: Case) -> Workload:
     """Cut a case out of its trace, and make its load exact.
 
     The cuts are of the whole trace, also for one VC of it. Jobs submitted after the part are dropped
-    before any replay or prediction: a tuned rule or a chosen checkpoint has not met a later job,
+    before any replay or prediction: a tuned rule or a learned strategy has not met a later job,
     not even as a competitor of the last measured ones. The nodes are scaled to the load, whole nodes that
     hold the largest gang; submission times are then stretched until the load is exact.
 

@@ -1,4 +1,4 @@
-"""Compare a learned policy with the tuned rules, and write the tables.
+"""Compare policies with the tuned rules, and write the tables.
 
     .venv/bin/python -m studies.policy.compare
     .venv/bin/python -m studies.policy.compare --quick          # one trace and load, under five minutes
@@ -36,15 +36,10 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     add_common(parser, out=Path("runs/policy"))
     parser.add_argument("--split", choices=("validation", "test"), default="validation")
-    add_policy(parser, default="ppo, the default checkpoint")
+    add_policy(parser, default="ppo")
     parser.add_argument("--load", action="append", type=float, help="default: 0.7, 0.85, 0.95 and 1.05")
     parser.add_argument(
         "--preemptible", type=float, default=1.0, help="share of the jobs that may be preempted"
-    )
-    parser.add_argument(
-        "--rollout",
-        action="store_true",
-        help="the rule that looks ahead on all traces, not only the short one: hours",
     )
     parser.add_argument("--quick", action="store_true", help=f"only {QUICK_TRACE} at load {QUICK_LOAD}")
     parser.add_argument("--tuned", type=Path, default=TUNED_FILE, help="file of tuned values")
@@ -84,7 +79,7 @@ def _compare(arguments: argparse.Namespace) -> int:
             f"{arguments.tuned}: no values for {', '.join(without)} from their grids; the test split is read "
             "when all rules are tuned: run `python -m studies.policy.tune`, and commit the file"
         )
-    rows = {trace: entries(tuned, trace, policies, rollout=arguments.rollout) for trace in traces}
+    rows = {trace: entries(tuned, trace, policies) for trace in traces}
     todo = cases(traces, [arguments.split], loads, preemptible_frac=arguments.preemptible)
     folder, jobs = arguments.out / arguments.split, jobs_of(todo, rows)
     new = missing(jobs, folder)

@@ -31,8 +31,8 @@ from rlsched_agents.dials.judging import ALL_ZERO, Floats, Judge, Layers
 from rlsched_agents.dials.lesson import PpoConfig
 from rlsched_agents.dials.ppo import DialPpo
 from rlsched_agents.dials.verdict import StrategyComparison, compared
-from rlsched_envs.training.sources import EpisodeSource
-from rlsched_envs.training.windows import Drawn, Windows, draw_setting
+from rlsched_envs.training.sources import Drawn, EpisodeSource
+from rlsched_envs.training.windows import Windows, draw_setting
 from studies.policy.cases import TRACES, read_trace
 from studies.policy.options import add_common, reported
 

@@ -10,7 +10,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from rlsched.decide.policies.permissions import Permissions
+from rlsched.decide.dials.strategy import Strategy
+from rlsched.decide.own import DEFAULT, content_of, is_own, rule_in_copy
 from rlsched.decide.policies.policy import Policy, presets
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import InputError
@@ -22,9 +23,6 @@ TUNED_FILE: Final = Path(__file__).with_name("tuned.json")
 REFERENCES: Final = ("qssf", "qssf-backfill")
 """«Best QSSF» is the one of these that waits less, case by case."""
 TUNING_REFERENCE: Final = "qssf-backfill"
-SHORT_TRACES: Final = ("philly/6c71a0",)
-"""Traces short enough for rules that look ahead: 882 jobs in the validation part, 1,701 with the warm-up; the
-others have 4,765 to 17,167."""
 Measure = Literal["queue", "jct"]
 Role = Literal["policy", "reference", "rule", "oracle"]
 
@@ -37,8 +35,6 @@ class Grid(msgspec.Struct, frozen=True, kw_only=True):
         measure: Mean to minimise: queueing for rules that start a job once and unshared, JCT for
             rules that preempt or share, whose first start is no measure.
         models: Whether it runs under models, with the default draw of workloads.
-        slow: Whether it looks ahead, and takes hours on whole windows: it was tuned on stretches of them,
-            and is compared only on `SHORT_TRACES` unless requested.
         preemptible_frac: Share of the jobs that may be preempted.
         predictions: Quality of the predicted durations.
     """
@@ -46,7 +42,6 @@ class Grid(msgspec.Struct, frozen=True, kw_only=True):
     values: tuple[Policy, ...]
     measure: Measure = "queue"
     models: bool = False
-    slow: bool = False
     preemptible_frac: float = 1.0
     predictions: Foresight = "causal"
 
@@ -133,10 +128,6 @@ GRIDS: Final[dict[str, Grid]] = {
         measure="jct",
         models=True,
     ),
-    "rollout": Grid(
-        values=tuple(Policy("rollout", name=f"rollout {count}", samples=count) for count in (4, 8, 16)),
-        slow=True,
-    ),
 }
 """`easy` is tuned by the order of its queue, and by the wait before a job has a reservation. Lucid's grid is
 the cost of its profiler, not its decisions: only the two published times, since none at all would be best."""
@@ -210,16 +201,6 @@ def default_of(rule: str) -> Policy:
         "gittins-revised": able(Policy("gittins"), REVISED),
     }
     return defaults[rule] if rule in defaults else Policy(rule)
-
-
-def followed(permissions: Permissions, *, revises: bool) -> Policy:
-    """The rule that a network with these permissions follows, under a short name."""
-    plain = permissions.reference(revised=revises)
-    if permissions.preemption:
-        name = "gittins"
-    else:
-        name = "easy area^0.7 1h" if permissions.reservations else "qssf-backfill"
-    return plain.named(f"{name} {REVISED.label}" if revises else name)
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -328,21 +309,24 @@ _NAMES: Final = {Policy(name): name for name in presets()}
 def policy_id(policy: Policy) -> str:
     """Identity of a policy, independent of its name: a preset's name, or a digest of its settings.
 
-    A network, and a rule in a file, have a digest of their content before it.
+    It ends with a digest of the content of each file that the policy names, in place of the file's path.
     """
-    rest = policy.with_settings(checkpoint="default")
-    said = _NAMES.get(rest, "")
-    content = load_scheduler(policy).policy_id
-    if policy.settings.rule.endswith(".py"):
-        content = digest(Path(policy.settings.rule))
-    if content == policy.name:
-        return said or rest.digest
-    return content if said else f"{content}+{rest.digest}"
+    settings, scheduler, files = policy.settings, load_scheduler(policy), list[str]()
+    if settings.dials:
+        files.append(Strategy.of_setting(settings.dials).digest)
+        policy = policy.with_settings(dials=DEFAULT)
+    if settings.checkpoint:
+        files.append(scheduler.policy_id)
+        policy = policy.with_settings(checkpoint=DEFAULT)
+    if is_own(settings.rule):
+        files.append(content_of(settings.rule))
+        policy = policy.with_settings(rule=rule_in_copy(settings.rule, Path("rule.py")))
+    return "@".join((_NAMES.get(policy) or policy.digest, *files))
 
 
 def untuned(tuned: TunedFile | None) -> list[str]:
-    """Rules without a value from their present grid, except rules that look ahead."""
-    return [rule for rule, grid in GRIDS.items() if not grid.slow and _complete(tuned, rule) is None]
+    """Rules without a value from their present grid."""
+    return [rule for rule in GRIDS if _complete(tuned, rule) is None]
 
 
 def _complete(tuned: TunedFile | None, rule: str) -> Tuned | None:
@@ -351,9 +335,7 @@ def _complete(tuned: TunedFile | None, rule: str) -> Tuned | None:
     return found if found is not None and found.grid == GRIDS[rule].settings else None
 
 
-def entries(
-    tuned: TunedFile | None, trace: str, policies: Sequence[Policy], *, rollout: bool = False
-) -> list[Entry]:
+def entries(tuned: TunedFile | None, trace: str, policies: Sequence[Policy]) -> list[Entry]:
     """All rows of one trace: references, policies under test, tuned rules, and bounds.
 
     A tuned rule appears twice: `reserve` has the one value for all traces, `reserve (by trace)` the best of
@@ -364,8 +346,6 @@ def entries(
     found += [_preset(name, "rule") for name in FIXED]
     shared = [_preset(name, "reference", models=True) for name in REFERENCES]
     for rule, grid in GRIDS.items():
-        if grid.slow and not rollout and trace not in SHORT_TRACES:
-            continue
         one = _complete(tuned, rule)
         values = {rule: default_of(rule)}
         if one is not None:

@@ -69,9 +69,10 @@ def add_policy(parser: argparse.ArgumentParser, *, default: str, required: bool 
     parser.add_argument(
         "--policy",
         action=_Said,
-        metavar="NAME|FILE",
+        metavar="NAME|PATH",
         required=required,
-        help=f"a preset, ppo:PATH, or a TOML or Python file; may be repeated; default: {default}",
+        help="a preset, the folder of a trained policy, sb3:PATH, or a TOML or Python file; may be repeated; "
+        f"default: {default}",
     )
     parser.add_argument(
         "--set",

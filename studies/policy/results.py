@@ -1,4 +1,4 @@
-"""Synthetic sequences and validation windows: the default policy against rules, and itself untrained.
+"""Synthetic sequences and validation windows: the default policy against rules, and the rule without dials.
 
     .venv/bin/python -m studies.policy.results --out runs/results
     .venv/bin/python -m studies.policy.results --out runs/results --budget-s 600   # call again for the rest
@@ -39,7 +39,7 @@ from rlsched_agents.evaluate.windows import MeasuredWindow
 from rlsched_envs.sim.engine import predict_trace
 from studies.policy.opponents import policy_id
 from studies.policy.options import add_policy, policies_of
-from studies.policy.results_tables import REFERENCE, UNTRAINED, CaseResult, write_tables
+from studies.policy.results_tables import PLAIN, REFERENCE, CaseResult, write_tables
 
 CONTEXT = ("qssf", "fifo-backfill", "sjf-backfill")
 LOADS = (0.85, 1.0)
@@ -134,7 +134,7 @@ def workload_of(case: Case, traces: Path) -> tuple[Trace, ClusterSpec, MeasuredW
 def run_case(case: Case, traces: Path, folder: Path) -> Path:
     """Run one case and write its file atomically."""
     trace, spec, window, seeds = workload_of(case, traces)
-    policies = [Policy(REFERENCE), case.policy, UNTRAINED, *map(Policy, CONTEXT)]
+    policies = [Policy(REFERENCE), case.policy, PLAIN, *map(Policy, CONTEXT)]
     policies = list({one.name: one for one in policies}.values())
     predictions = predict_trace(trace, spec, recorded_until_s=window.replay_from_s)
     tasks = replay_tasks(trace, spec, window, predictions, policies, seeds)
@@ -151,7 +151,7 @@ def run_case(case: Case, traces: Path, folder: Path) -> Path:
         policy=case.policy.name,
         policy_id=case.policy_id,
         report=build_report(trace, spec, window, seeds, outcomes, REFERENCE),
-        against_untrained=compare(*paired_runs(tables[case.policy.name], tables[UNTRAINED.name]), measured),
+        against_plain=compare(*paired_runs(tables[case.policy.name], tables[PLAIN.name]), measured),
     )
     path = folder / case.file_name
     half_written = path.with_suffix(".part")
@@ -197,7 +197,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, default=Path("runs/results"), help="folder of cases and tables")
-    add_policy(parser, default="ppo, the default checkpoint")
+    add_policy(parser, default="ppo")
     parser.add_argument("--family", action="append", choices=("synthetic", "real"), help="default: both")
     parser.add_argument("--seeds", type=int, default=20, help="synthetic sequences of each kind and load")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="processes")

@@ -10,16 +10,17 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.decide.policies.permissions import Permissions
+from rlsched.decide.policies.policy import Policy
 from rlsched_agents.evaluate.metrics import GroupMetrics, Metrics
 from rlsched_agents.evaluate.pairs import MIN_BLOCKS, Comparison, Ratio, geometric_mean
 from rlsched_agents.evaluate.report import EvaluationReport
-from studies.policy.opponents import followed
 
-UNTRAINED = followed(Permissions(reservations=True), revises=True)
-"""The rule that the default policy follows, which is its behaviour before training."""
+PLAIN = Policy(
+    "easy", name="easy area^0.7 1h revised", order="area^0.7", reserve_after="1h", predictions="revised"
+)
+"""`ppo` without dials, which is `tuned`, decides like this rule without models if no job is preemptible."""
 REFERENCE = "qssf-backfill"
-AGAINST = (REFERENCE, UNTRAINED.name, "qssf")
+AGAINST = (REFERENCE, PLAIN.name, "qssf")
 """References of the policy on synthetic sequences; `qssf` blocks its queue, which suits some."""
 BUCKETS: tuple[tuple[str, float, float], ...] = (
     ("1", 0, 1),
@@ -41,7 +42,7 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
         policy: Policy under test.
         policy_id: Its name and content.
         report: Every policy, compared with `qssf-backfill`.
-        against_untrained: The policy under test, compared with itself untrained (`UNTRAINED`).
+        against_plain: The policy under test, compared with `PLAIN`.
     """
 
     family: str
@@ -51,7 +52,7 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
     policy: str
     policy_id: str
     report: EvaluationReport
-    against_untrained: Comparison
+    against_plain: Comparison
 
 
 class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,7 +185,7 @@ def real_markdown(results: Sequence[CaseResult], command: str) -> str:
         "One window is one sequence: the interval does not cover other months.",
     ]
     for one in results:
-        report, against = one.report, one.against_untrained
+        report, against = one.report, one.against_plain
         some = report.policies[REFERENCE]
         lines += [
             "",
@@ -210,7 +211,7 @@ def real_markdown(results: Sequence[CaseResult], command: str) -> str:
             lines.append(_row(name, *map(_seconds, times_s), *map(_ratio, ratios)))
         lines += [
             "",
-            f"{one.policy} against {UNTRAINED.name}: "
+            f"{one.policy} against {PLAIN.name}: "
             f"mean queueing delay {_ratio(against.queue_mean_ratio)}, "
             f"mean JCT {_ratio(against.jct_mean_ratio)};",
             f"{against.wins_frac:.1%} of the jobs wait less, {against.losses_frac:.1%} longer. "

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start
-from rlsched.decide.policies.permissions import Permissions
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Decision, Scheduler
@@ -32,12 +31,11 @@ from rlsched_agents.evaluate.run import load_policies, replay_tasks, run_tasks
 from rlsched_envs.sim.engine import Engine, PredictedTimes
 from studies.policy.abilities import REVISED, able
 from studies.policy.cases import PARTS, TRACES, Foresight, Workload, cases, workload_of
-from studies.policy.opponents import followed
 from studies.policy.options import add_policy, add_trace, add_traces, policies_of, reported
 from studies.policy.predictions import stamps_of
 from studies.policy.tables import header
 
-DEFAULT: Final = followed(Permissions(reservations=True), revises=False)
+DEFAULT: Final = Policy("easy", name="easy area^0.7 1h", order="area^0.7", reserve_after="1h")
 TIMED_RUNS: Final = 3
 LEAST_WAIT_S: Final = 60.0
 """Jobs that start sooner have hardly been in a queue."""

@@ -1,7 +1,7 @@
 """Any policies on synthetic sequences: waiting compared with `qssf-backfill`, over seeds.
 
     .venv/bin/python -m studies.policy.sequences --like helios --load 1 --policy easy --set reserve_after=6h
-    .venv/bin/python -m studies.policy.sequences --jobs 600 --load 1 --first-seed 11 --policy rollout
+    .venv/bin/python -m studies.policy.sequences --jobs 600 --load 1 --first-seed 11 --policy tuned
 
 Each sequence is a separate trace, from an idle cluster to the last job; all policies get the same. It is
 `rlsched trace synth` and `rlsched evaluate` for each seed, and the geometric means over them.

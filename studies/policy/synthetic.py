@@ -1,4 +1,4 @@
-"""Synthetic sequences from 16 to 10,000 GPUs: value of one checkpoint and one rule at any size."""
+"""Synthetic sequences from 16 to 10,000 GPUs: value of one policy and one rule at any size."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ JOBS_AT: Final = {
 """Jobs by kind and GPUs of the cluster: 250, 47, 30 and 6 a GPU. At 10,000 GPUs that is four and a half days;
 helios-like jobs first queue after half a day. Philly-like jobs hardly queue there: 150,000 of
 them, over a week, wait 14 s on average."""
-NETWORK_JOBS_AT: Final = {1_024: 8_000, 10_000: 30_000}
-"""Networks decide one by one: on the largest clusters they have separate helios-like sequences, which all
-others run too."""
+TESTED_JOBS_AT: Final = {1_024: 8_000, 10_000: 30_000}
+"""A policy under test may be a Python scheduler, which is slow: on the largest clusters such policies have
+separate helios-like sequences, which all others run too."""
 MEASURED: Final = (0.3, 0.9)
 """Jobs submitted in this part of the time are measured: not the jobs that fill an empty cluster, and later
 jobs are present, so that no job waits on a cluster that is running empty."""
@@ -30,16 +30,14 @@ jobs are present, so that no job waits on a cluster that is running empty."""
 LONG: Final = {
     f"{kind}-like/{gpus}": (kind, gpus, jobs) for kind, at in JOBS_AT.items() for gpus, jobs in at.items()
 }
-SHORT: Final = {
-    f"helios-like/{gpus}/{jobs}": ("helios", gpus, jobs) for gpus, jobs in NETWORK_JOBS_AT.items()
-}
+SHORT: Final = {f"helios-like/{gpus}/{jobs}": ("helios", gpus, jobs) for gpus, jobs in TESTED_JOBS_AT.items()}
 SEQUENCES: Final = LONG | SHORT
 """(kind, GPUs, jobs) by name of the sequence."""
 
 
-def for_networks(name: str) -> bool:
-    """Whether a sequence is short enough for networks."""
-    return name not in SEQUENCES or name in SHORT or SEQUENCES[name][1] not in NETWORK_JOBS_AT
+def for_tested(name: str) -> bool:
+    """Whether policies under test run on a sequence."""
+    return name not in SEQUENCES or name in SHORT or SEQUENCES[name][1] not in TESTED_JOBS_AT
 
 
 def synthetic_workload(case: Case) -> Workload:

@@ -194,7 +194,7 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     add_common(parser, out=Path("runs/policy/tune"))
     names = tuple(dict.fromkeys(rule for _, rule, _ in all_grids()))
-    parser.add_argument("--rule", action="append", choices=names, help="default: all but rollout")
+    parser.add_argument("--rule", action="append", choices=names, help="default: all")
     parser.add_argument(
         "--setting",
         action="append",
@@ -227,8 +227,7 @@ def _tune(arguments: argparse.Namespace) -> int:
     wanted = [
         grid
         for setting, rule, grid in all_grids()
-        if (rule in arguments.rule if arguments.rule else not grid.slow)
-        and setting in (arguments.setting or (setting,))
+        if rule in (arguments.rule or (rule,)) and setting in (arguments.setting or (setting,))
     ]
     traces = arguments.trace or list(TRACES)
     todo, counts, left_out = tuning_cases(arguments.traces, traces, arguments.least_jobs)

@@ -1,55 +1,48 @@
-"""The default policy on a fixed sequence of 4,000 jobs: its recorded gain, and its observations."""
+"""The policy that ships: its files fit this version, and its card has its measurements."""
 
 from __future__ import annotations
 
-import pytest
-
-from benchmarks.fixed_sequence import (
-    FixedSequence,
-    read_sequence,
-    run_sequence,
-    write_sequence,
-)
+from rlsched.decide.dials.strategy import STRATEGY_FILE, Strategy, default_checkpoint
+from rlsched.decide.policies.policy import POLICY_FILE, Policy
 from rlsched.decide.registry import load_scheduler
-from rlsched.decide.schema import SCHEMA
-from rlsched.errors import InputError
-from rlsched_agents.runtime.checkpoint import default_checkpoint, load_checkpoint
-
-TOLERATED = 0.02
-"""Tolerance of the ratio: another machine's rounding may change a decision between equals."""
+from rlsched.workload.synth import synthesize
+from rlsched_envs.sim.engine import Engine
+from rlsched_envs.sim.modelling import Models
 
 
-@pytest.fixture(scope="module")
-def found() -> FixedSequence:
-    return run_sequence(load_scheduler("ppo"))
+def test_it_is_tuned_with_the_shipped_strategy() -> None:
+    folder = default_checkpoint()
+    strategy = Strategy.read(folder / STRATEGY_FILE)
+    assert strategy.digest in (folder / "CARD.md").read_text(encoding="utf-8")
+    written = Policy.read(folder / POLICY_FILE)
+    assert written.with_settings(dials="") == Policy("tuned") == Policy("ppo").with_settings(dials="")
+    assert load_scheduler(written).strategy == load_scheduler("ppo").strategy == strategy
 
 
-@pytest.fixture(scope="module")
-def recorded() -> FixedSequence:
-    return read_sequence(default_checkpoint())
+def test_it_is_a_network_with_the_ranges_of_its_training() -> None:
+    strategy = Strategy.of_setting("default")
+    assert len(strategy.layers) == 3
+    assert strategy.familiar is not None
+    assert list(strategy.familiar.columns) == list(strategy.columns)
 
 
-@pytest.mark.slow
-def test_default_policy_keeps_its_recorded_margin(found: FixedSequence, recorded: FixedSequence) -> None:
-    assert recorded.ratio < 1.0
-    assert found.ratio < recorded.ratio + TOLERATED
-    assert found.reference_queue_mean_s == pytest.approx(recorded.reference_queue_mean_s, rel=1e-6)
+def test_dials_move_only_with_models() -> None:
+    """They were trained with models: without models `ppo` starts the same jobs as `tuned`."""
+    trace, spec = synthesize("helios", jobs=400, load=1.1, gpus=32, seed=4)
+
+    def starts(policy: str, models: Models | None) -> list[float]:
+        rule = Policy(policy).rule
+        found: list[float] = (
+            Engine(trace, spec, order=rule.order, models=models).run_rule(rule).start_s.tolist()
+        )
+        return found
+
+    assert starts("ppo", None) == starts("tuned", None)
+    assert starts("ppo", Models()) != starts("tuned", Models())
 
 
-@pytest.mark.slow
-def test_observations_match_the_schema(found: FixedSequence, recorded: FixedSequence) -> None:
-    assert found.schema_hash == recorded.schema_hash == SCHEMA.hash
-    seen = load_checkpoint().card.network.features
-    assert 0 < seen <= len(found.columns), "an older policy uses the first columns"
-    assert (found.rows, found.legal_rows) == (recorded.rows, recorded.legal_rows)
-    assert list(found.columns) == list(recorded.columns)
-    assert list(found.columns.values()) == pytest.approx(list(recorded.columns.values()), rel=1e-4, abs=2e-6)
-    assert sum(value != 0 for value in found.columns.values()) > 25, "most columns vary"
-
-
-def test_sequence_is_read_back_and_a_damaged_one_refused(tmp_path, recorded) -> None:  # type: ignore[no-untyped-def]
-    write_sequence(tmp_path, recorded)
-    assert read_sequence(tmp_path) == recorded
-    (tmp_path / "sequence.json").write_text("{")
-    with pytest.raises(InputError, match="make_rows_checkpoint"):
-        read_sequence(tmp_path)
+def test_card_states_what_was_confirmed() -> None:
+    card = (default_checkpoint() / "CARD.md").read_text(encoding="utf-8")
+    assert "confirmed" in card
+    assert "| ppo | confirm | " in card
+    assert card.count("| ppo, seed ") == 5

@@ -24,17 +24,9 @@ from rlsched.cli.users.batch_script import NO_MEANING, BatchCommand
 from rlsched.client.client import Client
 from rlsched.client.submitting import as_submit
 from rlsched.cluster.spec import ClusterSpec, Placement
+from rlsched.decide.dials.observing import NAMES
+from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS
 from rlsched.decide.policies.policy import Policy, presets
-from rlsched.decide.schema import (
-    ACTOR_FEATURES,
-    CRITIC_FEATURES,
-    GUARD_FREE_FRAC,
-    HOLD_S,
-    MAX_HOLD_S,
-    NUM_CRITIC,
-    NUM_FEATURES,
-    WINDOW_ROWS,
-)
 from rlsched.decide.settings import Settings
 from rlsched.models.learning import Observed
 from rlsched.models.power import NodePower
@@ -52,7 +44,7 @@ from rlsched_agents.evaluate.pairs import Comparison, Ratio
 from rlsched_agents.evaluate.report import EvaluationReport
 from rlsched_agents.evaluate.simulate import simulate
 from rlsched_envs.sim.modelling import Models
-from rlsched_envs.training.sources import EpisodeConfig
+from rlsched_envs.training.sources import GPU_TYPES, Drawn
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DOCUMENTS = [
@@ -61,8 +53,8 @@ DOCUMENTS = [
     *sorted((ROOT / "studies").rglob("*.md")),
 ]
 VERBS = {point.name: point for point in entry_points(group="rlsched.commands")}
-ENVIRONMENTS = ("rlsched/Cluster-v0", "rlsched/Rows-v0")
-"""Gymnasium's names of the environments; they look like paths."""
+ENVIRONMENT = "rlsched/Cluster-v0"
+"""Gymnasium's name of the environment; it looks like a path."""
 _FENCE = re.compile(r"^ *```(\w*) *\n(.*?)^ *``` *$", re.DOTALL | re.MULTILINE)
 _SHELL = ("", "sh", "bash", "console", "shell")
 
@@ -122,7 +114,7 @@ def test_files_and_links_exist(document: Path) -> None:
     named = re.findall(
         r"`((?:rlsched|envs|agents|node_daemon|tests|benchmarks|studies|docs|examples)/[\w./-]+)`", page
     )
-    missing = [name for name in named if name not in ENVIRONMENTS and not (ROOT / name).exists()]
+    missing = [name for name in named if name != ENVIRONMENT and not (ROOT / name).exists()]
     for name, _, anchor in (
         link.partition("#") for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", prose(page))
     ):
@@ -161,7 +153,7 @@ def test_policies_and_settings_of_commands_exist(document: Path) -> None:
         for option, value in pairwise(words):
             if option == "--set" and "=" in value and not value.isupper():
                 policy = policy.changed([value])
-            elif option in ("--policy", "--fallback") and value.endswith((".toml", ".py")):
+            elif option in ("--policy", "--fallback") and value.endswith((".toml", ".py", "/")):
                 policy = Policy("fifo-backfill")
             elif option in ("--policy", "--fallback") and not value.isupper() and "|" not in value:
                 policy = Policy.of(value)
@@ -284,17 +276,35 @@ def test_models_name_every_key(tmp_path: Path) -> None:
     assert Models.read(tmp_path / "m.toml") != Models()
 
 
-def test_environment_page_names_every_column_and_field() -> None:
-    page = text("docs/reference/rows.md")
-    assert unnamed(page, [name for name, _ in ACTOR_FEATURES + CRITIC_FEATURES]) == []
-    assert unnamed(page, list(EpisodeConfig.__struct_fields__)) == []
-    plain = " ".join(page.split())
-    for name, constant in (("HOLD_S", HOLD_S), ("MAX_HOLD_S", MAX_HOLD_S)):
-        assert f"`{name}` = {constant:,.0f} s" in plain
-    assert f"`GUARD_FREE_FRAC` = {GUARD_FREE_FRAC}" in plain
-    assert f"({WINDOW_ROWS}, {NUM_FEATURES})" in plain
-    assert f"({WINDOW_ROWS}, {NUM_FEATURES + NUM_CRITIC})" in plain
-    assert f"a window of {WINDOW_ROWS} rows" in plain
+def rows_of(page: str, heading: str) -> list[tuple[list[str], str]]:
+    """(names in backticks in the first cell, text of the second cell) of the rows of a section's table."""
+    section = page.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    found = re.findall(r"^\| (`.+?) \| (.*?) \|", section, re.MULTILINE)
+    return [(re.findall(r"`([^`]+)`", names), cell) for names, cell in found]
+
+
+def test_environment_page_has_every_field_of_drawn_with_its_default() -> None:
+    page = text("docs/reference/environment.md")
+    rows = rows_of(page, "Episode")
+    assert [name for names, _ in rows for name in names] == list(Drawn.__struct_fields__)
+    for names, shown in rows:
+        values = [getattr(Drawn(), name) for name in names]
+        numbers = [one for value in values for one in (value if isinstance(value, tuple) else (value,))]
+        assert [float(one) for one in shown.split(", ")] == numbers, names
+    assert f"GPU types, as positions in `GPU_TYPES`: {', '.join(GPU_TYPES)}" in page
+
+
+def test_environment_page_names_every_column() -> None:
+    """Each column is named once, in full or by a beginning that ends in dots."""
+    page = text("docs/reference/environment.md")
+    listed = [name for names, _ in rows_of(page, "Observation") for name in names]
+    begins = [name.removesuffix("...") for name in listed if name.endswith("...")]
+    for column in NAMES:
+        assert listed.count(column) + sum(column.startswith(one) for one in begins) == 1, column
+    unused = [one for one in begins if not any(column.startswith(one) for column in NAMES)]
+    assert unused + [one for one in listed if not one.endswith("...") and one not in NAMES] == []
+    assert f"`Box(-3, 3, ({NUM_COLUMNS},), float32)`" in page
+    assert f"`Box(-1, 1, ({NUM_DIALS},), float32)`" in page
 
 
 @pytest.mark.parametrize(

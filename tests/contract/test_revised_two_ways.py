@@ -1,4 +1,4 @@
-"""With revised predictions a compiled rule, a scheduler, a network and a broker decide alike."""
+"""With revised predictions a compiled rule, a scheduler and a broker decide alike."""
 
 from __future__ import annotations
 
@@ -13,17 +13,11 @@ from rlsched.broker.queries.explain import explain
 from rlsched.broker.server.broker_policy import load_policy
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.predictions import Predictions
-from rlsched.decide.policies.permissions import Permissions
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
-from rlsched.errors import InputError
 from rlsched.wire.messages import DownNode, Ok
 from rlsched.workload.predict.kinds import RUNNING_MEAN
 from rlsched.workload.synth import synthesize
-from rlsched_agents.ppo.recipes import Recipe
-from rlsched_agents.runtime.checkpoint import load_checkpoint
-from rlsched_agents.runtime.network import NetworkConfig, initial_weights
-from rlsched_agents.runtime.policy import PpoScheduler
 from rlsched_envs.sim.attempt_log import RunRules
 from rlsched_envs.sim.engine import Engine
 from tests.quick import quick
@@ -33,25 +27,17 @@ from tests.support.sim.preemptive_cases import check_equal
 
 SUBMITTED = Policy("easy", order="area^0.7", reserve_after="1h")
 REVISED = SUBMITTED.with_settings(predictions="revised")
-UNTRAINED = Policy("ppo", checkpoint="untrained")
 
 
 @pytest.mark.slow
-def test_rule_scheduler_and_network_start_the_same_jobs() -> None:
+def test_rule_and_scheduler_start_the_same_jobs() -> None:
     trace, spec = synthesize("helios", jobs=500, load=1.2, gpus=32, seed=3, predictability="causal")
 
     def engine(policy: Policy = REVISED) -> Engine:
         return Engine(trace, spec, order=policy.rule.order)
 
     table = engine().run_rule(REVISED.rule)
-    network = NetworkConfig(order="predicted_size", revises=True)
-    weights = initial_weights(network, 0)
-    for other in (
-        load_scheduler(REVISED),
-        PpoScheduler(weights, NetworkConfig(), permissions=network.permissions, revised=True),
-        PpoScheduler(weights, network, permissions=network.permissions),
-    ):
-        assert np.array_equal(engine().run(other).start_s, table.start_s)
+    assert np.array_equal(engine().run(load_scheduler(REVISED)).start_s, table.start_s)
     plain = engine(SUBMITTED).run_rule(SUBMITTED.rule)
     assert not np.array_equal(plain.start_s, table.start_s)
 
@@ -114,27 +100,6 @@ def test_broker_its_restart_and_a_replay_agree(tmp_path: Path) -> None:
 
 def test_revising_is_a_setting_of_any_policy_without_true_durations() -> None:
     assert load_scheduler(Policy("gittins", share={"min_speed": 0.5}, predictions="revised")).order.revised
-    assert not load_scheduler(UNTRAINED).order.revised
     for policy in (REVISED, Policy("ppo")):
         assert load_policy(policy, None, 100.0)[0].order.revised, "as in a broker"
     assert not Policy("srtf", predictions="revised").oracle, "either the truth, or revised"
-    with pytest.raises(InputError, match="predictions: expected submitted or revised, got oracle"):
-        load_scheduler(UNTRAINED.with_settings(predictions="oracle"))
-    reference = load_scheduler(UNTRAINED.with_settings(predictions="revised")).reference
-    assert reference == REVISED.with_settings(preempt={"declared": True})
-
-
-def test_card_value_of_revising_holds_for_any_abilities() -> None:
-    """The default policy revises predictions also where it preempts."""
-    either = REVISED.with_settings(preempt={"declared": True})
-    assert load_scheduler("ppo").order == either.rule.order
-    for permissions in (Permissions(preemption=True), Permissions(reservations=True)):
-        kept = load_checkpoint()
-        scheduler = PpoScheduler(kept.weights, kept.card.network, permissions=permissions)
-        assert scheduler.order == permissions.order(revised=True)
-    assert not load_scheduler(UNTRAINED).order.revised
-
-
-def test_recipe_trains_with_the_served_setting() -> None:
-    with pytest.raises(ValueError, match=r"network\.revises and episode\.revising"):
-        Recipe(network=NetworkConfig(revises=True))

@@ -17,16 +17,17 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-POLICY = ROOT / "checkpoints" / "default" / "policy.zip"
+POLICY = ROOT / "checkpoints" / "default" / "policy.json"
 INSIDE = (
     "rlsched/cli/main.py",
     "rlsched/report/page.css",
     "rlsched/models/catalogue/cells.csv",
     "rlsched_envs/sim/engine.py",
-    "rlsched_agents/runtime/policy.py",
+    "rlsched_agents/dials/ppo.py",
     "rlsched_node/processes/shim.py",
 )
-FIND = "from rlsched_agents.runtime.checkpoint import {0} as find; print(find('default'){1})"
+FIND = "from rlsched.decide.dials.strategy import default_checkpoint as find; print(find() / 'policy.json')"
+LOAD = "from rlsched.decide.registry import load_scheduler as load; print(load('ppo').policy_id)"
 
 pytestmark = [
     pytest.mark.slow,
@@ -88,7 +89,7 @@ def test_wheel_holds_only_the_four_packages(built: Built) -> None:
     assert {root for root in roots if not root.endswith(".dist-info")} == {
         "rlsched", "rlsched_envs", "rlsched_agents", "rlsched_node",
     }  # fmt: skip
-    assert ("rlsched_agents/_checkpoints/default/policy.zip" in names) == POLICY.exists()
+    assert "rlsched/_checkpoints/default/policy.json" in names
 
 
 def test_sdist_holds_sources_tests_and_documents(built: Built) -> None:
@@ -99,7 +100,7 @@ def test_sdist_holds_sources_tests_and_documents(built: Built) -> None:
                for name in INSIDE}  # fmt: skip
     assert sources <= names
     assert {"pyproject.toml", "README.md", "LICENSE", "Makefile", "tests/conftest.py"} <= names
-    assert ("checkpoints/default/policy.zip" in names) == POLICY.exists()
+    assert "checkpoints/default/policy.json" in names
     assert not any(name.startswith((".venv", "runs/")) for name in names)
 
 
@@ -107,14 +108,14 @@ def test_node_requires_neither_torch_nor_numba(built: Built) -> None:
     asked = {one.name for one in requirements(built)
              if one.marker is None or one.marker.evaluate({"extra": "node"})}  # fmt: skip
     assert {"numpy", "msgspec", "pyzmq", "nvidia-ml-py"} <= asked
-    heavy = {"torch", "numba", "stable-baselines3", "sb3-contrib", "gymnasium", "tensorboard", "pyarrow"}
+    heavy = {"torch", "numba", "stable-baselines3", "gymnasium", "tensorboard", "pyarrow"}
     assert not asked & heavy
 
 
 def test_training_requires_its_imports(built: Built) -> None:
     asked = {one.name for one in requirements(built)
              if one.marker is not None and one.marker.evaluate({"extra": "train"})}  # fmt: skip
-    assert {"torch", "numba", "stable-baselines3", "sb3-contrib", "gymnasium"} <= asked
+    assert {"torch", "numba", "stable-baselines3", "gymnasium"} <= asked
 
 
 def test_installed_wheel_has_the_command_and_all_verbs(installed: Path, tmp_path: Path) -> None:
@@ -128,16 +129,14 @@ def test_installed_wheel_has_the_command_and_all_verbs(installed: Path, tmp_path
     assert Path(where.strip()).is_relative_to(installed.parent.parent)
 
 
-@pytest.mark.skipif(not POLICY.exists(), reason="no default policy in the tree")
 def test_installed_wheel_finds_its_policy(installed: Path, tmp_path: Path) -> None:
-    found = Path(run(installed, "-c", FIND.format("checkpoint_file", ""), cwd=tmp_path).strip())
+    found = Path(run(installed, "-c", FIND, cwd=tmp_path).strip())
     assert found.is_relative_to(installed.parent.parent)
     assert found.read_bytes() == POLICY.read_bytes()
-    assert run(installed, "-c", FIND.format("load_checkpoint", ".policy_id"), cwd=tmp_path).strip()
+    assert run(installed, "-c", LOAD, cwd=tmp_path).strip()
 
 
-@pytest.mark.skipif(not POLICY.exists(), reason="no default policy in the tree")
 def test_editable_install_finds_the_policy_in_the_tree(tmp_path: Path) -> None:
-    found = run(sys.executable, "-c", FIND.format("checkpoint_file", ""), cwd=tmp_path).strip()
+    found = run(sys.executable, "-c", FIND, cwd=tmp_path).strip()
     assert Path(found) == POLICY
-    assert run(sys.executable, "-c", FIND.format("load_checkpoint", ".policy_id"), cwd=tmp_path).strip()
+    assert run(sys.executable, "-c", LOAD, cwd=tmp_path).strip()

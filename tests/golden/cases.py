@@ -1,7 +1,7 @@
 """Golden cases: each is a name and a function that makes its content, as named arrays.
 
-A table is named `table/WORLD/MODE/POLICY`, the steps of an environment `steps/CONFIGURATION`, decision
-records `records/WORLD/MODE/POLICY`, a journal that is decided again `journal/POLICY`.
+A table is named `table/WORLD/MODE/POLICY`, decision records `records/WORLD/MODE/POLICY`, a journal that is
+decided again `journal/POLICY`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -20,11 +20,8 @@ from numpy.typing import NDArray
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.registry import load_scheduler
-from rlsched.workload.synth import synthesize
 from rlsched_envs.sim.engine import Engine, PredictedTimes, predict_trace
 from rlsched_envs.sim.job_table import JobTable
-from rlsched_envs.training.sources import EpisodeConfig, EpisodeSource
-from rlsched_envs.training.vector import RowsVecEnv
 from tests.golden.journal import journal_content
 from tests.golden.worlds import MODES, WORLDS, world
 
@@ -73,36 +70,11 @@ MODELLED_RULES = {
     "gittins-share-cores": Policy("gittins", share={"min_speed": 0.5}, cores=True),
     "tuned": Policy("tuned"),
 }
-PREEMPTING = "ppo-preempting"
-"""`ppo` by this name decides in a world whose cluster counts all jobs as preemptible."""
-NETWORKS = {
-    "random": Policy("random"),
-    "ppo": Policy("ppo"),
-    "ppo-preempting": Policy("ppo", name=PREEMPTING),
-    "ppo-untrained": Policy("ppo", checkpoint="untrained"),
-}
-"""Policies that decide one at a time, on the first `NETWORK_JOBS` jobs."""
-PLAYERS = {
-    "rollout": Policy("rollout", samples=3),
-    "clairvoyant": Policy("clairvoyant"),
-    "ppo-searching": Policy("ppo", search={"samples": 3}),
-}
-"""Policies with look-ahead, on the first `PLAYED_JOBS` jobs."""
-NETWORK_JOBS = 160
-PLAYED_JOBS = 240
-
-EPISODE = EpisodeConfig(warmup_jobs=96, agent_jobs=160, tail_jobs=48, load_low=0.95, load_high=1.15)
-EPISODES = {
-    "plain": EPISODE,
-    "models": msgspec.structs.replace(EPISODE, modelled_frac=1.0, learning=True),
-    "preempting": msgspec.structs.replace(
-        EPISODE, preempting_frac=0.8, modelled_frac=0.4, known_high=0.9, block_jobs=16
-    ),
-    "reserving": msgspec.structs.replace(
-        EPISODE, reserving_frac=0.7, preempting_frac=0.2, modelled_frac=0.3, revising=True, window_rows=40
-    ),
-}
-STEPS, CLUSTERS = 2_000, 4
+SCHEDULERS = {"random": Policy("random")}
+"""Policies that decide one at a time, on the first `FIRST_JOBS` jobs."""
+SHIPPED = {"ppo": Policy("ppo")}
+"""The trained policy; its hashes change with `make checkpoint`."""
+FIRST_JOBS = 160
 
 
 # ---- tables ---------------------------------------------------------------------------------------
@@ -119,11 +91,10 @@ def replay(
     made = world(where, mode)
     scheduler = load_scheduler(policy)
     trace = made.trace if jobs is None else made.trace.select(slice(0, jobs))
-    preemptible: Any = "all" if policy.name == PREEMPTING else "declared"
     predictions = predict_trace(made.trace, made.spec, oracle=True) if scheduler.oracle else made.predictions
     engine = Engine(
         trace,
-        msgspec.structs.replace(made.spec, preemptible=preemptible),
+        made.spec,
         order=scheduler.order,
         predictions=PredictedTimes(*(values[: len(trace)] for values in predictions)),
         rules=made.rules,
@@ -178,59 +149,27 @@ def _table(where: str, mode: str, policy: Policy, jobs: int | None = None) -> Co
     return table_content(replay(where, mode, policy, jobs))
 
 
-# ---- environments ---------------------------------------------------------------------------------
-
-
-@cache
-def _source() -> EpisodeSource:
-    trace, spec = synthesize("helios", 3_000, 1.05, 64, gpus_per_node=4, seed=3, predictability="informative")
-    return EpisodeSource.from_trace(trace, spec)
-
-
-def _steps(configuration: str) -> Content:
-    """Observations, masks and rewards of an agent with drawn actions, in `STEPS` steps."""
-    env = RowsVecEnv([_source()], CLUSTERS, seed=7, config=EPISODES[configuration], oracle=True)
-    observations, masks, rewards, dones = [env.reset()], [env.action_masks()], [], []
-    for _ in range(STEPS // CLUSTERS):
-        seen, reward, done, _ = env.step(env.sample_actions())
-        observations.append(seen)
-        masks.append(env.action_masks())
-        rewards.append(reward)
-        dones.append(done)
-    return {
-        "step.observation": np.stack([np.asarray(one) for one in observations]),
-        "step.mask": np.stack(masks),
-        "decision.reward": np.stack(rewards),
-        "decision.done": np.stack(dones),
-    }
-
-
 # ---- records --------------------------------------------------------------------------------------
 
 
 def record_content(records: list[DecisionRecord]) -> Content:
     """All fields of decision records except their duration and the name of the policy."""
     encode = msgspec.msgpack.encode
-    halves = [encode(one.halves) for one in records]
     return {
         "record.number": np.array([one.number for one in records]),
         "record.now_s": np.array([one.now_s for one in records]),
         "record.state_digest": np.array([one.state_digest for one in records]),
         "record.source": np.array([one.source for one in records]),
         "record.action": _digests([(encode(one.action),) for one in records]),
-        "record.halves": _digests([(half,) for half in halves]),
         "record.turn": np.array([one.turn for one in records]),
         "record.plans": _digests([(encode(one.plans),) for one in records]),
-        "record.value": np.array([math.nan if one.value is None else one.value for one in records]),
-        "record.rest": _digests(
-            [(one.partition, one.temperature, one.guard, one.samples, one.overruled) for one in records]
-        ),
+        "record.rest": _digests([(one.partition, one.guard) for one in records]),
     }
 
 
 def _records(where: str, mode: str, policy: Policy) -> Content:
     records: list[DecisionRecord] = []
-    replay(where, mode, policy, NETWORK_JOBS, records)
+    replay(where, mode, policy, FIRST_JOBS, records)
     return record_content(records[:500])
 
 
@@ -245,24 +184,21 @@ def cases() -> dict[str, Callable[[], Content]]:
             rules = MODELLED_RULES if mode == "models" else RULES
             for name, policy in rules.items():
                 found[f"table/{where}/{mode}/{name}"] = partial(_table, where, mode, policy)
-            for name, policy in NETWORKS.items():
-                found[f"table/{where}/{mode}/{name}"] = partial(_table, where, mode, policy, NETWORK_JOBS)
-        for name, policy in PLAYERS.items():
-            if where != "mixed" or name == "rollout":
-                found[f"table/{where}/plain/{name}"] = partial(_table, where, "plain", policy, PLAYED_JOBS)
+            for name, policy in SCHEDULERS.items():
+                found[f"table/{where}/{mode}/{name}"] = partial(_table, where, mode, policy, FIRST_JOBS)
+            for name, policy in SHIPPED.items():
+                found[f"table/{where}/{mode}/{name}"] = partial(_table, where, mode, policy)
     for name in ("qssf-share-cores", "qssf-weighed", "gittins-share-cores"):
         found[f"table/slices/models/{name}"] = partial(_table, "slices", "models", MODELLED_RULES[name])
     for name in ("fifo-backfill", "gittins"):
         found[f"table/philly/sleeping/{name}"] = partial(_table, "philly", "sleeping", Policy(name))
-    for configuration in EPISODES:
-        found[f"steps/{configuration}"] = partial(_steps, configuration)
     for mode, recorded in (
-        ("plain", ("easy", "gittins", "srtf", "ppo", "ppo-preempting", "random")),
+        ("plain", ("easy", "gittins", "srtf", "ppo", "random")),
         ("attempts", ("tiresias", "reserve", "ppo")),
         ("models", ("pack", "gittins-share-cores", "qssf-weighed", "tuned", "ppo", "random")),
     ):
         for name in recorded:
-            policy = {**RULES, **MODELLED_RULES, **NETWORKS}[name]
+            policy = {**RULES, **MODELLED_RULES, **SCHEDULERS, **SHIPPED}[name]
             found[f"records/mixed/{mode}/{name}"] = partial(_records, "mixed", mode, policy)
     short = Policy("tiresias", preempt={"threshold_gpu_s": 60.0})
     for name, policy in (

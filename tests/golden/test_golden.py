@@ -1,4 +1,4 @@
-"""No decision has changed: tables, steps, records and a journal have the kept hashes.
+"""No decision has changed: tables, records and a journal have the kept hashes.
 
 `python -m tests.golden.explain CASE` shows the differences of a case.
 """
@@ -18,8 +18,6 @@ QUICK = ("table/helios/plain/", "records/mixed/plain/", "journal/")
 """Prefixes of the cases of `make test`: one trace, only rules. The slow set has all others."""
 TUNED = ("table/philly/models/tuned", "table/mixed/models/tuned")
 """And the default policy with models, on one GPU type and on several."""
-SLOW = ("rollout", "clairvoyant")
-"""Suffixes of cases that compile kernels which no other quick test needs."""
 
 
 def test_every_case_has_a_hash_and_every_hash_a_case() -> None:
@@ -36,7 +34,7 @@ def must_compare() -> None:
 
 
 def is_quick(name: str) -> bool:
-    return name in TUNED or (name.startswith(QUICK) and not name.endswith(SLOW))
+    return name in TUNED or name.startswith(QUICK)
 
 
 @pytest.mark.parametrize("name", quick(CASES, is_quick))

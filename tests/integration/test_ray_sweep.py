@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -23,6 +24,7 @@ from tests.support.ports import free_addresses, free_ports
 pytest.importorskip("ray", reason="needs the extra `ray`")
 
 from rlsched.cluster.spec import ClusterSpec
+from rlsched.decide.dials.strategy import default_checkpoint
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.record import DecisionRecord
 from rlsched.decisions.reading import read_records
@@ -32,7 +34,6 @@ from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate import ray_sweep
 from rlsched_agents.evaluate.run import Task, replay_tasks
 from rlsched_agents.evaluate.windows import window_of
-from rlsched_agents.runtime.checkpoint import checkpoint_file
 from rlsched_envs.sim.engine import predict_trace
 from tests.support.exited import has_exited
 
@@ -161,7 +162,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     trace, spec = synthesize("helios", jobs=150, load=1.0, gpus=16, seed=5)
     trace.write(folder / "t.csv")
     (folder / "c.toml").write_text(spec.to_toml(), encoding="utf-8")
-    (folder / "other.zip").write_bytes(checkpoint_file("default").read_bytes())
+    shutil.copytree(default_checkpoint(), folder / "other")
     odd = folder / "odd"
     (odd / "odd-0.dist-info").mkdir(parents=True)
     (odd / "odd.py").write_text(POLICIES, encoding="utf-8")
@@ -205,15 +206,15 @@ def test_same_numbers_through_ray_client(place: Place, tmp_path: Path) -> None:
 
 
 def compare_with_here(place: Place, tmp_path: Path, address: str) -> None:
-    flags = ["--policy", "qssf-backfill", "--policy", "random", "--policy", "ppo:other.zip"]
-    flags += ["--policy", "ppo:other.zip", "--set", "search.samples=2"]
+    flags = ["--policy", "qssf-backfill", "--policy", "random", "--policy", "ppo:other"]
+    flags += ["--policy", "ppo", "--set", "share.max_jobs=2"]
     flags += ["--seed", "0", "--seed", "1", "--records"]
     here = place.report(*flags, str(tmp_path / "here"), "--workers", "1")
     there = place.report(*flags, str(tmp_path / "there"), "--ray", address)
     assert there == here
     stores = sorted(path.name for path in (tmp_path / "here").iterdir())
     assert stores == sorted(path.name for path in (tmp_path / "there").iterdir())
-    assert {"random", "random.seed1", "ppo_other.zip_changed"} <= set(stores)
+    assert {"random", "random.seed1", "ppo_other", "ppo_changed"} <= set(stores)
     for store in stores:
         one, two = (untimed(tmp_path / where / store) for where in ("here", "there"))
         assert len(one) > 100

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import gymnasium
 import pytest
-from sb3_contrib import MaskablePPO
 from stable_baselines3 import PPO
 
 import rlsched as rs
@@ -14,26 +13,17 @@ from tests.support.online.cluster import Cluster, all_up, until
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("environment", "algorithm", "fallback", "source"),
-    [
-        ("rlsched/Rows-v0", MaskablePPO, "qssf-backfill", "policy"),
-        ("rlsched/Cluster-v0", PPO, "tuned", "rule"),
-    ],
-)
-def test_model_of_another_library_decides_online(
-    environment: str, algorithm: type[MaskablePPO] | type[PPO], fallback: str, source: str, tmp_path: Path
-) -> None:
+def test_model_of_another_library_decides_online(tmp_path: Path) -> None:
     trace, spec = rs.synthesize("helios", jobs=1_500, load=1.0, gpus=32, seed=1)
-    env = gymnasium.make(environment, trace=trace, cluster=spec)
-    model = algorithm("MlpPolicy", env, n_steps=32, batch_size=32, seed=3, device="cpu")
+    env = gymnasium.make("rlsched/Cluster-v0", trace=trace, cluster=spec)
+    model = PPO("MlpPolicy", env, n_steps=32, batch_size=32, seed=3, device="cpu")
     model.save(tmp_path / "m.zip")
     options = ("--policy", f"sb3:{tmp_path / 'm.zip'}", "--decision-budget-ms", "5000")
     cluster = Cluster(tmp_path / "broker", broker_options=options)
     try:
         with cluster.client() as client:
             all_up(client)
-            assert client.stats().fallback == fallback
+            assert client.stats().fallback == "tuned"
             gate = tmp_path / "gate"
             first = client.submit(["sh", "-c", f"until [ -e {gate} ]; do sleep 0.02; done"], num_gpus=8)
             until(lambda: client.job(first).state == "running", "it runs")
@@ -41,6 +31,6 @@ def test_model_of_another_library_decides_online(
             gate.touch()
             ended = [client.wait(job) for job in waiting]
         assert {job.state for job in ended} == {"completed"}
-        assert source in {job.decided_by for job in ended}
+        assert "rule" in {job.decided_by for job in ended}
     finally:
         cluster.close()

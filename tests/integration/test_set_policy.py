@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +14,9 @@ import pytest
 
 from rlsched.broker.base.entries import BrokerStarted
 from rlsched.broker.journal.reading import read_journal
-from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
-from rlsched.decide.own import INLINE_ZIP
+from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy, default_checkpoint
 from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError
-from rlsched_agents.runtime.checkpoint import default_checkpoint
 from tests.support.online.cluster import Cluster, all_up, until
 
 
@@ -64,7 +62,7 @@ def test_invalid_policy_is_refused_and_the_current_one_stays(cluster: Cluster, t
         with pytest.raises(InputError, match="true run times"):
             client.set_policy(Policy("srtf"))
         with pytest.raises(InputError, match="no/such"):
-            client.set_policy(Policy("ppo", checkpoint=str(tmp_path / "no" / "such")))
+            client.set_policy(Policy("tuned", dials=str(tmp_path / "no" / "such")))
         after = client.stats()
         assert (after.policy, after.epoch) == (before.policy, before.epoch)
         all_up(client)
@@ -87,7 +85,7 @@ def test_files_named_by_a_client_are_read_only_by_the_client(cluster: Cluster, t
     started = [row.entry for row in read_journal(cluster.journal) if isinstance(row.entry, BrokerStarted)]
     chosen = started[-1].chosen
     assert chosen is not None
-    assert Policy.parse(chosen.policy).settings.checkpoint.startswith(INLINE_ZIP)
+    assert Policy.parse(chosen.policy).settings.dials.startswith("{")
 
 
 def test_setting_a_policy_starts_an_epoch_without_a_restart(cluster: Cluster) -> None:
@@ -109,22 +107,12 @@ def with_strategy(folder: Path) -> str:
     return "mine without dials"
 
 
-def with_checkpoint(folder: Path) -> str:
-    """A policy file that names the folder of a checkpoint."""
-    shutil.copytree(default_checkpoint(), folder / "net")
-    (folder / "mine.toml").write_text('rule = "ppo"\ncheckpoint = "net"\n')
-    return "reference"
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("write", [with_strategy, with_checkpoint])
-def test_policy_file_is_sent_with_its_files_and_survives_the_broker(
-    write: Callable[[Path], str], tmp_path: Path
-) -> None:
+def test_policy_file_is_sent_with_its_files_and_survives_the_broker(tmp_path: Path) -> None:
     """The broker runs in another directory and never reads the files."""
     mine = tmp_path / "mine"
     mine.mkdir()
-    behind = write(mine)
+    behind = with_strategy(mine)
     cluster = Cluster(
         tmp_path, nodes=("n0",), broker_options=("--policy", "fifo-backfill", "--forecaster", "none")
     )

@@ -18,9 +18,9 @@ import pytest
 from rlsched.broker.base.entries import BrokerStarted, JobSubmitted, Restored
 from rlsched.broker.journal.reading import read_journal
 from rlsched.client.client import Client
+from rlsched.decide.dials.strategy import default_checkpoint
 from rlsched.decide.policies.policy import Policy
 from rlsched.transport.keys import KeyHome
-from rlsched_agents.runtime.checkpoint import default_checkpoint
 from tests.support.online.cluster import DEADLINE_S, RLSCHED, Cluster, all_up, until
 from tests.support.ports import free_addresses
 
@@ -287,7 +287,7 @@ def test_both_can_be_started_with_the_same_command(cluster: Apart) -> None:
 
 
 @pytest.mark.slow
-def test_copy_has_the_checkpoint_of_a_policy_set_at_run_time(cluster: Apart, tmp_path: Path) -> None:
+def test_copy_has_the_strategy_of_a_policy_set_at_run_time(cluster: Apart, tmp_path: Path) -> None:
     shutil.copytree(default_checkpoint(), tmp_path / "net")
     cluster.stand_by("b", "broker", "--take-over-after-s", "20")  # longer than the policy may take to compile
     with cluster.client(timeout_s=DEADLINE_S) as client:

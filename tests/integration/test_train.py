@@ -12,18 +12,21 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from rlsched.cli.main import run
 from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
 from rlsched.decide.dials.turning import RANGES
 from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError
+from rlsched.workload.synth import synthesize
 from rlsched_agents.cli.train import train
 from rlsched_agents.dials.card import card_text
 from rlsched_agents.dials.judging import ALL_ZERO
 from rlsched_agents.dials.lesson import DialRecipe, Lesson
 from rlsched_agents.dials.recipes import SMOKE, load_recipe
 from rlsched_agents.dials.training import CONSTANTS, FOLLOWING, PPO_FILE, SETTINGS, Training
+from rlsched_agents.dials.training_data import TrainingData, synthetic_data
 from rlsched_agents.dials.verdict import PPO
-from rlsched_agents.ppo.sources import TrainingData, synthetic_data
+from rlsched_agents.evaluate.simulate import simulate
 from tests.support.event_files import assert_all_are_described_and_none_is_always_0, event_values
 
 SHUT = Policy("tuned", share={"min_gain": 0.8})
@@ -102,13 +105,13 @@ def test_slurms_history_is_used_unchanged(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--out", "mine.json"], r"expected a name that ends in \.toml"),
+        (["--out", "mine.json"], r"expected a folder, or a name that ends in \.toml"),
         (["--out", "mine.toml", "--resume"], "give that, too"),
         (["--out", "mine.toml", "--overwrite"], "give that, too"),
         (["--out", "mine.toml", "--logdir", "used"], r"an earlier training is here \(training\.json\)"),
         (["--out", "mine.toml", "--logdir", "used", "--resume", "--overwrite"], "not both"),
         (["--out", "mine.toml", "--logdir", "nothing", "--resume"], "no training to continue"),
-        (["--out", "mine.toml", "--policy", "ppo"], "is no rule"),
+        (["--out", "mine.toml", "--policy", "random"], "is no rule"),
         (["--out", "mine.toml", "--recipe", "large"], "expected one of default, quick, smoke"),
         (["--out", "mine.toml", "--from", "sacct"], "expected a --history"),
         (["--out", "mine.toml", "--recipe", "narrow.toml"], r"narrow\.toml: .*ppo"),
@@ -205,6 +208,27 @@ def test_training_changes_a_plainly_wrong_setting(data: list[TrainingData], tmp_
     lost = change(found, confirmed=None, stopped=tuple(found.chosen))
     assert "evolution found no direction" in lost.advice
     assert "evolution found no direction" in change(lost, chosen={**found.chosen, PPO: unlucky}).advice
+
+
+@pytest.mark.slow
+def test_folder_that_training_writes_is_served_and_evaluated(tmp_path: Path) -> None:
+    (tmp_path / "shut.toml").write_text(SHUT.toml, encoding="utf-8")
+    (tmp_path / "recipe.toml").write_text(
+        'windows = 6\nchoosing = 24\nconfirming = 200\nsettings = ["share.min_gain=0.3"]\nscales = [1.0]\n'
+        "[drawn]\njobs = 300\nload_low = 1.0\nnodes_low = 2\nnodes_high = 2\npreemptible_fracs = [0.0]\n"
+        "energy_weights = [0.0]\n"
+        "[constants]\ngenerations = 0\npairs = 4\ncolumns = []\n[following]\ngenerations = 0\npairs = 4\n",
+        encoding="utf-8",
+    )
+    words = ("train", "--synthetic", "helios", "--policy", str(tmp_path / "shut.toml"), "--algorithm", "es")
+    words += ("--recipe", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / "mine"))
+    assert run([*words, "--workers", "1", "--quiet"]) == 0
+    assert sorted(one.name for one in (tmp_path / "mine").iterdir()) == ["CARD.md", "policy.toml"]
+    mine = Policy.of(str(tmp_path / "mine"))
+    assert (mine.name, mine) == ("mine", SHUT.changed(["share.min_gain=0.3"]))
+    assert Policy.of(f"ppo:{tmp_path / 'mine'}") == mine
+    trace, spec = synthesize("helios", jobs=60, load=1.0, gpus=16, seed=2)
+    assert list(simulate(trace, spec, [tmp_path / "mine", "easy"])) == ["mine", "easy"]
 
 
 def test_short_traces_get_short_windows(data: list[TrainingData]) -> None:

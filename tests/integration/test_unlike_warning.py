@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+import numpy as np
 import pytest
 
 from rlsched.cli.main import run
+from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
 from rlsched.decide.drift import Familiar
-from rlsched_agents.runtime.card import Card
-from rlsched_agents.runtime.checkpoint import save_checkpoint
-from rlsched_agents.runtime.network import NetworkConfig, initial_weights
 from tests.support.online.cluster import Cluster, until
 
 SAID = "was not trained on such a cluster: partition shared has 4 GPUs, trained on 32 to 64"
@@ -18,13 +18,11 @@ SAID = "was not trained on such a cluster: partition shared has 4 GPUs, trained 
 
 @pytest.mark.slow
 def test_it_is_logged_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    network = NetworkConfig(width=8, critic_width=4)
-    card = Card(
-        name="mine", created="", rlsched_version="0", schema_hash="", network=network, timesteps=1,
-        seeds=(0,), familiar=Familiar(columns={"queue_log": (0.0, 1.0)}, gpus=(32, 64)),
-    )  # fmt: skip
-    save_checkpoint(tmp_path / "mine.zip", card, initial_weights(network, 0))
-    options = ("--policy", f"ppo:{tmp_path / 'mine.zip'}", "--prediction", "running-mean")
+    still = Strategy.from_layers(np.zeros((NUM_DIALS, NUM_COLUMNS + 1)))
+    familiar = Familiar(columns={"waiting_jobs": (0.0, 1.0)}, gpus=(32, 64))
+    msgspec.structs.replace(still, familiar=familiar).write(tmp_path / "mine.json")
+    (tmp_path / "mine.toml").write_text('base = "tuned"\ndials = "mine.json"\n', encoding="utf-8")
+    options = ("--policy", str(tmp_path / "mine.toml"), "--prediction", "running-mean")
     cluster = Cluster(tmp_path, nodes=("n0",), broker_options=options)
     try:
         until(lambda: SAID in cluster.log("broker"), "it is said")

@@ -15,9 +15,9 @@ from rlsched.cluster.arrays import NODE_DOWN, NODE_DRAINED, NODE_UP
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Wait
+from rlsched.decide.loop import fitting_jobs
 from rlsched.decide.order.keys import Order
 from rlsched.decide.policies.policy import Policy
-from rlsched.decide.rows.candidates import first_in_order
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.scheduler import Abilities, Decision, Scheduler
 from rlsched.decide.start import start_action
@@ -60,7 +60,7 @@ class Restless(Scheduler):
         if able and self._left > 0 and self._rng.random() < 0.4:
             self._left -= 1
             return Preempt(int(job.seq[self._rng.choice(able)]))
-        seq = first_in_order(state, partition, now_s)
+        seq = next(iter(fitting_jobs(state, partition)), -1)
         if seq >= 0:
             return start_action(state, partition, seq)
         return Wait(until_s=now_s + float(self._rng.integers(1, 9)) if self._rng.random() < 0.7 else None)

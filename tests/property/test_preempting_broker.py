@@ -31,9 +31,9 @@ from rlsched.broker.state.predictions import RUNNING_MEAN, Predictions
 from rlsched.broker.state.priorities import PRIORITIES, PriorityRules
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Wait
+from rlsched.decide.loop import fitting_jobs
 from rlsched.decide.order.keys import Order
 from rlsched.decide.registry import load_scheduler
-from rlsched.decide.rows.candidates import first_in_order
 from rlsched.decide.scheduler import Abilities, Decision, Scheduler
 from rlsched.decide.start import start_action
 from rlsched.wire.messages import (
@@ -116,7 +116,7 @@ class Restless(Scheduler):
         ]
         if able and not self.calm and self.chance.random() < 0.3:
             return Preempt(self.chance.choice(able))
-        seq = first_in_order(state, partition, now_s)
+        seq = next(iter(fitting_jobs(state, partition)), -1)
         if seq >= 0:
             return start_action(state, partition, seq)
         return Wait(until_s=now_s + self.chance.choice((0.0005, 1.0, 3.25)))

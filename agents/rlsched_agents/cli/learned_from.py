@@ -13,7 +13,7 @@ import click
 from rlsched.cli.shared.options import PATH, shown
 
 if TYPE_CHECKING:
-    from rlsched_agents.ppo.sources import TrainingData
+    from rlsched_agents.dials.training_data import TrainingData
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class LearnedFrom:
             InputError: a file is invalid.
         """
         from rlsched.workload.predictability import parse_predictability
-        from rlsched_agents.ppo.sources import read_data, synthetic_data
+        from rlsched_agents.dials.training_data import read_data, synthetic_data
 
         def tell(line: str) -> None:
             if not quiet:

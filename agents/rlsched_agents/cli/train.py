@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from rlsched_agents.dials.evolution import Generation
     from rlsched_agents.dials.lesson import DialRecipe
     from rlsched_agents.dials.training_curves import TrainingCurves
+    from rlsched_agents.dials.training_data import TrainingData
     from rlsched_agents.dials.verdict import Trained
-    from rlsched_agents.ppo.sources import TrainingData
 
 EXIT_INTERRUPTED = 130
 NARROW = 110
@@ -40,10 +40,10 @@ LAST = "last.toml"
     "--out",
     required=True,
     type=PATH,
-    metavar="POLICY",
-    help="Policy file to write (.toml). A card (.md) of the same name is written too, and a strategy (.json) "
-    "if the policy sets dials. Nothing is written unless the policy is confirmed to be better than its "
-    "reference.",
+    metavar="FOLDER",
+    help="Folder to write: the policy, its strategy if it sets dials, and a card. --policy serves it. "
+    "With a name that ends in .toml, the three files get this name instead. Nothing is written unless the "
+    "policy is confirmed to be better than its reference.",
 )
 @click.option(
     "--logdir",
@@ -92,15 +92,15 @@ def train(
 
     \b
     Example:
-      rlsched train --history sacct.csv --cluster c.toml --logdir runs/mine --out mine.toml
-      rlsched train --synthetic helios --recipe quick --out mine.toml
-      rlsched evaluate --trace t.csv.gz --cluster c.toml --policy tuned --policy mine.toml
+      rlsched train --history sacct.csv --cluster c.toml --logdir runs/mine --out mine
+      rlsched train --synthetic helios --recipe quick --out mine
+      rlsched evaluate --trace t.csv.gz --cluster c.toml --policy tuned --policy mine/
     """
     from rlsched.errors import InputError
 
     given.check()
-    if out.suffix != ".toml":
-        raise InputError(f"--out {out}: expected a name that ends in .toml: a policy is TOML")
+    if out.suffix not in ("", ".toml"):
+        raise InputError(f"--out {out}: expected a folder, or a name that ends in .toml")
     if resume and logdir is None:
         raise InputError("--resume continues the training in --logdir: give that, too")
     if logdir is not None:
@@ -171,8 +171,9 @@ def _finish(
     """Write the policy if it is confirmed; print the result, the file of the last weights, the next step."""
     import msgspec
 
+    from rlsched.decide.policies.policy import POLICY_FILE
     from rlsched.terminal.show import print_json, print_text
-    from rlsched_agents.dials.card import card_text
+    from rlsched_agents.dials.card import CARD_FILE, card_text
 
     if found.is_better and found.sets_dials:
         from rlsched_agents.dials.training_ranges import familiar_to
@@ -182,11 +183,12 @@ def _finish(
         found = msgspec.structs.replace(
             found, strategy=msgspec.structs.replace(found.strategy, familiar=familiar)
         )
-    written = found.write(out) if found.is_better else []
+    is_file = out.suffix == ".toml"
+    written = found.write(out if is_file else out / POLICY_FILE) if found.is_better else []
     uses = [use for one in data for use in one.uses]
     card = card_text(found, recipe, uses, seed) if written else ""
     if written:
-        written.append(out.with_suffix(".md"))
+        written.append(out.with_suffix(".md") if is_file else out / CARD_FILE)
         written[-1].write_text(card, encoding="utf-8")
     if drawing is not None:
         from rlsched_agents.dials.importance import columns_used, importance_of

@@ -14,12 +14,9 @@ _WRITTEN: Final = (
     "training.json",
     "last.toml",
     "last.json",
-    "checkpoints/*.zip",
-    "seed-*/policy.zip",
-    "seed-*/events.out.tfevents.*",
-    "seed-*/checkpoints/*.zip",
+    "ppo.npz",
 )
-"""Files and folders that trainings write in a log folder."""
+"""Files that trainings write in a log folder."""
 
 Command = TypeVar("Command", bound=Any)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import numpy as np
 
@@ -12,9 +13,11 @@ from rlsched.decide.dials.strategy import NUM_COLUMNS, Strategy
 from rlsched.decide.dials.turning import RANGES
 from rlsched_agents.dials.judging import Floats
 from rlsched_agents.dials.lesson import DialRecipe
+from rlsched_agents.dials.training_data import TraceUse
 from rlsched_agents.dials.verdict import StrategyComparison, Trained
-from rlsched_agents.runtime.card import TraceUse
 
+CARD_FILE: Final = "CARD.md"
+"""Name of the card in the folder of a trained policy."""
 _STRONGEST = 3
 
 

@@ -18,8 +18,7 @@ from rlsched.decide.dials.observing import NAMES
 from rlsched.decide.dials.strategy import NUM_COLUMNS, Strategy
 from rlsched.decide.policies.policy import Policy
 from rlsched_envs.training.dial_env import DialFleet
-from rlsched_envs.training.sources import EpisodeSource
-from rlsched_envs.training.windows import Drawn
+from rlsched_envs.training.sources import Drawn, EpisodeSource
 
 Floats = NDArray[np.float64]
 

@@ -13,9 +13,9 @@ from rlsched.decide.dials.strategy import NUM_DIALS
 from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError
 from rlsched_agents.dials.evolution import EvolutionConfig
-from rlsched_agents.ppo.sources import TrainingData
-from rlsched_envs.training.sources import EpisodeSource
-from rlsched_envs.training.windows import Drawn, Windows, draw_setting
+from rlsched_agents.dials.training_data import TrainingData
+from rlsched_envs.training.sources import Drawn, EpisodeSource
+from rlsched_envs.training.windows import Windows, draw_setting
 
 LEAST_STRETCHES: Final = 6
 """Minimum number of window-sized parts of the traces, for a confidence interval."""

@@ -27,9 +27,8 @@ from rlsched.decide.policies.policy import Policy
 from rlsched_agents.dials.evolution import Generation
 from rlsched_agents.dials.judging import Floats, Layers
 from rlsched_agents.dials.lesson import PpoConfig
-from rlsched_envs.training.sources import EpisodeSource
+from rlsched_envs.training.sources import Drawn, EpisodeSource
 from rlsched_envs.training.vector import ClusterVecEnv
-from rlsched_envs.training.windows import Drawn
 
 FIGURES: Final = ("approx_kl", "explained_variance", "value_loss", "std")
 """Figures of an update, by their names in the log of Stable-Baselines3."""

@@ -8,7 +8,7 @@ from rlsched.errors import InputError
 from rlsched.settings import convert_settings, read_table
 from rlsched_agents.dials.evolution import EvolutionConfig
 from rlsched_agents.dials.lesson import DialRecipe, PpoConfig
-from rlsched_envs.training.windows import Drawn
+from rlsched_envs.training.sources import Drawn
 
 DEFAULT = DialRecipe()
 QUICK = DialRecipe(

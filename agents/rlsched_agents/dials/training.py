@@ -26,8 +26,8 @@ from rlsched.errors import InputError
 from rlsched_agents.dials.evolution import Evolution, EvolutionConfig, Generation
 from rlsched_agents.dials.judging import ALL_ZERO, Costs, Floats, Interval, Judge, Layers
 from rlsched_agents.dials.lesson import DialRecipe, Lesson
+from rlsched_agents.dials.training_data import say_nothing
 from rlsched_agents.dials.verdict import PPO, StrategyComparison, Trained, compared
-from rlsched_agents.ppo.sources import say_nothing
 
 SETTINGS: Final = "settings"
 CONSTANTS: Final = "constants"
@@ -114,7 +114,7 @@ class Training:
         found = layers[best]
         with self._judge("confirming") as judge:
             (zero,), (mine,) = judge.run([ALL_ZERO]), judge.run([found], policy=policy)
-            confirmed, frozen = compared(judge, mine, zero), _frozen(judge, found, mine, policy)
+            confirmed, frozen = compared(judge, mine, zero), dials_frozen(judge, found, mine, policy)
         strategy = Strategy.from_layers(*found)
         return Trained(
             policy, strategy, best, setting, tried, chosen, confirmed, frozen, lost, last, passed_over
@@ -314,7 +314,7 @@ def _replace(path: Path, data: bytes) -> None:
     partial.replace(path)
 
 
-def _frozen(judge: Judge, found: Layers, mine: Costs, policy: Policy) -> dict[str, Any]:
+def dials_frozen(judge: Judge, found: Layers, mine: Costs, policy: Policy) -> dict[str, Interval]:
     """Return, by dial, the cost with this dial fixed at 0, divided by the cost with this dial in use."""
     table = {}
     *hidden, last = found

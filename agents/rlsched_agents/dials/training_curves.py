@@ -13,8 +13,8 @@ from rlsched.decide.policies.policy import Policy
 from rlsched_agents.dials.evolution import Generation
 from rlsched_agents.dials.importance import Importance, picture
 from rlsched_agents.dials.lesson import DialRecipe
+from rlsched_agents.dials.training_data import TrainingData
 from rlsched_agents.dials.verdict import Trained
-from rlsched_agents.ppo.sources import TrainingData
 
 DESCRIPTIONS: Final = {
     "settings/cost_frac": "Cost of each other setting / cost of the policy's own, on windows that choose.",

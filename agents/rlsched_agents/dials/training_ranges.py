@@ -11,10 +11,9 @@ from rlsched.decide.dials.observing import NAMES
 from rlsched.decide.dials.strategy import Strategy
 from rlsched.decide.drift import Familiar
 from rlsched.decide.policies.policy import Policy
-from rlsched_envs.training.small_clusters import GPU_TYPES, node_size
-from rlsched_envs.training.sources import EpisodeSource
+from rlsched_envs.training.small_clusters import node_size
+from rlsched_envs.training.sources import GPU_TYPES, Drawn, EpisodeSource
 from rlsched_envs.training.vector import ClusterVecEnv
-from rlsched_envs.training.windows import Drawn
 
 CLUSTERS: Final = 32
 """Number of clusters simulated in parallel until each has finished a window; early ones start another."""

@@ -66,6 +66,8 @@ class Trained(msgspec.Struct, frozen=True):
         last: Strategy of the last stage, even if it is not better.
         passed_over: Stages that cost less than the chosen stage on the windows for choosing, but were not
             chosen, with their costs relative to the chosen stage.
+        margin: How much the upper bound of the confirmed cost may exceed 1 for the policy to be written; 0:
+            the policy must be better.
     """
 
     policy: Policy
@@ -79,13 +81,22 @@ class Trained(msgspec.Struct, frozen=True):
     stopped: tuple[str, ...]
     last: Strategy = Strategy.from_layers(*ALL_ZERO)
     passed_over: dict[str, Interval] = {}
+    margin: float = 0.0
 
     @property
     def is_better(self) -> bool:
         """Whether the chosen policy is confirmed to be better than the original policy."""
+        return self._is_below(1.0)
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether the chosen policy is confirmed to cost at most `margin` more than the original policy."""
+        return self._is_below(1.0 + self.margin)
+
+    def _is_below(self, bound: float) -> bool:
         if self.confirmed is None:
             return False
-        return self.confirmed.cost.windows >= LEAST_WINDOWS and self.confirmed.cost.high < 1.0
+        return self.confirmed.cost.windows >= LEAST_WINDOWS and self.confirmed.cost.high < bound
 
     @property
     def sets_dials(self) -> bool:
@@ -105,6 +116,8 @@ class Trained(msgspec.Struct, frozen=True):
         if self.is_better:
             gain = f"{1.0 - cost.ratio:.1%} [{1.0 - cost.high:.1%}, {1.0 - cost.low:.1%}]"
             return f"better by {gain}, confirmed: {measured}"
+        if self.is_accepted:
+            return f"not better, and confirmed to cost at most {self.margin:.1%} more: {measured}"
         if cost.windows < LEAST_WINDOWS:
             few = f"{cost.windows} windows are too few to confirm it, {LEAST_WINDOWS} are needed"
             return f"keep what you have: {few} ({measured})"
@@ -192,6 +205,7 @@ def _is_any(strategy: Strategy) -> bool:
 
 def _written(path: Path, policy: Policy, strategy: Strategy, words: str) -> list[Path]:
     files = [path]
+    path.parent.mkdir(parents=True, exist_ok=True)
     if _is_any(strategy):
         files.append(path.with_suffix(".json"))
         strategy.write(files[-1])

@@ -44,7 +44,7 @@ LEGEND: Final = {
     "energy": "ratio of energy",
     "waits less": "share of the jobs that wait less than under the baseline",
     "longer": "share of the jobs that wait longer",
-    "by": "decisions by source: rule, policy, search, guard; automatic if there was no choice",
+    "by": "decisions by source: rule, policy, guard; automatic if there was no choice",
     "us, p50": "median time of a decision, microseconds; compiled: not timed one by one",
     "us, p99": "99th percentile of it",
     "wall (s)": "run time of the replay in seconds, without compiling",

@@ -29,8 +29,9 @@ import ray
 import rlsched
 import rlsched_agents
 import rlsched_envs
+from rlsched.decide.dials.strategy import STRATEGY_FILE, default_checkpoint
 from rlsched.decide.own import NO_PATHS, file_of, is_inline, is_own, rule_in_copy
-from rlsched.decide.policies.files import SERVED
+from rlsched.decide.policies.files import model_file
 from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError, RlschedError
 from rlsched_agents.evaluate.recording import put_store, store_files
@@ -45,7 +46,6 @@ from rlsched_agents.evaluate.run import (
     run_task,
     say_nothing,
 )
-from rlsched_agents.runtime.checkpoint import checkpoint_file
 from rlsched_envs.sim.engine import PredictedTimes
 
 CONNECT_TIMEOUT_S: Final = 120.0
@@ -260,14 +260,14 @@ def _teller(number: int, reports: Any) -> Callable[[float], None]:
     return tell
 
 
-_FILE_NAMES: Final = {"checkpoint": "policy.zip", "dials": "dials.json", "rule": "own_rule.py"}
+_FILE_NAMES: Final = {"checkpoint": "model.zip", "dials": "dials.json", "rule": "own_rule.py"}
 
 
 def _files_of(policy: Policy) -> dict[str, bytes]:
-    """Return the contents of the files that a policy names, without the default checkpoint: nodes have it."""
+    """Return the contents of the files that a policy names, without the shipped strategy: nodes have it."""
     settings, files = policy.settings, dict[str, bytes]()
-    if policy.scheduler in SERVED and _is_path(settings.checkpoint):
-        files["checkpoint"] = checkpoint_file(settings.checkpoint).read_bytes()
+    if policy.scheduler == "sb3" and _is_path(settings.checkpoint):
+        files["checkpoint"] = model_file(settings.checkpoint).read_bytes()
     if _is_path(settings.dials):
         files["dials"] = Path(settings.dials).read_bytes()
     if is_own(settings.rule):
@@ -281,14 +281,14 @@ def _is_path(setting: str) -> bool:
 
 @cache
 def build_id() -> str:
-    """Return versions, and a hash of sources and default checkpoint; equal ids give equal numbers."""
+    """Return versions, and a hash of sources and the shipped strategy; equal ids give equal numbers."""
     digest = hashlib.sha256()
     for package in (rlsched, rlsched_envs, rlsched_agents):
         root = Path(next(iter(package.__path__)))
         for source in sorted(root.rglob("*.py")):
             digest.update(f"{package.__name__}/{source.relative_to(root)}\0".encode())
             digest.update(source.read_bytes())
-    default = checkpoint_file("default")
+    default = default_checkpoint() / STRATEGY_FILE
     digest.update(default.read_bytes() if default.is_file() else b"")
     versions = f"numpy {np.__version__}, numba {numba.__version__}"
     return f"rlsched {rlsched.__version__} ({digest.hexdigest()[:12]}), {versions}"

@@ -1,1 +1,1 @@
-"""Serves models of Stable-Baselines3 (trained on `rlsched/Rows-v0` or `rlsched/Cluster-v0`) as policies."""
+"""Serves models of Stable-Baselines3, trained on `rlsched/Cluster-v0`, as policies."""

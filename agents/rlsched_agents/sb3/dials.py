@@ -26,10 +26,6 @@ def read_strategy(path: str | Path) -> Strategy:
             the layers of a strategy.
     """
     network, _ = read_model(path)
-    if not isinstance(network, ActorCriticPolicy):
-        raise CheckpointError(
-            f"{path}: expected a model trained on rlsched/Cluster-v0, got one of rlsched/Rows-v0"
-        )
     return strategy_of(network, path)
 
 

@@ -13,25 +13,20 @@ import io
 import json
 import pickle
 import pickletools
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final
 
 import gymnasium as gym
 import torch
-from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
-from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
+from stable_baselines3.common.policies import ActorCriticPolicy
 
-from rlsched.decide.policies.files import SERVED, opened
+from rlsched.decide.policies.files import MODEL_MEMBERS, opened, read_members
 from rlsched.errors import CheckpointError
 from rlsched_envs.training.dial_env import spaces
-from rlsched_envs.training.vector import row_spaces
 
-MAX_BYTES: Final = 1 << 28
-_DATA, _WEIGHTS = SERVED["sb3"].members
-_TRUSTED: Final = ("sb3_contrib.", "stable_baselines3.", "torch.nn.", "torch.optim.")
+_DATA, _WEIGHTS = MODEL_MEMBERS
+_TRUSTED: Final = ("stable_baselines3.", "torch.nn.", "torch.optim.")
 _NETWORKS: Final = (torch.nn.Module, torch.optim.Optimizer)
 _CALLS: Final = frozenset(
     ("REDUCE", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "BUILD", "EXT1", "EXT2", "EXT4", "PERSID", "BINPERSID")
@@ -39,31 +34,11 @@ _CALLS: Final = frozenset(
 """Pickle instructions that run code. Plain values and class names need none of these instructions."""
 
 
-class _Trained(NamedTuple):
-    """An environment on which a supported model was trained, with its algorithm."""
-
-    environment: str
-    observations: gym.spaces.Box
-    actions: gym.spaces.Space[Any]
-    policy: type[BasePolicy]
-    algorithm: str
+_OBSERVATIONS, _ACTIONS = spaces()
 
 
-_ROWS: Final = _Trained(
-    "rlsched/Rows-v0",
-    row_spaces()[0],
-    row_spaces()[1],
-    MaskableActorCriticPolicy,
-    "MaskablePPO (sb3_contrib)",
-)
-_DIALS: Final = _Trained("rlsched/Cluster-v0", *spaces(), ActorCriticPolicy, "PPO (stable_baselines3)")
-
-
-def read_model(model: str | Path) -> tuple[MaskableActorCriticPolicy | ActorCriticPolicy, str]:
+def read_model(model: str | Path) -> tuple[ActorCriticPolicy, str]:
     """Return the network of a model, and the first digits of the hash of its weights.
-
-    The network is a `MaskableActorCriticPolicy` if the model was trained on `rlsched/Rows-v0`, and an
-    `ActorCriticPolicy` if it was trained on `rlsched/Cluster-v0`.
 
     Args:
         model: Path of a model, or its content (`rlsched.decide.policies.files.to_send`).
@@ -73,20 +48,20 @@ def read_model(model: str | Path) -> tuple[MaskableActorCriticPolicy | ActorCrit
             code.
     """
     path, content = opened(model)
-    members = _members(path, content)
+    members = read_members(path, content)
     data = _settings(members[_DATA], path)
-    on = _environment(data, path)
+    _check_environment(data, path)
     kind = _unpickled(data.get("policy_class"), path, "its policy")
-    if not (isinstance(kind, type) and issubclass(kind, on.policy)):
+    if not (isinstance(kind, type) and issubclass(kind, ActorCriticPolicy)):
         raise CheckpointError(
-            f"{path}: expected a model of {on.algorithm}, got one whose policy is "
+            f"{path}: expected a model of PPO (stable_baselines3), got one whose policy is "
             f"{getattr(kind, '__name__', kind)}"
         )
     kwargs = _unpickled(data.get("policy_kwargs") or {}, path, "its policy_kwargs")
     if data.get("use_sde") is True:
         kwargs = {**kwargs, "use_sde": True}
     try:
-        policy = kind(on.observations, on.actions, lambda _: 0.0, **kwargs)
+        policy = kind(_OBSERVATIONS, _ACTIONS, lambda _: 0.0, **kwargs)
         weights = torch.load(io.BytesIO(members[_WEIGHTS]), map_location="cpu", weights_only=True)
         policy.load_state_dict(weights)
     except Exception as error:  # the file can contain anything
@@ -94,26 +69,11 @@ def read_model(model: str | Path) -> tuple[MaskableActorCriticPolicy | ActorCrit
             f"{path}: this model cannot be served: {' '.join(str(error).split())[:200]}"
         ) from error
     policy.set_training_mode(False)
-    return cast("MaskableActorCriticPolicy | ActorCriticPolicy", policy), _digest(members[_WEIGHTS])
+    return policy, _digest(members[_WEIGHTS])
 
 
 def _digest(weights: bytes) -> str:
     return hashlib.sha256(weights).hexdigest()[:12]
-
-
-def _members(path: Path, content: io.BytesIO | None) -> dict[str, bytes]:
-    """Return the settings and the weights in a model file, by file name in the zip."""
-    try:
-        with zipfile.ZipFile(path if content is None else content) as archive:
-            sizes = [archive.getinfo(name).file_size for name in (_DATA, _WEIGHTS)]
-            if sum(sizes) > MAX_BYTES:
-                raise CheckpointError(f"{path}: expected a model of at most {MAX_BYTES:,} bytes")
-            return {name: archive.read(name) for name in (_DATA, _WEIGHTS)}
-    except (OSError, KeyError, RuntimeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise CheckpointError(
-            f"{path}: expected a model that MaskablePPO.save or PPO.save wrote, cannot read it: {reason}"
-        ) from error
 
 
 def _settings(text: bytes, path: str | Path) -> Mapping[str, Any]:
@@ -126,31 +86,24 @@ def _settings(text: bytes, path: str | Path) -> Mapping[str, Any]:
     return data
 
 
-def _environment(data: Mapping[str, Any], path: str | Path) -> _Trained:
-    """Return the environment of the training; fail if a broker cannot provide the same observations."""
+def _check_environment(data: Mapping[str, Any], path: str | Path) -> None:
+    """Check that a model was trained on `rlsched/Cluster-v0`, with its own observations and actions."""
     space = data.get("observation_space")
     saved = space.get("_shape") if isinstance(space, dict) else None
-    if saved is None or saved == list(_ROWS.observations.shape):
-        return _ROWS
-    if saved == list(_DIALS.observations.shape):
-        _check_ranges(data, path)
-        return _DIALS
-    sizes = saved if isinstance(saved, list) and all(isinstance(one, int) for one in saved) else []
-    rows = _ROWS.observations.shape
-    more = len(sizes) == 2 and sizes[0] == rows[0] and sizes[1] > rows[1]
-    why = ": it uses true run times, which a broker does not have; train without oracle=True" if more else ""
-    raise CheckpointError(
-        f"{path}: expected a model trained on rlsched/Rows-v0, whose observations are {rows}, or on "
-        f"rlsched/Cluster-v0, {_DIALS.observations.shape}, got one for "
-        f"{tuple(sizes) or 'something else'}{why}"
-    )
+    if saved != list(_OBSERVATIONS.shape):
+        sizes = saved if isinstance(saved, list) and all(isinstance(one, int) for one in saved) else []
+        raise CheckpointError(
+            f"{path}: expected a model trained on rlsched/Cluster-v0, whose observations are "
+            f"{_OBSERVATIONS.shape}, got one for {tuple(sizes) or 'something else'}"
+        )
+    _check_ranges(data, path)
 
 
 def _check_ranges(data: Mapping[str, Any], path: str | Path) -> None:
-    """Check that a model for dials was trained with the environment's own observations and actions."""
+    """Check that a model was trained with the environment's own ranges of observations and actions."""
     for key, own, wrapped in (
-        ("observation_space", _DIALS.observations, "NormalizeObservation"),
-        ("action_space", _DIALS.actions, "RescaleAction"),
+        ("observation_space", _OBSERVATIONS, "NormalizeObservation"),
+        ("action_space", _ACTIONS, "RescaleAction"),
     ):
         assert isinstance(own, gym.spaces.Box)
         space = data.get(key)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterable, Sequence
+from statistics import NormalDist
 from typing import Final
 
 import msgspec
@@ -37,7 +38,6 @@ from rlsched.broker.state.predictions import Predictions
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Preempt, Start, Wait
 from rlsched.decide.loop import decide_all
-from rlsched.decide.plans.holds import next_hold_end_s
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.scheduler import Decision, Scheduler, permit
 from rlsched.decisions.candidates import Candidate
@@ -46,12 +46,15 @@ from rlsched.decisions.timeline import Timeline
 from rlsched.errors import InputError, RlschedError
 from rlsched.wire.states import CANCELLED, COMPLETED, FAILED, QUEUED
 from rlsched.workload.predict.kinds import RUNNING_MEAN
-from rlsched_agents.search.futures import draw_time_left
 from rlsched_agents.whatif.course import Watch
 from rlsched_agents.whatif.other_choice import other_decision
 
 STOP_S: Final = 1.0
 """Time between a request to stop a job and the release of its GPUs, seconds."""
+_MAX_SIGMA: Final = 3.0
+_TAIL_SIGMA: Final = 30.0
+_MIN_SPREAD: Final = 0.1
+_STANDARD: Final = NormalDist()
 _OWN_ENDS: Final[dict[str, Outcome]] = {COMPLETED: COMPLETED, FAILED: FAILED}
 
 
@@ -88,9 +91,26 @@ class Ends:
                 if one.end_s == math.inf and one.start_s == attempt.start_s:  # it is still running
                     ran_s = self._timeline.last_s - one.start_s
         self.by_predictions.add(job.number)
-        run_s = ran_s + draw_time_left(0.5, ran_s, spec.predicted_s, spec.spread)
+        run_s = ran_s + median_time_left(ran_s, spec.predicted_s, spec.spread)
         limit_s = math.inf if spec.time_limit_s is None else spec.time_limit_s
         return attempt.start_s + max(min(run_s, limit_s), ran_s), COMPLETED
+
+
+def median_time_left(ran_s: float, predicted_s: float, spread: float) -> float:
+    """Return the median of the remaining part of a lognormal run time that exceeds `ran_s`, seconds.
+
+    Args:
+        ran_s: Elapsed time, seconds.
+        predicted_s: Median of the run time, seconds.
+        spread: Standard deviation of the logarithm.
+    """
+    spread, predicted_s = max(spread, _MIN_SPREAD), max(predicted_s, 1.0)
+    z = math.log(ran_s / predicted_s) / spread if ran_s > 0 else -math.inf
+    if z > _TAIL_SIGMA:  # there a normal's tail falls as exp(-z^2 / 2)
+        median = math.sqrt(z * z + 2.0 * math.log(2.0))
+    else:
+        median = -_STANDARD.inv_cdf(0.25 * math.erfc(z / math.sqrt(2.0)))
+    return max(predicted_s * math.exp(spread * min(median, max(_MAX_SIGMA, z + 1.0))) - ran_s, 1.0)
 
 
 class _WaitOnce(Scheduler):
@@ -211,7 +231,7 @@ class Life:
         """Return the next time at which the broker decides without an event; rounded to milliseconds."""
         asked_s = min(self.state.asked_for_s.values(), default=math.inf)
         reviewed_s = min(self.state.quotas.due_s, self.state.gates.due_s)
-        due_s = min(asked_s, next_hold_end_s(self.state.cluster.arrays, now_s), reviewed_s)
+        due_s = min(asked_s, reviewed_s)
         return max(math.ceil(due_s * 1000.0) / 1000.0, now_s + 0.001) if due_s < math.inf else due_s
 
     def _note(self, entry: Entry, now_s: float) -> bool:
@@ -239,7 +259,6 @@ class Life:
             action=decision.action,
             contested=False,
             guard="",
-            marks_hold=decision.marks_hold,
         )
         state.apply(entry, now_s, already_decided=already)
         self._events += events_of_fact(entry, state, now_s)

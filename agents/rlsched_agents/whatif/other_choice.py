@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Final
 
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.actions import Action, Preempt, Wait
+from rlsched.decide.actions import Action, Wait
 from rlsched.decide.guard import check_action
 from rlsched.decide.plans.plan_text import in_words
 from rlsched.decide.record import DecisionRecord, PlanSeen
 from rlsched.decide.registry import load_scheduler
-from rlsched.decide.rows.candidates import job_candidates, variant_candidates
 from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.decide.start import join_action, policy_start, start_action
 from rlsched.decisions.candidates import Candidate
@@ -39,21 +35,13 @@ class OtherChoice(Scheduler):
         self.name, self.policy_id = policy.name, policy.policy_id
         self.order, self.oracle, self.abilities = policy.order, policy.oracle, policy.abilities
         self.rule, self.strategy, self.reference = policy.rule, policy.strategy, policy.reference
-        self.columns, self.familiar = policy.columns, policy.familiar
+        self.familiar = policy.familiar
         self.met = False
         self._policy, self._record, self._choice = policy, record, choice
 
     def begin_instant(self, state: ClusterState, now_s: float) -> None:
         """Forward the call to the policy."""
         self._policy.begin_instant(state, now_s)
-
-    def network_rows(self, state: ClusterState, partition: int, now_s: float) -> NDArray[np.float32] | None:
-        """Forward the call to the policy."""
-        return self._policy.network_rows(state, partition, now_s)
-
-    def foresee(self, run: Any) -> None:
-        """Forward the run to the policy."""
-        self._policy.foresee(run)
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
         """Return the policy's decision, or, at the recorded decision, the other choice.
@@ -76,9 +64,9 @@ class OtherChoice(Scheduler):
 
     def _otherwise(self, what: str) -> InputError:
         return InputError(
-            f"a replay does not repeat decision {self._record.number}: {what}. A policy with a timed "
-            "look-ahead, a policy that has changed since, or another version of rlsched decides "
-            "differently; replay again with `rlsched evaluate --records`"
+            f"a replay does not repeat decision {self._record.number}: {what}. A policy that "
+            "has changed since, or another version of rlsched, decides differently; "
+            "replay again with `rlsched evaluate --records`"
         )
 
 
@@ -117,16 +105,7 @@ def _decision(
         if policy.reference is None:
             raise InputError(f"policy {policy.name!r} has no rule that could replace its decision")
         return load_scheduler(policy.reference).decide(state, partition, now_s)
-    if choice.of == "job":
-        return _row(state, partition, now_s, choice.at)
-    action: Action
-    if choice.of == "how":
-        half = next(half for half in record.halves if half.kind == "how")
-        action = variant_candidates(state, partition, half.seqs[choice.at], now_s).action(
-            state, partition, choice.at
-        )
-    else:
-        action = _plan(policy, record, record.plans[choice.at], state, partition, now_s)
+    action = _plan(policy, record, record.plans[choice.at], state, partition, now_s)
     return Decision(action=action, source=record.source)
 
 
@@ -148,16 +127,3 @@ def _plan(
     if plan.how == "later":
         return Wait(until_s=now_s + (plan.wait_s or LATER_S))
     raise InputError(f"cannot take «{in_words(plan, record.names.job)}» as a single decision")
-
-
-def _row(state: ClusterState, partition: int, now_s: float, row: int) -> Decision:
-    """Convert a candidate row of a network to a decision; the reference rule chooses how the job starts."""
-    jobs = job_candidates(state, partition, now_s)
-    seq, out = int(jobs.seqs[row]), int(jobs.arrays.out[row])
-    if out >= 0:
-        return Decision(action=Preempt(seq=int(state.arrays.job.seq[out])), source="policy")
-    if seq < 0:
-        return Decision(action=Wait(), source="policy", marks_hold=jobs.passes_over)
-    variants = variant_candidates(state, partition, seq, now_s)
-    way = variants.reference if len(variants.nodes) > 1 else 0
-    return Decision(action=variants.action(state, partition, way), source="policy")

@@ -24,7 +24,6 @@ from rlsched.decide.actions import Action, Preempt, Start, Wait
 from rlsched.decide.loop import decide_all
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
-from rlsched.decide.plans.holds import next_hold_end_s
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.rules.steps import CompiledRule
@@ -248,11 +247,6 @@ class Engine:
         """The current instant."""
         return float(self.arrays.progress.run.now_s[0])
 
-    @property
-    def runs_once(self) -> bool:
-        """Whether a job's start determines its end: no interruptions, and no model of speed."""
-        return self.log is None and self._models is None
-
     def run_rule(self, rule: CompiledRule, *, until_started: NDArray[np.bool_] | None = None) -> JobTable:
         """Run a compiled rule to the end of the trace.
 
@@ -311,7 +305,8 @@ class Engine:
         if rule is None:
             return
         if rule.strategy is not None:
-            self.state.set_dials(rule.strategy.arrays(self.state.num_partitions))
+            plain = rule.plain_without_models
+            self.state.set_dials(rule.strategy.arrays(self.state.num_partitions, only_modelled=plain))
             self.state.permit(
                 preemption=rule.options.preempts and order.preempts,
                 reserve_after_s=rule.options.reserve_after_s,
@@ -363,7 +358,6 @@ class Engine:
         self._begin(scheduler.order, scheduler.rule, preempts=scheduler.abilities.preempts)
         permit(self.state, scheduler)
         self.arrays = self.arrays._replace(state=self.state.arrays)
-        scheduler.foresee(self)
         stop = self._stop(until_started)
         asked_for_s = np.full(self.state.num_partitions, math.inf)
         sources: Counter[str] = Counter()
@@ -391,10 +385,7 @@ class Engine:
                     on_record(decision.record)
                 began = time.perf_counter()
             asked_for_s[self.state.arrays.derived.part.queue_len == 0] = math.inf
-            timer_s = min(
-                next_hold_end_s(self.state.arrays, self.now_s), float(asked_for_s.min(initial=math.inf))
-            )
-            timer_s = math.inf if self._is_stuck() else timer_s
+            timer_s = math.inf if self._is_stuck() else float(asked_for_s.min(initial=math.inf))
             self.arrays.progress.run.timer_s = min(timer_s, until_s)
             if stop.now():
                 break

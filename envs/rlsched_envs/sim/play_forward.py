@@ -26,7 +26,7 @@ from rlsched.forecast.world import FUTURES, HORIZON_S, Ahead, HypotheticalJob, W
 from rlsched.workload.predict.distribution import BINS
 from rlsched_envs.sim import loop
 from rlsched_envs.sim.constants import NEED_SLOTS
-from rlsched_envs.sim.lookahead import PackedRun, fill, let_run, pack
+from rlsched_envs.sim.copied_state import PackedRun, fill, let_run, pack
 from rlsched_envs.sim.sim_arrays import TRUTH, SimArrays, new_progress
 
 MORE_SLOTS: Final = 2_048

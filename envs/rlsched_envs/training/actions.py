@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_WHOLE = "iu"
 _REAL = "fiu"
 _SHOWN = 60
 """Maximum number of characters of an invalid action in an error."""
@@ -20,7 +19,7 @@ def checked_dials(actions: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
         ValueError: the actions have another shape, are not real numbers, or are not finite.
     """
     expected = f"expected {' x '.join(map(str, shape))} numbers from -1 to 1"
-    found = _array(actions, expected, _REAL)
+    found = _array(actions, expected)
     if found.shape != shape:
         raise ValueError(f"action: {expected}, got shape {found.shape}")
     moved = found.astype(np.float64)
@@ -31,33 +30,13 @@ def checked_dials(actions: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
     return clipped
 
 
-def checked_rows(
-    actions: Any, shape: tuple[int, ...], rows: int, *, in_range: bool = True
-) -> NDArray[np.int64]:
-    """Return row numbers from 0 to `rows` - 1, as int64 of this shape; () is a single number.
-
-    `in_range`: whether to reject numbers out of range; otherwise the caller checks them.
-
-    Raises:
-        ValueError: the actions have another shape, are not whole numbers, or are out of range.
-    """
-    expected = f"expected {shape[0] if shape else 'one'} row{'s' if shape else ''} from 0 to {rows - 1}"
-    found = _array(actions, expected, _WHOLE)
-    if found.shape != shape:
-        raise ValueError(f"action: {expected}, got shape {found.shape}")
-    if in_range and (outside := (found < 0) | (found >= rows)).any():
-        where = f" for cluster {int(np.argmax(outside))}" if shape else ""
-        raise ValueError(f"action: {expected}, got {found[outside][0]}{where}")
-    return found.astype(np.int64)
-
-
-def _array(actions: Any, expected: str, kinds: str) -> NDArray[Any]:
+def _array(actions: Any, expected: str) -> NDArray[Any]:
     try:
         found = np.asarray(actions)
     except (ValueError, TypeError, RuntimeError) as error:  # ragged lists, tensors on a GPU
         reason = " ".join(str(error).split())[:_SHOWN]
         raise ValueError(f"action: {expected}, got something that is not an array: {reason}") from None
-    if found.dtype.kind not in kinds:
+    if found.dtype.kind not in _REAL:
         text = " ".join(repr(actions).split())
         shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
         raise ValueError(f"action: {expected}, got dtype {found.dtype}: {shown}")

@@ -1,9 +1,9 @@
-"""Arrays of many episodes, with the environment as first axis, and compiled loops over the environments."""
+"""Arrays of many episodes, with the environment as first axis."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,14 +11,8 @@ from numpy.typing import NDArray
 from rlsched.cluster.arrays import Index, OrderArrays, StateArrays
 from rlsched.cluster.dials import DialArrays
 from rlsched.compile.jit import kernel
-from rlsched.decide.rows.arrays import WindowArrays
 from rlsched.models.arrays import ModelArrays
-from rlsched_envs.sim.loop import Curve
 from rlsched_envs.sim.sim_arrays import ProgressArrays, SimArrays
-from rlsched_envs.training.episode import DONE, EpisodeArrays, begin, observe, step
-
-BEGIN: Final = -1
-LEAVE: Final = -2
 
 
 def stack(episode: Any, count: int) -> Any:
@@ -31,14 +25,14 @@ def stack(episode: Any, count: int) -> Any:
     return copies.view(np.recarray) if copies.dtype.names else copies
 
 
-def stack_run(one: SimArrays, count: int, *, learns: bool = False) -> SimArrays:
+def stack_run(one: SimArrays, count: int) -> SimArrays:
     """Return `count` copies of a run.
 
-    The copies share arrays that no run changes, and the network that sets dials. They also share the known
-    workload properties, unless runs learn from observed speeds (`learns`).
+    The copies share arrays that no run changes, the known workload properties, and the network that sets
+    dials.
     """
     shared, made = one.state, stack(one, count)
-    models = shared.models._replace(trait=stack(shared.models.trait, count if learns else 1))
+    models = shared.models._replace(trait=stack(shared.models.trait, 1))
     dials = shared.dials._replace(
         dial=made.state.dials.dial, counted=made.state.dials.counted, seen=made.state.dials.seen
     )
@@ -79,7 +73,7 @@ def restore(episode: Any, saved: Sequence[NDArray[Any]]) -> None:
 def view_run(b: SimArrays, k: int) -> SimArrays:
     """Return run `k` of a batch as views, without copies.
 
-    All runs share the network that sets dials, and, if they do not learn, one `trait`.
+    All runs share the network that sets dials, and one `trait`.
     """
     s, i, r, d = b.state, b.state.derived, b.progress, b.state.dials
     index = Index(
@@ -93,8 +87,7 @@ def view_run(b: SimArrays, k: int) -> SimArrays:
         i.queue[k],
         i.running_len[k],
     )
-    trait = s.models.trait[min(k, s.models.trait.shape[0] - 1)]
-    models = ModelArrays(s.models.gpu, trait, s.models.pair)
+    models = ModelArrays(s.models.gpu, s.models.trait[0], s.models.pair)
     state = StateArrays(
         s.node[k],
         s.gpu[k],
@@ -108,6 +101,7 @@ def view_run(b: SimArrays, k: int) -> SimArrays:
         models,
         DialArrays(
             d.controller,
+            d.only_modelled,
             d.dial[k],
             d.counted[k],
             d.seen[k],
@@ -129,95 +123,3 @@ def view_run(b: SimArrays, k: int) -> SimArrays:
         r.books[k],
     )
     return SimArrays(state, b.truth[k], progress, None)
-
-
-@kernel
-def view(b: EpisodeArrays, k: int) -> EpisodeArrays:
-    """Return episode `k` of a batch as views (see `view_run`)."""
-    w, c = b.window, b.curve
-    window = WindowArrays(
-        w.slot[k],
-        w.node[k],
-        w.reason[k],
-        w.features[k],
-        w.info[k],
-        w.clock[k],
-        w.partner[k],
-        w.out[k],
-        w.picks,
-        w.logs,
-        w.shared,
-        w.profile,
-        w.places,
-        w.own[k],
-        w.claim,
-    )
-    return EpisodeArrays(
-        view_run(b.sim, k),
-        window,
-        Curve(c.instant[k], c.length[k]),
-        b.quiet,
-        b.known[k],
-        b.critic[k],
-        b.turn[k],
-    )
-
-
-@kernel
-def step_all(
-    b: EpisodeArrays,
-    rows: NDArray[np.int64],
-    masks: NDArray[np.bool_],
-    rewards: NDArray[np.float32],
-    dones: NDArray[np.bool_],
-) -> None:
-    """Apply a row in each environment, advance to the next decision, and write its observation.
-
-    Actions and results are (N,). The action BEGIN starts an episode, which is done at once if there is
-    nothing to decide; LEAVE leaves the episode unchanged. Observations are in `b.window.features`,
-    (N, K, F + C), and undefined for done episodes.
-    """
-    for k in range(rows.shape[0]):
-        if rows[k] == LEAVE:
-            continue
-        e = view(b, k)
-        status, reward = step(e, rows[k]) if rows[k] != BEGIN else begin(e)
-        rewards[k] = reward
-        dones[k] = status == DONE
-        if status != DONE:
-            observe(e, masks[k])
-
-
-@kernel
-def first_illegal(masks: NDArray[np.bool_], rows: NDArray[np.int64]) -> int:
-    """Return the first environment with an illegal row, -1 if all are legal; `masks` (N, K), `rows` (N,)."""
-    for k in range(rows.shape[0]):
-        if not 0 <= rows[k] < masks.shape[1] or not masks[k, rows[k]]:
-            return k
-    return -1
-
-
-@kernel
-def sample(masks: NDArray[np.bool_], key: NDArray[np.uint64], rows: NDArray[np.int64]) -> None:
-    """Draw a legal row for each environment, with equal probability, from `masks` (N, K) into `rows` (N,).
-
-    The k-th draw of a key is SplitMix64's (Steele, Lea, Flood, OOPSLA'14), scaled by Lemire's multiplication
-    (2019). `key`: (2,) the seed, and the number of draws so far.
-    """
-    for k in range(rows.shape[0]):
-        legal = 0
-        for row in range(masks.shape[1]):
-            legal += masks[k, row]
-        key[1] += np.uint64(1)
-        z = key[0] + key[1] * np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        z = z ^ (z >> np.uint64(31))
-        left = np.int64(((z >> np.uint64(32)) * np.uint64(legal)) >> np.uint64(32))
-        rows[k] = 0
-        for row in range(masks.shape[1]):
-            if masks[k, row]:
-                if left == 0:
-                    rows[k] = row
-                    break
-                left -= 1

@@ -24,9 +24,8 @@ from rlsched_envs.sim.loop import new_curve
 from rlsched_envs.training import batch
 from rlsched_envs.training.actions import checked_dials
 from rlsched_envs.training.dial_episode import ACCOUNT, BEGIN, LEAVE, STEP, DialEpisode, step_all
-from rlsched_envs.training.fleet import drawn_seed
-from rlsched_envs.training.sources import EpisodeSource
-from rlsched_envs.training.windows import DialledRuns, Drawn, draw_setting
+from rlsched_envs.training.sources import Drawn, EpisodeSource
+from rlsched_envs.training.windows import DialledRuns, draw_setting
 
 DEFAULT_POLICY = "tuned"
 _TRIES = 100
@@ -82,7 +81,10 @@ class DialFleet:
         self.reseed(seed)
 
     def reseed(self, seed: int | None) -> None:
-        """Restart the random draws of all clusters with this seed; None: as in `Fleet.reseed`."""
+        """Restart the random draws of all clusters with this seed; None: with a seed from the system.
+
+        A seed from the system is drawn when the first episode starts, so that copies made before differ.
+        """
         self._is_unseeded, seed, count = seed is None, seed or 0, self.dones.size
         streams = [k // 2 if self._in_pairs else k for k in range(count)]
         self._rngs = [np.random.default_rng([seed, stream]) for stream in streams]
@@ -94,7 +96,9 @@ class DialFleet:
 
     def _seed_at_last(self) -> None:
         if self._is_unseeded:
-            self.reseed(drawn_seed())
+            entropy = np.random.SeedSequence().entropy
+            assert isinstance(entropy, int)
+            self.reseed(entropy)
 
     def __getstate__(self) -> dict[str, Any]:
         return {

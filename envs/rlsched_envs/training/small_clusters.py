@@ -18,10 +18,8 @@ from rlsched.errors import InputError
 from rlsched.models.catalogue import load_catalogue
 from rlsched_envs.sim.modelling import MOST_LUCK, set_watts
 from rlsched_envs.sim.sim_arrays import TRUTH, SimArrays, new_progress
-from rlsched_envs.training.sources import EpisodeConfig, EpisodeJobs, EpisodeSource, largest_gang
+from rlsched_envs.training.sources import GPU_TYPES, Drawn, EpisodeJobs, EpisodeSource, largest_gang
 
-GPU_TYPES: Final = ("V100", "P100", "A100")
-"""GPU types of clusters in episodes with models: the types with the most data in the catalogue."""
 CORES_EACH: Final = 6
 """CPU cores per GPU on the nodes of these clusters, as in the clusters Venus and Philly."""
 
@@ -38,12 +36,12 @@ def node_size(sources: Sequence[EpisodeSource]) -> int:
     return sizes.pop()
 
 
-def gang_sizes(sources: Sequence[EpisodeSource], config: EpisodeConfig) -> list[int]:
+def gang_sizes(sources: Sequence[EpisodeSource], drawn: Drawn) -> list[int]:
     """Return all gang sizes that windows of these sources can have, ascending."""
     sizes: set[int] = set()
     for source in sources:
         own = np.unique(source.gpus)
-        for nodes in range(config.nodes_low, config.nodes_high + 1):
+        for nodes in range(drawn.nodes_low, drawn.nodes_high + 1):
             sizes.update(np.minimum(own, largest_gang(nodes, source.gpus_per_node)).tolist())
     return sorted(sizes)
 
@@ -56,7 +54,7 @@ def class_numbers(gangs: Sequence[int]) -> NDArray[np.int32]:
 
 
 def blank_run(
-    config: EpisodeConfig,
+    drawn: Drawn,
     gpus_per_node: int,
     gangs: Sequence[int],
     order: Order,
@@ -64,18 +62,18 @@ def blank_run(
     modelled: bool,
     assumed_scale: float = 1.0,
 ) -> SimArrays:
-    """Create a run on `config.nodes_high` nodes in one partition, without jobs.
+    """Create a run on `drawn.nodes_high` nodes in one partition, without jobs.
 
     Args:
-        config: Configuration with the number of jobs of a window and the number of nodes.
+        drawn: Number of jobs of a window, and of nodes.
         gpus_per_node: GPUs per node.
         gangs: Sizes of future gangs, ascending.
         order: Order of the queue.
         modelled: Whether there are models of speed and power.
         assumed_scale: Factor on the catalogue's figures that are assumed instead of measured.
     """
-    rows = config.rows
-    nodes = NodeGroup(count=config.nodes_high, gpus=gpus_per_node, cpus=CORES_EACH * gpus_per_node)
+    rows = drawn.jobs
+    nodes = NodeGroup(count=drawn.nodes_high, gpus=gpus_per_node, cpus=CORES_EACH * gpus_per_node)
     spec = ClusterSpec(name="episode", nodes=(nodes,))
     state = ClusterState.from_spec(spec, OrderedQueue(order), slots=rows)
     state.reserve_demands([Demand(gpus=gang, cpu_milli=CORES_EACH * 1000 * gang) for gang in gangs])

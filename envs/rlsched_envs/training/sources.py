@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Final
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.decide.schema import WINDOW_ROWS
 from rlsched.errors import InputError
 from rlsched.models.catalogue import load_catalogue
 from rlsched.workload.characterise.parts import keyed
@@ -20,95 +20,66 @@ from rlsched.workload.predict.informed import Informed
 from rlsched.workload.trace import Trace
 from rlsched_envs.sim.engine import PredictedTimes, predict_trace, run_time_s
 
-LONGEST_S = 7 * 86_400.0
+GPU_TYPES: Final = ("V100", "P100", "A100")
+"""GPU types of windows: the types with the most data in the catalogue."""
+AS_MADE_FRAC: Final = 0.3
+"""Share of windows with the source's own predictions where predictions are drawn."""
+LONGEST_S: Final = 7 * 86_400.0
 """Upper limit of run times in training, seconds: a single longer job would decide a whole episode."""
 
 
-class EpisodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Configuration of episodes.
+class Drawn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Distribution from which windows are drawn. If a field has several choices, all are equally probable.
 
     Attributes:
-        warmup_jobs: Number of jobs that the reference rule schedules before the agent starts.
-        agent_jobs: Number of arrivals for which the agent decides.
-        tail_jobs: Number of later arrivals, which show the delayed cost of the agent's decisions.
-        drain_frac: Share of episodes in which the agent also decides during the tail, to the last job.
+        jobs: Number of jobs of a window.
         load_low: Lower bound of the offered load.
         load_high: Upper bound of the offered load.
         nodes_low: Lower bound of the number of nodes.
         nodes_high: Upper bound of the number of nodes.
-        window_rows: Rows of an observation. Policies are always served with WINDOW_ROWS.
-        modelled_frac: Share of episodes with models of speed and power; in the others jobs run as recorded in
-            the trace, on whole GPUs at the highest clock.
-        time_alone_frac: Share of the episodes with models in which energy has weight 0; in the others its
-            weight is uniform between 0 and 1.
-        learning: Whether episodes with models correct the predicted speeds of jobs that share by observed
-            speeds. This costs 8 % of the training speed, since each cluster then has its own predictions.
-        preempting_frac: Share of episodes in which jobs may be preempted; their reference is `gittins`.
-        pinned_frac: Share of the preempting episodes in which a random half of the jobs must not be
-            preempted; in the others all jobs can be.
-        restart_s: Restart cost of a preempted job, seconds.
-        reserving_frac: Share of episodes in which no start may delay the job with the reservation; their
-            reference is `easy` by area^0.7.
-        revising: Whether predictions of waiting jobs are revised by observations of their burst
-            (`rlsched.decide.order.bursts`), for the agent and for the reference.
-        block_jobs: Size of the blocks of successive jobs that compose an episode, drawn with replacement and
-            joined in time, so that no window of a trace occurs twice; 0: an episode is one window as
-            recorded. A job keeps its prediction and its time since the previous job.
-        known_low: Lower bound of the correlation between drawn predictions and true run times; an episode
-            draws its predictions (`predict.informed`) if its source supports it.
+        block_jobs: Size of the blocks of successive jobs that compose a window, drawn with replacement and
+            joined in time, so that no part of a trace occurs twice; 0: a window is as recorded. A job keeps
+            its prediction and its time since the previous job.
+        known_low: Lower bound of the correlation between drawn predictions and true run times; a window draws
+            its predictions (`predict.informed`) if its source supports it.
         known_high: Upper bound of that correlation, which is drawn uniformly; 0: always use the source's own
             predictions.
-        as_made_frac: Share of episodes that use the source's own predictions instead of drawn ones.
+        preemptible_fracs: Choices for the share of jobs that may be preempted.
+        restart_low_s: Lower bound of the restart cost of a preempted job, log-uniform.
+        restart_high_s: Upper bound of the restart cost.
+        energy_weights: Choices for the weight of energy relative to time.
+        kinds: GPU types, indices in `GPU_TYPES`.
+        mixed_frac: Share of windows on clusters whose nodes have all these types in turn, beginning with a
+            random type; run times then refer to the first type.
     """
 
-    warmup_jobs: int = 512
-    agent_jobs: int = 768
-    tail_jobs: int = 384
-    drain_frac: float = 0.5
-    load_low: float = 0.75
-    load_high: float = 1.15
-    nodes_low: int = 4
-    nodes_high: int = 16
-    window_rows: int = WINDOW_ROWS
-    modelled_frac: float = 0.0
-    time_alone_frac: float = 0.25
-    learning: bool = False
-    preempting_frac: float = 0.0
-    pinned_frac: float = 0.5
-    restart_s: float = 60.0
-    reserving_frac: float = 0.0
-    revising: bool = False
+    jobs: int = 1500
+    load_low: float = 0.85
+    load_high: float = 1.05
+    nodes_low: int = 6
+    nodes_high: int = 10
     block_jobs: int = 0
     known_low: float = 0.0
     known_high: float = 0.0
-    as_made_frac: float = 0.3
+    preemptible_fracs: tuple[float, ...] = (0.0, 0.5, 1.0)
+    restart_low_s: float = 30.0
+    restart_high_s: float = 300.0
+    energy_weights: tuple[float, ...] = (0.0, 0.0, 0.3)
+    kinds: tuple[int, ...] = tuple(range(len(GPU_TYPES)))
+    mixed_frac: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 8 <= self.window_rows <= 1024:
-            raise ValueError(f"window_rows must be between 8 and 1,024, got {self.window_rows}")
+        for name in ("load", "nodes"):
+            low, high = getattr(self, f"{name}_low"), getattr(self, f"{name}_high")
+            if not low <= high:
+                raise ValueError(f"{name}_low must be at most {name}_high, got {low} and {high}")
         if self.block_jobs < 0:
             raise ValueError(f"block_jobs must be 0 or more, got {self.block_jobs}")
-        if self.known_low > self.known_high:
+        if not 0 <= self.known_low <= self.known_high <= 1:
             raise ValueError(
-                f"known_low must be at most known_high, got {self.known_low} and {self.known_high}"
+                "known_low and known_high must be between 0 and 1, and known_low at most known_high, got "
+                f"{self.known_low} and {self.known_high}"
             )
-        for name in (
-            "modelled_frac",
-            "time_alone_frac",
-            "preempting_frac",
-            "pinned_frac",
-            "reserving_frac",
-            "known_low",
-            "known_high",
-            "as_made_frac",
-        ):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be between 0 and 1, got {getattr(self, name)}")
-
-    @property
-    def rows(self) -> int:
-        """Number of jobs of one episode."""
-        return self.warmup_jobs + self.agent_jobs + self.tail_jobs
 
 
 @dataclass(frozen=True)
@@ -202,7 +173,7 @@ class EpisodeSource:
 
 
 class EpisodeJobs(msgspec.Struct, frozen=True):
-    """Jobs of one episode: arrays with one entry per job; the first job is submitted at 0.
+    """Jobs of one window: arrays with one entry per job; the first job is submitted at 0.
 
     `first`: index of the first job in its source.
     """
@@ -222,17 +193,17 @@ def largest_gang(nodes: int, gpus_per_node: int) -> int:
     return max(nodes * gpus_per_node // 2, min(nodes, 1) * gpus_per_node)
 
 
-def draw_window(source: EpisodeSource, config: EpisodeConfig, rng: np.random.Generator) -> EpisodeJobs:
+def draw_window(source: EpisodeSource, drawn: Drawn, rng: np.random.Generator) -> EpisodeJobs:
     """Draw a window at random, cap gangs at `largest_gang`, and scale time so that the load is as drawn."""
-    pick, gaps = _drawn_jobs(source, config, rng)
-    nodes = int(rng.integers(config.nodes_low, config.nodes_high + 1))
+    pick, gaps = _drawn_jobs(source, drawn, rng)
+    nodes = int(rng.integers(drawn.nodes_low, drawn.nodes_high + 1))
     total = nodes * source.gpus_per_node
     gpus = np.minimum(source.gpus[pick], largest_gang(nodes, source.gpus_per_node)).astype(np.int32)
     duration_s = source.duration_s[pick]
-    load = float(rng.uniform(config.load_low, config.load_high))
+    load = float(rng.uniform(drawn.load_low, drawn.load_high))
     span_s = max(float(gaps.sum()), 1.0)
     stretch = float((duration_s * gpus).sum()) / (load * total * span_s)
-    predictions = _drawn_predictions(source, config, pick, rng)
+    predictions = _drawn_predictions(source, drawn, pick, rng)
     return EpisodeJobs(
         np.round(np.cumsum(gaps) * stretch),
         duration_s,
@@ -246,17 +217,17 @@ def draw_window(source: EpisodeSource, config: EpisodeConfig, rng: np.random.Gen
 
 
 def _drawn_jobs(
-    source: EpisodeSource, config: EpisodeConfig, rng: np.random.Generator
+    source: EpisodeSource, drawn: Drawn, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return the (T,) jobs of an episode, and the seconds between each job and the previous job."""
-    rows, jobs = config.rows, source.submit_s.size
-    if config.block_jobs == 0:
+    rows, jobs = drawn.jobs, source.submit_s.size
+    if drawn.block_jobs == 0:
         first = int(rng.integers(0, max(1, jobs - rows + 1)))
         pick = np.arange(first, first + rows) % jobs
         submit_s = source.submit_s[pick]
         gaps = np.diff(submit_s, prepend=submit_s[0])
         return pick, np.where(gaps < 0, np.median(gaps[gaps >= 0]), gaps)
-    block = min(config.block_jobs, jobs)
+    block = min(drawn.block_jobs, jobs)
     firsts = rng.integers(0, jobs - block + 1, -(-rows // block))
     pick = (firsts[:, None] + np.arange(block)).ravel()[:rows]
     gaps = np.diff(source.submit_s, prepend=source.submit_s[0])[pick]
@@ -265,11 +236,11 @@ def _drawn_jobs(
 
 
 def _drawn_predictions(
-    source: EpisodeSource, config: EpisodeConfig, pick: NDArray[np.int64], rng: np.random.Generator
+    source: EpisodeSource, drawn: Drawn, pick: NDArray[np.int64], rng: np.random.Generator
 ) -> PredictedTimes:
     """Return the source's predictions of these jobs, or drawn predictions of a drawn accuracy."""
     own = source.predictions
-    if source.informed is None or config.known_high == 0 or rng.random() < config.as_made_frac:
+    if source.informed is None or drawn.known_high == 0 or rng.random() < AS_MADE_FRAC:
         return PredictedTimes(own.predicted_s[pick], own.spread[pick])
-    known = float(rng.uniform(config.known_low, config.known_high))
+    known = float(rng.uniform(drawn.known_low, drawn.known_high))
     return PredictedTimes(*source.informed.rows(pick).draw(known, rng))

@@ -26,7 +26,6 @@ from rlsched_envs.sim.loop import NO_CURVE, Curve, for_run, run_rule
 from rlsched_envs.sim.sim_arrays import SimArrays
 from rlsched_envs.training import batch
 from rlsched_envs.training.small_clusters import (
-    GPU_TYPES,
     blank_run,
     class_numbers,
     gang_sizes,
@@ -34,7 +33,7 @@ from rlsched_envs.training.small_clusters import (
     node_size,
     set_models,
 )
-from rlsched_envs.training.sources import EpisodeConfig, EpisodeJobs, EpisodeSource, draw_window
+from rlsched_envs.training.sources import Drawn, EpisodeJobs, EpisodeSource, draw_window
 
 COST: Final = np.dtype(
     [
@@ -44,59 +43,6 @@ COST: Final = np.dtype(
     ]
 )
 """Result of one run of a window, one entry."""
-
-
-class Drawn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Distribution from which windows are drawn. If a field has several choices, all are equally probable.
-
-    Attributes:
-        jobs: Number of jobs of a window.
-        load_low: Lower bound of the offered load.
-        load_high: Upper bound of the offered load.
-        nodes_low: Lower bound of the number of nodes.
-        nodes_high: Upper bound of the number of nodes.
-        block_jobs: As in `EpisodeConfig`.
-        known_low: As in `EpisodeConfig`.
-        known_high: As in `EpisodeConfig`.
-        preemptible_fracs: Choices for the share of jobs that may be preempted.
-        restart_low_s: Lower bound of the restart cost of a preempted job, log-uniform.
-        restart_high_s: Upper bound of the restart cost.
-        energy_weights: Choices for the weight of energy relative to time.
-        kinds: GPU types, indices in `GPU_TYPES`.
-        mixed_frac: Share of windows on clusters whose nodes have all these types in turn, beginning with a
-            random type; run times then refer to the first type.
-    """
-
-    jobs: int = 1500
-    load_low: float = 0.85
-    load_high: float = 1.05
-    nodes_low: int = 6
-    nodes_high: int = 10
-    block_jobs: int = 0
-    known_low: float = 0.0
-    known_high: float = 0.0
-    preemptible_fracs: tuple[float, ...] = (0.0, 0.5, 1.0)
-    restart_low_s: float = 30.0
-    restart_high_s: float = 300.0
-    energy_weights: tuple[float, ...] = (0.0, 0.0, 0.3)
-    kinds: tuple[int, ...] = tuple(range(len(GPU_TYPES)))
-    mixed_frac: float = 0.0
-
-    @property
-    def window(self) -> EpisodeConfig:
-        """Configuration for drawing the jobs of a window."""
-        return EpisodeConfig(
-            warmup_jobs=0,
-            agent_jobs=self.jobs,
-            tail_jobs=0,
-            load_low=self.load_low,
-            load_high=self.load_high,
-            nodes_low=self.nodes_low,
-            nodes_high=self.nodes_high,
-            block_jobs=self.block_jobs,
-            known_low=self.known_low,
-            known_high=self.known_high,
-        )
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,7 +76,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 def draw_setting(source: EpisodeSource, drawn: Drawn, rng: np.random.Generator) -> Setting:
     """Draw a window of a source, and the conditions under which it runs."""
-    window = draw_window(source, drawn.window, rng)
+    window = draw_window(source, drawn, rng)
     kinds = (int(rng.choice(drawn.kinds)),)
     if drawn.mixed_frac > 0.0 and rng.random() < drawn.mixed_frac:
         kinds = tuple(rng.permutation(drawn.kinds).tolist())
@@ -173,9 +119,9 @@ class DialledRuns:
         assumed_scale: float = 1.0,
         outside: bool = False,
     ) -> None:
-        rule, config, size = policy.rule, drawn.window, node_size(sources)
-        gangs = gang_sizes(sources, config)
-        one = blank_run(config, size, gangs, _indexed(rule), modelled=True, assumed_scale=assumed_scale)
+        rule, size = policy.rule, node_size(sources)
+        gangs = gang_sizes(sources, drawn)
+        one = blank_run(drawn, size, gangs, _indexed(rule), modelled=True, assumed_scale=assumed_scale)
         dials = dial_arrays(1, OUTSIDE if outside else NETWORK, [np.zeros((0, 0))])
         one = one._replace(state=one.state._replace(dials=dials))
         self.batch: SimArrays = batch.stack_run(one, count)

@@ -30,7 +30,6 @@ function decisionParts(one) {
     make("dl", {}, fact("when", one.when), fact("decision", String(one.number)), fact("by", one.by), fact("guard", one.guard),
       fact("partition", one.partition),
       fact("it met", `${waiting} waiting jobs, ${number(one.met.busy_gpus, 1)} of ${one.met.gpus} GPUs in use`),
-      fact("the rule would have taken", one.rule_would),
       fact("prices then", Object.entries(one.prices).map(([name, value]) => `${name} ${value}`).join(", ")),
       fact("prices since", one.price_change ? make("span", {}, decisionLink(one.price_change.row, `decision ${one.price_change.number}`),
         `, ${one.price_change.when}; before: ${Object.entries(one.price_change.before).map(([name, value]) => `${name} ${value}`).join(", ")}`) : ""),
@@ -41,7 +40,6 @@ function decisionParts(one) {
         plan.open && plan.how !== "later" ? span(plan.run_s) : "", plan.open && plan.power_w ? `${plan.power_w.toFixed(0)} W` : ""]})),
       `Plans of job ${one.turn}`) : "",
     one.plans_failed ? make("p", {}, `Its plans could not be listed: ${one.plans_failed}`) : "",
-    one.rows.length ? table(["the network's choice", ""], one.rows.map((row) => ({mark: row.outcome.startsWith("taken") ? "taken" : "", cells: [row.words, row.outcome]}))) : "",
     insteadPart(one),
     one.turn ? make("p", {}, jobLink(one.turn), one.job && one.job !== one.turn ? make("span", {}, " for ", jobLink(one.job)) : "") : "",
   ];

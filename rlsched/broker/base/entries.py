@@ -346,7 +346,7 @@ class Decided(Fact, frozen=True, kw_only=True, tag="decided"):
         action: The action taken.
         contested: Whether more than one action was legal, so that there was a choice.
         guard: Reason why the guard intervened, "" if it did not.
-        marks_hold: Whether this decision is a *wait* although some waiting jobs fit.
+        marks_hold: False; earlier versions require the field.
     """
 
     number: int
@@ -355,7 +355,7 @@ class Decided(Fact, frozen=True, kw_only=True, tag="decided"):
     action: Action
     contested: bool
     guard: str
-    marks_hold: bool
+    marks_hold: bool = False
 
 
 class RankLaunched(OfRank, Fact, frozen=True, kw_only=True, tag="rank_launched"):

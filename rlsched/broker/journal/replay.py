@@ -296,9 +296,8 @@ def _happen(
             change_node(nodes, state, models, node_entry)
         case GpusHeld():
             held.set(change, nodes[change.name], now_s)
-        case Decided(partition=partition, source=source, action=action):
-            decision = Decision(action=action, source=source)
-            apply(state, state.partition_names.index(partition), decision, now_s)
+        case Decided(source=source, action=action):
+            apply(state, Decision(action=action, source=source), now_s)
             quotas.charge_action(action, now_s)
         case JobSubmitted(rejected="") if not change.tasks:
             level, ln_weight = priorities.level_and_weight(change)

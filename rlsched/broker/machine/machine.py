@@ -54,10 +54,8 @@ from rlsched.broker.state.jobs import Job
 from rlsched.broker.state.priorities import PriorityRules, due_ranks, level_of
 from rlsched.decide.actions import Preempt, Start
 from rlsched.decide.loop import decide_all
-from rlsched.decide.plans.holds import next_hold_end_s
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.scheduler import Decision, Scheduler, permit
-from rlsched.decide.schema import HOLD_S
 from rlsched.wire.messages import (
     ClockHeld,
     Ended,
@@ -141,8 +139,7 @@ class Machine:
         self._records: list[DecisionRecord] = []
         self._happened: list[Happened] = []
         self._dirty = self._forget_due(now_s)
-        self._held_until_s = float(state.cluster.arrays.job.held_until_s.max(initial=-math.inf))
-        self._ask_again_s = min(next_hold_end_s(state.cluster.arrays, state.now_s), self.due_s())
+        self._ask_again_s = self.due_s()
         state.seats.emptied.clear()  # launched when their nodes say hello
         self.backlog = Backlog()
         self._killed_s: dict[int, float] = {}
@@ -472,10 +469,7 @@ class Machine:
                 action=decision.action,
                 contested=_contested(decision),
                 guard=decision.guard,
-                marks_hold=decision.marks_hold,
             )
-            if decision.marks_hold:
-                self._held_until_s = self.now_s + HOLD_S
             number = cluster.decisions
             self._out.record(entry, already_decided=True)
             self._keep(decision, entry.number)
@@ -484,8 +478,6 @@ class Machine:
             elif isinstance(decision.action, Preempt):
                 self._attempts.kill(self.state.job_of_seq[decision.action.seq])
         self._ask_again_s = self.due_s()
-        if self.now_s < self._held_until_s:  # otherwise no job is kept back, and the queue may be long
-            self._ask_again_s = min(self._ask_again_s, next_hold_end_s(cluster.arrays, self.now_s))
 
     def _job_name(self, seq: int) -> str:
         if self.state.holdings.is_holding(seq):
@@ -505,7 +497,6 @@ class Machine:
         self._records.append(record)
         try:
             self.memory.add(record)
-            self._reports.count_masked(record)
         except Exception as error:  # whatever a record holds
             what = f"the record of decision {number} could not be remembered for `why`"
             self.soft_errors.count("remembered", what, error)
@@ -588,5 +579,4 @@ def _contested(decision: Decision) -> bool:
     record = decision.record
     if decision.source == "automatic" or record is None:
         return False
-    open_ways = record.halves[0].legal if record.halves else [not plan.verdict for plan in record.plans]
-    return sum(open_ways) > 1
+    return sum(not plan.verdict for plan in record.plans) > 1

@@ -156,7 +156,6 @@ class Launches:
             action=Start(seq=job.seq, gpus=tuple(gpus)),
             contested=False,
             guard="",
-            marks_hold=False,
         )
         try:
             self._out.record(entry)

@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 
 import msgspec
-import numpy as np
 
 from rlsched.broker.base.ledger_models import workload_name
 from rlsched.broker.base.profiles import signature_of
@@ -39,14 +38,11 @@ from rlsched.broker.state.priorities import LEVELS
 from rlsched.cluster.demand import Demand
 from rlsched.cluster.spec import SHARED_PARTITION
 from rlsched.decide.actions import Start
-from rlsched.decide.plans.holds import is_held
 from rlsched.decide.plans.plan_text import in_words, outcome, span
-from rlsched.decide.record import DecisionRecord, Half, PlanSeen
+from rlsched.decide.record import DecisionRecord, PlanSeen
 from rlsched.decide.recording import plans_of
-from rlsched.decide.rows.columns import CLOCK
-from rlsched.decide.rows.reasons import LEGAL, REASON_TEXT
 from rlsched.decide.start import policy_start
-from rlsched.decisions.decision_text import decided_by, done, probabilities
+from rlsched.decisions.decision_text import decided_by, done
 from rlsched.forecast.forecast_text import in_words as forecast_in_words
 from rlsched.models.gpu_types import GPU_FIGURES, canonical_kind
 from rlsched.models.power import power_at_clock
@@ -166,7 +162,7 @@ def _waiting(state: BrokerState, job: Job, record: DecisionRecord | None, now_s:
         ]
     fitting = [room for room in open_rooms if fits_now(state, need, room)]
     if fitting:
-        lines = _passed_over(state, job, record, fitting, now_s)
+        lines = _passed_over(job, record)
     else:
         sleeping = sleeping_for(state, need, open_rooms)
         lines = [sleeping] if sleeping else []
@@ -181,7 +177,7 @@ def _waiting(state: BrokerState, job: Job, record: DecisionRecord | None, now_s:
         lines.append(f"the policy decides again when a job or a node changes, and {latest}")
     lines += _absent(state, now_s)
     if record is not None and not fitting:
-        lines += [_last_decision(record), *_row_then(record, job.seq)]
+        lines.append(_last_decision(record))
     return lines + tail
 
 
@@ -300,49 +296,17 @@ def _called(state: BrokerState, seq: int) -> str:
     return "?" if not number else state.called(number)
 
 
-def _passed_over(
-    state: BrokerState, job: Job, record: DecisionRecord | None, fitting: list[Room], now_s: float
-) -> list[str]:
+def _passed_over(job: Job, record: DecisionRecord | None) -> list[str]:
     if record is None:
         return ["it would fit, but has not been among the candidates yet: others come first"]
     if isinstance(record.action, Start) and record.action.seq == job.seq:
         return ["it fits again, and is about to be decided"]
-    return [
-        f"it would fit, but {_last_decision(record)}",
-        *_row_then(record, job.seq),
-        *_hold(state, job, fitting, now_s),
-        *_alternatives(state, record),
-    ]
-
-
-def _hold(state: BrokerState, job: Job, fitting: list[Room], now_s: float) -> list[str]:
-    """Describe for how long, and for which other job, a *wait* decision keeps this job back."""
-    arrays, slot = state.cluster.arrays, state.cluster.slot_of(job.seq)
-    if not any(is_held(arrays, room.partition, slot, now_s) for room in fitting):
-        return []
-    at_most = f"{span(float(arrays.job.held_until_s[slot]) - now_s)} at most"
-    other = state.number_of_seq.get(int(arrays.job.held_for[slot]))
-    if other is None:
-        return [f"it is kept back, for {at_most}, or until half of the GPUs are free"]
-    return [
-        f"it is kept back for job {state.called(other)}, for {at_most}, or until that starts "
-        "or half of the GPUs are free"
-    ]
-
-
-def _row_then(record: DecisionRecord, seq: int) -> list[str]:
-    """Describe why a decision could not choose a job; empty if it could, or the job was no candidate."""
-    half = record.halves[0] if record.halves else None
-    if half is None or seq not in half.seqs:
-        return []
-    reason = half.reasons[half.seqs.index(seq)]
-    return [] if reason == LEGAL else [f"at that decision: {REASON_TEXT.get(reason, f'reason {reason}')}"]
+    return [f"it would fit, but {_last_decision(record)}"]
 
 
 def _last_decision(record: DecisionRecord) -> str:
-    chance = _chance(record.halves[0]) if record.halves else ""
     return (
-        f"the last decision (decision {record.number}{chance}) was: {done(record)}, by {decided_by(record)}, "
+        f"the last decision (decision {record.number}) was: {done(record)}, by {decided_by(record)}, "
         f"at {_clock_text(record.now_s)}"
     )
 
@@ -350,42 +314,6 @@ def _last_decision(record: DecisionRecord) -> str:
 def _clock_text(at_s: float) -> str:
     """Format a time by the clock and time zone of the broker's machine."""
     return time.strftime("%F %T %Z", time.localtime(at_s))
-
-
-def _chance(half: Half) -> str:
-    if not half.logits or half.choice < 0:
-        return ""
-    return f", probability {probabilities(half, 1.0)[half.choice]:.2f}"
-
-
-def _alternatives(state: BrokerState, record: DecisionRecord) -> list[str]:
-    if not record.halves:
-        return []
-    half = record.halves[0]
-    lines = []
-    if half.logits:
-        chances = probabilities(half, 1.0)
-        rows = sorted(range(len(chances)), key=lambda row: -chances[row])
-        best = [
-            f"{_row_words(state, half, row)} {chances[row]:.2f}"
-            for row in rows[:4]
-            if half.legal[row] and row != half.choice
-        ]
-        if best:
-            lines.append(f"best alternatives: {'; '.join(best)}")
-    if 0 <= half.reference < len(half.seqs):
-        same = "the same" if half.reference == half.choice else _row_words(state, half, half.reference)
-        lines.append(f"the reference rule would have chosen: {same}")
-    return lines
-
-
-def _row_words(state: BrokerState, half: Half, row: int) -> str:
-    seq = half.seqs[row]
-    if half.kind == "how":
-        clock = np.frombuffer(half.features, np.float32).reshape(len(half.seqs), -1)[row, CLOCK]
-        at = f" at clock {clock:.2f}" if clock > 0.0 else ""
-        return f"{state.cluster.node_names[half.nodes[row]]}{at}"
-    return "wait" if seq < 0 else f"start job {_called(state, seq)}"
 
 
 def _limit(job: Job, now_s: float, late: Sequence[str]) -> list[str]:
@@ -467,10 +395,7 @@ def _started(
     if job.moves:
         lines.append(f"{job.moves} of these times it was moved, to go on elsewhere; last {job.last_move}")
     if record is not None and record.number == attempt.decision:
-        if record.halves and record.halves[0].logits:
-            lines.append(f"the policy {record.policy_id} gave it{_chance(record.halves[0])[1:]}")
         lines += _plans(state, "its plans then", [plan for plan in record.plans if plan.how != "later"])
-        lines += _alternatives(state, record)
         if record.guard:
             lines.append(f"the guard stepped in: {record.guard}")
     return lines

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 
 from rlsched.decide.actions import Preempt, Start
 from rlsched.decide.record import DecisionRecord
-from rlsched.decide.rows.reasons import HELD
 
 MAX_JOBS = 5_000
 """Maximum number of jobs with a record in memory, about 1.3 KB each. A restarted broker reads as many."""
@@ -17,8 +16,7 @@ MAX_JOBS = 5_000
 class RecordMemory:
     """The last decision record of each job, by the job's number in the cluster state.
 
-    This is the record of the last decision for which the job was a candidate, or that started or preempted
-    it.
+    This is the record of the last decision at the job's turn, or that started or preempted it.
 
     Args:
         records: Earlier records, oldest first.
@@ -34,20 +32,10 @@ class RecordMemory:
                 self.add(record)
 
     def add(self, record: DecisionRecord) -> None:
-        """Store the record of a decision.
-
-        A job that an earlier *wait* keeps back retains the record of that wait.
-        """
+        """Store the record of a decision."""
         self._note_room(record)
         seqs = {record.turn}
         self._latest[record.partition] = record
-        if record.halves:
-            half = record.halves[0]
-            seqs |= {
-                seq
-                for seq, reason in zip(half.seqs, half.reasons, strict=True)
-                if reason != HELD or seq not in self._last
-            }
         if isinstance(record.action, Start | Preempt):
             seqs.add(record.action.seq)
         for seq in seqs - {-1}:

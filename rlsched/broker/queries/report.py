@@ -22,8 +22,6 @@ from rlsched.broker.state.nodes import Node
 from rlsched.cluster.arrays import NODE_UP, WAITING
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.drift import unlike
-from rlsched.decide.record import DecisionRecord
-from rlsched.decide.rows.reasons import GUARD_HALF_FREE, GUARD_HOLD
 from rlsched.decide.scheduler import Scheduler
 from rlsched.wire.messages import (
     MAX_CLOCK_SKEW_S,
@@ -40,7 +38,6 @@ from rlsched.wire.states import QUEUED
 
 MAX_NAMED_NODES = 50
 MAX_UNLIKE = 20
-_MASKS = {GUARD_HOLD: "age bound", GUARD_HALF_FREE: "half free"}
 
 
 class Reports:
@@ -74,13 +71,7 @@ class Reports:
         self._state, self._scheduler, self._started, self._started_s = state, scheduler, started, now_s
         self._backlog, self._soft_errors, self._loop_metrics = backlog, soft_errors, loop_metrics
         self._forecasts, self._members = forecasts, members
-        self._masked: Counter[str] = Counter()
         self.failed_answers = 0
-
-    def count_masked(self, record: DecisionRecord) -> None:
-        """Count a decision's reasons for which the guard excluded candidates, each reason once."""
-        if record.halves:
-            self._masked.update(_MASKS[reason] for reason in {*record.halves[0].reasons} & _MASKS.keys())
 
     def report(self, now_s: float) -> StatsReport:
         """Return the broker's status report at `now_s`, Unix seconds."""
@@ -135,7 +126,6 @@ class Reports:
             journal=loop_metrics.journal,
             guard=GuardReport(
                 decided=dict(state.interventions),
-                masked=dict(self._masked),
                 now=self._scheduler.replaced_by_fallback(),
                 drift=drift_report(self._scheduler, state.cluster),
             ),

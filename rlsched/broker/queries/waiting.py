@@ -207,26 +207,7 @@ class WaitingReasons:
         return ("; ".join(barred) if barred else self._of_one(job)) + again
 
     def _of_one(self, job: Job) -> str:
-        reason = self._of_class(job.spec.vc, needs(job))
-        if reason.startswith(("Priority", "Reservation")):
-            return self._kept_back(job) or reason
-        return reason
-
-    def _kept_back(self, job: Job) -> str:
-        """Return the reason if an earlier *wait* decision keeps this job back, else ""."""
-        from rlsched.decide.plans.holds import is_held
-
-        state, arrays = self.state, self.state.cluster.arrays
-        slot = state.cluster.slot_of(job.seq)
-        until_s = float(arrays.job.held_until_s[slot])
-        if until_s <= state.now_s:
-            return ""
-        if not any(
-            is_held(arrays, room.partition, slot, state.now_s) for room in self._rooms_of(job.spec.vc)
-        ):
-            return ""
-        ahead = state.job_of_seq.get(int(arrays.job.held_for[slot]))
-        return f"Reservation: kept back for {'a while' if ahead is None else f'job {ahead.called}'}"
+        return self._of_class(job.spec.vc, needs(job))
 
     def _of_class(self, vc: str, demand: Demand) -> str:
         if self._of_s != self.state.now_s:  # every batch of entries has its own time

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rlsched.cluster import capacity, choose, digest, kernels
+from rlsched.cluster import capacity, choose, digest, kernels, placement
 from rlsched.cluster.arrays import empty_state
 from rlsched.cluster.shape import Needs
 from rlsched.compile.ahead import Piece
@@ -22,7 +22,7 @@ from rlsched.decide import recording, rule_scheduler
 from rlsched.decide.compiled import for_needs
 from rlsched.decide.order import keys, queue
 from rlsched.decide.own import is_own
-from rlsched.decide.plans import holds, plan
+from rlsched.decide.plans import plan
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Scheduler
@@ -109,5 +109,4 @@ def _of_ledger(s: Any, scheduler: Scheduler) -> Iterator[Entry]:
     yield kernels.forget, (s, slot)
     yield capacity.places_on, (s, 0, 0)
     yield digest.sums, digest.arguments(s)
-    yield holds.first_startable, (s, 0, now_s)
-    yield holds.any_released, (s, 0, now_s)
+    yield placement.first_fitting, (s, 0, 0)

@@ -44,12 +44,6 @@ def load_policy(
         InputError: the policy cannot be loaded or served, or the fallback does not fit the policy.
     """
     scheduler = _load("--policy", policy, seed, shares)
-    searches_ms = scheduler.abilities.search_ms
-    if searches_ms >= budget_ms:
-        raise InputError(
-            f"a search of {searches_ms:g} ms uses up the {budget_ms:g} ms allowed for a decision; "
-            "lower search.time_ms, or raise --decision-budget-ms"
-        )
     rule = fallback or scheduler.reference
     behind = None if rule is None else _load("--fallback", rule, seed, shares)
     has_models = has_models or shares

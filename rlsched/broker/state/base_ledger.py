@@ -43,7 +43,6 @@ _IN_JOURNALS: Final = {
 """Names in journals of those fields of `COUNTED` that are named differently there."""
 _COUNTED: Final = {field: _IN_JOURNALS.get(field, field) for field in COUNTED.names or ()}
 JOB_FIELDS: Final = (
-    "held_for",
     "moved_for",
     "moved_attempt",
     "submit_s",
@@ -51,8 +50,6 @@ JOB_FIELDS: Final = (
     "spread",
     "limit_s",
     "start_s",
-    "held_since_s",
-    "held_until_s",
     "attained_gpu_s",
     "overhead_left_s",
     "saved_s",
@@ -87,7 +84,6 @@ JOB_DERIVED: Final = (
     "vc",
     "own_partition",
     "shared_partition",
-    "held_for_slot",
     "placed_in",
     "gpus",
     "demand",
@@ -217,8 +213,6 @@ def fill(
     s, job = state.arrays, state.arrays.job
     for seq, slot in slots.items():
         job.workload[slot] = workloads[seq]
-        held_for = int(job.held_for[slot])
-        job.held_for_slot[slot] = slots.get(held_for, slot) if held_for >= 0 else -1
     for one in ledger.demands:
         number = state.demand_number(one.demand)
         s.demand.burst_vc[number] = state.vc_number(one.burst_vc)

@@ -304,9 +304,7 @@ class BrokerState(Known):
 
     def _on_decided(self, entry: Decided, now_s: float, already_decided: bool) -> None:
         if not already_decided:
-            partition = self.cluster.partition_names.index(entry.partition)
-            decision = Decision(action=entry.action, source=entry.source, marks_hold=entry.marks_hold)
-            apply_decision(self.cluster, partition, decision, now_s)
+            apply_decision(self.cluster, Decision(action=entry.action, source=entry.source), now_s)
         self.decisions[entry.source] = self.decisions.get(entry.source, 0) + 1
         if entry.source == "guard":
             kind = entry.guard.partition(":")[0] or "unknown"

@@ -197,16 +197,12 @@ def _skew(node: NodeInfo) -> list[str]:
 
 
 def explanation_as_data(explanation: Explanation) -> dict[str, Any]:
-    """Return an explanation as data for JSON, with its record decoded and its features also by name."""
-    from rlsched.decisions.decision_text import features_of
-
+    """Return an explanation as data for JSON, with its record decoded."""
     data: dict[str, Any] = msgspec.to_builtins(explanation)
     data["record"] = None
     if explanation.record is not None:
         record = msgspec.msgpack.decode(explanation.record, type=DecisionRecord)
         data["record"] = msgspec.to_builtins(record)
-        for half, told in zip(record.halves, data["record"]["halves"], strict=True):
-            told["features_by_name"] = features_of(record, half)
     return data
 
 

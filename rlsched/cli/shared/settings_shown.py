@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 _ENTRY: Final = re.compile(r"^    (\w+): (.*(?:\n        .*)*)", re.M)
 _FIRST: Final = re.compile(r".*?[.](?= [A-Z`]|$)")
 _READ_BY: Final = {
-    "checkpoint": ("ppo", "sb3"),
-    "search": ("ppo",),
-    "samples": ("rollout", "clairvoyant"),
+    "checkpoint": ("sb3",),
 }
 """Settings that only some rules use, each with these rules."""
 _GIVES_WAY: Final = {

@@ -125,7 +125,7 @@ def explain(
         assert at_s is not None
         told, lines = story.moment(reader, at_s), story_lines.moment_lines
     if as_json:
-        print_json(story.with_features(reader, told))
+        print_json(told)
         return
     print_sentences(visible(line) for line in lines(told))
 

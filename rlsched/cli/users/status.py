@@ -153,9 +153,7 @@ def queued(report: StatsReport) -> str:
 def guard_line(guard: GuardReport) -> str:
     """Return a line that counts the guard's interventions by kind."""
     decided = ", ".join(f"{count:,} {kind}" for kind, count in sorted(guard.decided.items()))
-    masked = ", ".join(f"{count:,} by {kind}" for kind, count in sorted(guard.masked.items()))
-    line = f"guard: {decided or 'no decisions'} instead of the policy"
-    return line + (f"; it forbade something in {masked}" if masked else "")
+    return f"guard: {decided or 'no decisions'} instead of the policy"
 
 
 def drift_lines(guard: GuardReport) -> list[str]:

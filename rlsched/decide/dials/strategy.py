@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 import numpy as np
@@ -14,9 +15,11 @@ from rlsched.cluster.dials import CLIPPED, NETWORK, DialArrays, no_dials
 from rlsched.decide.dials.observing import NAMES
 from rlsched.decide.dials.turning import RANGES
 from rlsched.decide.drift import Familiar
-from rlsched.decide.own import is_inline
+from rlsched.decide.own import DEFAULT, is_inline
 from rlsched.errors import InputError
 
+STRATEGY_FILE: Final = "policy.json"
+"""Name of the strategy in the folder of a trained policy."""
 NUM_COLUMNS = len(NAMES)
 NUM_DIALS = len(RANGES)
 
@@ -60,12 +63,14 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @classmethod
     def of_setting(cls, dials: str) -> Strategy:
-        """Return the strategy of a policy's setting `dials`: the path of a file, or the text of a file.
+        """Return the strategy of a policy's setting `dials`: a file's path, a file's text, or `default`.
 
         Raises:
             InputError: as `read`.
         """
-        return cls._decoded(dials.encode(), "dials") if is_inline(dials) else cls.read(dials)
+        if is_inline(dials):
+            return cls._decoded(dials.encode(), "dials")
+        return cls.read(default_checkpoint() / STRATEGY_FILE if dials == DEFAULT else dials)
 
     @classmethod
     def _decoded(cls, data: bytes, where: str) -> Strategy:
@@ -118,10 +123,22 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """First 12 hexadecimal digits of the SHA-256 of the strategy."""
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:12]
 
-    def arrays(self, partitions: int) -> DialArrays:
-        """Return the strategy's network, and the dials of this many partitions, all 0, as arrays."""
+    def arrays(self, partitions: int, *, only_modelled: bool = False) -> DialArrays:
+        """Return the strategy's network, and the dials of this many partitions, all 0, as arrays.
+
+        `only_modelled`: whether the dials stay at 0 while there are no models of speed.
+        """
         matrices = [np.array(layer, np.float64) for layer in self.layers]
-        return dial_arrays(partitions, CLIPPED if self.output == "clip" else NETWORK, matrices)
+        made = dial_arrays(partitions, CLIPPED if self.output == "clip" else NETWORK, matrices)
+        made.only_modelled[0] = only_modelled
+        return made
+
+
+def default_checkpoint() -> Path:
+    """Return the folder of the policy `ppo`, in the package of a wheel, or at the root of a checkout."""
+    package = Path(str(files("rlsched")))
+    packed = package / "_checkpoints" / "default"
+    return packed if packed.is_dir() else package.parent / "checkpoints" / "default"
 
 
 def dial_arrays(partitions: int, controller: int, matrices: list[NDArray[np.float64]]) -> DialArrays:

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import StateArrays
+from rlsched.cluster.arrays import CLOCKS_ALONE, StateArrays
 from rlsched.cluster.dials import CLIPPED, DIAL, DIALS, NETWORK
 from rlsched.cluster.state import ClusterState
 from rlsched.compile.jit import kernel
@@ -71,7 +71,8 @@ def any_due(s: StateArrays) -> bool:
 def turn_due(s: StateArrays, now_s: float) -> None:
     """Observe each partition whose dials are due, and set its dials if a network computes them.
 
-    Finite weights can overflow to NaN or infinity; in that case the dials are set to 0.
+    Finite weights can overflow to NaN or infinity; in that case the dials are set to 0. They are also set to
+    0 if the rule needs no models, and there are none: strategies are trained with models.
     """
     dials = s.dials
     for p in range(dials.seen.shape[0]):
@@ -82,6 +83,10 @@ def turn_due(s: StateArrays, now_s: float) -> None:
         d.due, d.arrivals, d.next_s = 0, 0, now_s + EVERY_S
         clips = dials.controller[0] == CLIPPED
         if dials.controller[0] != NETWORK and not clips:
+            continue
+        if dials.only_modelled[0] and s.config[0].modelled in (0, CLOCKS_ALONE):
+            dials.action[:] = 0.0
+            set_dials(s, p, dials.action)
             continue
         if dials.layer1.shape[0] == 0:
             _layer(dials.output, dials.seen[p], dials.action, clips)

@@ -13,7 +13,7 @@ from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.compile.jit import kernel
 from rlsched.decide.constants import MODELLED
 from rlsched.decide.move import Move, start_of
-from rlsched.decide.options import BETTER, LUCID, NEVER, StartOptions, may_share, policy_start
+from rlsched.decide.options import BETTER, LUCID, NEVER, StartOptions, may_share
 from rlsched.decide.plans.plan import (
     NO_ROOM,
     TAKEN_OR_OPEN,
@@ -173,9 +173,3 @@ def next_to_share(s: StateArrays, p: int, blocks: bool, o: StartOptions, now_s: 
         if share_with >= 0:
             return queue[position], share_with
     return -1, -1
-
-
-@kernel
-def partner_of(s: StateArrays, p: int, slot: int, now_s: float) -> int:
-    """Return the slot of the running job with which the reference rule lets a waiting job share, or -1."""
-    return best_partner(s, p, slot, policy_start(s), now_s) if may_share(s) else -1

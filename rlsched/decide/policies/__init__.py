@@ -1,1 +1,1 @@
-"""Policies as data: presets, files, former names, and permissions."""
+"""Policies as data: presets and files."""

@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -20,6 +20,10 @@ from rlsched.settings import as_table, as_toml, convert_settings, parse_table, r
 
 if TYPE_CHECKING:
     from rlsched.decide.rules.steps import CompiledRule
+
+
+POLICY_FILE: Final = "policy.toml"
+"""Name of the policy in the folder of a trained policy."""
 
 
 class Policy:
@@ -53,8 +57,10 @@ class Policy:
 
     @classmethod
     def of(cls, text: str | Path | Policy) -> Policy:
-        """Parse a policy argument: a preset's name, `ppo:PATH`, `sb3:PATH`, a TOML file, a Python file, or
-        `FILE.py:NAME`.
+        """Parse a policy argument.
+
+        The argument is a preset's name, a TOML file, the folder of a trained policy (also as `ppo:FOLDER`),
+        `sb3:PATH`, a Python file, or `FILE.py:NAME`.
 
         Raises:
             UnknownPolicyError: the text is none of these; the error suggests the nearest known name.
@@ -64,15 +70,32 @@ class Policy:
             return text
         base, _, argument = str(text).partition(":")
         is_model = base in ("ppo", "sb3") and bool(argument)
+        if isinstance(text, Path) and text.is_dir():
+            return cls._trained(text)
         if isinstance(text, Path) or (text.endswith(".toml") and not is_model):
             return cls.read(text)
         if is_own(text):
             return cls(name=name_of(text), rule=text)
         if base == "ppo" and argument:
-            return cls("ppo", name=text, checkpoint=argument)
+            return cls._trained(Path(argument)).named(text)
         if base == "sb3" and argument:
             return cls(name=text, rule="sb3", checkpoint=argument)
+        if text and text not in PRESETS and Path(text).is_dir():
+            return cls._trained(Path(text))
         return cls(text)
+
+    @classmethod
+    def _trained(cls, path: Path) -> Policy:
+        """Read a policy that `rlsched train` wrote, from its folder or its TOML file."""
+        if str(path) in ("default", "untrained") and not path.exists():
+            instead = "ppo" if str(path) == "default" else "tuned"
+            raise InputError(f"policy 'ppo:{path}' is a name of an earlier version: use {instead!r}")
+        if path.suffix == ".zip" or (path / "policy.zip").is_file():
+            raise InputError(
+                f"{path}: expected the folder of a policy that `rlsched train` wrote, got a network of an "
+                "earlier version, which scored the waiting jobs one by one; train again with `rlsched train`"
+            )
+        return cls.read(path / POLICY_FILE if path.is_dir() else path).named(path.resolve().name)
 
     @classmethod
     def read(cls, path: str | Path) -> Policy:
@@ -247,14 +270,14 @@ def unknown(name: str) -> str:
     meant = f"did you mean {near[0]!r}? " if near else ""
     return (
         f"unknown policy {name!r}; {meant}expected one of {known}; or a TOML file (`rlsched policies show "
-        "NAME` prints one), ppo:PATH, sb3:PATH or FILE.py[:NAME]"
+        "NAME` prints one), the folder of a trained policy, sb3:PATH or FILE.py[:NAME]"
     )
 
 
 def _find_files(table: dict[str, Any], directory: Path) -> None:
     """Change the paths in a policy file so that they are relative to the working directory."""
     dials, checkpoint, rule = (table.get(name) for name in ("dials", "checkpoint", "rule"))
-    if isinstance(dials, str) and dials and not is_inline(dials):
+    if isinstance(dials, str) and dials not in NO_PATHS and not is_inline(dials):
         table["dials"] = str(directory / dials)
     names_file = isinstance(checkpoint, str) and checkpoint not in NO_PATHS and not is_inline(checkpoint)
     if names_file and (directory / str(checkpoint)).exists():

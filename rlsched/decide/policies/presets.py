@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
+from rlsched.decide.own import DEFAULT
+
 
 class Preset(NamedTuple):
     """A named policy.
@@ -16,6 +18,24 @@ class Preset(NamedTuple):
     line: str
     settings: dict[str, Any]
 
+
+_TUNED: Final[dict[str, Any]] = {
+    "order": "area^0.7",
+    "predictions": "revised",
+    "reserve_after": "1h",
+    "preempt": {"by": "gittins", "declared": True},
+    "share": {
+        "when": "better",
+        "max_jobs": 4,
+        "min_speed": 0.5,
+        "min_gain": 0.15,
+        "by_hold": 5.0,
+    },
+    "clock": {"rule": "weighed"},
+    "cores": True,
+    "types": {"price": 0.3, "later": 2.0},
+    "plain_without_models": True,
+}
 
 PRESETS: Final[dict[str, Preset]] = {
     "fifo": Preset("first come, first served; the queue blocks", {"blocks": True}),
@@ -64,35 +84,16 @@ PRESETS: Final[dict[str, Preset]] = {
         "Lucid's packing in QSSF order, its profiler charged (Hu et al., ASPLOS'23; needs models)",
         {"order": "area", "share": {"when": "lucid"}, "profile": {"run": "200s", "max_gpus": 8}},
     ),
-    "ppo": Preset("the trained policy", {"rule": "ppo"}),
+    "ppo": Preset(
+        "tuned, with dials set by the network that ships (checkpoints/default), trained by PPO",
+        {**_TUNED, "dials": DEFAULT},
+    ),
     "tuned": Preset(
         "preempts or reserves, shares and clocks as jobs and models permit; its dials can be learned",
-        {
-            "order": "area^0.7",
-            "predictions": "revised",
-            "reserve_after": "1h",
-            "preempt": {"by": "gittins", "declared": True},
-            "share": {
-                "when": "better",
-                "max_jobs": 4,
-                "min_speed": 0.5,
-                "min_gain": 0.15,
-                "by_hold": 5.0,
-            },
-            "clock": {"rule": "weighed"},
-            "cores": True,
-            "types": {"price": 0.3, "later": 2.0},
-            "plain_without_models": True,
-        },
+        _TUNED,
     ),
-    "rollout": Preset(
-        "looks ahead in sampled futures, with qssf-backfill to follow (Bertsekas et al., 1997)",
-        {"rule": "rollout", "order": "area"},
+    "random": Preset(
+        "starts any job that fits, or waits, with equal probability", {"rule": "random", "order": "area"}
     ),
-    "clairvoyant": Preset(
-        "looks ahead in the future that truly comes: a bound",
-        {"rule": "clairvoyant", "order": "area", "predictions": "oracle"},
-    ),
-    "random": Preset("any legal choice is as likely", {"rule": "random", "order": "area"}),
 }
 """The presets by name."""

@@ -38,7 +38,6 @@ from rlsched.compile.jit import array_kernel, kernel
 from rlsched.decide.move import Move
 from rlsched.decide.options import RuleOptions, StartOptions
 from rlsched.decide.plans.best import MOST_WAITERS, waits_for_better
-from rlsched.decide.plans.holds import is_held
 from rlsched.decide.plans.plan import ends_by_gpu, waits_for_types
 from rlsched.decide.rules.greedy import or_share
 from rlsched.decide.rules.reservation import (
@@ -55,7 +54,7 @@ from rlsched.decide.rules.reservation import (
 def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
     """Start the next job of the order that does not delay a reservation."""
     reserve_after_s = o.reserve_after_s * math.exp(s.dials.dial[p].patience)
-    at = next_by_easy(s, p, o.start, now_s, reserve_after_s, False)
+    at = next_by_easy(s, p, o.start, now_s, reserve_after_s)
     return or_share(s, p, s.derived.queue[p, at] if at >= 0 else -1, o, now_s)
 
 
@@ -93,18 +92,15 @@ def reserve_first(
 
 
 @array_kernel
-def next_by_easy(
-    s: StateArrays, p: int, o: StartOptions, now_s: float, reserve_after_s: float, keeps_holds: bool
-) -> int:
+def next_by_easy(s: StateArrays, p: int, o: StartOptions, now_s: float, reserve_after_s: float) -> int:
     """Return the queue position of the next job that EASY starts in partition `p`, -1 for none.
 
     Jobs have reservations once they have waited `reserve_after_s`. The reservation is computed again for
-    every start; the start does not delay it. With `keeps_holds` the function returns no job that a *wait*
-    keeps back (`holds.is_held`), like the mask of a network; a job that fits has no reservation, held or not.
-    Jobs for which waiting for GPUs of another type is better are skipped.
+    every start; the start does not delay it. Jobs for which waiting for GPUs of another type is better are
+    skipped.
     """
     at, waiters = first_fitting(s, p, 0), 0
-    may_pass = keeps_holds or waits_for_types(s, o)
+    may_pass = waits_for_types(s, o)
     if at < 0 or (at == 0 and not may_pass):
         return at
     head, shadow_s, future = reserve_first(s, p, at, now_s, reserve_after_s)
@@ -113,8 +109,7 @@ def next_by_easy(
     verdicts, passed_s, ends_s = no_verdicts(s), nobody_passed(), ends_by_gpu(s, p, now_s, o)
     while at >= 0:
         slot = s.derived.queue[p, at]
-        kept = keeps_holds and is_held(s, p, slot, now_s)
-        if not kept and (head < 0 or leaves_alone(s, future, p, head, shadow_s, slot, o, now_s, verdicts)):
+        if head < 0 or leaves_alone(s, future, p, head, shadow_s, slot, o, now_s, verdicts):
             if waiters == MOST_WAITERS or not waits_for_better(s, p, slot, o, now_s, ends_s):
                 return at
             waiters += 1

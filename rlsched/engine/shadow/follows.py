@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.jobs import Job
@@ -101,7 +99,7 @@ class Follows(Scheduler):
     def __init__(self, policy: Scheduler, state: BrokerState, number: int) -> None:
         self.name, self.policy_id = policy.name, policy.policy_id
         self.order, self.oracle, self.abilities = policy.order, policy.oracle, policy.abilities
-        self.strategy, self.columns, self.familiar = policy.strategy, policy.columns, policy.familiar
+        self.strategy, self.familiar = policy.strategy, policy.familiar
         self.begun: list[Begun] = []
         self.watches_from_s = 0.0
         self.standing: dict[int, Wish] = {}
@@ -117,10 +115,6 @@ class Follows(Scheduler):
     def replaced_by_fallback(self) -> str:
         """The policy's value, see `Scheduler`."""
         return self._policy.replaced_by_fallback()
-
-    def network_rows(self, state: ClusterState, partition: int, now_s: float) -> NDArray[np.float32] | None:
-        """Return the policy's rows, see `Scheduler`."""
-        return self._policy.network_rows(state, partition, now_s)
 
     def drift(self) -> Drift | None:
         """The policy's drift, see `Scheduler`."""

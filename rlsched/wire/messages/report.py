@@ -57,9 +57,6 @@ class GuardReport(msgspec.Struct, frozen=True, kw_only=True):
     decided: dict[str, int]
     """Decisions of the fallback since the journal began, by reason: `late`, `illegal`, `non-finite`,
     `failed` (the policy raised), `dials`, `drift`."""
-    masked: dict[str, int]
-    """Decisions since the broker started in which the guard masked rows: `age bound` (a job has waited too
-    long to be overtaken), `half free` (no waiting while half of the GPUs are free)."""
     now: str
     """Why the fallback decides now; "" while the policy decides."""
     drift: DriftReport | None = None

@@ -5,15 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
-from rlsched.decide.policies.policy import Policy
+from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, STRATEGY_FILE, Strategy
+from rlsched.decide.policies.policy import POLICY_FILE, Policy
 from rlsched.workload.synth import synthesize
 from studies.policy import bar, compare, journal, opponents, runs, tune
 from studies.policy.cases import Case
 
 RULE = "reserve"
 """The tuned rule."""
+OWN_RULE = Path(__file__).resolve().parents[3] / "examples" / "own_rule.py"
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +40,15 @@ def tuned(traces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def words_of(traces: Path, tuned: Path, out: Path, *more: str) -> list[str]:
     words = ["--traces", str(traces), "--trace", "toy", "--tuned", str(tuned), "--out", str(out)]
     return [*words, "--log", str(out / "log.jsonl"), "--quick", "--workers", "1", *more]
+
+
+def write_trained(folder: Path, weight: float) -> Path:
+    """A trained policy over `qssf-backfill`; its dials are 0 if its weights are."""
+    folder.mkdir()
+    weights = np.full((NUM_DIALS, NUM_COLUMNS + 1), weight)
+    Strategy.from_layers(weights).write(folder / STRATEGY_FILE)
+    (folder / POLICY_FILE).write_text(f'base = "qssf-backfill"\ndials = "{STRATEGY_FILE}"\n')
+    return folder
 
 
 def count_runs(monkeypatch: pytest.MonkeyPatch, stop_at: int | None = None) -> list[str]:
@@ -81,7 +93,7 @@ def test_quick_run_is_resumed_and_its_tables_are_written(
     assert {"tiresias", "easy", "pack under models", "lucid under models"} <= set(ran)  # not tuned here
     assert any(name.startswith(f"{RULE} ") for name in ran)
     assert len(set(ran)) == len(ran)
-    assert "Validation split, 1 of 1 cases there; under test: default@" in printed
+    assert "Validation split, 1 of 1 cases there; under test: ppo@" in printed
     assert "**toy, load 0.95**" in printed
     assert (tmp_path / "validation.md").read_text() == printed
     assert not (tmp_path / "log.jsonl").exists()
@@ -97,15 +109,34 @@ def test_quick_run_is_resumed_and_its_tables_are_written(
     assert capsys.readouterr().out == printed
 
 
+def test_a_policy_is_identified_by_its_content(tmp_path: Path) -> None:
+    one, other = Policy("easy", name="a", reserve_after="3h"), Policy("easy", name="b", reserve_after="3h")
+    assert opponents.policy_id(one) == opponents.policy_id(other) != "easy"
+    assert opponents.policy_id(Policy("easy").named("c")) == "easy"
+    zero, same, half = (
+        opponents.policy_id(Policy.of(f"ppo:{write_trained(tmp_path / name, weight)}"))
+        for name, weight in (("zero", 0.0), ("same", 0.0), ("half", 0.5))
+    )
+    assert zero == same != half
+    assert opponents.policy_id(Policy("ppo")).startswith("ppo@")
+    for name, text in (("a", "# 1\n"), ("b", "# 1\n"), ("c", "# 2\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "rule.py").write_text(OWN_RULE.read_text() + text)
+    ids = [opponents.policy_id(Policy.of(str(tmp_path / name / "rule.py"))) for name in "abc"]
+    assert ids[0] == ids[1] != ids[2]
+
+
 def test_replaying_the_reference_has_ratio_one(traces: Path, tuned: Path, tmp_path: Path) -> None:
-    assert compare.main(words_of(traces, tuned, tmp_path, "--policy", "ppo:untrained")) == 0
+    policy = f"ppo:{write_trained(tmp_path / 'zero', 0.0)}"
+    assert compare.main(words_of(traces, tuned, tmp_path, "--policy", policy)) == 0
     found = [runs.read_result(path) for path in (tmp_path / "validation").glob("*.json")]
-    [untrained] = [one for one in found if one.policy == "ppo:untrained"]
+    [zero] = [one for one in found if one.policy == policy]
     [reference] = [one for one in found if one.policy == "qssf-backfill" and not one.models]
-    ratio = untrained.against["qssf-backfill"].queue_mean_ratio
+    ratio = zero.against["qssf-backfill"].queue_mean_ratio
     assert ratio is not None
     assert ratio.ratio == 1.0
-    assert untrained.metrics.queue_mean_s == reference.metrics.queue_mean_s
+    assert zero.policy_id != reference.policy_id
+    assert zero.metrics.queue_mean_s == reference.metrics.queue_mean_s
     assert reference.metrics.queue_mean_s
     assert reference.metrics.energy_kwh is None
 

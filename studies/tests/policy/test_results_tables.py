@@ -6,11 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
+from rlsched.decide.policies.policy import Policy
+from rlsched.workload.synth import synthesize
 from rlsched_agents.evaluate.metrics import GroupMetrics, Metrics
 from rlsched_agents.evaluate.pairs import Comparison, Ratio
 from rlsched_agents.evaluate.report import EvaluationReport
+from rlsched_envs.sim.engine import Engine, predict_trace
 from studies.policy import results_tables as tables
 
 
@@ -79,7 +83,7 @@ def make_result(*, ours: float, family: str = "synthetic", load: float = 0.85) -
         policies={
             "qssf-backfill": metrics(100.0),
             "ppo": metrics(ours),
-            tables.UNTRAINED.name: metrics(50.0),
+            tables.PLAIN.name: metrics(50.0),
         },
     )
     return tables.CaseResult(
@@ -90,8 +94,19 @@ def make_result(*, ours: float, family: str = "synthetic", load: float = 0.85) -
         policy="ppo",
         policy_id="ab12",
         report=report,
-        against_untrained=compared,
+        against_plain=compared,
     )
+
+
+def test_tuned_decides_like_the_plain_rule() -> None:
+    trace, spec = synthesize("helios", 800, 1.1, 32, seed=4, predictability="informative")
+    predictions = predict_trace(trace, spec)
+    plain, tuned = (
+        Engine(trace, spec, order=policy.rule.order, predictions=predictions).run_rule(policy.rule)
+        for policy in (tables.PLAIN, Policy("tuned"))
+    )
+    np.testing.assert_array_equal(plain.start_s, tuned.start_s)
+    assert (plain.start_s > plain.trace.submit_s).mean() > 0.1
 
 
 def test_waits_by_bucket_weigh_by_jobs() -> None:
@@ -112,7 +127,7 @@ def test_aggregate_is_paired_and_geometric() -> None:
     assert (one.sequences, one.wins, one.losses, one.worst_ratio) == (3, 2, 1, 2.0)
     assert one.by_size["2-4"].ratio == pytest.approx(one.queue.ratio)
     assert one.by_size[">8"] is None
-    assert tables.aggregate(results, tables.UNTRAINED.name).wins == 0
+    assert tables.aggregate(results, tables.PLAIN.name).wins == 0
 
 
 def test_interval_needs_ten_sequences() -> None:
@@ -152,6 +167,6 @@ def test_cases_without_a_new_field_are_read() -> None:
     old = msgspec.to_builtins(make_result(ours=50.0))
     del old["report"]["policies"]["ppo"]["fragmentation_frac"]
     del old["report"]["policies"]["ppo"]["by_gpus"]["1"]["queue_max_s"]
-    del old["against_untrained"]["blocks"]
+    del old["against_plain"]["blocks"]
     read = msgspec.json.decode(msgspec.json.encode(old), type=tables.CaseResult)
     assert read == make_result(ours=50.0)

@@ -28,7 +28,7 @@ class TestStudies:
                 assert not [one.label for one in rows if "by trace" in one.label]
                 assert {one.label for one in rows} >= {"gittins", "qssf", "qssf-backfill"}
                 there = {one.policy for one in rows if one.role == "policy"}
-                assert there == (set(study.default) if synthetic.for_networks(trace) else set())
+                assert there == (set(study.default) if synthetic.for_tested(trace) else set())
 
     def test_study_uses_only_its_traces(self) -> None:
         study = bar_studies.STUDIES["unseen"]
@@ -71,10 +71,10 @@ class TestSequences:
     def test_sizes_from_16_to_10_000_gpus(self) -> None:
         sizes = sorted({gpus for _, gpus, _ in synthetic.SEQUENCES.values()})
         assert sizes == [16, 128, 1_024, 10_000]
-        asked = {gpus for name, (_, gpus, _) in synthetic.SEQUENCES.items() if synthetic.for_networks(name)}
+        asked = {gpus for name, (_, gpus, _) in synthetic.SEQUENCES.items() if synthetic.for_tested(name)}
         assert sorted(asked) == sizes
-        assert not synthetic.for_networks("helios-like/10000")
-        assert synthetic.for_networks("ms_itp_09")
+        assert not synthetic.for_tested("helios-like/10000")
+        assert synthetic.for_tested("ms_itp_09")
 
     def test_invalid_sequence_is_refused(self) -> None:
         with pytest.raises(InputError, match=r"expected a sequence of helios-like/16.*got 'helios-like/17'"):

@@ -1,4 +1,4 @@
-"""Many of both environments: the vector environments of Gymnasium and of Stable-Baselines3, and the loop of
+"""Many environments: the vector environments of Gymnasium and of Stable-Baselines3, and the loop of
 CleanRL's PPO."""
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import pytest
 from gymnasium import wrappers
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
-from sb3_contrib import MaskablePPO
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.monitor import Monitor
@@ -29,45 +28,30 @@ from stable_baselines3.common.vec_env import (
     VecNormalize,
 )
 
-from rlsched_envs.training.gym_vector import FleetVectorEnv
 from rlsched_envs.training.sources import EpisodeSource
-from rlsched_envs.training.vector import FleetVecEnv
-from tests.support.sim.kinds import CLUSTER, KINDS, ROWS, Kind
+from tests.support.sim.small_env import NAME, SHORT, make, make_vec, many
 
 COUNT = 3
-both = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 Envs = VectorEnv[Any, Any, Any]
 
 
-def fns(
-    kind: Kind, sources: list[EpisodeSource], count: int = COUNT
-) -> list[Callable[[], gym.Env[Any, Any]]]:
-    return [partial(kind.make, sources) for _ in range(count)]
+def fns(sources: list[EpisodeSource], count: int = COUNT) -> list[Callable[[], gym.Env[Any, Any]]]:
+    return [partial(make, sources) for _ in range(count)]
 
 
-def legal_actions(kind: Kind, masks: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[Any]:
-    """(N,) legal rows, or (N, D) dials."""
-    if kind.is_rows:
-        return np.array([int(rng.choice(np.flatnonzero(mask))) for mask in masks])
-    return rng.uniform(-1.0, 1.0, (len(masks), 9)).astype(np.float32)
+def drawn_dials(count: int, rng: np.random.Generator) -> NDArray[np.float32]:
+    """(N, D) random actions."""
+    drawn: NDArray[np.float32] = rng.uniform(-1.0, 1.0, (count, 9)).astype(np.float32)
+    return drawn
 
 
-def masks_of(kind: Kind, envs: Envs) -> NDArray[np.bool_]:
-    if not kind.is_rows:
-        return np.ones((envs.num_envs, 1), np.bool_)
-    if isinstance(envs.unwrapped, SyncVectorEnv | AsyncVectorEnv):
-        return np.array(envs.unwrapped.call("action_masks"))
-    found: NDArray[np.bool_] = envs.unwrapped.action_masks()  # type: ignore[attr-defined]
-    return found
-
-
-def run_steps(kind: Kind, envs: Envs, steps: int, seed: int | list[int] | None) -> list[tuple[Any, ...]]:
+def run_steps(envs: Envs, steps: int, seed: int | list[int] | None) -> list[tuple[Any, ...]]:
     """Observations, rewards and ends of this many steps."""
     rng = np.random.default_rng(1)
     first, _ = envs.reset(seed=seed)  # type: ignore[arg-type]  # a list is allowed, and not declared
     out: list[tuple[Any, ...]] = [(first.tobytes(),)]
     for _ in range(steps):
-        actions = legal_actions(kind, masks_of(kind, envs), rng)
+        actions = drawn_dials(envs.num_envs, rng)
         seen, rewards, terminated, truncated, infos = envs.step(actions)
         assert envs.observation_space.contains(seen)
         assert not truncated.any()
@@ -75,81 +59,65 @@ def run_steps(kind: Kind, envs: Envs, steps: int, seed: int | list[int] | None) 
     return out
 
 
-@pytest.mark.parametrize("base", [FleetVectorEnv, FleetVecEnv])
-def test_action_checks_are_abstract(base: type[FleetVectorEnv | FleetVecEnv]) -> None:
-    assert base.__abstractmethods__ == {"_checked"}
-    with pytest.raises(TypeError, match="abstract"):
-        base(None, None, None)  # type: ignore[call-arg, arg-type, abstract]
-
-
 # ---- Gymnasium -----------------------------------------------------------------------------------
 
 
-@both
 @pytest.mark.parametrize("seed", [7, [7, 8, 9]], ids=["one-seed", "seeds"])
-def test_subprocesses_equal_one_process(
-    kind: Kind, seed: int | list[int], sources: list[EpisodeSource]
-) -> None:
-    sync, processes = SyncVectorEnv(fns(kind, sources)), AsyncVectorEnv(fns(kind, sources))
+def test_subprocesses_equal_one_process(seed: int | list[int], sources: list[EpisodeSource]) -> None:
+    sync, processes = SyncVectorEnv(fns(sources)), AsyncVectorEnv(fns(sources))
     try:
-        first = run_steps(kind, sync, 60, seed)
+        first = run_steps(sync, 60, seed)
         assert any(any(one[2]) for one in first[1:]), "an episode has ended, and another begun"
-        assert run_steps(kind, processes, 60, seed) == first
-        assert run_steps(kind, sync, 60, [7, 8, 9]) == first, "one seed counts up"
+        assert run_steps(processes, 60, seed) == first
+        assert run_steps(sync, 60, [7, 8, 9]) == first, "one seed counts up"
     finally:
         processes.close()
         sync.close()
 
 
-@both
-def test_native_vector_environment_is_the_same(kind: Kind, sources: list[EpisodeSource]) -> None:
-    sync = SyncVectorEnv(fns(kind, sources))
-    native = gym.make_vec(kind.name, COUNT, sources=sources, **kind.short)
+def test_native_vector_environment_is_the_same(sources: list[EpisodeSource]) -> None:
+    sync = SyncVectorEnv(fns(sources))
+    native = make_vec(sources, COUNT)
     assert native.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
     assert native.single_action_space == sync.single_action_space
-    assert run_steps(kind, native, 300, 7) == run_steps(kind, sync, 300, 7)
-    assert run_steps(kind, native, 20, [5, 5, 6]) == run_steps(kind, sync, 20, [5, 5, 6])
+    assert run_steps(native, 300, 7) == run_steps(sync, 300, 7)
+    assert run_steps(native, 20, [5, 5, 6]) == run_steps(sync, 20, [5, 5, 6])
     with pytest.raises(ValueError, match="seed: expected 3 seeds, one per cluster, got 2"):
         native.reset(seed=[1, 2])
 
 
-@both
-@pytest.mark.parametrize("make", [SyncVectorEnv, AsyncVectorEnv])
+@pytest.mark.parametrize("vector", [SyncVectorEnv, AsyncVectorEnv])
 @pytest.mark.parametrize("copied", [False, True], ids=["made", "copied"])
-def test_workers_without_a_seed_differ(
-    kind: Kind, make: Any, copied: bool, sources: list[EpisodeSource]
-) -> None:
-    one = kind.make(sources)
-    envs = make([partial(copy.deepcopy, one) for _ in range(COUNT)] if copied else fns(kind, sources))
+def test_workers_without_a_seed_differ(vector: Any, copied: bool, sources: list[EpisodeSource]) -> None:
+    one = make(sources)
+    envs = vector([partial(copy.deepcopy, one) for _ in range(COUNT)] if copied else fns(sources))
     try:
         assert len({seen.tobytes() for seen in envs.reset()[0]}) == COUNT
     finally:
         envs.close()
 
 
-@both
-def test_native_environments_without_a_seed_differ(kind: Kind, sources: list[EpisodeSource]) -> None:
+def test_native_environments_without_a_seed_differ(sources: list[EpisodeSource]) -> None:
     firsts = set()
     for _ in range(2):
-        firsts |= {one.tobytes() for one in np.asarray(kind.many(sources, 2).reset())}
-        made = gym.make_vec(kind.name, 2, sources=sources, **kind.short)
+        firsts |= {one.tobytes() for one in np.asarray(many(sources, 2).reset())}
+        made = make_vec(sources, 2)
         firsts |= {one.tobytes() for one in made.reset()[0]}
     assert len(firsts) == 8
 
 
-@both
 @pytest.mark.parametrize("same_step", [False, True], ids=["next-step", "same-step"])
-def test_infos_have_masks(kind: Kind, same_step: bool, sources: list[EpisodeSource]) -> None:
+def test_infos_have_masks(same_step: bool, sources: list[EpisodeSource]) -> None:
     """`info["schedule"]` is a dict of arrays, each with a mask of its environments."""
     mode = AutoresetMode.SAME_STEP if same_step else AutoresetMode.NEXT_STEP
     envs = SyncVectorEnv(
-        [partial(wrappers.RecordEpisodeStatistics, kind.make(sources)) for _ in range(COUNT)],
+        [partial(wrappers.RecordEpisodeStatistics, make(sources)) for _ in range(COUNT)],
         autoreset_mode=mode,
     )
     rng, ended = np.random.default_rng(0), 0
     envs.reset(seed=0)
     for _ in range(400):
-        *_, terminated, _, infos = envs.step(legal_actions(kind, masks_of(kind, envs), rng))
+        *_, terminated, _, infos = envs.step(drawn_dials(envs.num_envs, rng))
         where = infos.get("final_info", {}) if same_step else infos
         assert ("_schedule" in where) == terminated.any()
         if not terminated.any():
@@ -177,25 +145,24 @@ VECTOR_WRAPPERS: dict[str, Callable[[Envs], Envs]] = {
 }
 
 
-@both
 @pytest.mark.parametrize("wrap", VECTOR_WRAPPERS.values(), ids=VECTOR_WRAPPERS)
-def test_vector_wrappers(kind: Kind, wrap: Callable[[Envs], Envs], sources: list[EpisodeSource]) -> None:
+def test_vector_wrappers(wrap: Callable[[Envs], Envs], sources: list[EpisodeSource]) -> None:
     def played(envs: Envs) -> list[tuple[Any, ...]]:
-        return run_steps(kind, wrap(envs), 120, 7)
+        return run_steps(wrap(envs), 120, 7)
 
-    native = gym.make_vec(kind.name, COUNT, sources=sources, **kind.short)
+    native = make_vec(sources, COUNT)
     first = played(native)
     assert any(any(one[2]) for one in first[1:])
     if wrap is not VECTOR_WRAPPERS["RecordEpisodeStatistics"]:
-        assert played(SyncVectorEnv(fns(kind, sources))) == first
+        assert played(SyncVectorEnv(fns(sources))) == first
     native.close()
 
 
 def test_dials_under_vector_wrappers_of_actions(sources: list[EpisodeSource]) -> None:
-    envs = wrappers.vector.ClipAction(gym.make_vec(CLUSTER.name, 2, sources=sources, **CLUSTER.short))
+    envs = wrappers.vector.ClipAction(make_vec(sources, 2))
     envs.reset(seed=0)
     seen = envs.step(np.full((2, 9), 5.0, np.float32))[0]
-    other = gym.make_vec(CLUSTER.name, 2, sources=sources, **CLUSTER.short)
+    other = make_vec(sources, 2)
     other.reset(seed=0)
     assert seen.tobytes() == other.step(np.ones((2, 9), np.float32))[0].tobytes()
 
@@ -203,29 +170,25 @@ def test_dials_under_vector_wrappers_of_actions(sources: list[EpisodeSource]) ->
 # ---- Stable-Baselines3 ---------------------------------------------------------------------------
 
 
-def run_sb3_steps(kind: Kind, envs: VecEnv, steps: int) -> tuple[list[tuple[Any, ...]], list[dict[str, Any]]]:
+def run_sb3_steps(envs: VecEnv, steps: int) -> tuple[list[tuple[Any, ...]], list[dict[str, Any]]]:
     """Observations, rewards and ends of this many steps, and the infos of the ended episodes."""
     rng, out, ended = np.random.default_rng(1), [], []
     out.append((np.asarray(envs.reset()).tobytes(),))
     for _ in range(steps):
-        masks = np.ones((envs.num_envs, 1), np.bool_)
-        if kind.is_rows:
-            masks = np.array(envs.env_method("action_masks"))
-        seen, rewards, dones, infos = envs.step(legal_actions(kind, masks, rng))
+        seen, rewards, dones, infos = envs.step(drawn_dials(envs.num_envs, rng))
         out.append((np.asarray(seen).tobytes(), rewards.tolist(), dones.tolist()))
         ended += [infos[k] for k in np.flatnonzero(dones)]
     return out, ended
 
 
-@both
-def test_stable_baselines3_subprocesses_equal_one_process(kind: Kind, sources: list[EpisodeSource]) -> None:
-    made = [partial(Monitor, kind.make(sources)) for _ in range(COUNT)]
+def test_stable_baselines3_subprocesses_equal_one_process(sources: list[EpisodeSource]) -> None:
+    made = [partial(Monitor, make(sources)) for _ in range(COUNT)]
     dummy, processes = DummyVecEnv(made), SubprocVecEnv(made, start_method="fork")
     try:
         for envs in (dummy, processes):
             envs.seed(3)
-        first, ended = run_sb3_steps(kind, dummy, 60)
-        second, also = run_sb3_steps(kind, processes, 60)
+        first, ended = run_sb3_steps(dummy, 60)
+        second, also = run_sb3_steps(processes, 60)
         assert second == first
         assert ended
         for one, other in zip(ended, also, strict=True):
@@ -237,10 +200,9 @@ def test_stable_baselines3_subprocesses_equal_one_process(kind: Kind, sources: l
 
 
 @pytest.mark.slow
-@both
-def test_stable_baselines3_processes_without_imports(kind: Kind, sources: list[EpisodeSource]) -> None:
+def test_stable_baselines3_processes_without_imports(sources: list[EpisodeSource]) -> None:
     """`forkserver`, the default: unpickling imports rlsched, which registers the environment's name."""
-    envs = SubprocVecEnv(fns(kind, sources, 2), start_method="forkserver")
+    envs = SubprocVecEnv(fns(sources, 2), start_method="forkserver")
     try:
         first = np.asarray(envs.reset())
         assert first[0].tobytes() != first[1].tobytes()
@@ -257,15 +219,14 @@ SB3_WRAPPERS: dict[str, Callable[[VecEnv], VecEnv]] = {
 }
 
 
-@both
 @pytest.mark.parametrize("wrap", SB3_WRAPPERS.values(), ids=SB3_WRAPPERS)
 @pytest.mark.parametrize("native", [False, True], ids=["dummy", "native"])
 def test_stable_baselines3_wrappers(
-    kind: Kind, wrap: Callable[[VecEnv], VecEnv], native: bool, sources: list[EpisodeSource]
+    wrap: Callable[[VecEnv], VecEnv], native: bool, sources: list[EpisodeSource]
 ) -> None:
-    envs = wrap(kind.many(sources, COUNT) if native else DummyVecEnv(fns(kind, sources)))
+    envs = wrap(many(sources, COUNT) if native else DummyVecEnv(fns(sources)))
     envs.seed(3)
-    first, ended = run_sb3_steps(kind, envs, 80)
+    first, ended = run_sb3_steps(envs, 80)
     assert len(first) == 81
     assert ended
     for one in ended:
@@ -278,26 +239,24 @@ def test_stable_baselines3_wrappers(
 
 
 def test_frames_of_dials_can_be_stacked(sources: list[EpisodeSource]) -> None:
-    envs = VecFrameStack(CLUSTER.many(sources, 2, seed=0), 3)
+    envs = VecFrameStack(many(sources, 2, seed=0), 3)
     assert np.asarray(envs.reset()).shape == (2, 3 * 56)
 
 
-@both
 @pytest.mark.parametrize("way", ["pickle", "deepcopy"])
-def test_native_environments_can_be_copied(kind: Kind, way: str, sources: list[EpisodeSource]) -> None:
+def test_native_environments_can_be_copied(way: str, sources: list[EpisodeSource]) -> None:
     def copied(one: Any) -> Any:
         return pickle.loads(pickle.dumps(one)) if way == "pickle" else copy.deepcopy(one)
 
-    envs, native = kind.many(sources, 2, seed=5), gym.make_vec(kind.name, 2, sources=sources, **kind.short)
+    envs, native = many(sources, 2, seed=5), make_vec(sources, 2)
     rng = np.random.default_rng(0)
     envs.reset()
     native.reset(seed=5)
     for at in range(80):
         if at == 5:
             others, twin = copied(envs), copied(native)
-        masks = envs.action_masks() if kind.is_rows else np.ones((2, 1), np.bool_)
-        mine = envs.step(legal_actions(kind, masks, rng))
-        also = native.step(actions := legal_actions(kind, masks_of(kind, native), rng))
+        mine = envs.step(drawn_dials(2, rng))
+        also = native.step(actions := drawn_dials(2, rng))
         if at < 5:
             continue
         theirs, twins = others.step(envs._actions), twin.step(actions)
@@ -311,9 +270,9 @@ def test_native_environments_can_be_copied(kind: Kind, way: str, sources: list[E
 @pytest.mark.parametrize("native", [False, True], ids=["dummy", "native"])
 def test_sb3_ppo_learns_dials(native: bool, sources: list[EpisodeSource]) -> None:
     envs = (
-        CLUSTER.many(sources, 2, seed=1)
+        many(sources, 2, seed=1)
         if native
-        else make_vec_env(CLUSTER.name, 2, seed=1, env_kwargs={"sources": sources, **CLUSTER.short})
+        else make_vec_env(NAME, 2, seed=1, env_kwargs={"sources": sources, **SHORT})
     )
     model = PPO("MlpPolicy", VecNormalize(envs), n_steps=16, batch_size=16, n_epochs=1, device="cpu", seed=0)
     model.learn(192)
@@ -321,41 +280,26 @@ def test_sb3_ppo_learns_dials(native: bool, sources: list[EpisodeSource]) -> Non
     assert model.ep_info_buffer, "the episodes' returns can be logged"
 
 
-@pytest.mark.parametrize("native", [False, True], ids=["dummy", "native"])
-def test_maskable_ppo_learns_rows(native: bool, sources: list[EpisodeSource]) -> None:
-    envs = ROWS.many(sources, 2, seed=1) if native else DummyVecEnv(fns(ROWS, sources, 2))
-    model = MaskablePPO("MlpPolicy", VecMonitor(envs), n_steps=32, batch_size=16, n_epochs=1, device="cpu")
-    model.learn(256)
-    assert model.num_timesteps == 256
-    assert model.ep_info_buffer
-
-
 # ---- CleanRL -------------------------------------------------------------------------------------
 
 
-def cleanrl_env(kind: Kind, sources: list[EpisodeSource], gamma: float) -> gym.Env[Any, Any]:
-    """`make_env` of CleanRL's `ppo_continuous_action.py`; rows have no action to clip."""
-    env = wrappers.RecordEpisodeStatistics(wrappers.FlattenObservation(kind.make(sources)))
-    if not kind.is_rows:
-        env = wrappers.ClipAction(env)
-    env = wrappers.NormalizeObservation(env)
+def cleanrl_env(sources: list[EpisodeSource], gamma: float) -> gym.Env[Any, Any]:
+    """`make_env` of CleanRL's `ppo_continuous_action.py`."""
+    env = wrappers.RecordEpisodeStatistics(wrappers.FlattenObservation(make(sources)))
+    env = wrappers.NormalizeObservation(wrappers.ClipAction(env))
     env = wrappers.TransformObservation(env, lambda seen: np.clip(seen, -10, 10), env.observation_space)
     env = wrappers.NormalizeReward(env, gamma=gamma)
     return wrappers.TransformReward(env, lambda reward: float(np.clip(reward, -10, 10)))
 
 
-@both
-def test_cleanrl_loop(kind: Kind, sources: list[EpisodeSource]) -> None:
-    envs = SyncVectorEnv([partial(cleanrl_env, kind, sources, 0.99) for _ in range(2)])
+def test_cleanrl_loop(sources: list[EpisodeSource]) -> None:
+    envs = SyncVectorEnv([partial(cleanrl_env, sources, 0.99) for _ in range(2)])
     rng, returns = np.random.default_rng(0), []
     following, _ = envs.reset(seed=1)
     for _ in range(300):
         assert following.shape == (2, *envs.single_observation_space.shape)  # type: ignore[misc]
         assert np.isfinite(following).all()
-        if kind.is_rows:
-            actions = legal_actions(kind, np.array(envs.call("action_masks")), rng)
-        else:
-            actions = rng.normal(0.0, 2.0, envs.action_space.shape).astype(np.float32)  # as a Gaussian draws
+        actions = rng.normal(0.0, 2.0, envs.action_space.shape).astype(np.float32)  # as a Gaussian draws
         following, reward, terminated, truncated, infos = envs.step(actions)
         assert reward.shape == terminated.shape == truncated.shape == (2,)
         if "episode" in infos:

@@ -1,4 +1,4 @@
-"""Both environments under Gymnasium's wrappers and checkers: each plays an episode to its end."""
+"""The environment under Gymnasium's wrappers and checkers: an episode to its end under each."""
 
 from __future__ import annotations
 
@@ -17,25 +17,19 @@ from stable_baselines3.common.env_checker import check_env as check_sb3
 from stable_baselines3.common.monitor import Monitor
 
 from rlsched_envs.training.sources import EpisodeSource
-from tests.support.sim.kinds import CLUSTER, KINDS, ROWS, Kind, legal, play_out
+from tests.support.sim.small_env import bare, dials, make, make_vec, many, play_out
 
 Wrap = Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]
-both = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 
 
-@both
-@pytest.mark.filterwarnings(
-    "ignore:.*A Box observation space (minimum|maximum) value is -?infinity:UserWarning"
-)
-@pytest.mark.filterwarnings("ignore:Your observation  has an unconventional shape:UserWarning")
-def test_checkers(kind: Kind, sources: list[EpisodeSource]) -> None:
-    check_gymnasium(kind.bare(sources))
-    check_sb3(kind.make(sources))
+def test_checkers(sources: list[EpisodeSource]) -> None:
+    check_gymnasium(bare(sources))
+    check_sb3(make(sources))
 
 
 # ---- wrappers ------------------------------------------------------------------------------------
 
-FOR_BOTH: dict[str, Wrap] = {
+WRAPS: dict[str, Wrap] = {
     "default": lambda env: env,
     "RecordEpisodeStatistics": wrappers.RecordEpisodeStatistics,
     "TimeLimit": lambda env: wrappers.TimeLimit(env, 7),
@@ -51,46 +45,38 @@ FOR_BOTH: dict[str, Wrap] = {
             wrappers.FlattenObservation(wrappers.RecordEpisodeStatistics(wrappers.TimeLimit(env, 50)))
         )
     ),
-}
-FOR_DIALS: dict[str, Wrap] = {
     "ClipAction": wrappers.ClipAction,
     "RescaleAction": lambda env: wrappers.RescaleAction(env, np.float32(0.0), np.float32(1.0)),
 }
-CASES = [
-    pytest.param(kind, wrap, id=f"{kind.name}-{name}") for kind in KINDS for name, wrap in FOR_BOTH.items()
-]
-CASES += [pytest.param(CLUSTER, wrap, id=f"{CLUSTER.name}-{name}") for name, wrap in FOR_DIALS.items()]
 
 
-@pytest.mark.parametrize(("kind", "wrap"), CASES)
-def test_wrappers_play_to_the_end(kind: Kind, wrap: Wrap, sources: list[EpisodeSource]) -> None:
-    env = wrap(kind.make(sources))
+@pytest.mark.parametrize("wrap", WRAPS.values(), ids=WRAPS)
+def test_wrappers_play_to_the_end(wrap: Wrap, sources: list[EpisodeSource]) -> None:
+    env = wrap(make(sources))
     first = play_out(env, seed=3)[:2]
     assert len(first[1]) > 2
     play_out(env, seed=None)
     env.close()
-    again = wrap(kind.make(sources))
+    again = wrap(make(sources))
     assert play_out(again, seed=3)[:2] == first, "the same seed, the same episode"
     again.close()
     again.close()
 
 
-@both
-def test_statistics_equal_the_episode(kind: Kind, sources: list[EpisodeSource]) -> None:
+def test_statistics_equal_the_episode(sources: list[EpisodeSource]) -> None:
     for wrap in (wrappers.RecordEpisodeStatistics, Monitor):
-        _, rewards, info = play_out(wrap(kind.make(sources)), seed=1)
+        _, rewards, info = play_out(wrap(make(sources)), seed=1)
         assert info["episode"]["l"] == len(rewards)
         assert info["episode"]["r"] == pytest.approx(sum(rewards), abs=1e-4)
         assert info["schedule"]["reference_jct_mean_s"] > 0.0
 
 
-@both
-def test_autoreset_begins_the_next_episode(kind: Kind, sources: list[EpisodeSource]) -> None:
-    env, rng, ended = wrappers.Autoreset(kind.make(sources)), np.random.default_rng(0), 0
+def test_autoreset_begins_the_next_episode(sources: list[EpisodeSource]) -> None:
+    env, rng, ended = wrappers.Autoreset(make(sources)), np.random.default_rng(0), 0
     env.reset(seed=0)
     was_done = False
     for _ in range(1_000):
-        action = env.action_space.sample() if was_done else legal(env, rng)
+        action = env.action_space.sample() if was_done else dials(env, rng)
         was_done = env.step(action)[2]
         ended += was_done
         if ended == 2:
@@ -101,18 +87,17 @@ def test_autoreset_begins_the_next_episode(kind: Kind, sources: list[EpisodeSour
 # ---- copies and seeds ----------------------------------------------------------------------------
 
 
-@both
 @pytest.mark.parametrize("way", ["pickle", "deepcopy"])
 @pytest.mark.parametrize("steps", [0, 9], ids=["at-first", "in-mid-episode"])
-def test_copies_continue_identically(kind: Kind, way: str, steps: int, sources: list[EpisodeSource]) -> None:
-    env, rng = kind.make(sources), np.random.default_rng(2)
+def test_copies_continue_identically(way: str, steps: int, sources: list[EpisodeSource]) -> None:
+    env, rng = make(sources), np.random.default_rng(2)
     env.reset(seed=4)
     for _ in range(steps):
-        env.step(legal(env, rng))
+        env.step(dials(env, rng))
     other = pickle.loads(pickle.dumps(env)) if way == "pickle" else copy.deepcopy(env)
     seen, episodes = 0, 0
     while episodes < 2:  # including the draw of the next window
-        action = legal(env, rng)
+        action = dials(env, rng)
         mine, theirs = env.step(action), other.step(action)
         assert mine[0].tobytes() == theirs[0].tobytes()
         assert mine[1:] == theirs[1:]
@@ -123,39 +108,36 @@ def test_copies_continue_identically(kind: Kind, way: str, steps: int, sources: 
     assert seen > 5
 
 
-@both
-def test_copy_without_a_reset_can_be_reset(kind: Kind, sources: list[EpisodeSource]) -> None:
-    env = pickle.loads(pickle.dumps(kind.make(sources)))
-    assert env.reset(seed=1)[0].tobytes() == kind.make(sources).reset(seed=1)[0].tobytes()
+def test_copy_without_a_reset_can_be_reset(sources: list[EpisodeSource]) -> None:
+    env = pickle.loads(pickle.dumps(make(sources)))
+    assert env.reset(seed=1)[0].tobytes() == make(sources).reset(seed=1)[0].tobytes()
 
 
-@both
-def test_copy_does_not_change_the_original(kind: Kind, sources: list[EpisodeSource]) -> None:
-    env, twin = kind.make(sources), kind.make(sources)
+def test_copy_does_not_change_the_original(sources: list[EpisodeSource]) -> None:
+    env, twin = make(sources), make(sources)
     for one in (env, twin):
         one.reset(seed=4)
     other, rng = copy.deepcopy(env), np.random.default_rng(0)
     for _ in range(5):
-        other.step(legal(other, rng))
-    action = legal(env, rng)
+        other.step(dials(other, rng))
+    action = dials(env, rng)
     assert env.step(action)[0].tobytes() == twin.step(action)[0].tobytes()
 
 
-@both
-def test_without_a_seed_windows_differ(kind: Kind, sources: list[EpisodeSource]) -> None:
-    firsts = {kind.make(sources).reset()[0].tobytes() for _ in range(3)}
+def test_without_a_seed_windows_differ(sources: list[EpisodeSource]) -> None:
+    firsts = {make(sources).reset()[0].tobytes() for _ in range(3)}
     assert len(firsts) == 3
-    env = kind.make(sources)
+    env = make(sources)
     assert len({env.reset()[0].tobytes() for _ in range(3)}) == 3, "reset again: another window"
-    unseeded = kind.make(sources)
+    unseeded = make(sources)
     copies = [unseeded, copy.deepcopy(unseeded), pickle.loads(pickle.dumps(unseeded))]
     assert len({one.reset()[0].tobytes() for one in copies}) == 3, "copied before the first reset"
-    assert len({kind.make(sources).reset(seed=5)[0].tobytes() for _ in range(2)}) == 1
+    assert len({make(sources).reset(seed=5)[0].tobytes() for _ in range(2)}) == 1
 
 
 # ---- wrong actions, and the order of calls -------------------------------------------------------
 
-WRONG_DIALS: list[tuple[Any, str]] = [
+WRONG: list[tuple[Any, str]] = [
     (np.full(9, np.nan, np.float32), "got nan at 0"),
     (np.array([0, 0, np.inf, 0, 0, 0, 0, 0, 0]), "got inf at 2"),
     (np.zeros(3, np.float32), r"got shape \(3,\)"),
@@ -168,61 +150,40 @@ WRONG_DIALS: list[tuple[Any, str]] = [
     ({"action": 1}, "got dtype object"),
     ([[0.0], [0.0, 1.0]], "got something that is not an array"),
 ]
-WRONG_ROWS: list[tuple[Any, str]] = [
-    (24, "got 24"),
-    (-1, "got -1"),
-    (2**63 + 5, f"got {2**63 + 5}"),
-    (1.0, "got dtype float64: 1.0"),
-    (np.nan, "got dtype float64: nan"),
-    (True, "got dtype bool: True"),
-    (np.array([1]), r"got shape \(1,\)"),
-    (np.array([1, 2]), r"got shape \(2,\)"),
-    ("1", "got dtype <U1"),
-    (None, "got dtype object: None"),
-]
-WRONG = [(CLUSTER, *one) for one in WRONG_DIALS] + [(ROWS, *one) for one in WRONG_ROWS]
 
 
-@pytest.mark.parametrize(("kind", "action", "said"), WRONG)
-def test_wrong_actions_are_one_line(kind: Kind, action: Any, said: str, sources: list[EpisodeSource]) -> None:
-    env, twin = kind.bare(sources), kind.bare(sources)
+@pytest.mark.parametrize(("action", "said"), WRONG)
+def test_wrong_actions_are_one_line(action: Any, said: str, sources: list[EpisodeSource]) -> None:
+    env, twin = bare(sources), bare(sources)
     for one in (env, twin):
         one.reset(seed=0)
     with pytest.raises(ValueError, match=f"^action: expected .* to .*, {said}") as found:
         env.step(action)
     assert "\n" not in str(found.value)
-    good = legal(env, np.random.default_rng(0))
+    good = dials(env, np.random.default_rng(0))
     assert env.step(good)[0].tobytes() == twin.step(good)[0].tobytes(), "no step was made"
 
 
-@both
-def test_wrong_actions_of_many_are_one_line(kind: Kind, sources: list[EpisodeSource]) -> None:
-    many, native = kind.many(sources, 2, seed=0), gym.make_vec(kind.name, 2, sources=sources, **kind.short)
-    many.reset()
+def test_wrong_actions_of_many_are_one_line(sources: list[EpisodeSource]) -> None:
+    envs, native = many(sources, 2, seed=0), make_vec(sources, 2)
+    envs.reset()
     native.reset(seed=0)
-    wrong: list[tuple[Any, str]]
-    if kind.is_rows:
-        wrong = [(np.zeros(2), "dtype float64"), (np.zeros(3, int), "shape"), ([True, False], "dtype bool")]
-    else:
-        nan = np.zeros((2, 9))
-        nan[1, 4] = np.nan
-        wrong = [
-            (nan, r"nan at \(1, 4\)"),
-            (np.zeros(9), "shape"),
-            (np.zeros((2, 3)), "shape"),
-            ("no", "dtype"),
-        ]
+    nan = np.zeros((2, 9))
+    nan[1, 4] = np.nan
+    wrong: list[tuple[Any, str]] = [
+        (nan, r"nan at \(1, 4\)"),
+        (np.zeros(9), "shape"),
+        (np.zeros((2, 3)), "shape"),
+        ("no", "dtype"),
+    ]
     for action, said in wrong:
-        for step in (many.step, native.step):
+        for step in (envs.step, native.step):
             with pytest.raises(ValueError, match=f"^action: expected 2 .*, got {said}"):
                 step(action)
-    if kind.is_rows:
-        with pytest.raises(ValueError, match=r"^action: expected 2 rows from 0 to 23, got 24 for cluster 1"):
-            native.step(np.array([0, 24]))
 
 
 def test_dials_outside_their_ranges_are_clipped(sources: list[EpisodeSource]) -> None:
-    env, clipped = CLUSTER.bare(sources), CLUSTER.bare(sources)
+    env, clipped = bare(sources), bare(sources)
     action = np.linspace(-3.0, 3.0, 9)
     for one in (env, clipped):
         one.reset(seed=0)
@@ -232,10 +193,9 @@ def test_dials_outside_their_ranges_are_clipped(sources: list[EpisodeSource]) ->
         assert mine[1] == theirs[1]
 
 
-@both
-def test_steps_outside_an_episode_are_one_line(kind: Kind, sources: list[EpisodeSource]) -> None:
-    env, rng = kind.bare(sources), np.random.default_rng(0)
-    action = 0 if kind.is_rows else np.zeros(9, np.float32)
+def test_steps_outside_an_episode_are_one_line(sources: list[EpisodeSource]) -> None:
+    env, rng = bare(sources), np.random.default_rng(0)
+    action = np.zeros(9, np.float32)
     with pytest.raises(ResetNeeded, match="no episode has begun, or the last one has ended; call reset"):
         env.step(action)
     for seed in (0, None):
@@ -248,12 +208,12 @@ def test_steps_outside_an_episode_are_one_line(kind: Kind, sources: list[Episode
     env.close()
     env.close()
     assert env.reset(seed=2)[0].tobytes() == first.tobytes(), "there is nothing to close"
-    env.step(legal(env, rng))
-    many, native = kind.many(sources, 2), gym.make_vec(kind.name, 2, sources=sources, **kind.short)
-    for step in (many.step, native.step):
+    env.step(dials(env, rng))
+    envs, native = many(sources, 2), make_vec(sources, 2)
+    for step in (envs.step, native.step):
         with pytest.raises(ResetNeeded, match="has begun, or the last one has ended"):
-            step(np.zeros(2, np.int64) if kind.is_rows else np.zeros((2, 9)))
-    for one in (many, native):
+            step(np.zeros((2, 9)))
+    for one in (envs, native):
         one.reset()
         one.reset()
         one.close()

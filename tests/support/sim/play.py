@@ -10,9 +10,9 @@ import numpy as np
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Wait
+from rlsched.decide.loop import fitting_jobs
 from rlsched.decide.order.keys import Order
 from rlsched.decide.policies.policy import Policy
-from rlsched.decide.rows.candidates import first_in_order
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.scheduler import Abilities, Decision, Scheduler
 from rlsched.decide.start import start_action
@@ -77,8 +77,8 @@ class Scripted(Scheduler):
         if now_s in self._only:
             if self._only[now_s]:
                 return start_action(state, partition, self._only[now_s].pop(0))
-        elif (seq := first_in_order(state, partition, now_s)) >= 0:
-            return start_action(state, partition, seq)
+        elif fitting := fitting_jobs(state, partition):
+            return start_action(state, partition, fitting[0])
         return Wait(until_s=min((at for at in self._stops if at > now_s), default=None))
 
 

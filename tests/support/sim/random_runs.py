@@ -11,7 +11,7 @@ from rlsched.cluster.arrays import NODE_DOWN, NODE_DRAINED, NODE_UP, UNCOUNTED
 from rlsched.cluster.spec import NodeGroup
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Start, Wait
-from rlsched.decide.rows.candidates import job_candidates
+from rlsched.decide.loop import fitting_jobs
 from rlsched.decide.scheduler import Abilities, Decision, Scheduler
 from rlsched.decide.start import start_action
 from rlsched.errors import AllocationError
@@ -72,7 +72,7 @@ class Whimsical(Scheduler):
             if rng.random() < 0.6 and (action := self._join(state, seq)):
                 self.joins += 1
                 return action
-            if rng.random() < 0.7 and (action := self._start(state, partition, seq, now_s)):
+            if rng.random() < 0.7 and (action := self._start(state, partition, seq)):
                 return action
         return Wait(until_s=now_s + float(rng.integers(1, 20)))
 
@@ -107,9 +107,8 @@ class Whimsical(Scheduler):
         fair = int(node.cpu_milli[n]) // max(int(node.gpus[n]), 1)
         return max(int(node.cpu_free_milli[n]) - int(node.free[n]) * fair, 0)
 
-    def _start(self, state: ClusterState, partition: int, seq: int, now_s: float) -> Start | None:
-        fits = {int(k) for k in job_candidates(state, partition, now_s).seqs}
-        if seq not in fits:
+    def _start(self, state: ClusterState, partition: int, seq: int) -> Start | None:
+        if seq not in fitting_jobs(state, partition):
             return None
         action = start_action(state, partition, seq)
         if not legal(state, action):

@@ -10,19 +10,22 @@ import pytest
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Start
+from rlsched.decide.dials.strategy import NUM_DIALS
 from rlsched.decide.order.keys import Order
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.scheduler import Decision, Scheduler
+from rlsched.forecast.arrivals import RecentJobs
+from rlsched.forecast.world import World
 from rlsched.models.catalogue import load_catalogue
 from rlsched.workload.synth import synthesize
-from rlsched_agents.heuristics.rollout import Rollout
 from rlsched_envs.sim.engine import Engine, predict_trace
 from rlsched_envs.sim.lessons import WATCH_S
 from rlsched_envs.sim.modelling import Models
 from rlsched_envs.sim.physics import true_share
-from rlsched_envs.training.fleet import Fleet
-from rlsched_envs.training.sources import EpisodeConfig, EpisodeSource
+from rlsched_envs.sim.play_forward import PlayForward
+from rlsched_envs.training.dial_env import DialFleet
+from rlsched_envs.training.sources import Drawn, EpisodeSource
 from tests.support.sim.changing_speed import Script
 from tests.support.sim.play import trace_of
 
@@ -120,76 +123,47 @@ def test_compiled_and_stepwise_runs_learn_alike_to_the_last_bit() -> None:
     assert (one.end_s != blind.run_rule(rule).end_s).any(), "decisions use the learned speeds"
 
 
-class Peeking(Scheduler):
-    """Decides as another scheduler, but looks ahead before each decision and discards the result."""
+class Forecasting(Scheduler):
+    """Decides as a rule, but simulates futures before each decision and discards them."""
 
-    def __init__(self, inner: Scheduler) -> None:
-        self._inner, self._rollout, self.looked = inner, Rollout(2, 0), 0
+    def __init__(self, inner: RuleScheduler) -> None:
+        self._inner, self._player, self.foreseen = inner, PlayForward(2), 0
         self.name, self.policy_id, self.order = inner.name, inner.policy_id, inner.order
         self.abilities = inner.abilities
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        """The decision of the other scheduler."""
-        self.looked += self._rollout.decide(state, partition, now_s).source == "rule"
+        """The decision of the rule."""
+        world = World(state, self._inner.rule, now_s, {}, RecentJobs())
+        self.foreseen += bool(np.isfinite(self._player.play(world).end_s).all())
         return self._inner.decide(state, partition, now_s, record=record)
 
 
-def test_look_ahead_teaches_nothing() -> None:
-    """While jobs share and teach, hundreds of starts are tried on copies."""
+def test_forecasts_teach_nothing() -> None:
+    """While jobs share and teach, hundreds of starts are simulated on copies."""
     trace, spec, predictions = crowd()
     few, known = trace.select(slice(0, 200)), type(predictions)(*(one[:200] for one in predictions))
     scheduler = RuleScheduler(SHARING)
-    peeking = Peeking(scheduler)
-    plain, peeked = (
+    forecasting = Forecasting(scheduler)
+    plain, played = (
         Engine(few, spec, order=scheduler.order, predictions=known, models=Models()) for _ in range(2)
     )
-    np.testing.assert_array_equal(plain.run(scheduler).end_s, peeked.run(peeking).end_s)
-    assert peeking.looked > 5
+    np.testing.assert_array_equal(plain.run(scheduler).end_s, played.run(forecasting).end_s)
+    assert forecasting.foreseen > 5
     learnt = plain.state.arrays.models.trait
     assert learnt.times_seen.sum() > 0
-    assert learnt.tobytes() == peeked.state.arrays.models.trait.tobytes()
+    assert learnt.tobytes() == played.state.arrays.models.trait.tobytes()
 
 
-def two_modelled_clusters(*, learning: bool) -> Fleet:
-    """Two clusters of four nodes, overloaded."""
-    source = EpisodeSource.from_trace(*synthesize("helios", jobs=3000, load=1.0, gpus=64, seed=5))
-    config = EpisodeConfig(
-        warmup_jobs=128,
-        agent_jobs=128,
-        tail_jobs=64,
-        nodes_low=4,
-        nodes_high=4,
-        modelled_frac=1.0,
-        load_low=1.1,
-        learning=learning,
-    )
-    return Fleet([source], 2, config, 1)
-
-
-@pytest.mark.slow
-def test_clusters_of_a_fleet_learn_separately_and_restart_each_episode() -> None:
-    fleet = two_modelled_clusters(learning=True)
-    trait = fleet._arrays.sim.state.models.trait
+def test_clusters_of_a_fleet_share_the_known_speeds_and_learn_none() -> None:
+    source = EpisodeSource.from_trace(*synthesize("helios", jobs=1000, load=1.0, gpus=64, seed=5))
+    drawn = Drawn(jobs=200, nodes_low=2, nodes_high=2, load_low=1.1, load_high=1.2)
+    fleet = DialFleet([source], 2, drawn, Policy("tuned"), 1)
+    trait = fleet._episodes.sim.state.models.trait
+    before = trait.tobytes()
     for k in range(2):
         fleet.begin(k)
-    assert trait.shape[0] == 2
-    assert trait.times_seen.sum() > 0, "pairs of the warm-up"
-    assert (trait.times_seen[0] != trait.times_seen[1]).any()
-    kept = fleet._arrays.sim.state.models.trait[0].copy()
-    rows = np.zeros(2, np.int64)
-    for _ in range(40):
-        fleet.sample_rows(rows)
-        fleet.step(rows)
-    first = np.random.default_rng([1, 0]).bit_generator.state
-    fleet._rngs[0].bit_generator.state = first
-    fleet.begin(0)
-    assert trait[0].tobytes() == kept.tobytes(), "an episode has nothing from earlier ones"
-
-
-@pytest.mark.slow
-def test_without_learning_clusters_share_the_known_speeds() -> None:
-    fleet = two_modelled_clusters(learning=False)
-    fleet.begin(0)
-    trait = fleet._arrays.sim.state.models.trait
+    for _ in range(20):
+        fleet.step(np.zeros((2, NUM_DIALS)))
     assert trait.shape[0] == 1
     assert trait.times_seen.sum() == 0
+    assert trait.tobytes() == before

@@ -101,9 +101,9 @@ class TestPreemptibleJobs:
         state.start(seq, [0], 3.0)
         before = state.digest()
         with pytest.raises(AllocationError, match=r"job 0 started at this instant, 3.0 s"):
-            apply(state, 0, Decision(action=Preempt(seq), source="rule"), 3.0)
+            apply(state, Decision(action=Preempt(seq), source="rule"), 3.0)
         assert state.digest() == before
-        apply(state, 0, Decision(action=Preempt(seq), source="rule"), 4.0)
+        apply(state, Decision(action=Preempt(seq), source="rule"), 4.0)
         assert state.waiting(0) == [seq]
 
     def test_not_a_waiting_job(self) -> None:
@@ -164,7 +164,7 @@ class TestTimers:
     def test_wait_until_now_is_refused(self) -> None:
         state = ClusterState.from_spec(ClusterSpec.uniform(1, 1), OrderedQueue(Order(by="area")))
         with pytest.raises(AllocationError, match=r"has to end after now, 5.0 s; got 5.0 s"):
-            apply(state, 0, Decision(action=Wait(until_s=5.0), source="rule"), 5.0)
+            apply(state, Decision(action=Wait(until_s=5.0), source="rule"), 5.0)
 
 
 def test_preempted_job_can_start_elsewhere_at_the_same_instant() -> None:

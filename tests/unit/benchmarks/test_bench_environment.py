@@ -14,20 +14,14 @@ SCRIPT = Path(__file__).resolve().parents[3] / "benchmarks" / "bench_environment
 def test_figures_have_their_counts(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = "--only target --seconds 0.02 --burn-in 20"
-    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *options.split()])
+    options = "--seconds 0.02 --jobs 60"
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *options.split(), "--burn-in", "5"])
     runpy.run_path(str(SCRIPT), run_name="__main__")
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
-    assert [row[0] for row in rows] == [
-        "64 clusters, 64 rows, load 1.05",
-        "64 clusters, 64 rows, load 1.05, observations copied",
-    ]
+    assert [row[0] for row in rows] == ["1", "16", "64"]
     for row in rows:
         assert int(row[1].replace(",", "")) > 0
-        assert row[2] == "200,000 with 48 real rows"
-        assert 24 < float(row[3]) <= 64
-        used, critic = row[4].split(" + ")
-        assert int(used) >= 18
-        assert int(critic) == 9
-        assert row[6] == f"`python benchmarks/bench_environment.py {options}`"
+        assert 0.0 <= float(row[2]) < int(row[1].replace(",", "")), "an episode has several decisions"
+        assert float(row[3]) >= 0.0
+        assert row[4] == f"`python benchmarks/bench_environment.py {options}`"

@@ -33,24 +33,24 @@ def test_crowd_stays_full_with_a_constant_queue(bench: ModuleType, waiting: int)
     node = crowd.state.arrays.node
     assert (node.status == NODE_UP).all()
     assert not node.free.any()
-    sources = []
+    decided = 0
     for _ in range(30):
-        for source, wall_us, cpu_us in crowd.round(record=False):
-            if not sources:
+        for number, (wall_us, cpu_us) in enumerate(crowd.round(record=False)):
+            if number == 0:
                 assert len(crowd.state.queue(0)) >= waiting - 1
-            sources.append(source)
+            decided += 1
             assert wall_us > 0
             assert cpu_us > 0
         assert node.free.sum() < 32
         assert sorted(crowd._running) == crowd.state.running()
-    assert sources.count("policy") > len(sources) / 2
+    assert decided >= 30, "one or more in each round"
 
 
-def test_percentiles_are_of_decisions_by_the_network(bench: ModuleType) -> None:
+def test_percentiles_are_of_the_timed_decisions(bench: ModuleType) -> None:
     row = bench.latency(load_scheduler("ppo"), 128, 20, 30, record=True)
-    assert 0 < row["wall_us"]["p50"] <= row["wall_us"]["p99"] <= row["wall_us"]["p99.9"]
-    assert 0.5 < row["asked_frac"] <= 1
-    assert (row["gpus"], row["waiting"], row["decisions"]) == (128, 20, 30)
+    for times in (row["wall_us"], row["cpu_us"]):
+        assert 0 < times["p50"] <= times["p99"] <= times["p99.9"]
+    assert (row["gpus"], row["waiting"], row["decisions"], row["recorded"]) == (128, 20, 30, True)
 
 
 def test_broker_has_answered_before_the_clock_stops(bench: ModuleType, tmp_path: Path) -> None:
@@ -64,20 +64,22 @@ def test_broker_has_answered_before_the_clock_stops(bench: ModuleType, tmp_path:
 def test_json_has_the_requested_figures(
     bench: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["bench_runtime.py", "--only", "import", "--repeats", "1", "--json"])
-    monkeypatch.setattr(bench, "IMPORTS", {"nothing": "pass", "numpy": "import numpy"})
+    options = ["--only", "decision", "--decisions", "20", "--json"]
+    monkeypatch.setattr(sys, "argv", ["bench_runtime.py", *options])
+    monkeypatch.setattr(bench, "GPUS", (64,))
+    monkeypatch.setattr(bench, "WAITING", (4,))
     bench.main()
     found = json.loads(capsys.readouterr().out)
-    assert found.keys() == {"command", "window_rows", "cores", "load_average", "import"}
-    nothing, with_numpy = found["import"]
-    assert nothing["peak_mb"] < with_numpy["peak_mb"]
-    assert with_numpy["import_s"] > 0
+    assert found.keys() == {"command", "cores", "load_average", "decision"}
+    plain, as_in_a_broker = found["decision"]
+    assert (plain["recorded"], as_in_a_broker["recorded"]) == (False, True)
+    assert {row["gpus"] for row in found["decision"]} == {64}
+    assert plain.keys() == {"gpus", "waiting", "recorded", "decisions", "wall_us", "cpu_us"}
 
 
 def test_crowd_under_models_is_decided_with_all_plans(bench: ModuleType) -> None:
     crowd = bench.Crowd(load_scheduler("tuned"), 24, 20, modelled=True)
-    actions = [source for _ in range(20) for source, _, _ in crowd.round(record=True)]
-    assert set(actions) == {"rule"}
+    assert sum(1 for _ in range(20) for _ in crowd.round(record=True)) > 20
     shared = [
         int(crowd.state.arrays.job.share_milli[crowd.state.slot_of(seq)]) for seq in crowd.state.running()
     ]
@@ -88,7 +90,7 @@ def test_crowd_under_models_is_decided_with_all_plans(bench: ModuleType) -> None
 def test_missed_target_is_reported(bench: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     bench.show_footprint("broker", 1.0, 201.0, (2.0, 200.0), "")
     times = {"p50": 500.0, "p99": 999.0, "p99.9": 5_000.0}
-    row = {"gpus": 128, "waiting": 512, "recorded": False, "asked_frac": 1.0, "wall_us": times}
+    row = {"gpus": 128, "waiting": 512, "recorded": False, "wall_us": times}
     bench.show_decision({**row, "cpu_us": times})
     bench.show_decision({**row, "cpu_us": times, "waiting": 64})
     broker, target, other = capsys.readouterr().out.splitlines()

@@ -13,11 +13,11 @@ from rlsched.board.tags import DESCRIPTIONS
 from rlsched.broker.journal.records import RecordLog
 from rlsched.cli.traces.board import board
 from rlsched.errors import InputError
-from tests.support.broker.kept_records import record
+from tests.support.decided import record
 from tests.support.event_files import event_values
 
 DECISIONS = 600
-COUNT = "decisions/source_rule_count"
+COUNT = "decisions/source_policy_count"
 
 
 @pytest.fixture

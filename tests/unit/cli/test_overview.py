@@ -177,7 +177,7 @@ def test_energy_is_shown_if_measured_or_weighed() -> None:
 
 
 def test_deciding_fallback_is_a_line() -> None:
-    guard = GuardReport(decided={}, masked={}, now="late: the next 3 decisions")
+    guard = GuardReport(decided={}, now="late: the next 3 decisions")
     stats = msgspec.structs.replace(STATS, guard=guard)
     assert (
         page(Picture(NOW_S, stats, NODES, JOBS))[2] == "the fallback qssf decides: late: the next 3 decisions"

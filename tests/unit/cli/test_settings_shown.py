@@ -28,12 +28,13 @@ def test_every_setting_of_a_rule_has_a_line_and_an_explanation() -> None:
     for kind in (PreemptSettings, Share):
         for name in kind.__struct_fields__:
             assert re.search(rf"^(# )?{name} = \S+.*  # \S", text, re.M), name
-    left_out = {"checkpoint", "search", "samples", "own"}
+    left_out = {"checkpoint", "own"}
     for name in set(Settings.__struct_fields__) - {"rule"}:
         found = re.search(rf"^(# )?(\[{name}\]|{name} = |{name}: off)", text, re.M)
         assert (found is None) == (name in left_out), name
     assert '# first_age = "1m"' in text
-    assert "search: off" in shown(Policy("ppo"))
+    assert '\ndials = "default"  # ' in shown(Policy("ppo"))
+    assert re.search(r"^checkpoint = .*  # \S", shown(Policy(rule="sb3", checkpoint="m.zip")), re.M)
 
 
 def test_every_setting_has_an_explanation() -> None:

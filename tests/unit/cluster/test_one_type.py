@@ -11,7 +11,7 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.policies.presets import PRESETS
-from rlsched_envs.sim.lookahead import LookAhead
+from rlsched_envs.sim.play_forward import _Copies
 
 
 def arrays_of(policy: str) -> StateArrays:
@@ -25,6 +25,6 @@ def test_states_of_any_queue_order_have_one_type(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["fifo", "gittins"])
-def test_states_of_a_look_ahead_have_the_same_type(policy: str) -> None:
+def test_states_of_a_forecast_have_the_same_type(policy: str) -> None:
     arrays = arrays_of(policy)
-    assert typeof(LookAhead()._sized(arrays, 4).sim.state) == typeof(arrays)
+    assert typeof(_Copies()._sized(arrays, 4).sim.state) == typeof(arrays)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from rlsched.cluster import placement
 from rlsched.cluster.spec import ClusterSpec, NodeGroup, NodeSpec
 from rlsched.cluster.state import ClusterState
+from rlsched.decide.loop import fitting_jobs, has_fitting
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
-from rlsched.decide.rows.candidates import contested
 from rlsched.decide.start import start_action
 from rlsched.workload.load import runnable_mask
 from rlsched.workload.trace import Trace
@@ -167,8 +167,6 @@ def test_kernels_follow_the_rule(shape: list[tuple[int, int, bool]]) -> None:
         expected = consolidate(nodes, gpus)
         assert placed(state, gpus) == expected
         assert placement.fits(state.arrays, 0, gpus) == (expected is not None)
-        first = placement.first_node_of(state.arrays, 0, gpus)
-        assert first == (-1 if expected is None else state.gpu_location(expected[0])[0])
         fitting = add(state, gpus)
         assert (placement.first_fitting(state.arrays, 0, 0) == 0) == (expected is not None)
         if expected is not None:
@@ -209,52 +207,21 @@ def test_runnable_jobs_equal_the_jobs_allowed_in_a_trace(groups: list[tuple[int,
     assert runnable_mask(trace, spec).mask.tolist() == [state.can_ever_run(vc, gpus) for vc, gpus in asks]
 
 
-@settings(max_examples=150, deadline=None)
-@given(
-    st.integers(1, 4),
-    st.integers(1, 4),
-    st.lists(st.integers(0, 4), min_size=4, max_size=4),
-    st.lists(st.integers(1, 9), min_size=1, max_size=5),
-)
-def test_all_fit_is_exact_on_equal_nodes(nodes: int, gpus: int, taken: list[int], jobs: list[int]) -> None:
-    state = cluster(*((gpus, min(gpus, t)) for t in taken[:nodes]))
-    expected = starts_all(state, jobs)
-    assert contested(state, 0) == (not expected)
-
-
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(BUSY, st.lists(st.integers(1, 9), min_size=1, max_size=5))
-def test_all_fit_never_promises_too_much(shape: list[tuple[int, int, bool]], jobs: list[int]) -> None:
-    state, _ = drawn(shape)
-    expected = starts_all(state, jobs)
-    if not contested(state, 0):
-        assert expected
+def test_jobs_that_fit_are_listed_in_queue_order(shape: list[tuple[int, int, bool]], jobs: list[int]) -> None:
+    state, nodes = drawn(shape)
+    sizes = {add(state, gpus): gpus for gpus in jobs}
+    expected = [seq for seq in state.waiting(0) if consolidate(nodes, sizes[seq]) is not None]
+    assert fitting_jobs(state, 0) == expected
+    assert has_fitting(state, 0) == bool(expected)
 
 
-def starts_all(state: ClusterState, jobs: list[int]) -> bool:
-    """Queue these jobs. Returns whether the rule starts all of them, one by one in queue order."""
-    for gpus in jobs:
-        add(state, gpus)
-    seqs = state.waiting(0)
-    sizes = {seq: int(state.arrays.job.gpus[state.slot_of(seq)]) for seq in seqs}
-    nodes = []
-    for n in range(len(state.node_names)):
-        first, count = int(state.arrays.node.first_gpu[n]), int(state.arrays.node.gpus[n])
-        free = [g for g in range(first, first + count) if state.arrays.gpu.free_milli[g] == 1000]
-        nodes.append(Node(free, count, bool(state.arrays.node.status[n] == 0)))
-    for seq in seqs:
-        where = consolidate(nodes, sizes[seq])
-        if where is None:
-            return False
-        for node in nodes:
-            node.free = [g for g in node.free if g not in where]
-    return True
-
-
-def test_empty_queue_is_not_contested() -> None:
+def test_nothing_fits_from_an_empty_queue() -> None:
     state = cluster((2, 1))
-    assert not contested(state, 0)
     assert placement.first_fitting(state.arrays, 0, 0) == -1
+    assert fitting_jobs(state, 0) == []
+    assert not has_fitting(state, 0)
 
 
 @pytest.mark.parametrize("node", [0, 1])

@@ -12,7 +12,7 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
 
-FOLLOWS = ("key", "head", "placed_in", "own_partition", "shared_partition", "held_for_slot", "demand")
+FOLLOWS = ("key", "head", "placed_in", "own_partition", "shared_partition", "demand")
 OF_MODELS = ("energy_ppm", "unshared", "gpu_need_mib")
 OF_BURSTS = ("first_predicted_s", "burst", "burst_ended", "burst_ln_sum", "burst_spread", "look_s")
 

@@ -10,13 +10,10 @@ from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Start, Wait
 from rlsched.decide.guard import Guarded
-from rlsched.decide.loop import decide_all
+from rlsched.decide.loop import decide_all, fitting_jobs
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
-from rlsched.decide.plans.holds import has_startable
 from rlsched.decide.registry import load_scheduler
-from rlsched.decide.rows.candidates import hold, job_candidates
-from rlsched.decide.rows.reasons import HELD
 from rlsched.decide.scheduler import Abilities, Decision, Scheduler
 from rlsched.errors import AllocationError
 
@@ -78,7 +75,7 @@ def test_legal_decision_passes_through() -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        ValueError("logits are not finite"),
+        ValueError("weights are not finite"),
         KeyError("x"),
         IndexError("row"),
         TypeError("x"),
@@ -274,22 +271,20 @@ def test_both_must_keep_the_same_queue() -> None:
 
 
 @pytest.mark.parametrize("fallback", ["qssf-backfill", "fifo-backfill"])
-def test_fallback_ignores_holds_and_its_record_shows_its_choice(fallback: str) -> None:
-    """Four GPUs: 3 are taken, jobs of 1, 1 and 3 GPUs wait; a *wait* holds the small ones for the large."""
+def test_record_of_the_fallback_shows_its_choice_after_a_wait_of_the_policy(fallback: str) -> None:
+    """Four GPUs: 3 are taken, jobs of 3, 1 and 1 GPUs wait; a *wait* holds none of them back."""
     rule = load_scheduler(fallback)
     state = ClusterState.from_spec(ClusterSpec.uniform(1, 4), OrderedQueue(rule.order))
     for gpus, predicted_s in ((3, 50.0), (3, 60.0), (1, 100.0), (1, 400.0)):
         state.add_job(num_gpus=gpus, submit_s=0.0, predicted_s=predicted_s, spread=1.0)
     state.start(0, (0, 1, 2), 0.0)
-    hold(state, job_candidates(state, 0, 0.0), 0.0)
-    assert not has_startable(state, 0, 1.0)
-    state.add_job(num_gpus=1, submit_s=1.0, predicted_s=900.0, spread=1.0)
-    window = job_candidates(state, 0, 1.0)
-    policy = Scripted(fail(ValueError("x")))
+    policy = Scripted(lambda: Wait())
     policy.order = rule.order
+    ((_, waited),) = decide_all(state, Guarded(policy, rule), 0.0)
+    assert waited.action == Wait()
+    assert fitting_jobs(state, 0) == [2, 3]
+    policy.act = fail(ValueError("x"))
     record = Guarded(policy, rule).decide(state, 0, 1.0, record=True).record
     assert record is not None
     assert record.action == Start(seq=2, gpus=(3,))
     assert (record.turn, [plan.how for plan in record.plans if plan.chosen]) == (2, ["free"])
-    assert window.reasons[window.seqs.tolist().index(2)] == HELD
-    assert window.seqs[window.legal].tolist() == [-1, 4], "*wait*, and later arrivals"

@@ -5,10 +5,13 @@ from __future__ import annotations
 import pickle
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
 from rlsched.decide.options import PLAIN
 from rlsched.decide.order.keys import Order
+from rlsched.decide.policies.files import with_whole_paths
 from rlsched.decide.policies.policy import Policy, presets
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rule_scheduler import RuleScheduler
@@ -133,6 +136,7 @@ def test_struct_replaces_a_table() -> None:
         ("esay", "did you mean 'easy'"),
         ("what", "expected one of fifo, sjf,"),
         ("easy:sjf,6h", "unknown policy 'easy:sjf,6h'"),
+        ("", "unknown policy ''"),
     ],
 )
 def test_unknown_names_are_refused_with_the_known_ones(name: str, says: str) -> None:
@@ -158,6 +162,9 @@ def test_unknown_names_are_refused_with_the_known_ones(name: str, says: str) -> 
         ('clock = { rule = "fixed", at = 0.4 }', "f.toml: clock.at: expected a clock from 0.5 to 1"),
         ('clock = { rule = "fast" }', "f.toml: clock.rule: "),
         ("order", "f.toml: not valid TOML"),
+        ('base = "easy"\ncheckpoint = "m.zip"', "checkpoint: only a scheduler such as sb3 reads it"),
+        ("search = { samples = 4 }", "f.toml: unknown setting 'search'"),
+        ("samples = 4", "f.toml: unknown setting 'samples'"),
         ('preempt = { by = "service" }', "preempt.threshold_gpu_s: preempt by service needs the attained"),
         ("preempt = {}\nleave_free = {}", "leave_free and preempt exclude each other"),
         ('reserve_after = "1h"\nleave_free = {}', "reserve_after and leave_free exclude each other"),
@@ -175,9 +182,9 @@ def test_wrong_settings_are_named(text: str, says: str, tmp_path: Path) -> None:
 def test_unreadable_files_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none\.toml: cannot read this policy"):
         Policy.of(str(tmp_path / "none.toml"))
-    assert Policy.of("ppo:cluster.toml").settings.checkpoint == "cluster.toml", (
-        "a checkpoint, whatever its name"
-    )
+    with pytest.raises(InputError, match=r"none\.toml: cannot read this policy"):
+        Policy.of(f"ppo:{tmp_path / 'none.toml'}")
+    assert Policy.of("sb3:model.toml").settings.checkpoint == "model.toml", "a model, whatever its name"
     (tmp_path / "latin.toml").write_bytes(b'order = "\xe9"')
     with pytest.raises(InputError, match="expected UTF-8 text"):
         Policy.read(tmp_path / "latin.toml")
@@ -203,10 +210,101 @@ def test_invalid_changes_are_named(change: str, says: str) -> None:
 def test_missing_scheduler_is_named_with_the_installed_ones() -> None:
     policy = Policy(rule="magic")
     assert policy.scheduler == "magic"
-    with pytest.raises(InputError, match="rule: expected one of clairvoyant, ppo, random, rollout"):
+    with pytest.raises(InputError, match="rule: expected one of random, sb3, or the path"):
         load_scheduler(policy)
-    with pytest.raises(InputError, match="is no rule: 'ppo' decides"):
-        _ = Policy("ppo").rule
+    with pytest.raises(InputError, match="is no rule: 'random' decides"):
+        _ = Policy("random").rule
+
+
+# ---- trained policies --------------------------------------------------------------------------------
+
+
+WEIGHTS = np.random.default_rng(1).normal(0.0, 0.5, (NUM_DIALS, NUM_COLUMNS + 1))
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> Path:
+    """A folder as `rlsched train --out mine` leaves it."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    Strategy.from_layers(WEIGHTS).write(folder / "policy.json")
+    (folder / "policy.toml").write_text('base = "easy"\nreserve_after = "1h"\ndials = "policy.json"\n')
+    return folder
+
+
+def test_trained_policy_is_named_by_its_folder(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = Policy("easy", reserve_after="1h", dials=str(trained / "policy.json"))
+    for text in (trained, str(trained), f"{trained}/", f"ppo:{trained}", f"ppo:{trained / 'policy.toml'}"):
+        assert Policy.of(text) == expected, text
+    assert (Policy.of(trained).name, Policy.of(str(trained)).name) == ("mine", "mine")
+    assert Policy.of(f"ppo:{trained}").name == f"ppo:{trained}"
+    scheduler = load_scheduler(f"ppo:{trained}")
+    assert scheduler.strategy == Strategy.from_layers(WEIGHTS)
+    assert scheduler.name == f"ppo:{trained}"
+    monkeypatch.chdir(trained.parent)
+    for text in ("mine", "ppo:mine", Path("mine")):
+        assert load_scheduler(Policy.of(text)).strategy == scheduler.strategy
+    monkeypatch.chdir(trained)
+    assert Policy.of(Path()).name == "mine"
+
+
+def test_preset_goes_before_a_folder_of_its_name(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(trained.rename(trained.with_name("easy")).parent)
+    assert Policy.of("easy") == Policy("easy")
+    assert Policy.of("ppo:easy").settings.dials == Policy.of("./easy").settings.dials == "easy/policy.json"
+
+
+def test_folder_without_a_policy_is_refused(tmp_path: Path) -> None:
+    for text in (tmp_path, f"ppo:{tmp_path}", f"ppo:{tmp_path / 'none'}"):
+        with pytest.raises(InputError, match="cannot read this policy: No such file") as raised:
+            Policy.of(text)
+        assert "\n" not in str(raised.value)
+
+
+def test_checkpoint_of_an_earlier_version_is_refused(tmp_path: Path, trained: Path) -> None:
+    """A zip, or a folder with `policy.zip`, even next to a policy of this version."""
+    zipped = trained / "policy.zip"
+    zipped.write_bytes(b"PK")
+    for text in (trained, str(trained), f"ppo:{trained}", f"ppo:{zipped}", f"ppo:{tmp_path / 'none.zip'}"):
+        with pytest.raises(InputError) as raised:
+            Policy.of(text)
+        said = str(raised.value)
+        path = str(text).removeprefix("ppo:")
+        assert said.startswith(f"{path}: expected the folder of a policy that `rlsched train` wrote, got")
+        assert said.endswith("train again with `rlsched train`")
+        assert "\n" not in said
+        assert raised.value.exit_code == 2
+
+
+@pytest.mark.parametrize("rule", ["ppo", "rollout", "clairvoyant"])
+def test_schedulers_of_earlier_versions_are_refused_with_the_way_out(rule: str, tmp_path: Path) -> None:
+    (tmp_path / "old.toml").write_text(f'rule = "{rule}"\n')
+    for make in (
+        lambda: Policy.of(tmp_path / "old.toml"),
+        lambda: Policy(rule=rule),
+        lambda: Policy("fifo").changed([f"rule={rule}"]),
+    ):
+        with pytest.raises(InputError) as raised:
+            make()
+        said = str(raised.value)
+        assert f"rule: '{rule}' is a scheduler of an earlier version" in said
+        assert said.endswith("use the policy `ppo`, or train a policy with `rlsched train`")
+        assert "\n" not in said
+
+
+def test_shipped_strategy_keeps_its_name_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also next to a file of this name."""
+    (tmp_path / "default").write_text("{}")
+    (tmp_path / "mine.toml").write_text('base = "tuned"\ndials = "default"\n')
+    monkeypatch.chdir(tmp_path)
+    policy = Policy.of("mine.toml")
+    assert policy.settings.dials == with_whole_paths(policy).settings.dials == "default"
+    assert policy == Policy("ppo")
+    assert 'dials = "default"' in policy.toml
+    assert load_scheduler(policy).strategy == load_scheduler("ppo").strategy
+
+
+# ---- a user's own ------------------------------------------------------------------------------------
 
 
 def test_user_rule_is_loaded_from_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

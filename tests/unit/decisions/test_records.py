@@ -17,8 +17,11 @@ from click.testing import CliRunner
 from rlsched.cli.users.explain import explain
 from rlsched.decide.actions import Action, Preempt, Start, Wait
 from rlsched.decide.draws import draw
+from rlsched.decide.record import DecisionRecord
 from rlsched.decisions import reading, story, story_lines
 from rlsched.decisions import store as store_module
+from rlsched.decisions.candidates import candidates
+from rlsched.decisions.decision_text import decided_by
 from rlsched.decisions.reading import StoreReader, last_records, parts, read_records
 from rlsched.decisions.schema import STORE_FILE, JobEvent, NodeChange, StoreInfo
 from rlsched.decisions.segments import segment_files
@@ -39,8 +42,7 @@ def test_added_records_are_read(tmp_path: Path) -> None:
     kept.add_decisions(records[2:])
     kept.flush()
     assert read_records(tmp_path) == records
-    back = np.frombuffer(read_records(tmp_path)[0].halves[0].features, np.float32)
-    assert back.tobytes() == records[0].halves[0].features
+    assert np.frombuffer(read_records(tmp_path)[0].queue, np.int32).tolist() == [7, 9]
     assert last_records(tmp_path, 2) == records[3:]
 
 
@@ -237,3 +239,29 @@ def test_change_of_prices_is_shown_with_the_state_that_it_met(tmp_path: Path) ->
     assert changes[4]["before"] == {"a GPU-second": 1.0}
     line = "since decision 2 at day 0 00:00:20, with 1 waiting and 0 of 0 GPUs in use; before: a GPU-second 1"
     assert line in story_lines.decision_lines(told[4])
+
+
+def test_record_of_an_earlier_version_is_read() -> None:
+    """Of a network that scored the waiting jobs one by one, and looked ahead."""
+    fields = msgspec.msgpack.decode(msgspec.msgpack.encode(record(3)))
+    del fields["reference"]
+    half = {
+        "kind": "job", "seqs": [-1, 7], "nodes": [-1, 0], "features": b"", "legal": [True, True],
+        "reasons": [0, 0], "logits": [0.5, -1.25], "choice": 0, "reference": 1,
+    }  # fmt: skip
+    fields |= {"source": "search", "schema_hash": "h", "halves": [half], "temperature": 0.5, "value": None}
+    fields |= {"samples": 8, "overruled": 1}
+    old = msgspec.msgpack.decode(msgspec.msgpack.encode(fields), type=DecisionRecord)
+    assert old == msgspec.structs.replace(record(3), source="search")
+    assert decided_by(old) == "a look-ahead over the policy p"
+    assert [(one.number, one.of, one.taken) for one in candidates(old)] == [
+        (0, "rule", False), (1, "plan", True), (2, "plan", False),
+    ]  # fmt: skip
+
+
+def test_choice_without_dials_is_a_candidate_of_a_rule_with_dials() -> None:
+    plain = msgspec.structs.replace(record(3), source="rule")
+    assert [one.of for one in candidates(plain)] == ["plan", "plan"]
+    first, *others = candidates(msgspec.structs.replace(plain, reference="ppo without dials"))
+    assert (first.number, first.of, first.words) == (0, "rule", "the rule's choice (ppo without dials)")
+    assert others == candidates(plain)

@@ -56,6 +56,43 @@ def test_later_stage_has_to_be_significantly_better(monkeypatch: pytest.MonkeyPa
     assert (best, passed_over) == ("", {})
 
 
+@pytest.mark.parametrize(
+    ("high", "windows", "margin", "accepted", "says"),
+    [
+        (0.99, 200, 0.0, True, "better by 2.0% [1.0%, 3.0%], confirmed: cost"),
+        (0.99, 200, 0.005, True, "better by 2.0% [1.0%, 3.0%], confirmed: cost"),
+        (1.004, 200, 0.0, False, "keep what you have: not shown to be better (cost"),
+        (1.004, 200, 0.005, True, "not better, and confirmed to cost at most 0.5% more: cost"),
+        (1.005, 200, 0.005, False, "keep what you have: not shown to be better (cost"),
+        (0.99, 199, 0.0, False, "keep what you have: 199 windows are too few to confirm it, 200 are needed"),
+        (1.004, 199, 0.005, False, "keep what you have: 199 windows are too few to confirm it"),
+    ],
+)
+def test_margin_decides_what_is_accepted(
+    high: float, windows: int, margin: float, accepted: bool, says: str
+) -> None:
+    """The interval's upper bound has to be below 1 + margin, on enough windows."""
+    cost = Interval(0.98, 0.97, high, 0.5, windows, 12)
+    found = Trained(
+        policy=TUNED,
+        strategy=Strategy.from_layers(*ALL_ZERO),
+        stage=CONSTANTS,
+        setting="",
+        tried={},
+        chosen={},
+        confirmed=StrategyComparison(cost, cost, cost, {}),
+        frozen={},
+        stopped=(),
+        margin=margin,
+    )
+    assert found.is_accepted == accepted
+    assert found.is_better == (high < 1.0 and windows >= 200)
+    assert found.verdict.startswith(says)
+    nothing = msgspec.structs.replace(found, confirmed=None)
+    assert not nothing.is_accepted
+    assert nothing.verdict.startswith("keep what you have: nothing was better")
+
+
 def test_reason_is_printed_and_energy_is_named() -> None:
     def comparison(ratio: float, low: float, high: float) -> StrategyComparison:
         cost = Interval(ratio, low, high, 0.5, 200, 12)

@@ -174,13 +174,10 @@ def test_strategy_is_checked_before_it_is_sent(tmp_path: Path) -> None:
 
 def test_files_of_a_policy_file_are_found_from_anywhere(tmp_path: Path) -> None:
     (tmp_path / "mine.py").touch()
-    (tmp_path / "net").mkdir()
+    (tmp_path / "m.zip").touch()
     (tmp_path / "own.toml").write_text('rule = "mine.py:Waits"\n')
-    (tmp_path / "ppo.toml").write_text('base = "ppo"\ncheckpoint = "net"\n')
+    (tmp_path / "net.toml").write_text('rule = "sb3"\ncheckpoint = "m.zip"\n')
     assert Policy.read(tmp_path / "own.toml").settings.rule == f"{tmp_path / 'mine.py'}:Waits"
-    assert Policy.read(tmp_path / "ppo.toml").settings.checkpoint == str(tmp_path / "net")
-    (tmp_path / "default").mkdir()
-    (tmp_path / "ppo.toml").write_text('base = "ppo"\ncheckpoint = "default"\n')
-    assert Policy.read(tmp_path / "ppo.toml").settings.checkpoint == "default"
-    (tmp_path / "far.toml").write_text('base = "ppo"\ncheckpoint = "runs/x"\n')
+    assert Policy.read(tmp_path / "net.toml").settings.checkpoint == str(tmp_path / "m.zip")
+    (tmp_path / "far.toml").write_text('rule = "sb3"\ncheckpoint = "runs/x"\n')
     assert Policy.read(tmp_path / "far.toml").settings.checkpoint == "runs/x", "as from a command line"

@@ -8,7 +8,7 @@ import pytest
 
 from rlsched.errors import InputError
 from rlsched.workload.synth import synthesize
-from rlsched_agents.ppo.sources import TrainingData, read_data
+from rlsched_agents.dials.training_data import TrainingData, read_data
 from rlsched_agents.whatif.job_history import JobHistory
 
 HEAD = "JobID|Partition|State|Submit|Start|End|AllocTRES"

@@ -18,8 +18,10 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 import rlsched as rs
 from rlsched.broker.server.broker_policy import load_policy
 from rlsched.cluster.dials import CLIPPED, NETWORK
+from rlsched.cluster.spec import NodeSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.dials.strategy import Strategy
+from rlsched.decide.dials.turning import RANGES
 from rlsched.decide.guard import Guarded
 from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.policies.policy import Policy
@@ -27,6 +29,7 @@ from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.scheduler import permit
 from rlsched.errors import CheckpointError, InputError
+from rlsched.models.catalogue import load_catalogue
 from rlsched_agents.sb3.dials import read_strategy
 from rlsched_envs.training.sources import EpisodeSource
 from rlsched_envs.training.windows import Drawn
@@ -127,11 +130,15 @@ def test_a2c_model_is_served_likewise(env: gymnasium.Env[Any, Any], tmp_path: Pa
     )
 
 
-def test_model_sets_the_dials_in_a_ledger(model: Path) -> None:
-    """As in a broker: its own observation, through the network, into the dials."""
+@pytest.mark.parametrize("modelled", [True, False])
+def test_model_sets_the_dials_in_a_ledger(modelled: bool, model: Path) -> None:
+    """As in a broker: its own observation, through the network, into the dials; all 0 without models."""
     scheduler = load_scheduler(Policy.of(f"sb3:{model}"))
     assert isinstance(scheduler, RuleScheduler)
-    state = ClusterState.from_spec(rs.Cluster.uniform(2, 4), OrderedQueue(scheduler.order))
+    nodes = [NodeSpec(name=f"n{number}", gpus=4, gpu_type="V100") for number in range(2)]
+    state = ClusterState(nodes, OrderedQueue(scheduler.order))
+    if modelled:
+        state.use_models(load_catalogue().arrays(state.kind_names))
     permit(state, scheduler)
     assert state.arrays.dials.controller[0] == CLIPPED
     for turn in range(40):
@@ -140,6 +147,10 @@ def test_model_sets_the_dials_in_a_ledger(model: Path) -> None:
     dials = state.arrays.dials
     seen = dials.seen[:1].astype(np.float32)
     assert seen.any()
+    if not modelled:
+        assert not dials.action.any()
+        assert not any(dials.dial[name][0] for name in RANGES)
+        return
     wanted, _ = PPO.load(model, device="cpu").predict(seen, deterministic=True)
     np.testing.assert_allclose(dials.action, wanted[0], atol=2e-6)
     assert dials.dial.gpu_price[0] == pytest.approx(2.0 * dials.action[4])
@@ -195,7 +206,7 @@ def test_unsupported_models_are_refused(env: gymnasium.Env[Any, Any], model: Pat
         (
             "stacked",
             wrappers.FlattenObservation(wrappers.FrameStackObservation(env, 2)),
-            r"or on rlsched/Cluster-v0, \(56,\), got one for \(112,\)",
+            r"rlsched/Cluster-v0, whose observations are \(56,\), got one for \(112,\)",
         ),
     ):
         saved(wrapped, tmp_path / f"{name}.zip")

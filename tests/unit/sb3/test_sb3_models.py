@@ -1,4 +1,4 @@
-"""`sb3:PATH`: a model of MaskablePPO decides as in its own library, and its file runs no code."""
+"""`sb3:PATH`: files of models are sent, read without running code, and refused in one line."""
 
 from __future__ import annotations
 
@@ -11,28 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import numpy as np
 import pytest
 import torch
-from sb3_contrib import MaskablePPO
+from stable_baselines3 import PPO
 
 import rlsched as rs
-from rlsched.broker.server.broker_policy import load_policy
-from rlsched.cluster.spec import ClusterSpec
-from rlsched.cluster.state import ClusterState
-from rlsched.decide.guard import Guarded
-from rlsched.decide.loop import decide_all
-from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.policies.files import to_send
 from rlsched.decide.policies.policy import Policy
-from rlsched.decide.record import DecisionRecord
 from rlsched.decide.registry import load_scheduler
-from rlsched.decide.scheduler import permit
-from rlsched.decide.schema import NUM_FEATURES, WINDOW_ROWS
 from rlsched.errors import CheckpointError, InputError
 from rlsched_envs.training.sources import EpisodeSource
-
-KWARGS = {"net_arch": [16], "activation_fn": torch.nn.ReLU}
 
 
 @pytest.fixture(scope="module")
@@ -40,18 +28,16 @@ def source() -> EpisodeSource:
     return EpisodeSource.from_trace(*rs.synthesize("helios", jobs=1_500, load=1.0, gpus=32, seed=1))
 
 
-def saved(source: EpisodeSource, path: Path, *, oracle: bool = False, **kwargs: Any) -> Path:
-    """An untrained model, which differs from the reference rule as much as possible."""
-    env = gymnasium.make("rlsched/Rows-v0", sources=[source], oracle=oracle)
-    MaskablePPO("MlpPolicy", env, n_steps=8, batch_size=8, seed=3, policy_kwargs=kwargs, device="cpu").save(
-        path
-    )
+def saved(source: EpisodeSource, path: Path, **kwargs: Any) -> Path:
+    """An untrained model, with its optimiser."""
+    env = gymnasium.make("rlsched/Cluster-v0", sources=[source])
+    PPO("MlpPolicy", env, n_steps=8, batch_size=8, seed=3, policy_kwargs=kwargs, device="cpu").save(path)
     return path
 
 
 @pytest.fixture(scope="module")
 def model(source: EpisodeSource, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return saved(source, tmp_path_factory.mktemp("model") / "m.zip", **KWARGS)
+    return saved(source, tmp_path_factory.mktemp("model") / "m.zip", net_arch=[16, 16])
 
 
 def test_content_is_sent_without_the_optimiser_and_is_complete(model: Path, tmp_path: Path) -> None:
@@ -65,57 +51,16 @@ def test_content_is_sent_without_the_optimiser_and_is_complete(model: Path, tmp_
     assert len(sent[0].toml) < model.stat().st_size * 4 / 3, "base64, and less of it"
     served = load_scheduler(Policy.parse(sent[0].toml, name=sent[0].name))
     assert (served.name, served.policy_id) == (before.name, before.policy_id)
+    assert served.strategy == before.strategy
+    assert before.strategy is not None
     cut = sent[0].with_settings(checkpoint=sent[0].settings.checkpoint[:-400])
-    with pytest.raises(CheckpointError, match="the checkpoint that was sent: expected a model that"):
+    with pytest.raises(CheckpointError, match="the model that was sent: expected a zip"):
         load_scheduler(cut)
 
 
-def crowded(policy: Policy) -> list[DecisionRecord]:
-    """Records of its decisions where many jobs wait for few GPUs, and some of them end."""
-    scheduler = load_scheduler(policy)
-    state = ClusterState.from_spec(ClusterSpec.uniform(2, 4), OrderedQueue(scheduler.order))
-    permit(state, scheduler)
-    rng, found = np.random.default_rng(0), []
-    for turn in range(12):
-        for _ in range(4):
-            run_s = float(rng.lognormal(7.0, 1.0))
-            gpus = int(rng.choice([1, 2, 4, 8]))
-            state.add_job(num_gpus=gpus, submit_s=600.0 * turn, predicted_s=run_s, spread=1.0)
-        for _, decision in decide_all(state, scheduler, 600.0 * turn, record=True):
-            assert decision.record is not None
-            found.append(decision.record)
-        for seq in list(state.running())[::2]:
-            state.release(seq, 600.0 * turn + 300.0)
-    return found
-
-
-def test_rows_equal_the_library_s_actions(model: Path) -> None:
-    theirs, asked, unlike = MaskablePPO.load(model, device="cpu"), 0, 0
-    for record in crowded(Policy.of(f"sb3:{model}")):
-        for half in record.halves:
-            rows = np.frombuffer(half.features, np.float32).reshape(-1, NUM_FEATURES)
-            window = np.zeros((WINDOW_ROWS, NUM_FEATURES), np.float32)
-            window[: len(rows)] = rows
-            mask = np.zeros(WINDOW_ROWS, np.bool_)
-            mask[: len(rows)] = half.legal
-            row, _ = theirs.predict(window, action_masks=mask, deterministic=True)
-            assert half.choice == int(row)
-            asked += 1
-            unlike += half.choice != half.reference
-        assert record.policy_id.startswith("sb3-")
-    assert asked > 10
-    assert unlike, "it is no copy of the rule"
-
-
-def test_model_is_a_policy_like_any_other(model: Path) -> None:
-    trace, cluster = rs.synthesize("helios", jobs=120, load=1.2, gpus=16, seed=2)
-    runs = rs.simulate(trace, cluster, ["qssf-backfill", f"sb3:{model}"])
-    assert runs[f"sb3:{model}"].metrics.unfinished == 0
-    assert runs[f"sb3:{model}"].metrics.by_source["policy"] > 0
-    scheduler, fallback = load_policy(Policy.of(f"sb3:{model}"), None, 10_000.0)
-    assert isinstance(scheduler, Guarded)
-    assert (scheduler.name, fallback) == (f"sb3:{model}", "qssf-backfill")
-    bare = Policy.of(f"sb3:{model.with_suffix('')}")  # as `save` and `load` allow
+def test_name_may_lack_its_ending(model: Path) -> None:
+    """As `save` and `load` of the library permit."""
+    bare = Policy.of(f"sb3:{model.with_suffix('')}")
     assert load_scheduler(bare).policy_id == load_scheduler(Policy.of(f"sb3:{model}")).policy_id
 
 
@@ -123,12 +68,19 @@ class OwnLayer(torch.nn.ReLU):
     """A class that a model file may name but cannot contain."""
 
 
-def test_unsupported_models_are_refused(source: EpisodeSource, tmp_path: Path) -> None:
-    saved(source, tmp_path / "oracle.zip", oracle=True)
+MASKABLE = b"\x80\x04\x8c\x24sb3_contrib.common.maskable.policies\x8c\x19MaskableActorCriticPolicy\x93."
+"""Pickle of the policy's class in a model of MaskablePPO."""
+
+
+def test_unsupported_models_are_refused(source: EpisodeSource, model: Path, tmp_path: Path) -> None:
+    rows = {"observation_space": {"_shape": [24, 53]}, "policy_class": pickled(MASKABLE)}
+    altered(model, tmp_path / "rows.zip", **rows)
+    altered(model, tmp_path / "masked.zip", policy_class=pickled(MASKABLE))
     saved(source, tmp_path / "own.zip", activation_fn=OwnLayer)
     (tmp_path / "text.zip").write_text("no zip")
     for name, said in (
-        ("oracle.zip", r"got one for \(24, 58\): it uses true run times, .* train without oracle=True"),
+        ("rows.zip", r"trained on rlsched/Cluster-v0, .* \(56,\), got one for \(24, 53\)"),
+        ("masked.zip", r"its policy needs code outside .*sb3_contrib\.common.* FILE\.py:NAME"),
         ("own.zip", r"its policy_kwargs needs code .* FILE\.py:NAME"),
         ("text.zip", "File is not a zip file"),
         ("none.zip", "No such file"),
@@ -136,9 +88,11 @@ def test_unsupported_models_are_refused(source: EpisodeSource, tmp_path: Path) -
         with pytest.raises(CheckpointError, match=said) as found:
             load_scheduler(Policy.of(f"sb3:{tmp_path / name}"))
         assert "\n" not in str(found.value)
-    for setting in ("order=area", "search.samples=4", "predictions=oracle"):
-        with pytest.raises(InputError, match=setting.partition("=")[0].partition(".")[0]):
-            load_scheduler(Policy.of(f"sb3:{tmp_path / 'none.zip'}").changed([setting]))
+    for setting in ("order=area", "dials=default", "predictions=oracle"):
+        with pytest.raises(InputError, match=f"{setting.partition('=')[0]}: 'sb3' chooses by itself"):
+            load_scheduler(Policy.of(f"sb3:{model}").changed([setting]))
+    with pytest.raises(InputError, match=r"checkpoint: expected the path of a model, such as sb3:m\.zip"):
+        load_scheduler(Policy(rule="sb3"))
 
 
 class CommandPickle:

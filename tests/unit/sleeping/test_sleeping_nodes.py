@@ -230,7 +230,7 @@ def test_compiled_and_decision_by_decision_agree(policy: Policy) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["tiresias", "easy"])
-def test_preemption_and_look_ahead_work_with_sleeping_nodes(name: str) -> None:
+def test_preemption_and_reservations_work_with_sleeping_nodes(name: str) -> None:
     rule = Policy(name).rule
     assert rule.options.preempts == (name == "tiresias")
     engine = Engine(busy_weekend(2), TWO_KINDS, order=rule.order, oracle=True, models=Models(power_down=RULE))

@@ -1,4 +1,4 @@
-"""Episodes made of blocks of jobs, and predictions of a drawn quality: counted and correlated."""
+"""Windows made of blocks of jobs, and predictions of a drawn quality: counted and correlated."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import pytest
 
 from rlsched.workload.describe import spearman
 from rlsched.workload.synth import synthesize
-from rlsched_envs.training.sources import EpisodeConfig, EpisodeJobs, EpisodeSource, draw_window
+from rlsched_envs.training import sources
+from rlsched_envs.training.sources import Drawn, EpisodeJobs, EpisodeSource, draw_window
 
 BLOCK = 64
-BLOCKS = EpisodeConfig(
-    warmup_jobs=100, agent_jobs=200, tail_jobs=100, nodes_low=4, nodes_high=4, block_jobs=BLOCK
-)
+BLOCKS = Drawn(jobs=400, nodes_low=4, nodes_high=4, block_jobs=BLOCK)
 AS_RECORDED = msgspec.structs.replace(BLOCKS, block_jobs=0)
 
 
@@ -39,11 +38,11 @@ def test_recorded_window_is_consecutive_jobs(source: EpisodeSource) -> None:
 def test_blocks_are_consecutive_jobs_with_their_stamps_and_gaps(source: EpisodeSource) -> None:
     jobs = numbered(source)
     window = draw_window(jobs, BLOCKS, np.random.default_rng(0))
-    assert window.submit_s.size == BLOCKS.rows
+    assert window.submit_s.size == BLOCKS.jobs
     steps = np.diff(window.duration_s)
     joints = np.flatnonzero(steps != 1)
     assert set((joints + 1) % BLOCK) == {0}, "jobs are consecutive except where two blocks meet"
-    assert joints.size == BLOCKS.rows // BLOCK
+    assert joints.size == BLOCKS.jobs // BLOCK
     np.testing.assert_array_equal(window.predicted_s, window.duration_s)
     np.testing.assert_allclose(window.spread, window.duration_s / 1e6)
     rows = window.duration_s.astype(int) - 1
@@ -56,24 +55,24 @@ def test_blocks_are_consecutive_jobs_with_their_stamps_and_gaps(source: EpisodeS
 
 
 def test_no_two_draws_are_equal_even_from_a_trace_as_short_as_a_window(source: EpisodeSource) -> None:
-    short, rng = source.rows(slice(0, BLOCKS.rows)), np.random.default_rng(1)
+    short, rng = source.rows(slice(0, BLOCKS.jobs)), np.random.default_rng(1)
     recorded = {draw_window(short, AS_RECORDED, rng).duration_s.tobytes() for _ in range(20)}
     blocks = {draw_window(short, BLOCKS, rng).duration_s.tobytes() for _ in range(20)}
     assert (len(recorded), len(blocks)) == (1, 20)
 
 
 def test_load_is_exact_with_blocks_too(source: EpisodeSource) -> None:
-    config = msgspec.structs.replace(BLOCKS, load_low=0.9, load_high=0.9)
-    window = draw_window(source, config, np.random.default_rng(2))
+    drawn = msgspec.structs.replace(BLOCKS, load_low=0.9, load_high=0.9)
+    window = draw_window(source, drawn, np.random.default_rng(2))
     offered = (window.duration_s * window.gpus).sum() / (window.submit_s[-1] * window.nodes * 8)
     assert offered == pytest.approx(0.9, rel=1e-3)
 
 
 def ranks(source: EpisodeSource, known: float) -> tuple[float, float, float]:
-    """Means over episodes: rank correlation, median spread, spread of the errors."""
-    config = msgspec.structs.replace(BLOCKS, known_low=known, known_high=known, as_made_frac=0.0)
+    """Means over windows: rank correlation, median spread, spread of the errors."""
+    drawn = msgspec.structs.replace(BLOCKS, known_low=known, known_high=known)
     rng = np.random.default_rng(3)
-    windows = [draw_window(source, config, rng) for _ in range(20)]
+    windows = [draw_window(source, drawn, rng) for _ in range(20)]
 
     def rank(window: EpisodeJobs) -> float:
         found = spearman(window.predicted_s, window.duration_s)
@@ -88,7 +87,10 @@ def ranks(source: EpisodeSource, known: float) -> tuple[float, float, float]:
     )
 
 
-def test_drawn_predictions_have_the_requested_quality_and_spread(source: EpisodeSource) -> None:
+def test_drawn_predictions_have_the_requested_quality_and_spread(
+    source: EpisodeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "AS_MADE_FRAC", 0.0)
     poor, good = ranks(source, 0.3), ranks(source, 0.9)
     assert poor[0] == pytest.approx(0.3, abs=0.12)
     assert good[0] == pytest.approx(0.9, abs=0.08)
@@ -97,20 +99,21 @@ def test_drawn_predictions_have_the_requested_quality_and_spread(source: Episode
     assert good[1] < 0.7 * poor[1], "the policy's observation of their quality"
 
 
-def test_some_episodes_keep_the_predictions_unchanged(source: EpisodeSource) -> None:
-    config = msgspec.structs.replace(AS_RECORDED, known_low=0.9, known_high=0.9, as_made_frac=0.4)
+def test_some_windows_keep_the_predictions_unchanged(source: EpisodeSource) -> None:
+    drawn = msgspec.structs.replace(AS_RECORDED, known_low=0.9, known_high=0.9)
     rng, kept = np.random.default_rng(5), 0
     for _ in range(200):
-        window = draw_window(numbered(source), config, rng)
+        window = draw_window(numbered(source), drawn, rng)
         kept += bool((window.predicted_s == window.duration_s).all())
-    assert 55 < kept < 105
+    assert 200 * sources.AS_MADE_FRAC == 60
+    assert 40 < kept < 80
 
 
 def test_without_the_options_the_draws_are_unchanged(source: EpisodeSource) -> None:
-    """The two options draw nothing where they are off: one more episode field must not change a run."""
+    """The two options draw nothing where they are off: one more field must not change a run."""
     rng, same = np.random.default_rng(7), np.random.default_rng(7)
     draw_window(source, AS_RECORDED, rng)
-    same.integers(0, source.submit_s.size - AS_RECORDED.rows + 1)
+    same.integers(0, source.submit_s.size - AS_RECORDED.jobs + 1)
     same.integers(4, 5)
     same.uniform(AS_RECORDED.load_low, AS_RECORDED.load_high)
     assert rng.random() == same.random()
@@ -120,11 +123,11 @@ def test_without_the_options_the_draws_are_unchanged(source: EpisodeSource) -> N
     ("field", "value", "message"),
     [
         ("block_jobs", -1, "block_jobs must be 0 or more"),
-        ("known_high", 1.5, "known_high must be between 0 and 1"),
-        ("known_low", 0.5, "known_low must be at most known_high"),
-        ("as_made_frac", -0.1, "as_made_frac must be between 0 and 1"),
+        ("known_high", 1.5, "known_low and known_high must be between 0 and 1, .*, got 0.0 and 1.5"),
+        ("known_low", 0.5, "known_low at most known_high, got 0.5 and 0.0"),
+        ("known_low", -0.1, "must be between 0 and 1, .*, got -0.1 and 0.0"),
     ],
 )
 def test_bad_fields_are_refused(field: str, value: float, message: str) -> None:
     with pytest.raises(msgspec.ValidationError, match=message):
-        msgspec.convert({field: value}, EpisodeConfig)
+        msgspec.convert({field: value}, Drawn)

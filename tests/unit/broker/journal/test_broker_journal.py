@@ -155,7 +155,6 @@ def test_journal_with_changed_clocks_of_running_jobs_is_refused(
         action=Wait(),
         contested=False,
         guard="",
-        marks_hold=False,
     )
     fields = msgspec.msgpack.decode(encode_entry(wait))
     fields["action"] = {"type": "set_clock", "seq": 0, "sm_clock_frac": 0.8}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -24,17 +24,17 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Wait
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
-from rlsched.decide.record import DecisionRecord, Half
+from rlsched.decide.record import DecisionRecord, PlanSeen
 from rlsched.decide.recording import Recording
 from rlsched.decide.registry import load_scheduler
-from rlsched.decide.rows.candidates import start_action
 from rlsched.decide.scheduler import Decision, Scheduler
+from rlsched.decide.start import start_action
 from rlsched.decisions.reading import StoreReader, read_records
 from rlsched.errors import InputError
 from rlsched.wire.messages import Explanation, Stats, StatsReport, Why
 from tests.support.broker.hand import hello, state, submit
 from tests.support.broker.hand_broker import HandBroker
-from tests.support.broker.kept_records import record
+from tests.support.decided import record
 
 
 def test_records_are_written_and_found_again(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ import json, resource, signal, sys
 from pathlib import Path
 from rlsched.broker.journal.records import RecordLog
 from rlsched.broker.base.soft_errors import SoftErrors
-from tests.support.broker.kept_records import record
+from tests.support.decided import record
 
 def room(size):  # a process may write no file beyond this: a full disk, but for the error's number
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
@@ -241,37 +241,34 @@ def test_record_that_cannot_be_packed_loses_no_other(tmp_path: Path) -> None:
 def test_nan_and_infinity_are_kept_and_drawn(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     nan = float("nan")
-    half = Half(
-        kind="job", seqs=[0, 1], nodes=[0, 0], features=b"", legal=[True, True], reasons=[0, 0],
-        logits=[nan, nan], choice=0, reference=0,
-    )  # fmt: skip
+    plan = PlanSeen(how="later", wait_s=math.inf, worth=nan)
     log = RecordLog(tmp_path / "decisions", tmp_path / "tb")
-    log.add([msgspec.structs.replace(record(0), halves=[half], value=nan, took_us=nan, temperature=nan)])
+    log.add([msgspec.structs.replace(record(0), plans=[plan], prices={"energy": nan}, took_us=nan)])
     log.flush()
     log.close()
     assert log.soft_errors.lost == {}
     assert len(read_records(log.folder)) == 1
 
 
-def test_failure_to_record_leaves_the_decision() -> None:
+def test_failure_to_record_leaves_the_decision(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = ClusterState.from_spec(ClusterSpec.uniform(1, 4), OrderedQueue(Order()))
 
-    def broken() -> Iterator[Half]:
-        raise ValueError("no rows")
-        yield
+    def broken(_: Recording) -> bytes:
+        raise ValueError("no queue")
 
-    recording = Recording(cluster, 0, 0.0, wanted=True)
-    decision = recording.decision(Wait(), "policy", "x", halves=broken())  # type: ignore[arg-type]
+    monkeypatch.setattr(Recording, "_queue", broken)
+    decision = Recording(cluster, 0, 0.0, wanted=True).decision(Wait(), "policy", "x")
     assert (decision.action, decision.record) == (Wait(), None)
-    assert decision.record_failed == "ValueError: no rows"
+    assert decision.record_failed == "ValueError: no queue"
 
 
-def with_half(half: Half) -> DecisionRecord:
-    return msgspec.structs.replace(record(0), halves=[half])
+def invalid() -> DecisionRecord:
+    """A record whose job is no number."""
+    return msgspec.structs.replace(record(0), turn=[])
 
 
 class Careless(Scheduler):
-    """Starts the first waiting job. Its records have `record_failed`, or rows of unequal length."""
+    """Starts the first waiting job. Its decisions have `record_failed`, or an invalid record."""
 
     name = policy_id = "careless"
 
@@ -279,16 +276,12 @@ class Careless(Scheduler):
         self._failed = failed
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:  # noqa: ARG002
-        half = Half(
-            kind="job", seqs=[0, 1], nodes=[], features=b"", legal=[], reasons=[0], logits=[], choice=0,
-            reference=0,
-        )  # fmt: skip
-        made = None if self._failed else with_half(half)
+        made = None if self._failed else invalid()
         action = start_action(state, partition, int(state.queue(partition)[0]))
         return Decision(action=action, source="rule", record=made, record_failed=self._failed)
 
 
-@pytest.mark.parametrize(("failed", "kind"), [("ValueError: no rows", "made"), ("", "remembered")])
+@pytest.mark.parametrize(("failed", "kind"), [("ValueError: no queue", "made"), ("", "remembered")])
 def test_decision_with_an_invalid_record_is_carried_out(tmp_path: Path, failed: str, kind: str) -> None:
     with closing(Journal(tmp_path / "journal.sqlite")) as journal:
         started_with(journal, failed, kind)
@@ -309,18 +302,7 @@ def started_with(journal: Journal, failed: str, kind: str) -> None:
 
 
 def test_memory_skips_invalid_records() -> None:
-    half = Half(
-        kind="job",
-        seqs=[0, 1],
-        nodes=[],
-        features=b"",
-        legal=[],
-        reasons=[0],
-        logits=[],
-        choice=0,
-        reference=0,
-    )
-    memory = RecordMemory([msgspec.structs.replace(record(0), halves=[half]), record(1)])
+    memory = RecordMemory([invalid(), record(1)])
     found = memory.last_record(5, ["shared"])
     assert found is not None
     assert found.number == 1

@@ -10,9 +10,8 @@ from rlsched.broker.journal.journal import Journal
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start, Wait
 from rlsched.decide.registry import load_scheduler
-from rlsched.decide.rows.candidates import start_action
 from rlsched.decide.scheduler import Decision, Scheduler
-from rlsched.decide.schema import HOLD_S
+from rlsched.decide.start import start_action
 from rlsched.wire.messages import (
     AttemptReport,
     Cancel,
@@ -69,23 +68,24 @@ class Waiting(Scheduler):
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:  # noqa: ARG002
         if state.decisions == 0:
             return Decision(action=start_action(state, partition, 0), source="rule")
-        return Decision(action=Wait(), source="policy", marks_hold=True)
+        return Decision(action=Wait(), source="policy")
 
 
-def test_end_of_a_hold_is_a_decision_point_also_after_a_restart(journal: Journal) -> None:
+def test_wait_lasts_until_the_next_event_also_after_a_restart(journal: Journal) -> None:
+    """It holds no job back, and its end is no decision point."""
     broker = HandBroker(Waiting(), journal, limits=LIMITS)
     broker.says("n0", hello("n0"))
     broker.ask(submit(3))
     broker.says("n0", launched(1))
     broker.ask(submit(1))
     assert broker.state.cluster.decisions == 2
-    broker.wait(HOLD_S / 2, "n0")
+    broker.wait(3600.0, "n0")
     assert broker.state.cluster.decisions == 2
     again = HandBroker(Waiting(), journal, limits=LIMITS, now_s=broker.now_s)
-    again.wait(HOLD_S / 2 - 1.0, "n0")
+    again.wait(3600.0, "n0")
     assert again.state.cluster.decisions == 2
-    again.wait(2.0, "n0")
-    assert again.state.cluster.decisions == 3
+    again.ask(submit(4))
+    assert again.state.cluster.decisions == 3, "the first waiting job fits, and is considered again"
 
 
 def test_time_must_grow(broker: HandBroker) -> None:
@@ -220,7 +220,8 @@ def test_wait_that_skipped_jobs_is_replayed(journal: Journal) -> None:
             if job.state == "launching" and number % 2:
                 broker.says("n0", launched(number))
                 broker.says("n0", ended(number))
-    assert any(row.entry.marks_hold for row in journal.rows() if isinstance(row.entry, Decided))
+    actions = [row.entry.action for row in journal.rows() if isinstance(row.entry, Decided)]
+    assert any(isinstance(action, Wait) for action in actions)
     again = HandBroker(load_scheduler("random"), journal)
     assert again.state.cluster.digest() == broker.state.cluster.digest()
 

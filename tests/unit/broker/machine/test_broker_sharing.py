@@ -406,7 +406,6 @@ def test_preemption_of_a_tenant_leaves_its_co_tenant_and_a_third_job_waits(journ
         action=Preempt(seq=seq),
         contested=False,
         guard="",
-        marks_hold=False,
     )
     state.apply(entry, broker.now_s + 1.0)
     attempt, other = state.jobs[2].attempt, state.jobs[1].attempt

@@ -17,11 +17,11 @@ from rlsched.cluster.arrays import CLOCKS_ALONE
 from rlsched.cluster.spec import NodeSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start
-from rlsched.decide.guard import Guarded
+from rlsched.decide.dials.observing import NAMES
+from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
 from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
-from rlsched.decide.schema import SCHEMA
 from rlsched.decide.start import start_action
 from rlsched.models.catalogue import load_catalogue
 from rlsched.wire.messages import (
@@ -303,38 +303,23 @@ def test_clock_is_sent_again_to_a_node_that_could_not_set_it(journal: Journal) -
 # ---- the policy ------------------------------------------------------------------------------------------
 
 
-def test_network_observes_the_weights_of_broker_and_job(journal: Journal) -> None:
-    """In the column that the simulator fills, by the same code."""
-    policy = Guarded(
-        network := load_scheduler("ppo:untrained"),
-        load_scheduler(network.reference),
-        budget_ms=60_000.0,  # kernels may have to be compiled
-    )
-    broker = HandBroker(policy, journal, limits=LIMITS, speed_energy=0.25)
+def test_strategy_observes_the_weight_of_the_broker_and_the_clocks(journal: Journal) -> None:
+    """In the columns that the simulator fills, by the same code."""
+    strategy = Strategy.from_layers(np.zeros((NUM_DIALS, NUM_COLUMNS + 1)))
+    scheduler = load_scheduler(Policy("qssf-backfill", dials=strategy.text))
+    broker = HandBroker(scheduler, journal, limits=LIMITS, speed_energy=0.5)
     broker.says("n0", node())  # type: ignore[arg-type]
+    clocks = []
+    for number, weight in enumerate((None, 1.0), start=1):
+        start(broker, speed_energy=weight)
+        broker.says("n0", launched(number))
+        clocks.append(jobs(broker)[-1].sm_clock_frac)
+    broker.wait(601.0, "n0")
     broker.ask(submit(4))
-    broker.ask(submit(2, speed_energy=0.75))
-    broker.ask(submit(3))
-    broker.ask(submit(1))
-    broker.says("n0", launched(1), ended(1))
-    kept = [record for batch in broker.records for record in batch.records]
-    assert not any(record.guard for record in kept)
-    columns = [SCHEMA.column(name) for name in ("energy_weight", "clock_frac", "clock_bound")]
-    halves = [half for record in kept for half in record.halves]
-    assert {half.kind for half in halves} == {"job", "how"}
-    for half in halves:
-        rows = np.frombuffer(half.features, np.float32).reshape(len(half.seqs), -1)[:, columns]
-        expected = [0.75 if seq == 1 else 0.25 for seq in half.seqs]
-        np.testing.assert_array_equal(rows[:, 0], np.array(expected, np.float32))
-        if half.kind == "how":
-            assert len(set(rows[:, 1].tolist())) == 4, "every clock of the GPU type"
-    starts = [record.action for record in kept if isinstance(record.action, Start)]
-    assert any(one.sm_clock_frac < 1.0 for one in starts)
-    words = explained(broker, 1)
-    assert re.search(r"best alternatives: n0 at clock [01]\.\d\d 0\.\d\d; n0 at clock", words)
-    assert [order.sm_clock_mhz for order in orders(broker, Launch)] == [  # type: ignore[attr-defined]
-        nearest_mhz(CLOCKS, one.sm_clock_frac) for one in starts
-    ]
+    seen = dict(zip(NAMES, broker.state.cluster.arrays.dials.seen[0].tolist(), strict=True))
+    assert seen["energy_weight"] == 0.5, "not the weight of a job"
+    assert seen["mean_clock"] == pytest.approx(np.mean(clocks) - 1.0)
+    assert 1.0 > clocks[0] > clocks[1]
 
 
 # ---- helpers ---------------------------------------------------------------------------------------------

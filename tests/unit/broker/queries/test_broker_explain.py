@@ -20,10 +20,10 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start, Wait
 from rlsched.decide.order.keys import Order
 from rlsched.decide.record import DecisionRecord
+from rlsched.decide.recording import Recording
 from rlsched.decide.registry import load_scheduler
-from rlsched.decide.rows.candidates import job_candidates, start_action
 from rlsched.decide.scheduler import Decision, Scheduler
-from rlsched.decide.schema import NUM_FEATURES
+from rlsched.decide.start import start_action
 from rlsched.decisions.decision_text import done
 from rlsched.wire.messages import (
     MAX_MESSAGE_BYTES,
@@ -220,36 +220,20 @@ def test_ended_job_shows_its_end(journal: Journal) -> None:
     assert "it is being ended: cancelled by its user" in why(broker, 2).details
 
 
-class Holding(Scheduler):
-    """A scheduler that starts the first job, then always waits, and records the probability."""
+class Waiting(Scheduler):
+    """A scheduler that starts the first job, then always waits."""
 
-    name = policy_id = "holder"
+    name = policy_id = "waiter"
     order = Order(by="area")
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
         if state.decisions == 0:
             return Decision(action=start_action(state, partition, 0), source="rule")
-        window = job_candidates(state, partition, now_s)
-        logits = msgspec.structs.replace(window.half(None, 0), logits=[1.0] + [0.0] * (len(window.seqs) - 1))
-        made = DecisionRecord(
-            source="policy",
-            policy_id="holder",
-            schema_hash="",
-            state_digest="",
-            number=state.decisions,
-            now_s=now_s,
-            partition=state.partition_names[partition],
-            halves=[logits],
-            temperature=0.0,
-            value=0.0,
-            action=Wait(),
-            took_us=1.0,
-        )
-        return Decision(action=Wait(), source="policy", record=made if record else None, marks_hold=True)
+        return Recording(state, partition, now_s, wanted=record).decision(Wait(), "policy", self.name)
 
 
-def test_hold_by_the_policy_shows_probability_alternatives_and_reference(journal: Journal) -> None:
-    broker = HandBroker(Holding(), journal)
+def test_wait_of_the_policy_is_shown_with_the_plans_of_the_job(journal: Journal) -> None:
+    broker = HandBroker(Waiting(), journal)
     broker.says("n0", Hello(name="n0", gpus=4))
     broker.batch(
         [
@@ -257,75 +241,19 @@ def test_hold_by_the_policy_shows_probability_alternatives_and_reference(journal
             for n, gpus in enumerate((3, 1, 1))
         ]
     )
-    submit(broker, 1)
-    told = why(broker, 2)
-    assert told.summary.startswith("it would fit, but the last decision (decision ")
-    assert ") was: wait, by the policy holder, at " in told.summary
-    assert "probability 0.58" in told.summary
-    half = explanation_as_data(told)["record"]["halves"][0]
-    assert [len(row) for row in half["features_by_name"]] == [NUM_FEATURES] * len(half["seqs"])
-    assert "best alternatives: start job 2 0.21; start job 3 0.21" in told.details
-    assert "the reference rule would have chosen: start job 2" in told.details
-    assert "decision 1" in told.summary, "the wait that holds this job, not a later wait"
-    assert told.details[0] == "it is kept back, for 30 min at most, or until half of the GPUs are free"
-
-
-class Searching(Holding):
-    """As `Holding`, found by look-ahead."""
-
-    def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        made = super().decide(state, partition, now_s, record=record)
-        noted = made.record and msgspec.structs.replace(made.record, source="search")
-        return msgspec.structs.replace(made, source="search", record=noted)
-
-
-def test_hold_found_by_look_ahead_is_marked(journal: Journal) -> None:
-    broker = HandBroker(Searching(), journal)
-    broker.says("n0", Hello(name="n0", gpus=4))
-    submit(broker, 3, 1)
-    submit(broker, 2)
-    assert ") was: wait, by look-ahead over the policy holder" in why(broker, 2).summary
-
-
-class Overruled(Holding):
-    """As `Holding`, with an action that is no row of the window, for example during a migration."""
-
-    def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        made = super().decide(state, partition, now_s, record=record)
-        if made.record is None:
-            return made
-        halves = [msgspec.structs.replace(half, choice=-1) for half in made.record.halves]
-        return msgspec.structs.replace(made, record=msgspec.structs.replace(made.record, halves=halves))
-
-
-def test_action_outside_the_window_has_no_probability(journal: Journal) -> None:
-    broker = HandBroker(Overruled(), journal)
-    broker.says("n0", Hello(name="n0", gpus=4))
-    submit(broker, 3, 1)
-    submit(broker, 2)
-    assert ") was: wait, by the policy holder" in why(broker, 2).summary
-    assert "probability" not in why(broker, 2).summary
-
-
-def test_hold_names_its_job_and_ends_with_its_reason(journal: Journal) -> None:
-    broker = HandBroker(Holding(), journal)
-    broker.says("n0", Hello(name="n0", gpus=4))
-    broker.batch(
-        [
-            ClientAsked(b"c", n, Submit(token=f"h{n}", command=["x"], num_gpus=gpus))
-            for n, gpus in enumerate((3, 1, 2))
+    for job in (2, 3):
+        told = why(broker, job)
+        assert told.summary.startswith(
+            "it would fit, but the last decision (decision 1) was: wait, by the policy waiter, at "
+        )
+        assert "its plans now: node n0 (generic), predicted to run 30 min (open)" in told.details
+        data = explanation_as_data(told)["record"]
+        assert (data["source"], data["turn"], data["names"]["jobs"][1]) == ("policy", 1, "2")
+        assert [(plan["how"], plan["node"]) for plan in data["plans"] if plan["how"] == "free"] == [
+            ("free", "n0")
         ]
-    )
-    held = "it is kept back for job 3, for 30 min at most, or until that starts or half of the GPUs are free"
-    assert held in why(broker, 2).details
-    assert "at that decision: fewer GPUs are free than the gang needs" in why(broker, 3).details
-    job = broker.state.jobs[2]
-    record = broker.machine.memory.last_record(job.seq)
-    assert held in explain(broker.state, job, record, broker.now_s).details
-    broker.state.cluster.release(broker.state.jobs[1].seq, broker.now_s)
-    told = explain(broker.state, job, record, broker.now_s)
-    assert told.summary.startswith("it would fit")
-    assert not [line for line in told.details if "kept back" in line], "all four GPUs are free"
+    submit(broker, 1)
+    assert "(decision 2) was: wait" in why(broker, 2).summary, "its turn again, at the next event"
 
 
 def test_reason_names_a_node_that_refused_and_why(journal: Journal) -> None:

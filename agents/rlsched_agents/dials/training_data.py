@@ -1,0 +1,197 @@
+"""Prepares training data from traces and clusters: episodes, validation windows, lines for the card."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.errors import InputError
+from rlsched.workload.predict.kinds import kind_for
+from rlsched.workload.predictability import Predictability
+from rlsched.workload.split import time_split
+from rlsched.workload.synth import synthesize
+from rlsched.workload.trace import Trace
+from rlsched_agents.whatif.job_history import JobHistory
+from rlsched_envs.sim.engine import predict_trace
+from rlsched_envs.training.sources import EpisodeSource
+
+SYNTHETIC_JOBS = 40_000
+SYNTHETIC_GPUS = 64
+SYNTHETIC_LOAD = 0.95
+VALIDATION_TRACES = 6
+VALIDATION_JOBS = 5_000
+CONFIRMATION_TRACES = 2
+"""Number of synthetic validation traces that are kept for confirmation."""
+LEAST_JOBS = 100
+"""Minimum number of validation jobs per half; smaller sets are not split."""
+VALIDATION_SEED = 1_000
+"""Difference between the seed of the training trace and the seed of the first validation trace."""
+
+
+class TraceUse(msgspec.Struct, frozen=True, kw_only=True):
+    """How one trace was split by time. Every span is [from, to) in seconds from the trace's first job.
+
+    An empty span was not used.
+
+    Attributes:
+        trace: Name of the trace.
+        cluster: Name of its cluster.
+        jobs: Jobs in the whole trace.
+        train_s: Span that windows for training are drawn from.
+        validation_s: Span that chooses and confirms.
+        test_s: Span used by neither.
+    """
+
+    trace: str
+    cluster: str
+    jobs: int
+    train_s: tuple[float, float]
+    validation_s: tuple[float, float]
+    test_s: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """One trace, split by time into training, validation and test.
+
+    Attributes:
+        train: Source of the training episodes.
+        validation: Sources of the windows that choose among the policies of a run; windows do not span
+            several sources.
+        confirmation: Sources of the windows that the chosen policy must also pass: later jobs, or other
+            traces. None if there is too little data for both.
+        uses: Lines of the card about this trace.
+        mixed: Whether the trace's cluster has several GPU types.
+    """
+
+    train: EpisodeSource
+    validation: tuple[EpisodeSource, ...]
+    confirmation: tuple[EpisodeSource, ...]
+    uses: tuple[TraceUse, ...]
+    mixed: bool = False
+
+    @classmethod
+    def cut(cls, trace: Trace, spec: ClusterSpec, *, own: bool = False) -> TrainingData:
+        """Split a trace 70 : 10 : 20 by time. Predictions are causal, so each part depends only on its past.
+
+        The first half of the validation jobs chooses, the second half confirms, and the last 20 % are kept
+        for testing. For a user's own history all validation jobs choose, and the last 20 % confirm.
+
+        Raises:
+            InputError: a part has no jobs, or nodes differ in size.
+        """
+        split = time_split(trace)
+        predictions = predict_trace(trace, spec, kind=kind_for(trace))
+
+        def jobs(span: tuple[float, float]) -> EpisodeSource:
+            return EpisodeSource.from_trace(
+                trace, spec, since_s=span[0], until_s=span[1], predictions=predictions
+            )
+
+        train, validation = jobs(split.train), jobs(split.validation)
+        use = TraceUse(
+            trace=trace.name,
+            cluster=spec.name,
+            jobs=len(trace),
+            train_s=split.train,
+            validation_s=(split.validation[0], split.test[1]) if own else split.validation,
+            test_s=(0.0, 0.0) if own else split.test,
+        )
+        chooses, confirms = (validation, (jobs(split.test),)) if own else _halves(validation)
+        mixed = len({group.gpu_type for group in spec.nodes if group.count and group.gpus}) > 1
+        return cls(train, (chooses,), confirms, (use,), mixed)
+
+
+def _halves(source: EpisodeSource) -> tuple[EpisodeSource, tuple[EpisodeSource, ...]]:
+    """Return the first and the second half of the jobs; if there are few, all jobs and no second half."""
+    jobs = source.submit_s.size
+    if jobs < 2 * LEAST_JOBS:
+        return source, ()
+    return source.rows(slice(0, jobs // 2)), (source.rows(slice(jobs // 2, jobs)),)
+
+
+def say_nothing(line: str) -> None:
+    """Ignore the line."""
+
+
+def read_data(
+    traces: Sequence[Path],
+    clusters: Sequence[Path],
+    histories: Sequence[Path] = (),
+    form: str = "",
+    tell: Callable[[str], None] = say_nothing,
+) -> list[TrainingData]:
+    """Read traces and histories with their clusters; a single cluster applies to all files.
+
+    Args:
+        traces: Traces in the standard form.
+        clusters: Clusters of the traces, then of the histories; histories may have none.
+        histories: Histories in any format (`rlsched_agents.whatif.job_history`).
+        form: Name of the format of the histories; "": detect the format.
+        tell: Called with a line about each file.
+
+    Raises:
+        InputError: the numbers of files and clusters do not match, or a file is invalid.
+    """
+    files = (*traces, *histories)
+    if not files:
+        return []
+    if len(clusters) not in (1, len(files)) and (clusters or traces):
+        raise InputError(
+            "expected one --cluster for each --trace and --history, or one for all, got "
+            f"{len(files)} of these and {len(clusters)} clusters"
+        )
+    of_each = [*clusters] if len(clusters) == len(files) else [*clusters] * len(files)
+    first, data = len(traces), list[TrainingData]()
+    for path, cluster in zip(traces, of_each[:first], strict=True):
+        trace, spec = Trace.read(path), ClusterSpec.read(cluster)
+        tell(f"{path}: {len(trace):,} jobs; {spec.num_gpus:,} GPUs")
+        data.append(TrainingData.cut(trace, spec))
+    for number, path in enumerate(histories, start=first):
+        tell(f"{path}: reading")
+        found = JobHistory.read(path, of_each[number] if of_each else None, form)
+        tell(
+            f"{path}: {len(found.trace):,} jobs from {found.format}, {found.skipped:,} rows skipped; "
+            f"{found.cluster.num_gpus:,} GPUs"
+        )
+        data.append(TrainingData.cut(found.trace, found.cluster, own=True))
+    return data
+
+
+def synthetic_data(like: str, seed: int, predictability: Predictability) -> TrainingData:
+    """Return synthetic traces at load 0.95 on 64 GPUs: one to train on, and short traces for validation.
+
+    The first trace has 40,000 jobs and is split like any other trace. The short traces have different seeds
+    and the length of a validation window, so that no burst occurs in two windows, or in a window and in
+    training. The last two traces confirm.
+    """
+
+    def drawn(jobs: int, draw: int) -> tuple[Trace, ClusterSpec]:
+        return synthesize(
+            like, jobs, SYNTHETIC_LOAD, SYNTHETIC_GPUS, seed=draw, predictability=predictability
+        )
+
+    data = TrainingData.cut(*drawn(SYNTHETIC_JOBS, seed))
+    first = seed + VALIDATION_SEED
+    others = [drawn(VALIDATION_JOBS, first + k) for k in range(VALIDATION_TRACES)]
+    replace = msgspec.structs.replace
+    use = data.uses[0]
+    validation_use = TraceUse(
+        trace=f"{use.trace}, seeds {first} to {first + VALIDATION_TRACES - 1}",
+        cluster=use.cluster,
+        jobs=VALIDATION_JOBS * VALIDATION_TRACES,
+        train_s=(0.0, 0.0),
+        validation_s=(0.0, max(float(trace.submit_s[-1]) for trace, _ in others)),
+        test_s=(0.0, 0.0),
+    )
+    sources = tuple(EpisodeSource.from_trace(*other) for other in others)
+    return TrainingData(
+        data.train,
+        sources[:-CONFIRMATION_TRACES],
+        sources[-CONFIRMATION_TRACES:],
+        (replace(use, trace=f"{use.trace}, seed {seed}", validation_s=(0.0, 0.0)), validation_use),
+    )

@@ -1,1 +1,0 @@
-"""PPO with a network that scores candidates: network, policy, recipes, training. Needs the extra `train`."""

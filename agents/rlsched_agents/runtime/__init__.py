@@ -1,1 +1,0 @@
-"""Inference without torch: the forward pass in numpy, checkpoints as data, the `ppo` scheduler."""

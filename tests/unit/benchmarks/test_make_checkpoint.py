@@ -1,0 +1,109 @@
+"""`make checkpoint`: the seeds keep their states, and only a confirmed policy is written."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from benchmarks import make_checkpoint
+from rlsched.decide.dials.observing import NAMES
+from rlsched.decide.dials.strategy import Strategy
+from rlsched.decide.policies.policy import Policy
+from rlsched.workload.synth import synthesize
+from rlsched_agents.dials import verdict
+from rlsched_agents.dials.training_data import TrainingData
+
+TOO_FEW = "keep what you have: 6 windows are too few to confirm it, 200 are needed"
+
+
+@pytest.fixture
+def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Arguments of a short training, without real traces."""
+    (tmp_path / "data").mkdir()
+    monkeypatch.setenv("RLSCHED_DATA", str(tmp_path / "data"))
+    return ["--recipe", "smoke", "--out", str(tmp_path / "out"), "--state", str(tmp_path / "state")]
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two seeds in this process, on one short trace."""
+    data = [TrainingData.cut(*synthesize("helios", 8_000, 0.95, 64, seed=1), own=True)]
+    monkeypatch.setattr(make_checkpoint, "synthetic", lambda _: data)
+    monkeypatch.setattr(make_checkpoint, "SEEDS", (1, 2))
+    pool = nullcontext(SimpleNamespace(map=map))
+    monkeypatch.setattr(make_checkpoint, "ProcessPoolExecutor", lambda *_, **__: pool)
+
+
+def states(folder: Path) -> dict[str, int]:
+    """Files in the folder, and the times of their last change."""
+    return {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+
+
+@pytest.mark.usefixtures("small")
+def test_too_few_windows_write_nothing_and_states_are_reused(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert make_checkpoint.main(words) == 1
+    first = capsys.readouterr()
+    assert "no traces here; training on synthetic ones" in first.err
+    for seed in (1, 2):
+        assert f"seed {seed}: rollout 2 of 2, " in first.out
+    assert TOO_FEW in first.out
+    assert "nothing was written: expected a cost of at most 1.005 of `tuned`" in first.out
+    assert not (tmp_path / "out").exists()
+    kept = states(tmp_path / "state")
+    assert set(kept) == {"seed-1.npz", "seed-2.npz"}
+
+    assert make_checkpoint.main([*words, "--resume"]) == 1
+    again = capsys.readouterr().out
+    assert "rollout" not in again
+    assert again == first.out[first.out.index("keep what you have") :], "the same seeds, the same costs"
+    assert states(tmp_path / "state") == kept
+
+    (tmp_path / "state" / "seed-2.npz").unlink()
+    assert make_checkpoint.main([*words, "--resume"]) == 1
+    third = capsys.readouterr().out
+    assert "seed 1: rollout" not in third
+    assert "seed 2: rollout 1 of 2, " in third
+    assert third.endswith(again)
+
+    assert make_checkpoint.main(words) == 1
+    assert capsys.readouterr().out == first.out, "without --resume, all seeds begin again"
+
+
+@pytest.mark.usefixtures("small")
+def test_confirmed_policy_is_written_with_its_card(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verdict, "LEAST_WINDOWS", 6)
+    monkeypatch.setattr(make_checkpoint, "MARGIN", 1.0)
+    assert make_checkpoint.main(words) == 0
+    out = tmp_path / "out"
+    assert set(states(out)) == {"policy.toml", "policy.json", "CARD.md"}
+    policy = Policy.of(out)
+    assert policy == Policy("tuned", dials=str(out / "policy.json"))
+    strategy = policy.rule.strategy
+    assert strategy == Strategy.read(out / "policy.json")
+    assert strategy.familiar is not None
+    assert set(strategy.familiar.columns) == set(NAMES)
+    assert len(strategy.layers) == 3
+    assert (out / "CARD.md").read_text().count("helios") > 0
+
+
+@pytest.mark.slow
+def test_command_trains_all_seeds_in_processes(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert make_checkpoint.main(words) == 1
+    assert not (tmp_path / "out").exists()
+    kept = states(tmp_path / "state")
+    assert set(kept) == {f"seed-{seed}.npz" for seed in make_checkpoint.SEEDS}
+    first = capsys.readouterr().out
+    assert make_checkpoint.main([*words, "--resume"]) == 1
+    assert states(tmp_path / "state") == kept
+    assert capsys.readouterr().out.splitlines() == [
+        line for line in first.splitlines() if not line.startswith("seed ")
+    ]
