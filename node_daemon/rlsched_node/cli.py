@@ -38,7 +38,7 @@ Example:
     type=PATH,
     metavar="FILE",
     hidden=True,
-    help="Behaviour of simulated GPUs that differs from the catalogue (TOML), for tests.",
+    help="TOML file with behaviour of simulated GPUs that differs from the catalogue; for tests.",
 )
 @click.option(
     "--replay-gpus",
@@ -133,24 +133,27 @@ Example:
     help="Pass this variable of the node's environment to jobs; may be repeated.",
 )
 @click.option(
-    "--run-as", metavar="USER", help="Run jobs as this user; the node must be root. Default: the node's user."
+    "--run-as",
+    metavar="USER",
+    help="Run jobs as this user; requires a daemon that runs as root. Default: the daemon's user.",
 )
 @click.option(
     "--run-as-owner",
     is_flag=True,
-    help="Run each job as the account of the user who submitted it; the node must be root.",
+    help="Run each job as the account of the user who submitted it; requires a daemon that runs as root.",
 )
 @click.option(
     "--users",
     type=PATH,
     metavar="FILE",
-    help='File of lines `person = "account"` for accounts with another name; for --run-as-owner.',
+    help='File of lines `person = "account"` for accounts whose name differs from the person\'s; for '
+    "--run-as-owner.",
 )
 @click.option(
     "--allow-root",
     is_flag=True,
     envvar="RLSCHED_ALLOW_ROOT",
-    help="Let a node that is root run jobs as root; or set RLSCHED_ALLOW_ROOT=1.",
+    help="Let a daemon that runs as root run jobs as root; or set RLSCHED_ALLOW_ROOT=1.",
 )
 @click.option(
     "--health-check",

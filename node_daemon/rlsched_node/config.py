@@ -40,7 +40,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         record_gpus: File to which GPU readings are recorded; None: none.
         health_check: Command that checks whether the node is fit for jobs; "": none.
         health_check_every_s: Seconds from one start of the health check to the next.
-        health_check_timeout_s: Time-out of the health check, seconds.
+        health_check_timeout_s: Time-out for the health check, seconds.
     """
 
     name: str

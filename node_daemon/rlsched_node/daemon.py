@@ -333,7 +333,7 @@ class NodeDaemon:
         """Return the end of a rank. If a fault of MPS ended the rank, add that reason, also on disk."""
         found = self._mps.attribute(event)
         if found.reason != event.reason:
-            with _log_os_errors(f"attempt {event.key}: the reason of its end is remembered in memory only"):
+            with _log_os_errors(f"attempt {event.key}: the reason for its end is remembered in memory only"):
                 self._store.directories_of(event.key).record_exit(found.exit_code, found.reason, found.ran_s)
         return found
 

@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 RESERVED_BYTES = 512
-"""Size of an exit record on disk, reserved before the rank starts, in case the disk is full at its end."""
+"""Size of an exit record on disk. It is reserved before the rank starts: the disk may be full at its end."""
 
 
 def read(path: str) -> bytes:

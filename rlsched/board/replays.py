@@ -1,4 +1,4 @@
-"""Runs replays for the tab «Decisions» in a separate process, one at a time, with a time limit.
+"""Runs replays for the tab «Decisions» one at a time, in a separate process that has a time limit.
 
 A replay is stopped if its page no longer asks for it. TensorBoard's own process imports neither the simulator
 nor its compiler: it runs `rlsched explain --instead` and passes on the output.
@@ -38,7 +38,7 @@ class ReplayRunner:
 
     Args:
         command: Words of the command that runs a replay, without its options.
-        limit_s: Time limit of a replay, seconds.
+        limit_s: Time limit for a replay, seconds.
         unwatched_s: Time without a request after which a replay is stopped, seconds.
     """
 

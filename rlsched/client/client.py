@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rlsched.decide.policies.policy import Policy
 
 DRY_RUN_S = 70.0
-"""Time-out of a dry run, seconds; the forecaster may have to be started first."""
+"""Time-out for a dry run, seconds; the forecaster may have to be started first."""
 LATEST_JOBS = 2_000
 """Maximum number of jobs to list if finished jobs are requested without a limit."""
 KEY_LOOK_S = 0.1
@@ -372,7 +372,7 @@ class Client:
         jobs: int | UnsetType | None = UNSET,
         gpu_hours: float | UnsetType | None = UNSET,
     ) -> None:
-        """Set limits of a user, an account or a VC. Needs an admin's key. Running jobs are not ended.
+        """Set limits for a user, an account or a VC. Needs an admin's key. Running jobs are not ended.
 
         Limits that are not given stay unchanged; None removes a limit.
 
@@ -391,7 +391,7 @@ class Client:
         )
 
     def quotas(self) -> list[messages.QuotaInfo]:
-        """Return all quotas: the limits of each party, and its present usage."""
+        """Return all quotas: the limits for each party, and its present usage."""
         found: list[messages.QuotaInfo] = []
         while True:
             page = self._ask(messages.ListQuotas(first=len(found)), messages.Quotas)

@@ -161,7 +161,10 @@ def is_gang(info: JobInfo) -> bool:
 
 
 class _RankOutput:
-    """Reader of one rank's output, with the position up to which it has read. A gang is read line by line."""
+    """Reader of one rank's output; stores the position up to which it has read.
+
+    A gang is read line by line.
+    """
 
     def __init__(self, number: int, *, is_labelled: bool, is_gang: bool) -> None:
         self._number, self._is_gang = number, is_gang

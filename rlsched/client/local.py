@@ -49,7 +49,7 @@ class _LocalProcess:
     """Time of the next start; infinite: never; None: the process runs."""
 
     def how(self, code: int) -> str:
-        """Describe how the process ended, with the last lines of its log."""
+        """Describe how the process ended, and include the last lines of its log."""
         ended = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         tail = _tail(self.log, self.log_from)
         return f"{self.name} {ended}; its log {self.log} " + (f"ends with: {tail}" if tail else "is empty")

@@ -5,7 +5,7 @@ Each partition has a pairing heap of waiting jobs for each demand class, with th
 Jobs of one class fit or do not fit together, so the first job that fits is the first among the tops of the
 classes that fit, regardless of the length of the queue. Pairing heaps (Fredman et al., 1986) need no memory
 of their own: their links are in the slots. A job waits in at most two heaps: `side` 0 is the heap of its
-VC's own partition, `side` 1 of the shared partition. Running jobs are in linked lists, in no order.
+VC's own partition, `side` 1 of the shared partition. Running jobs are in linked lists, which have no order.
 
 A set of nodes finds its lowest member in a few steps for any number of nodes. It is an array of words: one
 bit per node, then one bit for each word that is not 0.

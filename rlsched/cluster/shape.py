@@ -248,8 +248,8 @@ class ClusterShape:
     def clock_by_models(self, models: ModelArrays | None) -> None:
         """Use models only to choose SM clocks (`CLOCKS_ALONE`); None: clocks are not chosen.
 
-        The models have the GPU types `kind_names`, in this order. Call this method again after a node of
-        another type has joined.
+        The models have the GPU types `kind_names`, in this order. Call this method again after a node with a
+        new GPU type has joined.
         """
         if models is not None:
             self.arrays = self.arrays._replace(models=models)

@@ -412,14 +412,14 @@ class ClusterState(ClusterShape):
     # ---- nodes ------------------------------------------------------------------------------------
 
     def add_node(self, spec: NodeSpec) -> int:
-        """Add a node, up and idle, on which waiting jobs may start. Returns the node's number."""
+        """Add a node, which is up and idle: waiting jobs may start on it. Returns the node's number."""
         if spec.name in self.node_names:
             raise AllocationError(f"node {spec.name!r} is already part of the cluster")
         self._lay_out([*self._nodes, spec])
         return len(self._nodes) - 1
 
     def add_nodes(self, specs: Sequence[NodeSpec]) -> None:
-        """Add many nodes to a cluster that has none, up and idle, numbered in this order."""
+        """Add many nodes to an empty cluster. They are up and idle, and are numbered in the order given."""
         self._lay_out(list(specs))
 
     def refit_node(

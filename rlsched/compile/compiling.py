@@ -123,7 +123,7 @@ class Compiling:
             self.tick()
 
     def tick(self) -> None:
-        """Print the current activity again; if it takes long, with its duration so far."""
+        """Print the current activity again; if it takes long, include its duration so far."""
         with self._lock:
             took_s = self._clock() - self._since_s
             if self._now:

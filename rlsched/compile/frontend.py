@@ -1,7 +1,7 @@
 """Faster versions of functions that numba's front end calls millions of times while it compiles kernels.
 
 A start without cached kernels spends most of its time in numba's Python code. This module replaces a few of
-numba's functions with faster ones, without a change of the compiled code. To import the module is enough
+numba's functions with faster ones, which give the same compiled code. To import the module is enough
 (`rlsched.compile.jit` does). numba's version is pinned in `constraints.txt`. The replaced parts of numba are
 slow for these reasons:
 

@@ -82,7 +82,7 @@ class InsideLibrary(_Library):
 
 
 class EntryLibrary(_Library):
-    """A function that Python calls, with all functions that it needs. The cache stores only machine code."""
+    """A function that Python calls, and all functions that it needs. The cache stores only machine code."""
 
     _final_module: Any
 

@@ -20,7 +20,7 @@ JobName = Callable[[int], str]
 
 
 class PlanSeen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One way to start the job under consideration, as predicted before the decision.
+    """One way to start the job under consideration, and its effects as predicted before the decision.
 
     Attributes:
         how: On `free` GPUs, on GPUs of running jobs (`share`), on GPUs of a preempted job (`preempt`), or not

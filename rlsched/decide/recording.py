@@ -85,7 +85,7 @@ class Recording:
         made_room_for: int = -1,
         reference: str = "",
     ) -> Decision:
-        """Return the decision, with the time that it took. Arguments: see `Decision` and `DecisionRecord`.
+        """Return the decision and the time that it took. Arguments: see `Decision` and `DecisionRecord`.
 
         `made_room_for`: number of the job for which another job is preempted, if known.
         """

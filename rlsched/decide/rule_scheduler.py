@@ -15,6 +15,7 @@ from rlsched.decide.dials.turning import turn_due
 from rlsched.decide.move import Move
 from rlsched.decide.options import NEVER, RuleOptions
 from rlsched.decide.policies.policy import Policy, plain_rule
+from rlsched.decide.policies.presets import PRESETS
 from rlsched.decide.recording import Recording
 from rlsched.decide.rules.steps import CompiledRule
 from rlsched.decide.scheduler import Abilities, Decision, Scheduler
@@ -32,6 +33,13 @@ def first_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
 def look_again_s(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> float:
     """Return the time at which a rule's decision for partition `p` may change without an event."""
     return next_look_s(s, p, o, now_s)
+
+
+def _without_dials(policy: Policy) -> Policy:
+    """Return the policy without its strategy, under the name of the preset that has the same settings."""
+    plain = policy.with_settings(dials="")
+    preset = next((name for name in PRESETS if Policy(name) == plain), f"{policy.name} without dials")
+    return plain.named(preset)
 
 
 class RuleScheduler(Scheduler):
@@ -55,7 +63,7 @@ class RuleScheduler(Scheduler):
         if rule.strategy is not None:  # its file may change
             self.policy_id = f"{policy.policy_id}+{rule.strategy.digest}"
             self.familiar = rule.strategy.familiar
-            self.reference = policy.with_settings(dials="").named(f"{policy.name} without dials")
+            self.reference = _without_dials(policy)
         if policy.settings.rule:  # user-defined, and may fail
             self.reference = plain_rule(policy.settings)
         self.abilities = Abilities(

@@ -135,7 +135,7 @@ class StoreReader:
             ) from error
 
     def cells(self, row: int) -> dict[str, Any]:
-        """Return the values of a row by column, without the record."""
+        """Return the values of a row by column, except the record."""
         batch, at = self._at(row)
         return {name: batch.column(name)[at].as_py() for name in batch.schema.names if name != RECORD}
 

@@ -12,7 +12,7 @@ from rlsched.errors import InputError
 STORE_VERSION: Final = 1
 STORE_FILE: Final = "store.json"
 KEEP_MIB: Final = 2048
-"""Default size limit of a broker's store, MiB; a decision takes about half a kilobyte."""
+"""Default size limit for a broker's store, MiB; a decision takes about half a kilobyte."""
 
 JobKind = Literal["submit", "start", "end"]
 TimeKind = Literal["unix", "trace"]
@@ -51,7 +51,7 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
         sm_clock_frac: SM clock, relative to the maximum.
         state: State after an `end`: `completed`, `failed`, `cancelled`, `rejected`, or `queued` if another
             attempt follows.
-        reason: Reason of the end, for users.
+        reason: Reason for the end, for users.
         run_s: Run time of the attempt, seconds; nan if it did not run.
         energy_j: Energy of the attempt, joules; nan if not measured.
     """
@@ -84,7 +84,7 @@ class NodeChange(msgspec.Struct, frozen=True, kw_only=True):
         num_gpus: Number of GPUs of the node.
         gpu_type: Type of the GPUs, "" if unknown.
         state: `up`, `unreachable`, `down`, `drained`, `asleep`, `waking` or `removed`.
-        reason: Reason of the state, for users.
+        reason: Reason for the state, for users.
     """
 
     time_s: float
@@ -228,7 +228,7 @@ def begin_store(folder: str | Path, info: StoreInfo) -> None:
     """Create the folder and the description of a store. An existing store is not changed.
 
     Raises:
-        InputError: the folder has a store of another version, or with another kind of times.
+        InputError: the folder has a store that another version wrote, or whose times are of another kind.
         OSError: the description cannot be written.
     """
     folder = Path(folder)

@@ -28,7 +28,7 @@ HELD_ROWS: Final = 1024
 HELD_S: Final = 0.1
 """Time for which rows stay in memory, seconds. A write takes half a millisecond, for 1 row or for 100."""
 KEEP_BYTES: Final = KEEP_MIB << 20
-"""Default of the maximum size of all tables together, bytes."""
+"""Default maximum size of all tables together, bytes."""
 _OF_JOBS: Final = 4
 """The events of jobs can use the maximum size divided by this number."""
 
@@ -46,7 +46,7 @@ class DecisionStore:
         clock: Returns monotonic time, seconds.
 
     Raises:
-        InputError: the folder has a store of another version, or with another kind of times.
+        InputError: the folder has a store that another version wrote, or whose times are of another kind.
         OSError: the store cannot be created.
     """
 
@@ -135,7 +135,7 @@ class DecisionStore:
 
 
 class _Table:
-    """One table of the store, with its rows that are not written yet."""
+    """One table of the store, and its rows that are not written yet."""
 
     def __init__(self, writer: SegmentWriter, columns: list[str]) -> None:
         self._writer, self._columns = writer, columns
@@ -152,7 +152,7 @@ class _Table:
 
 
 class _Jobs(_Table):
-    """The table of job events, with its rows that are not written yet.
+    """The table of job events, and its rows that are not written yet.
 
     Each segment begins with the earlier events of unfinished jobs, so that readers need no earlier segment.
     """

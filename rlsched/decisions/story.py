@@ -160,7 +160,7 @@ def job_of(reader: StoreReader, job: str) -> JobSeen:
 def job_story(reader: StoreReader, job: JobSeen, at_s: float | None = None) -> dict[str, Any]:
     """Return the history of a job as data, with the decision that started each attempt.
 
-    A job that waits also has its last decision, with the alternatives.
+    A job that waits also has its last decision and the alternatives to it.
 
     Args:
         reader: The store.

@@ -35,7 +35,7 @@ class AttemptSeen:
         share_milli: Share of each GPU that the attempt has, thousandths.
         sm_clock_frac: SM clock, relative to the maximum.
         state: State of the job after the attempt; "" while the attempt runs.
-        reason: Reason of the end, for users.
+        reason: Reason for the end, for users.
         run_s: Run time, seconds; nan while the attempt runs.
         energy_j: Energy, joules; nan if not measured.
     """
@@ -69,7 +69,7 @@ class JobSeen:
         attempts: Attempts of the job, in order.
         end_s: Time of the job's end, seconds; infinite until the job has finished.
         state: Final state of the job; "" until the job has finished.
-        reason: Reason of the end, for users.
+        reason: Reason for the end, for users.
     """
 
     job: str

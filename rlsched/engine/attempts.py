@@ -53,7 +53,7 @@ class SlurmAttempts:
                 )
 
     def launch(self, node: str, order: Launch, now_s: float) -> None:
-        """Handle an order of the broker to launch one rank of an attempt."""
+        """Handle an order from the broker to launch one rank of an attempt."""
         number = SlurmKey(order.job, order.attempt)
         known = self._desk.attempts.get(number)
         if number in self._desk.dead:
@@ -91,7 +91,7 @@ class SlurmAttempts:
                 self._follow(number, attempt, now_s)
 
     def kill(self, node: str, order: Kill, now_s: float) -> None:
-        """Handle an order of the broker to stop an attempt."""
+        """Handle an order from the broker to stop an attempt."""
         number = SlurmKey(order.job, order.attempt)
         attempt = self._desk.attempts.get(number)
         if attempt is None or (attempt.placed_s is None and not attempt.has_run):

@@ -40,11 +40,11 @@ class Desk:
         identity: Identity of the broker's journal, from the broker's last `Welcome`, or from the marks of a
             job after a restart.
         epoch: The highest epoch in a `Welcome`.
-        facts: The last facts of Slurm; None before the first poll.
+        facts: The last facts from Slurm; None before the first poll.
         is_away: Whether Slurm failed to answer the last query.
         offered: The broker's job number by the key of the Slurm job, from the answer to the offer.
         attempts: Attempts whose ends the broker has not acknowledged yet.
-        forgotten: Attempts that have ended according to the broker, or that it does not know.
+        forgotten: Attempts that the broker considers ended, or does not know.
         dead: Attempts that will never start.
         registered: Nodes that the broker has welcomed.
         starting: Jobs that Slurm itself has started, and that are being reported to the broker.

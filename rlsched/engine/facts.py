@@ -104,7 +104,7 @@ class SlurmJob(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def end_reason(self) -> str:
-        """Reason of the job's end."""
+        """Reason for the job's end."""
         return _OVER.get(self.state, "")
 
     @property

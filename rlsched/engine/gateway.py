@@ -1,10 +1,11 @@
 """The state machine between a Slurm cluster and the broker. No socket, process or clock.
 
-The gateway handles facts of Slurm and messages of the broker. It returns messages, and writes to Slurm. It
-has no storage of its own. A job's token is computed from the job's number, from the stamp that job_submit.lua
-gave the job, and from the gateway's secret. The job's AdminComment names the attempt that the broker decided.
-After a restart, number, stamp and attempt are read from Slurm. The gateway runs only broker jobs that it has
-offered itself. Any write to Slurm can be lost: the next facts show the loss, and the write is repeated.
+The gateway handles facts from Slurm and messages from the broker. It returns messages, and writes to Slurm.
+It has no storage of its own. A job's token is computed from the job's number, from the stamp that
+job_submit.lua gave the job, and from the gateway's secret. The job's AdminComment names the attempt that the
+broker decided. After a restart, number, stamp and attempt are read from Slurm. The gateway runs only broker
+jobs that it has offered itself. Any write to Slurm can be lost: the next facts show the loss, and the write
+is repeated.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class Gateway:
     # ---- inputs -----------------------------------------------------------------------------------
 
     def handle_facts(self, facts: Facts) -> list[Say | Ask]:
-        """Handle new facts of Slurm."""
+        """Handle new facts from Slurm."""
         self._desk.facts, self._desk.is_away = facts, False
         cleared_s = self._desk.cleared_s
         self._desk.cleared_s = {key: at_s for key, at_s in cleared_s.items() if facts.now_s <= at_s}

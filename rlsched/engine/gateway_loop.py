@@ -196,6 +196,7 @@ def locked(directory: Path) -> object:
     except BlockingIOError:
         file.close()
         raise InputError(
-            f"{directory}: another `rlsched engine slurm` runs with this --dir; one gateway serves a Slurm"
+            f"{directory}: another `rlsched engine slurm` runs with this --dir; only one gateway "
+            "may serve a Slurm cluster"
         ) from None
     return file

@@ -55,7 +55,7 @@ class SlurmNodes:
                 attempts=self._reports(node.name),
                 unhealthy=self._unusable(node),
                 sm_clocks_mhz=list(self._desk.sm_clocks_mhz),
-                clocks_note="" if self._desk.sm_clocks_mhz else "its engine is a Slurm (--sm-clocks-mhz)",
+                clocks_note="" if self._desk.sm_clocks_mhz else "its engine is Slurm (--sm-clocks-mhz)",
                 capabilities=can,
                 engine_away=self._desk.is_away,
                 held=held.get(node.name, []),

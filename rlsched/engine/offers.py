@@ -175,7 +175,7 @@ class Offers:
         return self._desk.times.look_round_s if self._desk.places else self._desk.times.order_s
 
     def accepted_offers(self) -> list[Offer]:
-        """Return the offers that the broker has accepted, without offers that are being withdrawn."""
+        """Return the offers that the broker has accepted, except offers that are being withdrawn."""
         return [offer for offer in self._offers.values() if offer.job is not None and not offer.withdrawn]
 
     def withdraw(self, key: str) -> None:
@@ -233,7 +233,7 @@ class Offers:
                 offer.withdrawn, offer.asked_s = True, -1e9
 
     def _over_there(self, offer: Offer, known: JobInfo) -> None:
-        """Handle a job that has ended according to the broker, while Slurm still holds it."""
+        """Handle a job that the broker considers ended, but that still exists in Slurm."""
         job = self._desk.job(offer.key)
         if known.state in LIVE or job is None or not self._desk.waits(job):
             return

@@ -32,7 +32,7 @@ _LIMITS = (
     "Licenses",
     "Reservation",
 )
-"""Slurm's reasons for not starting a job that are a limit or a missing permission, on any node."""
+"""Slurm's reasons for not starting a job that are a limit or a missing permission, and hold on every node."""
 
 
 class SlurmKey(NamedTuple):

@@ -29,7 +29,7 @@ class Reader:
 
     Args:
         partitions: Partitions that the broker schedules.
-        timeout_s: Time-out of a query, seconds.
+        timeout_s: Time-out for a query, seconds.
         rest: Address of the slurmrestd to query for jobs and nodes; "": run Slurm's commands.
 
     Attributes:
@@ -147,7 +147,7 @@ def check_plugin(config: dict[str, str]) -> None:
     print_it = "`rlsched engine slurm --print-lua` prints it"
     if "lua" not in plugins.replace("job_submit/", "").split(","):
         raise InputError(
-            f"JobSubmitPlugins of this Slurm is {plugins or '(null)'}: expected lua, with rlsched's "
+            f"JobSubmitPlugins of this Slurm cluster is {plugins or '(null)'}: expected lua, with rlsched's "
             f"job_submit.lua next to slurm.conf ({print_it}); restart slurmctld then"
         )
     path = Path(os.environ.get("SLURM_CONF") or config.get("SLURM_CONF", "")).with_name("job_submit.lua")

@@ -1,4 +1,4 @@
-"""Queries a slurmrestd for the JSON of `squeue --json` and `sinfo --json`, without a process per query."""
+"""Queries slurmrestd for the JSON of `squeue --json` and `sinfo --json`; no query starts a process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SlurmRest:
 
     Args:
         address: unix:/PATH or http://HOST:PORT.
-        timeout_s: Time-out of an answer, seconds.
+        timeout_s: Time-out for an answer, seconds.
 
     Attributes:
         address: The argument `address`.

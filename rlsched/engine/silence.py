@@ -27,7 +27,7 @@ class Silence:
         self._decided_s: float | None = None
 
     def note_message(self, now_s: float) -> None:
-        """Record the time of a message of the broker."""
+        """Record the time of a message from the broker."""
         self._decided_s = now_s
 
     @property

@@ -1,1 +1,4 @@
-"""Imports from a Slurm, by its commands or from text: nodes as a cluster file, downtimes as node events."""
+"""Imports from a Slurm cluster, through its commands or from their saved output.
+
+Converts nodes to a cluster file, and downtimes to node events.
+"""

@@ -179,7 +179,7 @@ def stands_for(asked: str, name: str) -> bool:
 
 
 def _words(name: str) -> list[str]:
-    """Return the words of a name, without vendors."""
+    """Return the words of a name, except names of vendors."""
     return [word for word in re.findall(r"[a-z0-9]+", name.lower()) if word not in _MAKERS]
 
 

@@ -35,7 +35,7 @@ FLOOR_SD: Final = 0.05
 SLOWEST, FASTEST = 1e-3, 0.999
 """Limits of observed speeds: the logarithm of 0 would dominate every mean."""
 WIDEST: Final = 4.0
-"""Limit of the absolute logarithm: sensitivities and pressures stay between e^-4 and e^4."""
+"""Limit for the absolute logarithm: sensitivities and pressures stay between e^-4 and e^4."""
 MAX_PAIRS: Final = 100_000
 """Maximum number of pairs stored individually; beyond it, the pair least recently observed is removed."""
 

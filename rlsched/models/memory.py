@@ -51,7 +51,7 @@ failure reasons, recalled). Most failures are: out of host memory, wrong inputs,
 
 @kernel
 def is_device_fault(key: np.uint64, failure: int, fault_frac: float) -> bool:
-    """Return whether a failure is a fault of the GPU's context; the same in every run, under any policy.
+    """Return whether a failure is a fault of the GPU's context. The result is the same under any policy.
 
     Args:
         key: 64-bit key of the job.

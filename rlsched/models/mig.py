@@ -216,7 +216,7 @@ def layout_fault(gpu_type: str, names: tuple[str, ...]) -> str:
     """
     gpu = gpu_with_mig(gpu_type)
     if gpu is None:
-        return f"no slices are known of GPU type {gpu_type!r}; they are of {', '.join(PROFILES)}"
+        return f"no slices are known for GPU type {gpu_type!r}; they are known for {', '.join(PROFILES)}"
     known = {profile.name: profile for profile in PROFILES[gpu]}
     for name in names:
         if name not in known:

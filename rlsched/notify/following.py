@@ -94,8 +94,8 @@ class NoticeFollower:
     """Sends the notices of a journal in order, each at least once.
 
     If the receiver is not available, a notice is retried until it is accepted; later notices wait in the
-    journal. If the receiver rejects a notice, it is tried `TRIES` times and then skipped, with a line in the
-    log.
+    journal. If the receiver rejects a notice, it is tried `TRIES` times and then skipped, and a line in the
+    log reports this.
 
     Args:
         journal: The broker's journal.

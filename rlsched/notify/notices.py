@@ -41,7 +41,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
         attempt: Number of the attempt that started or ended, else of the last attempt; 0: there was none.
         state: New state of the job.
         exit_code: Exit code of the job, if it has one.
-        reason: Reason of the event; "": none.
+        reason: Reason for the event; "": none.
         time: Time of the journal entry, RFC 3339 in UTC.
         time_s: The same time, Unix seconds.
     """

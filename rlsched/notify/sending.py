@@ -27,7 +27,7 @@ _MOST_SAID: Final = 300
 
 
 class NotDeliveredError(Exception):
-    """A notice was not accepted. The message is the reason, in one line.
+    """A notice was not accepted. The message gives the reason in one line.
 
     Attributes:
         is_passing: Whether the reason is temporary, so that retries continue; if not, a few tries are enough.
@@ -63,7 +63,7 @@ class Webhook:
 
     Args:
         url: URL with scheme http or https.
-        timeout_s: Time-out of the connection, and of each wait for data, seconds.
+        timeout_s: Time-out for the connection, and of each wait for data, seconds.
         token: Token to send as `Authorization: Bearer`; "": no token.
 
     Raises:
@@ -104,14 +104,14 @@ class Webhook:
 
 
 class Command:
-    """Runs a program with the JSON of a notice on its standard input, without a shell.
+    """Runs a program without a shell, and writes the JSON of a notice to its standard input.
 
     Exit code 0 means delivered; 75 (`EX_TEMPFAIL`) means that the notice must be retried later. If a program
     exceeds the time-out, it is killed with all processes that it started, and the notice is retried later.
 
     Args:
         words: Program and its arguments, quoted as for a shell.
-        timeout_s: Time-out of the program, seconds.
+        timeout_s: Time-out for the program, seconds.
 
     Raises:
         InputError: there are no words, or a quote is not closed.

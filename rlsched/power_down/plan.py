@@ -106,11 +106,11 @@ class PowerDownPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         return [self.service(size, sum(sizes)) for size in sizes]
 
     def service(self, size: int, total: int) -> PowerDownService:
-        """Return the service of a set of `size` nodes, in a cluster of `total` nodes."""
+        """Return the service for a set of `size` nodes, in a cluster of `total` nodes."""
         return PowerDownService(self.rule_for(size, total), self.demand_forecast, float(self.slot))
 
     def rule_for(self, size: int, total: int) -> KeepRule:
-        """Return the rule of a set of `size` nodes, in a cluster of `total` nodes."""
+        """Return the rule for a set of `size` nodes, in a cluster of `total` nodes."""
         of = CHOSEN_FOR_NODES if self.buffer_nodes is None else max(total, 1)
         return _scaled(self.rule, size / of)
 

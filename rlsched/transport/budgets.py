@@ -48,7 +48,7 @@ class Budgets:
     """Budgets by key, counted in messages.
 
     Args:
-        limits: Limits of one key.
+        limits: Limits for one key.
         elapsed: A monotonic clock, seconds.
     """
 
@@ -63,7 +63,7 @@ class Budgets:
         return key not in self._left or self._now(key) > 0.0
 
     def spend(self, key: bytes, messages: int = 1) -> None:
-        """Charge a message to its key, with the cost of `messages` messages."""
+        """Charge a key for a message that costs as much as `messages` messages."""
         self._take(key, float(messages))
 
     def charge_refusal(self, key: bytes) -> None:
@@ -86,7 +86,7 @@ class Turns(Generic[T]):
     """Messages that wait because their keys have used their share of a turn.
 
     Args:
-        limits: Limits of one key.
+        limits: Limits for one key.
     """
 
     def __init__(self, limits: SenderLimits) -> None:

@@ -113,7 +113,7 @@ def invite(
                 home.take(member)
             elif member.peer.name == name and member.peer.role != "joining":
                 raise InputError(
-                    f"there is a key {name!r} already, of role {member.peer.role}; "
+                    f"there is already a key {name!r} with role {member.peer.role}; "
                     f"give another name, or run `rlsched keys revoke {name}` first"
                 )
         home.put(

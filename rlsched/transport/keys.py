@@ -139,7 +139,7 @@ class KeyHome:
         except FileNotFoundError as error:
             raise InputError(
                 f"{path}: no broker's key here; start `rlsched broker` or `rlsched up` with "
-                "this directory first, or `rlsched keys join TOKEN` for a broker of another machine"
+                "this directory first, or `rlsched keys join TOKEN` for a broker on another machine"
             ) from error
         except OSError as error:
             raise InputError(f"{path}: cannot read the broker's key: {error.strerror}") from error
@@ -285,7 +285,9 @@ def _read(path: str) -> KeyPair:
         raise InputError(f"{path}: secret key with mode {mode:04o}, expected 0600; run `chmod 600 {path}`")
     fields = dict(line.split(None, 1) for line in _bytes(path).splitlines() if len(line.split()) == 2)
     if b"public" not in fields or b"secret" not in fields:
-        raise InputError(f"{path}: expected a `public` and a `secret` line; delete the file for a new key")
+        raise InputError(
+            f"{path}: expected a `public` and a `secret` line; to get a new key, delete the file"
+        )
     return KeyPair(_check_z85(path, fields[b"public"].strip()), _check_z85(path, fields[b"secret"].strip()))
 
 

@@ -114,10 +114,10 @@ class Transport:
     Args:
         address: `tcp://HOST:PORT`; with port 0, any free port; with `0.0.0.0`, every interface.
         home: Keys and access list.
-        senders: Limits of one key.
+        senders: Limits for one key.
 
     Attributes:
-        address: Address at which the broker listens, with the real port.
+        address: Address at which the broker listens, including the real port.
         says_hello: Message to a node whose connection is unknown.
         counts: Numbers of malformed, unauthorised, undeliverable, too long, deferred and dropped messages,
             and of refused and accepted handshakes.
@@ -263,7 +263,7 @@ class Transport:
         self._key_of[route] = sender
 
     def _of_node(self, peer: Peer, route: _Route, envelope: Envelope) -> Heard | None:
-        """Return the message of a node or of its engine; None if its connection is unknown.
+        """Return the message from a node or from its engine; None if its connection is unknown.
 
         A node with an unknown connection is asked for its `Hello`.
         """

@@ -40,7 +40,7 @@ class Option(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The first long name, with its dashes."""
+        """The first long name, including its dashes."""
         return next(one for one in self.names if one.startswith("--"))
 
     @property

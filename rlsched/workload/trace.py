@@ -210,7 +210,7 @@ def _anything_known(cells: NDArray[Any]) -> bool:
 
 
 def dependencies(trace: Trace) -> dict[int, list[int]]:
-    """Return, by row, the rows of the jobs that a job waits for, without jobs outside this trace."""
+    """Return, by row, the rows of the jobs of this trace that a job waits for."""
     cells = trace.extra.get("depends_on")
     if cells is None or not (cells != "").any():
         return {}

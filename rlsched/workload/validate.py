@@ -36,7 +36,7 @@ class TraceColumn(NamedTuple):
         attribute: Name of the array in `Trace`. None: the column is stored in `Trace.extra` (`origin`: as a
             single time, `Trace.origin`).
         kind: Kind of the values.
-        required: Whether the column must exist, without blank cells.
+        required: Whether the column must exist and have no blank cells.
     """
 
     name: str

@@ -112,8 +112,8 @@ def test_policy_gives_slices_the_full_clock(files: tuple[Path, Path], tmp_path: 
         (
             'gpu_type = "A100-40GB"\ncpus = 64\nmig',
             'gpu_type = "V100"\nmig',
-            "mig: no slices are known of GPU type 'V100'; "
-            "they are of A100-40GB, A100-80GB, H100-80GB, H200-141GB",
+            "mig: no slices are known for GPU type 'V100'; "
+            "they are known for A100-40GB, A100-80GB, H100-80GB, H200-141GB",
         ),
         (
             'gpus = 2\ngpu_type = "A100-40GB"\ncpus = 64\nmig',

@@ -155,16 +155,14 @@ def test_models_without_start_options_change_no_start_and_no_end(name: str, like
 
 
 @pytest.mark.slow
-def test_random_choices_share_and_set_clocks_and_are_valid() -> None:
-    """Every legal candidate under models can be acted on."""
+def test_random_choices_set_clocks_and_are_valid() -> None:
     draws, qssf = load_scheduler("random", seed=3), Policy("qssf-backfill")
-    models = Models(energy_weight=0.5)  # without a weight of energy no clock is offered
+    models = Models(energy_weight=0.5)  # without a weight of energy no clock is lowered
     table = engine("helios", qssf, models).run(draws)
     check_books(table)
     assert table.log is not None
     assert table.log.books is not None
     length_s = table.log.end_s - table.log.start_s
-    assert (table.log.books.share_s < 0.9 * length_s).any()
     assert (table.log.books.clock_s < 0.9 * length_s).any()
     again = engine("helios", qssf, models).run(load_scheduler("random", seed=3))
     check_equal(table, again)

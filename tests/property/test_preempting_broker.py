@@ -460,7 +460,8 @@ class World:
 
     def restart(self) -> None:
         """kill -9: the journal survives. The next broker may have other timeouts."""
-        assert shape(replayed(self.journal, self.broker.state.order)) == shape(self.broker.state)
+        replay = replayed(self.journal, self.broker.state.order, self.scheduler)
+        assert shape(replay) == shape(self.broker.state)
         limits = msgspec.structs.replace(LIMITS, lost_after_s=self.chance.choice((0.0, 10.0, 16.0, 40.0)))
         self.broker = HandBroker(
             self.scheduler,  # type: ignore[arg-type]
@@ -491,11 +492,12 @@ def shape(state: BrokerState) -> list[object]:
     ]
 
 
-def replayed(journal: MemoryJournal, order: Order) -> BrokerState:
+def replayed(journal: MemoryJournal, order: Order, scheduler: Scheduler | None = None) -> BrokerState:
+    """The state of the journal; dials are set again only by a `scheduler` that has some."""
     state = BrokerState(Predictions(RUNNING_MEAN), order)
     over: list[EndedJob] = []
     state.on_finished = lambda job: over.append(ended_job(job, state.nodes))
-    state.replay(journal.rows())
+    state.replay(journal.rows(), scheduler if scheduler is not None and scheduler.strategy else None)
     assert over == journal.over
     for row in over:
         assert msgspec.json.encode(job_of(row)) == msgspec.json.encode(state.jobs[row.job])
@@ -548,6 +550,7 @@ def test_no_policy_exceeds_a_quota(policy: str, seed: int) -> None:
     world.weights |= QUIET | {"submit": 30, "end": 30, "quota": 8}
     for _ in range(300):
         world.step()
-    assert shape(replayed(world.journal, world.broker.state.order)) == shape(world.broker.state)
+    replay = replayed(world.journal, world.broker.state.order, world.scheduler)
+    assert shape(replay) == shape(world.broker.state)
     event(f"starts under a quota: {world.oracle.starts_under_quota > 10}")
     event(f"barred by quotas: {world.most_barred > 0}")

@@ -25,7 +25,7 @@ EXIT_INTERRUPTED = 130
 NARROW = 110
 """Width of a terminal, in characters, below which only the cost has its interval in the table."""
 LAST = "last.toml"
-"""File in the log folder with the last policy of a training, even if the policy is not confirmed."""
+"""File in the log folder with the last policy of a training run, even if the policy is not confirmed."""
 
 
 @click.command()
@@ -211,7 +211,7 @@ def _finish(
 
 
 class _Shown:
-    """Shows the progress of a training, as text and, if there is a log folder, as curves."""
+    """Shows the progress of a training run as text and, if there is a log folder, as curves."""
 
     def __init__(self, total: dict[str, int], drawing: TrainingCurves | None, progress: Progress) -> None:
         self._total, self._drawing, self._progress = total, drawing, progress

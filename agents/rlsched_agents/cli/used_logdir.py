@@ -33,11 +33,11 @@ def overwriting(command: Command) -> Command:
 
 
 def check_logdir(logdir: Path, *, resume: bool, overwrite: bool) -> None:
-    """Check that a training can write to the folder.
+    """Check that a training run can write to the folder.
 
     Raises:
-        InputError: the folder has files of an earlier training and neither `resume` nor `overwrite` is set,
-            or both are set.
+        InputError: the folder has files of an earlier training run and neither `resume` nor `overwrite` is
+            set, or both are set.
     """
     if resume and overwrite:
         raise InputError(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 DEFAULT = "tuned"
 BUDGET_MS = 60_000.0
-"""Time limit of a decision, milliseconds. It is long, because the first decision includes compiling."""
+"""Time limit for a decision, milliseconds. It is long, because the first decision includes compiling."""
 
 
 @click.command(cls=PolicyCommand)

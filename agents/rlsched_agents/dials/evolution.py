@@ -46,7 +46,7 @@ class EvolutionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         generations: Number of generations.
         pairs: Pairs of candidates per generation; the candidates of a pair are the mean plus and minus the
             same noise.
-        most: Upper limit of the difference of ln(cost) of a pair; larger differences are clipped.
+        most: Upper limit for the difference of ln(cost) of a pair; larger differences are clipped.
         spread: Standard deviation of the noise on each weight.
         step: Adam's step size at the start.
         final_step_frac: Step size at the end, as a fraction of `step`.

@@ -60,9 +60,7 @@ class Importance(msgspec.Struct, frozen=True):
         """Return the importance as a Markdown table."""
         head = ["| column | per cent lost without it | 95 % |", "|---|---:|---|"]
         rows = [f"| {one.name} | {one.lost:.2f} | {one.low:.2f} to {one.high:.2f} |" for one in self.columns]
-        said = (
-            f"With all columns it saves {self.saved:.2f} % of the cost, on {self.windows} held-out windows."
-        )
+        said = f"With all columns it saves {self.saved:.2f} % of the cost on {self.windows} held-out windows."
         return "\n".join([said, "", *head, *rows])
 
 

@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 Layers = Sequence[Floats]
 
 LEAST_DELAY_FRAC: Final = 0.01
-"""Lower limit of a delay, as a fraction of the run time, because idle cores can make a delay negative."""
+"""Lower limit for a delay, as a fraction of the run time, because idle cores can make a delay negative."""
 _RESAMPLES: Final = 2000
 _CHUNK: Final = 8
 """Number of runs per message to a worker process; so many runs take a second or less."""
@@ -153,7 +153,7 @@ class Interval(msgspec.Struct, frozen=True):
 
 
 def interval(log_ratios: Floats, groups: Sequence[str], *, seed: int = 0) -> Interval:
-    """Return the geometric mean of ratios, given their (n,) logarithms, with an interval over the groups."""
+    """Return the geometric mean of ratios, given as (n,) logarithms, and its interval, resampled by group."""
     names, of = np.unique(np.asarray(groups), return_inverse=True)
     total, count = np.bincount(of, log_ratios), np.bincount(of)
     picks = np.random.default_rng(seed).integers(0, names.size, (_RESAMPLES, names.size))

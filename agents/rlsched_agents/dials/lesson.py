@@ -99,8 +99,8 @@ class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         constants: Evolution of constant dials.
         following: Evolution of dials that follow the cluster's state; starts from the constant dials.
         ppo: Training of a network by PPO; starts from the evolved strategy.
-        scales: Factors on the catalogue's figures that are assumed instead of measured, assigned to the
-            windows in turn.
+        scales: Factors applied to those catalogue figures that are assumed, not measured. Each window gets
+            the next factor in turn.
     """
 
     drawn: Drawn = Drawn()

@@ -49,7 +49,7 @@ class MirroredNoise(StateDependentNoiseDistribution):
 
 
 class DialPolicy(ActorCriticPolicy):
-    """Policy network with two hidden tanh layers and a tanh output, with mirrored noise."""
+    """Policy network with two hidden tanh layers, a tanh output and mirrored noise."""
 
     def _build(self, lr_schedule: Callable[[float], float]) -> None:
         assert self.dist_kwargs is not None
@@ -99,10 +99,10 @@ class PairedBuffer(RolloutBuffer):
 
 
 class DialPpo:
-    """One training by PPO, which proceeds by rollouts; its state is a set of arrays.
+    """One training run by PPO, which proceeds by rollouts; its state is a set of arrays.
 
-    Each rollout draws from generators seeded by the training's seed and the rollout's number. A training that
-    stops and continues therefore gives the same weights, bit for bit, as a training without a stop.
+    Each rollout draws from generators seeded by the training's seed and the rollout's number. A training run
+    that stops and continues therefore gives exactly the same weights as one without a stop.
 
     Args:
         sources: Traces that windows are drawn from.
@@ -202,7 +202,8 @@ class DialPpo:
         """Restore the state that `get_state` returned.
 
         Raises:
-            KeyError, RuntimeError, ValueError: the state belongs to a training with other hyper-parameters.
+            KeyError, RuntimeError, ValueError: the state belongs to a training run whose hyper-parameters
+                differ.
         """
         model, policy = self._model, self._policy
         parts = {prefix: _members(state, prefix) for prefix in ("weights/", "optimizer/", "clusters/")}

@@ -241,12 +241,14 @@ class Training:
             stages: dict[str, Any] = dict(kept["stages"])
             seed, of = kept["seed"], kept["of"]
         except OSError as error:
-            raise InputError(f"{self.state_file}: cannot read this training: {error.strerror}") from None
+            raise InputError(
+                f"{self.state_file}: cannot read the state of this training run: {error.strerror}"
+            ) from None
         except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
             raise self._no_training(str(error)) from None
         if seed != self.seed:
             raise InputError(
-                f"{self.state_file}: this training was started with --seed {seed}, got --seed {self.seed}"
+                f"{self.state_file}: this training run was started with --seed {seed}, got --seed {self.seed}"
             )
         if of != self._of:
             raise InputError(
@@ -257,7 +259,7 @@ class Training:
 
     def _no_training(self, why: str) -> InputError:
         return InputError(
-            f"{self.state_file}: expected the state of a training of rlsched train, cannot continue it: "
+            f"{self.state_file}: expected the state of a training run of rlsched train, cannot continue it: "
             f"{' '.join(why.split())}; start again with --overwrite"
         )
 

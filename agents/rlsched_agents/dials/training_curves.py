@@ -1,4 +1,4 @@
-"""TensorBoard log of a training: curves, configuration and result."""
+"""TensorBoard log of a training run: curves, configuration and result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from rlsched_agents.dials.training_data import TrainingData
 from rlsched_agents.dials.verdict import Trained
 
 DESCRIPTIONS: Final = {
-    "settings/cost_frac": "Cost of each other setting / cost of the policy's own, on windows that choose.",
+    "settings/cost_frac": "Cost of each other setting / cost of the policy's own, "
+    "measured on the windows for choosing.",
     "(constants|following)/cost_frac": "Mean cost of a generation's candidates / cost of the settings, "
     "on windows that train; below 1 is better.",
     "(constants|following)/signal_to_noise": "Signal-to-noise ratio of the search direction; 0 is chance.",
@@ -27,16 +28,18 @@ DESCRIPTIONS: Final = {
     "ppo/explained_variance": "Share of the variance of the returns that the critic explains; 1 is perfect.",
     "ppo/value_loss": "Mean squared error of the critic.",
     "ppo/std": "Standard deviation of the weights of the noise.",
-    "chosen/.*/cost_frac": "Cost of the result of this stage / cost of the settings, on windows that choose.",
+    "chosen/.*/cost_frac": "Cost of the result of this stage / cost of the settings, "
+    "measured on the windows for choosing.",
     "chosen/.*/(low|high)_frac": "Bounds of the 95 % interval of that cost.",
     "chosen/best_cost_frac": "The lowest of these costs.",
-    "confirmed/(cost|delay|energy)_frac": "Chosen policy / the policy's settings, on windows that confirm.",
+    "confirmed/(cost|delay|energy)_frac": "Chosen policy / the policy's settings, "
+    "measured on the windows for confirming.",
     "confirmed/cost_(low|high)_frac": "Bounds of the 95 % interval of the confirmed cost.",
     "run/made_with": "The recipe and the policy to improve.",
     "run/data": "The training data.",
     "run/outcome": "The result.",
     "importance/columns": "Permutation importance: how much less the strategy saves on held-out windows if "
-    "this column has its value of another moment, per cent of the cost of the settings.",
+    "this column has its value from a different moment, per cent of the cost of the settings.",
     "importance/table": "The same as a table.",
 }
 LAYOUT: Final = {
@@ -58,14 +61,14 @@ METRICS: Final = (
 
 
 class TrainingCurves:
-    """The TensorBoard event file of a training.
+    """The TensorBoard event file of a training run.
 
     Args:
         logdir: Folder of the event file.
-        recipe: The recipe of the training.
-        policy: The policy that the training tries to improve.
+        recipe: The recipe of the training run.
+        policy: The policy that the training run tries to improve.
         data: The training data.
-        seed: Seed of the training.
+        seed: Seed of the training run.
 
     Raises:
         InputError: tensorboard is not installed, or the folder cannot be written.

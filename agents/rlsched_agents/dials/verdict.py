@@ -1,4 +1,4 @@
-"""The result of a training: the chosen policy, its measured gain, and the files to write."""
+"""The result of a training run: the chosen policy, its measured gain, and the files to write."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def compared(judge: Judge, mine: Costs, other: Costs) -> StrategyComparison:
 
 
 class Trained(msgspec.Struct, frozen=True):
-    """The result of a training.
+    """The result of a training run.
 
     Attributes:
         policy: Policy with the settings to serve, without dials.
@@ -56,8 +56,9 @@ class Trained(msgspec.Struct, frozen=True):
         stage: Chosen stage: `settings`, `constants`, `following`, `ppo`, or "" if none is better than the
             original policy on the windows for choosing.
         setting: Changed setting, in the form of `--set`; "": none.
-        tried: Costs of each other setting relative to the original policy, on the windows for choosing.
-        chosen: Costs of each stage relative to the original policy, on the windows for choosing.
+        tried: Costs of each other setting relative to the original policy, measured on the windows for
+            choosing.
+        chosen: Costs of each stage relative to the original policy, measured on the windows for choosing.
         confirmed: Costs of the chosen policy relative to the original policy, on the windows for confirming;
             None: no policy was chosen.
         frozen: By dial: cost with this dial fixed at 0, divided by the cost with this dial in use, on the
@@ -105,7 +106,7 @@ class Trained(msgspec.Struct, frozen=True):
 
     @property
     def verdict(self) -> str:
-        """Whether the training found a better policy, as a sentence."""
+        """A sentence that says whether the training run found a better policy."""
         if self.confirmed is None:
             return "keep what you have: nothing was better than the settings on the windows that choose"
         cost, delay = self.confirmed.cost, self.confirmed.delay

@@ -19,7 +19,7 @@ WAIT_S: Final = 1_800.0
 
 
 class RandomChoice(Scheduler):
-    """Starts a random waiting job that fits, or waits, with equal probability each."""
+    """Draws one of the waiting jobs that fit, or to wait, all with equal probability."""
 
     order = Order(by="area")
     abilities = Abilities(stochastic=True)
@@ -41,6 +41,6 @@ class RandomChoice(Scheduler):
 
 
 def make_random(policy: Policy, seed: int) -> RandomChoice:
-    """Create the random scheduler of a policy; draws are keyed by the seed and the decision number."""
+    """Create the random scheduler for a policy; draws are keyed by the seed and the decision number."""
     policy.check_read()
     return RandomChoice(seed, policy.name)

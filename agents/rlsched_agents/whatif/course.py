@@ -30,7 +30,7 @@ class Course(NamedTuple):
 
 
 class Watch:
-    """Time limit of a replay: raises an error if the replay takes too long.
+    """Time limit for a replay: raises an error if the replay takes too long.
 
     Args:
         limit_s: Time limit, seconds.

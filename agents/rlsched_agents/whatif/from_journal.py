@@ -103,8 +103,8 @@ def courses(
     )
     if at < 0:
         raise InputError(
-            f"{path}: decision {record.number} is not in the journal; the journal was compacted since, or "
-            "leads to another decision"
+            f"{path}: decision {record.number} is not in the journal: the journal has been compacted since "
+            "the decision was recorded, or has a different decision with this number"
         )
     policy = decider_at(Path(reader.folder), record.now_s)
     was, other = (Life(load_scheduler(policy), watch) for _ in range(2))

@@ -33,7 +33,7 @@ from rlsched_envs.sim.node_events import read_node_events
 POLICIES: Final = ("tuned", "qssf-backfill", "easy")
 """Policies that are evaluated by default."""
 _EXPLAINED, _PREDICTED, _REPLAYED, _SLEPT = 0.2, 0.4, 0.6, 0.7
-"""Progress of the whole run after each of its parts, as a fraction."""
+"""Fraction of the whole run that is complete after each of its parts."""
 
 
 @dataclass(frozen=True)

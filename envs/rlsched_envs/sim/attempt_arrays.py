@@ -17,7 +17,7 @@ FAILED: Final = 3
 PREEMPTED: Final = 4
 NODE_FAILURE: Final = 5
 NEIGHBOUR_FAULT: Final = 6
-"""Reason of an attempt's end: a fault of a job on the same GPU, which ends all jobs there."""
+"""Reason for an attempt's end: a fault of a job on the same GPU, which ends all jobs there."""
 REASONS: Final = ("running", "ended", "timeout", "failed", "preempted", "node_failure", "neighbour_fault")
 """Reasons why an attempt ended, by code. *ended*, *timeout* and *failed* are also outcomes of jobs."""
 

@@ -76,7 +76,7 @@ class AttemptTable:
         start_s: (S,) start time.
         end_s: (S,) end time, nan while the attempt runs.
         useful_s: (S,) work that no later attempt repeats, seconds; 0 while the attempt runs.
-        reason: (S,) reason of the end, index in `attempt_arrays.REASONS`.
+        reason: (S,) reason for the end, index in `attempt_arrays.REASONS`.
         gpu_at: (S + 1,) position in `gpu` of the attempt's first GPU.
         gpu: Global GPU numbers; empty if placements were not kept.
         done_s: (S,) work done, including lost work and restart costs, seconds at full speed; 0 while the
@@ -103,7 +103,7 @@ class AttemptTable:
         return tuple(self.gpu[self.gpu_at[k] : self.gpu_at[k + 1]].tolist())
 
     def reason_name(self, k: int) -> str:
-        """Return the reason why one attempt ended, as a word."""
+        """Return a word for the reason why one attempt ended."""
         return kernels.REASONS[self.reason[k]]
 
     def select(self, which: NDArray[np.bool_]) -> AttemptTable:
@@ -234,7 +234,7 @@ def _add_failures(trace: Trace, rows: NDArray[np.intp], jobs: Records) -> NDArra
 def _add_dependencies(trace: Trace, rows: NDArray[np.intp], jobs: Records) -> NDArray[np.int32]:
     """Set the dependencies in `jobs`, and return the dependent rows, ordered by the row they wait for.
 
-    Dependencies on jobs outside the run count as ended.
+    Dependencies on jobs outside the run count as met.
     """
     found = dependencies(trace)
     if not found:

@@ -38,7 +38,7 @@ def is_modelled(sim: SimArrays) -> bool:
 def draw_power(sim: SimArrays, seconds: float, until_s: float) -> None:
     """Add power and lost time of this duration to the accounts; learn from pairs watched long enough."""
     if MODELLED and sim.state.config[0].modelled:
-        physics.pass_time(sim.progress, seconds)
+        physics.pass_time(sim.progress, until_s - seconds, until_s)
         if sim.progress.books[0].next_seen_s <= until_s:
             lessons.learn_due(sim.progress, sim.state, until_s)
 

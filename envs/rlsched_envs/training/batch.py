@@ -56,13 +56,14 @@ def restore(episode: Any, saved: Sequence[NDArray[Any]]) -> None:
     mine = leaves(episode)
     if len(mine) != len(saved):
         raise ValueError(
-            f"its episodes have {len(saved)} arrays, these {len(mine)}: they are of another version"
+            f"the saved episodes have {len(saved)} arrays, new ones have {len(mine)}: they were saved by "
+            "another version of rlsched"
         )
     for one, other in zip(mine, saved, strict=True):
         if one.shape != other.shape or one.dtype != other.dtype:
             raise ValueError(
-                f"its episodes have an array of shape {other.shape} where these have {one.shape}: they "
-                "are of other traces, of another number of clusters, or of another version"
+                f"the saved episodes have an array of shape {other.shape}, these clusters have "
+                f"{one.shape}: they differ in traces, number of clusters or version of rlsched"
             )
     for one, other in zip(mine, saved, strict=True):
         if one.flags.writeable:
@@ -121,5 +122,6 @@ def view_run(b: SimArrays, k: int) -> SimArrays:
         r.scratch[k],
         r.run[k],
         r.books[k],
+        r.signal[k],
     )
     return SimArrays(state, b.truth[k], progress, None)

@@ -62,7 +62,7 @@ def blank_run(
     modelled: bool,
     assumed_scale: float = 1.0,
 ) -> SimArrays:
-    """Create a run on `drawn.nodes_high` nodes in one partition, without jobs.
+    """Create a run without jobs, on `drawn.nodes_high` nodes in one partition.
 
     Args:
         drawn: Number of jobs of a window, and of nodes.
@@ -70,7 +70,7 @@ def blank_run(
         gangs: Sizes of future gangs, ascending.
         order: Order of the queue.
         modelled: Whether there are models of speed and power.
-        assumed_scale: Factor on the catalogue's figures that are assumed instead of measured.
+        assumed_scale: Factor applied to those catalogue figures that are assumed, not measured.
     """
     rows = drawn.jobs
     nodes = NodeGroup(count=drawn.nodes_high, gpus=gpus_per_node, cpus=CORES_EACH * gpus_per_node)

@@ -101,7 +101,7 @@ class DialledRuns:
         drawn: How their windows are drawn.
         policy: The policy whose settings define the rule. If the rule preempts, it preempts only jobs that
             may be preempted.
-        assumed_scale: Factor on the catalogue's figures that are assumed instead of measured.
+        assumed_scale: Factor applied to those catalogue figures that are assumed, not measured.
         outside: Whether the caller sets the dials when they are due; otherwise a network sets them.
 
     Attributes:

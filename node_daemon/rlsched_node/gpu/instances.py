@@ -19,7 +19,7 @@ class Unit(NamedTuple):
     """A GPU or a MIG instance.
 
     Attributes:
-        board: NVML's number of the GPU.
+        board: NVML index of the GPU.
         uuid: UUID of the instance; "": the whole GPU.
         profile: NVML's profile of the instance, such as `1g.10gb`; "": the whole GPU.
         has_mig: The GPU is in MIG mode; None: unknown.

@@ -167,7 +167,7 @@ class Cgroups:
 
 
 def _born_in(path: str) -> int:
-    """Fork like `os.fork`, with the child in this group. Return -1 if the kernel cannot do that."""
+    """Fork like `os.fork`, but create the child in this group. Return -1 if the kernel cannot do that."""
     try:
         group = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:

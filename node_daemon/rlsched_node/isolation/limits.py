@@ -1,4 +1,4 @@
-"""Resource limits of one rank: stored in its record, enforced by its control group or on its processes."""
+"""Resource limits for one rank: stored in its record, enforced by its control group or on its processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ with sixteen loaders of a hundred threads each need 12,800."""
 
 
 class RankLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The limits of one rank; 0 and empty: no limit.
+    """The limits for one rank; 0 and empty: no limit.
 
     Attributes:
         cpus: Numbers of the processors on which the rank runs.

@@ -70,8 +70,9 @@ class JobUsers:
             raise InputError("--users maps owners to accounts, so it needs --run-as-owner")
         if as_owner and os.geteuid() != 0:
             raise InputError(
-                f"--run-as-owner: only a node that is root can do that, and this node is {_my_name()}; leave "
-                "the option out (all jobs then run as that user), or start as root"
+                f"--run-as-owner: only a daemon that runs as root can do that, and this one runs as "
+                f"{_my_name()}; leave the option out (all jobs then run as that user), or start "
+                "the daemon as root"
             )
         self._all = None if as_owner else job_user(run_as, allow_root=allow_root)
 
@@ -181,7 +182,8 @@ def job_user(run_as: str | None, *, allow_root: bool) -> JobUser | None:
         return None
     if mine != 0:
         raise InputError(
-            f"--run-as {run_as}: only a node that is root can do that; leave the option out, or start as root"
+            f"--run-as {run_as}: only a daemon that runs as root can do that; leave the option out, or start "
+            "the daemon as root"
         )
     return user
 

@@ -161,7 +161,7 @@ class NodeAttempts:
                 yield LimitRank(key, limit_s)
 
     def forget(self, attempt: LocalRank, now_s: float) -> Iterator[Effect]:
-        """End a rank that the broker has disowned, without a report of its end."""
+        """End a rank that the broker has disowned. Its end is not reported."""
         attempt.is_forgotten = True
         if attempt.is_live:
             yield Note(f"attempt {attempt.key} is not the broker's: ending it")

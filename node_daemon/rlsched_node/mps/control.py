@@ -22,9 +22,9 @@ SERVER: Final = "nvidia-cuda-mps-server"
 PIPES: Final = "CUDA_MPS_PIPE_DIRECTORY"
 LOGS: Final = "CUDA_MPS_LOG_DIRECTORY"
 START_S: Final = 3.0
-"""Time-out of the start, seconds. The node daemon's loop waits for the start."""
+"""Time-out for the start, seconds. The node daemon's loop waits for the start."""
 COMMAND_S: Final = 5.0
-"""Time-out of a command, seconds."""
+"""Time-out for a command, seconds."""
 QUIT_S: Final = 5.0
 """Time that a control daemon has to end after `quit`, and again after SIGTERM, seconds."""
 MOST_SOCKET_BYTES: Final = 107
@@ -185,7 +185,7 @@ class MpsControl:
         return None if user is None or user.uid == os.geteuid() else Account(user.uid, user.gid)
 
     def _run(self, option: str, command: str, timeout_s: float) -> str:
-        """Run the program once, with a command on its standard input. Return its output."""
+        """Run the program once, give it a command on its standard input, and return its output."""
         began: list[int] = []
 
         def spare(pid: int) -> None:

@@ -23,7 +23,7 @@ from rlsched_node.processes import shim
 EXIT_VANISHED = 137
 """Exit code of a rank without an exit record: its shim was killed, or the node went down."""
 VANISHED = "vanished"
-"""Reason of an end with `EXIT_VANISHED` if the daemon had not ordered the rank to end."""
+"""Reason for an end with `EXIT_VANISHED` if the daemon had not ordered the rank to end."""
 EXIT_KILLED = shim.EXIT_KILLED
 """Exit code of a rank that was ended before it started (128 + SIGTERM)."""
 

@@ -1,4 +1,4 @@
-"""Resource limits of each rank (cores, memory, processes, GPUs), and which of them the node can enforce."""
+"""Resource limits for each rank (cores, memory, processes, GPUs), and which of them the node can enforce."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def minors_of(gpus: GpuSet) -> list[int | None]:
 
 
 class RankBounds:
-    """The limits of the ranks of one node.
+    """The limits for the ranks of one node.
 
     Args:
         cores: Allocation of the node's processors.
@@ -99,7 +99,7 @@ class RankBounds:
         return f"{lead}: weaker limits of {what} (rlsched doctor)"
 
     def allocate_limits(self, key: AttemptKey, launch: Launch) -> RankLimits:
-        """Allocate the limits of a rank that is about to start; `release_limits` frees its cores.
+        """Allocate the limits for a rank that is about to start; `release_limits` frees its cores.
 
         A rank that requested no memory gets the share of its GPUs. If it shares its GPUs with other jobs, it
         gets its part of that share.
@@ -133,7 +133,7 @@ class RankBounds:
         return known if len(known) == len(own) else None
 
     def adopt(self, key: AttemptKey, record: LaunchRecord) -> None:
-        """Allocate the limits of a rank that an earlier daemon started."""
+        """Allocate the limits for a rank that an earlier daemon started."""
         if record.limits.owns_cpus:
             self._cores.adopt(key, record.limits.cpus)
         elif record.limits.cpus:

@@ -55,7 +55,7 @@ class ShimWatch:
                 self._fd = -1  # no pidfd in this kernel: it is polled
 
     def wait(self, seconds: float) -> None:
-        """Wait for the end, at most this long."""
+        """Wait for the end, but at most this long."""
         if self.has_ended:
             time.sleep(seconds)
         elif self._fd >= 0:
@@ -128,7 +128,9 @@ def main(source: str, shim_pid: int) -> int:
 
 
 def _copy(launch: dict[str, Any], source_fd: int, target: str, name: str, watch: ShimWatch) -> str:
-    """Copy to the end, as the job's user. Returns why the last bytes could not be written; "" if they were.
+    """Copy until the end of the input, as the job's user.
+
+    Returns why the last bytes could not be written; "" if they were.
 
     Raises:
         OSError: the user's file cannot be opened or closed.

@@ -72,7 +72,7 @@ class Terms(NamedTuple):
         lease: Path of the node's lease file.
         max_output_mib: Maximum output on disk, MiB; 0: no limit.
         user: User that runs the command; None: the daemon's own user.
-        limits: Resource limits of the rank.
+        limits: Resource limits for the rank.
         mps: MPS control daemon that serves the rank; None: the rank runs without MPS.
     """
 

@@ -37,7 +37,7 @@ def run(
     timeout_s: float,
     began: Callable[[int], object] | None = None,
 ) -> str:
-    """Run the program once, with a command on its standard input. Return its output.
+    """Run the program once, give it a command on its standard input, and return its output.
 
     Output goes to a file, because a daemon that the program starts would keep a pipe open.
 

@@ -67,7 +67,10 @@ class Outages:
 
     @property
     def holdings(self) -> list[Holding]:
-        """GPUs that the broker must not assign, with reasons. Lost GPUs are left out if all GPUs are lost."""
+        """GPUs that the broker must not assign, and the reasons.
+
+        Lost GPUs are left out if all GPUs are lost.
+        """
         with self._lock:
             all_lost = self._are_all_lost()
             return [

@@ -1,4 +1,4 @@
-"""Size limit of a rank's output: the first and the last part are kept, the middle is freed on disk.
+"""Size limit for a rank's output: the first and the last part are kept, the middle is freed on disk.
 
 The command writes to a plain file at full speed, and the shim checks the size. The dropped part becomes a
 hole in the file, so that offsets stay valid. A line before the hole reports how much is missing.

@@ -1,7 +1,7 @@
 """Removal of a job's directory. The directory may have any content, and may change during the removal.
 
-A daemon that is root removes the directory with the file permissions of its owner (setfsuid(2)), so that it
-removes nothing that the owner could not remove. No path is resolved: each step is one name below an open
+A daemon that runs as root removes the directory with the file permissions of its owner (setfsuid(2)), so that
+it removes nothing that the owner could not remove. No path is resolved: each step is one name below an open
 directory, and no link is followed. The depth of directories is not limited, because deep directories are
 moved up.
 """
@@ -63,7 +63,7 @@ def _open_top(path: Path) -> int | None:
 
 @contextlib.contextmanager
 def _rights_of(uid: int, gid: int) -> Iterator[None]:
-    """Access files with the permissions of this user, if this process is root and the user is not.
+    """Access files with the permissions of this user, if this process runs as root and the user is not root.
 
     Raises:
         OSError: the user cannot be changed.

@@ -150,7 +150,7 @@ def give_up_oom_protection() -> None:
 
 
 def set_limits(setup: dict[str, Any]) -> None:
-    """Set the limits of the command and its descendants (`ProcessSetup`). Skips limits that fail."""
+    """Set the limits for the command and its descendants (`ProcessSetup`). Skips limits that fail."""
     if setup.get("cpus"):
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, setup["cpus"])
@@ -177,7 +177,7 @@ def set_umask(env: dict[str, str]) -> None:
 
 
 def become_user(launch: dict[str, Any]) -> None:
-    """Become the user that runs the command, with the submitter's umask.
+    """Become the user that runs the command, and set the submitter's umask.
 
     Raises:
         OSError: this process may not become another user.

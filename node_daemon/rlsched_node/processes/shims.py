@@ -28,7 +28,7 @@ class Spawned(NamedTuple):
 
 
 class Shims:
-    """Starts shims, each in its own session, with LANG as their only environment variable.
+    """Starts shims. Each has its own session, and LANG is its only environment variable.
 
     Args:
         forks: Use a forker, a small process that is already running. If False, each start needs a new

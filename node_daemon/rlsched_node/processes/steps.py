@@ -100,7 +100,7 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class GpusOut:
-    """The complete list of the node's GPUs that are out of service now, with reasons."""
+    """The complete list of the node's GPUs that are out of service now, and the reason for each."""
 
     held: list[Holding]
 

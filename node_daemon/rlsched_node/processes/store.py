@@ -149,7 +149,7 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
         max_output_bytes: Maximum output on disk; None: no limit.
         cgroup: Directory of the rank's control group; "": none.
         user: User that runs the command; None: the daemon's own user.
-        limits: Resource limits of the rank; absent in records of older daemons.
+        limits: Resource limits for the rank; absent in records of older daemons.
         setup: The limits to set on each process of the rank.
         hears_limits: The shim reads a new time limit when it is signalled; shims of older daemons do not.
         workload: Name in the catalogue; "" if the job names none.

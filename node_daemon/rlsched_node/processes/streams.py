@@ -52,7 +52,7 @@ def _path(cwd: str, target: str) -> str:
 
 
 def progress_name(source: str) -> str:
-    """The file with the progress of a copy: bytes copied, or `ALL_COPIED`, then the reason of a failure."""
+    """The file with the progress of a copy: bytes copied, or `ALL_COPIED`, then the reason for a failure."""
     return f"{source}.copied"
 
 

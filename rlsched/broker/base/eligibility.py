@@ -17,7 +17,7 @@ Reason = Literal["Quota", "Held", "BeginTime", "Dependency"]
 
 
 class Eligibility:
-    """Waiting jobs that are kept out of the queues, with the reasons.
+    """Waiting jobs that are kept out of the queues, and the reasons.
 
     Args:
         cluster: The ledger. The methods remove jobs from its queues and add them again.
@@ -46,7 +46,7 @@ class Eligibility:
         return set(self._barred.get(reason, ()))
 
     def forget_waiting(self, seq: int) -> None:
-        """Forget the reasons of a job that no longer waits."""
+        """Forget the reasons that concern a job that no longer waits."""
         for barred in self._barred.values():
             barred.discard(seq)
 

@@ -462,7 +462,7 @@ class JobUnshared(Fact, frozen=True, kw_only=True, tag="job_unshared"):
 
 
 class QuotaSet(Fact, frozen=True, kw_only=True, tag="quota_set"):
-    """Limits of a user, an account or a VC were set; None: no limit."""
+    """Limits for a user, an account or a VC were set; None: no limit."""
 
     asks_scheduler: ClassVar[bool] = True
     kind: PartyKind

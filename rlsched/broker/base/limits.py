@@ -22,7 +22,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         launch_timeout_s: Time within which nodes must acknowledge the launch of ranks.
         drain_s: Time for which a node that refused to start a rank gets no new jobs.
         kill_again_s: Interval at which an order to end a rank is repeated until the rank has ended.
-        log_timeout_s: Time-out of a request to a node for a job's log; shorter than the clients' time-out.
+        log_timeout_s: Time-out for a request to a node for a job's log; shorter than the clients' time-out.
         grace_s: Default time between SIGTERM and SIGKILL: at the time limit, and when a job is cancelled,
             preempted or requeued.
         max_grace_s: Longest grace that a job can request. At least `grace_s`.

@@ -26,7 +26,7 @@ class JournalRow(NamedTuple):
 
 
 class CheckedRow(NamedTuple):
-    """One row of the journal, with the stored checksum."""
+    """One row of the journal, including the stored checksum."""
 
     n: int
     now_s: float
@@ -87,7 +87,7 @@ def rows_and_damage(
             yield f"entry {expected} is missing, entry {n} follows the one before"
         expected = n + 1
         if not (isinstance(now_s, float) and isinstance(kind, bytes) and isinstance(payload, bytes)):
-            yield f"entry {n}: damaged: its columns are of other types"
+            yield f"entry {n}: damaged: its columns have unexpected types"
         elif last is not None and crc != checksum(n, now_s, kind, payload):
             yield f"entry {n}: damaged: its checksum does not fit"
         else:

@@ -29,7 +29,7 @@ class SoftErrors:
         Args:
             kind: Key of `RecordsReport.lost`.
             what: Description of the action that failed.
-            error: Reason of the failure.
+            error: Reason for the failure.
             lost: Number of items that were lost because of the error.
         """
         self.lost[kind] = self.lost.get(kind, 0) + lost

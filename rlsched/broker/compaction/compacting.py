@@ -38,7 +38,7 @@ PIECE_EVERY_S: Final = 0.25
 PIECE_BUSY_S: Final = 1.0
 """Interval between two removals in a broker that is always busy, seconds."""
 LIMIT_S: Final = 4 * 3600.0
-"""Time-out of the process that makes a base, seconds."""
+"""Time-out for the process that makes a base, seconds."""
 
 
 def command(path: Path, before_s: float, half_life_s: float, keep_entries: int) -> list[str]:
@@ -100,7 +100,7 @@ class Compacting:
             self._remove_piece_if_due(is_quiet=is_quiet)
 
     def _is_grown(self) -> bool:
-        """Return whether the journal has grown enough for a base."""
+        """Return whether the journal has grown enough to write a new base."""
         if self._keeps.days is not None:
             return self._keeps.days < math.inf
         return self._journal.last - self._journal.first >= GROWN * self._keeps.entries

@@ -25,7 +25,7 @@ from rlsched.workload.predict.predictor import TrainingSet
 from rlsched.yielding import background_command
 
 LIMIT_S = 3600.0
-"""Time-out of a fit, seconds. The largest fit, of 20,000 jobs, takes seconds on an idle core."""
+"""Time-out for a fit, seconds. The largest fit, of 20,000 jobs, takes seconds on an idle core."""
 RETRY_S = 60.0
 MAX_RETRY_S = 3600.0
 """Maximum delay between a failed fit and the next attempt, seconds; the delay doubles with every failure."""
@@ -50,7 +50,7 @@ class Fits:
         predictions: Receives fitted models and failures.
         say: Logs a line.
         command: Returns the fitting process's command, given a time-out; tests pass one that fails.
-        limit_s: Time-out of a fit, seconds.
+        limit_s: Time-out for a fit, seconds.
         elapsed: A monotonic clock, seconds.
     """
 

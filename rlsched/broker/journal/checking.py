@@ -42,7 +42,7 @@ class JournalCheck(msgspec.Struct, frozen=True, kw_only=True):
         epoch: Epoch of the last broker.
         cluster: Identity of the cluster.
         next_job: Number of the next job.
-        bytes: Size on disk, bytes, with the write-ahead log.
+        bytes: Size on disk, including the write-ahead log, bytes.
     """
 
     path: str

@@ -259,10 +259,10 @@ def _class_of(name: str) -> type:
     module, _, qualname = name.partition(":")
     package, _, rest = module.partition(".")
     if package != "rlsched" or rest.partition(".")[0] not in _FOLDERS:
-        raise PictureError(f"a picture cannot contain {name}")
+        raise PictureError(f"objects of {name} cannot be serialised")
     found = getattr(importlib.import_module(module), qualname, None)
     if not isinstance(found, type) or (issubclass(found, tuple) and not hasattr(found, "_fields")):
-        raise PictureError(f"a picture cannot contain {name}")
+        raise PictureError(f"objects of {name} cannot be serialised")
     return found
 
 
@@ -271,9 +271,9 @@ def _dtype_name(dtype: np.dtype[Any]) -> str:
         for name, known in _RECORDS.items():
             if known.descr == dtype.descr and known.itemsize == dtype.itemsize:
                 return name
-        raise PictureError(f"a picture cannot contain records {dtype}")
+        raise PictureError(f"cannot serialise a numpy record array of dtype {dtype}")
     if dtype.hasobject:
-        raise PictureError(f"a picture cannot contain an array of {dtype}")
+        raise PictureError(f"cannot serialise a numpy array of dtype {dtype}")
     return dtype.str
 
 

@@ -66,7 +66,7 @@ class Journal:
 
     Raises:
         JournalHeldError: another broker holds the journal.
-        JournalError: the journal is of an unknown version, damaged, or cannot be written.
+        JournalError: the journal has an unknown version, is damaged, or cannot be written.
     """
 
     def __init__(self, path: str | Path, lock: FileIO | None = None) -> None:
@@ -115,7 +115,7 @@ class Journal:
         self.ended_at = marks.ended_at(self.path, self._db)
 
     def _migrate(self, version: int) -> None:
-        """Migrate a journal of an earlier version, in one transaction.
+        """Migrate a journal from an earlier version in one transaction.
 
         Version 1 has no checksums. Versions up to 2 have no table of ended jobs, up to 3 no `first`, up to 4
         no held jobs and no dependencies, up to 5 no changes of jobs and no orders for single tasks, and up to
@@ -167,7 +167,7 @@ class Journal:
         self._write(rows, over)
 
     def append(self, rows: Sequence[Stored]) -> list[JournalRow]:
-        """Commit consecutive rows of another journal. Return their contents.
+        """Commit consecutive rows copied from another journal. Return their contents.
 
         Raises:
             JournalFullError, JournalError: as `commit`; or a row is damaged, or does not have the next
@@ -272,7 +272,7 @@ class Journal:
             holds_at: Number of the last entry that the table then includes; None: more rows follow.
 
         Raises:
-            JournalError: the rows cannot be written; none of them was.
+            JournalError: writing fails; in this case no row is written.
         """
         with clearly(self.path):
             self._db.execute("SAVEPOINT ended")  # the caller may have a SELECT open, as in a replay
@@ -297,7 +297,7 @@ class Journal:
         """Add rows of ended jobs copied from another journal, in ascending order of job numbers.
 
         Raises:
-            JournalError: a row is damaged, or the rows cannot be written; none of them was.
+            JournalError: a row is damaged, or writing fails. In both cases no row is written.
         """
         with clearly(self.path), self._transaction():
             finished_table.put_copied(self._db, rows)

@@ -115,9 +115,9 @@ class JournalMark:
         if mark is not None:
             return f"{self._path.name} next to it is of cluster {mark.cluster} with {mark.entries:,} entries"
         if self._path.exists():
-            return f"{self._path.name} next to it is of an earlier broker"
+            return f"{self._path.name} next to it belongs to an earlier broker"
         if self._journal.with_name(ADDRESS_FILE).is_file():
-            return f"the file {ADDRESS_FILE} next to it is of an earlier broker"
+            return f"the file {ADDRESS_FILE} next to it belongs to an earlier broker"
         store = self._journal.with_name(STORE_FOLDER)
         if any(segment_files(store, kind) for kind in ("decisions", "jobs")):
             return f"the folder {STORE_FOLDER} next to it holds an earlier broker's decisions"

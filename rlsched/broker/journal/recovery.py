@@ -105,7 +105,10 @@ def _from_snapshot(
         why = snapshot if isinstance(snapshot, str) else ""
         if isinstance(snapshot, Snapshot):
             if snapshot.format != FORMAT or snapshot.made_for != wanted:
-                why = f"the snapshot after entry {snapshot.n} is of another version, policy or predictor"
+                why = (
+                    f"the snapshot after entry {snapshot.n} was made with another version, policy or "
+                    "predictor"
+                )
             elif snapshot.n > journal.ended_at:
                 why = f"the table of ended jobs does not reach the snapshot after entry {snapshot.n}"
             else:

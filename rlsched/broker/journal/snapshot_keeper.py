@@ -1,4 +1,4 @@
-"""Decides when a snapshot is stored: rarely, mostly in turns without messages, in little time."""
+"""Decides when a snapshot is stored: rarely, mostly in turns without messages, so that it costs little."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class SnapshotTable:
             self._db.execute("DELETE FROM snapshots")
 
     def newest_first(self) -> Iterator[Snapshot | str]:
-        """Yield the snapshots; for one that is damaged or of another journal, a text with the reason."""
+        """Yield the snapshots; for a damaged one, or one from another journal, a text with the reason."""
         with clearly(self._path):
             numbers = [n for (n,) in self._db.execute("SELECT n FROM snapshots ORDER BY n DESC")]
             for n in numbers:
@@ -107,5 +107,5 @@ class SnapshotTable:
         if not sound:
             return f"the snapshot after entry {n} is damaged: its checksum does not fit"
         if snapshot.entry_crc != of_entry:
-            return f"the snapshot after entry {n} is of another journal"
+            return f"the snapshot after entry {n} belongs to another journal"
         return snapshot

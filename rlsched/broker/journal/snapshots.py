@@ -64,6 +64,6 @@ def book_of(picture: bytes) -> BrokerState:
     """
     state = unpack(picture)
     if not isinstance(state, BrokerState):
-        raise PictureError("it is not the state of a broker")
+        raise PictureError("it does not contain the state of a broker")
     state.clear_on_finished()
     return state

@@ -273,7 +273,7 @@ class Machine:
         self._unrecorded = []
 
     def _node_reported(self, event: NodeSaid) -> None:
-        """Process a message of a node. An error affects only the node and the message's attempt."""
+        """Process a message from a node. An error affects only the node and the message's attempt."""
         try:
             if self._is_from_member(event):
                 self._node_said(event.node, event)
@@ -542,7 +542,7 @@ class _Batch:
         reports: Messages of nodes.
         intakes: Events that start or end the refusal of submissions.
         changes: Requests of clients that change something.
-        questions: All other requests of clients.
+        questions: All other requests from clients.
         powered: Results of the operator's commands that power nodes up and down.
         has_tick: Whether the batch has a `Tick`.
         is_due: Whether the batch has a `Due`: the scheduler asked to decide at this time.

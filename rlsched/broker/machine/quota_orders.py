@@ -21,7 +21,7 @@ Row = TypeVar("Row")
 Limit = TypeVar("Limit", int | None, float | None)
 MAX_PAGE_ROWS = 500
 MAX_COUNT = 1_000_000_000
-"""Maximum value of a quota's limit of GPUs, jobs or GPU-hours."""
+"""Maximum value of a quota's limit on GPUs, jobs or GPU-hours."""
 
 
 def changed_quota(quotas: QuotaTable, order: SetQuota) -> QuotaSet:
@@ -79,7 +79,7 @@ def quotas_page(quotas: QuotaTable, first: int, now_s: float) -> QuotasPage:
 
 
 def accounts_page(accounts: AccountMembers, first: int) -> AccountsPage:
-    """Return a page of the members of accounts, from row `first` on."""
+    """Return a page of the members of accounts, which begins at row `first`."""
     page, omitted = _page(accounts.members(), first)
     return AccountsPage(members=page, omitted=omitted)
 

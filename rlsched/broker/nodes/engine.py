@@ -39,7 +39,7 @@ from rlsched.wire.messages import BrokerToNode, Hello, NodeMessage
 
 
 class NodeEngine(Protocol):
-    """An engine as the broker sees it, without the messages on the wire between them."""
+    """An engine as the broker sees it; hides the messages on the wire between them."""
 
     def hellos(self) -> Sequence[Hello]:
         """Return the registrations of the engine's nodes: resources, capabilities, running attempts."""
@@ -48,4 +48,4 @@ class NodeEngine(Protocol):
         """Send an order, or another message, to a node. Never blocks. The message may be lost or repeated."""
 
     def receive_messages(self) -> Sequence[tuple[str, NodeMessage]]:
-        """Return (name of the node, message) for each message of the engine's nodes since the last call."""
+        """Return (name of the node, message) for each message from the engine's nodes since the last call."""

@@ -1,4 +1,4 @@
-"""Attempts of jobs: starts and ends them, turns reports of nodes into facts, and sends orders to nodes.
+"""Attempts of jobs: starts and ends them, turns reports from nodes into facts, and sends orders to nodes.
 
 An attempt is never started twice. Its number grows with every start, and a node starts (job, attempt, rank)
 at most once and obeys only the highest broker epoch. The broker gives up an attempt only if each rank has
@@ -75,14 +75,14 @@ OUT_OF_MEMORY = "out_of_memory"
 GPU_OUT_OF_MEMORY = "gpu_out_of_memory"
 CANCELLED_THERE = "cancelled"
 _NOT_ITS_DOING = {NODE_STOPPED: "was stopped", FENCED: "had no answer from a broker for its --lost-after"}
-"""Text by reason of a rank's end, for ends that the job did not cause. After such an end the job is queued
+"""Text by reason for a rank's end, for ends that the job did not cause. After such an end the job is queued
 again without counting a retry, unless all ranks ended with exit code 0.
 """
 _BY_MPS_FAULT = {
     MPS_FAULT: "ended with its co-tenants by a GPU fault under MPS, cause unknown: it shares no more",
     MPS_NEIGHBOUR_FAULT: "ended with a co-tenant, whose GPU fault ended all under MPS",
 }
-"""Text by reason of a rank's end, for ends by a GPU fault that ended all co-tenants under MPS. After such an
+"""Text by reason for a rank's end, for ends by a GPU fault that ended all co-tenants under MPS. After such an
 end the job is queued again without counting a retry (`_forgive`).
 """
 _DONE = "and left exit code 0: the job is done"

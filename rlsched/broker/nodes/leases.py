@@ -8,7 +8,7 @@ from rlsched.broker.state.jobs import Job
 
 
 class Leases:
-    """Time of the last message of each node.
+    """Time of the last message from each node.
 
     Args:
         state: State of the broker.

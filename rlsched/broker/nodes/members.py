@@ -170,7 +170,7 @@ class Members:
         ]
 
     def held_gpus(self, node: str) -> set[int]:
-        """Return the GPU numbers in the last `Held` message of a node."""
+        """Return the GPU numbers in the last `Held` message from a node."""
         return {gpu for one in self._held.get(node, ()) for gpu in one.gpus}
 
     def record_holdings(self) -> None:

@@ -25,7 +25,7 @@ _log = logging.getLogger("rlsched.broker")
 
 
 class SharingRules(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of the reactions to observed speeds of jobs that share GPUs.
+    """Settings for the reactions to observed speeds of jobs that share GPUs.
 
     Attributes:
         learns: Whether predictions are updated by observations, as with `learning` in a models file.
@@ -47,7 +47,7 @@ class SlowSharing:
         state: State of the broker.
         speeds: Observed speeds.
         attempts: Starts, follows and ends attempts.
-        rules: Settings of the reactions.
+        rules: Settings for the reactions.
         out: Output of the batch.
     """
 

@@ -31,7 +31,7 @@ from rlsched.wire.messages import AttemptKey, AttemptReport, Kill
 from rlsched.wire.states import CANCELLED, ENDED, QUEUED
 
 MAX_STEP = 10_000_000
-"""Maximum increase of the last job number by one report of a node."""
+"""Maximum increase of the last job number by one report from a node."""
 _log = logging.getLogger("rlsched.broker")
 
 

@@ -35,7 +35,7 @@ def load_policy(
         policy: The policy.
         fallback: The rule that decides if the policy fails; None: the rule on which the policy is based
             (`Scheduler.reference`).
-        budget_ms: Time limit of one decision, milliseconds.
+        budget_ms: Time limit for one decision, milliseconds.
         seed: Seed of the policy's random draws.
         has_models: Whether to compile the kernels that choose clocks now, not when the first job needs them.
         shares: Whether jobs can share GPUs, and the policy can use everything that needs speed models.

@@ -1,8 +1,8 @@
 """Handles messages that arrive while a batch waits for disk space.
 
 Heartbeats of nodes are answered, so that no lease expires. Clients' orders are refused with the reason.
-Clients' questions and other messages of nodes wait for the next batch; repeated messages are stored once. All
-other messages are dropped, because their senders repeat them.
+Clients' questions and other messages from nodes wait for the next batch; repeated messages are stored once.
+All other messages are dropped, because their senders repeat them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs the operator's commands that power nodes down and up, as processes, without waiting for them."""
+"""Starts the operator's commands that power nodes down and up, and does not wait for them."""
 
 from __future__ import annotations
 

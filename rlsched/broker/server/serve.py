@@ -442,7 +442,7 @@ class Broker:
         return True
 
     def _answer_itself(self, heard: Heard) -> None:
-        """Answer a request about the journal, the policy or the epoch, without the state machine."""
+        """Answer a request about the journal, the policy or the epoch, which needs no state machine."""
         route, request, message = heard.route, heard.envelope.request, heard.envelope.message
         match message:
             case SetPolicy():

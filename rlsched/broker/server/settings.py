@@ -33,7 +33,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
         keys: The key directory.
         policy: The policy, as `Policy.of` reads it.
         fallback: The fallback rule, as `Policy.of` reads it; None: see `load_policy`.
-        decision_budget_ms: Time limit of one decision, milliseconds.
+        decision_budget_ms: Time limit for one decision, milliseconds.
         speed_energy: Weight of energy against time, 0 to 1, for jobs that set no weight.
         shares: Whether jobs that permit sharing can share GPUs if the policy decides so.
         prediction: `running-mean` or `hedge`; None: see `Predictions`.

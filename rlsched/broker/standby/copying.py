@@ -228,7 +228,7 @@ class _Copy:
         return asked_before
 
     def take(self, answer: JournalRows) -> None:
-        """Store the rows of an answer of the primary.
+        """Store the rows of an answer from the primary.
 
         Raises:
             InputError: the journal here belongs to another cluster.

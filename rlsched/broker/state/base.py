@@ -226,7 +226,7 @@ class HeldNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Charged(msgspec.Struct, frozen=True, kw_only=True):
-    """Usage and limits of users, accounts and VCs.
+    """Usage of, and limits for, users, accounts and VCs.
 
     Attributes:
         usage: GPU-seconds by user, decayed to `usage_at_s`; they halve every `half_life_s`.

@@ -226,7 +226,7 @@ def fill(
 
 
 def _enter(state: ClusterState, one: LedgerJob, revised: bool) -> int:
-    """Add a job to the ledger, with its GPUs or its place in the queue. Return the job's slot."""
+    """Add a job and its GPUs, or its place in the queue, to the ledger. Return the job's slot."""
     s, fields = state.arrays, one.fields
     s.counters[0].next_seq = one.seq
     slot: int = kernels.add_job(

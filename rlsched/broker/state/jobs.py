@@ -16,7 +16,7 @@ from rlsched.wire.states import ACTIVE, ENDED, LAUNCHING, LIVE, JobState, RankSt
 _NO_RANKS: set[tuple[int, int]] = set()
 """Empty set that all finished attempts share; never modified."""
 NODE_STOPPED = "node_stopped"
-"""Reason of a rank's end if its node was stopped together with its jobs."""
+"""Reason for a rank's end if its node was stopped together with its jobs."""
 
 
 @dataclass(slots=True)
@@ -80,7 +80,7 @@ class Attempt:
         source: Source of that decision.
         ending: State that the job gets when all ranks have ended; "" while the attempt continues.
             `preempted`: the job is queued, unless it ended by itself.
-        ending_reason: Reason of the ending.
+        ending_reason: Reason for the ending, as text.
         moved: Whether the attempt is ended so that the job continues elsewhere, because another job needs its
             GPUs as a block.
         charged: Whether the end of this attempt counts against the job's retries.
@@ -159,7 +159,7 @@ class Stopped:
         number: Attempt number.
         start_s: Time of the allocation, Unix seconds.
         end_s: End of the last rank, Unix seconds; the broker may have received the report later.
-        reason: Reason of the end as text.
+        reason: Reason for the end as text.
         with_node: Whether the attempt ended together with one of its nodes: the node was stopped with its
             jobs, as at a restart of the cluster, or an operator declared it down or removed it.
     """

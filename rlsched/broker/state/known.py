@@ -78,7 +78,7 @@ class Known:
         eligibility: Waiting jobs that are kept out of the queue, and the reasons.
         arrays: Job arrays; their tasks are in `jobs`.
         gates: Holds, begin times and dependencies.
-        quotas: Limits of users, accounts and VCs, and their usage.
+        quotas: Limits for users, accounts and VCs, and their usage.
         accounts: Accounts that users can charge jobs to.
         health_failures: Number of times that a node's own checks began to fail.
         ran_on: By user, the nodes that have started a job of the user: a bit for each node's number.

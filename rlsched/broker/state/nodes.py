@@ -43,7 +43,7 @@ class Node:
         live_jobs: Jobs with an unfinished rank on the node.
         drained_until_s: End of the drain, Unix seconds; infinite: until an operator resumes the node; 0: not
             drained.
-        drained_reason: Reason of the drain.
+        drained_reason: Reason for the drain.
         unhealthy: Failure of the node's own checks; "" if they pass.
         sleep: `asleep` or `waking`; "": neither.
         off_s: For a sleeping node: time by which it is off, Unix seconds.
@@ -86,7 +86,7 @@ class Node:
 
     @property
     def may_run_jobs(self) -> bool:
-        """Whether jobs may be running on the node, as far as the broker knows."""
+        """Whether, as far as the broker knows, jobs may be running on the node."""
         return bool(self.live_jobs) or (self.up and not self.sleep)
 
     @property
@@ -100,7 +100,7 @@ class Node:
 
     @property
     def reason(self) -> str:
-        """Reason of the node's state; "" if the node is up."""
+        """Reason for the node's state; "" if the node is up."""
         told = [self.drained_reason] if self.drained else []
         drained = "; ".join([*told, *([self.unhealthy] if self.unhealthy else [])])
         if self.sleep and self.up:

@@ -303,7 +303,7 @@ def _packed(mixed: Floats, foreseen: SubmissionForecast) -> bytes:
 def _unpacked(entry: JobSubmitted) -> tuple[Floats, Floats] | None:
     """Return ((1 + EXPERTS, BINS) predictions, features) of a submission.
 
-    None: the submission has no predictions, or they are of another version of the hedge.
+    None: the submission has no predictions, or they were made by another version of the hedge.
     """
     if len(entry.said) != _SAID_BYTES + FEATURES_BYTES:
         return None

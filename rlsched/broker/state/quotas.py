@@ -1,4 +1,5 @@
-"""Quotas: limits of users, accounts and VCs on GPUs held at once and on GPU-hours per month, and their usage.
+"""Quotas: limits for users, accounts and VCs on GPUs held at once and on GPU-hours per month, and their
+usage.
 
 GPUs count as held from the decision that allocates them until the last process of the attempt has ended. GPU
 time is charged from that decision until the attempt ends, or until the GPUs are given to other jobs. All
@@ -49,7 +50,7 @@ def owner_of(job: JobSubmitted) -> QuotaOwner:
 
 
 class Quota(NamedTuple):
-    """Limits of a user, an account or a VC; None: unlimited."""
+    """Limits for a user, an account or a VC; None: unlimited."""
 
     gpus: int | None = None
     jobs: int | None = None
@@ -194,7 +195,7 @@ class QuotaTable:
     # ---- limits and time --------------------------------------------------------------------------
 
     def set(self, entry: QuotaSet, now_s: float) -> None:
-        """Set the limits of a user, an account or a VC."""
+        """Set the limits for a user, an account or a VC."""
         key, quota = (entry.kind, entry.name), Quota(entry.gpus, entry.jobs, entry.gpu_hours)
         if quota == UNLIMITED:
             self._own.pop(key, None)

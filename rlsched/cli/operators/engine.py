@@ -75,7 +75,8 @@ def engine() -> None:
 @click.option(
     "--priority-only",
     is_flag=True,
-    help="Only set the nice values of jobs, in the policy's order. Jobs are not held; Slurm places them.",
+    help="Only set the nice values of jobs so that they follow the policy's order. Jobs are not held; "
+    "Slurm places them.",
 )
 @click.option(
     "--print-lua", is_flag=True, help="Print job_submit.lua for the partitions of --partition, and exit."

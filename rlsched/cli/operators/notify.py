@@ -26,7 +26,7 @@ from rlsched.logs import LogFormat, set_up
     "--command",
     "words",
     metavar="CMD",
-    help="Command to run for each notice, without a shell, with the JSON on its standard input.",
+    help="Command to run for each notice, without a shell; it reads the JSON from standard input.",
 )
 @directory_option("The broker's directory. [default: HOME/broker]")
 @click.option(

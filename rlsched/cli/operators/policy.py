@@ -26,7 +26,7 @@ def policy() -> None:
 @click.option(
     "--fallback",
     metavar="NAME|FILE",
-    help="Rule that decides if the policy fails. [default: the rule that the policy follows]",
+    help="Fallback rule, used when the policy fails. [default: the rule that the policy follows]",
 )
 @asking
 def set_policy(name: str, changes: Sequence[str], fallback: str | None, at: BrokerAt) -> None:

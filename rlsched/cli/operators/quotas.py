@@ -1,4 +1,4 @@
-"""`rlsched quota`: sets limits of users, accounts and VCs, and the users who can charge jobs to accounts."""
+"""`rlsched quota`: sets limits for users, accounts and VCs, and the users who can charge jobs to accounts."""
 
 from __future__ import annotations
 

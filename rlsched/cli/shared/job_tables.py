@@ -153,7 +153,7 @@ _NODES: Final = {
 
 
 def node_lines(nodes: list[NodeInfo], width: int | None) -> list[Text]:
-    """Return a table of nodes, without columns that are empty for all nodes."""
+    """Return a table of nodes; columns that are empty for all nodes are left out."""
     if not nodes:
         return [Text("no node has registered yet; start one with `rlsched node --name n0`")]
     clocked = any(node.max_sm_clock_mhz or node.clocks_note for node in nodes)

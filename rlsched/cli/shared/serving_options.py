@@ -1,4 +1,4 @@
-"""Options of the verbs that run a broker: its address, its policy, and the log format."""
+"""Options for the verbs that run a broker: its address, its policy, and the log format."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ _DECIDING = (
         "--fallback",
         metavar="NAME|FILE",
         shell_complete=complete_policy,
-        help="Rule that decides if the policy fails or is late. [default: the rule that the policy follows]",
+        help="Fallback rule, used when the policy fails or is late. "
+        "[default: the rule that the policy follows]",
     ),
     setting,
     shown(

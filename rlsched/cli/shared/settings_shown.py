@@ -112,7 +112,7 @@ def _table(name: str, part: msgspec.Struct, meaning: str) -> Iterator[str]:
 
 
 def _line(entry: dict[str, Any], meaning: str) -> str:
-    """Return the TOML line of one setting, with its meaning as a comment at the end."""
+    """Return the TOML line of one setting; a comment at its end gives the meaning."""
     ((name, value),) = entry.items()
     text = f"{name} = none" if value is None else as_toml(entry).rstrip("\n")
     return f"{text}  # {meaning}" if meaning else text

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 @click.option(
     "--timezone",
     metavar="NAME",
-    help="Time zone of times that are written without a zone, such as Europe/Berlin. [default: philly "
-    "America/Los_Angeles; sacct as written]",
+    help="Time zone of times that are written without a zone, such as Europe/Berlin. [default: "
+    "America/Los_Angeles for philly; for sacct, times are not converted]",
 )
 @shown(
     "--processors",

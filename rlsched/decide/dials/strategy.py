@@ -85,8 +85,8 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Check that the strategy fits this version of rlsched.
 
         Raises:
-            InputError: the strategy is for other columns or dials, its matrices do not match, or a weight is
-                not a number.
+            InputError: the strategy is for other columns or dials than this version has, its
+                matrices do not match, or a weight is not a number.
         """
         for words, mine, known in (("columns", self.columns, NAMES), ("dials", self.dials, tuple(RANGES))):
             if mine != known:

@@ -69,7 +69,7 @@ def requeue(s: StateArrays, slot: int, now_s: float) -> None:
 
 @kernel
 def make_eligible(s: StateArrays, slots: NDArray[np.int64], now_s: float) -> None:
-    """Return ineligible jobs to the queue; if predictions are revised, by their current predictions."""
+    """Return ineligible jobs to the queue. If predictions are revised, current ones determine the order."""
     for slot in slots:
         s.job.status[slot] = WAITING
         if s.order.code[0].revises:

@@ -9,7 +9,7 @@ from rlsched.decide.record import PlanSeen
 
 
 def in_words(plan: PlanSeen, job: Callable[[int], str]) -> str:
-    """Describe a plan in words, without its outcome.
+    """Describe a plan in words, but not its outcome.
 
     Args:
         plan: The plan.

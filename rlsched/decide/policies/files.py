@@ -24,7 +24,7 @@ _ZIP_TIME: Final = (1980, 1, 1, 0, 0, 0)
 
 
 def with_whole_paths(policy: Policy) -> Policy:
-    """Return the policy with absolute paths, instead of relative ones, of all its files that exist."""
+    """Return the policy with the relative paths of all its existing files made absolute."""
     rule, changed = policy.settings.rule, dict[str, str]()
     if is_own(rule) and file_of(rule).exists():
         changed["rule"] = rule_in_copy(rule, file_of(rule).resolve())

@@ -157,7 +157,7 @@ def own_steps(rule: str) -> Steps:
         found = SimpleNamespace(next_move=found)
     if not isinstance(getattr(found, "next_move", None), Kernel):
         raise InputError(
-            f"{rule}: expected a kernel `next_move(s, p, o, now_s)`, or {file_of(rule)}:NAME of a class "
-            "derived from Scheduler, got none; see examples/own_rule.py and examples/own_scheduler.py"
+            f"{rule}: found no kernel `next_move(s, p, o, now_s)`; define one, or name a subclass of "
+            f"Scheduler as {file_of(rule)}:NAME; see examples/own_rule.py and examples/own_scheduler.py"
         )
     return Steps.from_module(found)

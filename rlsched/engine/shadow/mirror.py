@@ -114,7 +114,7 @@ class Mirror:
             vc=partition,
             cluster=self._state.identity,
             attempts=reports,
-            clocks_note="its engine is a Slurm",
+            clocks_note="its engine is Slurm",
             capabilities=can,
         )
 

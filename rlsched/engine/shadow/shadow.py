@@ -46,7 +46,7 @@ class Shadow:
         self._late: set[str] = set()
 
     def follow_facts(self, facts: Facts, forgets_after_s: float) -> None:
-        """Handle new facts of Slurm.
+        """Handle new facts from Slurm.
 
         Args:
             facts: The facts.

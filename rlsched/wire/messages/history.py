@@ -56,7 +56,7 @@ class PastJob(msgspec.Struct, frozen=True, kw_only=True):
     wait_s: float | None
     """Queueing delay: first start minus submission; None if the job never started."""
     gpu_s: float
-    """GPU-seconds of all attempts, up to now while the job runs. Shared GPUs count by the job's share."""
+    """GPU-seconds of all attempts; while the job runs, up to now. Shared GPUs count by the job's share."""
     energy_j: float | None
     """Energy of all attempts, joules; None if no node has measured it."""
     exit_code: int | None

@@ -11,7 +11,10 @@ class Join(msgspec.Struct, frozen=True, kw_only=True, tag="join", forbid_unknown
 
 
 class Joined(msgspec.Struct, frozen=True, kw_only=True, tag="joined"):
-    """The answer to `Join`: the key is on the access list, on disk. The one-time key is no longer valid."""
+    """The answer to `Join`: the key is on the access list, stored on disk.
+
+    The one-time key is no longer valid.
+    """
 
     role: str
     name: str

@@ -297,7 +297,7 @@ NodeMessage = (
 
 
 class OfNode(msgspec.Struct, frozen=True, kw_only=True, tag="of_node", forbid_unknown_fields=True):
-    """A message of an engine for one of its nodes. All nodes of the engine use one connection and one key."""
+    """A message from an engine for one of its nodes. All nodes of the engine share a connection and a key."""
 
     node: str
     message: NodeMessage

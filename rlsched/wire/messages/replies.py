@@ -34,7 +34,7 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     gpus: list[list[int]]
     """GPU numbers on each of `nodes`."""
     nodes_omitted: int = 0
-    """Number of nodes that `nodes` and `gpus` omit, for jobs with thousands of nodes."""
+    """Number of nodes that `nodes` and `gpus` omit if a job has thousands of nodes."""
     decided_by: str
     reason: str
     """Why the job waits, or how it ended; one line."""
@@ -157,7 +157,7 @@ class Nodes(msgspec.Struct, frozen=True, kw_only=True, tag="nodes"):
 
 
 class QuotaInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of a user, an account or a VC, and the usage that each limits. None: no limit."""
+    """Limits for a user, an account or a VC, and the usage that each limits. None: no limit."""
 
     kind: PartyKind
     name: str
@@ -239,7 +239,7 @@ class JournalRows(msgspec.Struct, frozen=True, kw_only=True, tag="journal_rows")
     rows: list[tuple[int, float, str, bytes, int]]
     """Number, time (Unix seconds), kind, payload, checksum."""
     is_other: bool = False
-    """The copy is of another journal, or differs from this journal: the standby must start a new copy."""
+    """The copy is not a copy of this journal, or differs from it: the standby must start a new copy."""
     access: dict[str, str] | None = None
     """Files of the access list by name; None if the copy has the same list, or the list is too long."""
     ended: list[tuple[Any, ...]] | None = None

@@ -23,7 +23,7 @@ from rlsched.workload.formats.spans import enforced_limit, queueing
 REQUIRED = ("JobID", "State", "Submit", "Start", "End")
 DELIMITER = "|"
 REQUEUED = frozenset(("REQUEUED", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL"))
-"""States of an attempt after which Slurm runs the same job again, with the same job number."""
+"""States of an attempt after which Slurm runs the job again under the same job number."""
 ENDED_BY_LIMIT = frozenset(("TIMEOUT", "DEADLINE"))
 """States of a job that Slurm ended at its limit."""
 GPUS = (

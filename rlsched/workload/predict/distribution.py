@@ -234,5 +234,5 @@ class Forecast:
         )
 
     def remaining_s(self, age_s: float) -> float:
-        """Return the expected remaining time of the job when it has run for `age_s`, s."""
+        """Return the expected remaining time, in seconds, of a job that has run for `age_s`."""
         return remaining_s(self.probabilities, age_s)

@@ -54,7 +54,7 @@ class TrainingSet:
 
     @property
     def features(self) -> Floats:
-        """(N, FEATURES); assembled here because `Predictor.training` blocks a broker's loop."""
+        """The (N, FEATURES) array. It is built here because `Predictor.training` blocks the broker's loop."""
         return np.stack(self.rows)
 
     def arguments(self) -> tuple[Floats, Floats, NDArray[np.bool_], int]:

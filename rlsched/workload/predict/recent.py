@@ -41,7 +41,7 @@ class PredictorComparison(NamedTuple):
 
 
 class Recent:
-    """The latest ended jobs, with their predictions at submission."""
+    """The latest ended jobs and their predictions at submission."""
 
     def __init__(self) -> None:
         self._ended: deque[_Ended] = deque(maxlen=MAX_JOBS)

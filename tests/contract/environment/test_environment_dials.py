@@ -125,7 +125,7 @@ def test_state_in_arrays_continues_the_windows(sources: list[EpisodeSource]) -> 
         mine, theirs = one.step(moved), two.step(moved)
         for left, right in zip(mine[:3], theirs[:3], strict=True):
             np.testing.assert_array_equal(left, right)
-    with pytest.raises(ValueError, match="of another number of clusters"):
+    with pytest.raises(ValueError, match="they differ in traces, number of clusters"):
         ClusterVecEnv(sources, 3, seed=1, drawn=SMALL).set_state(state)
 
 

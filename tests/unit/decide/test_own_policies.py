@@ -130,9 +130,9 @@ def test_order_without_a_rule_needs_a_fallback_or_is_refused(file: Path) -> None
     ("name", "said"),
     [
         (":Tols", r"there is no Tols in this file; did you mean Told\?"),
-        (":nothing", r"expected a kernel `next_move\(s, p, o, now_s\)`, or .*mine\.py:NAME of a class"),
+        (":nothing", r"found no kernel `next_move\(s, p, o, now_s\)`; .* Scheduler as .*mine\.py:NAME"),
         (":", "expected a name behind the colon"),
-        ("", "expected a kernel `next_move"),
+        ("", "found no kernel `next_move"),
         (":Needs", r"this policy cannot be made: TypeError: .*'more'"),
         (":Scheduler", "this policy cannot be made: TypeError: .*abstract"),
     ],

@@ -318,7 +318,7 @@ def test_user_rule_is_loaded_from_its_file(tmp_path: Path, monkeypatch: pytest.M
     assert scheduler.reference is not None
     assert scheduler.reference.rule.steps is RULES["greedy"]
     assert not (tmp_path / "__pycache__").exists()
-    for text, says in (("1 / 0", "ZeroDivisionError"), ("x = 1", "expected a kernel `next_move")):
+    for text, says in (("1 / 0", "ZeroDivisionError"), ("x = 1", "found no kernel `next_move")):
         path.write_text(text)
         with pytest.raises(InputError, match=says):
             load_scheduler(str(path))

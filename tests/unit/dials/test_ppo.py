@@ -101,5 +101,5 @@ def test_state_of_another_training_is_refused(source: EpisodeSource) -> None:
     with pytest.raises(RuntimeError, match="size mismatch"):
         wider.set_state(state)
     more = DialPpo([source], SMALL, Policy("tuned"), msgspec.structs.replace(CONFIG, clusters=8), 3)
-    with pytest.raises(ValueError, match="of another number of clusters"):
+    with pytest.raises(ValueError, match="they differ in traces, number of clusters"):
         more.set_state(state)

@@ -59,8 +59,11 @@ def test_controller_is_down(
     ("changes", "error"),
     [
         ({"SLURM_VERSION": "19.05.1"}, "Slurm 19.05.1: expected 21.08 to 25.11"),
-        ({"JobSubmitPlugins": "(null)"}, "JobSubmitPlugins of this Slurm is (null): expected lua"),
-        ({"JobSubmitPlugins": "throttle"}, "JobSubmitPlugins of this Slurm is throttle: expected lua"),
+        ({"JobSubmitPlugins": "(null)"}, "JobSubmitPlugins of this Slurm cluster is (null): expected lua"),
+        (
+            {"JobSubmitPlugins": "throttle"},
+            "JobSubmitPlugins of this Slurm cluster is throttle: expected lua",
+        ),
     ],
 )
 def test_configuration_is_not_suitable(

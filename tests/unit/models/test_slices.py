@@ -45,7 +45,8 @@ def test_gpu_types_that_support_mig(name: str, known: str) -> None:
 
 def test_invalid_layouts() -> None:
     assert layout_fault("V100", ("1g.5gb",)) == (
-        "no slices are known of GPU type 'V100'; they are of A100-40GB, A100-80GB, H100-80GB, H200-141GB"
+        "no slices are known for GPU type 'V100'; they are known for A100-40GB, A100-80GB, "
+        "H100-80GB, H200-141GB"
     )
     assert layout_fault("A100", ("3g.40gb",)) == (
         "expected slices of A100-40GB (1g.5gb, 2g.10gb, 3g.20gb, 4g.20gb, 7g.40gb), got '3g.40gb'"

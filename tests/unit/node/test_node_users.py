@@ -62,7 +62,7 @@ def test_root_is_allowed_if_configured() -> None:
 
 def test_only_root_can_run_jobs_as_other_accounts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(InputError, match="--run-as-owner: only a node that is root can do that"):
+    with pytest.raises(InputError, match="--run-as-owner: only a daemon that runs as root can do that"):
         JobUsers(as_owner=True)
 
 

@@ -191,7 +191,7 @@ def test_verbs_from_token_to_revocation(
     assert run(["keys", "join", token.strip(), "--keys", str(machine.directory)]) == 0
     assert f"joined the broker at {serving.address} as user ada" in capsys.readouterr().out
     assert run(new) == 2
-    assert "there is a key 'ada' already" in capsys.readouterr().err
+    assert "there is already a key 'ada'" in capsys.readouterr().err
     assert run(["keys", "list", "--json", *keys]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["role"], row["name"], row["person"]) == ("user", "ada", "Ada L")

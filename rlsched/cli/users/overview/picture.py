@@ -41,7 +41,7 @@ class UserSummary:
 
 @dataclass(frozen=True)
 class Picture:
-    """State of a cluster, from answers of its broker.
+    """State of a cluster, from its broker's answers.
 
     Attributes:
         at_s: Time of the answers, Unix seconds.

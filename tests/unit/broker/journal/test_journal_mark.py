@@ -227,7 +227,7 @@ def test_unreadable_mark_shows_that_a_journal_existed(home: Path) -> None:
     assert (mark(home).cluster, mark(home).epoch) == (cluster, epoch)
     (home / "broker" / MARK_FILE).write_text("{")
     emptied(home / "broker")
-    with pytest.raises(JournalLostError, match=f"{MARK_FILE} next to it is of an earlier broker"):
+    with pytest.raises(JournalLostError, match=f"{MARK_FILE} next to it belongs to an earlier broker"):
         serve(home)
 
 

@@ -137,11 +137,11 @@ def put(path: Path, **changes: Any) -> int:
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"format": 99}, "is of another version, policy or predictor"),
-        ({"made_for": "another"}, "is of another version, policy or predictor"),
-        ({"entry_crc": 1}, "is of another journal"),
+        ({"format": 99}, "was made with another version, policy or predictor"),
+        ({"made_for": "another"}, "was made with another version, policy or predictor"),
+        ({"entry_crc": 1}, "belongs to another journal"),
         ({"picture": b"nothing"}, "cannot be read (error: Error -3"),
-        ({"picture": pack([1, 2])}, "cannot be read (it is not the state of a broker)"),
+        ({"picture": pack([1, 2])}, "cannot be read (it does not contain the state of a broker)"),
     ],
 )
 def test_snapshot_of_another_journal_is_skipped_with_a_log_line(

@@ -35,10 +35,16 @@ DIALLED = Policy("tuned", name="dialled", dials=Strategy.from_layers(WEIGHTS).te
 
 
 def test_fallback_of_a_rule_with_dials_is_the_rule_without_dials() -> None:
-    for policy in (Policy("easy", name="dialled", dials=DIALLED.settings.dials), Policy("ppo")):
+    dials = DIALLED.settings.dials
+    changed = Policy("easy", name="dialled", reserve_after="2h", dials=dials)
+    for policy, named in (
+        (Policy("easy", name="dialled", dials=dials), "easy"),
+        (Policy("ppo"), "tuned"),
+        (changed, "dialled without dials"),
+    ):
         scheduler, fallback = load(policy)
         assert isinstance(scheduler, Guarded)
-        assert (scheduler.name, fallback) == (policy.name, f"{policy.name} without dials")
+        assert (scheduler.name, fallback) == (policy.name, named)
         assert scheduler._fallback.strategy is None
 
 
