@@ -7,6 +7,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "trace": "Describe, convert, synthesize and predict traces.",
         "cluster": "Make a cluster file from the nodes of a Slurm cluster.",
         "models": "Show known figures of workloads on GPU types.",
+        "signal": "Generate, describe and convert prices and carbon intensity of electricity.",
     },
     "Policies": {
         "policies": "List the named policies, and show one as TOML.",

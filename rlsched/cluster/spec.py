@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
@@ -135,6 +136,57 @@ class _SharedFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     max_retries: int | None = None
     node_events: str = ""
     preemptible: Literal["declared", "all"] = "declared"
+    energy: EnergySignals | None = None
+
+
+class EnergySignals(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The price and the carbon intensity of the cluster's electricity over time.
+
+    Attributes:
+        price: Path of a CSV file with the price per MWh (`rlsched.energy.series`); "": unknown.
+        carbon: Path of a CSV file with the carbon intensity, g CO2e per kWh; "": unknown.
+        currency: Unit of the price, for reports.
+        pue: Energy of the whole facility / energy of the hardware; multiplies cost and carbon.
+        begins: Wall-clock time of the trace's second 0, ISO 8601; without an offset it is UTC. "": the origin
+            that the trace states.
+    """
+
+    price: str = ""
+    carbon: str = ""
+    currency: str = "EUR"
+    pue: float = 1.0
+    begins: str = ""
+
+    def check(self, where: str) -> None:
+        """Check the fields.
+
+        Raises:
+            ClusterSpecError: no file is named, or a field is out of range.
+        """
+        if not self.price and not self.carbon:
+            raise ClusterSpecError(f"{where}: energy: expected price or carbon, a CSV file; got neither")
+        if not 1.0 <= self.pue <= 10.0:
+            raise ClusterSpecError(f"{where}: energy.pue: expected a number from 1 to 10, got {self.pue:g}")
+        if self.begins and self.second_0 is None:
+            raise ClusterSpecError(
+                f"{where}: energy.begins: expected a time such as 2026-03-01T00:00Z, got {self.begins!r}"
+            )
+
+    @property
+    def second_0(self) -> datetime | None:
+        """Wall-clock time of the trace's second 0; None: as the trace states."""
+        try:
+            found = datetime.fromisoformat(self.begins)
+        except ValueError:
+            return None
+        return found.replace(tzinfo=UTC) if found.tzinfo is None else found
+
+    def inside(self, folder: Path) -> EnergySignals:
+        """Return a copy with file names relative to this folder."""
+        named = {name: getattr(self, name) for name in ("price", "carbon")}
+        return msgspec.structs.replace(
+            self, **{name: str(folder / path) for name, path in named.items() if path}
+        )
 
 
 class _ClusterFile(_SharedFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -153,6 +205,8 @@ class ClusterSpec(_SharedFields, frozen=True, forbid_unknown_fields=True, kw_onl
         node_events: Path of a CSV file of nodes that go down, drain and come up, for simulated runs
             (`rlsched_envs.sim.node_events`); in a cluster file, relative to the file. "": nodes stay up.
         preemptible: Jobs that may be preempted: only jobs that declare it, or all jobs that do not refuse.
+        energy: Price and carbon of the electricity, for simulated runs with models; in a cluster file, file
+            names are relative to the file. None: unknown.
         nodes: Its nodes.
     """
 
@@ -177,8 +231,8 @@ class ClusterSpec(_SharedFields, frozen=True, forbid_unknown_fields=True, kw_onl
             raise ClusterSpecError(f"{path}: not valid TOML: {error}") from error
         except msgspec.ValidationError as error:
             raise ClusterSpecError(
-                f"{path}: {error}; expected name, placement, max_retries, node_events, preemptible, and "
-                "[[nodes]] with "
+                f"{path}: {error}; expected name, placement, max_retries, node_events, preemptible, "
+                "[energy], and [[nodes]] with "
                 "count, gpus, gpu_type, cpus, memory_mib, vc, mig"
             ) from error
         groups = []
@@ -193,6 +247,7 @@ class ClusterSpec(_SharedFields, frozen=True, forbid_unknown_fields=True, kw_onl
             max_retries=file.max_retries,
             node_events=str(path.parent / file.node_events) if file.node_events else "",
             preemptible=file.preemptible,
+            energy=None if file.energy is None else file.energy.inside(path.parent),
             nodes=tuple(groups),
         )
         spec.check(str(path))
@@ -226,6 +281,8 @@ class ClusterSpec(_SharedFields, frozen=True, forbid_unknown_fields=True, kw_onl
                     f"{at}: vc {group.vc!r} cannot be the name of a virtual cluster; "
                     "leave vc out for nodes that serve every one"
                 )
+        if self.energy is not None:
+            self.energy.check(where)
         if self.num_gpus == 0:
             raise ClusterSpecError(
                 f"{where}: this cluster has no GPUs; give at least one [[nodes]] with count and gpus above 0"
@@ -304,6 +361,15 @@ class ClusterSpec(_SharedFields, frozen=True, forbid_unknown_fields=True, kw_onl
         lines += [f"max_retries = {self.max_retries}"] if self.max_retries is not None else []
         lines += [f"node_events = {_quote(self.node_events)}"] if self.node_events else []
         lines += [f"preemptible = {_quote(self.preemptible)}"] if self.preemptible != "declared" else []
+        if self.energy is not None:
+            fields = msgspec.structs.asdict(self.energy)
+            plain = msgspec.structs.asdict(EnergySignals())
+            known = {name: value for name, value in fields.items() if value != plain[name]}
+            lines += ["", "[energy]"]
+            lines += [
+                f"{name} = {_quote(value) if isinstance(value, str) else value}"
+                for name, value in known.items()
+            ]
         for group in self.nodes:
             lines += [
                 "",

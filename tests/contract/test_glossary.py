@@ -12,7 +12,8 @@ from rlsched.cli.main import cli
 
 PAGE = Path(__file__).parents[2] / "docs/reference/glossary.md"
 TERMS = (
-    *("account", "array", "attempt", "backfill", "broker", "catalogue", "cell", "checkpoint"),
+    *("account", "array", "attempt", "backfill", "broker", "carbon intensity", "catalogue", "cell"),
+    "checkpoint",
     *(
         "clock",
         "control group",
@@ -40,7 +41,19 @@ TERMS = (
     ),
     *("lease", "load", "notice", "owner", "partition", "placement", "policy", "predictability"),
     *("prediction", "preempt", "price", "priority", "quota", "rank", "recipe", "record", "release", "replay"),
-    *("requeue", "role", "rule", "seed", "setting", "shadow", "share", "site", "standby", "strategy"),
+    *(
+        "requeue",
+        "role",
+        "rule",
+        "seed",
+        "setting",
+        "shadow",
+        "share",
+        "signal",
+        "site",
+        "standby",
+        "strategy",
+    ),
     *("synthetic", "token", "trace", "window", "workload"),
 )
 """Words of the field in help. A new one is added here, and the test fails until the glossary has it."""

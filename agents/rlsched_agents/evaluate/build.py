@@ -110,8 +110,14 @@ def build_report(
         recorded=as_recorded(first.trace, measured, first.rejected, scaled=scaled),
         fed_truth=[name for name, policy in chosen.items() if policy.oracle],
         crowded_vcs=crowded_vcs(jobs, spec),
+        currency="" if models is None or spec.energy is None else spec.energy.currency,
     )
-    return msgspec.structs.replace(made, verdict=verdict_of(made), cautions=cautions_of(made))
+    cautions = cautions_of(made)
+    if spec.energy is not None and models is None:
+        cautions.append(
+            "The cluster file has [energy], but without --models energy, cost and carbon are unknown."
+        )
+    return msgspec.structs.replace(made, verdict=verdict_of(made), cautions=cautions)
 
 
 def predicted_by(jobs: Trace, kind: str, *, is_fed: bool) -> str:

@@ -53,6 +53,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
         fed_truth: Policies that receive the true run times. Their results are bounds: no broker can run these
             policies.
         crowded_vcs: Offered load of each VC whose load on its own nodes is above 1.
+        currency: Unit of the costs of electricity; "": there is no price, or there are no models.
     """
 
     trace: str
@@ -79,3 +80,4 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     recorded: AsRecorded | None = None
     fed_truth: list[str] = []
     crowded_vcs: dict[str, float] = {}
+    currency: str = ""

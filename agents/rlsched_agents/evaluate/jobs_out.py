@@ -28,6 +28,8 @@ JOB_COLUMNS: Final = (
     "share",
     "sm_clock_frac",
     "energy_j",
+    "cost",
+    "carbon_kg",
 )
 SEGMENT_COLUMNS: Final = (
     "job_id",
@@ -94,6 +96,7 @@ class _Books:
         self._asked = asked_shares(table.trace)
         self._attempts = table.attempts
         self._energy_j = None if table.energy is None else table.energy.job_j
+        self._bills = [None, None] if table.energy is None else [table.energy.cost, table.energy.carbon]
         self._means = None if self._attempts.books is None else mean_of_jobs(table, self._attempts.books)
 
     def of_job(self, job: int) -> tuple[str, str, str]:
@@ -101,6 +104,10 @@ class _Books:
             return self._as_asked(job)
         shares, clocks = self._means
         return _cell(shares[job]), _cell(clocks[job]), _cell(self._energy_j[job])
+
+    def bills_of_job(self, job: int) -> tuple[str, ...]:
+        """Return the cells `cost` and `carbon_kg`; blank if the price or the intensity is unknown."""
+        return tuple("" if bill is None else _cell(bill.jobs[job]) for bill in self._bills)
 
     def of_attempt(self, k: int) -> tuple[str, str, str]:
         attempts, job = self._attempts, self._attempts.job[k]
@@ -134,7 +141,8 @@ def write_jobs(
     that did not start has a row only in the first file. A job with several attempts has its first start, its
     last end and its last GPUs in the first file. For a job without GPUs, all cells from `node` on are blank,
     except the energy. Share and clock are means over the time that the job held its GPUs. Without models, a
-    job has the share that it requested, full clock, and no energy (blank).
+    job has the share that it requested, full clock, and no energy (blank). Cost (in the currency of the
+    cluster file) and carbon are blank if the price or the carbon intensity is unknown.
 
     Raises:
         InputError: the folder is not writable.
@@ -157,7 +165,7 @@ def write_jobs(
             for job in np.flatnonzero(measured).tolist():
                 job_id, submit = table.trace.job_id[job], seconds(table.trace.submit_s[job])
                 if np.isnan(table.start_s[job]):
-                    jobs.writerow([job_id, submit, "", "", "", "", "", "", ""])
+                    jobs.writerow([job_id, submit, *[""] * (len(JOB_COLUMNS) - 2)])
                     continue
                 mine = order[bounds[job] : bounds[job + 1]].tolist()
                 for k in mine:
@@ -167,7 +175,7 @@ def write_jobs(
                     row = [job_id, attempts.attempt[k], *cells]
                     segments.writerow(row)
                 times = [seconds(table.start_s[job]), seconds(table.end_s[job])]
-                jobs.writerow([job_id, submit, *times, *where, *books.of_job(job)])
+                jobs.writerow([job_id, submit, *times, *where, *books.of_job(job), *books.bills_of_job(job)])
     except OSError as error:
         raise InputError(f"{folder}: cannot write job files here: {error.strerror}") from error
 

@@ -8,7 +8,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched_agents.evaluate.modelled import Basis, PowerDownMetrics, model_metrics, power_down_metrics
+from rlsched_agents.evaluate.modelled import (
+    Basis,
+    BillMetrics,
+    PowerDownMetrics,
+    model_metrics,
+    power_down_metrics,
+)
 from rlsched_agents.evaluate.occupancy import (
     Fragmentation,
     OverTime,
@@ -136,6 +142,9 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
             lower bound of JCT, except that idle cores on the node can speed a job up.
         delay_mean_s: Mean JCT less `floor_mean_s`: waiting at the first start and after each preemption,
             repeated work, and slowdown by sharing and clocks.
+        cost: Cost of the electricity, in the currency of the cluster file's [energy]. None without models, or
+            without a price.
+        carbon_kg: Carbon of the electricity, kg CO2e. None without models, or without a carbon intensity.
     """
 
     jobs: int
@@ -181,6 +190,8 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     power_down: PowerDownMetrics | None = None
     floor_mean_s: float | None = None
     delay_mean_s: float | None = None
+    cost: BillMetrics | None = None
+    carbon_kg: BillMetrics | None = None
 
 
 def jct_s(table: JobTable, jobs: Jobs = ALL) -> Floats:
@@ -407,6 +418,8 @@ def schedule_metrics(
         power_down=power_down_metrics(table),
         floor_mean_s=mean(floor_s),
         delay_mean_s=mean(jct_s(table)[done] - floor_s),
+        cost=modelled.cost,
+        carbon_kg=modelled.carbon_kg,
     )
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rlsched.cluster.spec import ClusterSpec
     from rlsched.workload.trace import Trace
     from rlsched_envs.sim.attempt_log import AttemptTable, ModelledAttempts
+    from rlsched_envs.sim.bills import Bill
     from rlsched_envs.sim.job_table import JobTable
 
 Floats = NDArray[np.float64]
@@ -44,6 +45,24 @@ class PowerDownMetrics(msgspec.Struct, frozen=True, kw_only=True):
     saved_kwh: float
 
 
+class BillMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """Cost of a run's electricity in the cluster's currency, or its carbon in kg CO2e, of the whole facility.
+
+    Attributes:
+        jobs: Of the measured jobs: their shares of their GPUs, and their busy cores, without idle power.
+        per_job: Mean of the measured jobs that ended.
+        cluster: Of the whole cluster in the whole replay, including the warm-up.
+        idle: The part of `cluster` that belongs to no job.
+        by_vc: Of the measured jobs, by VC; `-` for jobs without a VC.
+    """
+
+    jobs: float
+    per_job: float | None
+    cluster: float
+    idle: float
+    by_vc: dict[str, float]
+
+
 class ModelMetrics(NamedTuple):
     """Metrics that only a run with models has: fields of `metrics.Metrics` with the same names."""
 
@@ -55,6 +74,26 @@ class ModelMetrics(NamedTuple):
     gpu_used_frac: float | None = None
     shared_frac: float | None = None
     sm_clock_mean_frac: float | None = None
+    cost: BillMetrics | None = None
+    carbon_kg: BillMetrics | None = None
+
+
+def bill_metrics(table: JobTable, bill: Bill | None, measured: Mask) -> BillMetrics | None:
+    """Return the metrics of a bill; None if the price, or the carbon intensity, is unknown."""
+    if bill is None:
+        return None
+    done = measured & ~np.isnan(table.end_s) & ~table.rejected
+    names, which = np.unique(
+        np.where(table.trace.vc == "", "-", table.trace.vc)[measured], return_inverse=True
+    )
+    by_vc = np.bincount(which, bill.jobs[measured], minlength=len(names))
+    return BillMetrics(
+        jobs=float(bill.jobs[measured].sum()),
+        per_job=float(bill.jobs[done].mean()) if done.any() else None,
+        cluster=bill.cluster,
+        idle=bill.idle,
+        by_vc=dict(zip(names.tolist(), by_vc.tolist(), strict=True)),
+    )
 
 
 def power_down_metrics(table: JobTable) -> PowerDownMetrics | None:
@@ -113,6 +152,8 @@ def model_metrics(table: JobTable, num_gpus: int, measured: Mask) -> ModelMetric
         sm_clock_mean_frac=float(np.sum(books.clock_s[mine] * gpus[mine])) / held_gpu_s
         if held_gpu_s > 0
         else None,
+        cost=bill_metrics(table, table.energy.cost, measured),
+        carbon_kg=bill_metrics(table, table.energy.carbon, measured),
     )
 
 

@@ -13,6 +13,7 @@ from rlsched_agents.evaluate.metrics import has_ended, jct_s, queue_s
 
 if TYPE_CHECKING:
     from rlsched_envs.sim.job_table import JobTable
+    from rlsched_envs.sim.modelling import Energy
 
 Floats = NDArray[np.float64]
 
@@ -55,6 +56,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         losses_frac: Share of jobs that waited longer than under the baseline.
         blocks: Number of days with submissions, from which the bootstrap draws; None in older reports.
         energy_ratio: Energy of these jobs / their energy under the baseline; None without models.
+        cost_ratio: Cost of their electricity / that under the baseline; None without models or a price.
+        carbon_ratio: Their carbon / that under the baseline; None without models or a carbon intensity.
         waiting_blocks: Number of blocks with jobs that waited under either policy: with few such days, an
             interval of queueing delay is meaningless. None in older reports.
     """
@@ -66,6 +69,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     losses_frac: float
     blocks: int | None = None
     energy_ratio: Ratio | None = None
+    cost_ratio: Ratio | None = None
+    carbon_ratio: Ratio | None = None
     waiting_blocks: int | None = None
 
 
@@ -123,7 +128,16 @@ def compare(
     )
     jobs = int(np.count_nonzero(both))
     waited = _sums(block, queue), _sums(block, base_queue)
-    drawn = [[table.energy.job_j[both] for table in side if table.energy] for side in (ours, baseline)]
+
+    def of_energy(measure: Callable[[Energy], Floats | None]) -> Ratio | None:
+        """Return the ratio of a measure of the jobs' energy; None if a run lacks it."""
+        drawn = [
+            [None if one.energy is None else measure(one.energy) for one in side] for side in (ours, baseline)
+        ]
+        if any(of_jobs is None for side in drawn for of_jobs in side):
+            return None
+        return ratio_of_sums(*(_sums(block, np.array(side)[:, both]) for side in drawn))
+
     return Comparison(
         jobs=jobs,
         jct_mean_ratio=ratio_of_sums(_sums(block, jct), _sums(block, base_jct)),
@@ -131,7 +145,9 @@ def compare(
         wins_frac=float(np.mean(queue < base_queue)) if jobs else 0.0,
         losses_frac=float(np.mean(queue > base_queue)) if jobs else 0.0,
         blocks=int(block[-1]) + 1 if jobs else 0,
-        energy_ratio=ratio_of_sums(*(_sums(block, np.array(side)) for side in drawn)) if all(drawn) else None,
+        energy_ratio=of_energy(lambda energy: energy.job_j),
+        cost_ratio=of_energy(lambda energy: None if energy.cost is None else energy.cost.jobs),
+        carbon_ratio=of_energy(lambda energy: None if energy.carbon is None else energy.carbon.jobs),
         waiting_blocks=int(np.count_nonzero(np.add(*waited))),
     )
 

@@ -173,6 +173,7 @@ class _Tables:
             },
             spare=_SPARE_ENERGY,
         )
+        self._bills()
         shares = [one.measured_cells_frac for one in report.policies.values()]
         known = [share for share in shares if share is not None]
         if known:
@@ -181,6 +182,21 @@ class _Tables:
                 f"Measured or fitted: {of} of the catalogue's figures that these results use; the rest is "
                 "assumed, see docs/explanation/catalogue.md.\n"
             )
+
+    def _bills(self) -> None:
+        """Print the cost and the carbon of the electricity, if the cluster has a price or an intensity."""
+        of = "of the electricity: of the measured jobs, and of the whole cluster over the whole replay"
+        units = {"cost": self._report.currency, "carbon_kg": "kg CO2e"}
+        for field, unit in units.items():
+            bills = {name: getattr(one, field) for name, one in self._report.policies.items()}
+            if any(bill is not None for bill in bills.values()):
+                rows = {
+                    name: tuple(map(_kwh, (bill.jobs, bill.per_job, bill.cluster, bill.idle)))
+                    for name, bill in bills.items()
+                    if bill is not None
+                }
+                title = f"{field.removesuffix('_kg')} {of}, {unit}"
+                self._table(title, ("by jobs", "per job", "in all", "idle part"), rows)
 
     def _power_down(self) -> None:
         """Print the results of power-down in the whole replay."""
@@ -207,7 +223,11 @@ class _Tables:
         report = self._report
         if not report.paired:
             return
-        energy = ("energy",) if report.models else ()
+        energy: tuple[str, ...] = ("energy",) if report.models else ()
+        priced = any(one.cost_ratio is not None for one in report.paired.values())
+        energy += ("cost",) if priced else ()
+        weighed = any(one.carbon_ratio is not None for one in report.paired.values())
+        energy += ("carbon",) if weighed else ()
         self._table(
             f"ratios to {report.baseline} on the same jobs, {_intervals(report)}; below 1 better",
             ("mean queue", "mean JCT", *energy, "waits less", "longer"),
@@ -216,6 +236,8 @@ class _Tables:
                     _ratio(one.queue_mean_ratio),
                     _ratio(one.jct_mean_ratio),
                     *((_ratio(one.energy_ratio),) if report.models else ()),
+                    *((_ratio(one.cost_ratio),) if priced else ()),
+                    *((_ratio(one.carbon_ratio),) if weighed else ()),
                     _percent(one.wins_frac),
                     _percent(one.losses_frac),
                 )

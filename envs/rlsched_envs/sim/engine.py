@@ -38,6 +38,7 @@ from rlsched.workload.trace import Trace, flags
 from rlsched_envs.sim import events, loop, moves
 from rlsched_envs.sim.attempt_arrays import ENDED, TIMEOUT, AttemptArrays, grown_log
 from rlsched_envs.sim.attempt_log import Placements, RunRules, attempts_of, needs_log, new_log
+from rlsched_envs.sim.bills import bills_of, signals_of
 from rlsched_envs.sim.constants import FINISHED, MOVED, NEED_ROOM, NEED_SLOTS, REVIEW_DUE
 from rlsched_envs.sim.job_table import JobTable
 from rlsched_envs.sim.modelling import (
@@ -220,7 +221,18 @@ class Engine:
         truth.reference_kind = reference[which[self._rows]]
         set_watts(self.state, self.spec, models.node_power)
         self.arrays = self.arrays._replace(state=self.state.arrays)
+        self._use_signals()
         open_books(self.arrays, self.trace, self._rows, models)
+
+    def _use_signals(self) -> None:
+        """Set up the price and carbon of the cluster's electricity."""
+        submit_s = self.arrays.truth.submit_s
+        signals = signals_of(self.spec, self.trace, float(submit_s[-1]) if len(submit_s) else 0.0)
+        if signals is not None:
+            progress = self.arrays.progress
+            progress.books.grid_from_s, progress.books.grid_step_s = signals.from_s, signals.step_s
+            table = np.ascontiguousarray(np.vstack([signals.sums, signals.rates]))
+            self.arrays = self.arrays._replace(progress=progress._replace(signal=table))
 
     def _begin_log(self) -> None:
         """Create the attempt log, before the run starts."""
@@ -487,7 +499,8 @@ class Engine:
         job_j[self._rows] = progress.outcome.energy_j
         span_s = now_s - float(self.arrays.truth.submit_s[0]) if len(self._rows) else 0.0
         books = progress.books[0]
-        return Energy(job_j, float(books.idle_j), float(books.energy_j), span_s)
+        bills = bills_of(progress, self.spec, self._rows, len(self.trace))
+        return Energy(job_j, float(books.idle_j), float(books.energy_j), span_s, *bills)
 
     def _ends_s(self) -> NDArray[np.float64]:
         """Return the (T,) ends of the rows of the run; without interruptions, a job ends as planned."""

@@ -28,6 +28,7 @@ from rlsched.models.slice_name import whole_type
 from rlsched.power_down.plan import PowerDownPlan
 from rlsched.settings import convert_settings, read_table
 from rlsched.workload.trace import Trace
+from rlsched_envs.sim.bills import Bill
 from rlsched_envs.sim.physics import begin_books
 from rlsched_envs.sim.sim_arrays import SimArrays
 
@@ -249,13 +250,22 @@ class Energy:
         cluster_j: Energy of the whole cluster from the first submission to the last event, counted
             separately.
         span_s: Time from the first submission to the last event, seconds.
+        cost: Cost at the cluster's price of electricity; None: the price is unknown.
+        carbon: Carbon at the cluster's carbon intensity; None: it is unknown.
     """
 
     job_j: NDArray[np.float64]
     idle_j: float
     cluster_j: float
     span_s: float
+    cost: Bill | None = None
+    carbon: Bill | None = None
 
     def first_rows(self, rows: int) -> Energy:
-        """Return the energy of the run, with `job_j` of only the first `rows` jobs."""
-        return replace(self, job_j=self.job_j[:rows])
+        """Return the energy of the run, with the figures of only the first `rows` jobs."""
+        return replace(
+            self,
+            job_j=self.job_j[:rows],
+            cost=None if self.cost is None else self.cost.first_rows(rows),
+            carbon=None if self.carbon is None else self.carbon.first_rows(rows),
+        )

@@ -39,6 +39,9 @@ from rlsched.models.observing import forget_all
 from rlsched.models.sharing import pair_noise, share_deviate, with_noise
 from rlsched_envs.sim.sim_arrays import ProgressArrays
 
+PRICE: Final = 0
+CARBON: Final = 1
+"""Rows of `ProgressArrays.signal`; their values in each step follow after these rows."""
 CAP_HALVINGS: Final = 30
 """Number of bisections of the clock interval under a power cap, which reduce it to 1e-9 of its length."""
 
@@ -53,8 +56,33 @@ def is_joint(s: StateArrays, slot: int) -> bool:
 
 
 @kernel
-def pass_time(x: ProgressArrays, seconds: float) -> None:
-    """Add the power of this duration to the accounts."""
+def signal_between(x: ProgressArrays, k: int, since_s: float, until_s: float) -> float:
+    """Return the integral of price (k = 0) or carbon (k = 1) between two times, value x seconds.
+
+    The same as `rlsched.energy.series.Integrals.between`.
+    """
+    from_s, step_s, last = x.books[0].grid_from_s, x.books[0].grid_step_s, x.signal.shape[1] - 1
+    first = min(int((since_s - from_s) / step_s), last)
+    end = min(int((until_s - from_s) / step_s), last)
+    if first == end:
+        return (until_s - since_s) * x.signal[2 + k, first]
+    before_s = from_s + (first + 1) * step_s - since_s
+    after_s = until_s - (from_s + end * step_s)
+    between = x.signal[k, end] - x.signal[k, first + 1]
+    return before_s * x.signal[2 + k, first] + between + after_s * x.signal[2 + k, end]
+
+
+@kernel
+def pass_time(x: ProgressArrays, since_s: float, until_s: float) -> None:
+    """Add the power of this time to the accounts."""
+    seconds = until_s - since_s
+    if x.signal.shape[1] > 0:
+        price = signal_between(x, PRICE, since_s, until_s)
+        carbon = signal_between(x, CARBON, since_s, until_s)
+        x.books[0].cost += x.books[0].total_w * price
+        x.books[0].idle_cost += x.books[0].idle_w * price
+        x.books[0].carbon += x.books[0].total_w * carbon
+        x.books[0].idle_carbon += x.books[0].idle_w * carbon
     x.books[0].energy_j += x.books[0].total_w * seconds
     x.books[0].idle_j += x.books[0].idle_w * seconds
     x.books[0].jobs_j += x.books[0].jobs_w * seconds
@@ -80,7 +108,12 @@ def settle(x: ProgressArrays, s: StateArrays, slot: int, now_s: float) -> None:
     work = x.work
     lasted_s = now_s - work.since_s[slot]
     work.done_s[slot] += lasted_s * work.rate[slot]
-    x.outcome.energy_j[x.ends.row[slot]] += lasted_s * work.power_w[slot]
+    row = x.ends.row[slot]
+    x.outcome.energy_j[row] += lasted_s * work.power_w[slot]
+    if x.signal.shape[1] > 0:
+        since_s = work.since_s[slot]
+        x.outcome.cost[row] += work.power_w[slot] * signal_between(x, PRICE, since_s, now_s)
+        x.outcome.carbon[row] += work.power_w[slot] * signal_between(x, CARBON, since_s, now_s)
     work.share_s[slot] += lasted_s * work.share_frac[slot]
     work.used_s[slot] += lasted_s * work.used_frac[slot]
     if work.first_gpu[slot] >= 0:
@@ -360,11 +393,12 @@ def begin_books(x: ProgressArrays, s: StateArrays) -> None:
     books = x.books[0]
     books.total_w = books.idle_w = books.jobs_w = 0.0
     books.energy_j = books.idle_j = books.jobs_j = 0.0
+    books.cost = books.idle_cost = books.carbon = books.idle_carbon = 0.0
     books.lost_rate = books.lost_s = 0.0
     x.books[0].next_seen_s = np.inf
     if x.books[0].learns > 0.0:
         forget_all(s.models)
     for row in range(x.outcome.shape[0]):
-        x.outcome.energy_j[row] = 0.0
+        x.outcome.energy_j[row] = x.outcome.cost[row] = x.outcome.carbon[row] = 0.0
     for n in range(s.node.shape[0]):
         add_idle_w(x, node_idle_w(s, n, s.node.status[n]))

@@ -37,7 +37,9 @@ OUTCOME: Final = np.dtype(
     [
         ("start_s", np.float64),  # nan until it starts
         ("end_s", np.float64),  # nan until it ends
-        ("energy_j", np.float64),  # energy so far; only with models, like `key`
+        ("energy_j", np.float64),  # energy so far; only with models, like the next fields
+        ("cost", np.float64),  # integral of price x power, J x price
+        ("carbon", np.float64),  # integral of carbon intensity x power
         ("key", np.uint64),  # key of the job for random draws
     ]
 )
@@ -103,6 +105,12 @@ BOOKS: Final = np.dtype(
         ("energy_j", np.float64),  # their integrals
         ("idle_j", np.float64),
         ("jobs_j", np.float64),
+        ("cost", np.float64),  # integrals of price x `total_w` and x `idle_w`, J x price
+        ("idle_cost", np.float64),
+        ("carbon", np.float64),  # integrals of carbon intensity x `total_w` and x `idle_w`
+        ("idle_carbon", np.float64),
+        ("grid_from_s", np.float64),  # start of the first step of `signal`, s
+        ("grid_step_s", np.float64),  # length of a step, s
         ("lost_rate", np.float64),  # sum over running jobs of 1 - rate: time lost per second to sharing,
         # clocks and too few cores
         ("lost_s", np.float64),  # its integral: JCT in excess of queueing and work, job-seconds
@@ -129,6 +137,8 @@ class ProgressArrays(NamedTuple):
     scratch: NDArray[np.int32]  # (G,)
     run: Records  # (1,) RUN
     books: Records  # (1,) BOOKS
+    signal: NDArray[np.float64]  # (4, N + 1) integrals of price and carbon, and their values in each step;
+    # N + 1 = 0: none (`rlsched.energy.series.Integrals`)
 
 
 @by_reference
@@ -157,6 +167,7 @@ def new_progress(slots: int, truth: Records, gpus: int, *, keep_placements: bool
         scratch=np.zeros(max(gpus, 1), np.int32),
         run=records(1, RUN),
         books=records(1, BOOKS),
+        signal=np.zeros((4, 0)),
     )
     progress.outcome.start_s[:] = progress.outcome.end_s[:] = np.nan
     progress.run.timer_s = progress.run.review_s = np.inf

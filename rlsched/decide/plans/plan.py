@@ -1,9 +1,11 @@
-"""`Plan`: one way to start a waiting job, with the reason if it is not allowed. Plans on free GPUs.
+"""`Plan`: one way to start a waiting job, with the reason if it is not allowed.
 
-With several GPU types in a partition, the worth of a GPU of a type is the speed of the job on it, divided by
-the speed of the usual workload on it to the power of a price. A price of 0 means fastest first. A price of 1
-means comparative advantage: fast GPUs go to the jobs that gain most from them (Ricardo; Gavel's policies do
-so by optimisation: Narayanan et al., OSDI'20).
+The module also makes the plans that use only free GPUs.
+
+With several GPU types in a partition, the worth of a GPU is (speed of the job on it) / (speed of the usual
+workload on it) ** price. A price of 0 means fastest first. A price of 1 means comparative advantage: fast
+GPUs go to the jobs that gain most from them (Ricardo; Gavel's policies do so by optimisation: Narayanan et
+al., OSDI'20).
 """
 
 from __future__ import annotations

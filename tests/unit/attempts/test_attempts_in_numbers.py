@@ -80,6 +80,6 @@ def test_files_have_a_row_for_every_attempt(tmp_path: Path) -> None:
     with (tmp_path / "x.csv").open(newline="") as file:
         rows = [list(row.values()) for row in csv.DictReader(file)]
     assert rows == [
-        ["a", "0", "0", "160", "n0", "0,1", "1", "1", ""],
-        ["c", "200", "200", "210", "n0", "0", "1", "1", ""],
+        ["a", "0", "0", "160", "n0", "0,1", "1", "1", "", "", ""],
+        ["c", "200", "200", "210", "n0", "0", "1", "1", "", "", ""],
     ]

@@ -320,13 +320,13 @@ def test_job_files(tmp_path: Path) -> None:
     table = make_table(end_s=np.array([50.0, 55.5, 90.0, NAN, NAN]))
     write_jobs(table, spec, np.array([False, True, True, True, True]), tmp_path / "new", "fifo")
     rows = rows_of(tmp_path / "new" / "fifo.csv")
-    header = "job_id,submit_time,start_time,end_time,node,gpus,share,sm_clock_frac,energy_j"
+    header = "job_id,submit_time,start_time,end_time,node,gpus,share,sm_clock_frac,energy_j,cost,carbon_kg"
     assert ",".join(rows[0]) == header
     assert rows[1:] == [
-        ["q", "10", "15", "55.5", "n0", "1,2", "1", "1", ""],
-        ["r", "20", "60", "90", "n0", "0", "1", "1", ""],
-        ["s", "30", "90", "", "n0;n1", "3;0", "1", "1", ""],
-        ["t", "100", "", "", "", "", "", "", ""],
+        ["q", "10", "15", "55.5", "n0", "1,2", "1", "1", "", "", ""],
+        ["r", "20", "60", "90", "n0", "0", "1", "1", "", "", ""],
+        ["s", "30", "90", "", "n0;n1", "3;0", "1", "1", "", "", ""],
+        ["t", "100", "", "", "", "", "", "", "", "", ""],
     ]
     segments = rows_of(tmp_path / "new" / "fifo.segments.csv")
     assert segments[1] == ["q", "1", "15", "55.5", "n0", "1,2", "1", "1", "", "ended"]

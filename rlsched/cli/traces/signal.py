@@ -1,0 +1,221 @@
+"""`rlsched signal`: generates, describes and converts prices and carbon intensity of electricity."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rlsched.cli.shared.options import JSON, PATH, seed_option, shown
+from rlsched.terminal.show import count, in_words, percent, print_json, print_table
+
+_HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+_BARS = "▁▂▃▄▅▆▇█"
+_BOUND = "a bound: the day's values known in advance, and all work able to wait within the day"
+
+
+@click.group(context_settings=_HELP)
+def signal() -> None:
+    """Generate, describe and convert prices and carbon intensity of electricity over time.
+
+    A file is CSV with the columns utc and value, in equal steps: docs/how-to/signals.md.
+
+    \b
+    Example:
+      rlsched signal synth --like solar price.csv
+      rlsched signal describe price.csv
+      rlsched signal convert DE_2024_hourly.csv carbon.csv.gz
+    """
+
+
+@signal.command()
+@click.option(
+    "--like",
+    type=click.Choice(["solar", "wind", "spiky", "flat"]),
+    required=True,
+    help="solar: cheap at noon, dear in the evening; wind: swings over days; spiky: rare, high spikes of "
+    "hours; flat: constant.",
+)
+@shown("--days", type=click.IntRange(1, 3660), default=28, metavar="N", help="Length, days.")
+@shown("--step", default="1h", metavar="TIME", help="Length of a step, such as 15m; it divides a day.")
+@shown("--begin", default="2026-01-01", metavar="TIME", help="Start of the first step, UTC.")
+@click.option(
+    "--mean",
+    type=float,
+    metavar="X",
+    help="Mean of the values, in any unit. [default: 50 solar, 95 wind, 70 spiky, 100 flat]",
+)
+@seed_option("Random seed; the same seed gives the same bytes.")
+@click.argument("out", metavar="OUT", type=PATH)
+def synth(like: str, days: int, step: str, begin: str, mean: float | None, seed: int, out: Path) -> None:
+    """Generate a series of prices or of carbon intensity, for trials without data of your own.
+
+    OUT is .csv or .csv.gz. The shapes imitate published properties of markets; no real data is copied. Hours
+    of the day are UTC.
+
+    \b
+    Example:
+      rlsched signal synth --like solar price.csv
+      rlsched signal synth --like spiky --days 365 --step 15m --mean 0.08 --seed 3 price.csv.gz
+    """
+    from rlsched.energy.synth import synthesize
+
+    _check_out(out)
+    series = synthesize(like, _time(begin), days, _seconds(step), mean, seed)
+    series.write(out)
+    click.echo(f"{out}: {_span(series)}, {like}, mean {_figure(float(series.values.mean()))}")
+
+
+@signal.command()
+@click.argument("file", metavar="FILE", type=PATH)
+@JSON
+def describe(file: Path, as_json: bool) -> None:
+    """Describe a series: span, distribution, hours of the day, and the possible saving by waiting.
+
+    FILE has the columns utc and value. Values have the unit of the file.
+
+    \b
+    Example:
+      rlsched signal describe price.csv
+      rlsched signal describe price.csv.gz --json
+    """
+    from rlsched.energy.describe import describe as report_on
+    from rlsched.energy.series import Series
+
+    series = Series.read(file)
+    report = report_on(series)
+    if as_json:
+        print_json(report)
+        return
+    click.echo(f"{file}: {_span(series)}")
+    _print_report(report)
+
+
+@signal.command()
+@click.argument("source", metavar="IN", type=PATH)
+@click.argument("out", metavar="OUT", type=PATH)
+@shown(
+    "--from",
+    "form",
+    type=click.Choice(["auto", "electricity-maps", "entsoe", "plain"]),
+    default="auto",
+    help="Form of IN; auto: as its header shows.",
+)
+@click.option(
+    "--column",
+    metavar="NAME",
+    help="Column of the values. [default: carbon intensity over the life cycle; day-ahead price; in a plain "
+    "file the only numeric column]",
+)
+@shown(
+    "--fill",
+    type=click.FloatRange(min=0.0, max=8784.0),
+    default=0.0,
+    metavar="HOURS",
+    help="Fill gaps of up to this length with the value 24 hours before, otherwise with the last value.",
+)
+def convert(source: Path, out: Path, form: str, column: str | None, fill: float) -> None:
+    """Convert a public file of prices or carbon intensity to a series.
+
+    IN is CSV, also with gzip: a yearly file of Electricity Maps, day-ahead prices of the ENTSO-E Transparency
+    Platform (local time or UTC), or a plain file with a column of times, in UTC or with an offset. OUT is
+    .csv or .csv.gz. A gap in IN is an error, unless --fill allows it.
+
+    \b
+    Example:
+      rlsched signal convert DE_2024_hourly.csv carbon.csv.gz
+      rlsched signal convert GUI_ENERGY_PRICES_2024.csv price.csv --fill 2
+      rlsched signal convert --from plain --column price_usd_mwh us-tex-erco.csv.gz price.csv.gz
+    """
+    from rlsched.energy.convert import convert as converted
+
+    _check_out(out)
+    done = converted(source, form, column, fill)
+    done.series.write(out)
+    click.echo(f"{out}: {_span(done.series)}, column {done.column!r} of {source} ({done.form})")
+    if done.filled:
+        click.echo(f"  filled {count(done.filled, 'step')} without a value")
+    if done.left_out:
+        click.echo(f"  left out {count(done.left_out, 'step')} without a value at the ends")
+    if done.other_auctions:
+        click.echo(f"  left out {count(done.other_auctions, 'row')} of other auctions")
+
+
+def _check_out(out: Path) -> None:
+    from rlsched.errors import InputError
+
+    if not out.name.lower().endswith((".csv", ".csv.gz")):
+        raise InputError(f"{out}: expected a file to write that ends in .csv or .csv.gz")
+
+
+def _time(text: str) -> datetime:
+    from rlsched.errors import InputError
+
+    try:
+        found = datetime.fromisoformat(text)
+        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise InputError(f"--begin: expected a time such as 2026-01-01T00:00, got {text!r}") from None
+
+
+def _seconds(text: str) -> float:
+    from rlsched.errors import InputError
+    from rlsched.settings import Seconds
+
+    try:
+        return Seconds.parse(text)
+    except ValueError as error:
+        raise InputError(f"--step: {error}") from None
+
+
+def _span(series: Any) -> str:
+    """Return the span and the steps of a series, as text."""
+    return (
+        f"{in_words(series.step_s * len(series))} from {series.begins:%Y-%m-%d %H:%M} to "
+        f"{series.ends:%Y-%m-%d %H:%M} UTC, {len(series):,} steps of {in_words(series.step_s)}"
+    )
+
+
+def _print_report(report: dict[str, Any]) -> None:
+    """Print the report of `energy.describe` as text."""
+    names = ("mean", "min", "p5", "p50", "p95", "p99", "max")
+    print_table(
+        "Values",
+        (*names, "below 0"),
+        [[*(_figure(report[one]) for one in names), percent(report["below_0_frac"])]],
+    )
+    hours = [one for one in report["by_hour"] if one is not None]
+    low, high = (report["by_hour"].index(end) for end in (min(hours), max(hours)))
+    click.echo(
+        f"Hours of the day, UTC, 00 to 23: {_bars(report['by_hour'])}  lowest at {low:02d} "
+        f"({_figure(min(hours))}), highest at {high:02d} ({_figure(max(hours))})"
+    )
+    click.echo(
+        f"Coefficient of variation {_ratio(report['variation'])}, correlation with 24 h before "
+        f"{_ratio(report['autocorrelation_24h'])}, with 7 days before {_ratio(report['autocorrelation_7d'])}"
+    )
+    saves = percent(report["cheapest_half_saves_frac"])
+    click.echo(f"A constant load that runs only in the cheapest half of each day saves {saves} ({_BOUND})")
+
+
+def _figure(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.1f}" if abs(value) >= 100.0 or value == 0.0 else f"{value:.3g}"
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _bars(values: list[float | None]) -> str:
+    """Return a bar for each value, from the lowest to the highest value; a space if unknown."""
+    known = [one for one in values if one is not None]
+    low, range_ = min(known), max(known) - min(known)
+    top = len(_BARS) - 1
+    return "".join(
+        " " if one is None else _BARS[round(top * (one - low) / range_) if range_ > 0.0 else 0]
+        for one in values
+    )

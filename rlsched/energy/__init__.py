@@ -1,0 +1,1 @@
+"""Price and carbon of electricity over time: read from files, described, converted, generated."""

@@ -1,0 +1,276 @@
+"""Converts public CSV files of prices and carbon intensity to a `Series`."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from rlsched.energy.european import EuropeanClock
+from rlsched.energy.gaps import MOST_STEPS, filled
+from rlsched.energy.series import DAY_S, HOUR_S, Series
+from rlsched.energy.tables import Table, is_blank
+from rlsched.errors import InputError
+
+_MAPS_TIME = r"^datetime \(utc\)$"
+_MAPS_VALUE = r"^carbon[ _]intensity"
+_MAPS_LIFE_CYCLE = r"life.?cycle|\blca\b"
+_MAPS_ZONE = r"^zone.?id$"
+_ENTSOE_TIME = r"^(mtu|time) \("
+_ENTSOE_VALUE = r"^day-ahead price"
+_TIME_NAMES = ("utc", "datetime", "timestamp", "time", "date")
+
+
+class Conversion(NamedTuple):
+    """A converted file.
+
+    Attributes:
+        series: The series.
+        form: Name of the file's form, as in `FORMS`.
+        column: Column of the values.
+        filled: Number of steps without a value that were filled.
+        left_out: Number of steps without a value at the ends of the file.
+        other_auctions: Number of rows of other auctions (ENTSO-E) that were left out.
+    """
+
+    series: Series
+    form: str
+    column: str
+    filled: int
+    left_out: int
+    other_auctions: int = 0
+
+
+class Row(NamedTuple):
+    """A row of a file: line, start, length in seconds (None: until the next row), value (None: unknown)."""
+
+    line: int
+    begins: datetime
+    lasts_s: float | None
+    value: float | None
+
+
+def convert(path: Path, form: str = "auto", column: str | None = None, fill_h: float = 0.0) -> Conversion:
+    """Read a public CSV file, also with gzip.
+
+    Args:
+        path: The file.
+        form: One of `FORMS`, or `auto`: as the header shows.
+        column: Column of the values. None: the column of the form; in a plain file the only numeric column.
+        fill_h: Longest gap that is filled, hours: with the value 24 h before, otherwise with the last value.
+
+    Raises:
+        InputError: the file cannot be read, does not have the form, or has a longer gap; the column is
+            unknown, or there are several.
+    """
+    table = Table.read(path)
+    form = recognised(table) if form == "auto" else form
+    if form not in FORMS:
+        raise InputError(f"--from: expected auto, {', '.join(FORMS)}, got {form!r}")
+    name, rows, other_auctions = FORMS[form](table, column)
+    rows.sort(key=lambda row: row.begins)
+    step_s = _step_s(table.path, rows)
+    values = _by_step(table.path, rows, step_s)
+    series, fills, left_out = filled(table.path, rows[0].begins, step_s, values, fill_h)
+    return Conversion(series, form, name, fills, left_out, other_auctions)
+
+
+def recognised(table: Table) -> str:
+    """Return the name of the form that the header shows."""
+    if table.find(_ENTSOE_TIME):
+        return "entsoe"
+    if table.find(_MAPS_TIME) and table.find(_MAPS_VALUE):
+        return "electricity-maps"
+    return "plain"
+
+
+def _electricity_maps(table: Table, column: str | None) -> tuple[str, list[Row], int]:
+    """Read a yearly file of Electricity Maps, of one zone; carbon intensity over the life cycle."""
+    at = _only(table, "electricity-maps", _MAPS_TIME, "Datetime (UTC)")
+    for zone in table.find(_MAPS_ZONE):
+        _one_place(table, zone)
+    if column is None:
+        found = [name for name in table.find(_MAPS_VALUE) if re.search(_MAPS_LIFE_CYCLE, name, re.IGNORECASE)]
+        if len(found) != 1:
+            raise InputError(
+                f"{table.path}: expected one column of carbon intensity over the life cycle, got "
+                f"{len(found)}; choose one of {table.listed} with --column"
+            )
+        column = found[0]
+    column = table.named(column)
+    return column, list(_iso_rows(table, at, column)), 0
+
+
+def _entsoe(table: Table, column: str | None) -> tuple[str, list[Row], int]:
+    """Read day-ahead prices of the ENTSO-E Transparency Platform, of one area."""
+    at = _only(table, "entsoe", _ENTSOE_TIME, "MTU (CET/CEST)")
+    for area in table.find("^area$"):
+        _one_place(table, area)
+    column = table.named(column) if column else _only(table, "entsoe", _ENTSOE_VALUE, "Day-ahead Price")
+    try:
+        clock = EuropeanClock(at)
+    except ValueError as error:
+        raise InputError(f"{table.path}: {error}; export the file in UTC") from None
+    skipped, rows = _other_auctions(table, at), list[Row]()
+    for (line, when), (_, cell) in zip(table.cells(at), table.cells(column), strict=True):
+        if line in skipped:
+            continue
+        try:
+            found = clock.read(when)
+        except ValueError:
+            raise InputError(
+                f"{table.path}: line {line}: {at}: expected an interval such as 01.01.2023 00:00 - "
+                f"01.01.2023 01:00, got {when!r}"
+            ) from None
+        value = _value(table, line, column, cell)
+        if found is not None:
+            rows.append(Row(line, *found, value))
+        elif value is not None:
+            raise InputError(
+                f"{table.path}: line {line}: {at}: expected a time that exists, got {when!r}, which "
+                "the clocks skip; export the file in UTC"
+            )
+    return column, rows, len(skipped)
+
+
+def _plain(table: Table, column: str | None) -> tuple[str, list[Row], int]:
+    """Read a file with a column of times in ISO 8601, and a column of values."""
+    times = [name for name in table.columns if table.is_time(name)]
+    if not times:
+        raise InputError(
+            f"{table.path}: expected a column of times such as 2026-03-01T14:00 (UTC, or with an offset), "
+            f"got the columns {table.listed}"
+        )
+    known = [name for one in _TIME_NAMES for name in times if re.search(rf"\b{one}\b", name, re.IGNORECASE)]
+    at = (known or times)[0]
+    if column is None:
+        numeric = [name for name in table.columns if name not in times and table.is_numeric(name)]
+        if len(numeric) != 1:
+            raise InputError(
+                f"{table.path}: expected one column of numbers, got "
+                f"{', '.join(map(repr, numeric)) or f'none of {table.listed}'}; choose one with --column"
+            )
+        column = numeric[0]
+    column = table.named(column)
+    return column, list(_iso_rows(table, at, column)), 0
+
+
+FORMS: Final[dict[str, Callable[[Table, str | None], tuple[str, list[Row], int]]]] = {
+    "electricity-maps": _electricity_maps,
+    "entsoe": _entsoe,
+    "plain": _plain,
+}
+"""Readers by the name of the form. They return column, rows, and the number of rows of other auctions."""
+
+
+def _only(table: Table, form: str, pattern: str, such_as: str) -> str:
+    found = table.find(pattern)
+    if not found:
+        raise InputError(
+            f"{table.path}: expected the form {form}, with a column such as {such_as!r}, got the columns "
+            f"{table.listed}; choose another form with --from"
+        )
+    return found[0]
+
+
+def _one_place(table: Table, column: str) -> None:
+    places = dict.fromkeys(cell for _, cell in table.cells(column))
+    if len(places) > 1:
+        shown = ", ".join(list(places)[:3]) + (", ..." if len(places) > 3 else "")
+        raise InputError(f"{table.path}: {column}: expected one zone, got {shown}; give a file of one zone")
+
+
+def _other_auctions(table: Table, at: str) -> set[int]:
+    """Return the lines of auctions other than the main one: a day can have several in `Sequence`."""
+    columns = table.find("^sequence$")
+    if not columns:
+        return set()
+    cells = [
+        (line, when[:10], cell)
+        for (line, when), (_, cell) in zip(table.cells(at), table.cells(columns[0]), strict=True)
+    ]
+    main = dict[str, tuple[int, str]]()
+    for _, day, cell in cells:
+        main[day] = min(main.get(day, _rank(cell)), _rank(cell))
+    return {line for line, day, cell in cells if _rank(cell) != main[day]}
+
+
+def _rank(sequence: str) -> tuple[int, str]:
+    """Return the rank of an auction: none (`Without Sequence`) before `Sequence 1` before `Sequence 2`."""
+    number = re.search(r"\d+", sequence)
+    return (int(number[0]), "") if number else (0, sequence)
+
+
+def _iso_rows(table: Table, at: str, column: str) -> Iterator[Row]:
+    for (line, when), (_, cell) in zip(table.cells(at), table.cells(column), strict=True):
+        try:
+            found = datetime.fromisoformat(when)
+            begins = found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+        except (ValueError, OverflowError):
+            raise InputError(
+                f"{table.path}: line {line}: {at}: expected a time such as 2026-03-01T14:00 (UTC, or with an "
+                f"offset), got {when!r}"
+            ) from None
+        yield Row(line, begins, None, _value(table, line, column, cell))
+
+
+def _value(table: Table, line: int, column: str, cell: str) -> float | None:
+    if is_blank(cell):
+        return None
+    try:
+        found = float(cell)
+    except ValueError:
+        found = float("nan")
+    if abs(found) < float("inf"):
+        return found
+    raise InputError(f"{table.path}: line {line}: {column}: expected a number, got {cell!r}")
+
+
+def _step_s(path: str, rows: list[Row]) -> float:
+    """Return the length of the steps, seconds.
+
+    It is the shortest row; without lengths, the shortest distance between rows, or the most frequent distance
+    if some distances are no multiples of the shortest.
+    """
+    lasts = [row.lasts_s for row in rows if row.lasts_s is not None]
+    apart = Counter((other.begins - one.begins).total_seconds() for one, other in pairwise(rows))
+    apart.pop(0.0, None)
+    if not lasts and not apart:
+        raise InputError(f"{path}: expected two rows or more with different times, got {len(rows)} rows")
+    step_s = min(lasts or apart)
+    if not lasts and any(one % step_s for one in apart):
+        step_s = apart.most_common(1)[0][0]
+    if not 1.0 <= step_s <= DAY_S:
+        raise InputError(f"{path}: expected steps of 1 s to 24 h, got {step_s / HOUR_S:g} h")
+    return step_s
+
+
+def _by_step(path: str, rows: list[Row], step_s: float) -> list[float | None]:
+    """Return the values of the steps from the first row on; a longer row has several steps. None: unknown."""
+    found = dict[int, float | None]()
+    for row in rows:
+        begin = _steps(path, row.line, (row.begins - rows[0].begins).total_seconds(), step_s)
+        for k in range(begin, begin + _steps(path, row.line, row.lasts_s or step_s, step_s)):
+            if k in found:
+                raise InputError(
+                    f"{path}: line {row.line}: expected each step once, got {row.begins:%Y-%m-%dT%H:%M} "
+                    "(UTC) again; leave one of the rows out"
+                )
+            found[k] = row.value
+    last = max(found)
+    if last >= MOST_STEPS:
+        raise InputError(f"{path}: expected at most {MOST_STEPS:,} steps of {step_s:g} s, got {last + 1:,}")
+    return [found.get(k) for k in range(last + 1)]
+
+
+def _steps(path: str, line: int, seconds: float, step_s: float) -> int:
+    if seconds % step_s:
+        raise InputError(
+            f"{path}: line {line}: expected a start and a length in whole steps of {step_s:g} s, got "
+            f"{seconds:g} s"
+        )
+    return int(seconds // step_s)

@@ -1,0 +1,97 @@
+"""Statistics of a series of electricity: the numbers of `rlsched signal describe`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.energy.series import DAY_S, HOUR_S, WEEK_S, Series
+
+_LEAST_CELL_S = 60.0
+
+
+def describe(series: Series) -> dict[str, Any]:
+    """Return the statistics of a series. Values have its unit; shares end in `_frac`; unknown is None.
+
+    by_hour: 24 means by hour of day, UTC. A step counts for the hour of its middle; a step of more than 1 h
+        counts for each hour that it covers.
+    autocorrelation_24h, autocorrelation_7d: correlation with the values of this time before; None if the
+        series is shorter than twice this time, or constant.
+    cheapest_half_saves_frac: see `cheapest_half_saves`.
+    """
+    values = series.values
+    mean, spread = float(values.mean()), float(values.std())
+    p5, p50, p95, p99 = (float(one) for one in np.percentile(values, [5, 50, 95, 99]))
+    return {
+        "file": series.name,
+        "begins": series.begins.isoformat(),
+        "ends": series.ends.isoformat(),
+        "span_s": series.step_s * len(series),
+        "step_s": series.step_s,
+        "steps": len(series),
+        "mean": mean,
+        "min": float(values.min()),
+        "p5": p5,
+        "p50": p50,
+        "p95": p95,
+        "p99": p99,
+        "max": float(values.max()),
+        "below_0_frac": float((values < 0.0).mean()),
+        "variation": spread / mean if mean > 0.0 else None,
+        "by_hour": _by_hour(series),
+        "autocorrelation_24h": _autocorrelation(series, DAY_S),
+        "autocorrelation_7d": _autocorrelation(series, WEEK_S),
+        "cheapest_half_saves_frac": cheapest_half_saves(series),
+    }
+
+
+def cheapest_half_saves(series: Series) -> float | None:
+    """Return the share of the cost that a constant load saves if it runs only in half of each day.
+
+    The load takes the same energy a day, in the cheapest half of the steps of each day (UTC). This is a
+    bound: the values of the day are known in advance, and all work can wait for hours and run at twice the
+    power. Only whole days count. None: there is no whole day, a day has fewer than two steps, or the mean is
+    not above 0.
+    """
+    steps = DAY_S / series.step_s
+    if steps % 1 or steps < 2:
+        return None
+    first = math.ceil(-_midnight_s(series) % DAY_S / series.step_s)
+    whole = (len(series) - first) // int(steps)
+    if whole < 1:
+        return None
+    days = np.sort(series.values[first : first + whole * int(steps)].reshape(whole, -1), axis=1)
+    weight = np.clip(steps / 2 - np.arange(int(steps)), 0.0, 1.0)
+    mean, cheap = float(days.mean()), float((days @ weight).mean() / weight.sum())
+    return 1.0 - cheap / mean if mean > 0.0 else None
+
+
+def _midnight_s(series: Series) -> float:
+    """Return the seconds from the midnight before the series' begin to its begin."""
+    at = series.begins
+    return at.hour * HOUR_S + at.minute * 60.0 + at.second + at.microsecond / 1e6
+
+
+def _by_hour(series: Series) -> list[float | None]:
+    cell_s = series.step_s
+    shared_s = float(math.gcd(round(cell_s), round(HOUR_S)))
+    if cell_s > HOUR_S and shared_s >= _LEAST_CELL_S:
+        cell_s = shared_s
+    cells: NDArray[np.float64] = np.repeat(series.values, round(series.step_s / cell_s))
+    hours = ((_midnight_s(series) + (np.arange(len(cells)) + 0.5) * cell_s) % DAY_S // HOUR_S).astype(int)
+    counts = np.bincount(hours, minlength=24)
+    sums = np.bincount(hours, cells, minlength=24)
+    return [float(total / count) if count else None for total, count in zip(sums, counts, strict=True)]
+
+
+def _autocorrelation(series: Series, lag_s: float) -> float | None:
+    lag = lag_s / series.step_s
+    if lag % 1 or len(series) < 2 * lag:
+        return None
+    before, after = series.values[: -int(lag)], series.values[int(lag) :]
+    if len(before) < 2 or np.ptp(before) == 0.0 or np.ptp(after) == 0.0:
+        return None
+    return float(np.corrcoef(before, after)[0, 1])

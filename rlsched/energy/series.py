@@ -1,0 +1,240 @@
+"""`Series`: a value of electricity over time, such as its price, in equal steps of UTC."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.energy.text_files import read_text, write_text
+from rlsched.errors import InputError
+
+COLUMNS: Final = ("utc", "value")
+HOUR_S: Final = 3600.0
+DAY_S: Final = 86_400.0
+MOST_STEP_S: Final = DAY_S
+"""Longest step of a series, seconds."""
+WEEK_S: Final = 7 * DAY_S
+MOST_GRID: Final = 20_000_000
+"""Maximum number of steps of the grid of `Integrals`."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """A value in equal steps of time: `values[k]` holds from `begins` + k steps for one step.
+
+    Attributes:
+        name: Name for messages, such as the file's.
+        begins: Start of the first step, UTC.
+        step_s: Length of a step, seconds.
+        values: (N,) values; finite.
+    """
+
+    name: str
+    begins: datetime
+    step_s: float
+    values: NDArray[np.float64]
+
+    @classmethod
+    def read(cls, path: str | Path) -> Series:
+        """Read a CSV file, also with gzip (`.gz`), with the columns `utc` and `value`.
+
+        `utc` is the start of a step in ISO 8601. Without an offset it is UTC; with an offset it is converted,
+        so a file in local time may change its offset during the year. Other columns are ignored.
+
+        Raises:
+            InputError: the file cannot be read, a column is missing, a value is not a number, or the steps
+                differ.
+        """
+        return cls.from_rows(_rows(read_text(path), str(path)), str(path))
+
+    @classmethod
+    def from_rows(cls, rows: Iterable[tuple[int, str, str]], name: str) -> Series:
+        """Return a series of rows (line, start of the step, value). Arguments and errors: see `read`."""
+        times, values = list[datetime](), list[float]()
+        for line, at, text in rows:
+            times.append(_time(at, f"{name}: line {line}"))
+            values.append(_value(text, f"{name}: line {line}"))
+            if len(times) > 1 and times[-1] <= times[-2]:
+                raise InputError(
+                    f"{name}: line {line}: expected a time after {times[-2].isoformat()}, got {at!r}; give "
+                    "each step once, in order"
+                )
+        if len(times) < 2:
+            raise InputError(f"{name}: expected two rows or more, got {len(times)}")
+        lasts_s = [(other - one).total_seconds() for one, other in pairwise(times)]
+        step_s = min(lasts_s)
+        for k, last_s in enumerate(lasts_s):
+            if last_s != step_s:
+                raise InputError(
+                    f"{name}: expected steps of {step_s:g} s, got {last_s:g} s from {_text(times[k])} (UTC); "
+                    "`rlsched signal convert` fills gaps"
+                )
+        return cls(name, times[0], step_s, np.array(values))
+
+    def __post_init__(self) -> None:
+        if not 1.0 <= self.step_s <= MOST_STEP_S:
+            raise InputError(f"{self.name}: expected steps of 1 s to 24 h, got {self.step_s:g} s")
+        try:
+            _ = self.ends
+        except OverflowError:
+            raise InputError(f"{self.name}: expected an end before the year 10000, got a later one") from None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def ends(self) -> datetime:
+        """End of the last step, UTC."""
+        return self.begins + timedelta(seconds=self.step_s * len(self))
+
+    def write(self, path: str | Path) -> None:
+        """Write a CSV file for `read`, with gzip if its name ends in `.gz`; equal series give equal bytes.
+
+        Raises:
+            InputError: the file cannot be written.
+        """
+        text = io.StringIO()
+        rows = csv.writer(text, lineterminator="\n")
+        rows.writerow(COLUMNS)
+        step = timedelta(seconds=self.step_s)
+        for k, value in enumerate(self.values.tolist()):
+            rows.writerow((_text(self.begins + k * step), repr(value).removesuffix(".0")))
+        write_text(path, text.getvalue())
+
+
+def _rows(text: str, name: str) -> Iterator[tuple[int, str, str]]:
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    found = tuple(reader.fieldnames or ())
+    missing = [column for column in COLUMNS if column not in found]
+    if missing:
+        raise InputError(
+            f"{name}: expected the columns utc,value, got {','.join(found) or 'an empty file'}; "
+            "`rlsched signal convert` makes such a file"
+        )
+    for row in reader:
+        yield reader.line_num, row["utc"] or "", row["value"] or ""
+
+
+def _time(text: str, where: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text.strip())
+        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise InputError(f"{where}: utc: expected a time such as 2026-03-01T14:00, got {text!r}") from None
+
+
+def _value(text: str, where: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found):
+        raise InputError(f"{where}: value: expected a number, got {text!r}")
+    return found
+
+
+def _text(at: datetime) -> str:
+    is_whole = at.second == at.microsecond == 0
+    return at.replace(tzinfo=None).isoformat(timespec="minutes" if is_whole else "auto")
+
+
+@dataclass(frozen=True)
+class Integrals:
+    """Several series over the seconds of a trace, on one grid of equal steps, with their integrals.
+
+    Attributes:
+        from_s: Start of the first step, seconds of the trace; at most 0.
+        step_s: Length of a step, seconds.
+        sums: (K, N + 1) integrals from the grid's start to the start of each step, value x seconds.
+        rates: (K, N + 1) value of each step. The last step continues for ever: each series has the mean of
+            its last 7 days.
+    """
+
+    from_s: float
+    step_s: float
+    sums: NDArray[np.float64]
+    rates: NDArray[np.float64]
+
+    def between(self, since_s: float, until_s: float) -> NDArray[np.float64]:
+        """Return the (K,) integrals between two times, from `from_s` on, value x seconds."""
+        last = self.sums.shape[1] - 1
+        first, end = (min(int((at_s - self.from_s) / self.step_s), last) for at_s in (since_s, until_s))
+        if first == end:
+            within: NDArray[np.float64] = (until_s - since_s) * self.rates[:, first]
+            return within
+        before_s = self.from_s + (first + 1) * self.step_s - since_s
+        after_s = until_s - (self.from_s + end * self.step_s)
+        found: NDArray[np.float64] = (
+            before_s * self.rates[:, first]
+            + (self.sums[:, end] - self.sums[:, first + 1])
+            + after_s * self.rates[:, end]
+        )
+        return found
+
+
+def integrals(series: Iterable[Series | None], second_0: datetime, last_s: float) -> Integrals:
+    """Return series over the seconds of a trace, with their integrals; a series that is None is 0.
+
+    Args:
+        series: K series; at least one is not None.
+        second_0: Wall-clock time of the trace's second 0, with an offset from UTC.
+        last_s: Last second that the series must cover. After its end, a series has the mean of its last 7
+            days.
+
+    Raises:
+        InputError: a series begins after second 0, or ends before `last_s`; or their steps share no grid of
+            fewer than `MOST_GRID` steps.
+    """
+    given = list(series)
+    known = [one for one in given if one is not None]
+    for one in known:
+        if (one.begins - second_0).total_seconds() > 0.0 or (one.ends - second_0).total_seconds() < last_s:
+            until = second_0 + timedelta(seconds=last_s)
+            raise InputError(
+                f"{one.name}: expected values from {_text(second_0.astimezone(UTC))} to "
+                f"{_text(until.astimezone(UTC))} (UTC), got {_text(one.begins)} to {_text(one.ends)}; set "
+                "energy.begins, or give a longer series"
+            )
+    step_s = _grid_step_s(known)
+    begins_s = (known[0].begins - second_0).total_seconds()
+    from_s = begins_s + step_s * math.floor(-begins_s / step_s)
+    ends_s = max((one.ends - second_0).total_seconds() for one in known)
+    steps = max(math.ceil((ends_s - from_s) / step_s - 1e-9), 1)
+    if steps > MOST_GRID:
+        raise InputError(
+            f"{' and '.join(one.name for one in known)}: expected steps that share a grid, such as full "
+            f"hours, got a grid of {step_s:g} s with {steps:,} steps; give both in the same steps"
+        )
+    middles_s = from_s + step_s * (np.arange(steps + 1, dtype=np.float64) + 0.5)
+    rates = np.zeros((len(given), steps + 1))
+    for k, some in enumerate(given):
+        if some is not None:
+            rates[k] = _values_at(some, middles_s - (some.begins - second_0).total_seconds())
+    sums = np.concatenate([np.zeros((len(given), 1)), np.cumsum(rates[:, :-1], axis=1) * step_s], axis=1)
+    return Integrals(from_s, step_s, sums, rates)
+
+
+def _grid_step_s(series: list[Series]) -> float:
+    """Return the longest step of a grid that has all starts of the steps of these series, seconds."""
+    whole = [timedelta(seconds=one.step_s) for one in series]
+    whole += [abs(one.begins - series[0].begins) for one in series]
+    tick = timedelta(microseconds=1)
+    return math.gcd(*(one // tick for one in whole)) / 1e6
+
+
+def _values_at(series: Series, since_s: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the values at these seconds after the series' begin; after its end: mean of its last 7 days."""
+    lately = series.values[-max(round(WEEK_S / series.step_s), 1) :]
+    continued = np.append(series.values, lately.mean())
+    found: NDArray[np.float64] = continued[np.minimum(since_s / series.step_s, len(series)).astype(np.intp)]
+    return found

@@ -1,0 +1,44 @@
+"""Reads and writes the text of CSV files, with gzip if the name ends in `.gz`."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from pathlib import Path
+
+from rlsched.errors import InputError
+
+
+def read_text(path: str | Path) -> str:
+    """Return the text of a file in UTF-8, without a byte order mark; line ends are kept.
+
+    Raises:
+        InputError: the file cannot be read, or is damaged, or is not text.
+    """
+    try:
+        data = Path(path).read_bytes()
+        return (gzip.decompress(data) if Path(path).suffix == ".gz" else data).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: expected UTF-8 text (CSV), got other bytes") from None
+    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise InputError(f"{path}: expected a gzip file, and it is damaged: {error}") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot read this series: {error.strerror or error}") from None
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a file in UTF-8, atomically; equal texts give equal bytes.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    target, data = Path(path), text.encode("utf-8")
+    if target.suffix == ".gz":
+        data = gzip.compress(data, compresslevel=6, mtime=0)
+    part = target.with_name(target.name + ".part")
+    try:
+        part.write_bytes(data)
+        part.replace(target)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise InputError(f"{path}: cannot write this series: {error.strerror or error}") from None

@@ -1,0 +1,89 @@
+"""`rlsched evaluate` on a cluster with a price and a carbon intensity: report, tables and job files."""
+
+from __future__ import annotations
+
+import csv
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from rlsched.energy.series import Series
+from rlsched.workload.synth import synthesize
+from rlsched_agents.cli.evaluate import evaluate
+
+KWH_J = 3.6e6
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trace, and a cluster file whose series lie in a folder next to it."""
+    folder = tmp_path_factory.mktemp("bills")
+    trace, spec = synthesize("helios", jobs=150, load=0.9, gpus=16, seed=3)
+    trace.write(folder / "t.csv")
+    hours = int(trace.submit_s[-1] / 3600.0) + 2
+    (folder / "signals").mkdir()
+    rng = np.random.default_rng(1)
+    Series("p", datetime(2026, 3, 1, tzinfo=UTC), 3600.0, rng.uniform(10, 200, hours)).write(
+        folder / "signals" / "price.csv"
+    )
+    Series("c", datetime(2026, 3, 1, tzinfo=UTC), 3600.0, np.full(hours, 400.0)).write(
+        folder / "signals" / "carbon.csv.gz"
+    )
+    energy = (
+        '\n[energy]\nprice = "signals/price.csv"\ncarbon = "signals/carbon.csv.gz"\ncurrency = "NOK"\n'
+        'pue = 1.5\nbegins = "2026-03-01"\n'
+    )
+    (folder / "c.toml").write_text(spec.to_toml() + energy, encoding="utf-8")
+    return folder
+
+
+def run(folder: Path, *words: str) -> tuple[Any, str]:
+    """The report, and the tables."""
+    paths = ("--trace", str(folder / "t.csv"), "--cluster", str(folder / "c.toml"))
+    out = folder / "out.json"
+    done = CliRunner().invoke(evaluate, [*paths, *words, "--json", str(out)], env={"COLUMNS": "160"})
+    assert done.exit_code == 0, done.output + repr(done.exception)
+    return json.loads(out.read_text(encoding="utf-8")), done.output
+
+
+def test_report_and_job_files_agree(folder: Path, tmp_path: Path) -> None:
+    words = ("--models", "default", "--policy", "fifo-backfill", "--policy", "easy")
+    report, _ = run(folder, *words, "--jobs-out", str(tmp_path))
+    assert report["currency"] == "NOK"
+    for name, one in report["policies"].items():
+        carbon, cost = one["carbon_kg"], one["cost"]
+        assert carbon["jobs"] == pytest.approx(one["energy_kwh"] * 0.4 * 1.5)
+        assert carbon["cluster"] == pytest.approx(one["cluster_energy_kwh"] * 0.4 * 1.5)
+        assert carbon["idle"] == pytest.approx(one["idle_energy_kwh"] * 0.4 * 1.5)
+        assert cost["jobs"] + cost["idle"] == pytest.approx(cost["cluster"])
+        assert sum(cost["by_vc"].values()) == pytest.approx(cost["jobs"])
+        with (tmp_path / f"{name}.csv").open(newline="", encoding="utf-8") as file:
+            jobs = list(csv.DictReader(file))
+        assert sum(float(job["cost"]) for job in jobs) == pytest.approx(cost["jobs"])
+        assert all(
+            float(job["carbon_kg"]) == pytest.approx(float(job["energy_j"]) / KWH_J * 0.6) for job in jobs
+        )
+    paired = report["paired"]["easy"]
+    assert paired["carbon_ratio"]["ratio"] == pytest.approx(paired["energy_ratio"]["ratio"])
+    assert paired["cost_ratio"]["ratio"] != paired["energy_ratio"]["ratio"]
+
+
+def test_tables_name_the_currency_and_explain_their_columns(folder: Path) -> None:
+    _, said = run(folder, "--models", "default", "--policy", "fifo-backfill", "--policy", "easy")
+    words = " ".join(said.split())
+    assert "over the whole replay, NOK" in words
+    assert "over the whole replay, kg CO2e" in words
+    for head in ("by jobs:", "per job:", "in all:", "idle part:", "cost:", "carbon:"):
+        assert head in words
+
+
+def test_without_models_a_note_says_what_is_missing(folder: Path) -> None:
+    report, said = run(folder, "--policy", "fifo-backfill")
+    assert report["policies"]["fifo-backfill"]["cost"] is None
+    assert report["currency"] == ""
+    assert "without --models energy, cost and carbon are unknown" in " ".join(said.split())
