@@ -219,7 +219,10 @@ class Canvas:
                     **style,
                 )
             axes.set_xlim(edges[0], edges[-1])
-            axes.set_ylim(0, 1.06 * max(1e-9, *(float(np.nanmax(one.values)) for one in series)))
+            axes.set_ylim(
+                1.06 * min(0.0, *(float(np.nanmin(one.values)) for one in series)),
+                1.06 * max(1e-9, *(float(np.nanmax(one.values)) for one in series)),
+            )
             axes.xaxis.set_major_locator(MaxNLocator(10, integer=edges[-1] - edges[0] > 4))
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
             axes.set_xlabel(x_label)
@@ -312,7 +315,7 @@ def _inline(svg: str, prefix: str, title: str) -> str:
 
 
 def _own(tag: str, prefix: str) -> str:
-    """Return a tag with the plot's ids and the page's colours; leave text between tags unchanged."""
+    """Return an SVG tag with `prefix` before its ids, and with the page's colours."""
     tag = re.sub(r'\bid="', f'id="{prefix}', tag)
     tag = re.sub(r'(?:xlink:)?href="#', f'href="#{prefix}', tag).replace("url(#", f"url(#{prefix}")
     return re.sub(r"#[0-9a-f]{6}\b", lambda colour: VARIABLES.get(colour[0], colour[0]), tag)

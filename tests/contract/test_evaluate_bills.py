@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from rlsched.energy.series import Series
 from rlsched.workload.synth import synthesize
+from rlsched.workload.trace import Trace
 from rlsched_agents.cli.evaluate import evaluate
 
 KWH_J = 3.6e6
@@ -62,15 +63,49 @@ def test_report_and_job_files_agree(folder: Path, tmp_path: Path) -> None:
         assert carbon["idle"] == pytest.approx(one["idle_energy_kwh"] * 0.4 * 1.5)
         assert cost["jobs"] + cost["idle"] == pytest.approx(cost["cluster"])
         assert sum(cost["by_vc"].values()) == pytest.approx(cost["jobs"])
+        assert sum(cost["by_user"].values()) == pytest.approx(cost["jobs"])
         with (tmp_path / f"{name}.csv").open(newline="", encoding="utf-8") as file:
             jobs = list(csv.DictReader(file))
         assert sum(float(job["cost"]) for job in jobs) == pytest.approx(cost["jobs"])
         assert all(
             float(job["carbon_kg"]) == pytest.approx(float(job["energy_j"]) / KWH_J * 0.6) for job in jobs
         )
+        users = dict.fromkeys(cost["by_user"], 0.0)
+        trace = Trace.read(folder / "t.csv")
+        owner = dict(zip(trace.job_id.tolist(), trace.user.tolist(), strict=True))
+        for job in jobs:
+            users[owner[job["job_id"]] or "-"] += float(job["cost"])
+        assert users == pytest.approx(cost["by_user"])
     paired = report["paired"]["easy"]
     assert paired["carbon_ratio"]["ratio"] == pytest.approx(paired["energy_ratio"]["ratio"])
     assert paired["cost_ratio"]["ratio"] != paired["energy_ratio"]["ratio"]
+
+
+def test_steps_have_price_carbon_and_power(folder: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    words = ("--models", "default", "--policy", "easy", "--html", str(page), "--jobs-out", str(tmp_path))
+    report, _ = run(folder, *words)
+    one = report["policies"]["easy"]
+    steps = one["over_time"]
+    minutes = np.repeat(Series.read(folder / "signals" / "price.csv").values, 60)
+    edges_s = np.append(np.arange(steps["from_s"], steps["to_s"], steps["step_s"]), steps["to_s"])
+    middles_s = edges_s[0] + 0.5 + np.arange(int(edges_s[-1] - edges_s[0]))
+    of_step = np.minimum(((middles_s - edges_s[0]) / steps["step_s"]).astype(int), len(edges_s) - 2)
+    prices = minutes[(middles_s / 60.0).astype(int)]
+    by_hand = np.bincount(of_step, prices) / np.bincount(of_step)
+    assert steps["price"] == pytest.approx(by_hand.tolist(), rel=0.01)
+    assert steps["carbon_g_kwh"] == pytest.approx([400.0] * len(by_hand))
+    with (tmp_path / "easy.csv").open(newline="", encoding="utf-8") as file:
+        jobs = list(csv.DictReader(file))
+    within_j = 0.0
+    for job in jobs:
+        start_s, end_s = float(job["start_time"]), float(job["end_time"])
+        overlap_s = min(end_s, edges_s[-1]) - max(start_s, edges_s[0])
+        within_j += float(job["energy_j"]) * max(overlap_s, 0.0) / (end_s - start_s)
+    assert np.dot(steps["power_kw"], np.diff(edges_s)) * 1000.0 == pytest.approx(within_j, rel=1e-6)
+    text = page.read_text(encoding="utf-8")
+    for words in ("cost, NOK", "carbon, kg", "cost, ratio", "NOK per MWh", "g CO2e per kWh", "kW"):
+        assert words in text
 
 
 def test_tables_name_the_currency_and_explain_their_columns(folder: Path) -> None:

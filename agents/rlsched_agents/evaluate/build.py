@@ -145,7 +145,7 @@ def predicted_by(jobs: Trace, kind: str, *, is_fed: bool) -> str:
 
 
 def paired_runs(ours: list[JobTable], theirs: list[JobTable]) -> tuple[list[JobTable], list[JobTable]]:
-    """Pair the runs of two sides by seed; a single run is paired with every run of the other side."""
+    """Pair the runs of two policies by seed; a single run is paired with every run of the other policy."""
     seeds = max(len(ours), len(theirs))
     return (ours * seeds if len(ours) == 1 else ours), (theirs * seeds if len(theirs) == 1 else theirs)
 

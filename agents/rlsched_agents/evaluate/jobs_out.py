@@ -54,7 +54,7 @@ class Places:
         self._first_gpu = np.array([0, *accumulate(node.gpus for node in nodes)])
 
     def cells(self, gpus: Sequence[int]) -> tuple[str, str]:
-        """Return the cells `node` and `gpus` of an allocation, such as `n3;n7` and `0,1;0-7`."""
+        """Return the CSV cells `node` and `gpus` of an allocation, such as `n3;n7` and `0,1;0-7`."""
         numbers = np.sort(np.asarray(gpus, dtype=np.int64))
         owners = np.searchsorted(self._first_gpu, numbers, side="right") - 1
         used = np.unique(owners)
@@ -86,7 +86,7 @@ def seed_stem(policy: str, seed: int, seeds: Sequence[int]) -> str:
 
 
 class _Books:
-    """Formats the cells `share`, `sm_clock_frac` and `energy_j` of jobs and attempts.
+    """Formats the CSV cells `share`, `sm_clock_frac` and `energy_j` of jobs and attempts.
 
     Without models a job has the share it requested, at full clock, and no energy. With models, share and
     clock are means over the time that the job held its GPUs.
@@ -106,7 +106,7 @@ class _Books:
         return _cell(shares[job]), _cell(clocks[job]), _cell(self._energy_j[job])
 
     def bills_of_job(self, job: int) -> tuple[str, ...]:
-        """Return the cells `cost` and `carbon_kg`; blank if the price or the intensity is unknown."""
+        """Return the CSV cells `cost` and `carbon_kg`; blank if the price or the intensity is unknown."""
         return tuple("" if bill is None else _cell(bill.jobs[job]) for bill in self._bills)
 
     def of_attempt(self, k: int) -> tuple[str, str, str]:

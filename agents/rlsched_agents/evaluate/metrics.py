@@ -38,7 +38,7 @@ ALL: Final = slice(None)
 END_NAMES: Final = {"completed": ENDED, "timeout": TIMEOUT, "failed": FAILED}
 
 SLOWDOWN_THRESHOLD_S: Final = 10.0
-"""Minimum run time in `bounded_slowdown`, seconds (Feitelson 2001); shorter run times count as this."""
+"""Minimum run time in `bounded_slowdown`, seconds (Feitelson 2001); shorter run times count as 10 s."""
 
 
 class GroupMetrics(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,7 +110,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
         by_gpus: Metrics by number of GPUs, smallest first.
         by_vc: Metrics by VC, `-` for jobs without a VC.
         by_source: Number of decisions by source; empty if not counted.
-        bounded_slowdown_mean: Mean `bounded_slowdown`; the next field is its percentile.
+        bounded_slowdown_mean: Mean `bounded_slowdown`; the next field is the 99th percentile.
         lost_gpu_s: GPU-seconds that attempts of measured jobs spent without lasting progress: work lost to a
             preemption, a failure or a node failure, and restart costs. Work that a time limit ended does not
             count, because no attempt repeats it. If speeds vary, the GPU-seconds are converted to full speed.
@@ -291,9 +291,9 @@ def utilisation(table: JobTable, num_gpus: int, measured: Mask) -> float | None:
 def used_frac(
     start_s: Floats, end_s: Floats, gpus: Floats, span_s: tuple[float, float], num_gpus: int
 ) -> float:
-    """Return the GPU-seconds that intervals hold within a span, divided by the capacity.
+    """Return the GPU-seconds of H intervals within a span, divided by the capacity; 0 for an empty span.
 
-    The intervals (H,) hold `gpus` (H,). The result is 0 for an empty span.
+    `gpus`: (H,) number of allocated GPUs in each interval.
     """
     first, last = span_s
     if last <= first:

@@ -49,11 +49,13 @@ class BillMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """Cost of a run's electricity in the cluster's currency, or its carbon in kg CO2e, of the whole facility.
 
     Attributes:
-        jobs: Of the measured jobs: their shares of their GPUs, and their busy cores, without idle power.
+        jobs: Bill of the measured jobs: for their shares of the energy of their GPUs, and for their busy
+            cores, without idle power.
         per_job: Mean of the measured jobs that ended.
-        cluster: Of the whole cluster in the whole replay, including the warm-up.
+        cluster: Total of the whole cluster in the whole replay, including the warm-up.
         idle: The part of `cluster` that belongs to no job.
-        by_vc: Of the measured jobs, by VC; `-` for jobs without a VC.
+        by_vc: `jobs` by VC; `-` for jobs without a VC.
+        by_user: `jobs` by user; `-` for jobs without a user.
     """
 
     jobs: float
@@ -61,6 +63,7 @@ class BillMetrics(msgspec.Struct, frozen=True, kw_only=True):
     cluster: float
     idle: float
     by_vc: dict[str, float]
+    by_user: dict[str, float]
 
 
 class ModelMetrics(NamedTuple):
@@ -83,17 +86,21 @@ def bill_metrics(table: JobTable, bill: Bill | None, measured: Mask) -> BillMetr
     if bill is None:
         return None
     done = measured & ~np.isnan(table.end_s) & ~table.rejected
-    names, which = np.unique(
-        np.where(table.trace.vc == "", "-", table.trace.vc)[measured], return_inverse=True
-    )
-    by_vc = np.bincount(which, bill.jobs[measured], minlength=len(names))
+    of_jobs = bill.jobs[measured]
     return BillMetrics(
-        jobs=float(bill.jobs[measured].sum()),
+        jobs=float(of_jobs.sum()),
         per_job=float(bill.jobs[done].mean()) if done.any() else None,
         cluster=bill.cluster,
         idle=bill.idle,
-        by_vc=dict(zip(names.tolist(), by_vc.tolist(), strict=True)),
+        by_vc=_sums(table.trace.vc[measured], of_jobs),
+        by_user=_sums(table.trace.user[measured], of_jobs),
     )
+
+
+def _sums(owner: NDArray[np.str_], values: Floats) -> dict[str, float]:
+    """Return the sum of the values of each owner, by name; `-` stands for no owner."""
+    names, which = np.unique(np.where(owner == "", "-", owner), return_inverse=True)
+    return dict(zip(names.tolist(), np.bincount(which, values, len(names)).tolist(), strict=True))
 
 
 def power_down_metrics(table: JobTable) -> PowerDownMetrics | None:

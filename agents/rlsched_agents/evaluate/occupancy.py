@@ -18,7 +18,7 @@ from rlsched_envs.sim.attempt_log import Placements
 
 if TYPE_CHECKING:
     from rlsched.cluster.spec import ClusterSpec
-    from rlsched_envs.sim.attempt_log import AttemptTable
+    from rlsched_envs.sim.attempt_log import AttemptTable, ModelledAttempts
     from rlsched_envs.sim.job_table import JobTable
 
 Floats = NDArray[np.float64]
@@ -45,6 +45,10 @@ class OverTime(msgspec.Struct, frozen=True, kw_only=True):
             without models.
         fragmentation_frac: `fragmentation` of each step, None for a step without free GPUs. The whole list is
             None if placements were not kept, or if jobs requested shares of a GPU.
+        power_kw: Power of the jobs, without idle power, mean of each step; an attempt counts with its mean
+            over its run time. None without models.
+        price: Price of electricity, mean of each step, currency per MWh; None if it is unknown.
+        carbon_g_kwh: Carbon intensity, mean of each step, g CO2e per kWh; None if it is unknown.
     """
 
     from_s: float
@@ -53,6 +57,9 @@ class OverTime(msgspec.Struct, frozen=True, kw_only=True):
     gpus_allocated: list[float]
     gpus_used: list[float] | None
     fragmentation_frac: list[float | None] | None
+    power_kw: list[float] | None = None
+    price: list[float] | None = None
+    carbon_g_kwh: list[float] | None = None
 
 
 class Fragmentation(NamedTuple):
@@ -60,7 +67,7 @@ class Fragmentation(NamedTuple):
 
     free_gpu_s: Floats  # (B,)
     unusable_gpu_s: Floats  # (B,) expected, not usable by a job drawn at random
-    by_gpus_frac: dict[float, float | None]  # share not usable by a job of this size, over all steps
+    by_gpus_frac: dict[float, float | None]  # share of free GPU-seconds that a job of this size cannot use
 
     @property
     def total_frac(self) -> float | None:
@@ -102,10 +109,12 @@ def over_time(table: JobTable, edges: Floats, fragments: Fragmentation | None) -
     attempts = table.attempts
     taken = _within(gpu_holds(table), edges)
     allocated = _mean_over(taken, table.trace.num_gpus[attempts.job[taken.attempt]], edges)
-    used = None
+    used = power_kw = None
     if attempts.books is not None:
         ran = _within(every_attempt(attempts), edges)
         used = _mean_over(ran, used_gpus(table, attempts, attempts.books)[ran.attempt], edges)
+        power_kw = _mean_over(ran, _power_kw(attempts, attempts.books)[ran.attempt], edges)
+    cost, carbon = (None, None) if table.energy is None else (table.energy.cost, table.energy.carbon)
     return OverTime(
         from_s=float(edges[0]),
         to_s=float(edges[-1]),
@@ -113,7 +122,17 @@ def over_time(table: JobTable, edges: Floats, fragments: Fragmentation | None) -
         gpus_allocated=allocated.tolist(),
         gpus_used=None if used is None else used.tolist(),
         fragmentation_frac=None if fragments is None else fragments.by_step_frac,
+        power_kw=None if power_kw is None else power_kw.tolist(),
+        price=None if cost is None else cost.signal_means(edges),
+        carbon_g_kwh=None if carbon is None else carbon.signal_means(edges),
     )
+
+
+def _power_kw(attempts: AttemptTable, books: ModelledAttempts) -> Floats:
+    """Return the (S,) mean power of each attempt, kW; 0 for an attempt that still runs or has no length."""
+    ran_s = attempts.end_s - attempts.start_s
+    is_known = ran_s > 0
+    return np.where(is_known, books.energy_j, 0.0) / np.where(is_known, ran_s, 1.0) / 1000.0
 
 
 def fragmentation(table: JobTable, edges: Floats, measured: Mask) -> Fragmentation | None:
@@ -157,7 +176,7 @@ def fragmentation(table: JobTable, edges: Floats, measured: Mask) -> Fragmentati
 
 
 class _Changes(NamedTuple):
-    """Changes of the number of free GPUs of nodes, one entry per node and time, in this order."""
+    """E changes of the number of free GPUs of a node."""
 
     time_s: Floats  # (E,)
     node: Small  # (E,)
@@ -169,7 +188,10 @@ class _Changes(NamedTuple):
 
 
 def _changes(table: JobTable, edges: Floats) -> _Changes | None:
-    """Return the changes between the edges; None if a placement was not kept, or jobs requested shares."""
+    """Return the changes between the edges, one entry per node and time, by node and then by time.
+
+    None if a placement was not kept, or if jobs requested shares of a GPU.
+    """
     changes = _unordered_changes(table, edges)
     if changes is None:
         return None
@@ -182,7 +204,7 @@ def _changes(table: JobTable, edges: Floats) -> _Changes | None:
 
 
 def _unordered_changes(table: JobTable, edges: Floats) -> _Changes | None:
-    """Return the changes of `_changes` without order, and with several entries per node and time."""
+    """Return the changes like `_changes`, but unordered, and with several entries per node and time."""
     attempts, held = table.attempts, _within(gpu_holds(table), edges)
     gpus = table.trace.num_gpus[attempts.job[held.attempt]]
     if np.any((gpus > 0) & (gpus < 1)):
@@ -238,7 +260,7 @@ def _time_by_free(
 ) -> Floats:
     """Return the node-seconds by kind of node and number of free GPUs, (kinds, most GPUs + 1)."""
     everyone = np.arange(len(sizes))
-    at = np.searchsorted(changes.node, everyone)  # the start of each node comes before its changes
+    at = np.searchsorted(changes.node, everyone)  # each node also has an entry at the first edge
     node = np.insert(changes.node, at, everyone)
     since_s = np.insert(changes.time_s, at, edges[0])
     free = np.insert(sizes[changes.node] + _running_sum(changes.node, changes.change), at, sizes)
@@ -282,7 +304,10 @@ def _useless(spec: ClusterSpec, demand: dict[tuple[str, float], int]) -> dict[Ki
 
 
 def _as_array(useless: dict[Kind, Floats], kinds: list[Kind]) -> tuple[Floats, Mask]:
-    """Return `useless` as an array (kinds, most GPUs + 1), 0 for missing kinds, and a mask of the others."""
+    """Return `useless` as an array (kinds, most GPUs + 1), and a mask of the kinds that are in `useless`.
+
+    Rows of other kinds are 0.
+    """
     table = np.zeros((len(kinds), max(gpus for _, gpus in kinds) + 1))
     for number, kind in enumerate(kinds):
         values = useless.get(kind, np.zeros(0))
@@ -293,7 +318,7 @@ def _as_array(useless: dict[Kind, Floats], kinds: list[Kind]) -> tuple[Floats, M
 class Holds(NamedTuple):
     """H intervals in which GPUs were allocated; intervals of the same GPUs do not overlap."""
 
-    attempt: Ints  # (H,) index in the table's attempts of an attempt on these GPUs
+    attempt: Ints  # (H,) an attempt on these GPUs: index in `JobTable.attempts`
     start_s: Floats  # (H,)
     end_s: Floats  # (H,) nan while the GPUs are held
 

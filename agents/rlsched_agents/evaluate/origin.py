@@ -42,8 +42,8 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
         until_s: Jobs submitted before this time were replayed to their end; None: all jobs.
         cluster: The simulated cluster, after scaling.
         models: Models of speed and power; None: jobs ran as recorded in the trace.
-        max_retries: As in `RunRules`; the same holds for `costs` and `node_events`.
-        costs: Restart costs.
+        max_retries: Number of times that a failed job is requeued (`RunRules`); None: no limit.
+        costs: Restart costs (`RunRules`).
         node_events: Failures, drains and returns of nodes.
     """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,7 +62,7 @@ def write_page(report: EvaluationReport, jobs: Mapping[str, MeasuredJobs], path:
 
 
 def drawn_policies(report: EvaluationReport) -> list[str]:
-    """Return the policies shown in plots: the baseline and the first of the other policies."""
+    """Return the policies shown in plots: the baseline and the first `MOST_DRAWN` - 1 other policies."""
     others = [name for name in report.policies if name != report.baseline]
     return [report.baseline, *others[: MOST_DRAWN - 1]]
 
@@ -70,23 +70,63 @@ def drawn_policies(report: EvaluationReport) -> list[str]:
 def _overview(report: EvaluationReport) -> Section:
     rows = []
     for name, one in report.policies.items():
-        paired = report.paired.get(name)
-        ratios = (paired.queue_mean_ratio, paired.jct_mean_ratio) if paired else (None, None)
         times = (one.queue_mean_s, one.queue_p99_s, one.jct_mean_s)
-        shown = ["1" if name == report.baseline else str(ratio or "-") for ratio in ratios]
-        rows.append((name, *map(in_words, times), percent(one.gpu_utilisation_frac), *shown))
+        ratios = (_ratio(report, name, field) for field in ("queue_mean_ratio", "jct_mean_ratio"))
+        rows.append((name, *map(in_words, times), percent(one.gpu_utilisation_frac), *ratios))
     known = report.recorded
     if known is not None:
         times = (known.queue_mean_s, known.queue_p99_s, known.jct_mean_s)
         rows.append(("recorded", *map(in_words, times), "-", "-", "-"))
     columns = ("policy", "mean wait", "p99 wait", "mean JCT", "GPUs used", "wait, ratio", "JCT, ratio")
+    tables = [table("All policies", columns, rows, folded=False)]
+    bills = _bills(report)
+    if bills:
+        bill_rows = [
+            (
+                name,
+                *(number(None if (bill := getattr(one, of.field)) is None else bill.jobs) for of in bills),
+                *(_ratio(report, name, f"{of.name}_ratio") for of in bills),
+            )
+            for name, one in report.policies.items()
+        ]
+        heads = [f"{of.name}, {of.unit}" for of in bills] + [f"{of.name}, ratio" for of in bills]
+        title = "Electricity of the measured jobs, without idle power"
+        tables.append(table(title, ("policy", *heads), bill_rows, folded=False))
     note = paragraph(
         f"Ratios are to {report.baseline}, over the jobs that ended under both; below 1 is better. In "
         "brackets: the 95 % interval over days of submissions, where there are ten days. "
         f"{report.predicted_by}",
         "note",
     )
-    return section("overview", "Overview", table("All policies", columns, rows, folded=False), note)
+    return section("overview", "Overview", *tables, note)
+
+
+def _ratio(report: EvaluationReport, name: str, field: str) -> str:
+    if name == report.baseline:
+        return "1"
+    return str(getattr(report.paired.get(name), field, None) or "-")
+
+
+class _Bill(NamedTuple):
+    """Names and titles of one bill of electricity in the report: its cost or its carbon."""
+
+    field: str  # field of `Metrics`
+    name: str  # name + `_ratio` is a field of `Comparison`
+    unit: str
+    signal: str  # field of `OverTime`
+    title: str  # title of the signal's plot
+    axis: str
+
+
+def _bills(report: EvaluationReport) -> list[_Bill]:
+    both = [
+        _Bill("cost", "cost", report.currency, "price", "Price of electricity", f"{report.currency} per MWh"),
+        _Bill(
+            "carbon_kg", "carbon", "kg", "carbon_g_kwh", "Carbon intensity of electricity", "g CO2e per kWh"
+        ),
+    ]
+    policies = report.policies.values()
+    return [bill for bill in both if any(getattr(one, bill.field) is not None for one in policies)]
 
 
 def _waiting(report: EvaluationReport, drawn: Sequence[str], canvas: Canvas) -> Section:
@@ -138,19 +178,32 @@ def _over_time(report: EvaluationReport, drawn: Sequence[str], canvas: Canvas) -
     if first is None:
         return
     edges = [first.from_s + k * first.step_s for k in range(len(first.gpus_allocated))] + [first.to_s]
+    days = [edge / 86400 for edge in edges]
     values = {name: report.policies[name].over_time for name in drawn}
     plot = canvas.steps(
-        [edge / 86400 for edge in edges],
+        days,
         [Series(name, one.gpus_allocated) for name, one in values.items() if one is not None],
         f"GPUs that jobs hold: mean of each {in_words(first.step_s)}, of {report.gpus} GPUs.",
         "day of the trace",
         "GPUs",
     )
-    yield section("utilisation", "Utilisation over time", figure(plot))
+    plots = [figure(plot)]
+    bills = _bills(report)
+    if bills:
+        powers = [Series(name, one.power_kw) for name, one in values.items() if one and one.power_kw]
+        say = "Power of the jobs, without idle power; an attempt counts with its mean power."
+        plots.append(figure(canvas.steps(days, powers, say, "day of the trace", "kW")))
+    for bill in bills:
+        means = getattr(first, bill.signal)
+        say = f"{bill.title}: mean of each {in_words(first.step_s)}."
+        plots.append(
+            figure(canvas.steps(days, [Series(bill.signal, means)], say, "day of the trace", bill.axis))
+        )
+    yield section("utilisation", "Utilisation over time", *plots)
 
 
 def _gains(report: EvaluationReport, jobs: Mapping[str, MeasuredJobs], canvas: Canvas) -> Iterator[Section]:
-    """Create the sections on the jobs that wait less, and the jobs that wait longer, than in the baseline."""
+    """Create the section on the jobs that wait less, and the jobs that wait longer, than in the baseline."""
     base = jobs[report.baseline]
     names = [name for name in drawn_policies(report) if name != report.baseline]
     if not names or not len(base):
@@ -192,7 +245,7 @@ def _shares(gained_s: NDArray[np.float64]) -> tuple[float, float, float]:
 
 
 def _owners(caption: str, kind: str, whose: NDArray[np.str_], gained_s: NDArray[np.float64]) -> str:
-    """List the owners whose jobs gained most hours, and the owners whose jobs lost most hours."""
+    """Return a table of the VCs or users whose jobs gained or lost the most hours of waiting."""
     names, group = np.unique(whose, return_inverse=True)
     gained_h = np.bincount(group, np.nan_to_num(gained_s), minlength=len(names)) / 3600
     jobs = np.bincount(group, minlength=len(names))

@@ -55,9 +55,10 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         wins_frac: Share of jobs that waited less than under the baseline.
         losses_frac: Share of jobs that waited longer than under the baseline.
         blocks: Number of days with submissions, from which the bootstrap draws; None in older reports.
-        energy_ratio: Energy of these jobs / their energy under the baseline; None without models.
-        cost_ratio: Cost of their electricity / that under the baseline; None without models or a price.
-        carbon_ratio: Their carbon / that under the baseline; None without models or a carbon intensity.
+        energy_ratio: Energy of these jobs / the energy under the baseline; None without models.
+        cost_ratio: Cost of their electricity / the cost under the baseline; None without models or a price.
+        carbon_ratio: Carbon of their electricity / the carbon under the baseline; None without models or a
+            carbon intensity.
         waiting_blocks: Number of blocks with jobs that waited under either policy: with few such days, an
             interval of queueing delay is meaningless. None in older reports.
     """
@@ -75,7 +76,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ratio_of_sums(ours: Floats, theirs: Floats, *, draws: int = DRAWS, seed: int = 0) -> Ratio | None:
-    """Return the ratio of the totals of (B,) sums per block, with an interval; None if `theirs` is 0.
+    """Return the ratio of the totals of (B,) sums per block, with an interval; None if `theirs` totals 0.
 
     The bootstrap draws whole blocks with replacement, the same blocks for both sides. There is no interval
     for fewer than ten blocks.
@@ -130,7 +131,7 @@ def compare(
     waited = _sums(block, queue), _sums(block, base_queue)
 
     def of_energy(measure: Callable[[Energy], Floats | None]) -> Ratio | None:
-        """Return the ratio of a measure of the jobs' energy; None if a run lacks it."""
+        """Return the ratio of a measure of the jobs' energy; None if a run lacks this measure."""
         drawn = [
             [None if one.energy is None else measure(one.energy) for one in side] for side in (ours, baseline)
         ]

@@ -264,7 +264,10 @@ _FILE_NAMES: Final = {"checkpoint": "model.zip", "dials": "dials.json", "rule": 
 
 
 def _files_of(policy: Policy) -> dict[str, bytes]:
-    """Return the contents of the files that a policy names, without the shipped strategy: nodes have it."""
+    """Return the contents of the files that a policy names, except the shipped strategy.
+
+    Every node already has the shipped strategy.
+    """
     settings, files = policy.settings, dict[str, bytes]()
     if policy.scheduler == "sb3" and _is_path(settings.checkpoint):
         files["checkpoint"] = model_file(settings.checkpoint).read_bytes()
@@ -281,7 +284,10 @@ def _is_path(setting: str) -> bool:
 
 @cache
 def build_id() -> str:
-    """Return versions, and a hash of sources and the shipped strategy; equal ids give equal numbers."""
+    """Return an id of the installed code and shipped strategy; nodes with equal ids compute equal results.
+
+    The id contains the versions of rlsched, numpy and numba, and a hash of rlsched's source files.
+    """
     digest = hashlib.sha256()
     for package in (rlsched, rlsched_envs, rlsched_agents):
         root = Path(next(iter(package.__path__)))
@@ -356,6 +362,6 @@ def _unreachable(address: str, why: str) -> InputError:
 
 
 def _last_line(text: str, *, first: bool = False) -> str:
-    """Return the line of a text that contains the error message: the last, or with `first` the first line."""
+    """Return the line of a text that has the error message: the last line, or with `first` the first line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no reason given"]
     return lines[0 if first else -1]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rlsched_envs.sim.node_events import NodeEvent
 
 BATCH: Final = 128
-"""Maximum number of buffered records; thousands of records would prolong garbage collection, and the p99."""
+"""Maximum number of buffered records; thousands of records would prolong garbage collection."""
 KEEP_BYTES: Final = 1 << 50
 """Size limit of the store, bytes: effectively none, because the user requested all records."""
 _NEVER_S: Final = math.inf
@@ -105,7 +105,7 @@ class RunStore:
 
 
 def _clear(folder: Path) -> None:
-    """Remove the store of decisions in this folder, and nothing else."""
+    """Remove the store of decisions in this folder, but no other files."""
     for file in [
         *folder.glob(f"*-[0-9]*{SUFFIX}"),
         *(folder / name for name in (STORE_FILE, ORIGIN_FILE, JOBS_FILE)),

@@ -143,7 +143,7 @@ def replay_tasks(
 
 
 def _record_path(stem: str, records: Path | None, logdir: Path | None) -> Path | None:
-    """Return the folder for the decisions of a run: in `records` if given, else next to the event file."""
+    """Return the folder for the decisions of a run, in `records`, or in `logdir` if `records` is None."""
     folder = records or logdir
     return None if folder is None else folder / stem
 
@@ -282,7 +282,7 @@ def is_compiled(task: Task) -> bool:
     return task.records is None and not task.policy.scheduler
 
 
-_reports: Any = None  # the worker's end of the queue for progress reports
+_reports: Any = None  # in a worker process: queue to which it sends its progress
 
 
 def _set_up_worker(reports: Any, says_what_it_compiles: bool) -> None:

@@ -309,7 +309,7 @@ def _made(title: str, heads: tuple[str, ...], rows: Rows, first: str, *, left_ou
 
 
 def _gpus(report: Findings) -> str:
-    """Return the number of GPUs that jobs can use, and their kind if some of them are MIG slices."""
+    """Return the number of GPUs that jobs can use, and the number of MIG slices among them, as text."""
     if not report.mig_slices:
         return f"{report.gpus} GPUs"
     cut = report.devices - (report.gpus - report.mig_slices)
@@ -350,7 +350,10 @@ def _ratio(value: Ratio | None) -> str:
 
 
 def _intervals(report: Findings) -> str:
-    """Describe the intervals for a table's title; all policies are compared on about the same jobs."""
+    """Return a note on confidence intervals for the title of the table of comparisons.
+
+    The number of days is the smallest of all comparisons.
+    """
     days = min(one.blocks or 0 for one in report.paired.values())
     if days < MIN_BLOCKS:
         return f"no intervals: {days} days of submissions, {MIN_BLOCKS} needed"

@@ -55,7 +55,9 @@ class Task:
         return {**vars(self), "rule": None}
 
     def scheduler(self) -> Scheduler:
-        """Return the scheduler for a replay. All replays share a rule; other schedulers are loaded each time.
+        """Return the scheduler for a replay.
+
+        A rule is loaded once and shared by all replays. Another scheduler is loaded for each replay.
 
         Raises:
             CheckpointError: the policy's checkpoint cannot be used.

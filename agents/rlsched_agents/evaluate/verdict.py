@@ -26,7 +26,7 @@ class _Measure(NamedTuple):
     ratio: str
 
     def mean(self, one: Metrics) -> str:
-        """Return the mean of a policy as text."""
+        """Return a policy's mean of this measure, as text."""
         return in_words(getattr(one, self.field))
 
     def ratio_of(self, one: Comparison) -> Ratio | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import UTC
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -24,19 +25,30 @@ MG_J_PER_KG_KWH: Final = 3.6e9
 class Bill:
     """Cost or carbon of the energy of a run, of the whole facility (PUE).
 
+    Amounts are in the currency of the cluster, or in kg CO2e.
+
     Attributes:
-        jobs: (J,) of each job, in the currency of the cluster or in kg CO2e.
-        idle: Of nodes, and of GPUs without jobs.
-        cluster: Of the whole cluster, counted separately.
+        jobs: (J,) amount for each job.
+        idle: Amount for nodes, and for GPUs without jobs.
+        cluster: Amount for the whole cluster, counted separately.
+        signal: Price, currency per MWh, or carbon intensity, g CO2e per kWh, as a single series (K = 1).
     """
 
     jobs: NDArray[np.float64]
     idle: float
     cluster: float
+    signal: Integrals
 
     def first_rows(self, rows: int) -> Bill:
         """Return the bill with only the first `rows` jobs."""
         return replace(self, jobs=self.jobs[:rows])
+
+    def signal_means(self, edges: NDArray[np.float64]) -> list[float]:
+        """Return the B means of the signal between successive edges, (B + 1,) seconds of the trace."""
+        return [
+            float(self.signal.between(since_s, until_s)[0]) / (until_s - since_s)
+            for since_s, until_s in pairwise(edges.tolist())
+        ]
 
 
 def signals_of(spec: ClusterSpec, trace: Trace, last_s: float) -> Integrals | None:
@@ -68,9 +80,12 @@ def bills_of(
     if energy is None:
         return [None, None]
     found = list[Bill | None]()
-    for known, name, unit in ((energy.price, "cost", J_PER_MWH), (energy.carbon, "carbon", MG_J_PER_KG_KWH)):
+    kinds = ((energy.price, "cost", J_PER_MWH), (energy.carbon, "carbon", MG_J_PER_KG_KWH))
+    for row, (known, name, unit) in enumerate(kinds):
         factor, of_job = energy.pue / unit, np.zeros(jobs)
         of_job[rows] = progress.outcome[name] * factor
         idle, cluster = float(books[f"idle_{name}"]) * factor, float(books[name]) * factor
-        found.append(Bill(of_job, idle, cluster) if known else None)
+        of_signal = progress.signal[row : row + 1], progress.signal[row + 2 : row + 3]
+        signal = Integrals(float(books["grid_from_s"]), float(books["grid_step_s"]), *of_signal)
+        found.append(Bill(of_job, idle, cluster, signal) if known else None)
     return found
