@@ -22,12 +22,12 @@ class NodeSet(NamedTuple):
     """A set of identical nodes of one partition."""
 
     partition: int
-    spec: NodeSpec  # the first of them
-    nodes: NDArray[np.int64]  # (n,) their numbers, ascending
+    spec: NodeSpec  # the first of the nodes
+    nodes: NDArray[np.int64]  # (n,) numbers of the nodes, ascending
 
 
 def node_sets(state: ClusterState, among: Sequence[int] | None = None) -> list[NodeSet]:
-    """Return the sets of nodes of equal partition, GPU type and resources, in the order of first nodes.
+    """Return the sets of nodes of equal partition, GPU type and resources, in the order of their first nodes.
 
     `among`: numbers of the nodes to count, ascending; None: all.
     """
@@ -107,7 +107,7 @@ class NodeNeed:
         return self._options[key]
 
     def _within(self, partition: int, demand: Demand) -> list[tuple[int, float]]:
-        """Return (number of a set, nodes that one job fills there) for a partition's sets that can run it."""
+        """Return (number of a set, nodes that one job fills) for sets of a partition that can run the job."""
         places = {
             at: demand.places_on_node(one.spec)
             for at, one in enumerate(self._sets)

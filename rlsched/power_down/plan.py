@@ -18,12 +18,14 @@ CHOSEN_FOR_NODES: Final = 420
 _WAKE_SHARE: Final = 1.6
 """Default ratio of the buffer after a wake-up to the normal buffer, from 40 and 25 nodes in `KeepRule`."""
 
+_NUMBERS: Final = ("buffer_nodes", "wake_buffer_nodes", "ramp_nodes", "headroom_nodes")
+
 
 class PowerDownPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Settings for putting nodes to sleep; each set of interchangeable nodes gets its own service.
 
-    Numbers of nodes are for the whole cluster. A setting that is not given has the default of `KeepRule`,
-    scaled from `CHOSEN_FOR_NODES` nodes to the cluster's number of nodes.
+    Numbers of nodes are for the whole cluster. Without `buffer_nodes`, the other numbers that are not given
+    have the defaults of `KeepRule`, scaled from `CHOSEN_FOR_NODES` nodes to the cluster's number of nodes.
 
     Attributes:
         forecast: Forecast of the highest future demand. `trailing`: the recent maximum; `persistence`: the
@@ -71,7 +73,7 @@ class PowerDownPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             raise InputError(f"{where}: idle: expected a time of 0 or above, got {self.idle.text}")
         if self.review <= 0:
             raise InputError(f"{where}: review: expected a time above 0, got {self.review.text}")
-        for name in ("buffer_nodes", "wake_buffer_nodes", "ramp_nodes", "headroom_nodes"):
+        for name in _NUMBERS:
             if (getattr(self, name) or 0) < 0:
                 raise InputError(f"{where}: {name}: expected 0 nodes or more, got {getattr(self, name)}")
 
@@ -84,7 +86,7 @@ class PowerDownPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     @property
     def rule(self) -> KeepRule:
-        """Return the rule for the whole cluster; if no buffer is given, for `CHOSEN_FOR_NODES` nodes."""
+        """The rule before `rule_for` scales its numbers of nodes to a set of nodes."""
         plain = KeepRule()
         buffer, wake = self.buffer_nodes, self.wake_buffer_nodes
         if buffer is not None and wake is None:
@@ -111,11 +113,9 @@ class PowerDownPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     def rule_for(self, size: int, total: int) -> KeepRule:
         """Return the rule for a set of `size` nodes, in a cluster of `total` nodes."""
-        of = CHOSEN_FOR_NODES if self.buffer_nodes is None else max(total, 1)
-        return _scaled(self.rule, size / of)
-
-
-def _scaled(rule: KeepRule, share: float) -> KeepRule:
-    names = ("buffer_nodes", "wake_buffer_nodes", "ramp_nodes", "headroom_nodes")
-    scaled = {name: math.ceil(getattr(rule, name) * share) for name in names}
-    return msgspec.structs.replace(rule, **scaled)
+        rule, scaled = self.rule, dict[str, int]()
+        for name in _NUMBERS:
+            is_default = self.buffer_nodes is None and getattr(self, name) is None
+            of_nodes = CHOSEN_FOR_NODES if is_default else max(total, 1)
+            scaled[name] = math.ceil(getattr(rule, name) * size / of_nodes)
+        return msgspec.structs.replace(rule, **scaled)

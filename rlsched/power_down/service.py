@@ -80,7 +80,7 @@ class KeepRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class PowerDown(Protocol):
-    """Decides which nodes sleep and wake; an engine or a broker calls `review` every minute, or every ten."""
+    """Decides which nodes sleep and wake; an engine or a broker calls `review` every 1 to 10 min."""
 
     def review(
         self, now_s: float, busy_nodes: NDArray[np.bool_], waiting_nodes: int, states: NodeStates

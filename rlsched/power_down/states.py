@@ -117,7 +117,7 @@ class NodeStates:
         self.busy[node] = True
 
     def finish_last_job(self, node: int, now_s: float) -> list[Command]:
-        """Record that this node's last job has ended. If it is draining, put it to sleep; return `Sleep`."""
+        """Record that this node's last job has ended. Put a draining node to sleep, and return `Sleep`."""
         self.advance(now_s)
         self.busy[node], self.idle_since_s[node] = False, now_s
         if self.state[node] != NodeState.DRAINING:
@@ -157,7 +157,7 @@ class NodeStates:
                     self._wake(node, now_s)
 
     def _wake(self, node: int, now_s: float) -> None:
-        # The rest of a shutdown is waited for, at the power of booting.
+        # Booting begins after the rest of the shutdown, which counts at the power of booting.
         down_s = self.since_s[node] + self.power.shutdown_s
         self._enter(node, NodeState.BOOTING, now_s)
         self.ready_s[node] = max(down_s, now_s) + self.power.boot_s

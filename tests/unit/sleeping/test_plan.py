@@ -94,6 +94,9 @@ def test_default_scales_with_the_cluster_and_given_nodes_are_divided() -> None:
     assert rules_of(PowerDownPlan(), [210, 42]) == [(13, 20, 1), (3, 4, 1)]
     given = PowerDownPlan(buffer_nodes=10, wake_buffer_nodes=20, ramp_nodes=4)
     assert rules_of(given, [30, 10]) == [(8, 15, 3), (3, 5, 1)]
+    ramp = PowerDownPlan(ramp_nodes=4)
+    assert rules_of(ramp, [42]) == [(3, 4, 4)], "only the buffers are scaled"
+    assert PowerDownPlan(headroom_nodes=6).rule_for(21, 42).headroom_nodes == 3
     none = PowerDownPlan(buffer_nodes=0, wake_buffer_nodes=0, ramp_nodes=0)
     assert rules_of(none, [30, 10]) == [(0, 0, 0), (0, 0, 0)]
 
