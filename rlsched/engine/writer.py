@@ -1,4 +1,4 @@
-"""Writes to Slurm. All writes are made by a `Writer`; a shadow's `Writer` only counts them."""
+"""Writes to Slurm. All writes are made by a `Writer`; a shadow has none."""
 
 from __future__ import annotations
 
@@ -56,19 +56,15 @@ def _scontrol(lines: Sequence[str]) -> None:
 
 
 class Writer:
-    """Collects writes; `flush` sends all of them through one `scontrol`.
+    """Collects writes; `flush` sends all of them together.
 
     A write can be lost. Therefore the caller checks the facts afterwards; each write can be repeated safely.
 
     Args:
         send: Receives the lines, in order.
-
-    Attributes:
-        written: Number of writes by kind.
     """
 
     def __init__(self, send: Callable[[Sequence[str]], object] = _tell_slurm) -> None:
-        self.written: dict[str, int] = {}
         self._send = send
         self._lines: list[str] = []
         self._keys: set[str] = set()
@@ -102,26 +98,26 @@ class Writer:
         said += f" TresPerNode={gres}" if gres else ""
         said += f" TresFreq=gpu:{freq}" if freq else ""
         said += " StartTime=now" if again else ""
-        self._write("place", key, f"update JobId={key} {said}", f"{RELEASE}{key}")
+        self._write(key, f"update JobId={key} {said}", f"{RELEASE}{key}")
 
     def clear(self, key: str) -> None:
-        """Remove the GPU request of a held job, because Slurm would add GPUs by type to it.
+        """Remove the GPU request of a held job, because Slurm would add new GPUs by type to this request.
 
         The job is also held, so that a write that arrives late cannot start the job without GPUs.
         """
-        self._write("clear", key, f"update JobId={key} Priority=0 TresPerNode=")
+        self._write(key, f"update JobId={key} Priority=0 TresPerNode=")
 
     def hold(self, key: str) -> None:
         """Hold a waiting job."""
-        self._write("hold", key, f"hold {key}")
+        self._write(key, f"hold {key}")
 
     def take_back(self, key: str, marks: dict[str, str]) -> None:
         """Hold a job that waits in Slurm's own queue, and set its marks, in one write."""
-        self._write("take_back", key, f"update JobId={key} Priority=0 AdminComment={comment_of(marks)}")
+        self._write(key, f"update JobId={key} Priority=0 AdminComment={comment_of(marks)}")
 
     def mark(self, key: str, marks: dict[str, str]) -> None:
         """Set the marks in a job's AdminComment."""
-        self._write("mark", key, f"update JobId={key} AdminComment={comment_of(marks)}")
+        self._write(key, f"update JobId={key} AdminComment={comment_of(marks)}")
 
     def order(self, key: str, nice: int, marks: dict[str, str] | None = None) -> None:
         """Set the nice of a job that is not held, which moves the job in Slurm's own queue.
@@ -132,29 +128,35 @@ class Writer:
             marks: New marks for the job's AdminComment; None: unchanged; empty: the comment is removed.
         """
         comment = "" if marks is None else f" AdminComment={comment_of(marks) if marks else ''}"
-        self._write("order", key, f"update JobId={key} Nice={nice}{comment}")
+        self._write(key, f"update JobId={key} Nice={nice}{comment}")
 
     def requeue(self, key: str) -> None:
         """Stop a running job, requeue it, and hold it."""
-        self._write("requeue", key, f"requeuehold {key}")
+        self._write(key, f"requeuehold {key}")
 
     def cancel(self, key: str) -> None:
         """Cancel a job, which is then not requeued."""
-        self._write("cancel", key, f"{CANCEL}{key}")
+        self._write(key, f"{CANCEL}{key}")
 
     def leave(self, key: str, marks: dict[str, str], gres: str, *, freq: str = "", again: bool) -> None:
-        """Restore a held job's own request; call `release` once facts show the marks. Args as in `place`."""
+        """Restore the submitted request of a held job. Args as in `place`.
+
+        The caller calls `release` after the facts show the marks.
+        """
         said = f"AdminComment={comment_of(marks)} ReqNodeList=" + (f" TresPerNode={gres}" if gres else "")
         said += f" TresFreq=gpu:{freq}" if freq else ""
-        self._write("leave", key, f"update JobId={key} {said}{' StartTime=now' if again else ''}")
+        self._write(key, f"update JobId={key} {said}{' StartTime=now' if again else ''}")
 
     def release(self, key: str) -> None:
         """Release a held job to Slurm's own scheduling."""
-        self._write("release", key, f"{RELEASE}{key}")
+        self._write(key, f"{RELEASE}{key}")
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Collect the writes in this context, and send them together; earlier if a job has two writes."""
+        """Collect the writes in this context, and send them together at its end.
+
+        If a job gets a second write, the writes collected so far are sent first.
+        """
         self._collects = True
         try:
             yield
@@ -177,9 +179,8 @@ class Writer:
         except SlurmError as error:
             _log.info("a write to Slurm failed, and is checked at the next query: %s", error)
 
-    def _write(self, kind: str, key: str, *lines: str) -> None:
+    def _write(self, key: str, *lines: str) -> None:
         if self._collects and key in self._keys:
             self._flush()
         self._keys.add(key)
-        self.written[kind] = self.written.get(kind, 0) + 1
         self._lines += lines
