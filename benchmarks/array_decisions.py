@@ -2,10 +2,11 @@
 
     .venv/bin/python benchmarks/array_decisions.py             # 2 minutes
 
-Two brokers with their defaults, each with a node of four simulated GPUs, on loopback. The first has an array
-of 10,000 tasks waiting, the other as many single jobs as an array keeps waiting at once. Jobs are submitted
-to both in turn, and start at once. `decision`: decision times from the records of each broker, in
-milliseconds. As both take turns, other load on the machine affects both alike.
+Two brokers with default options, each with a node of four simulated GPUs, on loopback. An array of 10,000
+tasks waits at the first broker. At the second, as many single jobs wait as an array keeps in the queue at
+once. Further jobs are submitted to both brokers in turn, and start at once. `decision`: decision times from
+the records of each broker, in milliseconds. Because the brokers take turns, other load on the machine affects
+both alike.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ BATCH = 64
 
 
 def record(number: int) -> DecisionRecord:
-    """A start with eight plans, while fifty jobs wait."""
+    """Return the record of a decision to start a job: eight plans, while fifty jobs wait."""
     waiting = range(number, number + QUEUED)
     plans = [
         PlanSeen(how="share", share_with=number + k, node=f"n{k}", speed_frac=0.9, worth=k / 8, run_s=RUN_S)
@@ -58,7 +58,7 @@ def record(number: int) -> DecisionRecord:
 
 
 def events(number: int) -> Iterator[JobEvent]:
-    """A job's submission, start and end."""
+    """Yield the events of a job: submission, start and end."""
     first = number * GANG % GPUS
     at_s, job, name = number * 7.0, str(number), f"train-{number % 500}"
     nodes = [f"n{gpu // A_NODE}" for gpu in range(first, first + GANG)]
@@ -78,7 +78,7 @@ def timed(what: str, found: dict[str, float]) -> Iterator[None]:
 
 
 def write(folder: Path, decisions: int, found: dict[str, float]) -> DecisionStore:
-    """Write a store of this many decisions; only the cost of the store itself counts."""
+    """Write a store with this many decisions. Only the CPU time of the store's own methods counts."""
     store = DecisionStore(folder, StoreInfo(time="trace", of="bench"), keep_bytes=1 << 50)
     store.add_events([NodeChange(time_s=0.0, node=f"n{k}", num_gpus=A_NODE) for k in range(GPUS // A_NODE)])
     spent_s = 0.0

@@ -24,10 +24,10 @@ COMMAND = "python benchmarks/bench_environment.py"
 
 
 class Speed(NamedTuple):
-    """The result of a run.
+    """Speed of a run.
 
     Attributes:
-        per_s: Decisions per CPU second: settings of all dials of one cluster.
+        per_s: Decisions per CPU second; a decision sets all dials of one cluster.
         episodes_per_s: Episodes that ended, per CPU second.
         cpu_s: Timed CPU seconds.
     """
@@ -53,7 +53,7 @@ def measure(env: ClusterVecEnv, seconds: float, burn_in: int) -> Speed:
 
 
 def cart_pole(seconds: float) -> float:
-    """Steps per CPU second of Gymnasium's CartPole, random actions, resets included: the machine's speed."""
+    """Return the steps per CPU second of Gymnasium's CartPole: random actions, including resets."""
     import gymnasium
 
     env = gymnasium.make("CartPole-v1")

@@ -3,9 +3,9 @@
     .venv/bin/python benchmarks/bench_evaluate.py                    # a minute and a half on one core
     .venv/bin/python benchmarks/bench_evaluate.py --jobs 100000 --policy qssf-backfill
 
-Every run is a separate process, measured from its start to its end, with kernels compiled before. CPU seconds
-include all child processes, memory is the peak of its resident set. One more run splits the CPU seconds by
-phase; it times functions of the command inside the process.
+Every run is a separate process, measured from its start to its end; the kernels are compiled before. CPU
+seconds include all child processes; memory is the peak of the process's resident set. A further run measures
+the CPU seconds of each phase of the command.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ PHASES = {
     "rlsched_agents.evaluate.simulate.build_report": "metrics",
     "rlsched_agents.evaluate.tables.print_report": "tables",
 }
-"""Functions of the command, and their names here. None of them calls another one."""
+"""Functions of the command, and the phase of each. No function calls another one of them."""
 
 
 class Spent(NamedTuple):
-    """Cost of one process with its children; its memory is never below that of its parent."""
+    """Cost of one process and its children. The peak memory is at least the memory of the parent process."""
 
     cpu_s: float
     wall_s: float
@@ -67,7 +67,7 @@ def spent_by(command: list[str]) -> Spent:
 
 
 def make_trace(folder: Path, jobs: int, gpus: int) -> tuple[str, str]:
-    """Write a synthetic trace and its cluster into this folder; their paths."""
+    """Write a synthetic trace and its cluster into this folder. Return the paths of both files."""
     trace, cluster = str(folder / f"t{jobs}.csv.gz"), str(folder / f"c{jobs}.toml")
     command = [
         *RLSCHED,

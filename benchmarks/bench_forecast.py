@@ -2,8 +2,9 @@
 
     .venv/bin/python benchmarks/bench_forecast.py
 
-1,000 jobs wait on 512 GPUs; jobs come every minute, as before. All are corrected by a full record.
-Kernels are compiled before the timing. CPU seconds of this process, the median of three.
+1,000 jobs wait on a cluster of 512 GPUs. The forecasts assume that jobs arrive at the same rate as before.
+All forecasts are corrected by a full record of earlier forecasts. Kernels are compiled before the timing.
+Figures are CPU seconds of this process, the median of three refreshes.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def world_of(policy: str, waiting: int) -> World:
 
 
 def full_keeping() -> Keeping:
-    """A keeping whose record has enough entries for all corrections."""
+    """Return a `Keeping` with enough recorded forecasts for all corrections."""
     keeping, draws = Keeping(), np.random.default_rng(0)
     for number in range(RECENT):
         for what, size in itertools.product(("start", "end", "end-running"), SIZES):

@@ -14,10 +14,10 @@ process loads it as a broker does before it listens:
     base            another policy, with a journal at the upper end of its default bounds: a base, 12,000
                     entries after it, and no snapshot; with the running mean and with the hedge
 
-With --behind N, the table of ended jobs has N more rows of jobs that ended before all of these. They are
-written straight into the table: after a base, nothing else is left of such jobs.
+With --behind N, the table of ended jobs has N more rows, for jobs that ended earlier. The rows are written
+straight into the table, because after a base the journal keeps nothing else of such jobs.
 
-`start` is the time of `recover_state`, `process` that of the whole process with imports and kernels.
+`start` is the time of `recover_state`, `process` the time of the whole process, with imports and kernels.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from rlsched.workload.predict.kinds import RUNNING_MEAN
 COMMAND = "python benchmarks/bench_journal.py"
 BATCH = 200
 TAIL_JOBS = 4_000
-"""Of five entries each."""
+"""Number of jobs in the tail of the journal; each has five entries."""
 FIRST_BEHIND = 100_000_000
 Row = dict[str, Any]
 
@@ -148,7 +148,7 @@ def load(path: Path, prediction: str, *, keep: bool) -> Load:
 
 
 def start(path: Path, jobs: int, how: str, prediction: str = RUNNING_MEAN) -> Row:
-    """Cost of loading it in a fresh process."""
+    """Return the cost of loading the journal in a new process."""
     keep = how == "all entries"
     began_s = time.perf_counter()
     output = subprocess.run(
@@ -187,7 +187,7 @@ def fill_table(path: Path, behind: int) -> None:
 
 
 def starts(directory: Path, jobs: int, behind: int) -> list[Row]:
-    """All kinds of start on a journal of this many jobs."""
+    """Return the cost of each kind of start on a journal of this many jobs."""
     path = directory / f"{jobs}.sqlite"
     write(path, jobs)
     rows = [start(path, jobs, "all entries"), start(path, jobs, "snapshot")]
@@ -204,7 +204,7 @@ def starts(directory: Path, jobs: int, behind: int) -> list[Row]:
 
 
 def bound(path: Path) -> None:
-    """Replace all but the latest entries by a base, at the largest size before the next base."""
+    """Replace the earlier entries by a base. Keep as many entries as a journal has before its next base."""
     began_s = time.perf_counter()
     cut = made(path, math.inf, keep_entries=GROWN * KEEP_ENTRIES)
     journal = Journal(path)

@@ -44,7 +44,7 @@ for one in loaders: one.kill()
 
 @contextlib.contextmanager
 def _ranks(count: int, children: int) -> Iterator[list[int]]:
-    """Start processes with children; their numbers."""
+    """Start processes with children, and yield the process IDs of the parents."""
     command = [sys.executable, "-S", "-c", SHIM, str(children)]
     running = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(count)]
     try:

@@ -5,8 +5,9 @@
 
 Each node is the state machine of the node daemon, with its own socket and keys; all are in one process,
 on loopback, so they share the machine with the broker, which has its defaults. `register_s`: from the first
-connection to the last welcome. `cpu_register_s`: the broker's CPU time for it. `beat_percent`: of a core,
-during heartbeats. `rss_mb`: of the broker, after that.
+connection to the last welcome. `cpu_register_s`: the broker's CPU time during the registration.
+`beat_percent`: the broker's CPU time during heartbeats, percent of a core. `rss_mb`: resident memory of the
+broker after the heartbeats.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ class Node:
     """A node without GPUs or ranks.
 
     Args:
-        name: Its name.
-        socket: Its connection.
+        name: Name of the node.
+        socket: Connection to the broker.
     """
 
     def __init__(self, name: str, socket: zmq.Socket[bytes]) -> None:

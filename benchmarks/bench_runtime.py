@@ -114,7 +114,7 @@ def start_broker(home: Path) -> Row:
 
 
 def _address(path: Path, broker: subprocess.Popen[bytes]) -> str:
-    """Poll the file that a broker writes when it is ready for clients; its content."""
+    """Wait for the file that a broker writes when it is ready for clients, and return its content."""
     deadline_s = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline_s and broker.poll() is None:
         try:
@@ -137,13 +137,13 @@ def ready(repeats: int) -> Row:
 
 
 class Crowd:
-    """A full cluster on which jobs end, come and wait: the same number waits before each round of decisions.
+    """A full cluster. Jobs end and arrive, so that the same number waits before each round of decisions.
 
     Args:
         scheduler: The scheduler to measure.
         gpus: GPUs of the cluster, eight a node.
         waiting: Number of waiting jobs.
-        modelled: Three GPU types, models of speed, and half of the jobs preemptible.
+        modelled: The cluster has three GPU types and models of speed, and half of the jobs are preemptible.
     """
 
     def __init__(self, scheduler: Scheduler, gpus: int, waiting: int, *, modelled: bool) -> None:
@@ -184,7 +184,7 @@ class Crowd:
         return seq, size
 
     def round(self, *, record: bool) -> Iterator[tuple[float, float]]:
-        """End a job, add others; then (wall us, CPU us) of each decision until one waits."""
+        """End a job and add others; yield (wall us, CPU us) of each decision, until a decision is to wait."""
         self._now_s += 10.0
         ended = int(self._rng.integers(len(self._running)))
         self._running[ended], self._running[-1] = self._running[-1], self._running[ended]
@@ -209,7 +209,7 @@ class Crowd:
 def latency(
     scheduler: Scheduler, gpus: int, waiting: int, count: int, *, record: bool, modelled: bool = False
 ) -> Row:
-    """Percentiles over `count` decisions, after an untimed tenth."""
+    """Return percentiles of the times of `count` decisions, after a tenth as many that do not count."""
     crowd = Crowd(scheduler, gpus, waiting, modelled=modelled)
     asked: list[tuple[float, float]] = []
     while len(asked) < count + count // 10:
@@ -226,7 +226,7 @@ def latency(
 
 
 def decisions(count: int) -> Iterator[Row]:
-    """Every size, decided plainly and as in a broker: guarded, with the record of each decision."""
+    """Yield a row for every size: with the bare policy, and as in a broker (guarded, with records)."""
     for scheduler, record in (
         (load_scheduler("ppo"), False),
         (load_policy(Policy("ppo"), None, BUDGET_MS)[0], True),
@@ -237,7 +237,7 @@ def decisions(count: int) -> Iterator[Row]:
 
 
 def plan_decisions(count: int) -> Iterator[Row]:
-    """Decisions of the rule `tuned` with everything allowed, without and with their records."""
+    """Yield rows for the rule `tuned` with all its abilities, without and with decision records."""
     for record in (False, True):
         for gpus, waiting in PLANNED:
             yield latency(load_scheduler("tuned"), gpus, waiting, count, record=record, modelled=True)

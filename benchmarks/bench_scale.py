@@ -119,7 +119,10 @@ def philly() -> None:
 
 
 def crowd(gpus: int, waiting: int, more: int) -> tuple[Trace, ClusterSpec]:
-    """A full cluster, this many jobs that wait at once, then `more` that come as fast as others end."""
+    """Return a trace and its cluster.
+
+    At time 0, jobs fill the cluster and `waiting` jobs wait. Then `more` jobs arrive as fast as jobs end.
+    """
     rng = np.random.default_rng([gpus, waiting])
     mean_size = float(np.dot(SIZES, SIZE_ODDS))
     first = waiting + int(1.1 * gpus / mean_size)
@@ -135,7 +138,7 @@ def crowd(gpus: int, waiting: int, more: int) -> tuple[Trace, ClusterSpec]:
 
 
 def cost_of_rule(name: str, gpus: int, waiting: int) -> tuple[float, float]:
-    """(CPU microseconds a job once the cluster is full, mean number of waiting jobs)."""
+    """Return (CPU microseconds per job once the cluster is full, mean number of waiting jobs)."""
     rule = Policy(name).rule
     more = 20_000
     trace, spec = crowd(gpus, waiting, more)

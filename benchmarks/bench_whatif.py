@@ -2,10 +2,10 @@
 
     .venv/bin/python benchmarks/bench_whatif.py             # about a minute on a free core, kernels compiled
 
-A history of 100,000 synthetic jobs on 512 GPUs at load 0.8, with the starts of EASY by requested
-limits at a site that notices jobs up to 30 s late; so every rule is replayed in one run and day by day. Then
-the three default policies. Wall and CPU time and peak memory are of the whole command, including the reading
-of the file.
+The history has 100,000 synthetic jobs on 512 GPUs at load 0.8. The start times are from EASY with requested
+limits, which notices each job up to 30 s after its submission; so every rule is replayed in one run and day
+by day. Then the three default policies are replayed. Wall time, CPU time and peak memory are figures of the
+whole command, including the time to read the file.
 """
 
 from __future__ import annotations

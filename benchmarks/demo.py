@@ -36,7 +36,7 @@ UP = f"up --nodes {NODES} --gpus {GPUS_PER_NODE} --address tcp://127.0.0.1:0".sp
 
 
 def main() -> int:
-    """Offline, then online; the cluster starts in the background, so that two cores compile."""
+    """Run the offline part, then the online part. The cluster starts meanwhile, on another core."""
     out = console()
     with tempfile.TemporaryDirectory(prefix="rlsched-demo-") as made:
         folder = Path(made)
@@ -101,7 +101,7 @@ def online(folder: Path, cluster: subprocess.Popen[bytes]) -> int:
 
 
 def connect(cluster: subprocess.Popen[bytes], folder: Path) -> Client:
-    """A client, once the cluster is ready; until then the cluster's output is repeated."""
+    """Wait until the cluster is ready, print its output meanwhile, and return a client."""
     deadline, shown, log = time.monotonic() + 120, 0, folder / "up.log"
     while time.monotonic() < deadline:
         said = log.read_text()
@@ -117,7 +117,7 @@ def connect(cluster: subprocess.Popen[bytes], folder: Path) -> Client:
 
 
 def submit_all(client: Client) -> list[int]:
-    """All jobs at once, small and large mixed."""
+    """Submit all jobs at once, small and large ones mixed, and return their numbers."""
     waves = [(gpus, seconds) for gpus, seconds, count in JOBS for _ in range(count)]
     waves.sort(key=lambda job: (job[0] * 7 + job[1] * 3) % 5)  # mixed, and the same in every run
     numbers = [

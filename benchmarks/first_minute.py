@@ -42,7 +42,8 @@ class First(NamedTuple):
 
     Attributes:
         words: The command line after `rlsched`.
-        ready: Output of a server once it serves; then it is interrupted. "": the verb ends by itself.
+        ready: Text that a server prints when it is ready; the server is then interrupted. "": the verb ends
+            by itself.
     """
 
     words: str
@@ -99,11 +100,11 @@ class Said(NamedTuple):
     """The result of one use.
 
     Attributes:
-        silence_s: The longest time without a word.
-        before: The last word before that.
-        took_s: From the start to the end, or to being ready.
-        cpu_s: CPU seconds of it and its children until then.
-        code: Its exit code.
+        silence_s: The longest time without a word, seconds.
+        before: The last word before that silence.
+        took_s: Seconds from the start until the verb has ended, or the server is ready.
+        cpu_s: CPU seconds of the verb and its child processes.
+        code: Exit code of the verb.
     """
 
     silence_s: float
@@ -159,7 +160,7 @@ def typed(first: First, words: Sequence[str], env: dict[str, str], until_s: floa
 
 
 def environment(cache: Path, home: Path) -> dict[str, str]:
-    """Environment of a user with this cache."""
+    """Return the environment of a user with this kernel cache and home."""
     made = {"XDG_CACHE_HOME": str(cache), "RLSCHED_HOME": str(home), "RLSCHED_BROKER": ADDRESS}
     return os.environ | made | {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "50"}
 
@@ -177,7 +178,10 @@ def with_starts(trace: Path, cluster: Path, history: Path) -> None:
 
 @contextmanager
 def slurm_here(folder: Path, *, wanted: bool) -> Iterator[str]:
-    """A Slurm with one held job, in `SLURM_CONF`; otherwise the reason why there is none."""
+    """Start a Slurm with one held job and set `SLURM_CONF`; yield "".
+
+    If Slurm is wanted and not available, yield the reason.
+    """
     from rlsched.engine.fallback import plugin
     from tests.support.online.real_slurm import RealSlurm, lacking
 
@@ -196,7 +200,7 @@ def slurm_here(folder: Path, *, wanted: bool) -> Iterator[str]:
 
 
 def measure(folder: Path, only: Sequence[str]) -> list[dict[str, object]]:
-    """All uses, a row each, printed as they end."""
+    """Run all uses, and return a row for each. A row is printed when its use has ended."""
     places = {
         "history": folder / "history.csv.gz",
         "folder": folder,

@@ -3,10 +3,11 @@
     .venv/bin/python -m benchmarks.loop_cost            # half a minute
     .venv/bin/python -m benchmarks.loop_cost --policy fifo --prediction running-mean --json
 
-A broker without sockets, with its journal on disk. `submission`: decoded, checked, predicted, journalled,
-answered, several in a turn of the loop, all GPUs taken. `job`: submitted, started and ended, with all
-messages of nodes. `heartbeat`: one a turn, and several. Figures are the median of `ROUNDS` rounds and the
-cheapest tenth, microseconds of the loop's thread. The cost of sockets comes on top.
+The broker has no sockets, and its journal is on disk. `submission`: a submission is decoded, checked,
+predicted, journalled and answered; all GPUs are in use, and a turn of the loop has several submissions.
+`job`: a job is submitted, started and ended, with all messages of nodes. `heartbeat`: one heartbeat per turn,
+and several. Figures are the median and the 10 % quantile of `ROUNDS` rounds, microseconds of the loop's
+thread, without the cost of sockets.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Loop:
     """A broker with all of its nodes.
 
     Args:
-        directory: Of the journal.
+        directory: Directory of the journal.
         policy: The policy.
         prediction: The predictor.
     """
@@ -68,7 +69,7 @@ class Loop:
         self._broker.batch([NodeSaid(name, 0, Hello(name=name, gpus=GPUS)) for name in self._names])
 
     def _turn(self, *events: ClientAsked | NodeSaid | Tick) -> list[tuple[str, Launch]]:
-        """Process a batch; the launches that it causes."""
+        """Process a batch of events, and return the resulting launch orders with their nodes."""
         sent = self._broker.sent
         sent.replies.clear()
         sent.orders.clear()
@@ -77,7 +78,7 @@ class Loop:
         return [(node, order) for node, order in sent.orders if isinstance(order, Launch)]
 
     def jobs(self) -> int:
-        """Run some jobs from submission to end."""
+        """Run some jobs from submission to end, and return their number."""
         launches = self._turn(*(asked(1) for _ in range(A_TURN)))
         ranks = [(node, order.job, order.attempt, order.rank) for node, order in launches]
         self._turn(
@@ -96,19 +97,19 @@ class Loop:
         self._turn(asked(NODES * GPUS))
 
     def submissions(self, a_turn: int) -> int:
-        """Submit some jobs that wait."""
+        """Submit `a_turn` jobs that wait, and return their number."""
         self._turn(*(asked(NODES * GPUS) for _ in range(a_turn)))
         return a_turn
 
     def heartbeats(self, a_turn: int) -> int:
-        """Process heartbeats of some nodes."""
+        """Process the heartbeats of `a_turn` nodes, and return their number."""
         names = [self._names[next(_numbers) % NODES] for _ in range(a_turn)]
         self._turn(*(said(name, Heartbeat(name=name)) for name in names))
         return a_turn
 
 
 def cost_us(step: Callable[[], int]) -> dict[str, float]:
-    """CPU time of one of the items that `step` counts, microseconds."""
+    """Return the CPU time per item, microseconds; `step` processes items and returns their number."""
     rounds = []
     for _ in range(ROUNDS):
         began_ns, count = time.thread_time_ns(), 0

@@ -4,9 +4,9 @@
     .venv/bin/python -m benchmarks.make_checkpoint --resume
 
 PPO trains the dials of `tuned` with `SEEDS`, each for more than a million decisions, on the training parts of
-the real traces in RLSCHED_DATA (default ../shared) and of synthetic ones. The windows for choosing choose one
-seed; the windows for confirming confirm it, once. The folder is written if the cost is confirmed to be at
-most `MARGIN` above the cost of `tuned`.
+the real traces in RLSCHED_DATA (default ../shared) and of synthetic ones. One seed is chosen on one
+set of windows, and confirmed once on another set. The folder is written only if the confirmed cost is at most
+`MARGIN` above the cost of `tuned`.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def train_seed(seed: int, *, sources: Sequence[EpisodeSource], recipe: DialRecip
 
 
 def chosen_and_confirmed(lesson: Lesson, recipe: DialRecipe, found: dict[str, Layers]) -> Trained:
-    """Choose the seed of least cost, and confirm it on windows that chose nothing."""
+    """Choose the seed of least cost, and confirm it on windows that are not used for the choice."""
     with Judge(lesson.choosing) as judge:
         zero, *costs = judge.run([ALL_ZERO, *found.values()])
         table = {name: compared(judge, one, zero) for name, one in zip(found, costs, strict=True)}

@@ -58,7 +58,7 @@ def until(look: Callable[[], object], deadline_s: float = 120.0, every_s: float 
     """Poll until a condition holds.
 
     Raises:
-        TimeoutError: It did not hold in time.
+        TimeoutError: the condition did not hold before the deadline.
     """
     end_s = time.monotonic() + deadline_s
     while not look():
@@ -75,7 +75,7 @@ def stamps(path: Path) -> list[float]:
 
 
 def latency_ms(submit: Callable[[Path], None], path: Path) -> list[float]:
-    """One job at a time, at varied instants."""
+    """Return the start latency of jobs that are submitted one at a time, at irregular intervals, ms."""
     taken = []
     for number in range(IDLE_JOBS):
         time.sleep(0.05 + 0.037 * (number % 7))
@@ -87,7 +87,10 @@ def latency_ms(submit: Callable[[Path], None], path: Path) -> list[float]:
 
 
 def starts_per_s(submit_many: Callable[[Path], None], path: Path) -> float:
-    """First to last start of many jobs. Frequent polling would take the time that they need."""
+    """Return the starts per second, from the first start of many jobs to the last.
+
+    The end is polled seldom, because polling would take CPU time from the jobs.
+    """
     submit_many(path)
     until(lambda: len(stamps(path)) >= STARTS, every_s=0.05)
     seen = sorted(stamps(path))
@@ -95,7 +98,7 @@ def starts_per_s(submit_many: Callable[[Path], None], path: Path) -> float:
 
 
 def end_to_launch_ms(path: Path, stop: Callable[[], object]) -> list[float]:
-    """Times from an end to the next start, of the jobs that end within `ENDS_S`, while more of them wait."""
+    """Return the times from each end within `ENDS_S` to the next start, ms, while further jobs wait."""
     starts, ends = Path(f"{path}.start"), Path(f"{path}.end")
     until(lambda: len(stamps(ends)) >= WARM_ENDS, every_s=0.05)
     began_s = time.time()
@@ -121,7 +124,7 @@ def cpu_ms(words: Sequence[str], env: dict[str, str]) -> float:
 def submit_cpu_ms(address: str, home: Path) -> dict[str, list[float]]:
     """CPU time of ten submissions and of as many empty processes, in alternation.
 
-    All of them find Python's byte code, as in an installation.
+    Python's byte code is compiled before, as in an installation.
     """
     env = {**os.environ, "RLSCHED_BROKER": address, "RLSCHED_HOME": str(home)}
     env.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -134,7 +137,7 @@ def submit_cpu_ms(address: str, home: Path) -> dict[str, list[float]]:
 
 
 def clients(task: str, address: str, home: Path, path: Path) -> list[int]:
-    """Several submitting processes; the number of submissions of each."""
+    """Run several submitting processes, and return the number of submissions of each."""
     words = [sys.executable, __file__, "--client", task, address, str(home), str(path)]
     running = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(CLIENTS)]
     return [int(one.communicate()[0]) for one in running]
@@ -163,7 +166,7 @@ def client(task: str, address: str, home: str, path: str) -> int:
 
 @contextlib.contextmanager
 def cluster(directory: Path) -> Iterator[tuple[str, Path, Client]]:
-    """A cluster of our own that has run a job: its address, the home with its keys, and a client."""
+    """Start a cluster that runs a first job; yield its address, the home with its keys, and a client."""
     home = directory / "home"
     words = ["--nodes", str(NODES), "--gpus", str(GPUS), "--dir", str(directory / "up"), "--keys", str(home)]
     directory.mkdir()
@@ -184,7 +187,7 @@ def cluster(directory: Path) -> Iterator[tuple[str, Path, Client]]:
 
 
 def rlsched(directory: Path, only: str | None = None) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """All figures, or only `submit-cpu`, on clusters of our own: figures, and CPU times by command."""
+    """Return all figures of rlsched on new clusters, or only `submit-cpu`; and CPU times by command."""
     with cluster(directory / "first") as (where, home, asks):
         cpu = submit_cpu_ms(where, home)
         if only is not None:
@@ -206,7 +209,7 @@ def rlsched(directory: Path, only: str | None = None) -> tuple[dict[str, float],
 
 
 def slurm(directory: Path, etc: Path) -> dict[str, float]:
-    """The same on an existing Slurm."""
+    """Return the same figures for an existing Slurm."""
     env = {**os.environ, "SLURM_CONF": str(etc / "etc" / "slurm.conf")}
     script = directory / "stamp.sh"
     script.write_text('#!/bin/sh\necho "$(date +%s.%N)" >> "$1"\n')

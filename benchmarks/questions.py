@@ -24,12 +24,12 @@ NODES, GPUS_A_NODE = 1_250, 8
 RUNNING, WAITING = 2_500, 9_500
 RUNNING_GPUS, WAITING_GPUS = (4,), (1, 2, 4, 8, 4, 16)
 TARGET_MS = 5.0
-"""Time for questions in a turn of the loop; the longest single answer must stay below it."""
+"""Time for questions in a turn of the loop, ms. It is the limit for each single answer."""
 BATCH = 500
 
 
 def crowded(policy: str, directory: Path) -> HandBroker:
-    """A broker without sockets: all GPUs taken, WAITING jobs in its queue."""
+    """Return a broker without sockets. Jobs use all GPUs, and `WAITING` jobs are in the queue."""
     broker = HandBroker(load_scheduler(policy), Journal(directory / "journal.sqlite"))
     names = [f"n{number}" for number in range(NODES)]
     broker.batch([NodeSaid(name, 0, Hello(name=name, gpus=GPUS_A_NODE)) for name in names])
@@ -46,7 +46,7 @@ def crowded(policy: str, directory: Path) -> HandBroker:
 
 
 def asked(policy: str, repeats: int) -> Iterator[dict[str, Any]]:
-    """Milliseconds of the loop for each question: for one answer, and for all pages of a client."""
+    """Yield, for each question, the milliseconds of the loop for one answer, and for all pages of a list."""
     with tempfile.TemporaryDirectory() as directory:
         broker = crowded(policy, Path(directory))
         ShortPauses().step()  # as a broker's loop does

@@ -4,7 +4,7 @@
     python -m benchmarks.slurm_side_by_side --jobs 500 --seeds 3  # paired, with intervals
 
 Each side has its own real Slurm with four nodes of four fake GPUs. A second stands for ten
-minutes, in the policy's reservations too; users run the same programs again and again. Plain Slurm orders
+minutes, also in the policy's `reserve_after`. Users run the same programs repeatedly. Plain Slurm orders
 by submission, and backfills with the jobs' time limits (a minute is its smallest) over the whole queue, every
 second.
 The start latency is also measured, on idle clusters: from the decision to the first line of the
@@ -31,9 +31,9 @@ from tests.support.online.real_slurm import RealSlurm, lacking
 
 NODES, GPUS = 4, 4
 POLICY = ("--policy", "tuned", "--set", "reserve_after=6s")
-"""An hour of `tuned` at this time scale."""
+"""Options of the policy: `reserve_after` is an hour of `tuned`, at this time scale."""
 USERS = (1, 2, 3, 5, 6, 7, 8, 9)
-"""Accounts of every Debian system."""
+"""User IDs that exist on every Debian system."""
 _SCRIPT = """#!/bin/sh
 echo "$SLURM_JOB_NAME start $(date +%s.%N)" >> {ran}
 sleep $1
@@ -67,7 +67,7 @@ class Ran(NamedTuple):
 
 
 def plan(count: int, load: float, seed: int) -> list[Planned]:
-    """Users with habits, bursts of submissions, and a few long jobs among many short ones.
+    """Return jobs of users with habits: bursts of submissions, and a few long jobs among many short ones.
 
     `load`: offered GPU seconds over available GPU seconds.
     """
@@ -123,7 +123,7 @@ def _words(ran: Path) -> list[list[str]]:
 
 
 def side_by_side(jobs: list[Planned], folder: Path, timeout_s: float) -> tuple[list[Ran], list[Ran]]:
-    """The jobs on plain Slurm and on Slurm with rlsched, at the same time."""
+    """Replay the jobs on plain Slurm and on Slurm with rlsched, at the same time."""
     found: dict[str, list[Ran]] = {}
     alone = RealSlurm(folder / "alone", NODES, GPUS, exact=False)
     decided = OnSlurm(folder / "decided", nodes=NODES, gpus=GPUS, broker_options=POLICY)
@@ -158,7 +158,7 @@ class Latencies(NamedTuple):
 
 
 def latencies(folder: Path, count: int) -> Latencies:
-    """One job after another on idle clusters."""
+    """Measure the latencies of single jobs on idle clusters."""
     found = Latencies([], [], [], [])
     rng = random.Random(1)
     alone = RealSlurm(folder / "alone-idle", NODES, GPUS, exact=False)
@@ -202,7 +202,7 @@ def latencies(folder: Path, count: int) -> Latencies:
 
 
 def ratio(jobs: list[Planned], alone: list[Ran], decided: list[Ran], what: str, size: str = "") -> float:
-    """Mean of waiting or JCT with rlsched, over that without; of jobs of one size."""
+    """Return the mean waiting time or JCT with rlsched / the mean without, for jobs of one size."""
     chosen = [k for k, job in enumerate(jobs) if not size or _size(job) == size]
     sums = [sum(_took(one[k], what) for k in chosen) for one in (decided, alone)]
     return sums[0] / sums[1] if sums[1] > 0 else float("nan")

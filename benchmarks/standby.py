@@ -4,9 +4,9 @@
     python benchmarks/standby.py --jobs 1000 --turns 3
 
 `again`: a new broker is started at once, as systemd would. `standby`: a standby waits on the same journal.
-`copy`: a standby has a copy of it, and receives SIGUSR1 at the kill. One client submits all the time, to a
-cluster without nodes; the longest time of a submission counts for each turn. Last: the time to copy the whole
-journal, and submissions to the primary with and without a standby that copies.
+`copy`: a standby has a copy of the journal, and receives SIGUSR1 at the kill. One client submits all the
+time, to a cluster without nodes; the figure of a turn is the longest time of a submission. The last figures
+are the time to copy the whole journal, and times of submissions with and without a standby that copies.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SUBMISSIONS_S = 5.0
 
 
 class Brokers:
-    """Two places for brokers below a directory, and a client with both addresses."""
+    """Two brokers with directories of their own, and a client with both addresses."""
 
     def __init__(self, directory: Path, jobs: int) -> None:
         self.directory = directory
@@ -75,7 +75,7 @@ class Brokers:
         return Client(addresses, home=self.directory / "home", timeout_s=DEADLINE_S)
 
     def close(self) -> None:
-        """End all of them."""
+        """End all brokers."""
         for process in self.running:
             if process.poll() is None:
                 process.kill()
@@ -122,7 +122,7 @@ def submissions_ms(brokers: Brokers) -> tuple[float, float]:
 
 @contextmanager
 def place(jobs: int) -> Iterator[Brokers]:
-    """The primary's journal, without a running broker."""
+    """Write the primary's journal, and yield `Brokers` in which no broker runs."""
     with tempfile.TemporaryDirectory() as folder:
         brokers = Brokers(Path(folder), jobs)
         try:
@@ -132,7 +132,7 @@ def place(jobs: int) -> Iterator[Brokers]:
 
 
 def again(brokers: Brokers) -> float:
-    """Measure kill -9, and a new broker."""
+    """Return the longest time of a submission if the broker gets kill -9 and a new one starts, seconds."""
     first = brokers.start("a", "ready at")
 
     def change() -> None:
@@ -144,14 +144,14 @@ def again(brokers: Brokers) -> float:
 
 
 def standby(brokers: Brokers) -> float:
-    """Measure kill -9, with a standby on the same journal."""
+    """Return the same with a standby on the same journal."""
     first = brokers.start("a", "ready at")
     brokers.start("a", "entries followed", "--standby")
     return longest_s(brokers, first.kill)
 
 
 def copy(brokers: Brokers) -> float:
-    """Measure kill -9 and SIGUSR1, with a copy."""
+    """Return the same with a standby that has a copy of the journal, and gets SIGUSR1."""
     first = brokers.start("a", "ready at")
     second = brokers.start("b", "the copy is complete", "--standby", "--of", brokers.places["a"][0])
 

@@ -46,5 +46,5 @@ def read(folder: Path, name: str) -> TrainingData:
 
 
 def weighted(data: TrainingData, weight: float) -> TrainingData:
-    """The same data, drawn `weight` times as often as data of weight 1."""
+    """Return the data with a weight: episodes are drawn `weight` times as often as from data of weight 1."""
     return replace(data, train=replace(data.train, weight=weight))

@@ -71,7 +71,7 @@ def __dir__() -> list[str]:
 
 
 def _above(name: str) -> Any:
-    """Return an object, by its entry point, of another package that itself imports this package."""
+    """Return an object of another package, named by an entry point; that package imports this one."""
     from importlib.metadata import entry_points
 
     for point in entry_points(group="rlsched.interface", name=name):

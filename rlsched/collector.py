@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class no_garbage:  # noqa: N801 - used as a function, as the context managers of `contextlib` are
-    """Context manager that pauses the collector: to scan ever more objects can take most of the time."""
+    """Context manager that pauses the collector, whose scans of all objects can take most of the time."""
 
     def __enter__(self) -> None:
         self._was = gc.isenabled()

@@ -31,7 +31,7 @@ def install_command(extra: str, root: Path = ROOT) -> str:
 
 
 def _pip() -> str:
-    """Return `pip`, or the path of this Python's pip if `pip` in a shell would be another Python's."""
+    """Return `pip`, or the path of this Python's pip if a shell would run another Python's `pip`."""
     mine = Path(sys.executable).with_name("pip")
     found = shutil.which("pip")
     if not mine.exists() or (found and Path(found).parent.resolve() == mine.parent.resolve()):

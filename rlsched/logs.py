@@ -23,7 +23,7 @@ from rlsched.terminal.visible import visible
 LogFormat = Literal["text", "json"]
 FORMATS: Final = ("text", "json")
 FIELDS: Final = ("node", "job", "attempt", "rank", "notice")
-"""Fields of a record, from `extra=`, or from an argument of the record with attributes of these names."""
+"""Fields of a JSON record; values are from `extra=`, or from attributes of the logging call's arguments."""
 _INDENT: Final = "    "
 _ROOT: Final = logging.getLogger("rlsched")
 
@@ -80,7 +80,9 @@ class TextLines(logging.Formatter):
 def set_up(
     form: LogFormat, *, level: int = logging.INFO, timed: bool = True, **fields: str
 ) -> Callable[[str], None]:
-    """Configure logging to standard error, unless it is configured. Return a function that logs a line.
+    """Configure logging to standard error, and return a function that prints or logs a line.
+
+    The format `text` leaves an existing configuration unchanged; `json` replaces it.
 
     Args:
         form: `json`: every line is JSON, including Python's warnings and an uncaught exception.

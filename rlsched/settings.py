@@ -48,7 +48,7 @@ def read_table(path: str | Path, what: str) -> dict[str, Any]:
     """Read the table of a TOML file.
 
     Raises:
-        InputError: the file cannot be read, or is not TOML; `what` names the expected kind of file.
+        InputError: the file cannot be read (the error names the kind of file, `what`), or is not TOML.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -134,7 +134,7 @@ def _names_at(kind: type[msgspec.Struct], path: str) -> tuple[str, ...]:
 
 
 def as_table(settings: msgspec.Struct) -> dict[str, Any]:
-    """Return settings as plain data without default values; sub-tables are always included, if present."""
+    """Return settings as plain data without default values; a sub-table is omitted only if it is None."""
     made: dict[str, Any] = {}
     for field in msgspec.structs.fields(settings):
         value = getattr(settings, field.name)

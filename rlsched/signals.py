@@ -21,7 +21,7 @@ def on_signals(
 ) -> Iterator[None]:
     """Call `handler` at these signals within a `with` block; then restore the previous handlers.
 
-    So a program that calls a verb of the command line in its own process, such as a test, keeps its handlers.
+    Therefore a program that runs an rlsched command in its own process, such as a test, keeps its handlers.
 
     Raises:
         ValueError: not called in the main thread.

@@ -23,7 +23,7 @@ BACKGROUND: Final = 10
 """Niceness of the broker's background work: a tenth of a normal process's CPU time on a busy machine."""
 AGAIN_S: Final = 0.02
 PATIENCE_S: Final = 2.0
-"""Time for which to retry, because the kernel accepts ten changes of session niceness per second, seconds."""
+"""Time for which a change of session niceness is retried, seconds; the kernel accepts ten per second."""
 
 
 def give_way(niceness: int, pid: int = 0) -> None:
@@ -59,7 +59,7 @@ def _set_session(pid: int, niceness: int) -> None:
 
 
 def background_command(module: str, *arguments: str) -> list[str]:
-    """Return the command of a process that runs a module at niceness `BACKGROUND`, and ends with this one.
+    """Return the command of a process that runs a module at niceness `BACKGROUND` and ends with this process.
 
     The process lowers its priority before it imports the module, because imports take seconds of CPU time
     that the broker needs. The kernel kills the process when the thread that started it ends, even during an

@@ -15,16 +15,17 @@ _log = logging.getLogger("rlsched.node")
 
 
 def adopt_attempts(store: AttemptStore, ranks: LiveRanks) -> list[LocalRank]:
-    """Return every attempt on disk that a shim has claimed, each in one of three states.
+    """Return every attempt on disk that a shim has claimed. Each attempt is in one of three states.
 
-    Still running (the process in `pid` is its shim, by start time and boot): the shim is watched again.
-    Ended: the end is reported until the broker acknowledges it. Vanished without an exit record: the
-    attempt's remaining processes are killed, and it ends with exit code 137. The reason is that of the order
-    to end it, if there was an order; if the machine has booted since, the reason is `node_stopped`, so that
-    the broker can requeue the job.
+    - Running: the process in `pid` has the start time and boot of the shim. The shim is watched again.
+    - Ended: there is an exit record. The end is reported until the broker acknowledges it.
+    - Vanished: the shim does not run, and there is no exit record. The attempt's remaining processes are
+      killed, and it ends with exit code 137. The reason is `node_stopped` if the machine has booted since,
+      so that the broker can requeue the job; else the reason in the order to end the attempt; `vanished`
+      without an order.
 
-    An attempt that no shim has claimed never started. It is claimed here and dropped, so that a shim that is
-    still starting does nothing. It is not reported to the broker, which sends its order again.
+    An attempt that no shim has claimed never started. This function claims and drops it, so that a shim that
+    is still starting does nothing. The attempt is not reported to the broker, which sends its order again.
     """
     attempts = []
     for key, directory in store.scan().items():
@@ -46,14 +47,14 @@ def _adopt(key: AttemptKey, directory: AttemptDir, ranks: LiveRanks) -> LocalRan
     process = directory.process()
     if record is None and process is None and _drop_unclaimed(key, directory):
         return None
-    process = process or directory.process()  # its shim may have claimed it first
+    process = process or directory.process()  # the shim may have claimed it first
     launch = directory.launch()
     gpus, pid = tuple(launch.gpus) if launch else (), process.pid if process else 0
     workload = launch.workload if launch else ""
     if record is None and process is not None and process.is_alive():
         ranks.adopt(key, process)
         return LocalRank(key, gpus, Phase.RUNNING, pid, limit_s=_limit_s(directory), workload=workload)
-    record = record or directory.exit()  # it may have been written just now
+    record = record or directory.exit()  # the shim may have written it just now
     has_vanished = record is None
     if record is None:
         reason = "node_stopped" if directory.is_of_earlier_boot else directory.told_to_end() or VANISHED
@@ -71,7 +72,7 @@ def _adopt(key: AttemptKey, directory: AttemptDir, ranks: LiveRanks) -> LocalRan
 
 
 def _drop_unclaimed(key: AttemptKey, directory: AttemptDir) -> bool:
-    """Claim an attempt instead of its shim, and drop it. False: the shim was first."""
+    """Claim an attempt and drop it. Return False if its shim has claimed it already."""
     if not directory.abandon():
         return False
     _log.info("attempt %s was never started: it is dropped, the broker may send it again", key)
@@ -80,7 +81,10 @@ def _drop_unclaimed(key: AttemptKey, directory: AttemptDir) -> bool:
 
 
 def has_running_attempts(store: AttemptStore) -> bool:
-    """Whether the shim of any attempt on disk runs, while no daemon does; drops unclaimed attempts."""
+    """Return whether the shim of any attempt on disk runs. Drops attempts that no shim has claimed.
+
+    Call it only while no daemon runs.
+    """
     for key, directory in store.scan().items():
         if directory.is_acknowledged or directory.exit() is not None:
             continue
@@ -93,7 +97,10 @@ def has_running_attempts(store: AttemptStore) -> bool:
 
 
 def _limit_s(directory: AttemptDir) -> float | None:
-    """Return the time limit that a shim enforces, seconds, infinite for none; None: it cannot change."""
+    """Return the time limit that an attempt's shim enforces, seconds; infinite: no limit.
+
+    None: the shim accepts no new limit.
+    """
     launch = directory.launch()
     if launch is None or not launch.hears_limits:
         return None

@@ -1,4 +1,7 @@
-"""SM clocks locked by this node. They are written to disk first, so that no lock outlives its job."""
+"""SM clocks locked by this node.
+
+A lock is written to disk before it is set, so that the next daemon can remove it if this daemon crashes.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ _log = logging.getLogger("rlsched.node")
 
 
 class _Locked(msgspec.Struct, frozen=True):
-    """Content of the file.
+    """Content of the file of locked clocks.
 
     Attributes:
         boot_id: Boot in which the clocks were locked; a reboot unlocks them.
@@ -33,7 +36,7 @@ class NodeClocks(NamedTuple):
     """Clocks that a node reports when it registers.
 
     Attributes:
-        sm_clocks_mhz: Clocks to which all of its GPUs can be locked, MHz, highest first.
+        sm_clocks_mhz: Clocks to which every GPU of the node can be locked, MHz, highest first.
         note: Why `sm_clocks_mhz` is empty.
     """
 
@@ -66,7 +69,7 @@ class ClockLocks:
     def __init__(self, directory: Path, gpus: GpuSet) -> None:
         self._path, self._gpus = directory / CLOCKS_FILE, gpus
         self._locked: dict[int, int] = {}
-        self._absent: dict[str, int] = {}  # locks of silent GPUs, by UUID: kept for the next daemon
+        self._absent: dict[str, int] = {}  # locks of GPUs that do not answer, by UUID
 
     def lowest_clock_mhz(self, gpus: Sequence[int]) -> int:
         """Return the lowest clock to which any of these GPUs is locked, MHz; 0: none is locked."""
@@ -133,8 +136,9 @@ class ClockLocks:
     def reset(self, gpus: Sequence[int], *, quietly: bool = False) -> None:
         """Let these GPUs choose their clocks again. GPUs that this node has not locked are not changed.
 
-        If a GPU cannot be unlocked, it stays in the file, and the next daemon tries again. `quietly`: no
-        warning for such a GPU, because it could not be locked either.
+        If a GPU cannot be unlocked, a warning is logged, and the GPU stays in the file, so that the next
+        daemon tries again. `quietly`: remove such a GPU from the file without a warning, because this
+        process has no permission to lock it, or the GPU does not support that.
         """
         for gpu in [gpu for gpu in gpus if gpu in self._locked]:
             try:

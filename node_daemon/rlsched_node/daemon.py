@@ -97,10 +97,11 @@ class NodeDaemon:
 
     Args:
         config: The node's options.
-        gpus: The GPUs that it offers.
+        gpus: The GPUs that the node offers.
         pair: The node's keys.
         broker_public: The broker's public key.
-        home: The node's directory, which the caller has locked and closes; None: the daemon does both.
+        home: The node's directory, locked and later closed by the caller; None: the daemon locks and closes
+            it.
 
     Raises:
         InputError: the directory is in use or belongs to another node, or jobs would run as root without
@@ -330,7 +331,10 @@ class NodeDaemon:
         return events
 
     def _attributed(self, event: Exited) -> Exited:
-        """Return the end of a rank. If a fault of MPS ended the rank, add that reason, also on disk."""
+        """Return the exit of a rank; if a fault of MPS ended the rank, with that reason.
+
+        The reason is also written to disk.
+        """
         found = self._mps.attribute(event)
         if found.reason != event.reason:
             with _log_os_errors(f"attempt {event.key}: the reason for its end is remembered in memory only"):
@@ -349,7 +353,7 @@ class NodeDaemon:
         return poller
 
     def _clean(self) -> None:
-        """Remove old output once a day. The mtime of a file is the time of the last removal."""
+        """Remove old output once a day. The mtime of the file `cleaned` is the time of the last removal."""
         now_s, stamp = time.time(), self._config.directory / "cleaned"
         if now_s < self._clean_at_s:
             return
@@ -528,7 +532,7 @@ def _health_check(config: NodeConfig) -> HealthCheck | None:
 
 @contextlib.contextmanager
 def _log_os_errors(consequence: str) -> Iterator[None]:
-    """Log an OS error and continue, because a full disk must not stop the daemon if memory is enough."""
+    """Log an OS error and its consequence, and continue: a full disk does not stop the daemon."""
     try:
         yield
     except OSError as error:

@@ -12,7 +12,8 @@ import time
 from rlsched_node import records
 
 LOOK_S = 1.0
-"""Seconds between two clock readings of a fenced shim. A suspension would prolong a long sleep."""
+"""Seconds between two clock readings of a shim with a fence. They are frequent, because a suspension of the
+machine would prolong a long sleep."""
 MAX_MARGIN_S = 5.0
 """Maximum margin for clock drift, and for the time that the kernel needs to kill processes, seconds."""
 
@@ -25,8 +26,8 @@ def since_boot_s() -> float:
 def fence_times(lost_after_s: float, grace_s: float) -> tuple[float, float]:
     """Return (seconds without an answer after which a rank is ended, seconds between SIGTERM and SIGKILL).
 
-    Together they are less than `lost_after_s`, by a margin. `grace_s`: the grace period at other ends of the
-    job.
+    The sum of both times is less than `lost_after_s`, by a margin. `grace_s`: the grace period if the job is
+    ended for another reason.
     """
     grace_s = min(grace_s, lost_after_s / 8)
     return lost_after_s - grace_s - _margin_s(lost_after_s), grace_s

@@ -1,8 +1,9 @@
-"""MIG instances that this node has created, each written to disk before it is created: none is left behind.
+"""MIG instances that this node has created.
 
 The daemon creates the instances of `--mig-create` before it opens its GPUs, and destroys them when it ends,
-if no job runs. Jobs outlive the daemon, and so do their instances: the next daemon takes them over. It
-destroys each one that its option does not name. All other instances of the machine are never changed.
+if no job runs. Each instance is recorded on disk before it is created, so that a later daemon can destroy it.
+Jobs outlive the daemon, and so do their instances: the next daemon uses them, and destroys the instances that
+its `--mig-create` does not name. All other instances of the machine are never changed.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Instance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Created(msgspec.Struct, frozen=True):
-    """Content of the file.
+    """Content of the file of created instances.
 
     Attributes:
         boot_id: Boot in which the instances were created; no instance survives a reboot.
@@ -115,7 +116,8 @@ def created_instances(directory: Path, name: str, layout: Layout) -> Iterator[No
         The directory; None, and not locked, if there is nothing to create and nothing to destroy.
 
     Raises:
-        InputError: the directory is in use, or the instances cannot be created; names the remedy.
+        InputError: the directory is in use, or the instances cannot be created; the error names the
+            remedy.
     """
     if not layout and not (directory / MIG_FILE).exists():
         yield None
@@ -157,7 +159,7 @@ class MigInstances:
 
         Raises:
             InputError: the layout is impossible, NVML refuses a call, or jobs run and the layout does not
-                name an instance.
+                name an instance that this node has created.
             GpuError: NVML cannot be opened.
         """
         from rlsched_node.gpu.mig import mig_gpus
@@ -226,7 +228,7 @@ class MigInstances:
             _log.warning("MIG instances stay until the next start of this node: %s", error)
 
     def _create(self, gpu: MigGpu, profile: Profile, place: Place) -> None:
-        """Write each step to disk before the next one."""
+        """Create an instance, and record each step on disk before the next one."""
         one = Instance(gpu.uuid, profile.name, *place)
         self.created.append(one)
         self._write()
@@ -265,10 +267,11 @@ class MigInstances:
         self._write()
 
     def _find(self, one: Instance, gpu: MigGpu) -> int | None:
-        """ID of the GPU instance that a record means; None if it does not exist, or others created another.
+        """Return the ID of the GPU instance that a record describes.
 
-        A GPU instance that was being created when the daemon was killed has no ID in the record. It is the
-        one with this profile at this place, as long as it has no compute instance.
+        None: the instance does not exist, or another program has created another instance in its place. If
+        the daemon was killed while it created the GPU instance, the record has no ID. Then the instance with
+        the recorded profile and place is meant, if it has no compute instance.
         """
         if not gpu.is_in_mig_mode:
             return None
@@ -308,7 +311,7 @@ class MigInstances:
 
 
 def _wanted(layout: Layout, gpus: Sequence[MigGpu]) -> dict[str, Counter[str]]:
-    """How many instances of each profile a GPU gets, by its UUID; left out if it does not answer."""
+    """Return the number of instances by profile, for the UUID of each GPU of the layout that answers."""
     wanted = {}
     for number in range(len(gpus)) if None in layout else layout:
         if number is None or number >= len(gpus):
@@ -335,7 +338,7 @@ def _wanted(layout: Layout, gpus: Sequence[MigGpu]) -> dict[str, Counter[str]]:
 
 
 def _choose(gpu: MigGpu, names: Sequence[str]) -> list[tuple[Profile, Place]]:
-    """Profiles and places of new instances between the existing ones."""
+    """Return profiles and places of new instances, in the free space of a GPU."""
     if not names:
         return []
     from rlsched_node.gpu.mig import find_places
@@ -356,7 +359,7 @@ def _named(one: Instance) -> str:
 
 
 def _by_uuid(gpus: Sequence[MigGpu]) -> dict[str, MigGpu]:
-    """The GPUs that answer."""
+    """Return the GPUs that answer, by UUID."""
     found = {}
     for gpu in gpus:
         with contextlib.suppress(GpuError):

@@ -12,7 +12,7 @@ LOG_EVERY = 1_000
 
 
 class Mishaps:
-    """Counts of unexpected errors, by the place that raised them.
+    """Counts of unexpected errors, by type and by the line of code that raised them.
 
     Args:
         log: Logger of the errors.

@@ -1,4 +1,4 @@
-"""Files between a shim and its daemon: written whole, exit records synced to disk, claimed by one side.
+"""Files by which a shim and its daemon communicate: read, write, sync to disk, claim an attempt.
 
 The shim imports this module, so it imports only the standard library.
 """
@@ -12,7 +12,8 @@ import time
 from typing import Any
 
 RESERVED_BYTES = 512
-"""Size of an exit record on disk. It is reserved before the rank starts: the disk may be full at its end."""
+"""Size of an exit record on disk. The space is reserved before the rank starts, because the disk may
+be full when the rank ends."""
 
 
 def read(path: str) -> bytes:
@@ -107,10 +108,13 @@ def sync_directory(path: str) -> None:
 
 
 def claim(directory: str, identity: dict[str, Any]) -> bool:
-    """Write `pid` unless it exists. Return False if the other side was first, so that nothing may be started.
+    """Claim an attempt for this process: write `pid`, unless the file exists.
+
+    Shim and daemon can both try this. Return False if the other one was first; then this process must not
+    start the attempt.
 
     Raises:
-        FileNotFoundError: the other side has claimed the attempt by removing the directory.
+        FileNotFoundError: a daemon has claimed the attempt, and removed the directory.
     """
     draft = os.path.join(directory, f"pid.{os.getpid()}")
     write(draft, json.dumps(identity).encode())

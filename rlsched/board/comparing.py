@@ -60,10 +60,11 @@ def _mean(values: list[float]) -> float:
 
 
 def _parting(reader: StoreReader, other: StoreReader) -> dict[str, Any] | None:
-    """Return the first start or preemption that differs, from each run; None: no difference.
+    """Return the first starts or preemptions that differ between the runs; None: no difference.
 
-    `worth` names a decision of `reader` and its candidate with the effect of `other`'s decision; a replay
-    with this candidate shows its value. `worth` is None if there is no such candidate.
+    `this` is the decision of `reader`, `other` the decision of `other`; None: that run has no further start
+    or preemption. `worth` is a decision of `reader`, and its candidate that has the same effect as `other`'s
+    decision; None: there is no such candidate. A replay with this candidate shows the candidate's value.
     """
     for mine, theirs in zip_longest(_acts(reader), _acts(other)):
         if mine is None or theirs is None or mine[1:] != theirs[1:]:
@@ -76,7 +77,7 @@ def _parting(reader: StoreReader, other: StoreReader) -> dict[str, Any] | None:
 
 
 def _worth(reader: StoreReader, mine: Act | None, theirs: DecisionRecord | None) -> dict[str, Any] | None:
-    """Return the decision of `reader` and its candidate that has the same effect as `theirs`."""
+    """Return the row of a decision of `reader`, and its candidate with the same effect as `theirs`."""
     rows = [] if mine is None else [mine[0]]
     if theirs is not None and (
         mine is None or theirs.now_s < mine[1]

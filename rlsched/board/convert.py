@@ -53,7 +53,7 @@ def draw_run(store: str | Path, folder: str | Path) -> int:
 
 
 def _course(timeline: Timeline) -> Iterator[tuple[float, dict[str, float]]]:
-    """Yield times, and the values of the cluster's curves at these times, by tag.
+    """Yield (time, values of the cluster's curves at this time, by tag).
 
     Power is missing while the power of a running job is unknown. The waiting time is missing if no job has
     started since the previous time.

@@ -26,7 +26,7 @@ def description_of(tag: str, descriptions: Mapping[str, str]) -> str:
 
 
 class Curves:
-    """Writes curves to one event file. Curves with no other value than 0 are not written.
+    """Writes curves to one event file. A curve is written only if it has a value other than 0.
 
     Args:
         logdir: Folder of the event file (a run in TensorBoard); created if missing.

@@ -109,7 +109,7 @@ class Stores:
         self.lock = threading.Lock()
 
     def names(self) -> list[str]:
-        """Return the names of the stores: their paths below the folder."""
+        """Return the names of all stores and parts. A store's name is its path below the folder."""
         return list(self._found())
 
     def opened(self, name: str) -> bool:
@@ -117,7 +117,7 @@ class Stores:
         return name in self._readers or self._found().get(name, (None, None))[1] is None
 
     def _found(self) -> dict[str, tuple[Path, Part | None]]:
-        """Return the folder and the part for each name. Part None: the last part, which still grows."""
+        """Return (folder, part) of each store or part, by name. Part None: the last part, which can grow."""
         found: dict[str, tuple[Path, Part | None]] = {}
         for name, folder in find_stores(self._logdir).items() if self._logdir.is_dir() else ():
             found[name] = folder, None
@@ -136,7 +136,7 @@ class Stores:
         return known[1]
 
     def reader(self, name: str) -> StoreReader:
-        """Return the reader of a store or part, after it has read the rows that were added.
+        """Return the reader of a store or part, with all rows that the files have now.
 
         Raises:
             InputError: there is no store with this name, or the store cannot be read.

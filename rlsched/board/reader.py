@@ -22,7 +22,7 @@ class RunEvents:
     Attributes:
         scalars: (step, value) pairs by tag.
         texts: (step, text) pairs by tag.
-        histograms: Steps by tag.
+        histograms: Steps of the histograms, by tag.
         damaged: Messages for users, one for each file with an unreadable part.
     """
 

@@ -1,7 +1,7 @@
 """Runs replays for the tab «Decisions» one at a time, in a separate process that has a time limit.
 
-A replay is stopped if its page no longer asks for it. TensorBoard's own process imports neither the simulator
-nor its compiler: it runs `rlsched explain --instead` and passes on the output.
+A replay is stopped if its page no longer requests its state. TensorBoard's own process imports neither the
+simulator nor the compiler: it runs `rlsched explain --instead` and passes on the output.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LIMIT_S: Final = 120.0
 GRACE_S: Final = 240.0
 """Additional time for the start of the process and for compiling, at low CPU priority, seconds."""
 UNWATCHED_S: Final = 10.0
-"""Time without a request from its page after which a replay is stopped, seconds."""
+"""Time without a request for the replay's state after which a replay is stopped, seconds."""
 _LOOK_S: Final = 0.2
 _NICE: Final = 5
 _COMMAND: Final = (sys.executable, "-m", "rlsched", "explain", "--json")

@@ -37,7 +37,7 @@ def kind_of(action: Action) -> str:
 
 
 def summarise(records: Sequence[DecisionRecord]) -> Summary:
-    """Return the statistics of at least one decision: counts and time."""
+    """Return the statistics of a batch of at least one decision: counts, means, and decision times."""
     scalars: dict[str, float] = {}
     for source in SOURCES:
         scalars[f"decisions/source_{source}_count"] = sum(record.source == source for record in records)

@@ -39,9 +39,9 @@ def summary(name: str, reader: StoreReader) -> dict[str, Any]:
 def overview(reader: StoreReader, from_s: float, to_s: float) -> dict[str, Any]:
     """Return the data of the chart for a period.
 
-    The chart has a row for each GPU of each node, and a bar for each attempt. Bars are returned as columns.
-    `rows` of a bar lists its ranges of adjacent rows as (first row, number of rows). If there are too many
-    bars, the shortest are left out.
+    The chart has a row for each GPU of each node, and a bar for each attempt. `bars` has a list
+    for each property, with one element per bar. The element of `rows` lists the bar's ranges of adjacent
+    rows: first row, number of rows, first row, ... If there are too many bars, the shortest are left out.
     """
     timeline = reader.timeline
     first_row, rows, nodes = {}, 0, []
@@ -130,7 +130,10 @@ def _marks(reader: StoreReader, from_s: float, to_s: float) -> dict[str, Any]:
 
 
 def search(reader: StoreReader, text: str) -> list[dict[str, Any]]:
-    """Return the jobs with this number, this user or this VC, or with a name that begins with the text."""
+    """Return jobs with `text` as number, user or VC, or with a name that begins with `text`.
+
+    At most `MOST_FOUND` jobs are returned.
+    """
     found = []
     for job in reader.timeline.jobs.values():
         starts = job.job == text or (job.name and job.name.startswith(text))

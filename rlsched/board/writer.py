@@ -21,7 +21,7 @@ class DecisionWriter:
     """Writes curves of decisions to an event file: every `window` decisions become one point of each curve.
 
     The step of a point is the number of its last decision, counted from 1. A restarted broker continues the
-    steps: at a lower step, TensorBoard would discard the earlier points from that step on.
+    count, because TensorBoard discards the earlier points from a step on if that step is written again.
     Event files are written at only about 2 MB/s. Therefore the event file contains a summary; the decisions
     themselves are in a store in the same folder (`rlsched.decisions`), which the tab «Decisions» shows.
 
@@ -55,7 +55,7 @@ class DecisionWriter:
             self._write_point()
 
     def add_scalars(self, step: int, scalars: dict[str, float]) -> None:
-        """Write a point of each of these curves at once; `step`: the number of a decision."""
+        """Add a point to each curve in `scalars`, before the window is full. `step`: number of a decision."""
         self._open.add(step, scalars)
 
     def flush(self) -> None:

@@ -30,7 +30,7 @@ class NodeSaid(msgspec.Struct, frozen=True):
     request: int
     message: NodeMessage
     wall_s: float | None = None
-    """Time at which the broker received the message, by its own clock, Unix seconds; None: not read."""
+    """Time of receipt by the clock of the broker's machine, Unix seconds; None: the clock was not read."""
 
 
 class Tick(msgspec.Struct, frozen=True):
@@ -38,7 +38,7 @@ class Tick(msgspec.Struct, frozen=True):
 
 
 class Due(msgspec.Struct, frozen=True):
-    """The scheduler asked to decide again at this time (`Machine.due_s`). Messages may still be unread."""
+    """The time at which the scheduler asked to decide again (`Machine.due_s`); messages may be unread."""
 
 
 class Intake(msgspec.Struct, frozen=True):
@@ -63,7 +63,7 @@ class Commit(msgspec.Struct, frozen=True):
 
     entries: list[Entry]
     over: list[EndedJob] = []
-    """The jobs that these entries finish."""
+    """The jobs that finish with these entries."""
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -75,7 +75,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class SendNode(msgspec.Struct, frozen=True):
-    """Send a message to a node. An undeliverable message is dropped; it is repeated after a reconnect."""
+    """Send a message to a node. If it is undeliverable, drop it; orders are repeated after a reconnect."""
 
     node: str
     message: BrokerToNode

@@ -15,7 +15,7 @@ GROUP = "rlsched.commands"
 
 
 def points() -> dict[str, EntryPoint]:
-    """Return the entry points of all installed packages' verbs, by verb, from the packages' metadata."""
+    """Return the entry points of the verbs of all installed packages, by verb name."""
     from importlib.metadata import entry_points
 
     return {point.name: point for point in entry_points(group=GROUP)}

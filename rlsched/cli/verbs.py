@@ -51,7 +51,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "status": "Report whether the broker is healthy; an exit code for monitoring.",
     },
 }
-"""Summaries of this project's verbs, by section of the help page and in its order."""
+"""Summaries of this project's verbs, by section, in the order of the help page."""
 
 SUMMARIES: dict[str, str] = {verb: line for section in SECTIONS.values() for verb, line in section.items()}
 

@@ -33,7 +33,7 @@ DRY_RUN_S = 70.0
 LATEST_JOBS = 2_000
 """Maximum number of jobs to list if finished jobs are requested without a limit."""
 KEY_LOOK_S = 0.1
-"""Seconds between two checks of a patient client for the key of a first broker."""
+"""Interval at which a patient client checks whether a broker that is starting has made its key, seconds."""
 R = TypeVar("R", bound="messages.ClientReply")
 
 
@@ -41,11 +41,11 @@ class Client:
     """A connection to a broker. Use it as a context manager, or call `close`.
 
     Args:
-        address: Address of the broker; with standbys, their addresses too, separated by commas; default:
+        address: Addresses of the broker and of its standbys, separated by commas; default:
             `RLSCHED_BROKER`, else `tcp://127.0.0.1:7461`.
         home: Key directory; default: `RLSCHED_HOME`, else `~/.config/rlsched`.
         timeout_s: Seconds without an answer after which the broker counts as unavailable.
-        waits: Called repeatedly while a call waits, as in `Connection`.
+        waits: Called repeatedly while a method waits for the broker, as in `Connection`.
         is_patient: Wait without a time limit while a broker is starting.
 
     Raises:
@@ -166,13 +166,13 @@ class Client:
         return submit_many(self._ask, jobs, seen)
 
     def update(self, job: int, *, tasks: Sequence[messages.Tasks] = (), **changes: Unpack[Changes]) -> None:
-        """Change a submitted job: all settings below of a waiting job, some of a running job.
+        """Change a submitted job: any of the settings below while it waits, some while it runs.
 
         A job that has GPUs can change name, priority, `share` and time limit; only an admin can raise the
         limit.
 
         Args:
-            job: Job number, or number of an array; the tasks of the array that are not jobs yet change too.
+            job: Job number, or number of an array; the change also applies to tasks that are not jobs yet.
             tasks: Change only these tasks of an array, including tasks that are not jobs yet.
             changes: `name`, `priority`, `time_limit_s` (infinite: none), `begin_s` (in the past: at once),
                 `depends_on` and `singleton` (replace the present dependencies), `lost_after_s`,
@@ -188,7 +188,8 @@ class Client:
 
         Args:
             job: Job number.
-            tasks: Only these tasks of an array, including tasks that are not jobs yet; likewise below.
+            tasks: Only these tasks of an array, including tasks that are not jobs yet. The methods below
+                have the same argument.
             waiting: Cancel only jobs without GPUs; running tasks of an array continue.
 
         Raises:
@@ -236,7 +237,7 @@ class Client:
     def list_jobs(
         self, *, finished: bool = False, limit: int | None = None, before: int | None = None
     ) -> messages.Jobs:
-        """Return the jobs as `jobs` does, and the number of older jobs left out.
+        """Return the same jobs as `jobs`, and the number of older jobs that are omitted.
 
         The broker is queried page by page.
         """
@@ -381,7 +382,7 @@ class Client:
             name: Name of the party; `default`: all parties of this kind without a limit of their own.
             gpus: Maximum number of GPUs in use at the same time.
             jobs: Maximum number of waiting and running jobs.
-            gpu_hours: GPU-hours in a calendar month, UTC.
+            gpu_hours: Maximum number of GPU-hours in a calendar month, UTC.
 
         Raises:
             InputError: the name is invalid, a limit is out of range, or no limit is given.
@@ -457,7 +458,7 @@ class Client:
         """Return forecasts of the start and end of a job and of similar jobs. Queues nothing; takes seconds.
 
         Args:
-            num_gpus: As in `submit`, like the arguments below.
+            num_gpus: GPUs of the whole job; all arguments except `tonight_s` are as in `submit`.
             num_cpus: CPU cores of the whole job.
             memory_mib: Host memory of the whole job, MiB.
             gpu_memory_mib: Memory of each GPU, MiB.
@@ -501,7 +502,7 @@ class Client:
         return self._ask(messages.ReadLog(job=job, rank=rank, offset=offset), messages.LogChunk)
 
     def log(self, job: int, *, rank: int = 0, follow: bool = False) -> Iterator[bytes]:
-        """Yield a rank's output in pieces: the output so far, or with `follow` until the job has finished."""
+        """Yield a rank's output in pieces: the output so far; with `follow`, until the job has finished."""
         from rlsched.client.following import POLL_S
 
         offset, attempt = 0, 0
@@ -561,7 +562,7 @@ class Client:
     # ---- asking -----------------------------------------------------------------------------------
 
     def _ask(self, message: messages.ClientRequest, kind: type[R]) -> R:
-        """Repeat a request until there is an answer or the time is out. A repeated request is harmless."""
+        """Repeat a request until the broker answers or the time-out ends. Repetition is harmless."""
         reply = self._connection.ask(message, kind, self.timeout_s)
         if isinstance(reply, Refused):
             raise InputError(reply.message)
@@ -581,7 +582,7 @@ def _broker_public(
     *,
     is_patient: bool,
 ) -> bytes:
-    """Return the broker's public key; a patient client waits for a first broker that is starting.
+    """Return the broker's public key; a patient client waits for it while a new broker is starting.
 
     Raises:
         BrokerUnavailableError: there is no key yet.

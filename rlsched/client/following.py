@@ -1,4 +1,4 @@
-"""Generator that follows a job: its states, and the output of all its ranks. Also reads the last output."""
+"""Follows a job's states and the output of all its ranks; also reads the last lines of the output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATIENCE_S: Final = 60.0
 TAIL_BYTES: Final = 1 << 14
 """Bytes to read from the end of each rank's output."""
 TAIL_RANKS: Final = 8
-"""Maximum number of ranks to read for the end of a job's output, because each rank needs a query."""
+"""Maximum number of ranks for which `tail` reads output, because each rank needs a query."""
 
 
 class AsksBroker(Protocol):
@@ -35,12 +35,12 @@ class AsksBroker(Protocol):
 def follow(
     client: AsksBroker, number: int, *, labelled: bool | None = None, to_its_end: bool = True
 ) -> Iterator[JobInfo | bytes]:
-    """Yield the job at each query, and pieces of its output; output of a gang in whole lines.
+    """Yield the job at each query, and pieces of its output; for a job of several ranks, whole lines.
 
     Args:
         client: Client of the broker.
         number: Job number; the job need not have started.
-        labelled: Whether lines begin with `RANK: `; None: only lines of gangs on several nodes.
+        labelled: Whether lines begin with `RANK: `; None: only if the job has several ranks.
         to_its_end: Follow the job until it has finished; if False, stop after the present output.
 
     Raises:
@@ -97,8 +97,8 @@ class Tail:
 
     Attributes:
         job: The job.
-        of_rank: Last lines by rank, for ranks with output.
-        unread: Reason by rank, for ranks with output that could not be read.
+        of_rank: Last lines by rank; only ranks with output.
+        unread: Why output could not be read, by rank; only ranks with such an error.
         left_out: Number of ranks that were not read.
     """
 
@@ -113,7 +113,7 @@ class Tail:
         return not self.of_rank and not self.unread
 
     def lines(self, most: int | None = None) -> list[bytes]:
-        """Return the lines, rank by rank, each with `RANK: ` in front if the job is a gang.
+        """Return the lines, rank by rank; each line begins with `RANK: ` if the job has several ranks.
 
         Args:
             most: Maximum number of lines, divided among the ranks; each rank's last lines are returned. None:
@@ -163,7 +163,7 @@ def is_gang(info: JobInfo) -> bool:
 class _RankOutput:
     """Reader of one rank's output; stores the position up to which it has read.
 
-    A gang is read line by line.
+    If the job has several ranks, the reader returns whole lines.
     """
 
     def __init__(self, number: int, *, is_labelled: bool, is_gang: bool) -> None:
@@ -175,7 +175,7 @@ class _RankOutput:
         """Why the last piece could not be read; "" if it was read."""
 
     def new(self, client: AsksBroker, job: int, attempt: int) -> Iterator[bytes]:
-        """Yield new output; in a gang, an incomplete last line is buffered."""
+        """Yield new output; if the job has several ranks, buffer an incomplete last line."""
         while True:
             try:
                 chunk = client.read_log(job, rank=self._number, offset=self._offset)

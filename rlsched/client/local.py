@@ -42,11 +42,11 @@ class _LocalProcess:
     process: subprocess.Popen[bytes]
     log: Path
     log_from: int
-    """Size of the log when this process was started, bytes: earlier runs wrote this part."""
+    """Size of the log when this process was started, bytes; the log up to there is from earlier runs."""
     began_s: float
     restarts: Restarts
     again_s: float | None = None
-    """Time of the next start; infinite: never; None: the process runs."""
+    """Time of the next start, seconds of the monotonic clock; infinite: never; None: the process runs."""
 
     def how(self, code: int) -> str:
         """Describe how the process ended, and include the last lines of its log."""
@@ -211,7 +211,6 @@ class LocalCluster:
         self._children.append(self._start_child(name, args, Restarts()))
 
     def _start_child(self, name: str, args: tuple[str, ...], restarts: Restarts) -> _LocalProcess:
-        """Start a child process."""
         log = self._directory / f"{name}.log"
         touch_private(log)
         log_from = log.stat().st_size
@@ -227,9 +226,10 @@ class LocalCluster:
         return _LocalProcess(name, args, process, log, log_from, time.monotonic(), restarts)
 
     def _until(self, what: str, look: Callable[[], str], announce: Callable[[str], None]) -> str:
-        """Poll until `look` returns a text; "" if the cluster is stopped in the meantime.
+        """Call `look` until it returns a text, and return this text; "" if the cluster is stopped first.
 
-        If the wait is long, it is announced. The broker's compilation is announced too, and has no time-out.
+        Long waits are announced. New log lines about the broker's compilation are announced too, and restart
+        the time-out.
         """
         began_s = time.monotonic()
         deadline, speak_s, compiled = began_s + START_TIMEOUT_S, began_s + SILENT_S, ""
@@ -270,7 +270,7 @@ class LocalCluster:
         return "up" if up >= self._num_nodes else ""
 
     def _name_missing(self, client: Client, announce: Callable[[str], None]) -> None:
-        """Announce nodes of an earlier `up` that were not started now but still have jobs."""
+        """Announce nodes of an earlier `rlsched up` that still have jobs but were not started this time."""
         for node in client.nodes():
             if node.state == "unreachable" and node.jobs:
                 jobs = ", ".join(map(str, node.jobs))

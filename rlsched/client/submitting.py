@@ -32,7 +32,7 @@ class JobRefusedError(InputError):
     Attributes:
         place: Position of the rejected job, from 0.
         why: Reason.
-        queued: Numbers of the queued jobs, which are the first jobs.
+        queued: Job numbers of the jobs that are queued already: the first ones of the submission.
     """
 
     def __init__(self, place: int, why: str, queued: Sequence[int] = ()) -> None:
@@ -82,8 +82,8 @@ def submit_many(
 ) -> list[int]:
     """Queue all jobs or none. If they need several messages, all are checked before the first is queued.
 
-    A job can be refused although its check passed, for example because of a quota. An error in a later
-    message names the jobs that are queued already.
+    A job can be refused although its check passed, for example because of a quota. If earlier messages have
+    queued jobs by then, the error names these jobs.
 
     Raises:
         JobRefusedError: a job is rejected.
@@ -113,7 +113,7 @@ def submit_many(
 
 
 def in_common(jobs: Sequence[Submit]) -> tuple[dict[str, str], list[Submit]]:
-    """Return the variables with one value for all jobs, and copies of the jobs that omit these variables."""
+    """Return the variables that all jobs have with equal values, and copies of the jobs without them."""
     env = dict(jobs[0].env) if jobs else {}
     for job in jobs:
         env = {name: value for name, value in env.items() if job.env.get(name) == value}

@@ -25,7 +25,7 @@ class Sums(msgspec.Struct, frozen=True, kw_only=True):
         gpu_hours: GPU-hours of all attempts of these jobs. Shared GPUs count by each job's share.
         energy_kwh: Energy of the jobs with known energy; None if there is no such job.
         energy_jobs: Number of jobs with known energy.
-        wait_mean_s: Mean queueing delay of the jobs that started, seconds; None if none did.
+        wait_mean_s: Mean queueing delay of the jobs that started, seconds; None if no job started.
         wait_p90_s: 90th percentile of the queueing delay, interpolated linearly, seconds.
         outcomes: Number of jobs by final state.
     """

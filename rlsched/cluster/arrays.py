@@ -32,7 +32,7 @@ SLOT_EMPTY: Final = 0
 WAITING: Final = 1
 RUNNING: Final = 2
 LEAVING: Final = 3
-"""Status of a preempted job whose processes still run (`ClusterState.stops_take_time`). It holds no GPU."""
+"""Status of a preempted job, without GPUs, while its processes run on (`ClusterState.stops_take_time`)."""
 INELIGIBLE: Final = 4
 """Status of a job that is in no queue until a condition is met: `rlsched/broker/base/eligibility.py`."""
 
@@ -176,8 +176,8 @@ GPU: Final = np.dtype(
         ("node", np.int32),
         ("free_milli", np.int32),  # 1,000 = wholly free; 0 while a job has the whole node
         ("tenant", np.int32, (MAX_TENANTS,)),  # job slot, -1 if none
-        ("link", np.int32, (MAX_TENANTS,)),  # next place of the same job, as gpu * MAX_TENANTS + k; -1 ends
-        ("power_w", np.float64),  # with models, if this is its jobs' first GPU: power of all their GPUs, W
+        ("link", np.int32, (MAX_TENANTS,)),  # next place of the same job, as gpu * MAX_TENANTS + k; -1: none
+        ("power_w", np.float64),  # models: on the first GPU of its jobs, the power of all their GPUs, W
         ("idle_w", np.float64),  # power of all these GPUs without the jobs, W
         ("clock_frac", np.float64),  # SM clock of all these GPUs
         ("clock_since_s", np.float64),  # time of the last change of the clock, s
@@ -257,7 +257,7 @@ SLOT: Final = np.dtype(
         ("running", np.int32),  # the first `running_len` entries are running slots
         ("running_at", np.int32),  # position of a running slot in `running`
         ("next_of_burst", np.int32),  # scratch: the next running slot of a burst
-        ("next_alike", np.int32),  # of a running slot: the next one of its class in its partition, -1 ends
+        ("next_alike", np.int32),  # of a running slot: the next one of its class in its partition, -1: none
         ("back_alike", np.int32),  # of a running slot: the previous one of its class
         ("child", np.int32, (2,)),  # pairing heaps of waiting slots, own and shared partition: first child
         ("next", np.int32, (2,)),  # next sibling in the pairing heap
@@ -280,7 +280,7 @@ CLASS_QUEUE: Final = np.dtype(
     ],
     align=True,
 )
-"""Derived data of a demand class in a partition: its jobs, and whether a waiting job of it can start."""
+"""Derived data of a demand class in a partition: the jobs of the class, and whether one can start now."""
 
 PARTITION: Final = np.dtype(
     [
@@ -324,7 +324,7 @@ class OrderArrays(NamedTuple):
 
     @property
     def may_change(self) -> bool:
-        """Whether another order will replace the current order, or has replaced the first one."""
+        """Whether the order changes once a job may be preempted; stays true after the change."""
         return len(self.code) > 1
 
 
@@ -362,8 +362,8 @@ def bit_set_words(nodes: int) -> int:
 
 
 NO_COSTS: Final = np.zeros((0, 0))
-"""Value of `OrderArrays.cost` for an order without an index. The array is read-only, like a real table,
-because read-only arrays have another type: otherwise every kernel would be compiled twice.
+"""Value of `OrderArrays.cost` for an order without an index. The array is read-only, like the array
+of `gittins_table`: numba has another type for writable arrays, and would compile every kernel for both types.
 """
 NO_COSTS.flags.writeable = False
 
@@ -384,7 +384,10 @@ def empty_state(
     demands: int = 1,
     placement: str = "consolidate",
 ) -> StateArrays:
-    """Return arrays of these sizes without nodes or jobs. Fill `node`, `gpu`, `demand`; `rebuild_index`."""
+    """Return arrays of these sizes, without nodes or jobs.
+
+    The caller fills `node`, `gpu` and `demand`, and then calls `rebuild_index`.
+    """
     gpu = records(gpus, GPU)
     gpu.free_milli[:] = WHOLE_GPU_MILLI
     gpu.tenant[:] = gpu.link[:] = -1
@@ -424,7 +427,7 @@ def empty_state(
 
 
 def grown(state: StateArrays, *, slots: int = 0, demands: int = 0) -> StateArrays:
-    """Return the state with room for this many jobs or demand classes; its index must be rebuilt."""
+    """Return the state with room for this many jobs or demand classes; the caller rebuilds the index."""
     partitions, sizes = state.derived.holes.shape
     slots, demands = max(slots, state.job.shape[0]), max(demands, state.demand.shape[0])
     fresh = empty_state(state.node.shape[0], 0, slots, partitions, sizes - 1, demands=demands)

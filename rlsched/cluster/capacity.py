@@ -19,7 +19,10 @@ def _within(places: int, each: int, available: int) -> int:
 
 @kernel
 def will_do(s: StateArrays, c: int, n: int) -> bool:
-    """Return whether node `n` is of a type that class `c` accepts."""
+    """Return whether class `c` accepts the GPU type of node `n`.
+
+    For a class without GPUs, return whether the cores of the node and of the request are known.
+    """
     d = s.demand
     if d.gpus[c] == 0:
         return d.cpu_milli_each[c] > 0 and s.node.cpu_milli[n] < UNCOUNTED
@@ -48,14 +51,14 @@ def takes_gpus_of(s: StateArrays, c: int, running: int) -> bool:
 
 @kernel
 def gpu_need_mib(s: StateArrays, slot: int, kind: int) -> float:
-    """Return the memory that a job uses on each GPU of a type, MiB: its own figure, or its workload's."""
+    """Return the memory that a job uses on each GPU of a type, MiB: as submitted, else as modelled."""
     own = s.job.gpu_need_mib[slot]
     return float(own) if own >= 0 else s.models.trait.memory_mib[s.job.workload[slot], kind]
 
 
 @kernel
 def idle_places(s: StateArrays, c: int, n: int) -> int:
-    """Return the places of class `c` on an idle node `n`; of a class that requests a share of a GPU, one."""
+    """Return the places of class `c` on an idle node `n`: at most 1 if it requests a share of a GPU."""
     if not will_do(s, c, n):
         return 0
     d = s.demand
@@ -99,7 +102,10 @@ def loosest_gpu(s: StateArrays, n: int, share_milli: int) -> int:
 
 @kernel
 def has_no_job(s: StateArrays, n: int) -> bool:
-    """Return whether no job runs on node `n`; jobs without GPUs run only on nodes with known cores."""
+    """Return whether no job runs on node `n`.
+
+    A job without GPUs runs only on a node with known cores, and is detected by the cores that it uses.
+    """
     if s.node.free[n] < s.node.gpus[n]:
         return False
     return s.node.cpu_milli[n] >= UNCOUNTED or s.node.cpu_free_milli[n] >= s.node.cpu_milli[n]
@@ -107,10 +113,12 @@ def has_no_job(s: StateArrays, n: int) -> bool:
 
 @kernel
 def places_on(s: StateArrays, c: int, n: int) -> int:
-    """Return the free places of class `c` on node `n`, up or not; 0 if the class needs an idle node.
+    """Return the free places of class `c` on node `n`, up or not.
 
-    Cores and memory never limit plain classes. Only if cores are lent (`clocks.cores_for`) can a job of such
-    a class find too few; it then starts with the remaining cores.
+    If the class gets whole nodes, a node on which a job runs has no free places.
+
+    A plain class (`demand.plain_demands`) is never limited by cores or memory. If cores are lent
+    (`clocks.cores_for`), too few may be left for a job of a plain class; it starts with the remaining cores.
     """
     if not will_do(s, c, n):
         return 0

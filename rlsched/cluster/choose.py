@@ -45,7 +45,7 @@ def _gpu_for_share(s: StateArrays, n: int, c: int, classes: NDArray[np.int64]) -
 
 @kernel
 def _cost(s: StateArrays, n: int, c: int, classes: NDArray[np.int64]) -> tuple[float, float]:
-    """Return the cost of node `n`, which fits a whole job of class `c`; the rule chooses the least cost."""
+    """Return the cost of node `n`, which has room for a job of class `c`. The least cost is chosen."""
     rule, d = s.config[0].placement, s.demand
     sign = -1.0 if rule in (WORST_FIT, SPREAD) else 1.0
     if d.gpus[c] == 0:
@@ -186,7 +186,7 @@ def _choose_by_looking(s: StateArrays, p: int, c: int, node: int, out: NDArray[n
 
 @array_kernel
 def _gpus_of_nodes(s: StateArrays, p: int, slot: int) -> int:
-    """Return the number of GPUs of all nodes that the rule would use for a job, which fits now."""
+    """Return the number of GPUs of all nodes on which the rule would place a job that fits now."""
     out, held, last = np.empty(s.job.gpus[slot], np.int32), 0, -1
     host = choose(s, p, slot, -1, out)
     if out.shape[0] == 0:
@@ -200,7 +200,7 @@ def _gpus_of_nodes(s: StateArrays, p: int, slot: int) -> int:
 
 @kernel
 def gpus_taken(s: StateArrays, p: int, slot: int) -> int:
-    """Return how many GPUs a job, which fits now, would take from other jobs if it started."""
+    """Return how many GPUs a job that fits now would hold, or withhold from other jobs, if it started."""
     if s.demand.exclusive[s.job.demand[slot]]:
         return _gpus_of_nodes(s, p, slot)
     return s.job.gpus[slot]

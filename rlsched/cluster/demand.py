@@ -89,7 +89,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         return not self.gpu_types or any(stands_for(one, gpu_type) for one in self.gpu_types)
 
     def accepts(self, gpu_type: str, gpu_memory_mib: int = 0) -> bool:
-        """Return whether the job accepts GPUs of this type with so much memory (0: unknown, sufficient).
+        """Return whether the job accepts GPUs of this type with this much memory (0: unknown, sufficient).
 
         A job of one GPU gets a whole MIG slice. Gangs get no slices: between slices there is no peer-to-peer
         link (NVIDIA's MIG guide, application considerations; recalled) nor CUDA IPC (RAPIDS' guide to MIG).

@@ -18,7 +18,7 @@ NO_CONTROLLER: Final = 0
 NETWORK: Final = 1
 OUTSIDE: Final = 2
 CLIPPED: Final = 3
-"""Source of the dials. NO_CONTROLLER: none; arrivals and ends are not counted. NETWORK: the network in
+"""Source of the dials. NO_CONTROLLER: none; arriving and ended jobs are not counted. NETWORK: the network in
 `DialArrays`, with tanh after its last layer. OUTSIDE: a caller sets them between decisions. CLIPPED: the
 network, with its last layer clipped to -1 to 1.
 """
@@ -76,7 +76,7 @@ DIALS: Final = (
 DIAL: Final = np.dtype(
     [
         *((dial.name, np.float64) for dial in DIALS),
-        ("due", np.int64),  # 1: they must be set before the next decision
+        ("due", np.int64),  # 1: the dials must be set before the next decision
         ("next_s", np.float64),  # the first event at or after this time makes the dials due, s
         ("arrivals", np.int64),  # arrivals since the dials were set; many arrivals make the dials due too
         ("refused", np.int64),  # 1: the network's output was out of range or NaN: all dials are 0
@@ -93,7 +93,7 @@ SPANS_S: Final = (600.0, 3_600.0, 21_600.0, 86_400.0, 604_800.0)
 COUNTED: Final = np.dtype(
     [
         ("jobs", np.float64, (len(SPANS_S),)),  # jobs that arrived, decaying over each span
-        ("gpu_s", np.float64, (len(SPANS_S),)),  # their predicted GPU-seconds, decaying likewise
+        ("gpu_s", np.float64, (len(SPANS_S),)),  # predicted GPU-seconds of these jobs, decaying likewise
         ("noted_s", np.float64),  # time up to which the counts have decayed, s
         ("first_s", np.float64),  # time of the first arrival, s
         ("ended", np.float64, (2,)),  # number of ended jobs: [0] decaying over about 200 jobs, [1] of the
@@ -107,7 +107,7 @@ COUNTED: Final = np.dtype(
     ],
     align=True,
 )
-"""Data of a partition's observation that is not in the state, as float64, one entry per partition."""
+"""Counts from which the observation of a partition is computed, as float64, one entry per partition."""
 
 
 @by_reference
@@ -143,7 +143,9 @@ def dials_of(dials: DialArrays, before: Sequence[str], names: Sequence[str]) -> 
 
 
 def no_dials(partitions: int) -> DialArrays:
-    """Return dials that nothing sets. There is at least one row: jobs may arrive before any node."""
+    """Return the arrays of a policy without a strategy: every dial is 0.
+
+    There is a row per partition, and at least one row, because jobs can arrive before any node."""
     none = np.zeros((0, 0))
     partitions = max(1, partitions)
     return DialArrays(

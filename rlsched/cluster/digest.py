@@ -43,7 +43,7 @@ def _mixed(word: np.uint64, salt: np.uint64) -> np.uint64:
 
 @kernel
 def sums(s: StateArrays, rows: NDArray[np.uint64], masks: NDArray[np.uint64]) -> tuple[np.uint64, np.uint64]:
-    """Return the sums of the live jobs, and of the GPU places that they hold.
+    """Return two sums of mixed words: of the live jobs, and of the pairs (job, place on a GPU that it holds).
 
     Args:
         s: The state.

@@ -40,7 +40,10 @@ def typical_classes(s: StateArrays, out: NDArray[np.int64]) -> int:
 def _unusable_milli(
     s: StateArrays, n: int, c: int, free: NDArray[np.int64], cpu_milli: int, memory_mib: int
 ) -> int:
-    """Return the free capacity of node `n` that class `c` cannot use, milli-GPU; `free`: (GPUs of n,)."""
+    """Return the free capacity of node `n` that class `c` cannot use, milli-GPU.
+
+    `free`: (GPUs of the node,) free capacity of each GPU, milli-GPU.
+    """
     d, share = s.demand, s.demand.share_milli[c]
     total, small, usable = 0, 0, 0
     for k in range(free.shape[0]):
@@ -78,7 +81,10 @@ def fragmentation_milli(
 
 @array_kernel
 def _added(s: StateArrays, n: int, c: int, g: int, classes: NDArray[np.int64]) -> float:
-    """Return the fragmentation that class `c` adds to node `n` on a share of GPU `g`; -1: on whole GPUs."""
+    """Return the fragmentation that a job of class `c` adds to node `n`, milli-GPU x jobs.
+
+    `g`: GPU that the job shares; -1: the job gets whole GPUs.
+    """
     first, share = s.node.first_gpu[n], s.demand.share_milli[c]
     free = np.empty(s.node.gpus[n], np.int64)
     for k in range(free.shape[0]):
@@ -99,11 +105,11 @@ def _added(s: StateArrays, n: int, c: int, g: int, classes: NDArray[np.int64]) -
 
 @kernel
 def added_by_gpus(s: StateArrays, n: int, c: int, classes: NDArray[np.int64]) -> float:
-    """Return the fragmentation that class `c` on whole GPUs adds to node `n`, milli-GPU x jobs."""
+    """Return the fragmentation that a job of class `c` on whole GPUs adds to node `n`, milli-GPU x jobs."""
     return _added(s, n, c, -1, classes)
 
 
 @kernel
 def added_by_share(s: StateArrays, n: int, c: int, g: int, classes: NDArray[np.int64]) -> float:
-    """Return the fragmentation that class `c` on a share of GPU `g` adds to node `n`, milli-GPU x jobs."""
+    """Return the fragmentation that a job of class `c` adds to node `n` on GPU `g`, milli-GPU x jobs."""
     return _added(s, n, c, g, classes)

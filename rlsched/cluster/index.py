@@ -2,10 +2,11 @@
 
 Each partition has a pairing heap of waiting jobs for each demand class, with the first job on top.
 
-Jobs of one class fit or do not fit together, so the first job that fits is the first among the tops of the
-classes that fit, regardless of the length of the queue. Pairing heaps (Fredman et al., 1986) need no memory
-of their own: their links are in the slots. A job waits in at most two heaps: `side` 0 is the heap of its
-VC's own partition, `side` 1 of the shared partition. Running jobs are in linked lists, which have no order.
+If one job of a class fits, all jobs of the class fit. Therefore the first job that fits is found among the
+tops of the heaps of the classes that fit, regardless of the length of the queue.
+Pairing heaps (Fredman et al., 1986) need no memory of their own: their links are in the slots. A job waits in
+at most two heaps: `side` 0 is the heap of its VC's own partition, `side` 1 of the shared partition. Running
+jobs are in linked lists, which have no order.
 
 A set of nodes finds its lowest member in a few steps for any number of nodes. It is an array of words: one
 bit per node, then one bit for each word that is not 0.
@@ -77,7 +78,7 @@ def _set_root(s: StateArrays, side: int, p: int, c: int, root: int) -> None:
 
 @kernel
 def join_class(s: StateArrays, side: int, p: int, slot: int) -> None:
-    """Add a slot, with its key set, to the waiting slots of partition `p`."""
+    """Add a slot, whose key is set, to the heap of waiting slots of its class in partition `p`."""
     c = s.job.demand[slot]
     s.derived.slot.child[slot, side] = -1
     s.derived.slot.next[slot, side] = -1
@@ -91,7 +92,7 @@ def join_class(s: StateArrays, side: int, p: int, slot: int) -> None:
 
 @kernel
 def leave_class(s: StateArrays, side: int, p: int, slot: int) -> None:
-    """Remove a slot from the waiting slots of partition `p`."""
+    """Remove a slot from the heap of waiting slots of its class in partition `p`."""
     c, links = s.job.demand[slot], s.derived.slot
     below = _combine(s, side, links.child[slot, side])
     root = s.derived.class_queue.root[p, c]
@@ -111,7 +112,7 @@ def leave_class(s: StateArrays, side: int, p: int, slot: int) -> None:
 
 @kernel
 def join_running(s: StateArrays, p: int, slot: int) -> None:
-    """Add a slot to the running slots of partition `p`."""
+    """Add a slot to the list of running slots of its class in partition `p`."""
     root, links = s.derived.class_queue.running, s.derived.slot
     c = s.job.demand[slot]
     following = root[p, c]
@@ -123,7 +124,7 @@ def join_running(s: StateArrays, p: int, slot: int) -> None:
 
 @kernel
 def leave_running(s: StateArrays, p: int, slot: int) -> None:
-    """Remove a slot from the running slots of partition `p`."""
+    """Remove a slot from the list of running slots of its class in partition `p`."""
     links = s.derived.slot
     back, following = links.back_alike[slot], links.next_alike[slot]
     if back >= 0:

@@ -260,7 +260,7 @@ def _use(s: StateArrays, n: int, slot: int, sign: int) -> None:
 
 @kernel
 def _uses_more_than_gpus(s: StateArrays, slot: int) -> bool:
-    """Return whether a job uses cores or memory that its nodes count."""
+    """Return whether a job uses a known amount of the cores or memory of its nodes."""
     return s.job.cpu_milli_each[slot] > 0 or s.demand.memory_mib_each[s.job.demand[slot]] > 0
 
 
@@ -505,10 +505,10 @@ def _share_out(s: StateArrays, g: int, now_s: float) -> None:
 
 @kernel
 def _take_over(s: StateArrays, g: int, share_milli: int, cpu_milli_each: int, now_s: float) -> None:
-    """Give a departed job's share of GPU `g` to the remaining jobs, and the cores that these requested.
+    """Give the share of a released job on GPU `g` to its co-tenants, and give them the cores that they lack.
 
-    `cpu_milli_each`: cores that the job had with each GPU, which are free now. The remaining jobs get cores
-    even if the node has lent its free cores, because they shared the cores of this job before.
+    `cpu_milli_each`: cores that the released job had with each GPU, which are free now. The co-tenants get
+    cores even if the node has lent its free cores, because they shared the cores of the released job before.
     """
     first = -1
     for k in range(MAX_TENANTS):
@@ -580,7 +580,7 @@ def size_class(s: StateArrays, c: int) -> None:
 
 @kernel
 def forget_answers(s: StateArrays) -> None:
-    """Invalidate the cached results of which classes fit."""
+    """Invalidate the cached results of `placement.class_fits`."""
     for p in range(s.derived.part.shape[0]):
         s.derived.part.changes[p] += 1
 

@@ -24,7 +24,10 @@ from rlsched.compile.jit import array_kernel, kernel
 
 @kernel
 def hole_for(holes: NDArray[np.int32], gpus: int) -> int:
-    """Return the fewest free GPUs of a node with at least `gpus` free, -1 if none has. `holes`: (M + 1,)."""
+    """Return the least number of free GPUs, `gpus` or more, that a node has; -1 if no node has so many.
+
+    `holes`: (M + 1,) number of nodes with 0, 1, 2, ... free GPUs.
+    """
     for free in range(gpus, holes.shape[0]):
         if holes[free] > 0:
             return free
@@ -33,7 +36,10 @@ def hole_for(holes: NDArray[np.int32], gpus: int) -> int:
 
 @kernel
 def gang_remainder(holes: NDArray[np.int32], whole: NDArray[np.int32], gpus: int) -> int:
-    """Return the GPUs of a gang that remain after whole nodes, -1 if it does not fit; (M + 1,) counts."""
+    """Return the GPUs of a gang that remain after whole nodes, -1 if the gang does not fit.
+
+    `holes`, `whole`: (M + 1,) numbers of nodes, as in `Index`.
+    """
     left = gpus
     taken_at_least = 0
     for size in range(holes.shape[0] - 1, 0, -1):
@@ -54,7 +60,7 @@ def gang_remainder(holes: NDArray[np.int32], whole: NDArray[np.int32], gpus: int
 
 @kernel
 def fits_in(holes: NDArray[np.int32], whole: NDArray[np.int32], node_size: int, gpus: int) -> bool:
-    """Return whether a gang fits these counts of nodes."""
+    """Return whether a gang fits nodes that are given by their numbers, as in `gang_remainder`."""
     if gpus <= node_size:
         return hole_for(holes, gpus) >= 0
     return gang_remainder(holes, whole, gpus) >= 0
@@ -72,7 +78,7 @@ def fits(s: StateArrays, p: int, gpus: int) -> bool:
 
 @array_kernel
 def _class_fits(s: StateArrays, p: int, c: int) -> bool:
-    """Return whether a job of the class `c`, not plain, can start in partition `p` now; check every node."""
+    """Return whether a job of class `c`, which is not plain, can start in partition `p` now."""
     needed, size = max(s.demand.gpus[c], 1), s.derived.class_queue.node_size[p, c]
     if size == 0 or (
         s.derived.part.free_gpus[p] < s.demand.gpus[c] and (s.demand.share_milli[c] == WHOLE_GPU_MILLI)
@@ -125,7 +131,7 @@ def class_fits(s: StateArrays, p: int, c: int) -> bool:
 
 @kernel
 def _ask(s: StateArrays, p: int, c: int) -> None:
-    """Compute whether a job of class `c` can start in partition `p` now, and cache the answer."""
+    """Compute whether a job of class `c` can start in partition `p` now, and cache the result."""
     queues = s.derived.class_queue
     queues.asked_at[p, c] = s.derived.part.changes[p]
     if s.demand.plain[c]:

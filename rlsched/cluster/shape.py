@@ -34,7 +34,7 @@ from rlsched.models.slice_name import is_slice
 
 
 class Needs(NamedTuple):
-    """Features that the kernels of a state must be compiled with.
+    """Features for which the kernels of a state must be compiled.
 
     Attributes:
         models: Models of speed and power.
@@ -75,11 +75,17 @@ class Queue(Protocol):
         """Return ineligible jobs to the queue."""
 
     def update_siblings(self, s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
-        """Revise the siblings of a job that has ended, before its slot is emptied."""
+        """Revise the predictions of the waiting siblings (jobs of the same burst) of a job that has ended.
+
+        Must be called before the slot of the ended job is emptied.
+        """
 
 
 def alike_by_type(nodes: Sequence[NodeSpec]) -> list[NodeSpec]:
-    """Return the nodes, each with the least GPU memory of its type, because the ledger knows only types."""
+    """Return the nodes, each with the least GPU memory of all nodes of its GPU type.
+
+    The ledger does not distinguish nodes of one GPU type by their GPU memory.
+    """
     least: dict[str, int] = {}
     for node in nodes:
         if node.gpu_memory_mib:
@@ -231,7 +237,7 @@ class ClusterShape:
         self._shapes |= {msgspec.structs.replace(node, name="", vc=None): None for node in nodes}
 
     def use_models(self, models: ModelArrays, *, cores_as_asked: bool = False) -> None:
-        """Use these models for the speed and power of jobs; GPU types in the order of `kind_names`.
+        """Use these models for the speed and power of jobs. Their GPU types have the order of `kind_names`.
 
         `cores_as_asked`: see CORES_AS_ASKED.
         """
@@ -258,12 +264,14 @@ class ClusterShape:
     def _model(self, modelled: int) -> None:
         self.arrays.config[0].modelled = modelled
         self.arrays.derived.slot.speed[:] = math.nan  # cached speeds are of the previous models
-        self.arrays.derived.slot.speed[:] = np.nan
         self.needs = self.needs._replace(models=modelled != 0)
         self._note_kinds()
 
     def permit(self, *, preemption: bool = False, reserve_after_s: float = math.inf) -> None:
-        """Set a policy's permissions on this cluster. A policy's rows show them; rules ignore them.
+        """Set what a policy may do on this cluster.
+
+        The permissions are columns of an observation (`decide.dials.observing`). Of the rules, only
+        `declared` depends on them; all others depend on their options.
 
         Args:
             preemption: Whether to allow preemption. With `Order.until_declared`, preemption begins once a job
@@ -297,16 +305,19 @@ class ClusterShape:
 
     @property
     def energy_counts(self) -> float:
-        """Weight of energy against time of jobs that set none, 0 to 1, with or without models."""
+        """Weight of energy against time for jobs without a weight of their own, 0 to 1; needs no models."""
         return float(self.arrays.config[0].energy_ppm) / 1e6
 
     @property
     def energy_weight(self) -> float:
-        """Weight of energy against time, 0 to 1; 0 without models."""
+        """As `energy_counts`, but 0 without models."""
         return self.energy_counts if self.arrays.config[0].modelled else 0.0
 
     def _note_kinds(self) -> None:
-        """Set the GPU type of each partition to its most common type; a MIG slice only if all are slices."""
+        """Set the GPU type of each partition to the type of most of its GPUs.
+
+        Slices (MIG) count only in a partition without whole GPUs.
+        """
         whole = np.array([not is_slice(name) for name in self.kind_names], np.bool_)
         for p in range(self.num_partitions):
             own = self.arrays.node.part_of == p
@@ -447,7 +458,7 @@ class ClusterShape:
         return gpus
 
     def beside(self, seq: int) -> list[int]:
-        """Return the numbers of the jobs that share the GPUs of a job, in the order of their places."""
+        """Return the numbers of the other jobs on the first GPU of a job, in the order of their places."""
         job = columns(self.arrays.job)
         head = int(job["head"][self.slot_of(seq)])
         tenants = columns(self.arrays.gpu)["tenant"][head // MAX_TENANTS].tolist() if head >= 0 else []
@@ -464,7 +475,7 @@ class ClusterShape:
         return [int(seq) for seq in self.arrays.job.seq[self.queue(partition)]]
 
     def queue(self, partition: int) -> NDArray[np.int32]:
-        """Return (waiting,) slots that wait for a partition, in queue order."""
+        """Return the slots of the jobs that wait for a partition, in queue order, as an array."""
         return self.arrays.derived.queue[partition, : self.arrays.derived.part.queue_len[partition]]
 
     def running(self) -> list[int]:

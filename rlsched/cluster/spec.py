@@ -72,7 +72,7 @@ class NodeGroup(_Nodes, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Raises:
             ClusterSpecError: the GPU has no MIG or no such profile, or these slices cannot coexist.
         """
-        from rlsched.models.mig import layout_fault  # compiles kernels on import: only if needed
+        from rlsched.models.mig import layout_fault  # compiles kernels on import: imported only if needed
 
         fault = layout_fault(gpu_type, mig)
         if fault:
@@ -104,7 +104,7 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
     vc: str | None = None
     slices: int = 0
     gpu_memory_mib: int = 0
-    """Memory of each GPU, MiB, 0 if unknown; the ledger uses the least of all nodes of a GPU type."""
+    """Memory of each GPU, MiB, 0 if unknown; the ledger uses the least value of all nodes of a type."""
 
     @property
     def devices(self) -> int:
@@ -118,7 +118,7 @@ def devices(node: NodeGroup | NodeSpec) -> int:
 
 
 class _FileNodes(_Nodes, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """[[nodes]] of a cluster file: `gpus` and `gpu_type` describe the machine's whole GPUs."""
+    """A table [[nodes]] of a cluster file: `gpus` and `gpu_type` describe the whole GPUs of a machine."""
 
     mig: tuple[str, ...] = ()
 
@@ -204,10 +204,11 @@ class ClusterSpec(_SharedFields, frozen=True, forbid_unknown_fields=True, kw_onl
         max_retries: Number of times that a failed job is queued again; None: no limit.
         node_events: Path of a CSV file of nodes that go down, drain and come up, for simulated runs
             (`rlsched_envs.sim.node_events`); in a cluster file, relative to the file. "": nodes stay up.
-        preemptible: Jobs that may be preempted: only jobs that declare it, or all jobs that do not refuse.
+        preemptible: Jobs that may be preempted. `declared`: only jobs that declare so. `all`: all jobs that
+            do not refuse preemption.
         energy: Price and carbon of the electricity, for simulated runs with models; in a cluster file, file
             names are relative to the file. None: unknown.
-        nodes: Its nodes.
+        nodes: Groups of identical nodes.
     """
 
     nodes: tuple[NodeGroup, ...]

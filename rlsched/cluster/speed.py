@@ -85,14 +85,14 @@ def gpu_rate(s: StateArrays, slot: int, kind: int, x: float, shared: float, node
 
 @kernel
 def type_speed(s: StateArrays, slot: int, kind: int) -> float:
-    """Return a job's speed on GPUs of this type, relative to the GPU type of its run time, with full use."""
+    """Return a job's speed on fully used GPUs of this type; 1: on the type that its run time refers to."""
     t, w, reference = s.models.trait, s.job.workload[slot], s.job.reference_kind[slot]
     return 1.0 if reference < 0 or reference == kind else t.speed[w, kind] / t.speed[w, reference]
 
 
 @kernel
 def feed(s: StateArrays, slot: int, kind: int, cores_each: float) -> float:
-    """Return the fraction of full speed with so many cores per GPU; 1 if the job requested no cores."""
+    """Return the fraction of full speed that so many cores per GPU allow; 1 if the job requested no cores."""
     if s.demand.cpu_milli_each[s.job.demand[slot]] == 0:
         return 1.0
     return input_speed(cores_each, s.models.trait.cores_each[s.job.workload[slot], kind])
@@ -100,20 +100,20 @@ def feed(s: StateArrays, slot: int, kind: int, cores_each: float) -> float:
 
 @kernel
 def asked_feed(s: StateArrays, slot: int, kind: int) -> float:
-    """Return the fraction of full speed with the requested cores on GPUs of this type."""
+    """Return the fraction of full speed that the requested cores allow on GPUs of this type."""
     return feed(s, slot, kind, s.demand.cpu_milli_each[s.job.demand[slot]] / 1000.0)
 
 
 @kernel
 def reference_feed(s: StateArrays, slot: int, kind: int) -> float:
-    """Return the fraction of full speed with the requested cores on the GPU type of the job's run time."""
+    """Return `asked_feed` on the GPU type that the job's run time refers to; `kind` if it refers to none."""
     reference = s.job.reference_kind[slot]
     return asked_feed(s, slot, kind if reference < 0 else reference)
 
 
 @kernel
 def cores_given(s: StateArrays, slot: int, kind: int) -> float:
-    """Return the CPU cores for each of a job's GPUs; jobs that share GPUs divide all their cores by need."""
+    """Return the CPU cores per GPU of a job; co-tenants divide the sum of their cores by need."""
     head, held = s.job.head[slot], s.job.cpu_milli_each[slot] / 1000.0
     if head < 0 or s.job.share_milli[slot] >= s.demand.share_milli[s.job.demand[slot]]:
         return held
@@ -129,8 +129,9 @@ def cores_given(s: StateArrays, slot: int, kind: int) -> float:
 
 @kernel
 def fed_rate(s: StateArrays, slot: int, kind: int, allowed: float) -> float:
-    """Return a job's rate: the lower of the rates that its GPUs and its cores allow; 1: as in its run time.
+    """Return a job's rate: the lower of the rates that its GPUs and its cores allow.
 
+    At a rate of 1 the attempt takes the job's run time.
     `allowed`: speed that the GPUs allow, as a fraction of the speed on fully used GPUs of this type.
     """
     delivered = feed(s, slot, kind, cores_given(s, slot, kind))

@@ -36,7 +36,7 @@ from rlsched.cluster.spec import NodeSpec
 from rlsched.errors import AllocationError
 
 _UNKNOWN_HOLD_S = 86_400.0
-"""Assumed time, seconds, until unavailable GPUs (`hold`) are free again, if the time is unknown."""
+"""Assumed time, seconds, until GPUs that `hold` made unavailable are free again, if no time is given."""
 
 
 class ClusterState(ClusterShape):
@@ -93,8 +93,8 @@ class ClusterState(ClusterShape):
             ln_weight: ln of the job's weight in the order of the queue.
 
         Raises:
-            AllocationError: the job requests less than one GPU, or its submission time or prediction is not
-                finite.
+            AllocationError: `num_gpus` is used and less than 1, or the submission time, the prediction or
+                the spread is not finite, or the prediction is negative.
         """
         if demand is None:
             if num_gpus is None or num_gpus < 1:
@@ -201,9 +201,9 @@ class ClusterState(ClusterShape):
         job there already.
 
         Raises:
-            AllocationError: the job does not wait, the gang is not whole, a GPU is taken, named twice,
-                unknown, of another type, on a node that is not up, is short of cores or memory, or serves
-                another VC, or the share is not the job's or the clock is not 1. The state is unchanged then.
+            AllocationError: the state is unchanged. The job does not wait; the number of GPUs, the share or
+                the clock is wrong; a GPU is taken, named twice, unknown or of another type; a node is not
+                up, has too few cores or too little memory, or serves another VC.
         """
         p, host = self.check_start(
             seq, gpus, share_milli, sm_clock_frac, node, share_with, cpu_milli_each, by_engine=by_engine
@@ -295,8 +295,8 @@ class ClusterState(ClusterShape):
         Args:
             seq: Number of the job.
             now_s: Current time.
-            ended: Whether the job ended by itself. If it did, in its first attempt, its run time revises the
-                predictions of its burst.
+            ended: Whether the job ended by itself. The run time of a job that ended in its first attempt
+                revises the predictions of its burst.
 
         Raises:
             AllocationError: the job neither runs nor is being stopped.
@@ -349,7 +349,7 @@ class ClusterState(ClusterShape):
         self.arrays.job.demand[slot] = number
 
     def _stopped(self, seq: int, now_s: float) -> int:
-        """End the attempt of a job, which has no GPUs from now on. Returns the job's slot."""
+        """End the attempt of a job, and free its GPUs if it runs. Returns the job's slot."""
         slot = self.slot_of(seq)
         if columns(self.arrays.job)["status"][slot] != LEAVING:
             self._in_status(seq, RUNNING, "running")
@@ -460,7 +460,7 @@ class ClusterState(ClusterShape):
         """Remove a node permanently, so that its name can be used again.
 
         Raises:
-            AllocationError: jobs hold GPUs on the node.
+            AllocationError: jobs run on the node.
         """
         if self.jobs_on(n):
             raise AllocationError(f"node {self.node_names[n]!r} cannot be retired: jobs hold GPUs there")
@@ -471,7 +471,7 @@ class ClusterState(ClusterShape):
     def fail_node(self, n: int) -> list[int]:
         """Mark a node as down.
 
-        Returns the jobs that hold GPUs on the node, in `seq` order: release or requeue each of them.
+        Returns the numbers of the jobs that run on the node, ascending; the caller releases or requeues each.
         """
         kernels.set_node_status(self.arrays, self._node(n), NODE_DOWN)
         return self.jobs_on(n)
@@ -493,14 +493,17 @@ class ClusterState(ClusterShape):
         kernels.set_node_status(self.arrays, self._node(n), NODE_BOOTING)
 
     def jobs_on(self, n: int) -> list[int]:
-        """Return the numbers of the jobs that hold GPUs on a node, ascending."""
+        """Return the numbers of the jobs that run on a node, ascending."""
         job = self.arrays.job
         tenants = self.arrays.gpu.tenant[self.arrays.gpu.node == n]
         hosted = np.flatnonzero((job.status == RUNNING) & (job.host == n))
         return sorted({int(job.seq[slot]) for slot in [*tenants[tenants >= 0], *hosted]})
 
     def digest(self) -> str:
-        """Return a hash of the state without derived index and empty slots; equal states, equal hashes."""
+        """Return a hash of the state; equal states have equal hashes.
+
+        The derived index and empty slots are not part of the hash.
+        """
         hasher = hashlib.sha256(of_jobs(self.arrays))
         dials = self.arrays.dials
         if dials.controller[0] != NO_CONTROLLER:

@@ -34,8 +34,8 @@ def cores() -> int:
 def compile_pieces(pieces: Sequence[Piece], processes: int | None = None) -> None:
     """Compile pieces in other processes, while this process reports the progress.
 
-    Does nothing if there is only one process or one piece, or if no verb of the command line runs
-    (`Compiling.by_verb`).
+    Does nothing if there is only one process or one piece, or if a user's script runs
+    instead of an `rlsched` command (`Compiling.by_verb`).
 
     Args:
         pieces: Pieces to compile, the longest first.
@@ -60,7 +60,7 @@ def compile_pieces(pieces: Sequence[Piece], processes: int | None = None) -> Non
 
 
 class _CompilerProcess:
-    """The parent's handle of a process that compiles."""
+    """A process that compiles, as its parent uses it."""
 
     def __init__(self, context: Any) -> None:
         self.ours, theirs = context.Pipe()
@@ -85,7 +85,10 @@ class _CompilerProcess:
         return True
 
     def goes_on(self, left: Iterator[Piece]) -> bool:
-        """Handle one report; if the piece is done, send the next. Return False if no work is left."""
+        """Handle one report of the process: progress, or that a piece is done. Then send the next piece.
+
+        Return False if no piece is left, or the process has exited.
+        """
         try:
             said = self.ours.recv()
         except _EndOfChild:

@@ -1,4 +1,4 @@
-"""Prints the progress of kernel compilation on standard error, if a verb of the command line requests this.
+"""Prints the progress of kernel compilation on standard error, if an `rlsched` command requests this.
 
 `rlsched.compile.kernel_cache` reports every kernel that is compiled or found in the cache. This module does
 not import numba, so that the command line can turn progress on before anything is compiled.
@@ -33,7 +33,7 @@ class Compiling:
 
     Attributes:
         told: Whether to print anything.
-        by_verb: Whether a verb of the command line compiles, not a user's script: child processes would run
+        by_verb: Whether an `rlsched` command compiles, not a user's script: child processes would run
             a script again.
         tells: Function to call at once with each progress text; None: none.
         compiled: Number of kernels that this process has compiled.
@@ -88,7 +88,7 @@ class Compiling:
         self.found += not compiled
 
     def others(self, kernel: Any, compiled: bool) -> None:
-        """Report a kernel that a process started by this one has compiled, or found in the cache."""
+        """Report that a child process has compiled a kernel, or found the kernel in the cache."""
         self._done.add(kernel)
         self.compiled += compiled
 
@@ -144,7 +144,10 @@ class Compiling:
         self._write(f"{_CLEAR}{text}" if rewrites else f"{text}\n")
 
     def _rewrites(self) -> bool:
-        """Return whether a line can be rewritten: not while `rich` shows bars, because it replaces stderr."""
+        """Return whether a line can be rewritten: on a terminal, while stderr is not replaced.
+
+        `rich` replaces stderr while it shows bars.
+        """
         return (self._stream or sys.stderr).isatty() and (
             self._stream is not None or sys.stderr is sys.__stderr__
         )

@@ -122,7 +122,7 @@ class Kernel:
     def bound(self, *args: Any) -> Callable[..., Any]:
         """Return the compiled function for these argument types, for loops in which the types are constant.
 
-        The function does not check its arguments: other types or layouts are read as if they were these.
+        The returned function does not check its arguments, and misreads other types and memory layouts.
         """
         entry = self._made_entry()
         wanted = tuple(widened(entry.typeof_pyval(one)) for one in args)
@@ -157,7 +157,7 @@ class _Latest:
 
 
 _LATEST: dict[type, _Latest] = {}
-"""The latest tuple by class, because a run and its state are passed alternately."""
+"""The latest tuple of each class: Python passes tuples of several classes in turn, as a run and its state."""
 _NUMBERS = frozenset((int, float, bool))
 _ARRAYS = frozenset((np.ndarray, np.recarray))
 _dtype: Callable[[Any], np.dtype[Any]] = np.ndarray.dtype.__get__
@@ -194,7 +194,7 @@ def called(kernel: Kernel) -> set[FunctionType]:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Disable the garbage collector, which takes 10 % of the compile time for the compiler's objects."""
+    """Disable the garbage collector: its scans of numba's objects take 10 % of the compile time."""
     if not gc.isenabled():  # a nested compilation
         yield
         return
@@ -238,7 +238,11 @@ def _compiled(function: F, kind: str) -> F:
 
 
 class CompileTime:
-    """An open name of a template: a placeholder for a constant or a kernel, which `specialise` fills in."""
+    """An *open name*: a global name in a kernel that has no value until `specialise` gives it one.
+
+    The value is a constant or a kernel. A kernel that reads an open name, or calls such a kernel, is a
+    *template*.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -248,10 +252,7 @@ class CompileTime:
 
 
 def compile_time(name: str) -> Any:
-    """Return an open name for templates. Branches that its later value excludes are never compiled.
-
-    A kernel that reads an open name, or calls such a kernel, is a template: see `specialise`.
-    """
+    """Return an open name (`CompileTime`). Branches that the value given later excludes are not compiled."""
     return CompileTime(name)
 
 
@@ -260,7 +261,7 @@ _MADE: dict[tuple[Any, ...], Kernel] = {}
 
 
 def open_names(template: Kernel) -> frozenset[str]:
-    """Return the open names of a kernel and of the kernels that it calls."""
+    """Return the open names (`CompileTime`) of a kernel and of the kernels that it calls."""
     found = _OPEN.get(template)
     if found is None:
         _OPEN[template] = frozenset()  # for recursive calls

@@ -107,7 +107,7 @@ DIGESTS: Final = Digests()
 
 @cache
 def _versions() -> str:
-    """Return what else determines machine code: versions of numba and LLVM, and how kernels are linked."""
+    """Return a digest of what else determines machine code: package versions, and how kernels are linked."""
     hasher = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__} {np.__version__}".encode())
     for name in ("jit.py", "kernel_cache.py", "linking.py", "packing.py"):
         hasher.update(Path(__file__).with_name(name).read_bytes())
@@ -115,7 +115,7 @@ def _versions() -> str:
 
 
 def is_kept(function: types.FunctionType) -> bool:
-    """Return whether the cache has the entry of a kernel for calls from Python, for any argument types."""
+    """Return whether the cache has an entry of a kernel for calls from Python, for some argument types."""
     return any(folder("entries").glob(f"*-{DIGESTS.digest_of(function).hex()[:16]}.*.nbi"))
 
 
@@ -215,7 +215,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
         _prune(Path(self.cache_path).parent.parent)
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
-        """See `numba.core.caching`. A digest stands for the types, ten times as long as the rest."""
+        """See `numba.core.caching`. A digest replaces the types, which are ten times as long as the rest."""
         return _types_digest(sig), codegen.magic_tuple(), DIGESTS.digest_of(self._function)
 
     @property
@@ -244,7 +244,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
 
 @cache
 def _prune(root: Path) -> None:
-    """Once per process, remove entries, of any version, that were not loaded for `KEPT_UNUSED_DAYS`."""
+    """Remove entries of all versions that were not loaded for `KEPT_UNUSED_DAYS`, once per process."""
     before_s = time.time() - KEPT_UNUSED_DAYS * 86400
     for index in root.glob("kernels-*/*/*.nbi"):
         with suppress(FileNotFoundError):  # another process removed it

@@ -185,7 +185,7 @@ def _unbox_arrays(
 ) -> None:
     """Unbox the arrays of a tuple in a loop over a table of their positions, targets and item sizes.
 
-    numba itself emits thirty instructions per array; for a state, this exceeds most kernels.
+    numba itself emits thirty instructions per array: for a state, more instructions than most kernels have.
     """
     offsets = _offsets(c.context, model)
     table = [

@@ -75,7 +75,7 @@ def weighed_level(
     """Return the clock level with the least weighted cost of time and energy.
 
     `weight` is the weight of energy (0: the highest clock). Time and energy are relative to the full clock.
-    Time counts more the more jobs wait, including this job.
+    The price of time rises with the number of waiting jobs, this job included.
     """
     if weight == 0.0:
         return 0
@@ -119,7 +119,8 @@ def cores_for(s: StateArrays, slot: int, gpus: NDArray[np.int32], o: StartOption
 def join_cores(s: StateArrays, slot: int, share_with: int, kind: int) -> int:
     """Return the CPU cores (thousandths) that a waiting job adds to each GPU that it shares.
 
-    The added cores are spare cores of the nodes, at most as many as all jobs on the GPUs together lack.
+    The added cores are spare cores of the nodes, at most as many as all jobs on the GPUs together lack. With
+    CORES_AS_ASKED they are the requested cores.
     """
     job, cores = s.job, s.models.trait.cores_each
     asked = s.demand.cpu_milli_each[job.demand[slot]]
@@ -136,6 +137,6 @@ def join_cores(s: StateArrays, slot: int, share_with: int, kind: int) -> int:
 
 @kernel
 def lacks_cores(s: StateArrays, slot: int, share_with: int) -> bool:
-    """Return whether a running job's nodes lack the spare cores that a job which joins it must get."""
+    """Return whether a waiting job must get its requested cores, and the running job's nodes lack them."""
     asked = s.demand.cpu_milli_each[s.job.demand[slot]]
     return s.config[0].modelled == CORES_AS_ASKED and asked > spare_cpu_milli_each(s, share_with)

@@ -1,4 +1,4 @@
-"""Random draws that depend only on the seed, the decision number and the half, not on process or order."""
+"""Random draws that depend only on a seed, a decision number and a stream (`half`), not on the process."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import numpy as np
 
 
 def draw(seed: int, number: int, half: int) -> float:
-    """Return a uniform number in [0, 1) for a half of a decision (Philox 4x64, Salmon et al., SC'11)."""
+    """Return the first uniform number in [0, 1) of `generator`."""
     return float(generator(seed, number, half).random())
 
 
 def generator(seed: int, number: int, half: int) -> np.random.Generator:
-    """Return the random generator for a half of a decision."""
+    """Return a random generator for a decision (Philox 4x64, Salmon et al., SC'11).
+
+    `half`: number of the stream; streams of one decision are independent.
+    """
     return np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, half, number]))

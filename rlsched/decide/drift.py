@@ -17,7 +17,7 @@ SLACK: Final = 0.1
 TOLERANCE: Final = 1e-5
 """Tolerance for a column that was constant in training, because rows are float32."""
 BEGIN_FRAC: Final = 0.5
-"""Drift begins when a column is outside its range in more than this share of the remembered looks."""
+"""Drift begins when a column is outside its range in more than this share of its looks (`DriftWatch`)."""
 END_FRAC: Final = 0.25
 """Drift ends when no column is outside its range in more than this share of the looks."""
 NO_RANGES: Final = "not watched: no ranges in its strategy"
@@ -83,17 +83,17 @@ class ColumnOutOfRange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DriftWatch:
-    """Memory of which columns were outside their ranges in the latest looks.
+    """Detects drift: stores which columns were outside their ranges in the latest looks.
 
     A look is the input of the policy for one decision, or for one update of its dials: K rows. A column
-    counts as outside if it is outside its range in more than half of the rows. A queue full of unfamiliar
-    jobs counts, a single unusual job in it does not.
+    counts as outside if it is outside its range in more than half of the rows. A queue full of unusual
+    jobs is therefore counted, a single unusual job is not.
 
     Args:
         familiar: Ranges seen in training.
         names: The columns of a look, in order; columns without a range are not watched.
         remembered: Number of looks remembered. Before that many looks, no drift is reported.
-        fixed: Columns that describe the set-up of the cluster: counted, but never reported as drift.
+        fixed: Columns that describe the set-up of the cluster: counted, but without effect on `active`.
 
     Attributes:
         active: Whether there is drift.
@@ -132,7 +132,10 @@ class DriftWatch:
             self.active = most > (END_FRAC if self.active else BEGIN_FRAC) * remembered
 
     def outside(self, most: int = 10) -> list[ColumnOutOfRange]:
-        """Return the columns outside in recent looks, most often outside first; `only_warns` columns last."""
+        """Return the columns that were outside their ranges in recent looks, at most `most`.
+
+        The column that was outside most often comes first; `only_warns` columns come last.
+        """
         looks = min(max(self.looks, 1), len(self._outside))
         order = np.lexsort((-self._counts, ~self._varies))[:most]
         return [
@@ -150,18 +153,18 @@ class DriftWatch:
 
     @property
     def in_words(self) -> str:
-        """The column that was outside most often, as text; "" if no column was outside."""
+        """The column that was outside most often, as text; `only_warns` columns do not count. "": none."""
         return next((one.in_words for one in self.outside(1) if not one.only_warns), "")
 
 
 class Drift(msgspec.Struct, frozen=True, kw_only=True):
-    """State of a policy's drift: how its latest input differs from its training.
+    """How the latest input of a policy differs from the input in training.
 
     Attributes:
-        note: Why drift is not detected; "": it is detected.
+        note: Why drift cannot be detected; "": it can be detected.
         active: Whether the fallback decides in place of the policy.
-        looks: Number of looks that the shares refer to.
-        outside: Columns that were outside, most often outside first.
+        looks: Number of looks so far; the shares in `outside` refer to the latest of these looks.
+        outside: Columns that were outside their ranges in training, as in `DriftWatch.outside`.
         settings_refused: Number of times that dials were set to 0 because the strategy raised an exception
             or returned values that are not numbers.
     """

@@ -33,7 +33,7 @@ class Guarded(Scheduler):
     - there is drift: the policy's recent input is outside the ranges seen in training (`DriftWatch`). Drift
       depends only on the states.
 
-    It has the name, the queue order and the abilities of the policy.
+    The guarded scheduler has the name, the queue order and the abilities of the policy.
 
     Attributes:
         interventions: Number of interventions of the guard, by reason.
@@ -103,7 +103,7 @@ class Guarded(Scheduler):
         )
 
     def begin_instant(self, state: ClusterState, now_s: float) -> None:
-        """Set the policy's dials that are due; to 0 if the strategy raises, or if there is drift."""
+        """Set the policy's dials that are due. If the strategy raises, or in case of drift, set all to 0."""
         due = state.arrays.dials.dial.due != 0 if self.strategy is not None else None
         self._set_dials(state, now_s)
         if due is None or not due.any():
@@ -131,7 +131,7 @@ class Guarded(Scheduler):
                 self._dials_failed = ""
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        """Return the policy's decision, or the fallback's with the reason in its record."""
+        """Return the policy's decision, or the fallback's decision with the reason in `Decision.guard`."""
         if self._drifting:
             return self._fall_back(self._drift_words(), state, partition, now_s, record)
         if self.strategy is not None and state.arrays.dials.dial.refused[partition]:

@@ -28,8 +28,10 @@ def decide_all(
     decides while any job waits there. After each pass with a preemption it decides for all partitions again,
     because a job can wait for two partitions.
 
-    Yields (partition, decision) after each decision has been applied; a *wait* only if another action was
-    possible. If `job_name` is given, records contain the names of their jobs and nodes.
+    Yields (partition, decision) after each decision has been applied. If *wait* is
+    the only possible action in a partition, there is no decision.
+
+    If `job_name` is given, records contain the names of their jobs and nodes.
     """
     can = scheduler.abilities
     shares = (
@@ -73,7 +75,7 @@ def apply(state: ClusterState, decision: Decision, now_s: float) -> None:
     """Apply one decision to the state and count it.
 
     Raises:
-        AllocationError: the action is not legal; the state is untouched.
+        AllocationError: the action is not legal; the state is unchanged.
     """
     action = decision.action
     if isinstance(action, Start):

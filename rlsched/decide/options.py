@@ -48,8 +48,8 @@ class Gate(NamedTuple):
         by_left: Factor of tanh(ln(predicted remaining time of the running job / 1 h) / 3).
         by_queue: Factor of 1 - exp(-4 x waiting jobs per GPU).
         by_slowest: Factor of the amount by which the slowest job is below a speed of 0.85.
-        by_hold: Factor of (2 h)^3 x t / (t + 1 h): the jobs hold the share h of the partition's GPUs, and are
-            predicted to hold them for t longer than without the new job.
+        by_hold: Factor of (2 h)^3 x t / (t + 1 hour). h: share of the partition's GPUs that the jobs would
+            share. t: predicted time by which these GPUs become free later than without the new job.
     """
 
     is_shut: bool

@@ -107,7 +107,7 @@ def _digest(file: Path) -> str:
 
 
 class _SourceLoader(SourceFileLoader):
-    """Compiles the file each time: Python uses cached bytecode for a file changed within a second."""
+    """Compiles the file each time, because Python does not detect a change within one second."""
 
     def get_code(self, fullname: str) -> CodeType:
         """Return the code of the file, and write no `__pycache__` next to it."""

@@ -30,7 +30,7 @@ class PlanSeen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         node: First node; "" if unknown.
         nodes: Number of nodes that the plan uses.
         gpu_type: Type of the GPUs; "" if unknown.
-        share_with: Number of the job with GPUs that the plan shares, or takes by preemption; -1: none.
+        share_with: Number of the running job whose GPUs the plan shares or takes by preemption; -1: none.
         tenants: Number of jobs on the GPUs under this plan, this job included; 0 if not computed.
         sm_clock_frac: SM clock as a fraction of the maximum.
         cpu_milli_each: CPU cores with each GPU, thousandths.
@@ -87,7 +87,8 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         version: `RECORD_VERSION`.
         source: Origin of the decision: a user's scheduler (`policy`), a rule, the guard in place of the
-            policy, an engine that places jobs itself, or nothing (`automatic`: there was only one way).
+            policy, an engine that places jobs itself, or none of these (`automatic`: only one action was
+            possible).
         policy_id: Name or content hash of the policy.
         state_digest: `ClusterState.digest()` before the decision, hexadecimal.
         number: Decision number within the run; action draws are keyed by it.

@@ -45,7 +45,7 @@ from rlsched.models.clocks import relative_time
 class Recording:
     """A decision in progress, created before a scheduler reads the state.
 
-    Time and state digest of the record are taken when the object is created.
+    The record contains the state digest at the creation of this object, and the time since its creation.
 
     Args:
         state: The state.
@@ -85,7 +85,7 @@ class Recording:
         made_room_for: int = -1,
         reference: str = "",
     ) -> Decision:
-        """Return the decision and the time that it took. Arguments: see `Decision` and `DecisionRecord`.
+        """Return the decision, with a record if one is wanted. Arguments: see `Decision`, `DecisionRecord`.
 
         `made_room_for`: number of the job for which another job is preempted, if known.
         """

@@ -26,7 +26,7 @@ def load_scheduler(policy: Policy | str | Path, *, seed: int = 0) -> Scheduler:
 
     Args:
         policy: The policy, or an argument of `Policy.of`.
-        seed: Seed of its draws.
+        seed: Seed of the scheduler's random draws.
 
     Raises:
         UnknownPolicyError: there is no such policy.
@@ -51,7 +51,7 @@ def own_scheduler(policy: Policy, seed: int) -> Scheduler:
     """Return the scheduler of a policy that is a class in a user's file.
 
     The class is called with the policy and the seed if it has an `__init__`, else without arguments. The
-    settings give its predictions and `own`, and its order unless the class defines one.
+    predictions and the numbers `own` come from the settings; so does the queue order if the class has none.
 
     Raises:
         InputError: the scheduler cannot be created, or does not read a setting that is set.

@@ -80,7 +80,7 @@ class RuleScheduler(Scheduler):
             for_state(turn_due, state)(state.arrays, now_s)
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        """Preempt or start the rule's next job, or wait."""
+        """Return the rule's next preemption or start, or a *wait* if the rule has none."""
         start = self.rule.options.start
         recording = Recording(state, partition, now_s, wanted=record, start=start)
         action, made_room_for = self._act(state, partition, now_s)
@@ -94,7 +94,7 @@ class RuleScheduler(Scheduler):
         )
 
     def _act(self, state: ClusterState, partition: int, now_s: float) -> tuple[Action, int]:
-        """Return the rule's action, and the number of the job for which it preempts, -1 for none."""
+        """Return the rule's action, and the number of the job for which a job is preempted, -1 for none."""
         rule, arrays, number = self.rule, state.arrays, columns(state.arrays.job)["seq"]
         bound = rule.steps.bound
         move = Move(*for_state(first_move, state, **bound)(arrays, partition, rule.options, now_s))

@@ -43,10 +43,11 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
     """Abilities of a scheduler in addition to starting jobs on free GPUs.
 
     Attributes:
-        preempts: The scheduler may return `Preempt`; it is asked at every event and timer at which jobs wait.
+        preempts: The scheduler may return `Preempt`; it decides at every event and timer while jobs
+            wait.
         reserve_after_s: Waiting time, seconds, after which a job that does not fit gets a reservation, which
             no start delays; infinite: never.
-        shares: If models predict speeds, the scheduler may start jobs on GPUs that others use; it is asked
+        shares: If models predict speeds, the scheduler may start jobs on GPUs that other jobs use; it decides
             even if no GPU is free.
         needs_models: The scheduler shares GPUs, sets clocks or moves cores based on models.
         plain_without_models: Without models, the scheduler follows a simpler rule, and all dials stay at 0.
@@ -92,7 +93,7 @@ class Scheduler(ABC):
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
         """Return one decision for one partition: a `Start` or `Preempt` that the ledger accepts, or a `Wait`.
 
-        At a decision point it is called repeatedly until it returns a `Wait`. `record` requests a
+        At a decision point this method is called repeatedly until it returns a `Wait`. `record` requests a
         `DecisionRecord`.
         """
 

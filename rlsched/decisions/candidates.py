@@ -37,7 +37,7 @@ def candidates(record: DecisionRecord) -> list[Candidate]:
     """Return the candidates of a decision, including the chosen one.
 
     If a policy or a rule with dials decided, the first candidate is the choice of the rule without dials.
-    Plans that were not possible are no candidates.
+    Plans that were not possible are left out.
     """
     found: list[Candidate] = []
     if record.source != "rule" or record.reference:
@@ -77,12 +77,12 @@ def candidate(record: DecisionRecord, asked: str) -> Candidate:
 
 
 def numbers_of_plans(record: DecisionRecord) -> dict[int, int]:
-    """Return the numbers of a decision's candidates, by the indices of their plans."""
+    """Return the number of each candidate that is a plan, by the index of the plan in the record."""
     return {one.at: one.number for one in candidates(record) if one.of == "plan"}
 
 
 def as_another(record: DecisionRecord, other: DecisionRecord | None) -> Candidate | None:
-    """Return the candidate that has the same effect as another run's decision; None: there is none.
+    """Return a candidate, not the chosen one, that has the same effect as another run's decision; None: none.
 
     Jobs of the two runs are matched by displayed ID.
 

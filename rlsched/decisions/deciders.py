@@ -30,7 +30,7 @@ class Decider(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def note_decider(folder: Path, policy: Policy, since_s: float) -> None:
-    """Record that a broker uses a policy from `since_s` on, unless this policy is recorded last already.
+    """Record that a broker uses a policy from `since_s` on, if the last record has another policy.
 
     Raises:
         OSError: the file cannot be written, or the existing file cannot be read.
@@ -65,7 +65,7 @@ def decider_at(folder: Path, at_s: float) -> Policy:
 
 
 def _deciders(path: Path) -> list[Decider]:
-    """Return the recorded policies of a file, in order. Incomplete lines, as a full disk leaves, are skipped.
+    """Return the recorded policies of a file, in order. Skip incomplete lines, which a full disk can cause.
 
     Raises:
         OSError: the file cannot be read.

@@ -20,7 +20,7 @@ def difference(was: Timeline, other: Timeline, from_s: float, to_s: float) -> di
 
     Args:
         was: The actual schedule.
-        other: The schedule to compare with it.
+        other: The schedule to compare with the actual one.
         from_s: Time at which the schedules begin to differ, seconds.
         to_s: Time until which both schedules are known, seconds.
     """
@@ -88,7 +88,7 @@ def _start_s(job: JobSeen, from_s: float, to_s: float) -> float | None:
 
 
 def _same(job: JobSeen, twin: JobSeen, to_s: float) -> bool:
-    """Return whether a job's attempts before a time have the same times and GPUs in both schedules."""
+    """Return whether the job's attempts have the same times and GPUs in both schedules until `to_s`."""
     return list(_attempts(job, to_s)) == list(_attempts(twin, to_s))
 
 

@@ -1,4 +1,4 @@
-"""The forecasts of a store for which the outcomes are known."""
+"""The forecasts in a store of decisions that have a known outcome."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class KnownForecasts:
         return len(self._texts["job"])
 
     def outcomes_between(self, from_s: float, to_s: float, most: int) -> dict[str, Any]:
-        """Return forecasts for which the outcome became known between two times, as columns.
+        """Return the forecasts for which the outcome became known between two times, as columns.
 
-        If there are more than `most`, the columns have an evenly spaced sample. `within`: whether the outcome
-        is between the 10 % and the 90 % quantile. `count`: number of all forecasts. `held`: number of all
-        outcomes between these quantiles.
+        If there are more than `most` forecasts, the columns contain an evenly spaced sample. Column `within`:
+        whether the outcome is between the 10 % and the 90 % quantile. `count` is the number of forecasts
+        before sampling, and `held` the number of them with an outcome between the quantiles.
         """
         numbers = {name: np.array(column) for name, column in self._numbers.items()}
         time_s, seen_s = numbers["time_s"], numbers["seen_s"]

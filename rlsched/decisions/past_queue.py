@@ -12,7 +12,7 @@ from rlsched.decisions.reading import StoreReader
 from rlsched.decisions.timeline import JobSeen
 
 MOST_LOOKED: Final = 200
-"""Number of decisions before and after a time among which each partition's nearest decision is searched."""
+"""Maximum number of decisions searched before a time, and after it, for each partition's nearest decision."""
 
 
 def rows_around(reader: StoreReader, at_s: float) -> tuple[list[int], list[int]]:
@@ -25,9 +25,10 @@ def rows_around(reader: StoreReader, at_s: float) -> tuple[list[int], list[int]]
 def queue_at(reader: StoreReader, at_s: float) -> list[tuple[JobSeen, str]]:
     """Return the jobs that wait at a time, each with the partition of its queue, "" if unknown.
 
-    Between two decisions of a partition, jobs are submitted and cancelled, but no job starts. Therefore the
-    queue is the one that the partition's next decision recorded, without jobs submitted after the time, and
-    with jobs that were cancelled before that decision. Partitions follow one after another.
+    Between two decisions of a partition, jobs are submitted and cancelled, but no job starts. Therefore a
+    partition's queue is the queue in the record of its next decision, without the jobs submitted after
+    `at_s`, and with the jobs cancelled between `at_s` and that decision. Partitions are in the order of their
+    names.
 
     Jobs without a recorded position are last, ordered by submission: jobs far back in a long queue, jobs
     submitted after the last decision, and jobs in records of older versions, which have no queue.
@@ -43,7 +44,7 @@ def queue_at(reader: StoreReader, at_s: float) -> list[tuple[JobSeen, str]]:
 
 
 def _queues(reader: StoreReader, rows: Iterable[int]) -> dict[str, list[str]]:
-    """Return, by partition, the job IDs in the queue that the first of its decisions in `rows` recorded."""
+    """Return each partition's queue, as job IDs, from the record of its first decision in `rows`."""
     found: dict[str, list[str]] = {}
     for row in islice(rows, MOST_LOOKED):
         partition = reader.cells(row)["partition"]
@@ -53,7 +54,7 @@ def _queues(reader: StoreReader, rows: Iterable[int]) -> dict[str, list[str]]:
 
 
 def _merged(first: list[str], then: list[str]) -> list[str]:
-    """Return the list `then`, with the jobs that only `first` has inserted after their predecessors."""
+    """Return `then`, and add the jobs that are only in `first`, each after its predecessor in `first`."""
     merged, there = list(then), set(then)
     for at, job in enumerate(first):
         if job not in there:

@@ -42,7 +42,8 @@ class StoreReader:
         info: Description of the store.
         numbers: (D,) number of each decision, in the order of writing.
         times_s: (D,) time of each decision, seconds.
-        rows_of: For each job, the rows of decisions that started or preempted it, or were made at its turn.
+        rows_of: For each job, the rows of decisions that started or preempted the job, or considered it
+            (`DecisionRecord.turn`).
         timeline: Events of jobs and nodes.
         foreseen: Forecasts with their outcomes.
 
@@ -166,8 +167,8 @@ class Part(NamedTuple):
     Attributes:
         first_s: Time of the first decision in the part, seconds.
         last_s: Time of the last decision in the part, seconds; infinite for the part that still grows.
-        first: File name of the part's first segment of each table; "": the table's first segment.
-        last: File name of the part's last segment of each table; "": the table's last segment.
+        first: File name of the part's first segment, by table; "": the table's first segment; "~": none.
+        last: File name of the part's last segment, by table; "": the table's last segment.
     """
 
     first_s: float
@@ -264,7 +265,7 @@ def last_records(folder: str | Path, most: int) -> list[DecisionRecord]:
 
 
 def last_forecasts(folder: str | Path, since_s: float) -> list[ForecastSeen]:
-    """Return the forecasts for which the outcome is known since `since_s`, in the order of writing."""
+    """Return the forecasts with an outcome that became known at or after `since_s`, in writing order."""
     found = [
         ForecastSeen(**dict(zip(ForecastSeen.__struct_fields__, row, strict=True)))
         for path in segment_files(Path(folder), "forecasts")

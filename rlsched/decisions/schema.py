@@ -102,7 +102,8 @@ class ForecastSeen(msgspec.Struct, frozen=True, kw_only=True):
         time_s: Time at which the outcome became known.
         job: Displayed ID of the job.
         num_gpus: Number of GPUs that the job requests.
-        `what`: `start`; `end`, forecast while the job waited; `end-running`, forecast while the job ran.
+        what: Forecast event: `start`; `end`, forecast while the job waited; `end-running`, the end, forecast
+            while the job ran.
         said_s: Time at which the forecast was made.
         low_s: 10 % quantile of the forecast.
         median_s: 50 % quantile of the forecast.
@@ -228,7 +229,7 @@ def begin_store(folder: str | Path, info: StoreInfo) -> None:
     """Create the folder and the description of a store. An existing store is not changed.
 
     Raises:
-        InputError: the folder has a store that another version wrote, or whose times are of another kind.
+        InputError: the folder has a store of another version, or with another `StoreInfo.time`.
         OSError: the description cannot be written.
     """
     folder = Path(folder)

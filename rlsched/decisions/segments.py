@@ -183,7 +183,7 @@ class SegmentReader:
                 yield batch
 
     def left_bytes(self) -> int:
-        """Return how many bytes at the end of the file have not been read, or cannot be read."""
+        """Return the number of bytes at the end of the file that have not been read, or cannot be read."""
         try:
             return self.path.stat().st_size - self.at
         except FileNotFoundError:  # the writer has removed the oldest segments

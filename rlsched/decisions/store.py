@@ -30,7 +30,7 @@ HELD_S: Final = 0.1
 KEEP_BYTES: Final = KEEP_MIB << 20
 """Default maximum size of all tables together, bytes."""
 _OF_JOBS: Final = 4
-"""The events of jobs can use the maximum size divided by this number."""
+"""The maximum size of the table of job events is the store's maximum size divided by this number."""
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -42,11 +42,11 @@ class DecisionStore:
         folder: Folder of the store; created if missing.
         info: Description of the store.
         keep_bytes: Maximum size of the store, bytes; the oldest rows are removed.
-        held_s: Time between a write and the next, seconds (see `is_write_due`).
+        held_s: Minimum time between two writes, seconds (see `is_write_due`).
         clock: Returns monotonic time, seconds.
 
     Raises:
-        InputError: the folder has a store that another version wrote, or whose times are of another kind.
+        InputError: the folder has a store of another version, or with another `StoreInfo.time`.
         OSError: the store cannot be created.
     """
 
@@ -109,11 +109,11 @@ class DecisionStore:
             self.flush()
 
     def holds(self) -> bool:
-        """Return whether the memory has rows that are not written yet."""
+        """Return whether there are rows in memory that are not written yet."""
         return any(table.held for table in self._tables.values())
 
     def is_write_due(self) -> bool:
-        """Return whether the memory has rows, and the last write was at least `held_s` ago."""
+        """Return whether there are rows in memory, and the last write was at least `held_s` ago."""
         return self.holds() and self._clock() - self._written_s >= self._held_s
 
     def flush(self) -> int:
@@ -154,7 +154,8 @@ class _Table:
 class _Jobs(_Table):
     """The table of job events, and its rows that are not written yet.
 
-    Each segment begins with the earlier events of unfinished jobs, so that readers need no earlier segment.
+    Each segment begins with the submission of each unfinished job, and with the start of its attempt if the
+    job runs, so that readers need no earlier segment.
     """
 
     def __init__(self, writer: SegmentWriter, columns: list[str]) -> None:

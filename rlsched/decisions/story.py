@@ -45,7 +45,7 @@ def decision_at(reader: StoreReader, at_s: float) -> int | None:
 
 
 def decision(reader: StoreReader, row: int) -> dict[str, Any]:
-    """Return a decision as data: policy, action, plans with values, prices, the state before it."""
+    """Return a decision as data: policy, action, plans with values, prices, and the state before it."""
     record = reader.record(row)
     return {
         "row": row,
@@ -74,9 +74,10 @@ def decision(reader: StoreReader, row: int) -> dict[str, Any]:
 
 
 def _price_change(reader: StoreReader, row: int, record: DecisionRecord) -> dict[str, Any] | None:
-    """Return since which decision a partition has its prices, the cluster's state then, the earlier prices.
+    """Return the last change of a partition's prices, up to the decision in this row.
 
-    None: the record has no prices, or the last `MOST_BEFORE` decisions all had the same prices.
+    The result has the first decision with the new prices, the cluster's state at that time, and the old
+    prices. None: the record has no prices, or the last `MOST_BEFORE` decisions all had the same prices.
     """
     if not record.prices:
         return None
@@ -132,7 +133,7 @@ def _plans(record: DecisionRecord) -> list[dict[str, Any]]:
 
 
 def _met(reader: StoreReader, at_s: float) -> dict[str, float]:
-    """Return the number of waiting jobs by size class, and of busy and present GPUs, just before a time."""
+    """Return the numbers of waiting jobs by size class, of busy GPUs, and of all GPUs, just before a time."""
     before = np.array([np.nextafter(at_s, -math.inf)])
     return {name: float(level[0]) for name, level in reader.timeline.curves(before).items()}
 
@@ -160,12 +161,12 @@ def job_of(reader: StoreReader, job: str) -> JobSeen:
 def job_story(reader: StoreReader, job: JobSeen, at_s: float | None = None) -> dict[str, Any]:
     """Return the history of a job as data, with the decision that started each attempt.
 
-    A job that waits also has its last decision and the alternatives to it.
+    If the job waits, or `at_s` is given, the history also has the last decision about the job.
 
     Args:
         reader: The store.
         job: The job.
-        at_s: If given, add the last decision about the job at or before this time, seconds.
+        at_s: Latest possible time of that last decision, seconds; None: no limit.
     """
     rows = reader.rows_of.get(job.job, [])
     story = {
@@ -191,7 +192,9 @@ def job_story(reader: StoreReader, job: JobSeen, at_s: float | None = None) -> d
 
 
 def last_start(reader: StoreReader, job: JobSeen, at_s: float | None = None) -> int:
-    """Return the row of the decision that started a job's last attempt, else of its last decision.
+    """Return the row of the decision that started a job's last attempt.
+
+    If the store has no such decision, return the row of the last decision about the job.
 
     Args:
         reader: The store.
@@ -258,8 +261,8 @@ def _row_of_start(reader: StoreReader, seen: AttemptSeen) -> int | None:
 def _made_room(reader: StoreReader, seen: AttemptSeen) -> list[dict[str, Any]]:
     """Return the decisions that preempted other jobs in favour of this attempt, oldest first.
 
-    The list has preemptions at the turn of this job while it waited, and preemptions of jobs on its GPUs at
-    the time of the attempt's start.
+    The list has the preemptions at the job's turn while the job waited for this attempt, and the preemptions,
+    at the attempt's start, of jobs on the attempt's GPUs.
     """
     job, since_s = seen.job.job, seen.job.waited_since_s(math.nextafter(seen.start_s, -math.inf))
     rows = [

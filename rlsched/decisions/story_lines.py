@@ -187,7 +187,7 @@ def _waits(row: dict[str, Any]) -> str:
 
 
 def change(seconds: float) -> str:
-    """Return a change of a time as text."""
+    """Return the change of a duration as text: a duration and `less` or `more`, or `as long`."""
     if abs(seconds) < LEAST_S:
         return "as long"
     return f"{span(abs(seconds))} {'less' if seconds < 0 else 'more'}"

@@ -17,7 +17,7 @@ from rlsched.decisions.schema import JobEvent, NodeChange
 from rlsched.wire.states import QUEUED
 
 SIZE_CLASSES: Final = (1.0, 8.0, math.inf)
-"""Upper bounds of the size classes of jobs, GPUs; the curves of the queue are by size class."""
+"""Upper bounds of the size classes of jobs, GPUs. Waiting jobs are counted by size class."""
 CLASS_NAMES: Final = ("up to 1 GPU", "2 to 8 GPUs", "more than 8")
 
 
@@ -278,7 +278,7 @@ class Timeline:
         ]
 
     def before_on(self, attempt: AttemptSeen) -> list[AttemptSeen]:
-        """Return attempts that started earlier on one of its GPUs and had not ended before its start."""
+        """Return earlier attempts on one of the attempt's GPUs that did not end before this attempt began."""
         return [
             other
             for other in self.attempts
@@ -313,7 +313,7 @@ class Timeline:
         }
 
     def curves(self, at_s: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-        """Return the number of waiting jobs by size class, and of busy and present GPUs, at times (N,).
+        """Return the numbers of waiting jobs by size class, of busy GPUs, and of all GPUs, at times (N,).
 
         `busy_gpus` counts shares: two jobs with half of a GPU each are 1 busy GPU.
         """
@@ -326,8 +326,9 @@ class Timeline:
     def power(self, at_s: NDArray[np.float64]) -> dict[str, NDArray[np.float64]] | None:
         """Return the total power of the attempts at times (N,), W; None if no attempt has a known energy.
 
-        The power of an attempt is its mean, which is known after its end. `measured_gpus` is the part of
-        `busy_gpus` for which the power is known. If it is less than `busy_gpus`, `power_w` is too low.
+        The power of an attempt is its mean power, which is known only after its end. `measured_gpus` is the
+        part of `busy_gpus` with known power. If `measured_gpus` is less than `busy_gpus`, `power_w` is too
+        low.
         """
         if not self._power:
             return None
@@ -348,7 +349,7 @@ def _held(attempt: AttemptSeen) -> float:
 
 
 def _level(changes: array[float], at_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the sum of the changes up to each of these times; `changes`: time, change, time, ..."""
+    """Return, for each time, the sum of the changes until then, at least 0; `changes`: time, change, ..."""
     if not changes:
         return np.zeros(len(at_s))
     when_s, by = np.array(changes).reshape(-1, 2).T

@@ -33,7 +33,7 @@ class Conversion(NamedTuple):
         form: Name of the file's form, as in `FORMS`.
         column: Column of the values.
         filled: Number of steps without a value that were filled.
-        left_out: Number of steps without a value at the ends of the file.
+        left_out: Number of steps without a value at the start and the end of the file; the series omits them.
         other_auctions: Number of rows of other auctions (ENTSO-E) that were left out.
     """
 
@@ -46,7 +46,7 @@ class Conversion(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row of a file: line, start, length in seconds (None: until the next row), value (None: unknown)."""
+    """A row of a file: line, start (UTC), length in seconds (None: one step), value (None: unknown)."""
 
     line: int
     begins: datetime
@@ -59,13 +59,14 @@ def convert(path: Path, form: str = "auto", column: str | None = None, fill_h: f
 
     Args:
         path: The file.
-        form: One of `FORMS`, or `auto`: as the header shows.
+        form: One of `FORMS`, or `auto`: the form that the header shows.
         column: Column of the values. None: the column of the form; in a plain file the only numeric column.
-        fill_h: Longest gap that is filled, hours: with the value 24 h before, otherwise with the last value.
+        fill_h: Longest gap that is filled, hours. A step gets the value 24 h before it, or the last value if
+            there is none 24 h before.
 
     Raises:
-        InputError: the file cannot be read, does not have the form, or has a longer gap; the column is
-            unknown, or there are several.
+        InputError: the file cannot be read, does not have the form, or has a gap longer than `fill_h`; the
+            column is unknown; no column is given, and not exactly one column can have the values.
     """
     table = Table.read(path)
     form = recognised(table) if form == "auto" else form
@@ -89,7 +90,7 @@ def recognised(table: Table) -> str:
 
 
 def _electricity_maps(table: Table, column: str | None) -> tuple[str, list[Row], int]:
-    """Read a yearly file of Electricity Maps, of one zone; carbon intensity over the life cycle."""
+    """Read a yearly file of Electricity Maps with one zone; default column: life-cycle carbon intensity."""
     at = _only(table, "electricity-maps", _MAPS_TIME, "Datetime (UTC)")
     for zone in table.find(_MAPS_ZONE):
         _one_place(table, zone)
@@ -106,7 +107,7 @@ def _electricity_maps(table: Table, column: str | None) -> tuple[str, list[Row],
 
 
 def _entsoe(table: Table, column: str | None) -> tuple[str, list[Row], int]:
-    """Read day-ahead prices of the ENTSO-E Transparency Platform, of one area."""
+    """Read day-ahead prices of one area, as exported by the ENTSO-E Transparency Platform."""
     at = _only(table, "entsoe", _ENTSOE_TIME, "MTU (CET/CEST)")
     for area in table.find("^area$"):
         _one_place(table, area)
@@ -164,7 +165,9 @@ FORMS: Final[dict[str, Callable[[Table, str | None], tuple[str, list[Row], int]]
     "entsoe": _entsoe,
     "plain": _plain,
 }
-"""Readers by the name of the form. They return column, rows, and the number of rows of other auctions."""
+"""Reader of each form, by name. A reader returns the column of the values, the rows, and the number of rows
+of other auctions.
+"""
 
 
 def _only(table: Table, form: str, pattern: str, such_as: str) -> str:
@@ -185,7 +188,7 @@ def _one_place(table: Table, column: str) -> None:
 
 
 def _other_auctions(table: Table, at: str) -> set[int]:
-    """Return the lines of auctions other than the main one: a day can have several in `Sequence`."""
+    """Return the lines of all auctions except the main auction of each day, by the column `Sequence`."""
     columns = table.find("^sequence$")
     if not columns:
         return set()
@@ -200,7 +203,7 @@ def _other_auctions(table: Table, at: str) -> set[int]:
 
 
 def _rank(sequence: str) -> tuple[int, str]:
-    """Return the rank of an auction: none (`Without Sequence`) before `Sequence 1` before `Sequence 2`."""
+    """Return the rank of an auction, in the order `Without Sequence`, `Sequence 1`, `Sequence 2`."""
     number = re.search(r"\d+", sequence)
     return (int(number[0]), "") if number else (0, sequence)
 
@@ -233,8 +236,9 @@ def _value(table: Table, line: int, column: str, cell: str) -> float | None:
 def _step_s(path: str, rows: list[Row]) -> float:
     """Return the length of the steps, seconds.
 
-    It is the shortest row; without lengths, the shortest distance between rows, or the most frequent distance
-    if some distances are no multiples of the shortest.
+    If rows have lengths, this is the shortest length. Otherwise it is the shortest distance between the
+    starts of successive rows, or the most frequent distance if some distances are not multiples of the
+    shortest.
     """
     lasts = [row.lasts_s for row in rows if row.lasts_s is not None]
     apart = Counter((other.begins - one.begins).total_seconds() for one, other in pairwise(rows))
@@ -250,7 +254,10 @@ def _step_s(path: str, rows: list[Row]) -> float:
 
 
 def _by_step(path: str, rows: list[Row], step_s: float) -> list[float | None]:
-    """Return the values of the steps from the first row on; a longer row has several steps. None: unknown."""
+    """Return the value of each step from the first row on; None: unknown.
+
+    The value of a row that is longer than a step applies to all steps of the row.
+    """
     found = dict[int, float | None]()
     for row in rows:
         begin = _steps(path, row.line, (row.begins - rows[0].begins).total_seconds(), step_s)

@@ -14,12 +14,14 @@ _LEAST_CELL_S = 60.0
 
 
 def describe(series: Series) -> dict[str, Any]:
-    """Return the statistics of a series. Values have its unit; shares end in `_frac`; unknown is None.
+    """Return the statistics of a series.
 
-    by_hour: 24 means by hour of day, UTC. A step counts for the hour of its middle; a step of more than 1 h
-        counts for each hour that it covers.
-    autocorrelation_24h, autocorrelation_7d: correlation with the values of this time before; None if the
-        series is shorter than twice this time, or constant.
+    Values are in the unit of the series. Names of shares end in `_frac`. Unknown values are None.
+
+    by_hour: 24 means by hour of day, UTC. A step counts for the hour in which its middle lies; a step of more
+        than 1 h counts for each hour that it covers.
+    autocorrelation_24h, autocorrelation_7d: correlation of the values with the values 24 h or 7 days earlier;
+        None if the series is constant or shorter than twice the lag, or if steps do not divide the lag.
     cheapest_half_saves_frac: see `cheapest_half_saves`.
     """
     values = series.values
@@ -53,8 +55,8 @@ def cheapest_half_saves(series: Series) -> float | None:
 
     The load takes the same energy a day, in the cheapest half of the steps of each day (UTC). This is a
     bound: the values of the day are known in advance, and all work can wait for hours and run at twice the
-    power. Only whole days count. None: there is no whole day, a day has fewer than two steps, or the mean is
-    not above 0.
+    power. Only whole days count. None: there is no whole day, a day does not consist of two or more whole
+    steps, or the mean is not above 0.
     """
     steps = DAY_S / series.step_s
     if steps % 1 or steps < 2:
@@ -70,7 +72,7 @@ def cheapest_half_saves(series: Series) -> float | None:
 
 
 def _midnight_s(series: Series) -> float:
-    """Return the seconds from the midnight before the series' begin to its begin."""
+    """Return the time of day at which the series begins, seconds after midnight UTC."""
     at = series.begins
     return at.hour * HOUR_S + at.minute * 60.0 + at.second + at.microsecond / 1e6
 

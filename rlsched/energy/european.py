@@ -8,14 +8,16 @@ from typing import Final
 
 _TIME = re.compile(r"\s*(\d\d)[./](\d\d)[./](\d{4}) (\d\d):(\d\d)(?::(\d\d))?\s*(?:\((\w+)\))?\s*")
 _WINTER_H: Final = {"UTC": 0, "WET": 0, "CET": 1, "EET": 2}
-"""Offsets of winter time, hours; from the last Sunday of March to the last of October it is one more."""
+"""Offsets of winter time from UTC, hours. Summer time, from the last Sunday of March to the last Sunday of
+October, is one hour further ahead, except for UTC.
+"""
 
 
 class EuropeanClock:
     """Converts intervals of a file, in the order of the file, to UTC.
 
-    An hour that comes twice in autumn is summer time first and winter time then, unless it has a mark such
-    as `(CET)`.
+    In autumn one hour occurs twice: the first occurrence is read as summer time, the second as winter time,
+    unless the time has a mark such as `(CET)`.
 
     Attributes:
         zone: Name of the winter time: UTC, WET, CET or EET.
@@ -49,7 +51,7 @@ class EuropeanClock:
             return None
         begins = later[0] if later else starts[-1]
         self._last = begins
-        # A local interval over a change of the clocks is an hour off in either reading of its ends.
+        # If the clocks change within an interval, one of these differences is an hour too long.
         ends = self._candidates(local_end, mark_end) or [self._winter(local_end)]
         lasts = [local_end - local, *(one - begins for one in ends)]
         positive = [one for one in lasts if one > timedelta(0)]
@@ -58,7 +60,7 @@ class EuropeanClock:
         return begins, min(positive).total_seconds()
 
     def _candidates(self, local: datetime, mark: str | None) -> list[datetime]:
-        """Return the times in UTC at which the local clock shows this: none, one, or two, in order."""
+        """Return the times in UTC at which local clocks show `local`: none, one, or two, ascending."""
         winter = self._winter(local)
         if self.zone == "UTC":
             return [winter]
@@ -82,7 +84,7 @@ def _parts(text: str) -> tuple[datetime, str | None]:
 
 
 def _is_summer(at: datetime) -> bool:
-    """Return whether the European Union has summer time at a time in UTC (the rule since 1996)."""
+    """Return whether the European Union has summer time at a time in UTC, by the dates since 1996."""
     return _change(at.year, 3) <= at < _change(at.year, 10)
 
 

@@ -19,19 +19,20 @@ MOST_STEPS: Final = 20_000_000
 def filled(
     name: str, begins: datetime, step_s: float, values: Sequence[float | None], fill_h: float
 ) -> tuple[Series, int, int]:
-    """Return a series without gaps, the number of steps filled, and of steps left out at its ends.
+    """Return a series without gaps, the number of filled steps, and the number left out at both ends.
 
-    A step is filled with the value 24 h before, otherwise with the last value. Both are known at its time.
+    A step is filled with the value 24 h before it, or with the last value if there is none 24 h before. Both
+    values are already known when the step begins.
 
     Args:
         name: Name of the series.
         begins: Start of the first step, UTC.
         step_s: Length of a step, seconds.
-        values: Values by step; None: unknown. Such steps at both ends are left out.
+        values: Value of each step; None: unknown. Unknown steps at both ends are left out.
         fill_h: Longest gap that is filled, hours; 0: none.
 
     Raises:
-        InputError: there is a longer gap, or fewer than two values.
+        InputError: a gap is longer than `fill_h`, or there are fewer than two values.
     """
     known = [k for k, value in enumerate(values) if value is not None]
     if len(known) < 2:
@@ -60,7 +61,7 @@ def filled(
 
 
 def _gaps(values: Sequence[float | None]) -> Iterator[tuple[int, int]]:
-    """Yield start and length of each gap, in steps."""
+    """Yield the first step and the number of steps of each gap."""
     at = 0
     for is_gap, run in groupby([value is None for value in values]):
         length = len(list(run))

@@ -1,4 +1,4 @@
-"""`Series`: a value of electricity over time, such as its price, in equal steps of UTC."""
+"""`Series`: a value over time in equal steps, such as the price of electricity; times are UTC."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ MOST_GRID: Final = 20_000_000
 
 @dataclass(frozen=True)
 class Series:
-    """A value in equal steps of time: `values[k]` holds from `begins` + k steps for one step.
+    """A value over time, in equal steps: `values[k]` applies to the step that starts at `begins` + k steps.
 
     Attributes:
-        name: Name for messages, such as the file's.
+        name: Name for messages, such as the name of the file.
         begins: Start of the first step, UTC.
         step_s: Length of a step, seconds.
         values: (N,) values; finite.
@@ -59,7 +59,7 @@ class Series:
 
     @classmethod
     def from_rows(cls, rows: Iterable[tuple[int, str, str]], name: str) -> Series:
-        """Return a series of rows (line, start of the step, value). Arguments and errors: see `read`."""
+        """Return a series from rows (line, start of the step, value); formats and errors are as in `read`."""
         times, values = list[datetime](), list[float]()
         for line, at, text in rows:
             times.append(_time(at, f"{name}: line {line}"))
@@ -98,7 +98,9 @@ class Series:
         return self.begins + timedelta(seconds=self.step_s * len(self))
 
     def write(self, path: str | Path) -> None:
-        """Write a CSV file for `read`, with gzip if its name ends in `.gz`; equal series give equal bytes.
+        """Write a CSV file that `read` reads, with gzip if its name ends in `.gz`.
+
+        Equal series give equal bytes.
 
         Raises:
             InputError: the file cannot be written.
@@ -156,8 +158,8 @@ class Integrals:
         from_s: Start of the first step, seconds of the trace; at most 0.
         step_s: Length of a step, seconds.
         sums: (K, N + 1) integrals from the grid's start to the start of each step, value x seconds.
-        rates: (K, N + 1) value of each step. The last step continues for ever: each series has the mean of
-            its last 7 days.
+        rates: (K, N + 1) value in each step. The last column applies to all later times: it is the mean of
+            the last 7 days of each series.
     """
 
     from_s: float
@@ -166,7 +168,7 @@ class Integrals:
     rates: NDArray[np.float64]
 
     def between(self, since_s: float, until_s: float) -> NDArray[np.float64]:
-        """Return the (K,) integrals between two times, from `from_s` on, value x seconds."""
+        """Return the (K,) integrals between two times at or after `from_s`, value x seconds."""
         last = self.sums.shape[1] - 1
         first, end = (min(int((at_s - self.from_s) / self.step_s), last) for at_s in (since_s, until_s))
         if first == end:
@@ -183,17 +185,17 @@ class Integrals:
 
 
 def integrals(series: Iterable[Series | None], second_0: datetime, last_s: float) -> Integrals:
-    """Return series over the seconds of a trace, with their integrals; a series that is None is 0.
+    """Convert series to one grid over the seconds of a trace, with integrals.
 
     Args:
-        series: K series; at least one is not None.
+        series: K series, at least one of them not None; None stands for a series of zeros.
         second_0: Wall-clock time of the trace's second 0, with an offset from UTC.
         last_s: Last second that the series must cover. After its end, a series has the mean of its last 7
             days.
 
     Raises:
-        InputError: a series begins after second 0, or ends before `last_s`; or their steps share no grid of
-            fewer than `MOST_GRID` steps.
+        InputError: a series begins after second 0, or ends before `last_s`; or a grid that contains the start
+            of every step needs more than `MOST_GRID` steps.
     """
     given = list(series)
     known = [one for one in given if one is not None]
@@ -225,7 +227,7 @@ def integrals(series: Iterable[Series | None], second_0: datetime, last_s: float
 
 
 def _grid_step_s(series: list[Series]) -> float:
-    """Return the longest step of a grid that has all starts of the steps of these series, seconds."""
+    """Return the longest step of a grid that contains the start of every step of these series, seconds."""
     whole = [timedelta(seconds=one.step_s) for one in series]
     whole += [abs(one.begins - series[0].begins) for one in series]
     tick = timedelta(microseconds=1)
@@ -233,7 +235,7 @@ def _grid_step_s(series: list[Series]) -> float:
 
 
 def _values_at(series: Series, since_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the values at these seconds after the series' begin; after its end: mean of its last 7 days."""
+    """Return the values `since_s` seconds after the series begins; after its end, the last 7 days' mean."""
     lately = series.values[-max(round(WEEK_S / series.step_s), 1) :]
     continued = np.append(series.values, lately.mean())
     found: NDArray[np.float64] = continued[np.minimum(since_s / series.step_s, len(series)).astype(np.intp)]

@@ -1,6 +1,6 @@
-"""Generates a series like published prices of electricity; no value of a real series is in it.
+"""Generates series that resemble published electricity prices but contain no values of real series.
 
-Times of day are UTC. The mean of a series is as asked for. Values are rounded, so that equal arguments give
+Times of day are UTC. A series has the requested mean. Values are rounded, so that equal arguments give
 equal values on every machine.
 """
 
@@ -26,8 +26,8 @@ LOWEST: Final = -0.08
 SPIKES: Final = (10.0, 60.0)
 """Lowest and highest value of a spike, as multiples of the mean."""
 MOST_SPIKES_FRAC: Final = 0.6
-"""Maximum share of the spikes in the sum of `spiky`."""
-_TIGHT_STARTS, _TIGHT_STAYS = 0.06, 0.6  # per day; a tight stretch lasts 2.5 days on average
+"""Maximum share of the spikes in the sum of the values of `spiky`."""
+_TIGHT_STARTS, _TIGHT_STAYS = 0.06, 0.6  # per day; supply is tight for 2.5 days on average
 _SPIKE_STARTS, _SPIKE_STAYS = 0.22, 0.5  # per hour, in the evening of a tight day
 _LEAST_STEPS, _LEAST_STEP_S = 2, 60.0
 
@@ -40,14 +40,14 @@ def synthesize(
     """Return a series of one kind. The same arguments give the same values.
 
     solar: like day-ahead prices of California, 2023-24 (p5 0.15, p95 2.4, p99 3.6 times the mean, 2 % of the
-        hours below 0, correlation with the day before 0.9): cheap at noon, dear in the evening, every day
-        alike. At weekends it is lower.
-    wind: like day-ahead prices of Germany, 2023-24 (p5 0, p95 1.8, p99 2.4 times the mean, 4 % below 0, a
-        smaller daily shape): swings over days, AR(1) with a correlation time of 30 h, clipped slightly
-        below 0.
+        hours below 0, correlation with the day before 0.9): cheap at noon, dear in the evening, similar
+        every day, and lower at weekends.
+    wind: like day-ahead prices of Germany, 2023-24 (p5 0, p95 1.8, p99 2.4 times the mean, 4 % of
+        the hours below 0, a smaller daily pattern): swings over days, AR(1)
+        with a correlation time of 30 h, clipped slightly below 0.
     spiky: like real-time prices of Texas, Victoria and Singapore (median 0.5 to 0.9, p99 4 to 10, maximum 22
-        to 200 times the mean): a low base, and a few spikes of hours, of 10 to 60 times the mean, on evenings
-        of the same days. They are at most 0.6 of the sum.
+        to 200 times the mean): a low base, and a few spikes of 10 to 60 times the mean, an hour or longer,
+        in the evenings of some days. The spikes are at most 0.6 of the sum of the values.
     flat: constant, like the carbon intensity of a grid of gas plants (Singapore, variation 0.02), or a fixed
         tariff.
 
@@ -115,7 +115,7 @@ def _spikes(at_h: Values, step_h: float, draw: np.random.Generator) -> Values:
     left = MOST_SPIKES_FRAC * len(at_h)
     is_tight = _tight_days(math.ceil(len(at_h) * step_h / 24.0), draw)
     height, block_h, is_first = 0.0, max(step_h, 1.0), True
-    for block in range(math.floor(len(at_h) * step_h / block_h)):  # shorter steps: as long, not as many
+    for block in range(math.floor(len(at_h) * step_h / block_h)):  # of an hour or more
         stays, starts, size = draw.random(3).tolist()
         begin, end = round(block * block_h / step_h), round((block + 1) * block_h / step_h)
         hour = at_h[begin] % 24.0
@@ -133,7 +133,7 @@ def _spikes(at_h: Values, step_h: float, draw: np.random.Generator) -> Values:
 
 
 def _tight_days(days: int, draw: np.random.Generator) -> NDArray[np.bool_]:
-    """Return for each day whether spikes can come; at least one day has them."""
+    """Return, for each day, whether spikes can occur; True for at least one day."""
     found = np.zeros(days, bool)
     for day, chance in enumerate(draw.random(days).tolist()):
         found[day] = chance < (_TIGHT_STAYS if day and found[day - 1] else _TIGHT_STARTS)
@@ -143,14 +143,14 @@ def _tight_days(days: int, draw: np.random.Generator) -> NDArray[np.bool_]:
 
 
 def _bump(at_h: Values, centre_h: float, width_h: float, height: float) -> Values:
-    """Return a bell over the hours of the day, around its centre."""
+    """Return a bell curve over the hours of the day, with its peak at `centre_h`."""
     off_h = (at_h - centre_h + 12.0) % 24.0 - 12.0
     found: Values = height * np.exp(-0.5 * (off_h / width_h) ** 2)
     return found
 
 
 def _swings(steps: int, step_h: float, time_h: float, draw: np.random.Generator) -> Values:
-    """Return an AR(1) process of mean 0 and variance 1 with this correlation time, hours."""
+    """Return an AR(1) process of mean 0 and variance 1 with the correlation time `time_h`, hours."""
     kept = math.exp(-step_h / time_h)
     found, now = list[float](), 0.0
     for k, one in enumerate(draw.standard_normal(steps).tolist()):

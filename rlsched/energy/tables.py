@@ -32,7 +32,7 @@ class Table:
         """Read a CSV file, also with gzip; commas, semicolons or tabs separate its cells.
 
         Raises:
-            InputError: the file cannot be read, has no rows, or a row has another number of cells.
+            InputError: the file cannot be read, has no rows, or a row and the header differ in length.
         """
         text = read_text(path)
         head = text.partition("\n")[0]
@@ -61,7 +61,7 @@ class Table:
         return ", ".join(repr(column) for column in self.columns)
 
     def find(self, pattern: str) -> list[str]:
-        """Return the columns whose names match, without regard to case."""
+        """Return the columns whose names match a regular expression, ignoring case."""
         return [name for name in self.columns if re.search(pattern, name, re.IGNORECASE)]
 
     def named(self, name: str) -> str:
@@ -77,17 +77,17 @@ class Table:
         raise InputError(f"{self.path}: --column {name!r}: {near}the columns are {self.listed}")
 
     def cells(self, column: str) -> Iterator[tuple[int, str]]:
-        """Yield line and cell of a column, row by row."""
+        """Yield the line number and the cell of this column for each row."""
         k = self.columns.index(column)
         return ((line, cells[k].strip()) for line, cells in self.rows)
 
     def is_numeric(self, column: str) -> bool:
-        """Return whether all cells are numbers or blank, and one is a number."""
+        """Return whether all cells of a column are numbers or blank, and at least one is a number."""
         given = [cell for _, cell in self.cells(column) if not is_blank(cell)]
         return bool(given) and all(_is_number(cell) for cell in given)
 
     def is_time(self, column: str) -> bool:
-        """Return whether the first cell is a time in ISO 8601."""
+        """Return whether the first cell of a column is a time in ISO 8601."""
         _, cell = next(self.cells(column))
         return _ISO.match(cell) is not None and is_iso(cell)
 

@@ -13,7 +13,7 @@ def read_text(path: str | Path) -> str:
     """Return the text of a file in UTF-8, without a byte order mark; line ends are kept.
 
     Raises:
-        InputError: the file cannot be read, or is damaged, or is not text.
+        InputError: the file cannot be read, is damaged, or is not text.
     """
     try:
         data = Path(path).read_bytes()

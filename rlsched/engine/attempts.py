@@ -28,7 +28,7 @@ class SlurmAttempts:
         self._desk, self._placing = desk, Placing(desk)
 
     def adopt(self, facts: Facts) -> None:
-        """Adopt attempts in Slurm that this gateway does not know, after a restart."""
+        """After a restart, add the attempts that are recorded in the marks of Slurm's jobs."""
         for job in facts.jobs.values():
             marks = job.marks or {}
             parts = marks.get("j", "").split(".")
@@ -85,7 +85,7 @@ class SlurmAttempts:
             self._follow(number, known, now_s)
 
     def adopt_offered(self, key: str, now_s: float) -> None:
-        """Follow the attempts of a Slurm job, after the broker has answered the job's offer."""
+        """Update the unconfirmed attempts of a Slurm job, after the broker has answered the job's offer."""
         for number, attempt in list(self._desk.attempts.items()):
             if attempt.key == key and not attempt.is_sure and self._desk.facts and not self._desk.is_away:
                 self._follow(number, attempt, now_s)
@@ -161,7 +161,7 @@ class SlurmAttempts:
             attempt.end = (KILLED_EXIT_CODE, "killed" if attempt.kill else "node_stopped", None)
             return
         is_this = (job.marks or {}).get("j") == f"{number.job}.{number.attempt}"
-        if job.is_over:  # by this attempt, or by one that the broker has given up, or before any
+        if job.is_over:  # after this attempt, after one that the broker has given up, or before any
             self._report_end(attempt, job)
         elif job.runs and self._desk.places and not is_this:
             self._runs_otherwise(job)
@@ -183,7 +183,7 @@ class SlurmAttempts:
             self._placing.stop(attempt, job, now_s)
         elif attempt.is_whole and job.is_held:
             if attempt.is_found and not self._desk.registered.issuperset(attempt.nodes):
-                return  # the broker may disown it
+                return  # the broker may not know this attempt
             if attempt.placed_s is None or now_s - attempt.placed_s >= self._desk.times.repeat_s:
                 self._placing.place(number, attempt, job, now_s)
         elif not job.is_held and attempt.is_whole and self._is_refused(attempt, job, now_s):
@@ -191,7 +191,7 @@ class SlurmAttempts:
             self._placing.stop(attempt, job, now_s)
 
     def _runs_otherwise(self, job: SlurmJob) -> None:
-        """Handle a job that runs, but not as this attempt: as an earlier one, or released by a user.
+        """Handle a job that runs as another attempt, or without an attempt because a user released it.
 
         An earlier attempt can run if a killed gateway's write arrives late. The job continues to run, and its
         GPUs count as used by other jobs.
@@ -216,7 +216,7 @@ class SlurmAttempts:
                 self._desk.queue_message(node, _launched(number, attempt, rank))
 
     def say_again(self) -> None:
-        """Send `Launched` again for running ranks. Other code repeats `Ended` until it is acknowledged."""
+        """Send `Launched` again for running ranks. `follow` repeats `Ended` until it is acknowledged."""
         for number, attempt in self._desk.attempts.items():
             if attempt.end is None:
                 for rank in sorted(attempt.told):

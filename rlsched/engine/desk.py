@@ -31,9 +31,9 @@ class Desk:
         writer: Sends all writes.
         times: The gateway's times.
         preempts: Whether jobs that Slurm can requeue are offered as preemptible.
-        places: Whether the broker decides when and where jobs start, and they are held until then. If not,
-        Slurm starts the jobs in the order of the broker's queue.
-        sm_clocks_mhz: SM clocks that Slurm can set on all of its GPUs, MHz, highest first; empty: none.
+        places: Whether the broker decides when and where jobs start, and jobs are held until then. If not,
+            Slurm starts the jobs in the order of the broker's queue.
+        sm_clocks_mhz: SM clocks that Slurm can set on all GPUs, MHz, highest first; empty: none.
         secret: Makes the tokens of offers unguessable; must be the same after a restart.
 
     Attributes:
@@ -51,7 +51,8 @@ class Desk:
         limited_until_s: Time until which a job is not offered, because a limit of Slurm prevents its start;
             by job.
         cleared_s: Time at which a job's GPU request was removed to set another one; by job.
-        withdrawn: Jobs withdrawn from the broker. Its orders to end them must not end Slurm's jobs.
+        withdrawn: Jobs withdrawn from the broker, by the broker's job number. The broker's orders to end
+            these jobs must not end the jobs in Slurm.
         out: Outgoing messages and questions.
     """
 
@@ -88,7 +89,7 @@ class Desk:
         self.out: list[Say | Ask] = []
 
     def nodes(self, facts: Facts | None = None) -> Iterator[tuple[SlurmNode, str]]:
-        """Yield (node, partition) for each node that the broker schedules. `facts`: None: the last ones."""
+        """Yield (node, partition) for each node that the broker schedules. `facts` None: the last facts."""
         facts = facts or self.facts
         yield from nodes_with_gpus(facts, self.partitions).values() if facts is not None else ()
 
@@ -101,7 +102,7 @@ class Desk:
         return job.marks is not None and "s" in job.marks and job.partition in self.partitions
 
     def waits(self, job: SlurmJob) -> bool:
-        """Return whether a job waits for the broker: held for it or, without placement, in Slurm's queue."""
+        """Return whether a job waits: held if `places`, otherwise in Slurm's own queue."""
         return job.state == "PENDING" and job.is_held == self.places
 
     def is_open(self, job: SlurmJob) -> bool:
@@ -117,10 +118,12 @@ class Desk:
         self._asked_of = RememberedJobs(set(self.forgotten), set(self.dead), set(self.withdrawn))
 
     def has_live(self, live: Collection[int]) -> None:
-        """Forget copied jobs and attempts that the broker no longer has. `live`: all jobs that it has.
+        """Remove, from `forgotten`, `dead` and `withdrawn`, the copied entries that are not in `live`.
 
-        If the marks of a Slurm job still name an attempt, the attempt is not forgotten; otherwise it would be
-        adopted again.
+        An attempt that is in the marks of a Slurm job stays; otherwise it would be adopted again.
+
+        Args:
+            live: Numbers of all jobs that the broker has.
         """
         jobs = self.facts.jobs.values() if self.facts is not None else ()
         named = {(job.marks or {}).get("j", "") for job in jobs}
@@ -133,7 +136,10 @@ class Desk:
         self.out.append(Say(node, message))
 
     def leave(self, job: SlurmJob, why: str) -> None:
-        """Leave a held job to Slurm's own scheduling for good, or later if its GPU request may be unknown."""
+        """Leave a job to Slurm's own scheduling, for the reason `why`.
+
+        Do nothing if the last facts are older than the removal of the job's GPU request (`cleared_s`).
+        """
         if self.facts is not None and self.facts.now_s <= self.cleared_s.get(job.key, -1e9):
             return
         if self.places:

@@ -13,7 +13,7 @@ from rlsched.errors import RlschedError
 MARK = "rlsched:"
 """Start of the AdminComment of a job held by job_submit.lua; `key=value` pairs follow, separated by `;`."""
 USER_HOLD = "[held]"
-"""Start of the Comment of a job that its user holds, because Priority 0 means that the gateway holds it."""
+"""Start of the Comment of a job that its user holds. Priority 0 is not enough: the gateway sets it too."""
 UNLIMITED_MIN = 365 * 24 * 60
 """A time limit of this length or more (a year) counts as no limit, minutes."""
 LIVE = ("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT")
@@ -123,7 +123,8 @@ class SlurmNode(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         gpus: Number of GPUs.
-        types: GRES type of each GPU, by GPU number, if every GPU has a type of its own and so is selectable.
+        types: GRES type by GPU number, if every GPU has its own type, so that a job can request this GPU;
+            else empty.
         unusable: Reason why the node can get no jobs, "" if it can.
     """
 
@@ -170,7 +171,7 @@ def nodes_of(text: bytes, said_by: str = "`sinfo --json`") -> dict[str, SlurmNod
 def _said(text: bytes, what: str) -> list[dict[str, Any]]:
     """Return the list `what` from Slurm's JSON.
 
-    If its controller is down, Slurm exits with code 0, and prints an empty list and `errors`.
+    If the controller is down, Slurm's commands exit with code 0, and print an empty list and `errors`.
     """
     said = msgspec.json.decode(text)
     errors = said.get("errors") or []
@@ -302,7 +303,7 @@ def _gpus_asked(one: dict[str, Any]) -> int:
 
 
 def _nice(said: Any) -> int:
-    """Parse a nice value. A negative value is accepted as such, and modulo 2**32 as Slurm 22.05 prints it."""
+    """Parse a nice value. A negative value can be given modulo 2**32, as Slurm 22.05 prints it."""
     nice = _number(said)
     return nice - (1 << 32) if nice >= 1 << 31 else nice
 

@@ -52,7 +52,7 @@ class Alive:
             ) from error
 
     def write_time(self, now_s: float) -> None:
-        """Write, atomically and at most once a second, that a broker decides at this time."""
+        """Write the time of the broker's last message to the file, atomically, at most once a second."""
         if int(now_s) == self._said_s:
             return
         self._said_s = int(now_s)
@@ -102,13 +102,13 @@ def plugin(
 
 
 def release(reader: Reader, writer: Writer, wait_s: float = APART_S, *, why: str = RELEASED) -> int:
-    """Release every job that is held or ordered for the broker to Slurm's own scheduling; return the number.
+    """Release every job that is held or ordered for the broker to Slurm's own scheduling; return how many.
 
     Args:
         reader: Queries Slurm.
         writer: Writes to Slurm.
         wait_s: Pause between two tries, seconds.
-        why: Reason to write to the AdminComment. A gateway holds jobs again only if it is `RELEASED`.
+        why: Reason to write to the AdminComment. A gateway holds jobs again only if `why` is `RELEASED`.
 
     Raises:
         SlurmError: Slurm does not answer.

@@ -52,7 +52,7 @@ class Gateway:
         sm_clocks_mhz: SM clocks that Slurm can set on all GPUs, MHz, highest first.
         secret: Makes the tokens of offers unguessable; must be the same after a restart.
         nices: (lowest, highest) nice of jobs if jobs are not held and Slurm places them. None: jobs are held,
-        and the broker places them.
+            and the broker places them.
 
     Attributes:
         nodes: Registers the nodes with the broker.
@@ -192,7 +192,7 @@ class Gateway:
         return self._silence.decided_s
 
     def is_exact(self, facts: Facts) -> bool:
-        """Return whether each GPU of a node has its own GRES type, so that the broker can choose GPUs."""
+        """Return whether on every node each GPU has its own GRES type, so that the broker can choose GPUs."""
         return self.nodes.is_exact(facts)
 
     def hellos(self) -> list[Hello]:

@@ -88,7 +88,7 @@ class Link:
             self._asked = {n: one for n, one in self._asked.items() if now_s - one[0] < FORGET_S}
 
     def receive(self, timeout_ms: int) -> Heard:
-        """Return the received messages: (orders for nodes, answers with the `about` of their questions)."""
+        """Wait for messages; return (messages for nodes, answers as (`Ask.about`, answer))."""
         orders: list[ForNode] = []
         answers: list[tuple[tuple[str, str], object]] = []
         if not self.socket.poll(timeout_ms):
@@ -132,7 +132,7 @@ def serve(
         reader: Queries Slurm, at most once per `poll_s`.
         link: Connection to the broker.
         alive: Records for job_submit.lua whether a broker decides.
-        poll_s: Seconds between two queries. After a query that takes longer, the pause is equally long.
+        poll_s: Seconds between two queries. The pause after a query is at least as long as the query.
         stop: Event that a signal handler sets.
         first: Facts of an earlier query; None: query first.
     """

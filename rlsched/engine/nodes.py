@@ -30,7 +30,7 @@ class SlurmNodes:
         self._said: dict[str, tuple[str, list[Holding]]] = {}
 
     def is_exact(self, facts: Facts) -> bool:
-        """Return whether each GPU of a node has its own GRES type, so that the broker can choose GPUs."""
+        """Return whether on every node each GPU has its own GRES type, so that the broker can choose GPUs."""
         return all(node.types for node, _ in self._desk.nodes(facts))
 
     def hellos(self) -> list[Hello]:
@@ -93,7 +93,7 @@ class SlurmNodes:
         return held_by_others(facts, self._desk.at_work() | self._desk.starting)
 
     def report_changes(self, facts: Facts, *, again: bool = False) -> None:
-        """Report which nodes can get jobs, and which GPUs other jobs use: only changes, or all if `again`."""
+        """Report which nodes can get jobs, and which GPUs other jobs use; without `again`, only changes."""
         if again:
             self._said.clear()
         held = self.foreign_holdings(facts)
@@ -127,7 +127,7 @@ class SlurmNodes:
         self._hello_s.pop(node, None)
 
     def greet(self, now_s: float) -> None:
-        """Send the registration of each node that the broker has not welcomed, if one is due."""
+        """Send the registrations that are due, of nodes that the broker has not welcomed."""
         missing = {
             node.name
             for node, _ in self._desk.nodes()

@@ -32,7 +32,7 @@ Without the proof, a user could guess a token, and submit another job with this 
 
 
 def offer_secret(pair: KeyPair) -> bytes:
-    """Return a gateway's secret for tokens, derived from its key pair, so the same after a restart."""
+    """Return a gateway's secret for tokens. It is derived from the key pair: a restart does not change it."""
     return hashlib.sha256(b"tokens of offers" + pair.secret).digest()
 
 
@@ -43,7 +43,8 @@ class Offers:
         desk: The gateway's desk.
 
     Attributes:
-        queue_keys: Sort keys in the broker's queue, by the broker's job number, from its last answer.
+        queue_keys: Sort key of each job in the broker's queue, by the broker's job number, from the broker's
+            last list of jobs.
     """
 
     def __init__(self, desk: Desk) -> None:
@@ -203,7 +204,7 @@ class Offers:
             self._over_there(offer, answer.jobs[0])
 
     def clear(self) -> None:
-        """Forget all offers, because the broker has another journal. All jobs are then offered again."""
+        """Remove all offers, because the broker has another journal. All jobs are then offered again."""
         self._offers.clear()
         self._desk.offered.clear()
 
@@ -233,7 +234,7 @@ class Offers:
                 offer.withdrawn, offer.asked_s = True, -1e9
 
     def _over_there(self, offer: Offer, known: JobInfo) -> None:
-        """Handle a job that the broker considers ended, but that still exists in Slurm."""
+        """Handle a job that the broker considers ended, but that still waits in Slurm."""
         job = self._desk.job(offer.key)
         if known.state in LIVE or job is None or not self._desk.waits(job):
             return

@@ -22,7 +22,7 @@ from rlsched.wire.messages import Begin
 
 _log = logging.getLogger("rlsched.engine")
 TRIES = 4
-"""Maximum number of reports of a start that the broker refuses; then the job is left to Slurm."""
+"""Number of times that the broker can refuse the report of a start; then the job is left to Slurm."""
 MOST_WRITES = 200
 """Maximum number of writes per poll; jobs at the front of the queue are written first."""
 NICES = {"priority/basic": (-60_000, -1_000), "priority/multifactor": (-1_000_000_000, -1_000_000)}
@@ -62,7 +62,7 @@ class Ordering:
         self._refusals: Counter[str] = Counter()
 
     def update_order(self, facts: Facts, offers: Offers, *, is_deciding: bool) -> None:
-        """Mark new jobs, find jobs that Slurm has started, and write the nices of moved jobs."""
+        """Mark new jobs, find jobs that Slurm has started, and set the nices that the queue requires."""
         self._since_s = facts.now_s if self._since_s is None else self._since_s
         self._desk.starting = {job.key for job in facts.jobs.values() if self._is_starting(job)}
         if is_deciding:
@@ -89,14 +89,17 @@ class Ordering:
         return job.runs and self._desk.is_ours(job) and self._refusals[job.key] < TRIES
 
     def handle_refusal(self, key: str, why: str, offers: Offers) -> None:
-        """Count a refusal of a reported start. It is reported again, because the reason may be temporary."""
+        """Count a refusal of a reported start. After `TRIES` refusals, withdraw the job.
+
+        Until then the start is reported again, because the reason may be temporary.
+        """
         self._refusals[key] += 1
         if self._refusals[key] == TRIES:
             _log.warning("Slurm's job %s is Slurm's own: the broker does not take its start: %s", key, why)
             offers.withdraw(key)
 
     def begin(self, facts: Facts, offers: Offers) -> None:
-        """Report the jobs that Slurm has started. First report to the broker which GPUs are free."""
+        """Report the jobs that Slurm has started. The caller first reports the GPUs that other jobs use."""
         at_work, found = self._desk.at_work(), set[str]()
         for offer in offers.accepted_offers():
             job = facts.jobs.get(offer.key)
@@ -130,7 +133,7 @@ class Ordering:
 
 
 def spaced(nices: Sequence[int | None], low: int, high: int) -> list[int]:
-    """Return ascending nices within [low, high]; change as few as possible, or all if there is no room.
+    """Return ascending nices within [low, high]; change as few as possible, or all if there is no gap.
 
     Args:
         nices: Present nices, in the desired order of the jobs; None: not set yet.

@@ -20,7 +20,7 @@ _OF_THE_NODE = (
     "PartitionDown",
     "BadConstraints",
 )
-"""Slurm's reasons for not starting a released job that concern the job's nodes."""
+"""Slurm's reasons, related to the job's nodes, why a released job does not start."""
 
 _LIMITS = (
     "Assoc",
@@ -32,11 +32,11 @@ _LIMITS = (
     "Licenses",
     "Reservation",
 )
-"""Slurm's reasons for not starting a job that are a limit or a missing permission, and hold on every node."""
+"""Slurm's reasons why a job starts on no node: a limit, or a missing permission."""
 
 
 class SlurmKey(NamedTuple):
-    """The broker's numbers of a job and an attempt."""
+    """The broker's number of a job, and the number of an attempt of this job."""
 
     job: int
     attempt: int
@@ -93,7 +93,8 @@ class SlurmAttempt:
         cleared_s: Time at which the job's earlier GPU request was removed last.
         first_placed_s: Time at which the placement was written to Slurm first.
         has_run: Whether the facts have shown the attempt running on its nodes.
-        kill: The order to end the attempt; with `again`, the job then waits, held.
+        kill: Whether the broker has ordered to end the attempt.
+        again: Whether the job is held after the attempt's end, and waits for another attempt.
         giving_up: Reason why Slurm did not start the attempt; the job is then being held again.
         end: The attempt's end: (exit code, reason, Unix seconds).
         told: Ranks for which `Launched` was sent.
@@ -128,11 +129,11 @@ class SlurmAttempt:
         return self.is_found or len(self.orders) == len(self.nodes)
 
     def is_of_another(self, job: SlurmJob) -> bool:
-        """Return whether an order names another owner than that of the Slurm job."""
+        """Return whether an order names a user who is not the owner of the Slurm job."""
         return any(order.person not in ("", job.user) for order in self.orders.values())
 
     def ends(self, number: SlurmKey) -> list[tuple[str, Ended]]:
-        """Return (node, message) about the attempt's end for each rank that is not acknowledged."""
+        """Return (node, `Ended` message) for each rank whose end the broker has not acknowledged."""
         assert self.end is not None
         code, reason, ended_s = self.end
         return [
@@ -153,12 +154,12 @@ class SlurmAttempt:
 
 
 def is_about_node(reason: str) -> bool:
-    """Return whether this reason of Slurm for not starting a job concerns the job's nodes."""
+    """Return whether Slurm's reason why a job does not start concerns the job's nodes."""
     return reason.startswith(_OF_THE_NODE)
 
 
 def is_about_limits(reason: str) -> bool:
-    """Return whether this reason of Slurm for not starting a job is a limit or a missing permission."""
+    """Return whether Slurm's reason why a job does not start is a limit or a missing permission."""
     return reason.startswith(_LIMITS) and not is_about_node(reason)
 
 
@@ -168,9 +169,9 @@ def gres_of(types: list[str], gpus: list[int]) -> str:
 
 
 def asked_gres(job: SlurmJob) -> str:
-    """Return the `TresPerNode` as submitted, "" if it is unchanged.
+    """Return the `TresPerNode` that restores a job's submitted request; "": keep the present request.
 
-    Slurm rejects a number without a type for a job that was given GPUs by types.
+    A job with GPUs by type keeps them, because Slurm rejects a number without a type for such a job.
     """
     was_placed = ("j" in (job.marks or {}) or job.mark("t")) and job.gpus_asked
     return "" if not job.mark("x") or was_placed else f"gres:gpu:{job.mark('g')}"
@@ -251,7 +252,7 @@ def marks_of_left(job: SlurmJob, why: str) -> dict[str, str]:
     marks = job.marks or {}
     kept = {name: value for name, value in marks.items() if name in ("g", "n", "x", "t")}
     if why == RELEASED and "s" in marks:
-        count = job.mark("o") + ("j" in marks)  # the broker may have ended the decided one
+        count = job.mark("o") + ("j" in marks)  # the broker may have ended the job of this offer
         kept |= {"b": marks["s"], "o": str(count)}
     return {**kept, "left": why}
 
@@ -270,6 +271,6 @@ def may_be_taken_back(job: SlurmJob, partitions: tuple[str, ...]) -> bool:
 
 
 def marks_of_taken_back(job: SlurmJob, more: int) -> dict[str, str]:
-    """Return the new marks of a job that is held for a broker again. `more`: number of its invalid offers."""
+    """Return the new marks of a job that is held for a broker again. `more`: added to its offer count."""
     kept = {name: value for name, value in (job.marks or {}).items() if name in ("g", "n", "x", "t")}
     return {**kept, "s": (job.marks or {})["b"], "o": str(job.mark("o") + more)}

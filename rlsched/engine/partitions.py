@@ -12,7 +12,7 @@ LONG_S = 300 * 86_400.0
 
 
 def nodes_with_gpus(facts: Facts, partitions: Sequence[str]) -> dict[str, tuple[SlurmNode, str]]:
-    """Return (node, its first partition of `partitions`) by node name, for each node with GPUs."""
+    """Return (node, first of `partitions` with this node) by node name, for each node with GPUs."""
     found = {}
     for node in facts.nodes.values():
         partition = next((name for name in partitions if name in node.partitions), "")
@@ -22,12 +22,14 @@ def nodes_with_gpus(facts: Facts, partitions: Sequence[str]) -> dict[str, tuple[
 
 
 def unlike(facts: Facts, partitions: Sequence[str], do: str) -> list[str]:
-    """Return reasons why the broker cannot schedule partitions: unlike nodes, or a node in two of them.
+    """Return reasons why the broker cannot schedule partitions.
+
+    A reason is a partition with different numbers of GPUs per node, or a node in several of the partitions.
 
     Args:
         facts: Facts of Slurm.
         partitions: Names of the partitions.
-        do: Verb for the text that describes the action on the partitions, such as `hand over`.
+        do: Verb in the messages for the action on the partitions, such as `hand over`.
     """
     found, sizes = [], dict[str, SlurmNode]()
     for node, partition in nodes_with_gpus(facts, partitions).values():
@@ -44,7 +46,7 @@ def unlike(facts: Facts, partitions: Sequence[str], do: str) -> list[str]:
 
 
 def empty(facts: Facts, partitions: Sequence[str]) -> list[str]:
-    """Return a line of text for each partition that has no usable node."""
+    """Return a line of text for each partition that has no node with a GPU."""
     known = {partition for _, partition in nodes_with_gpus(facts, partitions).values()}
     return [
         f"partition {name}: no node with a GPU in it; `sinfo -o '%R %G'` lists them"

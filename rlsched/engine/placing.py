@@ -58,7 +58,7 @@ class Placing:
         self._desk.writer.place(job.key, marks, attempt.nodes, gres, freq=freq, again=job.restarts > 0)
 
     def _clear(self, attempt: SlurmAttempt, job: SlurmJob, now_s: float) -> None:
-        """Remove a job's earlier GPU request, because Slurm would add the new GPUs to it."""
+        """Remove a job's earlier GPU request, because Slurm would add the new GPUs to this request."""
         assert self._desk.facts is not None
         last_s = max(attempt.cleared_s, attempt.placed_s or attempt.cleared_s)
         if now_s - attempt.first_placed_s >= self._desk.times.start_s:
@@ -80,9 +80,9 @@ class Placing:
     def stop(
         self, attempt: SlurmAttempt, job: SlurmJob | None, now_s: float, *, at_once: bool = False
     ) -> None:
-        """End an attempt; the caller repeats this until the facts show the end.
+        """End an attempt; the caller repeats the call until the facts show the end.
 
-        To hold the job is not enough if it was released before, because it can have started since.
+        If the job was released before, holding the job is not enough, because the job can have started since.
         """
         if job is None or job.is_over:
             return

@@ -1,4 +1,4 @@
-"""Queries slurmrestd for the JSON of `squeue --json` and `sinfo --json`; no query starts a process."""
+"""Queries slurmrestd for the JSON of `squeue --json` and `sinfo --json`, without starting processes."""
 
 from __future__ import annotations
 

@@ -32,7 +32,10 @@ class Silence:
 
     @property
     def decided_s(self) -> float:
-        """Time of the broker's last message, Unix seconds; before the first message, the gateway's start."""
+        """Time of the broker's last message, Unix seconds.
+
+        Before the first message: time of the first call of `is_deciding`, or 0 if there was none.
+        """
         return self._decided_s or 0.0
 
     def is_deciding(self, now_s: float) -> bool:
@@ -57,7 +60,7 @@ class Silence:
                 self._desk.leave(job, RELEASED)
 
     def look_up(self, facts: Facts) -> None:
-        """Hold jobs again if a broker decides again."""
+        """End the release of jobs if a broker decides again."""
         if self.has_released and self.is_deciding(facts.now_s):
             self.has_released = False
             _log.info("a broker decides again: new jobs are held")

@@ -54,7 +54,10 @@ class Holder(NamedTuple):
             return cls("", 0)
 
     def runs(self) -> bool:
-        """Return whether a process of this id runs, since the same boot. Does not take the lock."""
+        """Return whether a process with this id runs, and the machine has not rebooted since.
+
+        This does not take the lock.
+        """
         return bool(self.boot_id) and self.boot_id == boot_id() and Path(f"/proc/{self.process}").exists()
 
 

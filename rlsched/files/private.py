@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 def make_private(directory: str | os.PathLike[str]) -> None:
     """Create a directory and its missing parents, each with mode 0700; change no existing directory.
 
-    `mkdir(mode=..., parents=True)` applies its mode only to the last part.
+    `mkdir(mode=..., parents=True)` applies its mode only to the last directory.
 
     Raises:
-        OSError: it cannot be created, or is a file.
+        OSError: a directory cannot be created, or the path is a file.
     """
     above = os.path.dirname(os.fspath(directory).rstrip("/")) or ("/" if os.path.isabs(directory) else ".")
     if not os.path.exists(above):
@@ -27,7 +27,7 @@ def make_directory(directory: str | os.PathLike[str]) -> None:
     """Create a directory with mode 0700, if it does not exist.
 
     Raises:
-        OSError: it cannot be created, or is a file.
+        OSError: the directory cannot be created, or the path is a file.
     """
     try:
         os.mkdir(directory, 0o700)
@@ -40,6 +40,6 @@ def touch_private(path: Path) -> None:
     """Create an empty file with mode 0600, if it does not exist.
 
     Raises:
-        OSError: it cannot be created.
+        OSError: the file cannot be created.
     """
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 BLOCK_S: Final = 6 * 3600.0
-"""Length of a block of arrivals, which is repeated as a whole so that bursts stay bursts."""
+"""Length of a block of arrivals, seconds. A block is repeated as a whole, so that bursts are preserved."""
 DAY_S: Final = 86_400.0
 DAYS: Final = 7
 KEPT_S: Final = (DAYS + 1) * DAY_S
@@ -31,7 +31,9 @@ CAME: Final = np.dtype(
         ("pinned", np.int32),  # 1: must not be preempted
     ]
 )
-"""Fields of an arrived job. Its partition is looked up at repetition, because nodes can be added."""
+"""Fields of an arrived job. The job's partition is not stored but found when the arrival is repeated, because
+nodes can be added.
+"""
 
 
 class RecentJobs:
@@ -99,7 +101,8 @@ class RecentJobs:
         """Choose the arrivals of one block of a future: the slice of `rows` to repeat, and the time offset.
 
         The first block repeats either the most recent hours or the same hours of an earlier day, with equal
-        probability. Later blocks repeat the hours of an earlier day, if one is known.
+        probability. Later blocks repeat the same hours of an earlier day, or random known hours if no such
+        day is known.
 
         Args:
             now_s: Present time.

@@ -1,4 +1,4 @@
-"""Jobs of one burst have similar run times: a common factor, conditional on ended and running jobs.
+"""Similar run times within a burst: a common factor, conditional on the ended and running jobs of the burst.
 
 Jobs that one VC submits in a row with equal requests are a burst. For job i of a burst, the position of the
 run time in the job's predicted distribution, as a normal score, is sqrt(c) u + sqrt(1 - c) e_i. The factor u
@@ -84,7 +84,13 @@ class Bursts:
 
     @classmethod
     def of_past(cls, past: NDArray[np.void], gpus: Floats, like: Lengths) -> Bursts:
-        """Find the bursts of past jobs, (N,) CAME; `gpus` is (N,), `like` has the recent run times."""
+        """Find the bursts of past jobs.
+
+        Args:
+            past: (N,) CAME.
+            gpus: (N,) GPUs of the jobs.
+            like: Distributions of recent run times.
+        """
         run_s, predicted_s, spread = past["run_s"], past["predicted_s"], past["spread"]
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             plain = np.log(run_s / predicted_s) / spread
@@ -136,7 +142,7 @@ class Bursts:
     def _believed(
         self, ids: Whole, share: Floats, member: Whole, outlived: Floats, root: Floats, rest: Floats
     ) -> Floats:
-        """Return the (B, U) probability that the common factor of each burst is below each value."""
+        """Return the (B, U) probability that each burst's common factor is at most each value of `_U`."""
         ended, total = np.zeros((2, len(ids)))
         known = ids >= 0
         ended[known], total[known] = self._ended[ids[known]], self._sum[ids[known]]

@@ -63,13 +63,16 @@ class Keeping:
         return any(one.job not in self._met for one in live.values())
 
     def open_jobs(self) -> list[str]:
-        """Return the jobs with unknown outcomes."""
+        """Return the jobs that have open forecasts."""
         return list(self._open)
 
     def correct(
         self, ahead: Ahead, listed: Ahead, live: Mapping[int, LiveJob], now_s: float
     ) -> dict[str, When]:
-        """Correct the simulated times, store new forecasts, and return all forecasts by job."""
+        """Correct the simulated times of live jobs, store new forecasts, and return all forecasts by job.
+
+        `ahead` has the simulated futures, `listed` the list scheduling of the same jobs.
+        """
         by_list = dict(
             zip(
                 listed.seqs.tolist(),
@@ -119,9 +122,9 @@ class Keeping:
     def corrected(
         self, what: What, num_gpus: float, times: Floats, list_s: float, now_s: float
     ) -> tuple[float, ...]:
-        """Return the corrected quantiles of one more job, which is not stored.
+        """Return the corrected quantiles of one job, without storing a forecast.
 
-        `times` are (1, S) simulated times of the clock; `list_s` is the time of list scheduling.
+        `times` are (1, S) simulated times of the clock; `list_s` is the time by list scheduling.
         """
         late = self._late(now_s).get((what, size_class(num_gpus)))
         by = self.record.correction(what, num_gpus, late)
@@ -142,12 +145,12 @@ class Keeping:
     # ---- outcomes ---------------------------------------------------------------------------------
 
     def saw(self, job: str, start_s: float, end_s: float) -> None:
-        """Record the start and the end of a job; nan: not yet started or ended."""
+        """Record the start and the end of a job; nan: unknown, or no outcome (a cancelled job's end)."""
         if job in self._open:
             self._came[job] = (start_s, end_s)
 
     def drop_job(self, job: str) -> None:
-        """Remove a job whose end is no outcome, or whose outcome will stay unknown."""
+        """Remove an ended job and its forecasts that are still open, such as the end of a cancelled job."""
         self._open.pop(job, None)
         self._met.discard(job)
 

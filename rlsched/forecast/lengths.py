@@ -1,4 +1,4 @@
-"""Distributions of recent run times relative to their predictions, by job size, from which runs are drawn."""
+"""Distributions of recent run times relative to predictions, by job size, for drawing run times."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Shape:
         z: (K,) values, ascending.
         below: (K,) share of jobs with at most each value.
         middle: (K,) share of jobs below each value, plus half of the jobs with exactly this value.
-        oldest: The `OUTLIVED`-th largest value of an ended job.
+        oldest: The `OUTLIVED`-th largest value among the ended jobs.
     """
 
     z: Floats
@@ -98,7 +98,7 @@ class Lengths:
         return found
 
     def outlived(self, gpus: Floats, predicted_s: Floats, spread: Floats, age_s: Floats) -> Floats:
-        """Return, for each job, the (L,) share of jobs of its size that end by its age; nan: unknown."""
+        """Return the (L,) share of jobs of each job's size class that end by the job's age; nan: unknown."""
         found = np.full(len(gpus), np.nan)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             aged = np.where(age_s > 0.0, np.log(age_s / predicted_s) / spread, -np.inf)
@@ -108,7 +108,7 @@ class Lengths:
         return found
 
     def shares(self, gpus: Floats, z: Floats) -> Floats:
-        """Return, for each job, the (N,) share of jobs of its size that ran shorter; nan: unknown.
+        """Return the (N,) share of jobs of each job's size class with a shorter run; nan: unknown.
 
         Args:
             gpus: (N,) GPUs of the jobs.

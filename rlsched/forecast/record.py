@@ -61,7 +61,7 @@ def size_words(position: int) -> str:
 
 @dataclass
 class OpenForecast:
-    """A forecast with an unknown outcome. The fields are as in `Seen`."""
+    """A forecast with an unknown outcome. Fields are as in `Seen`; `teaches`: used for corrections."""
 
     job: str
     num_gpus: float
@@ -84,7 +84,7 @@ def _unln(value: float) -> float:
 
 
 def teaching(count: int) -> NDArray[np.int64]:
-    """Choose evenly spread positions: the forecasts of a refresh's `count` that are used for corrections."""
+    """Return evenly spread positions among the `count` forecasts of a refresh: those used for corrections."""
     return np.unique(np.linspace(0.0, count - 1.0, min(count, OF_ONE)).round().astype(np.int64))
 
 
@@ -138,7 +138,8 @@ class _OfClass:
     """Forecasts and outcomes of a size class, newest last."""
 
     known: deque[tuple[float, ...]] = field(default_factory=lambda: deque(maxlen=RECENT))
-    """Per forecast: logarithms of three quantiles of the futures, list scheduling and outcome; its time."""
+    """A row per forecast: logarithms of three quantiles of the futures, of the time by list scheduling, and
+    of the outcome; then the time of the forecast."""
     came: deque[tuple[float, float]] = field(default_factory=deque)  # (time of the outcome, outcome)
     last_s: float = math.nan
 
@@ -232,8 +233,8 @@ class Record:
     ) -> tuple[float, ...]:
         """Blend and correct quantiles: seconds from now, in ascending order, each at least `least_s`.
 
-        A time beyond the horizon counts as the horizon, as in the record. It stays there unless the record
-        shows that such forecasts are too late.
+        A time beyond the horizon counts as the horizon, as in the record. The result is infinite unless the
+        correction moves it below the horizon.
         """
         made, floor = [], least_s
         listed = (1.0 - by.share) * float(ln_of(list_s)) if by.share < 1.0 else 0.0
@@ -243,7 +244,7 @@ class Record:
         return tuple(made)
 
     def rules(self, what: What, num_gpus: float, now_s: float) -> tuple[float, list[float]]:
-        """Return the last outcome of this size class, and the quantiles of its last week; nan: unknown."""
+        """Return a size class's last outcome, and quantiles of the last week's outcomes; nan: unknown."""
         mine = self._class(what, num_gpus)
         while mine.came and mine.came[0][0] < now_s - WEEK_S:
             mine.came.popleft()
@@ -262,7 +263,10 @@ def _blended(logs: Floats, share: float | Floats) -> Floats:
 
 
 def _share_of(known: Floats, weights: Floats) -> float:
-    """Return the weight of the futures: the mean of the candidates, weighted by their loss when corrected."""
+    """Return the weight of the futures: a weighted mean of the candidates in `BLENDS`.
+
+    A candidate with a smaller loss after correction has a larger weight in this mean.
+    """
     truth_s = np.expm1(known[:, -1]) * _UNIT_S
     losses, counts = np.empty(len(BLENDS)), np.tile(weights[:, None], len(QUANTILES))
     for place, share in enumerate(BLENDS.tolist()):

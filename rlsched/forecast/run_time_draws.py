@@ -159,6 +159,6 @@ def _from_lognormal(predicted_s: Floats, spread: Floats, age_s: Floats, at: Floa
 
 
 def _or_beyond(total: Floats, left: Floats, age_s: Floats, at: Floats) -> Floats:
-    """Return `total`; for jobs that have outlived their prediction, an exponential scaled by the age."""
+    """Return `total`, or, for jobs that have outlived their prediction, an exponential scaled by age."""
     beyond = age_s[:, None] * (1.0 - _BEYOND * np.log1p(-at))
     return np.where((left < _GONE)[:, None], beyond, total)

@@ -63,12 +63,13 @@ class World:
 
     Attributes:
         state: The cluster and its live jobs; a forecaster does not change it.
-        rule: The rule that decides in the futures.
+        rule: Scheduling rule that makes the decisions in the futures.
         now_s: Present time.
         chances: Predicted (BINS,) distribution of the run time, by number of the live job in the state. A job
-            without one gets the lognormal of the state's prediction.
+            without a distribution gets the lognormal of the prediction in the state.
         past: Recent jobs.
-        numbers: Number in `past`, by number of the live job in the state; other jobs are in no burst.
+        numbers: Job number in `past`, by number of the live job in the state. A live job without an entry
+            belongs to no burst.
     """
 
     state: ClusterState

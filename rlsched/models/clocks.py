@@ -127,8 +127,8 @@ def best_level(
         kind: Row of `gpu`.
         clock_bound: rho.
         dynamic_w: A, W.
-        max_slowdown_frac: Budget b: only levels with T(x) <= 1 + b are chosen, and always level 0, the full
-            clock. Of levels with equal energy, the higher clock is returned.
+        max_slowdown_frac: Budget b: a level is a candidate if T(x) <= 1 + b. Level 0, the full clock, is
+            always a candidate. Of levels with equal energy, the higher clock is returned.
     """
     best, least = 0, power_at(gpu, kind, clock_bound, dynamic_w, 1.0)
     for level in range(1, NUM_LEVELS):

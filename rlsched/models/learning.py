@@ -18,7 +18,9 @@ import msgspec
 from rlsched.errors import InputError
 
 POPULATION: Final = (0.80, 0.80)
-"""Sensitivity and pressure of an unknown workload: geometric mean of Gavel's 77 (K80, P100, V100)."""
+"""Sensitivity and pressure of an unknown workload: geometric means of 77 fits to Gavel's data, each of one
+workload on one GPU type (K80, P100, V100).
+"""
 POPULATION_SD: Final = 0.60
 """Standard deviation between workloads of the logarithms of both factors: .86 on V100, .43 on P100, .31 on
 K80 (same source), root mean square .58.
@@ -27,7 +29,7 @@ INTRODUCED_SD: Final = 0.20
 """Standard deviation of the logarithm of factors that were fitted on other pairs of the same workload."""
 OBSERVATION_SD: Final = 0.10
 """Standard deviation of ln(speed) around the product form with fitted factors: .10 on P100, .09 on K80; .29
-on V100, where half are within .14 (`studies/models/fit_sharing.py`)."""
+on V100, where half of the pairs are within .14 (`studies/models/fit_sharing.py`)."""
 REPEAT_SD: Final = 0.03
 """Standard deviation of ln(speed) when the same pair is observed again. Assumed."""
 FLOOR_SD: Final = 0.05
@@ -142,7 +144,7 @@ class PairKnowledge:
             del self._pairs[next(iter(self._pairs))]
 
     def _move(self, seen: Observed, log_speed: float) -> None:
-        """Update one workload's sensitivity and the other's pressure, in proportion to their variances."""
+        """Update one workload's sensitivity and the other's pressure, each in proportion to its variance."""
         mine, theirs = self.factors(seen.workload, seen.kind), self.factors(seen.partner, seen.kind)
         of_mine, of_theirs = mine.sensitivity_sd**2, theirs.pressure_sd**2
         both = of_mine + of_theirs

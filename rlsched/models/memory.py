@@ -24,7 +24,7 @@ MAX_SHARING: Final = 4
 
 MARGIN_FRAC: Final = 0.10
 """Fraction of a shared GPU's memory that stays free. Assumed, for three reasons: the driver reserves some of
-the labelled memory (a V100 of 16,384 MiB has 16,160 for programs); a job's profiled peak is not its highest;
+the labelled memory (a V100 of 16,384 MiB has 16,160 for programs); a job can exceed its profiled peak;
 and a framework's caching allocator holds freed blocks that a co-tenant cannot use. Apart from that, sums of
 solo memory are accurate: a pair takes 22 MiB more than its parts (measured: median of Lucid's pairs, RTX
 3090). When memory runs out, the tenant that allocates next fails, even if a co-tenant is the cause: so the
@@ -64,7 +64,7 @@ def is_device_fault(key: np.uint64, failure: int, fault_frac: float) -> bool:
 
 @kernel
 def memory_limit_mib(gpu_memory_mib: float, tenants: int) -> float:
-    """Return the memory that this many tenants can use together, MiB; for several less the margin."""
+    """Return the memory that this many tenants can use together, MiB; several cannot use the margin."""
     return gpu_memory_mib if tenants <= 1 else (1.0 - MARGIN_FRAC) * gpu_memory_mib
 
 

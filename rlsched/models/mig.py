@@ -100,7 +100,7 @@ DeepSpeech2, speeds decrease with batch size; DeepSpeech2 is an outlier, and exc
 MEASURED_GPU: Final = "A100-40GB"
 
 BEND: Final = 2.62
-"""Bend of the roofline of `slice_speed`. Fitted, as is SIZE_FRAC, to `MEASURED_A100` without DeepSpeech2
+"""Exponent p in `slice_speed`. Fitted, as is SIZE_FRAC, to `MEASURED_A100` without DeepSpeech2
 (`studies/models/fit_sharing.py`)."""
 SIZE_FRAC: Final = (nan, 0.143, 0.263, 0.436, 0.505, nan, nan, 1.0)
 """By compute slices: effective size relative to a 7g slice, for a job that needs a whole slice. 4g is half,
@@ -150,12 +150,12 @@ class Slice(NamedTuple):
 
     @property
     def memory_frac(self) -> float:
-        """Fraction of the GPU's memory slices, and of the GPU's idle and static power (assumed)."""
+        """Fraction of the GPU's memory slices; assumed also for the GPU's idle and static power."""
         return self.profile.memory / MEMORY_SLICES
 
     @property
     def compute_frac(self) -> float:
-        """Fraction of the GPU's compute slices, and of the board's power above static power (assumed).
+        """Fraction of the GPU's compute slices; assumed also for the board's power above static power.
 
         If the power above static power were split by memory, seven 1g slices could draw only seven eighths of
         it. There is no public data on the power of a slice.

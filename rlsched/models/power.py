@@ -78,7 +78,7 @@ class NodePower(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     Attributes:
         base_w: Board, memory, disks, fans and network, while the node is on (assumed).
         cpu_idle_w_per_core: Power of an idle core (assumed).
-        cpu_active_w_per_core: Power of a busy core, in place of `cpu_idle_w_per_core` (data sheet: Xeon
+        cpu_active_w_per_core: Power of a busy core, idle power included (data sheet: Xeon
             E5-2698 v4 of the DGX-1, 135 W for 20 cores).
         unknown_cpus_per_gpu: Cores per GPU if a cluster description has none (DGX-1: 40 for 8).
         asleep_w: Power of a node that is powered down: its management controller (assumed).

@@ -54,7 +54,7 @@ _PRESSES: Final = np.uint64(2)
 
 @kernel
 def _softplus(excess: float) -> float:
-    """Return ln(1 + e^(s y)) / s, without overflow."""
+    """Return ln(1 + e^(s y)) / s without overflow, where y is `excess` and s is `SHARPNESS`."""
     return max(excess, 0.0) + math.log1p(math.exp(-SHARPNESS * abs(excess))) / SHARPNESS
 
 
@@ -222,8 +222,8 @@ def with_noise(speed: float, deviate: float) -> float:
     """Return the simulated true speed of a pair that is not in the table: the model's speed with noise.
 
     The noise of ln(speed) has the standard deviation `RESIDUAL_SD`. The result is at most 1, and below
-    `NOISE_FLOOR` only if the model's own speed is below it. For several co-tenants pass the sum of their
-    deviates divided by the root of their number, which is standard normal too.
+    `NOISE_FLOOR` only if `speed` is below it. For n co-tenants, pass the sum of their deviates divided by
+    sqrt(n), which is standard normal too.
 
     Args:
         speed: Result of `shared_speed`.

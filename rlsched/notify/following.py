@@ -30,11 +30,12 @@ class Cursor(msgspec.Struct, kw_only=True):
     """Position in a journal up to which notices were sent.
 
     Attributes:
-        entry: Number of the last entry that is done: its notice was delivered, or it has none; 0: before the
-            first entry.
+        entry: Number of the last processed entry: its notice was delivered or skipped, or there is no notice
+            for it; 0: before the first entry.
         crc: Checksum of `entry`; distinguishes this journal from others.
-        since: Number of the entry from which to read again, to find the live jobs with requested notices.
-        restored: Number of the last `Restored` entry before `entry`; 0: there is none.
+        since: Number of the entry at which a restarted process begins to read, to find the live jobs with
+            requested notices.
+        restored: Number of the last `Restored` entry up to `entry`; 0: there is none.
     """
 
     entry: int = 0
@@ -148,12 +149,14 @@ class NoticeFollower:
 
         Raises:
             JournalError: the journal cannot be read, or is damaged.
-            NotDeliveredError: a notice was not accepted.
+            NotDeliveredError: the receiver is not available, and `patiently` is False.
             OSError: the cursor cannot be written.
         """
         with reading(self._journal) as journal:
             if journal.last is None:
-                raise JournalError(f"{self._journal}: version 1; start a broker of this version on it")
+                raise JournalError(
+                    f"{self._journal}: a journal of version 1 is not followed; `rlsched broker` converts it"
+                )
             cursor, watch = self._start_reading(journal, journal.last)
             rows = list(journal.rows_after(cursor.entry, PAGE_ROWS))
         for row in rows:
@@ -174,7 +177,7 @@ class NoticeFollower:
         return len(rows) == PAGE_ROWS
 
     def _start_reading(self, journal: Reading, last: int) -> tuple[Cursor, JobWatch]:
-        """Return the cursor for this journal, and the jobs with requested notices that are live there."""
+        """Return the cursor for this journal, and the live jobs in the journal with requested notices."""
         cursor = self._cursor
         if cursor is None:
             found = next(journal.rows_after(last - 1, 1), None) if last else None
@@ -220,7 +223,7 @@ class NoticeFollower:
         return Cursor(entry=before, crc=journal.crc_of(before) or 0, restored=cursor.restored)
 
     def _deliver(self, notice: Notice, patiently: bool) -> bool:
-        """Send a notice, or skip it. Return False if `stop` was set before."""
+        """Send a notice, or skip it. Return False if `stop` was set before either was done."""
         delay_s, tries, about = self._first_delay_s, 0, {"job": notice.job, "notice": notice.id}
         named = f"notice {notice.id} of job {notice.called}"
         while not self._stop.is_set():

@@ -83,7 +83,7 @@ class _Watched:
 
 @dataclass(slots=True)
 class _WatchedArray:
-    """An array with requested notices. `come`: number of its tasks that became jobs or never will."""
+    """An array with requested notices. `come`: number of tasks that became jobs or were cancelled before."""
 
     head: Head
     since: int
@@ -112,7 +112,10 @@ class JobWatch:
                 self._jobs[one.submitted.job] = _Watched(_small(one.submitted), n, attempt)
 
     def since(self, now: int) -> int:
-        """Return the number of the entry from which a restart must read these jobs. `now`: next entry."""
+        """Return the number of the first entry that a restarted process must read to find these jobs.
+
+        `now`: number of the next entry.
+        """
         return min(next((one.since for one in some.values()), now) for some in (self._jobs, self._arrays))
 
     def apply(self, row: CheckedRow) -> Notice | None:

@@ -1,4 +1,4 @@
-"""Sends notices to a URL or a program of the operator. An error contains whether a retry can help."""
+"""Sends notices to a URL or a program of the operator. An error states whether a retry can help."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rlsched.terminal.visible import visible
 EX_TEMPFAIL: Final = 75
 """Exit code, from sysexits.h, that requests a later retry."""
 _ITS_OWN_FAULT: Final = (400, 413, 422)
-"""HTTP status codes that mean that a notice will never be accepted. After others, a retry can help."""
+"""HTTP status codes that mean that a notice will never be accepted. After other codes, a retry can help."""
 _MOST_SAID: Final = 300
 
 

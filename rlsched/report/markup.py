@@ -42,7 +42,7 @@ def figure(plot: Plot) -> str:
 
 
 def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[str]], folded: bool = True) -> str:
-    """Return a table as HTML; the first column contains row headings. `folded`: whether it is collapsed."""
+    """Return a table as HTML; the first column contains row headings. `folded`: collapse the table."""
     head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
     body = "".join(_row(row) for row in rows)
     inner = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"

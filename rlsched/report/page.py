@@ -39,7 +39,7 @@ def page(report: Report, made: list[Section]) -> str:
 
     Args:
         report: Report of `workload.describe.describe`.
-        made: Sections of `sections`.
+        made: Result of `sections`.
     """
     title = f"Workload of {report['trace']}"
     subtitle = (

@@ -7,7 +7,7 @@ from rlsched.workload.characterise.parts import Report, is_missing
 
 
 def number(value: float | None) -> str:
-    """Format a number: as a whole number from 100 on, else with three significant digits; `-` if unknown."""
+    """Format a number: without decimals if whole or 100 or more, else 3 significant digits; None: `-`."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"

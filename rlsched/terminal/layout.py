@@ -108,7 +108,10 @@ def joined(parts: Iterable[str | Text], width: int, between: str = "  ") -> Text
 
 
 def shares(wanted: Sequence[int], lines: int) -> list[int]:
-    """Return the lines for each part: as wanted or, if `lines` are too few, as equal as possible."""
+    """Divide `lines` among parts of a page, and return the number of lines of each part.
+
+    Each part gets the number in `wanted`; if `lines` is too low, the numbers are as equal as possible.
+    """
     given = [0] * len(wanted)
     for _ in range(max(lines, 0)):
         hungry = [at for at, want in enumerate(wanted) if given[at] < want]
@@ -119,7 +122,10 @@ def shares(wanted: Sequence[int], lines: int) -> list[int]:
 
 
 def window(count: int, room: int, at: int | None) -> tuple[int, int]:
-    """Return (first, last + 1) of the `count` rows to show if only `room` rows fit; row `at` is shown."""
+    """Return the range of row indices to show, without its end, if only `room` of `count` rows fit.
+
+    The range contains row `at`; None: the first rows are shown.
+    """
     if count <= room:
         return 0, count
     first = 0 if at is None else min(max(at - room // 2, 0), count - room)

@@ -20,7 +20,7 @@ _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
 def console() -> Console:
-    """Return the console for tables. Without a terminal its width is unlimited, so that no column is cut."""
+    """Return the console for tables. Without a terminal, the width is 160 characters."""
     import sys
 
     from rich.console import Console
@@ -29,7 +29,7 @@ def console() -> Console:
 
 
 def print_lines(lines: Callable[[int | None], list[Text]]) -> None:
-    """Print `lines(width)`, with the terminal's width, or None without a terminal."""
+    """Print the lines that `lines` returns for the terminal's width, or for None without a terminal."""
     out = console()
     for line in lines(out.width if out.is_terminal else None):
         out.print(line, soft_wrap=True)
@@ -121,7 +121,7 @@ def skewed_nodes(skews_s: Mapping[str, float], nodes: int) -> list[str]:
     """Return a line for each of the first `MOST_SKEWED` nodes with a skewed clock, and one for the rest.
 
     Args:
-        skews_s: Skew of the clock, seconds, positive if ahead, by node.
+        skews_s: Clock skew by node name, seconds; positive if the node is ahead of the broker.
         nodes: Total number of skewed nodes.
     """
     lines = [

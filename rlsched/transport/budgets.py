@@ -56,7 +56,7 @@ class Budgets:
         self._rate, self._full = limits.messages_per_s, limits.messages_per_s * limits.burst_s
         self._refusal = limits.messages_per_s / limits.refusals_per_s
         self._elapsed = elapsed
-        self._left: dict[bytes, tuple[float, float]] = {}  # budget left, and the time of that
+        self._left: dict[bytes, tuple[float, float]] = {}  # budget left, and the time of this value
 
     def has_budget(self, key: bytes) -> bool:
         """Return whether a key has budget left."""
@@ -108,11 +108,11 @@ class Turns(Generic[T]):
                 del self._waiting[key]
 
     def add(self, key: bytes, messages: int) -> None:
-        """Count a key's latest message as `messages` further messages, such as one per submitted job."""
+        """Count `messages` more messages of a key in this turn, such as one per submitted job."""
         self._taken[key] = self._taken.get(key, 0) + messages
 
     def is_due(self, key: bytes) -> bool:
-        """Count another message of a key in this turn. Return whether it is within the key's share."""
+        """Return whether another message is within the key's share of this turn; if so, count the message."""
         taken = self._taken.get(key, 0)
         if key in self._waiting or taken >= self._limits.a_turn:
             return False

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 RESEND_S = 2.0
 RENEW_S = 10.0
-"""Seconds without an answer, or seconds of one call, after which the socket is replaced."""
+"""Time without an answer after which the socket is replaced, seconds."""
 MANY_HANG_UPS = 3
 WAITS_S = 0.25
 APART_S = 0.05
@@ -31,7 +31,7 @@ APART_S = 0.05
 
 
 class Connection:
-    """One socket to a broker. The connection replaces the socket if it does not reconnect by itself.
+    """A client's socket to a broker. The connection replaces a socket that does not reconnect by itself.
 
     Args:
         address: Address of the broker, tcp://HOST:PORT. Addresses of standbys can follow, separated by
@@ -84,7 +84,7 @@ class Connection:
         self._context.destroy(linger=0)
 
     def ask(self, message: ClientRequest | Join, kind: type[msgspec.Struct], timeout_s: float) -> object:
-        """Send a request until an answer arrives, and return the answer, which can be a `Refused`.
+        """Send a request repeatedly until an answer arrives; return the answer, which can be a `Refused`.
 
         The broker may receive the request twice. With several addresses, the next address is tried if no
         answer arrives.
@@ -152,9 +152,10 @@ class Connection:
         return RENEW_S if len(self._addresses) == 1 else RESEND_S
 
     def _judge(self, serving: Serving) -> None:
-        """Decide whether the broker at this address gets the request: only the newest known broker does.
+        """Decide whether the broker at this address gets the request.
 
-        A standby reports epoch 0, and gets no request.
+        Its epoch must be at least the highest known epoch of the cluster. A standby reports epoch 0, and gets
+        no request.
         """
         highest = (
             serving.epoch if self._epochs is None else self._epochs.highest(serving.cluster, serving.epoch)
@@ -194,13 +195,13 @@ class Connection:
             else:
                 self._failed.append(event)
         if has_gone:
-            self._send_at = 0.0  # as soon as there is a connection
+            self._send_at = 0.0  # send as soon as there is a connection
             if len(self._addresses) > 1:
                 self._give_up_at = min(self._give_up_at, self._dialled_s + APART_S)
         return has_gone
 
     def is_let_in(self, timeout_s: float) -> bool:
-        """Return whether the broker accepts this key."""
+        """Return whether the broker accepts this key within `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             if self._socket.poll(20, zmq.POLLOUT):
@@ -285,7 +286,7 @@ def _frame(message: ClientRequest | Join, request: int) -> bytes:
 
 @contextmanager
 def what_cannot_be_sent() -> Iterator[None]:
-    """Turn encoding errors into errors of one line.
+    """Convert encoding errors in this context to an `InputError` of one line.
 
     Raises:
         InputError: a text is not valid UTF-8, a number has too many digits, or a message is too long.

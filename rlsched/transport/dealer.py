@@ -124,7 +124,7 @@ def connect_dealer(
 def connect_watched_dealer(
     context: zmq.Context[zmq.Socket[bytes]], address: str, pair: KeyPair, broker_public: bytes, events: int
 ) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
-    """Return a connected DEALER, and a monitor socket that reports these events of it.
+    """Return a connected DEALER, and a monitor socket that reports the DEALER's `events`.
 
     The monitor starts before the socket connects. Otherwise a handshake could finish before this thread runs
     again, and its event would be lost.

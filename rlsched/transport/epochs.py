@@ -1,4 +1,4 @@
-"""The highest epoch of each cluster that clients with a common key directory have received."""
+"""The highest epochs, by cluster, that clients with a common key directory have received."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 EPOCHS_FILE = "epochs.json"
 MOST = 64
-"""Maximum number of clusters in the file; the latest clusters are kept."""
+"""Maximum number of clusters in the file; the clusters with the latest changes are kept."""
 
 
 class Epochs:

@@ -148,7 +148,7 @@ class KeyHome:
         """Give the role admin to clients whose secret keys are in HOME; earlier versions made them users.
 
         Raises:
-            InputError: in the cases of `broker`.
+            InputError: as for `broker`.
         """
         from rlsched.transport.access import AccessEntry
         from rlsched.transport.roles import Peer
@@ -165,7 +165,7 @@ class KeyHome:
         """Check that the keys in HOME do not belong to another broker.
 
         Raises:
-            InputError: they belong to another broker.
+            InputError: the keys belong to another broker.
         """
         path = self.directory / "broker.public"
         if path.exists() and self.broker_public() != broker_public:

@@ -67,7 +67,7 @@ class _Route(NamedTuple):
 
 
 class Heard(NamedTuple):
-    """A received message that its key may send.
+    """A received message that the sender's key may send.
 
     Attributes:
         peer: Owner of the key.
@@ -131,7 +131,7 @@ class Transport:
         self._senders = senders or SenderLimits()
         self._budgets, self._turns = Budgets(self._senders), Turns[list[zmq.Frame]](self._senders)
         self._key_of: dict[bytes, bytes] = {}
-        self._peers: dict[bytes, Peer] = {}  # by the access list at the beginning of this turn
+        self._peers: dict[bytes, Peer] = {}  # access list at the beginning of this turn
         self._routes: dict[str, _Route] = {}
         self.says_hello = SayHello()
         self.counts: dict[str, int] = {}
@@ -213,7 +213,7 @@ class Transport:
         return key if key in self._peers else NO_KEY
 
     def _understand(self, frames: list[zmq.Frame], key: bytes) -> Heard | None:
-        """Decode a message if its sender may send it. Any other message is answered here with a `Refused`."""
+        """Decode and return a message if its sender may send it; answer other messages and a `Join` here."""
         route = frames[0].bytes
         peer = self._peers.get(key)
         if peer is None or peer.role != "node":
@@ -344,11 +344,11 @@ class Transport:
         self._send(route.connection, frame)
 
     def drop_node(self, node: str) -> None:
-        """Forget a node's connection, so that the node must send its `Hello` again."""
+        """Remove a node's connection, so that the node must send its `Hello` again."""
         self._routes.pop(node, None)
 
     def drop_nodes(self) -> None:
-        """Forget the connections of all nodes, so that they must send their `Hello` again."""
+        """Remove the connections of all nodes, so that every node must send its `Hello` again."""
         self._routes.clear()
 
     def _refuse(self, route: bytes, request: int, message: str) -> None:

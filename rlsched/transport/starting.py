@@ -67,7 +67,7 @@ class Starting:
 def starting_at(home: str | os.PathLike[str], addresses: Sequence[str]) -> str:
     """Return the first of these addresses at which a broker is starting, and its current step.
 
-    The form is `tcp://...: ...`; "" if no broker is starting.
+    The text has the form `tcp://...: ...`; "" if no broker is starting.
     """
     for address in addresses:
         listens, what = _read(_file(home, address))

@@ -1,4 +1,4 @@
-"""Declarations of settings: the range of a message's field, when it can change, its command-line options."""
+"""Declarations of settings, which are fields of messages: range, allowed changes, command-line options."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Where(NamedTuple):
         return self.rows[position] if self.rows is not None else position + 1
 
     def refuse(self, position: int, column: str, expected: str, got: object) -> NoReturn:
-        """Raise the error about the cell at this position: expected value, and value found."""
+        """Raise a `TraceError` that names the cell at this position and the values expected and found."""
         shown = repr(str(got))
         shown = shown if len(shown) <= 80 else shown[:77] + "..."
         raise TraceError(

@@ -1,4 +1,4 @@
-"""Distinct values of a column, and the number of each row's value, without sorting a million rows."""
+"""Finds distinct values of columns and numbers the rows by value, without sorting a million rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SMALL: Final = 1 << 16
 
 
 def distinct_rows(columns: list[NDArray[Any]]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the first row of each distinct combination of the columns, and each row's combination (J,).
+    """Return the first row of each distinct combination, and the (J,) number of each row's combination.
 
     Combinations are in ascending order, first by the first column. All nan count as one value, above all
     numbers.

@@ -48,7 +48,7 @@ def partition_sizes(spec: ClusterSpec) -> dict[str | None, Counter[int]]:
 
 
 def partition_groups(spec: ClusterSpec) -> dict[str | None, list[NodeGroup]]:
-    """Return each VC's own node groups, and under None the shared groups. Empty groups are left out."""
+    """Return the node groups by VC; key None: groups that serve all VCs. Empty groups are omitted."""
     groups: dict[str | None, list[NodeGroup]] = {}
     for group in spec.nodes:
         if group.count:
@@ -57,7 +57,7 @@ def partition_groups(spec: ClusterSpec) -> dict[str | None, list[NodeGroup]]:
 
 
 _demands_of: WeakKeyDictionary[Trace, tuple[list[Demand], NDArray[np.intp]]] = WeakKeyDictionary()
-"""Cache of `trace_demands`, as long as a trace exists: every replay calls it twice, and each call sorts."""
+"""Results of `trace_demands`, cached while the trace exists, because every replay needs the result twice."""
 
 
 def trace_demands(trace: Trace) -> tuple[list[Demand], NDArray[np.intp]]:
@@ -182,9 +182,8 @@ def crowded_vcs(trace: Trace, spec: ClusterSpec) -> dict[str, float]:
 def scaled_to_nodes(spec: ClusterSpec, nodes: int) -> ClusterSpec:
     """Return the cluster with `nodes` nodes in total.
 
-    A single group keeps its kind of node. Several groups are scaled in proportion (largest remainders first),
-    and every VC keeps at least one node that has GPUs. Gangs are not considered: gangs that no
-    longer fit are rejected later, by name.
+    Node groups are scaled in proportion (largest remainders first), and every VC keeps at least one node that
+    has GPUs. The sizes of gangs are not considered: a replay rejects the gangs that no longer fit.
 
     Raises:
         InputError: there are fewer nodes than VCs.
@@ -280,7 +279,7 @@ def _proportional(weights: list[int], total: int) -> list[int]:
 
 
 def _most_to_spare(groups: list[NodeGroup], counts: list[int]) -> int:
-    """Return the group that gives up a node: one without GPUs, else one of the VC with most nodes."""
+    """Return the index of the group that loses a node: one without GPUs, else of the VC with most nodes."""
     nodes_of: Counter[str | None] = Counter()
     for group, count in zip(groups, counts, strict=True):
         nodes_of[group.vc] += count if group.gpus else 0

@@ -70,7 +70,7 @@ def predict(
     burst: Ints,
     rng: np.random.Generator,
 ) -> tuple[Floats, Floats] | None:
-    """Return the predicted duration (whole seconds) of every job and its spread; None for `none`.
+    """Return the predicted duration (whole seconds) of every job and its spread; None if `level` is `none`.
 
     Args:
         level: A named level, or a standard deviation of ln(true / predicted).
@@ -95,7 +95,7 @@ def predict_known(
     burst: Ints,
     rng: np.random.Generator,
 ) -> tuple[Floats, Floats]:
-    """Like `predict`, with the correlation of observation and normal score given: `known`, (J,), 0 to 1."""
+    """Like `predict`, but `known` is the (J,) correlation, 0 to 1, of observation and normal score."""
     bursts = int(burst.max()) + 1
     noise = np.sqrt(BURST_SHARE) * rng.standard_normal(bursts)[burst] + np.sqrt(
         1.0 - BURST_SHARE
@@ -109,7 +109,7 @@ def predict_known(
 
 
 def _correlation(level: Predictability, spread: Floats, burst: Ints, rng: np.random.Generator) -> Floats:
-    """Return the correlation of observation and normal score that leaves the requested spread of ln(true)."""
+    """Return the (J,) correlation of observation and normal score that gives the requested accuracy."""
     if level == "causal":
         return np.full(len(spread), CAUSAL_CORRELATION)
     if isinstance(level, str):

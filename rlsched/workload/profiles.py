@@ -314,7 +314,7 @@ ACME = Profile(
 
 In `data/cluster_summary.csv` of <https://github.com/InternLM/AcmeTrace>, the means are 26.77 GPUs and
 1,260 s, the medians 1 GPU and 124 s, the maxima 1,024 GPUs and 625,740 s. According to the study, pretraining
-is 3.2 % of the jobs and 94 % of the GPU time. Jobs of 256 GPUs or more hold 96 % of the GPU time, jobs of one
+is 3.2 % of the jobs and 94 % of the GPU time. Jobs of 256 GPUs or more use 96 % of the GPU time, jobs of one
 GPU less than 2 %. Less than 7 % of the jobs request more than 8 GPUs, and less than 5 % last a day. In this
 profile, pretraining has 128 GPUs or more, and the relation of sizes and durations is assumed.
 """

@@ -18,7 +18,7 @@ from rlsched.workload.trace import Trace
 
 DAY_S = 86400.0
 LARGEST_BURST = 25
-"""A burst holds at most 1/25 of all jobs, so that a short trace is not a single burst."""
+"""A burst has at most 1/25 of all jobs, so that a short trace is not a single burst."""
 
 NORMAL_SCORES = np.array([-4.0, *(NormalDist().inv_cdf(p) for p in DURATION_PROBABILITIES[1:-1]), 4.0])
 """The normal scores at `DURATION_PROBABILITIES`."""
@@ -36,7 +36,7 @@ class _Bursts:
         size_class: (B,) position of the burst's size class in the profile.
         jobs: (B,) number of jobs.
         user: (B,) number of the user.
-        name: (B,) number of the name among the names of this user and number of GPUs.
+        name: (B,) index of the job name; each user has separate names for each number of GPUs.
         start_s: (B,) submission of the first job of the burst, seconds.
     """
 
@@ -232,7 +232,7 @@ def _duration_scores(profile: Profile, name_key: Ints, burst: Ints, rng: np.rand
 
 
 def _starts(profile: Profile, bursts: int, span_s: float, rng: np.random.Generator) -> Floats:
-    """Draw the bursts' starts within the span, ascending: by hour, by weekday, busy and calm days."""
+    """Draw the bursts' starts, ascending; the rate varies by hour, by weekday, and from day to day."""
     days = int(span_s // DAY_S) + 1
     noise = rng.standard_normal(days)
     for day in range(1, days):
@@ -256,7 +256,7 @@ def _starts(profile: Profile, bursts: int, span_s: float, rng: np.random.Generat
 def _submissions(
     profile: Profile, bursts: _Bursts, burst: Ints, span_s: float, rng: np.random.Generator
 ) -> Floats:
-    """Draw the submissions in whole seconds: first 0, last the span, short gaps within a burst."""
+    """Draw the submissions in whole seconds, from 0 to the span, with short gaps within a burst."""
     gap = rng.exponential(profile.burst_gap_s, size=len(burst))
     first = np.cumsum(bursts.jobs) - bursts.jobs
     elapsed = np.cumsum(gap)

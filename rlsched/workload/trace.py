@@ -75,8 +75,8 @@ class Trace:
         unknown.
 
         Raises:
-            TraceError: a value is invalid; names file, row (line of the file, the header is line 1), column,
-                value expected and value found.
+            TraceError: a value is invalid; the message names file, row (line of the file, the header is
+                line 1), column, value expected and value found.
             InputError: the file is Parquet and pyarrow is missing.
         """
         path = Path(path)
@@ -108,7 +108,7 @@ class Trace:
                 `job_id`, the ids are 0, 1, 2, ... in the order given.
 
         Raises:
-            TraceError: names row, column, value expected and value found.
+            TraceError: a value is invalid; the message names row, column, value expected and value found.
         """
         cells: dict[str, Cells] = {
             "submit_time": np.asarray(submit_s),
@@ -172,7 +172,7 @@ class Trace:
         return index.dtype == np.bool_ and len(index) == len(self) and bool(index.all())
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """Return the columns as written: the nine of the normal form, then others with a known value."""
+        """Return the columns to write: `BASE`, optional columns with a known value, and `x_` columns."""
         out = {column.name: self._column(column.attribute or "") for column in BASE}
         for column in OPTIONAL:
             cells = self._column(column.attribute) if column.attribute else self.extra.get(column.name)
@@ -186,7 +186,7 @@ class Trace:
         """Write `.csv`, `.csv.gz` or `.parquet`; `read` restores the trace. Equal traces give equal bytes.
 
         Raises:
-            TraceError: the suffix is none of these, or the file cannot be written.
+            TraceError: the suffix is not one of these three, or the file cannot be written.
             InputError: the file is Parquet and pyarrow is missing.
         """
         write_table(Path(path), self.columns())

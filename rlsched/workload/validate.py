@@ -116,7 +116,7 @@ def check_header(names: Sequence[str], source: str) -> None:
     """Reject a header with an unknown, a repeated or a missing column.
 
     Raises:
-        TraceError: the header is invalid; names the column, and the known columns.
+        TraceError: the header is invalid; the message names the column.
     """
     seen: set[str] = set()
     for name in names:
@@ -147,7 +147,7 @@ def check_columns(cells: Mapping[str, Cells], where: Where) -> dict[str, NDArray
         By header: float64 (nan if unknown) or `str_` ("" if unknown).
 
     Raises:
-        TraceError: a value is invalid; names file, row, column, value expected and value found.
+        TraceError: a value is invalid; the message names file, row, column, value expected and value found.
     """
     check_header(list(cells), where.source)
     lengths = {name: len(column) for name, column in cells.items()}
@@ -243,7 +243,7 @@ def _numbers(column: TraceColumn, values: Cells, where: Where) -> NDArray[np.flo
 def _as_floats(
     column: TraceColumn, values: Cells, where: Where, expected: str
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return the cells as float64, nan if blank, and the mask of the blanks; a cell `nan` is not a blank."""
+    """Return the cells as float64, nan if blank, and a mask of the blanks; the text `nan` is not blank."""
     if isinstance(values, np.ndarray) and values.dtype.kind in "fiub":
         array = values.astype(np.float64)
         blank = np.isnan(array) if not column.required else np.zeros(len(array), dtype=np.bool_)
@@ -293,7 +293,8 @@ def check_relations(columns: Mapping[str, NDArray[Any]], where: Where) -> None:
     """Reject dependencies on unknown jobs, cycles of dependencies, and contradicting limits of arrays.
 
     Raises:
-        TraceError: names file, row, column, value expected and value found.
+        TraceError: a relation is invalid; the message names file, row, column, value expected and value
+            found.
     """
     if "depends_on" in columns:
         _check_dependencies(columns["job_id"], columns["depends_on"], where)

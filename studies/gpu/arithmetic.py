@@ -16,7 +16,8 @@ from rlsched.models.cores import CORE_EXPONENT, FEWEST_CORES
 from studies.gpu.protocol import JobRun, Measurement, Sample, Window
 
 MIN_ENERGY_S = 1.0
-"""Shortest stretch over which the energy counter is read: it moves in steps. See studies/gpu/README.md."""
+"""Minimum time between two used readings of the energy counter, seconds, because the counter moves in steps:
+see studies/gpu/README.md."""
 FED_FRAC = 0.95
 """A job is fed when it reaches this share of its speed without an input pipeline."""
 
@@ -30,7 +31,7 @@ class Estimate(NamedTuple):
 
 
 def estimate(values: Sequence[float]) -> Estimate | None:
-    """Median and interquartile range; None of no values."""
+    """Return the median and the interquartile range; None if there are no values."""
     if not values:
         return None
     low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
@@ -38,9 +39,9 @@ def estimate(values: Sequence[float]) -> Estimate | None:
 
 
 def counted_span(measurement: Measurement) -> tuple[float, float]:
-    """Span in which all jobs ran and had settled: from the last start plus `settle_s` to the first end.
+    """Return the span in which all jobs ran: from `settle_s` after the last start to the first end.
 
-    Without jobs: all samples. An empty span has its end before its start.
+    Without jobs, the span of all samples. If the span is empty, its end is before its start.
     """
     if not measurement.runs:
         times = [sample.at_s for sample in measurement.samples]
@@ -52,7 +53,7 @@ def counted_span(measurement: Measurement) -> tuple[float, float]:
 
 
 def counted_windows(windows: Iterable[Window], span: tuple[float, float]) -> list[Window]:
-    """Items that lie entirely within the span."""
+    """Return the windows that lie entirely within the span."""
     begin_s, end_s = span
     return [window for window in windows if begin_s <= window.start_s and window.end_s <= end_s]
 
@@ -97,7 +98,10 @@ def utilisation_frac(samples: Sequence[Sample], span: tuple[float, float]) -> Es
 
 
 def memory_mib(measurement: Measurement, job: int) -> Estimate | None:
-    """Most memory that a job held: by its process id; else, unshared, the memory that the device lost."""
+    """Return the peak memory of a job, from the readings of its process.
+
+    Without such readings, the increase of the memory in use on the device; None if the GPU is shared.
+    """
     pid = measurement.runs[job].warm.pid
     own = [sample.process_mib[pid] for sample in measurement.samples if pid in sample.process_mib]
     if own:
@@ -128,7 +132,7 @@ def difference(upper: Estimate | None, lower: Estimate | None) -> Estimate | Non
 
 
 def cores_to_feed(by_cores: dict[int, float], full: float) -> Estimate | None:
-    """CPU cores that just feed a job, by the model's curve: full * (c / needed)^0.83 below that.
+    """Return the fewest CPU cores that feed a job; with fewer, speed = full * (cores / needed)^0.83 (model).
 
     Every starved measurement (below `FED_FRAC` of `full`) gives an estimate; the median counts. None if
     no number of cores was measured, or if all measured numbers suffice but one core was not among them.

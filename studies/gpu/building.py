@@ -43,10 +43,10 @@ def build(job: Job, device_name: str, *, is_small: bool, cores: list[int] | None
     Args:
         device_name: `cuda` or `cpu`.
         is_small: The network of a rehearsal.
-        cores: CPU cores of an input pipeline; None: the same batch over and over, already on the device.
+        cores: CPU cores of an input pipeline; None: one batch on the device is used for every step.
 
     Raises:
-        InputError: Unknown workload, or a workload without an input pipeline.
+        InputError: the workload is unknown, or has no input pipeline.
     """
     torch.manual_seed(seed)
     if job.workload == HELD:

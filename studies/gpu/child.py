@@ -160,7 +160,7 @@ def parse() -> argparse.Namespace:
 
 
 def _nothing() -> None:
-    """On a CPU a step has finished when it returns."""
+    """Do nothing: on a CPU, a step has finished when its call returns."""
 
 
 if __name__ == "__main__":

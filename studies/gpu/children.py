@@ -27,12 +27,12 @@ class MeasurementError(RlschedError):
 
 
 class Children:
-    """Context manager for training processes; none of them, nor their workers, is left after it.
+    """Context manager for training processes. At its end, all of them and their workers have ended.
 
     Args:
         commands: One per child.
-        environment: Added to this process' own.
-        folder: For the standard error of children.
+        environment: Variables added to the environment of this process.
+        folder: Folder for the standard error of the children.
     """
 
     def __init__(self, commands: Sequence[list[str]], environment: dict[str, str], folder: Path) -> None:
@@ -72,7 +72,7 @@ class Children:
         self._kill()
 
     def say(self, word: str) -> None:
-        """Send a word to all of them, one right after the other."""
+        """Send a word to all children, one right after the other."""
         for process in self._processes:
             assert process.stdin is not None
             with contextlib.suppress(BrokenPipeError):  # its last message or its silence is reported later
@@ -90,7 +90,7 @@ class Children:
         return [warm[place] for place in range(len(self._processes))]
 
     def collect(self, wanted_s: float) -> list[list[Window]]:
-        """Windows of each until all of them have trained together for this time."""
+        """Return the windows of each child, until all children have trained together for this time."""
         windows: list[list[Window]] = [[] for _ in self._processes]
         deadline = time.monotonic() + 3 * wanted_s + GRACE_S
         while not all(windows) or (
@@ -148,9 +148,9 @@ class Children:
         return lines[-1] if lines else "no output"
 
     def _kill(self) -> None:
-        """Let them end at the end of their input. Then kill the rest, with their workers.
+        """Close the input of the children, which makes them end. Then kill the others, with their workers.
 
-        Killing a client of MPS at work may end others too, so that this comes last.
+        The kill comes last, because to kill an MPS client at work may end other clients too.
         """
         for process in self._processes:
             if process.stdin is not None:
@@ -167,7 +167,7 @@ class Children:
 
 
 def _status_at_end(pid: int, deadline: float) -> str:
-    """Wait for a child without reaping it; its end, in words."""
+    """Wait for a child without reaping it, and return how it ended, as text."""
     while (found := os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is None:
         if time.monotonic() > deadline:
             return "its output closed"

@@ -45,7 +45,7 @@ SIMILAR: Final = {
     "graph-b128": "gnn-b256",
     "ppo-b64": "ppo-lunarlander-b64",
 }
-"""Measured workload -> the most similar workload of the catalogue; the others have none."""
+"""The most similar workload of the catalogue, by measured workload. Other measured workloads have none."""
 
 
 class PairSpeed(NamedTuple):
@@ -97,7 +97,7 @@ def read_results(path: Path) -> Results:
 
 
 def pair_speeds(results: Results) -> list[PairSpeed]:
-    """Both jobs of each pair whose GPU time was measured unshared."""
+    """Return both jobs of each pair, if the GPU time of both was also measured unshared."""
     models: Any = load_catalogue().arrays((results.host.gpu_type,))
     busy = {
         str(row["workload"]): _number(row["value"]) for row in results.rows if row["field"] == "util_frac"
@@ -188,7 +188,7 @@ def print_tables(results: Results) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read a run, and print its tables; without a run, one line."""
+    """Read a run and print its tables; without a run, print one line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -27,8 +27,8 @@ class Settings(NamedTuple):
     Attributes:
         seconds: Counted training time of each measurement.
         window_s: Shortest window.
-        settle_s: Not counted, after the last job has started.
-        gpus: None: a rehearsal on a CPU.
+        settle_s: Seconds after the start of the last job that are not counted.
+        gpus: The node's GPUs; None: a rehearsal on a CPU.
         gpu: Number of the GPU.
     """
 
@@ -42,7 +42,7 @@ class Settings(NamedTuple):
 
     @property
     def is_rehearsal(self) -> bool:
-        """Shrunken workloads on a CPU."""
+        """Whether small variants of the workloads run on a CPU."""
         return self.gpus is None
 
 
@@ -89,7 +89,7 @@ def check_clients(daemon: MpsDaemon, expected: int) -> None:
     """Check that all children run under MPS: the daemon is private, so its clients are the children.
 
     Raises:
-        MeasurementError: Some do not.
+        MeasurementError: Some children do not run under MPS.
     """
     found = len(daemon.clients())
     if found < expected:
@@ -99,10 +99,10 @@ def check_clients(daemon: MpsDaemon, expected: int) -> None:
 
 
 def cores_of(place: int, step: Step) -> list[int]:
-    """CPU cores of the job at a place, by number.
+    """Return the numbers of the CPU cores of the job with index `place`.
 
-    Unshared and in a pair a job has the same half of this machine's cores, so that only the GPU is shared;
-    all of them if there is only one core.
+    A job has the same half of this machine's cores whether it runs unshared or in a pair, so that a pair
+    shares only the GPU. If there is only one core, each job has it.
     """
     available = sorted(os.sched_getaffinity(0))
     if step.kind == "cores":
@@ -124,7 +124,7 @@ def command(job: Job, step: Step, place: int, settings: Settings) -> list[str]:
 def _train(
     children: Children, warm: list[Warm], jobs: Sequence[Job], settings: Settings, meter: Meter | None
 ) -> tuple[list[JobRun], list[Sample]]:
-    """Train all at once, for the settling time and `seconds`, as counted by the slowest."""
+    """Train all jobs at once, until the slowest has trained for the settling time and `seconds`."""
     with ExitStack() as watching:
         if meter is not None:
             watching.enter_context(meter)

@@ -80,7 +80,7 @@ class MpsDaemon:
         self._stop()
 
     def ask(self, command: str, limit_s: float = START_LIMIT_S) -> str:
-        """Send the daemon a command; its answer.
+        """Send the daemon a command, and return its answer.
 
         Raises:
             MpsError: The daemon does not answer, or refuses.

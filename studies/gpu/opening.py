@@ -10,7 +10,7 @@ from rlsched_node.gpu.device import GpuSet, GpuUnavailableError
 from studies.gpu.protocol import Host
 
 BUSY_FRAC = 0.05
-"""A GPU that is busier than this before the start is used by another process."""
+"""Utilisation before the start above which a GPU counts as in use by another process."""
 REHEARSAL_GPU = "rehearsal on a CPU"
 
 

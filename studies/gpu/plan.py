@@ -35,7 +35,7 @@ class Step(NamedTuple):
 
     @property
     def key(self) -> tuple[str, ...]:
-        """As `Measurement.key`."""
+        """Key of the measurement, as in `Measurement.key`."""
         return key_of(self.kind, self.mode, self.cores, self.jobs)
 
     @property
@@ -83,7 +83,7 @@ class Budget:
     """Decides whether a measurement still fits, from the time of similar ones so far.
 
     Args:
-        total_s: For all measurements.
+        total_s: Time for all measurements.
         measured_s: Duration of each measurement, without its overhead.
     """
 
@@ -93,14 +93,14 @@ class Budget:
         self._took_s: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
 
     def expected_s(self, step: Step) -> float:
-        """The mean of its kind so far, or a guess."""
+        """Return the mean time of earlier measurements of the same kind, or a guess, seconds."""
         known = self._took_s[step.kind, step.mode]
         if known:
             return sum(known) / len(known)
         return self._measured_s + (OVERHEAD_GUESS_S if step.jobs else 0.0)
 
     def fits(self, step: Step, spent_s: float) -> bool:
-        """Whether it would end within the budget."""
+        """Return whether a measurement would end within the budget."""
         return spent_s + self.expected_s(step) <= self._total_s
 
     def note(self, step: Step, took_s: float) -> None:

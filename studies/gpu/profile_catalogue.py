@@ -32,7 +32,7 @@ from studies.gpu.workloads import workload_of
 SHOWN = 6
 """Number of skipped measurements printed for each reason; rows.json has all of them."""
 CPU_ONLY_WINDOW_S = 0.2
-"""In a rehearsal: no energy counter needs a whole second."""
+"""Window in a rehearsal, seconds. It is shorter, because there is no energy counter."""
 
 
 class Run:
@@ -95,7 +95,7 @@ class Run:
                 bars.advance(bar)
 
     def _take(self, step: Step) -> str:
-        """Measure and write; the reason if it failed."""
+        """Take one measurement and write it. Return why it failed; "" if it succeeded."""
         try:
             measurement = measure(step, self._settings)
         except MeasurementError as error:
@@ -145,7 +145,7 @@ def main() -> int:
 
 
 def tell(host: Host, run: Run, rows: int, pairs: int, folder: Path) -> None:
-    """Print the measured and the skipped ones, reason by reason."""
+    """Print the numbers of measurements and rows, and the skipped measurements by reason."""
     print(f"{host.gpu_type}: {len(run.taken)} measurements, {rows} rows, {pairs} pair rows in {folder}")
     by_reason: dict[str, list[str]] = {}
     for what, why in run.skipped:

@@ -52,7 +52,7 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
     Attributes:
         steps: Training steps in all, including the warm-up.
         reserved_mib: Peak that torch's allocator held on the device, without the CUDA context; None on a CPU.
-        first_loss, last_loss: Of the first and the last step, to show that the workload trains.
+        first_loss, last_loss: Losses of the first and the last step, which show that the workload trains.
     """
 
     steps: int
@@ -98,7 +98,7 @@ class Sample(msgspec.Struct, frozen=True):
     Attributes:
         at_s: Time.
         utilisation_frac: Share of NVML's last sampling period (1/6 s to 1 s) in which a kernel ran.
-        energy_j: Of the whole board since the driver was loaded.
+        energy_j: Energy of the whole board since the driver was loaded.
         used_mib: Memory in use on the device, by all processes.
         process_mib: Memory by process id, if the driver reports it.
     """
@@ -119,7 +119,7 @@ class Measurement(msgspec.Struct, frozen=True, tag="measurement"):
             or `cores` (unshared, with an input pipeline on `cores` CPU cores).
         mode: The way in which a pair shares the GPU.
         cores: CPU cores to which each job was pinned; 0: not pinned.
-        settle_s: Windows and samples that begin earlier after the start of the last job are not counted.
+        settle_s: Seconds after the start of the last job from which windows and samples count.
         used_before_mib: Memory in use on the device before the jobs began.
         measured_on: Date, ISO 8601.
     """

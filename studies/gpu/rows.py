@@ -67,7 +67,7 @@ class Rows:
 
     Args:
         host: The machine of the measurements.
-        measurements: In any order; of repeated ones, the last counts.
+        measurements: The measurements, in any order. Of measurements with equal keys, the last counts.
     """
 
     def __init__(self, host: Host, measurements: Sequence[Measurement]) -> None:
@@ -83,7 +83,7 @@ class Rows:
         return rows
 
     def pairs(self) -> list[PairRow]:
-        """Every pair whose two jobs were measured unshared too."""
+        """Return every pair of jobs that were also measured unshared."""
         rows = []
         for measurement in self._of_kind("pair"):
             span = counted_span(measurement)
@@ -253,7 +253,7 @@ def read_catalogue_csv(text: str, where: str) -> list[CatalogueRow]:
     """Read the output of `to_csv`.
 
     Raises:
-        InputError: Other columns, or a figure that is not a number.
+        InputError: the text has other columns, or a figure is not a number.
     """
     lines = csv.DictReader(io.StringIO(text))
     if tuple(lines.fieldnames or ()) != CatalogueRow._fields:

@@ -48,7 +48,7 @@ class Recommender(nn.Module):
 
 
 def table_batch(size: TableSize, batch: int, device: torch.device) -> Batch:
-    """Rows, numbers and clicks."""
+    """Return random inputs and targets: rows of the tables, numbers and clicks."""
     return (
         torch.randint(size.rows, (batch, size.tables), device=device),
         torch.randn(batch, size.numbers, device=device),
@@ -63,7 +63,7 @@ def click_loss(network: nn.Module, batch: Batch) -> Tensor:
 
 
 def table_sgd(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
-    """Without momentum: sparse gradients touch only the rows of the batch."""
+    """Return SGD without momentum, so that sparse gradients change only the table rows of a batch."""
     return torch.optim.SGD(parameters, lr=0.1)
 
 

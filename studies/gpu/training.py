@@ -18,7 +18,7 @@ class Trainer(Protocol):
     precision: str
 
     def step(self) -> Tensor:
-        """Train one step; the loss, a scalar on the device, without synchronisation."""
+        """Train one step, and return the loss: a scalar on the device, without synchronisation."""
 
     def parameters(self) -> Iterator[Tensor]:
         """The trained parameters."""

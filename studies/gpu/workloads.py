@@ -22,7 +22,7 @@ class Workload(NamedTuple):
 
     Attributes:
         batches: Two batch sizes: the second, larger one is measured first.
-        small_batches: The same in a rehearsal.
+        small_batches: The two batch sizes in a rehearsal.
         sample, what: Names of a sample, and of the workload in one line.
         feed: Output of its input pipeline on CPU cores; empty: no measured pipeline.
     """
@@ -60,7 +60,7 @@ def workload_of(name: str) -> Workload:
     """Look a workload up.
 
     Raises:
-        InputError: Unknown; names the known ones.
+        InputError: the name is unknown; the error names the known workloads.
     """
     if name not in WORKLOADS:
         raise InputError(f"no workload {name!r}; there are {', '.join(WORKLOADS)}")

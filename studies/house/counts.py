@@ -82,7 +82,7 @@ class Count(NamedTuple):
 
     @property
     def now(self) -> int:
-        """How many there are."""
+        """Number of places with the construct."""
         return number(self.places)
 
     @property
@@ -98,7 +98,7 @@ class Count(NamedTuple):
 
 
 def number(places: Places) -> int:
-    """How many places there are."""
+    """Return the number of places."""
     return sum(places.values()) if isinstance(places, dict) else len(places)
 
 

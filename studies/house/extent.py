@@ -134,7 +134,7 @@ def library_lines() -> dict[str, int]:
 
 
 def code_lines() -> dict[str, int]:
-    """The same without docstrings, comments and blank lines."""
+    """Return the lines of the product by folder, without docstrings, comments and blank lines."""
     found: dict[str, int] = {}
     for path, tree in sources().values():
         folder = path.relative_to(in_source.ROOT).parent.as_posix()

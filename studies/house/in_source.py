@@ -30,7 +30,7 @@ def sources() -> dict[str, tuple[Path, ast.Module]]:
 
 @contextmanager
 def reading(root: Path) -> Iterator[None]:
-    """Count in another tree of files meanwhile."""
+    """Context manager: count in the files below another root folder."""
     global ROOT
     before, ROOT = ROOT, root
     sources.cache_clear()
@@ -54,7 +54,7 @@ def calls(node: ast.AST) -> set[str]:
 
 
 def called_in_loops(node: ast.AST) -> set[str]:
-    """The same inside loops."""
+    """Return the names of functions called by their plain name inside loops."""
     return {name for one in ast.walk(node) if isinstance(one, ast.For | ast.While) for name in calls(one)}
 
 
@@ -156,12 +156,12 @@ def _is_index(node: ast.expr) -> bool:
 
 
 def circles() -> list[str]:
-    """Modules that import each other, by one another or at once."""
+    """Return the modules that import each other, directly or through other modules."""
     return _in_circles({name: _imported(tree) - {name} for name, (_, tree) in sources().items()})
 
 
 def rooms_in_circles() -> list[str]:
-    """Folders and modules of the same folder that import each other; a folder stands for all in it."""
+    """Return rooms that import each other: modules of one folder, and folders for all modules in them."""
     imports, found = imported_pairs(), set[str]()
     for folder in {"", *(name.rpartition(".")[0] for name in sources())}:
         after: dict[str, set[str]] = {}
@@ -179,13 +179,13 @@ def imported_pairs() -> list[tuple[str, str]]:
 
 
 def room(name: str, folder: str) -> str:
-    """The folder or module right below `folder` that a module is in; "" for all that is not below it."""
+    """Return the folder or module right below `folder` that contains a module; "" if none does."""
     below = f"{folder}." if folder else ""
     return below + name.removeprefix(below).partition(".")[0] if name.startswith(below) else ""
 
 
 def _in_circles(after: dict[str, set[str]]) -> list[str]:
-    """Names that lead back to themselves."""
+    """Return the names that are on a cycle of the graph `after`."""
     reach = {name: set(others) for name, others in after.items()}
     for middle in reach:
         for name in reach:
@@ -195,7 +195,7 @@ def _in_circles(after: dict[str, set[str]]) -> list[str]:
 
 
 def largest_folder() -> list[str]:
-    """Files of the folder that has the most."""
+    """Return the files of the folder that has the most files."""
     files: dict[Path, list[str]] = {}
     for path, _ in sources().values():
         files.setdefault(path.parent, []).append(path.relative_to(ROOT).as_posix())

@@ -50,12 +50,12 @@ class Finding(NamedTuple):
 
 @cache
 def words() -> tuple[Word, ...]:
-    """The list."""
+    """Return the words to avoid, from `words.toml`."""
     return tuple(_word(entry) for entry in tomllib.loads(_LIST.read_text())["word"])
 
 
 def left_out() -> list[Path]:
-    """Files outside the check, as they quote the list."""
+    """Return the files that are not checked, because they quote the list."""
     return [ROOT / name for name in tomllib.loads(_LIST.read_text())["quotes"]]
 
 

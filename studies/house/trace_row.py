@@ -53,7 +53,7 @@ def _as_python(kernel: Any, *args: Any) -> Any:
 
 @contextmanager
 def _called() -> Iterator[set[tuple[str, str, int]]]:
-    """(file, function, line) of all calls in the product meanwhile."""
+    """Context manager: collect (file, function, line) of all functions of the product called in the block."""
     found = set[tuple[str, str, int]]()
     product = tuple(f"{ROOT / package}/" for package in PACKAGES)
 

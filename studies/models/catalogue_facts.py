@@ -41,7 +41,7 @@ class Pair(NamedTuple):
 
 
 class Facts:
-    """`facts/` of the shared data; every property reads its file once."""
+    """The files in `facts/` of the shared data. Every property reads its file once."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -26,7 +26,8 @@ BATCH_EXPONENT: Final = 0.576
 """Utilisation grows with throughput to this power as the batch grows, up to 1 where throughput stops growing:
 13 points of six models, solo runs in fp32 on an RTX 3090 (Lucid's single_data.csv); mean error 0.067."""
 HOST_BOUND: Final = "movielens-1m"
-"""Draws no more than an idle board at any batch size: not used to relate power and utilisation."""
+"""Workload that draws no more power than an idle board at any batch size. It is not used to relate power and
+utilisation."""
 ZEUS_BOARD_W: Final = {"V100": 250.0, "P100": 250.0, "A40": 300.0, "RTX6000": 260.0}
 ZEUS_MEMORY_MIB: Final = {"P100": 16_280.0, "RTX6000": 24_220.0, "V100": 32_510.0, "A40": 46_068.0}
 SLICE_MIB: Final = {"1g.5gb": 4_864.0, "2g.10gb": 9_856.0, "4g.20gb": 19_968.0}
@@ -53,7 +54,7 @@ class Fits:
         return float((min(times.values()) / times[batch]) ** BATCH_EXPONENT)
 
     def gavel_util(self, kind: str, model: str, batch: int) -> float | None:
-        """The same by Gavel's throughputs."""
+        """Return (throughput / highest of any batch)^BATCH_EXPONENT, by Gavel's throughputs."""
         rates = {}
         for job, steps in self.facts.solo[GAVEL_TYPES.get(kind, "")].items():
             name, size = gavel_batch(job)
@@ -211,8 +212,11 @@ class Fits:
 
     @cached_property
     def clock_bound_checks(self) -> tuple[float, float]:
-        """Error of `clock_bound_of_power`: the error of the mean of the other workloads instead, and
-        its own on rho by power caps."""
+        """Return two errors to compare with the error of `clock_bound_of_power`.
+
+        First, the error if rho is instead the mean of the other workloads. Second, the error of
+        `clock_bound_of_power` against the rho that is fitted to power caps.
+        """
         rho = np.array([one[0] for one in self.facts.dvfs.values()])
         constant = np.abs((rho.sum() - rho) / (len(rho) - 1) - rho).mean()
         off = []
@@ -236,7 +240,7 @@ class Fits:
 
     @cached_property
     def class_speed(self) -> dict[tuple[str, str], tuple[float, float]]:
-        """Speed of GPU-bound work relative to a V100 by (class, GPU type): `geometric`."""
+        """Speed of GPU-bound work relative to a V100, by (class, GPU type): mean and error of `geometric`."""
         out = {}
         for group in ("conv", "matmul"):
             names = {
@@ -251,7 +255,7 @@ class Fits:
 
     @cached_property
     def p100_speeds(self) -> dict[bool, dict[str, float]]:
-        """Speed on a P100 relative to a V100, median of each family, for a busy V100 or one that is not."""
+        """Speed on a P100 relative to a V100: median by family, for work that keeps a V100 busy or not."""
         found: dict[bool, dict[str, list[float]]] = {True: defaultdict(list), False: defaultdict(list)}
         for family, row in self.facts.literature["family"].items():
             for batch, epoch in self.facts.epochs["V100"].get(row.get("zeus", ""), {}).items():
@@ -294,7 +298,7 @@ class Fits:
         return middle, float(memory.max() - memory.min()) / 2 / middle
 
     def zeus_brackets(self, dataset: str) -> dict[int, tuple[float, float]]:
-        """By batch size: lower and upper bounds of memory, from GPUs that hold it or do not."""
+        """Return bounds of the memory by batch size, from the GPUs in which the job fits or does not fit."""
         tried = sorted({batch for kind in ZEUS_MEMORY_MIB for batch in self.facts.epochs[kind][dataset]})
         out = {}
         for batch in tried:
@@ -319,7 +323,7 @@ class Fits:
     def gavel_brackets(
         self, model: str, known: Callable[[str, int], float | None]
     ) -> dict[int, tuple[float, float]]:
-        """By batch size: bounds from partners of known memory that fit into a GPU with it, or do not."""
+        """Return bounds of the memory by batch size, from co-tenants of known memory that fit or not."""
         out: dict[int, tuple[float, float]] = {}
         for kind in GAVEL_TYPES.values():
             for pair in self.facts.pairs[kind]:

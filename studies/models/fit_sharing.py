@@ -60,12 +60,13 @@ class Score:
         gpu: GPU type.
         split: The held-out part.
         predictor: The predictor.
-        r2: Of the speeds.
+        r2: Coefficient of determination of the speeds.
         mae: Mean absolute error of the speeds.
         sd_log: Standard deviation of ln(real / predicted).
-        precision: Of the gate: both jobs keep `GATE` of their speed; None if it let no pair through.
-        recall: Of the same; None if no pair is fine.
-        fine: Pairs of which both really keep that much.
+        precision: Precision of the gate (both jobs are predicted to keep `GATE` of their speed); None if no
+            pair passes it.
+        recall: Recall of the gate; None if no pair is fine.
+        fine: Number of pairs in which both jobs really keep `GATE` of their speed.
         pairs: Pairs that were predicted.
     """
 
@@ -163,7 +164,7 @@ def held_out(data: Pairs) -> tuple[Floats, Floats]:
 
 
 def unseen_pairs(gpu: str, data: Pairs) -> list[Score]:
-    """Every pair predicted from the other nine tenths; and in sample, for comparison."""
+    """Return scores of every pair predicted from the other nine tenths; and in sample, for comparison."""
     constant, latent = held_out(data)
     inside = product(*fit_factors(len(data.names), data.jobs, data.speeds), data.jobs)
     return [
@@ -237,8 +238,10 @@ def predictions(known: PairKnowledge, gpu: str, data: Pairs, rows: NDArray[np.in
 def by_ratio(
     base: Floats, data: Pairs, held: int, seen: NDArray[np.int64], left: NDArray[np.int64]
 ) -> Floats:
-    """The simpler way: the job's own mean ln(observed / predicted), shrunk by one observation; partners as
-    before."""
+    """Return speeds by a simpler method: the job's mean ln(observed / predicted), shrunk by one observation.
+
+    The speeds of the job's partners stay as in `base`.
+    """
     own = data.jobs == held
     ratios = np.log(data.speeds[seen] / base[seen])[own[seen]]
     shrunk = ratios.sum() / (len(ratios) + 1)
@@ -263,7 +266,7 @@ def population(data: dict[str, Pairs]) -> dict[str, Any]:
 
 
 def show(found: dict[str, Any]) -> None:
-    """As Markdown."""
+    """Print the results as Markdown."""
     line: Callable[[str], None] = print
     line("## The formula for strangers")
     for name, value in found["formula"].items():

@@ -39,7 +39,7 @@ class Found:
         jobs: Description of the jobs.
         fit: Workloads (of a draw: jobs) that fit 1g.5gb and take part, of all of them.
         throughput: By layout, relative to whole GPUs.
-        energy: Of the cluster for a job, relative to whole GPUs.
+        energy: Energy of the cluster per job by layout, relative to whole GPUs.
         assumed: Throughput with the assumed figures 30 % lower and 30 % higher.
     """
 

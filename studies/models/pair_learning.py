@@ -48,10 +48,10 @@ class Join(NamedTuple):
     """One direction of a pair that began to share.
 
     Attributes:
-        before: Directions of pairs that had been observed in the run by then.
-        seen: Observations of this very pair of workloads.
+        before: Number of directions of pairs that were observed earlier in the run.
+        seen: Number of earlier observations of this pair of workloads.
         predicted: Speed predicted for the decision.
-        modelled: The same by the models without learning.
+        modelled: Speed predicted by the models without learning.
         true: Actual speed.
     """
 
@@ -66,7 +66,7 @@ class Noting(Engine):
     """An engine that records every pair that begins to share.
 
     Attributes:
-        joins: All so far.
+        joins: All recorded pairs, both directions.
     """
 
     def __init__(self, *args: Any, **named: Any) -> None:
@@ -126,7 +126,7 @@ def column(joins: list[Join], name: str) -> Floats:
 
 
 def kept(joins: list[Join]) -> float:
-    """Share of joins in which this direction keeps the promise of the gate."""
+    """Return the share of joins in which the job keeps the speed that the gate requires."""
     return float((column(joins, "true") >= KEEP_FRAC).mean())
 
 

@@ -40,12 +40,12 @@ def slowdown(most: float) -> Ability:
 
 
 def lull(most: float) -> Ability:
-    """The same while no other job waits."""
+    """The clock of least energy within a slowdown, only while no other job waits."""
     return Ability(f"lull {most:g}", {"clock": {"rule": "lull", "slowdown": most}})
 
 
 def weighed(weight: float) -> Ability:
-    """The clock at which time and energy, weighed against each other, cost least."""
+    """The clock with the least weighted sum of the costs of time and energy."""
     return Ability(f"weight {weight:g}", {"clock": {"rule": "weighed", "energy_weight": weight}})
 
 

@@ -39,16 +39,16 @@ from studies.policy.synthetic import SEQUENCES, for_tested
 
 LOADS: Final = (0.7, 0.85, 0.95, 1.05)
 HEADLINE_LOADS: Final = (0.85, 0.95, 1.05)
-"""The twelve cases of the bar; tables over all cases use these, load 0.7 is shown separately."""
+"""Loads of the twelve cases of the bar. Tables over all cases use only these loads; load 0.7 is separate."""
 DIAL_LOADS: Final = (0.85,)
 SIZES_LOADS: Final = (0.95,)
 GATE: Final = 0.5
 """Speed that all sharing jobs must keep under `gittins`: the tuned value of `pack`."""
 STRICT_GATE: Final = 0.85
-"""The gate in the bar's quality of sharing."""
+"""Speed that sharing jobs must keep in the bar's target for the quality of sharing."""
 OWN_SPREAD: Final = Policy("gittins", name="gittins 0.1 1", preempt={"spread": 0.1, "trust": 1.0})
-"""The index by the spread of each prediction, with hardly any added: a diagnosis, tuned nowhere, of the
-loss by one spread for all on clusters with similar run times."""
+"""The Gittins index with the spread of each prediction, and hardly any added spread. This policy is not
+tuned. It shows the loss by one spread for all jobs on clusters with similar run times."""
 WEIGHTS: Final = tuple(k / 8 for k in range(9))
 """Nine settings of the dial between JCT and energy."""
 
@@ -63,13 +63,14 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         measure: Ranking measure: mean JCT, or mean delay (`measures`).
         models: Whether it runs under models.
         preemptible_frac: Share of the jobs that may be preempted.
-        declared: If that is all of them: whether they declare it, so that `ppo` preempts too.
+        declared: Whether the jobs declare that they may be preempted, if all of them may; `ppo` preempts only
+            then.
         predictions: Quality of the predicted durations.
         loads: Offered loads.
-        tested: Whether policies under test are rows of it: always, only if they are named, or never.
+        tested: When policies under test are rows of the study: always, only if they are named, or never.
         default: Policies under test if none is named and some are always tested.
-        own: Its own traces or sequences, on which no rule was tuned; empty: the common ones.
-        part: Its only part; empty: the requested split.
+        own: Traces or sequences of only this study, on which no rule was tuned; empty: the common ones.
+        part: The only part of the time that the study uses; empty: the requested split.
     """
 
     name: str
@@ -88,17 +89,20 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def setting(self) -> str:
-        """The setting in which its rules are tuned."""
+        """The setting in which the study's rules are tuned."""
         if self.predictions == "good":
             return "good"
         return f"preemptible{self.preemptible_frac:g}" if self.preemptible_frac else BASE
 
     def traces(self, named: Sequence[str], others: Sequence[str]) -> list[str]:
-        """Its traces: `others` if it has none of its own, or the named ones among its own."""
+        """Return the study's own traces, limited to `named` if that is not empty.
+
+        Without traces of its own: `named`, or `others` if `named` is empty.
+        """
         return [one for one in self.own or named or others if not named or one in named]
 
     def cases(self, traces: Sequence[str], part: str, loads: Sequence[float] | None = None) -> list[Case]:
-        """Its cases, trace by trace."""
+        """Return the study's cases, trace by trace."""
         return cases(
             traces,
             [self.part or part],
@@ -221,13 +225,13 @@ _TUNED: Final[dict[str, tuple[str, ...]]] = {
     "unseen50": _PREEMPTIVE,
     "sizes": ("tiresias", "gittins"),
 }
-"""By study: rules whose tuned values it uses."""
+"""Rules whose tuned values a study uses, by study."""
 _AS_IT_IS: Final[dict[str, tuple[str, ...]]] = _TUNED | {
     "sharing": ("pack", "lucid"),
     "everything": ("pack",),
     "dial": ("pack",),
 }
-"""By study: rules that are rows without more abilities."""
+"""Rules with rows without further abilities, by study."""
 _ORACLES: Final[dict[str, tuple[Policy, ...]]] = {
     "preempt100": (TRUE_GITTINS,),
     "preempt50": (TRUE_GITTINS,),
@@ -240,11 +244,11 @@ _ORACLES: Final[dict[str, tuple[Policy, ...]]] = {
     "unseen50": (TRUE_GITTINS,),
     "sizes": ORACLES,
 }
-"""Rules with true durations."""
+"""Rules with true durations, by study."""
 
 
 def grid_of(setting: str, rule: str) -> tuple[str, Grid]:
-    """The grid by which a rule is tuned in a setting, and the setting that has it: its own, or the base."""
+    """Return (setting that defines it, grid) for a rule in a setting; the base setting is the default."""
     own = MORE_GRIDS.get(setting, {}).get(rule)
     return (setting, own) if own is not None else (BASE, GRIDS[rule])
 
@@ -261,7 +265,7 @@ def _complete(tuned: TunedFile, where: str, rule: str, grid: Grid) -> Tuned | No
 
 
 def usable_of(tuned: TunedFile | None, setting: str, rule: str) -> Tuned | None:
-    """The same, or the result in the base setting, if the rule was only tuned there."""
+    """Return the result of `tuned_of`, or the result in the base setting if the rule was only tuned there."""
     found = tuned_of(tuned, setting, rule)
     if found is None and tuned is not None and rule in GRIDS:
         return _complete(tuned, BASE, rule, GRIDS[rule])
@@ -325,7 +329,7 @@ def _called(study: Study, role: Role, policies: Sequence[Policy]) -> list[Entry]
 
 
 def _able(study: Study, chosen: dict[str, Policy]) -> dict[str, Policy]:
-    """Rows with abilities, by label: `gittins` means its tuned value."""
+    """Return policies with abilities, by label. `gittins` in a label is the tuned value of the rule."""
     default, hand = Policy("gittins"), Policy("qssf-backfill")
     base = chosen.get("gittins", default)
     if study.measure == "jct" or study.own:
@@ -352,12 +356,12 @@ def _able(study: Study, chosen: dict[str, Policy]) -> dict[str, Policy]:
 
 
 def _labelled(label: str, base: Policy, abilities: Sequence[tuple[Ability, ...]]) -> dict[str, Policy]:
-    """A policy with abilities, by its name in the tables with them."""
+    """Return the policy with each set of abilities, by name in the tables."""
     return {" ".join((label, *(one.label for one in more))): able(base, *more) for more in abilities}
 
 
 def hand_rules() -> list[Policy]:
-    """References of the dial: a clock for all, the best within a slowdown, in lulls, weighed."""
+    """Return the reference rules of the dial, with one way each to choose SM clocks."""
     base = Policy("qssf-backfill")
     clocks = [
         *map(fixed_clock, (0.9, 0.8, 0.7, 0.6)),

@@ -25,7 +25,7 @@ from studies.policy.tables import (
 
 LARGE: Final = SIZES[-1][0]
 MANY_JOBS: Final = 300
-"""With fewer jobs a case is weak: in a study with its own traces, the larger cases have a table too."""
+"""Minimum number of jobs of a large case. A study with its own traces has a further table of large cases."""
 QUEUE_PART: Final = 0.3
 """Sharing is judged if `lucid`'s queueing is at least this share of its JCT."""
 
@@ -41,7 +41,7 @@ _AGAINST: Final = {
     "unseen50": ("tiresias", "tiresias-clear", "gittins", "true gittins"),
     "sizes": ("tiresias", "gittins", "true gittins"),
 }
-"""Rows with which the others of a study are also compared, one by one."""
+"""Strong opponents, by study: rows with which every other row of the study is also compared."""
 
 
 def study_section(
@@ -132,7 +132,7 @@ def value_of(study: Study, one: Result) -> float | None:
 
 
 def ratio_of(study: Study, one: Result, reference: str) -> Ratio | None:
-    """The same over a reference's, with its interval over days."""
+    """Return the ranking measure / the reference's ranking measure, with its interval over days."""
     if study.measure == "jct":
         return one.against[reference].jct_mean_ratio
     return one.measured.delay_ratio.get(reference)

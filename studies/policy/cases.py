@@ -39,9 +39,9 @@ WANTED_JOBS: Final = 4000
 MIN_TUNING_JOBS: Final = 1000
 """A training part with fewer jobs is no case for tuning."""
 Foresight = Literal["causal", "hedge-mean", "hedge-median", "hedge-fitted", "good"]
-"""Predictions from the trace itself, by a running mean or by the hedge with its mean or median, or
-with the quality of published ones (`predictions.py`). `hedge-fitted`: its mean, with the spread of the
-lognormal that has its mean and its median."""
+"""Predictions from the trace itself, by a running mean or by the mean or median of the hedge; or predictions
+with the quality of published ones (`predictions.py`). `hedge-fitted`: the mean of the hedge, with the spread
+of the lognormal that has the mean and the median of the hedge."""
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,8 +52,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         part: One of `PARTS`, or `SYNTHETIC`.
         load: Offered load of the measured jobs.
         preemptible_frac: Share of the jobs that may be preempted, drawn with seed 0.
-        declared: If that is all of them: whether they declare it. `tuned` and `ppo` preempt only jobs that
-            do, other rules preempt all.
+        declared: Whether the jobs declare that they may be preempted, if all of them may. `tuned` and `ppo`
+            preempt only jobs that declare it; other rules preempt all jobs.
         predictions: Quality of the predicted durations, the same for all policies.
     """
 
@@ -97,11 +97,11 @@ class Workload:
 def part_bounds(trace: Trace, part: str) -> Bounds:
     """(since, until) of a part, seconds of the trace.
 
-    `validation` and `test` follow `time_split`. The training part has three windows as long as the test
-    part, at its end: the last 60 of the first 70 % of the time. The first tenth is their past.
+    `validation` and `test` follow `time_split`. The training part is the first 70 % of
+    the time. Its last 60 % are three windows, each as long as the test part. The first 10 % are only history.
 
     Raises:
-        InputError: No such part.
+        InputError: there is no such part.
     """
     split = time_split(trace)
     if part == "validation":
@@ -167,8 +167,8 @@ def workload_of(folder: Path, case: Case) -> Workload:
     """Cut a case out of its trace, and make its load exact.
 
     The cuts are of the whole trace, also for one VC of it. Jobs submitted after the part are dropped
-    before any replay or prediction: a tuned rule or a learned strategy has not met a later job,
-    not even as a competitor of the last measured ones. The nodes are scaled to the load, whole nodes that
+    before any replay or prediction: a tuned rule or a learned strategy has seen no later job,
+    not even as a competitor of the last measured jobs. The nodes are scaled to the load, whole nodes that
     hold the largest gang; submission times are then stretched until the load is exact.
 
     Raises:

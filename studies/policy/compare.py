@@ -48,7 +48,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def jobs_of(todo: Sequence[Case], rows: dict[str, list[Entry]]) -> list[Job]:
-    """Every row on every case, runs with models after runs without.
+    """Return a job for every row on every case; runs with models come last.
 
     Raises:
         InputError: Two policies of one trace have one name.

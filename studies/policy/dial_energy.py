@@ -30,7 +30,7 @@ WEIGHTS: Final = tuple(round(0.1 * step, 1) for step in range(1, 10))
 POSITIONS: Final = (-1.0, -0.5, 0.5, 1.0)
 """Positions of the dial, in ln(price)."""
 SAVED: Final = 0.98
-"""Energy at equal time that counts as a gain."""
+"""Maximum relative energy at equal time that counts as a gain."""
 
 
 def constant(position: float) -> Layers:
@@ -42,7 +42,10 @@ def constant(position: float) -> Layers:
 
 
 def frontier(costs: Sequence[Costs], none: Costs) -> Floats:
-    """(W, 2) ln of time in the system and of energy over the run at full clocks, means over the windows."""
+    """Return (W, 2): ln(time in the system) and ln(energy), each relative to the run at full clocks.
+
+    Both are means over the windows.
+    """
     time = [np.log((one.delay_s + one.work_s) / (none.delay_s + none.work_s)).mean() for one in costs]
     energy = [np.log(one.energy_j / none.energy_j).mean() for one in costs]
     return np.stack([time, energy], axis=1)

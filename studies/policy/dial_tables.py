@@ -15,7 +15,7 @@ from studies.policy.tables import Results, header, row
 
 
 class Point(NamedTuple):
-    """One row on one case, over `qssf-backfill` at full clocks."""
+    """JCT and energy of one row on one case, relative to `qssf-backfill` at full clocks."""
 
     jct: float
     energy: float
@@ -49,7 +49,7 @@ def points(case: Case, rows: Sequence[Entry], results: Results) -> dict[str, Poi
 
 
 def beaten_by(point: Point, others: dict[str, Point]) -> list[str]:
-    """Rows for which no other has neither a higher JCT nor more energy, and less of one."""
+    """Return the labels of rows better than `point`: less JCT or energy, and not more of the other."""
     return [
         label
         for label, one in others.items()
@@ -108,7 +108,7 @@ def _hand_rules(found: dict[str, Point], without: str) -> dict[str, Point]:
 def _savings(
     means: dict[str, Point], by_case: Sequence[dict[str, Point]], cases: Sequence[Case]
 ) -> list[str]:
-    """Least energy at no higher mean JCT, of hand rules and of `gittins`: over all, and in each case."""
+    """Return lines with the least energy at no higher mean JCT, for hand rules and for `gittins`."""
     lines = ["Least GPU energy at no higher mean JCT than `qssf-backfill` at full clocks:", ""]
     lines += header("", "hand rules", "", "`gittins`", "")
     named = [("over all", means), *((case.trace, one) for case, one in zip(cases, by_case, strict=True))]

@@ -94,7 +94,7 @@ def source(folder: Path, name: str, part: str) -> EpisodeSource:
 
 
 def windows(sources: Sequence[EpisodeSource], each: int, seed: int, mixed_frac: float) -> tuple[Windows, ...]:
-    """This many windows of each source, dealt out to the scales of the assumed figures.
+    """Return `each` windows of each source, distributed over the scales of the assumed figures.
 
     `mixed_frac`: share of them on clusters of several GPU types.
     """
@@ -119,12 +119,12 @@ HEAD: Final = "| | cost | delay | energy | better in | worst cluster, cost |\n|-
 
 
 def other(label: str) -> Policy:
-    """`tuned` with the tables of a label of OTHERS, instead of its own."""
+    """Return `tuned` with some TOML tables replaced by the tables of a label in `OTHERS`."""
     return POLICY.with_settings(**dict.fromkeys(OTHERS[label])).with_settings(**OTHERS[label])
 
 
 def static(pools: Sequence[Windows]) -> list[str]:
-    """Other settings over the settings of `tuned`."""
+    """Return a table line for each setting in `OTHERS`, relative to `tuned`."""
     judge = Judge(pools)
     rows = []
     try:

@@ -32,14 +32,14 @@ MAIN = tuple(
         (SHARING, slowdown(0.05), CORES),
     )
 )
-"""Repeated under other models, and Lucid's rule."""
+"""Main choices, which also run under other models, as does Lucid's rule."""
 BUDGETS = (0.02, 0.05, 0.1)
 """Allowed increase of mean JCT over the best choice, for a choice of less energy."""
 Some = tuple[Ability, ...]
 SHOWN: tuple[Some, ...] = ((), (SHARING,), (slowdown(0.05),), (SHARING, slowdown(0.05)))
 """Abilities in the rows of every rule."""
 CROWDED = Ability("share 4", {"share": {"max_jobs": 4}})
-"""More than two on a GPU."""
+"""Up to four jobs share a GPU."""
 SHOWN_REFERENCE: tuple[Some, ...] = (
     (share(0.7),),
     (CROWDED,),
@@ -80,14 +80,14 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """One trace.
 
     Attributes:
-        trace: Its name.
+        trace: Name of the trace.
         nodes: Nodes of the scaled cluster.
-        gpus: Its GPUs.
-        gpu_types: Their types.
+        gpus: GPUs of the scaled cluster.
+        gpu_types: GPU types of the scaled cluster.
         load_frac: Resulting load.
-        since_s: Jobs submitted from here on are measured, seconds of the trace.
-        results: Every choice.
-        varied: The main choices under other models, by the difference.
+        since_s: Time from which submitted jobs are measured, seconds of the trace.
+        results: Result of every choice.
+        varied: Results of the main choices under other models, by name of the change.
     """
 
     trace: str
@@ -101,7 +101,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def best_choices(results: Sequence[ChoiceResult]) -> list[ChoiceResult | None]:
-    """The deployable choice of least mean JCT; then, for each budget, the one of least energy within it."""
+    """Return the deployable choice of least mean JCT; then, per budget, the choice of least energy."""
     found = [one for one in results if one.deployable and one.metrics.jct_mean_s is not None]
     if not found:
         return [None] * (1 + len(BUDGETS))

@@ -109,7 +109,7 @@ def value_of(result: Result, setting: Setting) -> float:
 
 
 def ratios(setting: Setting, every: Sequence[Case], arm: Arm, folder: Path) -> dict[str, float]:
-    """By case: an arm's value over that of the present policy under the running mean."""
+    """Return by case: the arm's measure / the measure of the present policy under the running mean."""
     found = {}
     for case in every:
         mine, base = (setting.job(case, one) for one in (arm, setting.arms[0]))
@@ -172,7 +172,10 @@ def _information(arguments: argparse.Namespace) -> int:
 
 
 def _best(setting: Setting, every: Sequence[Case], folder: Path) -> list[Arm]:
-    """The present arm, the best under the hedge on the training part, the same under the running mean."""
+    """Return the present arm, the best arm under the hedge, and its policy under the running mean.
+
+    The best arm is chosen on the training part.
+    """
     if missing(setting.jobs(every, setting.arms), folder):
         print(f"{setting.name}: the training part is incomplete; run `choose` first", file=sys.stderr)
     scores = {}

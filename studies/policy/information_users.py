@@ -44,9 +44,9 @@ class Row(NamedTuple):
 
     Attributes:
         rank: Spearman's correlation of predicted and true run times.
-        off: Mean |ln(true / predicted)|: twice the pinball loss of the median, of the logarithm.
-        easy: Mean waiting under EASY / under QSSF by the running mean.
-        qssf: The same under QSSF.
+        off: Mean |ln(true / predicted)|: twice the pinball loss of the median of the logarithm.
+        easy: Mean waiting time under EASY / mean waiting time under QSSF with the running mean.
+        qssf: Mean waiting time under QSSF / mean waiting time under QSSF with the running mean.
     """
 
     rank: float
@@ -56,7 +56,7 @@ class Row(NamedTuple):
 
 
 def rows_of(trace: Trace, spec: ClusterSpec, habit: float, *, counted: bool = False) -> dict[str, Row]:
-    """By predictor; `counted`: predictors see names followed by the run's number."""
+    """Return the results by predictor; `counted`: predictors see names followed by the run's number."""
     end_s = reference_end_s(trace, spec)
     nobody = np.full(len(trace), "")
     nameless = replace(trace, user=nobody, job_name=nobody)

@@ -51,7 +51,7 @@ SHARES: Final[dict[str, dict[str, dict[str, Any] | None]]] = {
         "priced (as shipped)": {},
     },
 }
-"""By rule and label: settings of sharing. The first of each is the reference of the others."""
+"""Settings of sharing, by rule and label. The first setting of a rule is the reference of the others."""
 
 
 class Run(NamedTuple):
@@ -61,7 +61,8 @@ class Run(NamedTuple):
         jct_s: Mean JCT of the measured jobs.
         large_s: Mean JCT of the gangs among them.
         other_s: Mean JCT of all others.
-        longest_hold_s: The longest time for which gangs held a GPU without a break, handing it on by sharing.
+        longest_hold_s: The longest time for which a GPU had a gang without a break, also by successive gangs
+            that shared it.
     """
 
     jct_s: float
@@ -80,10 +81,10 @@ def policies() -> dict[tuple[str, str], Policy]:
 
 
 def longest_hold_s(table: JobTable) -> float:
-    """The longest time for which gangs held a GPU without a break.
+    """Return the longest time for which a GPU had a gang without a break, seconds.
 
-    A gang that starts on the GPUs of a running one continues its hold. Gangs that share
-    have the same GPUs, so the first of these identifies the hold.
+    The time continues if a gang starts on the GPUs of a running gang. Gangs that share have the same GPUs, so
+    the GPU with the lowest number represents them.
     """
     gangs = np.flatnonzero((table.trace.num_gpus >= LARGE_GPUS) & ~np.isnan(table.end_s))
     held: dict[int, tuple[float, float]] = {}

@@ -40,12 +40,12 @@ Mask = NDArray[np.bool_]
 
 
 class GroupDelay(msgspec.Struct, frozen=True, kw_only=True):
-    """Some of the jobs that ended.
+    """Mean JCT and delay of a group of jobs that ended.
 
     Attributes:
-        jobs: Their number.
-        jct_mean_s: Their mean JCT; None without jobs.
-        delay_mean_s: Their mean delay.
+        jobs: Number of jobs in the group.
+        jct_mean_s: Mean JCT of the group; None without jobs.
+        delay_mean_s: Mean delay of the group.
     """
 
     jobs: int
@@ -57,14 +57,15 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
     """One policy on one case, over the measured jobs that ended; several seeds are pooled.
 
     Attributes:
-        delay_mean_s: Mean delay; likewise its percentiles and maximum.
+        delay_mean_s: Mean delay. The next fields are percentiles and the maximum of the delay.
         delay_ratio: By reference: mean delay / the reference's, with its interval over days.
         groups: By number of GPUs (`SIZES`), and the longest-running tenth of the measured jobs.
         rank_correlation: Spearman's, of predicted and true run times of the measured jobs.
-        shared_jobs: Jobs with whole GPUs that shared them for a time. None without models, as the rest.
-        kept_frac: Share of these whose mean speed, over all their time on GPUs, was `KEPT_FRAC` or more.
+        shared_jobs: Number of jobs with whole GPUs that shared them for a time. This field and the next ones
+            are None without models.
+        kept_frac: Share of these jobs with a mean speed, over all their time on GPUs, of `KEPT_FRAC` or more.
         gpu_kwh: Energy of all GPUs over the whole replay, idle ones too.
-        replay_s: From the first replayed submission to the last event.
+        replay_s: Seconds from the first replayed submission to the last event.
         gpus_idle_w: Power of all GPUs without jobs, W.
     """
 
@@ -94,7 +95,7 @@ def measures_of(
     predictions: PredictedTimes,
     spec: ClusterSpec,
 ) -> Measures:
-    """Measure a policy's replays, one a seed.
+    """Return the measures of a policy's replays, one replay per seed.
 
     Args:
         tables: The policy's tables.

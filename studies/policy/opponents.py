@@ -21,7 +21,7 @@ from studies.policy.cases import Foresight
 TUNED_FILE: Final = Path(__file__).with_name("tuned.json")
 
 REFERENCES: Final = ("qssf", "qssf-backfill")
-"""«Best QSSF» is the one of these that waits less, case by case."""
+"""References. In each case, «best QSSF» is the reference with the lower mean queueing delay."""
 TUNING_REFERENCE: Final = "qssf-backfill"
 Measure = Literal["queue", "jct"]
 Role = Literal["policy", "reference", "rule", "oracle"]
@@ -52,7 +52,7 @@ class Grid(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def settings(self) -> dict[str, dict[str, Any]]:
-        """All settings of each value, as in a TOML file, by its name."""
+        """All settings of each value, as in a TOML file, by name of the value."""
         return {value.name: settings_of(value) for value in self.values}
 
 
@@ -67,7 +67,7 @@ def _easy(order: str, wait: str) -> Policy:
 
 
 def _gittins(spread: float, trust: float, power: float, margin: float) -> Policy:
-    """The index with these figures."""
+    """Return the Gittins index with these figures."""
     return Policy(
         "gittins",
         name=f"gittins {spread:g} {trust:g} {power:g} {margin:g}",
@@ -76,7 +76,7 @@ def _gittins(spread: float, trust: float, power: float, margin: float) -> Policy
 
 
 def _clearing(gpu_s: float) -> Policy:
-    """The two queues of Tiresias, with room made node by node instead of its quota."""
+    """Return Tiresias's two queues with another preemption: GPUs are freed node by node, without a quota."""
     name = f"tiresias-clear {gpu_s}"
     return Policy(name=name, preempt={"by": "service", "threshold_gpu_s": float(gpu_s)})
 
@@ -129,22 +129,23 @@ GRIDS: Final[dict[str, Grid]] = {
         models=True,
     ),
 }
-"""`easy` is tuned by the order of its queue, and by the wait before a job has a reservation. Lucid's grid is
-the cost of its profiler, not its decisions: only the two published times, since none at all would be best."""
+"""`easy` is tuned by the order of its queue, and by the wait before a job has a reservation. Lucid's grid
+has only the two published times of its profiler, because no profiling at all would be best."""
 
 _GITTINS: Final = (
     *(_gittins(spread, 0, 0.7, 0.5) for spread in (2.5, 2, 3, 1.5)),
     *(_gittins(spread, 0, power, 0.5) for spread, power in ((2.5, 0.5), (2.5, 1), (2, 1), (1.5, 1))),
     *(_gittins(2.5, 0, 0.7, 0.25), _gittins(2.5, 0, 0.7, 1), _gittins(2.5, 0.5, 0.7, 0.5)),
 )
-"""Around a spread of 2.5, one figure at a time; spread and power together if small."""
+"""Values around a spread of 2.5: one figure changes at a time; small spreads also change with the power."""
 _GITTINS_REVISED: Final = (
     *(able(_gittins(spread, 0, 0.7, 0.5), REVISED) for spread in (1, 1.5, 2, 2.5)),
     *(able(_gittins(1.5, 0.5, 0.7, 0.5), REVISED), able(_gittins(1.5, 0, 0.7, 1), REVISED)),
 )
-"""With revised predictions: other spreads, as these explain a part of the errors; trust and margin once."""
+"""Values for revised predictions. Spreads are smaller, because revision explains a part of the errors; one
+value changes the trust, and one the margin."""
 _CLEARING: Final = tuple(_clearing(gpu_s) for gpu_s in (18000, 72000, 144000, 288000))
-"""Fewer thresholds: an ablation, not an opponent."""
+"""Fewer thresholds than for `tiresias`, because this rule is an ablation and not an opponent."""
 
 
 def _preemptive(*rules: str, preemptible_frac: float = 1.0) -> dict[str, Grid]:
@@ -194,7 +195,7 @@ ORACLES: Final = (TRUE_SJF, TRUE_GITTINS)
 
 
 def default_of(rule: str) -> Policy:
-    """A rule at its default values; `tiresias-clear` has none but Tiresias's own threshold."""
+    """Return a rule at its default values; for `tiresias-clear`, the default is the threshold of Tiresias."""
     defaults = {
         "tiresias-clear": _clearing(18000),
         "easy-revised": able(Policy("easy"), REVISED),
@@ -223,9 +224,9 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
     """Tuning result of one rule.
 
     Attributes:
-        grid: Every tried value: its settings, as in a TOML file, by its name.
+        grid: Settings of every tried value, as in a TOML file, by name of the value.
         chosen: Name of the value for all traces, with the least score.
-        score: Its geometric mean over all cases of its mean / that of `qssf-backfill`.
+        score: Score of that value: geometric mean over all cases of its mean / the mean of `qssf-backfill`.
         chosen_by_trace: Name of the value for each trace by itself.
     """
 
@@ -235,7 +236,7 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
     chosen_by_trace: dict[str, str]
 
     def policy(self, trace: str = "") -> Policy:
-        """The value for all traces, or that for one of them."""
+        """Return the policy with the value for all traces, or with the value for one trace."""
         name = self.chosen_by_trace.get(trace, self.chosen)
         return Policy(name=name, **self.grid[name])
 
@@ -246,8 +247,8 @@ class TunedFile(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         traces: Traces used for tuning.
         test_split_read: When the test split was first read with these values; empty: not yet.
-        rules: By rule.
-        settings: By setting of `MORE_GRIDS`, by rule.
+        rules: Results in the base setting, by rule.
+        settings: Results by setting of `MORE_GRIDS`, then by rule.
     """
 
     traces: list[str]
@@ -330,7 +331,7 @@ def untuned(tuned: TunedFile | None) -> list[str]:
 
 
 def _complete(tuned: TunedFile | None, rule: str) -> Tuned | None:
-    """Tuning result of a rule of the base setting; None: not from its present grid."""
+    """Return the tuning result of a rule in the base setting; None: not tuned from its present grid."""
     found = tuned.rules.get(rule) if tuned is not None else None
     return found if found is not None and found.grid == GRIDS[rule].settings else None
 
@@ -338,8 +339,8 @@ def _complete(tuned: TunedFile | None, rule: str) -> Tuned | None:
 def entries(tuned: TunedFile | None, trace: str, policies: Sequence[Policy]) -> list[Entry]:
     """All rows of one trace: references, policies under test, tuned rules, and bounds.
 
-    A tuned rule appears twice: `reserve` has the one value for all traces, `reserve (by trace)` the best of
-    this. A rule that is not tuned has its default value.
+    A tuned rule has two rows: for example, `reserve` has the value for all traces, and `reserve (by trace)`
+    has the best value for this trace. A rule that is not tuned has its default value.
     """
     found = [_preset(name, "reference") for name in REFERENCES]
     found += [Entry(policy=one, label=one.name, role="policy") for one in policies]

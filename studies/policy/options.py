@@ -43,7 +43,7 @@ def add_trace(parser: argparse.ArgumentParser) -> None:
 
 
 class _Said(argparse.Action):
-    """`--policy` and `--set` in their order: [text of a policy, its changes] each."""
+    """Action that collects `--policy` and `--set` in order: a list of [text of a policy, changes of it]."""
 
     def __call__(
         self,
@@ -98,7 +98,10 @@ def policies_of(arguments: argparse.Namespace) -> list[Policy]:
 
 
 def reported(run: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
-    """Run; an error that rlsched raises on purpose becomes one line, and its exit code."""
+    """Call `run`, and return its exit code.
+
+    An error that rlsched raises on purpose is printed in one line, and its own exit code is returned.
+    """
     try:
         return run(arguments)
     except RlschedError as error:

@@ -79,10 +79,10 @@ def _hedged(work: Workload) -> dict[str, Floats]:
 
 
 def good_predictions(trace: Trace, *, stretch: float = 1.0) -> PredictedTimes:
-    """AtSubmission whose rank correlation with the true run times is about `GOOD_CORRELATION`.
+    """Return predictions whose rank correlation with the true run times is about `GOOD_CORRELATION`.
 
-    They are calibrated, and never outside of the run times of a size class. Only the given jobs
-    are used; loads of one part of a trace have the same draws.
+    The predictions are calibrated, and never outside of the run times of a size class. Only the given jobs
+    are used. The draws are the same for all loads of one part of a trace.
 
     Args:
         trace: J jobs.

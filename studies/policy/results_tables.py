@@ -21,7 +21,8 @@ PLAIN = Policy(
 """`ppo` without dials, which is `tuned`, decides like this rule without models if no job is preemptible."""
 REFERENCE = "qssf-backfill"
 AGAINST = (REFERENCE, PLAIN.name, "qssf")
-"""References of the policy on synthetic sequences; `qssf` blocks its queue, which suits some."""
+"""References of the policy on synthetic sequences. `qssf` does not backfill, which is better
+on some of them."""
 BUCKETS: tuple[tuple[str, float, float], ...] = (
     ("1", 0, 1),
     ("2-4", 1, 4),
@@ -60,12 +61,12 @@ class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         against: The other policy.
-        sequences: Their number.
+        sequences: Number of sequences.
         queue: Geometric mean of the ratios of mean queueing delay.
         jct: Geometric mean of the ratios of mean JCT.
         queue_p99: Geometric mean of the ratios of the 99th percentile of queueing delay.
-        wins: Sequences with a smaller mean queueing delay.
-        losses: Sequences with a larger one.
+        wins: Number of sequences with a smaller mean queueing delay.
+        losses: Number of sequences with a larger mean queueing delay.
         worst_ratio: The largest ratio of mean queueing delay.
         by_size: Geometric mean of the ratios of mean queueing delay by GPUs of the job.
     """
@@ -124,7 +125,7 @@ def aggregate(results: Sequence[CaseResult], against: str) -> Aggregate:
 
 
 Numbers = dict[str, list[Aggregate]]
-"""By workload and load; one aggregate against each other policy."""
+"""By workload and load: a list with one aggregate for each other policy."""
 
 
 def synthetic_numbers(results: Sequence[CaseResult]) -> Numbers:

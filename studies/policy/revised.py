@@ -43,7 +43,7 @@ SHOWN_PARTS: Final = tuple(part for part in PARTS if part != "test")
 
 
 class Started(NamedTuple):
-    """Jobs that had waited when they started, W of them."""
+    """W jobs that had waited when they started."""
 
     first_predicted_s: NDArray[np.float64]  # (W,) prediction when submitted
     revised_s: NDArray[np.float64]  # (W,) prediction when started
@@ -61,7 +61,7 @@ class Row(NamedTuple):
 
 
 class NotesStarts(Scheduler):
-    """Decides as another scheduler does, and records the prediction of each job at its start.
+    """Scheduler that wraps another scheduler, and records the predictions of each job when it starts.
 
     Attributes:
         noted: By number of the job: (original prediction, revised prediction), seconds.
@@ -86,7 +86,7 @@ def started(work: Workload, predictions: PredictedTimes, rule: Policy) -> Starte
     """Replay a case by a rule that starts jobs once, with revision.
 
     Raises:
-        InputError: Its settings do not go together with revision.
+        InputError: the settings of the rule do not permit revision.
     """
     scheduler = NotesStarts(load_scheduler(able(rule, REVISED)))
     kept = work.trace.submit_s >= work.window.replay_from_s
@@ -119,7 +119,7 @@ def row_of(name: str, jobs: Started) -> Row:
 
 
 def pooled(rows: Sequence[Row]) -> Row:
-    """All jobs, and means over the cases, each counted once."""
+    """Return a row with the number of all jobs, and with means over the cases, each with equal weight."""
 
     def mean(values: Iterable[float | None]) -> float | None:
         known = [value for value in values if value is not None]
@@ -148,7 +148,7 @@ def line(row: Row) -> str:
 
 
 def replay_cpu_s(work: Workload, predictions: PredictedTimes, policy: Policy) -> float:
-    """CPU seconds of a compiled replay, the least of `TIMED_RUNS`."""
+    """Return the CPU seconds of a compiled replay: the minimum of `TIMED_RUNS` runs."""
     tasks = replay_tasks(work.trace, work.spec, work.window, predictions, [policy], [0])
     took_s = []
     for _ in range(TIMED_RUNS):

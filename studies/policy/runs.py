@@ -52,7 +52,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     models: bool = False
 
     def path(self, folder: Path) -> Path:
-        """Path of its result: by case and by the content of the policy."""
+        """Return the path of the job's result, which depends on the case and the content of the policy."""
         return folder / f"{self.case.name}-{policy_id(self.policy)}{'-models' if self.models else ''}.json"
 
 
@@ -91,10 +91,10 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def measured(self) -> Measures:
-        """The same, of a result that has measures.
+        """`measures` of a result that has them.
 
         Raises:
-            InputError: It is a result of an older version.
+            InputError: an older version has written the result.
         """
         if self.measures is None:
             raise InputError(
@@ -179,7 +179,7 @@ def run_job(job: Job, traces: Path, folder: Path) -> Path:
 
 
 def _replayed(ready: Prepared, jobs: int) -> PredictedTimes:
-    """The predictions of the jobs in the replays' tables."""
+    """Return the predictions of the jobs in the tables of the replays."""
     kept = ready.work.trace.submit_s >= ready.work.window.replay_from_s
     return PredictedTimes(ready.predictions.predicted_s[kept][:jobs], ready.predictions.spread[kept][:jobs])
 
@@ -190,7 +190,10 @@ def read_result(path: Path) -> Result:
 
 
 def result_of(job: Job, folder: Path) -> Result:
-    """Result of a job, under its own name of the policy: another name may have run the same settings."""
+    """Return the result of a job, with the job's name of the policy.
+
+    The stored result can have another name for the same settings.
+    """
     return msgspec.structs.replace(read_result(job.path(folder)), policy=job.policy.name)
 
 
@@ -204,7 +207,7 @@ def run_missing(jobs: list[Job], arguments: argparse.Namespace, folder: Path) ->
 
     Args:
         jobs: All jobs of the study.
-        arguments: Its command line (`options.add_common`).
+        arguments: Command line of the study (`options.add_common`).
         folder: Folder of the results.
 
     Returns:

@@ -3,8 +3,9 @@
     .venv/bin/python -m studies.policy.sequences --like helios --load 1 --policy easy --set reserve_after=6h
     .venv/bin/python -m studies.policy.sequences --jobs 600 --load 1 --first-seed 11 --policy tuned
 
-Each sequence is a separate trace, from an idle cluster to the last job; all policies get the same. It is
-`rlsched trace synth` and `rlsched evaluate` for each seed, and the geometric means over them.
+Each sequence is a separate trace, from an idle cluster to the last job; all policies get the same sequences.
+The study is like `rlsched trace synth` and `rlsched evaluate` for each seed, with geometric means over the
+seeds.
 """
 
 from __future__ import annotations

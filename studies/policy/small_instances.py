@@ -37,9 +37,9 @@ SPEC: Final = ClusterSpec(
     name="small", nodes=tuple(NodeGroup(count=1, gpus=2, gpu_type=kind) for kind in ("V100", "A100"))
 )
 PLACES: Final = ((0,), (1,), (0, 1), (2,), (3,), (2, 3))
-"""Possible GPUs of a job; the first three are V100s. Jobs that share have the same."""
+"""Possible GPUs of a job; the first three entries are V100s. Jobs that share have the same GPUs."""
 TENANTS: Final = 4
-"""Most jobs on a GPU."""
+"""Maximum number of jobs on a GPU."""
 
 
 class Instance(NamedTuple):
@@ -85,7 +85,10 @@ class Tables(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A step of a search: at `at_s` a job starts on a place at a clock, or (place -1) is preempted."""
+    """A step of a search: at `at_s` a job starts on the GPUs `PLACES[place]` at a clock.
+
+    With place -1, the job is preempted instead.
+    """
 
     at_s: float
     job: int
@@ -101,7 +104,7 @@ def instance(
     preempts: bool = False,
     within_s: float = 600.0,
 ) -> Instance:
-    """Draw one; its jobs come within this time."""
+    """Draw an instance with jobs that arrive within `within_s` seconds."""
     names = load_catalogue().names
     submit_s = np.sort(np.round(rng.uniform(0.0, within_s, jobs)))
     trace = Trace.from_columns(
@@ -179,14 +182,14 @@ def _groups(s: StateArrays, slots: list[int], gpus: NDArray[np.int64], kind: int
 
 
 def cost(tables: Tables, table: JobTable) -> float:
-    """Result of a run."""
+    """Return the cost of a run: its time and energy at the prices of the tables."""
     assert table.energy is not None
     time_s = float((table.end_s - table.trace.submit_s).sum())
     return tables.time_price * time_s + tables.energy_price * float(table.energy.job_j.sum())
 
 
 class Scripted(Scheduler):
-    """Executes the steps of a search, and nothing else."""
+    """Scheduler that makes only the decisions of a search."""
 
     name = policy_id = "scripted"
     order = Order()
@@ -196,7 +199,7 @@ class Scripted(Scheduler):
         self._steps, self._tables = list(steps), tables
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:  # noqa: ARG002
-        """The next step, if its time has come."""
+        """Return the next step if it is due now."""
         action: Action = Wait()
         if self._steps and self._steps[0].at_s <= now_s + 1e-6 * max(now_s, 1.0):
             action = self._action(state, self._steps.pop(0))

@@ -39,7 +39,8 @@ MOST_BRANCHES: Final = 5_000_000
 AGREES: Final = 1e-9
 """Search and engine count the same cost up to rounding."""
 WITHIN_S: Final = (0.0, 600.0)
-"""All jobs come at once, and the optimum has the information of plans; or it knows future arrivals."""
+"""Seconds within which jobs arrive. With 0, plans and the optimum have the same information; else only the
+optimum knows future arrivals."""
 KINDS: Final = tuple(
     (jobs, weight, preempts, within_s)
     for weight, preempts, sizes in (
@@ -59,9 +60,9 @@ class Row(msgspec.Struct, frozen=True):
     """Result of an instance.
 
     Attributes:
-        number: Its number.
-        jobs, energy_weight, preempts, within_s: Its kind.
-        least: The optimum, or the least cost found; never more than the best plans.
+        number: Number of the instance.
+        jobs, energy_weight, preempts, within_s: Kind of the instance, see `KINDS`.
+        least: Cost of the optimum, or the least cost found; never more than the cost of the best plans.
         proven: Whether the search finished.
         prices: Cost at each of the points that every instance tries, as shipped first.
         best: Cost at the best prices.
@@ -98,7 +99,7 @@ def row_of(one: Instance, number: int = 0, most_branches: int = MOST_BRANCHES) -
     """Result of an instance.
 
     Raises:
-        RuntimeError: The engine counts another cost than the search.
+        RuntimeError: the engine computes another cost than the search.
     """
     tables = tables_of(one)
     costs, best = costs_at(one, tables)
@@ -133,7 +134,7 @@ def row_of(one: Instance, number: int = 0, most_branches: int = MOST_BRANCHES) -
 
 
 def _less(allowed: Allowed) -> tuple[Allowed, ...]:
-    """Remaining abilities without each of `WITHOUT`."""
+    """Return, for each ability in `WITHOUT`, the permitted abilities without it."""
     return (
         allowed._replace(idles=False),
         allowed._replace(preempts=False),
@@ -230,7 +231,10 @@ def tables_in_words(rows: Sequence[Row]) -> list[str]:
 
 
 def _prices_of_the_other_half(rows: Sequence[Row]) -> tuple[np.ndarray, list[int]]:
-    """(n,) costs at the one point that is best on the instances of the other half, and both these points."""
+    """Return the (n,) costs of the instances at one point of prices for each half, and both points.
+
+    The point of a half is the best one on the instances of the other half.
+    """
     prices, least = np.array([row.prices for row in rows]), np.array([row.least for row in rows])
     half = np.array([row.number // len(KINDS) % 2 for row in rows])
     out, chosen = prices[:, 0].copy(), list[int]()
@@ -254,7 +258,7 @@ def _parts(rows: Sequence[Row]) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _causes(rows: Sequence[Row]) -> list[str]:
-    """For instances with plans that are not near: the value of each ability to the optimum."""
+    """Return table lines: the value of each ability to the optimum, for instances with plans below `NEAR`."""
     lines = [
         f"| without | instances | cost over the optimum | plans at {NEAR:g} of the rest |",
         "|---|---:|---:|---:|",

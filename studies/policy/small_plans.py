@@ -35,12 +35,16 @@ PRICES: Final[dict[str, tuple[Any, ...]]] = {
 """Searched settings, the shipped value of each first."""
 SHIPPED: Final = (0,) * len(PRICES)
 DRAWN: Final = 120
-"""Points of this space that every instance tries; a search from the best changes one price at a time."""
+"""Number of random points of `PRICES` at which every instance is run. A search from the best point then
+changes one price at a time."""
 ROUNDS: Final = 2
 
 
 def points() -> list[tuple[int, ...]]:
-    """The shipped settings, and random ones: the same for every instance."""
+    """Return the points of all instances: the shipped settings, then random settings.
+
+    A point has, for each of `PRICES`, the index of a value.
+    """
     rng = np.random.default_rng(0)
     drawn = [tuple(int(rng.integers(len(each))) for each in PRICES.values()) for _ in range(DRAWN)]
     return [SHIPPED, *drawn]
@@ -52,7 +56,7 @@ def settings_at(point: Sequence[int]) -> list[str]:
 
 
 def _asked_of(one: Instance) -> tuple[int, ...]:
-    """Prices that matter in an instance."""
+    """Return the positions in `PRICES` of the prices that have an effect in an instance."""
     silent = {"order", "reserve_after"} if one.preempts else {"preempt.margin", "preempt.gpus_power"}
     if one.energy_weight == 0.0:
         silent = silent | {"clock.energy_weight"}
@@ -79,8 +83,10 @@ def scheduler_at(point: tuple[int, ...], preempts: bool) -> RuleScheduler:
 
 
 def rule_costs(one: Instance, tables: Tables) -> Callable[[RuleScheduler], float]:
-    """Cost of a rule, by the engine. A run is prepared once for rules that keep the same queue: copying
-    it takes a fifth of the time."""
+    """Return a function that runs a rule in the engine and returns its cost.
+
+    A run is prepared once for all rules with the same queue order, because a copy takes a fifth of the time.
+    """
     laid_out = dict[Order, Engine]()
 
     def cost_of(scheduler: RuleScheduler) -> float:
@@ -96,7 +102,7 @@ def costs_at(one: Instance, tables: Tables) -> tuple[NDArray[np.float64], float]
     asked, known, cost_of = _asked_of(one), dict[tuple[int, ...], float](), rule_costs(one, tables)
 
     def cost_at(point: Sequence[int]) -> float:
-        """Prices without effect do not make another point."""
+        """Return the cost at a point; points that differ only in prices without effect are run once."""
         same = tuple(k if position in asked else 0 for position, k in enumerate(point))
         if same not in known:
             known[same] = cost_of(scheduler_at(same, one.preempts))

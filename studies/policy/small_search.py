@@ -40,7 +40,7 @@ class Allowed(NamedTuple):
 
     Attributes:
         preempts: Jobs may be preempted.
-        tenants: Most jobs on a GPU.
+        tenants: Maximum number of jobs on a GPU.
         clocks: Number of clocks, from the highest.
         idles: A job may wait though GPUs of its size are free.
     """
@@ -67,9 +67,9 @@ class Found(NamedTuple):
     """Result of a search.
 
     Attributes:
-        cost: The least; infinite if nothing is below `at_most`.
-        steps: Its steps.
-        proven: Whether there is nothing below.
+        cost: The least cost; infinite if no cost is below `at_most`.
+        steps: Steps with this cost.
+        proven: Whether the search has shown that there is no lower cost.
         branches: Number of examined branches.
     """
 
@@ -154,9 +154,9 @@ def _count(mask):
 
 @numba.njit(error_model="numpy", cache=True)
 def _may_start(gpus, job, status, now_s, k, at, tenants, rate):
-    """Whether a waiting job may start on a place; of the free GPUs of one node only on the first.
+    """Return whether a waiting job may start on a place; of a node's free GPUs, only on the first.
 
-    Not if it has just been preempted: it would lose its restart, and gain nothing.
+    A job may not start on the place on which it has just been preempted: this only costs a restart.
     """
     if _SIZE[at] != gpus or (job[k, _STOPPED] == now_s and status[k, _PLACE] == at):
         return False
@@ -168,7 +168,7 @@ def _may_start(gpus, job, status, now_s, k, at, tenants, rate):
 
 @numba.njit(error_model="numpy", cache=True)
 def _has_place(gpus, status):
-    """Whether free GPUs would hold a job."""
+    """Return whether a place of this many GPUs is free."""
     found = False
     for at in range(_SIZE.shape[0]):
         found |= _SIZE[at] == gpus and _is_free(status, at)
@@ -324,7 +324,7 @@ def _next_position(status, position, asked, preempts):
 
 @numba.njit(error_model="numpy", cache=True)
 def _copy(job, status, group, frame, d):
-    """Copy the previous frame; assignments of whole rows would take longer than the rest."""
+    """Copy frame `d` to the next frame, element by element, because assignments of rows would be slow."""
     for k in range(job.shape[1]):
         for field in range(job.shape[2]):
             job[d + 1, k, field] = job[d, k, field]

@@ -17,15 +17,15 @@ JOBS_AT: Final = {
     "helios": {16: 4_000, 128: 6_000, 1_024: 31_000, 10_000: 60_000},
     "philly": {16: 4_000, 128: 6_000, 1_024: 31_000},
 }
-"""Jobs by kind and GPUs of the cluster: 250, 47, 30 and 6 a GPU. At 10,000 GPUs that is four and a half days;
-helios-like jobs first queue after half a day. Philly-like jobs hardly queue there: 150,000 of
-them, over a week, wait 14 s on average."""
+"""Number of jobs by kind and GPUs of the cluster: 250, 47, 30 and 6 a GPU. At 10,000 GPUs, the jobs arrive in
+four and a half days; helios-like jobs first queue after half a day. Philly-like jobs hardly queue there:
+150,000 of them, over a week, wait 14 s on average."""
 TESTED_JOBS_AT: Final = {1_024: 8_000, 10_000: 30_000}
 """A policy under test may be a Python scheduler, which is slow: on the largest clusters such policies have
 separate helios-like sequences, which all others run too."""
 MEASURED: Final = (0.3, 0.9)
-"""Jobs submitted in this part of the time are measured: not the jobs that fill an empty cluster, and later
-jobs are present, so that no job waits on a cluster that is running empty."""
+"""Jobs submitted in this part of the time are measured. Earlier jobs fill the empty cluster; later jobs keep
+it full while measured jobs still wait."""
 
 LONG: Final = {
     f"{kind}-like/{gpus}": (kind, gpus, jobs) for kind, at in JOBS_AT.items() for gpus, jobs in at.items()
@@ -41,9 +41,9 @@ def for_tested(name: str) -> bool:
 
 
 def synthetic_workload(case: Case) -> Workload:
-    """A synthetic sequence whose measured jobs are exactly the load, on a cluster of exactly the size.
+    """Return a synthetic sequence. Its measured jobs have exactly the load of the case.
 
-    Submission times are stretched for it, as for a trace (`cases.workload_of`).
+    Submission times are stretched for this, as for a trace (`cases.workload_of`).
 
     Raises:
         InputError: No such sequence.

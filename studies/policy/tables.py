@@ -18,11 +18,11 @@ LEAST_RATIO: Final = 0.01
 """Least ratio in a geometric mean, so that a case without queueing does not dominate it."""
 
 Results = dict[tuple[str, str, bool], Result]
-"""By name of the case, policy and whether it ran under models."""
+"""Results by (name of the case, name of the policy, whether it ran under models)."""
 
 
 def best_reference(results: Results, case: Case, *, models: bool) -> Result | None:
-    """The reference that waits less on this case, the first of equal ones; None: not all are available."""
+    """Return the result of the reference with the least mean queueing delay; None: one of them is missing."""
     found = [results.get((case.name, name, models)) for name in REFERENCES]
     there = [one for one in found if one is not None and one.metrics.queue_mean_s is not None]
     return min(there, key=lambda one: one.metrics.queue_mean_s or 0.0) if len(there) == len(found) else None
@@ -35,7 +35,10 @@ def of_ratios(ours: Iterable[float | None], theirs: Iterable[float | None]) -> R
 
 
 def bounded_ratios(ours: Iterable[float | None], theirs: Iterable[float | None]) -> Ratio | None:
-    """The same if ours can be 0, or below: each ratio counts as `LEAST_RATIO` at least."""
+    """Return the geometric mean like `of_ratios`, with at least `LEAST_RATIO` for each ratio.
+
+    For values of `ours` that can be 0 or negative.
+    """
     pairs = zip(ours, theirs, strict=True)
     ratios = [max(one / other, LEAST_RATIO) for one, other in pairs if one is not None and other]
     return geometric_mean(np.array(ratios, dtype=np.float64))

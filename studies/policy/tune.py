@@ -74,7 +74,7 @@ def score(ratios: Iterable[float | None]) -> float:
 
 
 def least(scores: dict[str, float]) -> str:
-    """The value with the least score; of equal ones the first in the grid."""
+    """Return the name of the value with the least score; of equal scores, the first in the grid."""
     return min(scores, key=lambda value: scores[value])
 
 
@@ -89,10 +89,10 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
     """Every value of one rule's grid.
 
     Attributes:
-        settings: By value: its settings, as in a TOML file.
-        scores: By value: geometric mean over all cases of its mean / that of `qssf-backfill`.
-        scores_by_trace: By trace and value: the same over the cases of one trace.
-        ratios: By value and case: the ratio itself; null if no job waited.
+        settings: Settings of each value, as in a TOML file, by name of the value.
+        scores: Score by value: geometric mean over all cases of its mean / the mean of `qssf-backfill`.
+        scores_by_trace: Score over the cases of one trace, by trace and value.
+        ratios: Ratio by value and case; null if no job waited.
     """
 
     settings: dict[str, dict[str, Any]]
@@ -123,7 +123,7 @@ class TriedFile(msgspec.Struct, frozen=True, kw_only=True):
         reference: Reference of the scores.
         cases: Jobs measured in each case.
         left_out: Cases that were not run, with reasons.
-        settings: By setting, by rule.
+        settings: Tried values by setting, then by rule.
     """
 
     traces: list[str]

@@ -33,13 +33,13 @@ from studies.policy.cases import PARTS, TRACES, Case, Workload, workload_of
 
 BEFORE_S = 14 * 86_400.0
 LEAST_JOBS = 100
-"""Smaller size classes are not shown."""
+"""Minimum number of jobs of a size class that is shown."""
 
 
 def forecasts_of(
     work: Workload, policy: Policy, every_s: float, futures: int
 ) -> tuple[list[Seen], float, int]:
-    """Forecasts of the jobs of a part against the outcome, CPU seconds of all refreshes, and their number."""
+    """Return (forecasts of a part's jobs with outcomes, CPU seconds of refreshes, number of refreshes)."""
     since_s = work.window.since_s
     begin = int(np.searchsorted(work.trace.submit_s, since_s - BEFORE_S))
     trace = work.trace.select(slice(begin, None))
@@ -132,7 +132,7 @@ def print_title() -> None:
 
 
 def print_scores(name: str, seen: Sequence[Seen], least: int = LEAST_JOBS) -> None:
-    """Print the rows of a trace: of all sizes, and of each with enough jobs."""
+    """Print the rows of a trace: for all jobs, and for each size class with at least `least` jobs."""
     of: dict[tuple[str, str], list[Seen]] = defaultdict(list)
     for one in seen:
         of[one.what, "all"].append(one)

@@ -34,7 +34,7 @@ TEACHES = 0.25
 
 
 def run(folder: Path, minutes: float, load: float, policy: str, seed: int) -> tuple[Path, float, int]:
-    """Let a broker work for this time.
+    """Run a broker for this time.
 
     Returns:
         Its store, the time from which jobs count, and the number of submissions.
@@ -80,7 +80,7 @@ def run(folder: Path, minutes: float, load: float, policy: str, seed: int) -> tu
 
 
 def submit(client: Client, minutes: float, load: float, seed: int) -> int:
-    """Submit jobs for this time, each when it is due; their number."""
+    """Submit jobs for this time, each when it is due. Return the number of jobs."""
     draws = np.random.default_rng(seed)
     length_s = sum(
         odds * median_s * np.exp(spread**2 / 2)

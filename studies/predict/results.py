@@ -61,7 +61,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         workload: Name of a real trace, or of a kind of synthetic one.
         load: Target load.
-        seed: Of a synthetic trace; -1: a real one.
+        seed: Seed of a synthetic trace; -1: a real trace.
         owners: Whether a synthetic trace keeps its users and names.
         recorded: Whether jobs ended as recorded within the replay too.
     """
@@ -104,7 +104,7 @@ def workload_of(case: Case, traces: Path) -> tuple[Trace, ClusterSpec, MeasuredW
 
 
 def run_case(case: Case, traces: Path) -> CaseResult:
-    """Prediction the trace, replay the window under every predictor, and measure."""
+    """Predict the trace, replay the window under every predictor, and measure."""
     trace, spec, window = workload_of(case, traces)
     measured = window.measured(trace)
     if case.recorded:

@@ -20,7 +20,7 @@ class Worth(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         queue_mean_s: Mean queueing delay, s.
         gap_frac: Share of the way from the running mean's delay to the delay with true durations.
-        ratio: To the running mean's, with its 95 % interval over blocks of days.
+        ratio: Delay / delay under the running mean, with its 95 % interval over blocks of days.
     """
 
     queue_mean_s: float
@@ -124,7 +124,7 @@ def quality_table(results: list[CaseResult]) -> list[str]:
 
 
 def calibration_table(results: list[CaseResult]) -> list[str]:
-    """Mean P(longer) of the hedge, and the share that was longer."""
+    """Return the lines of a table: mean P(longer) of the hedge, and the share of jobs that ran longer."""
     rows = [
         [
             one.workload,

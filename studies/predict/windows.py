@@ -43,7 +43,7 @@ Queues = tuple[float, float, float]
 def queues_of(
     trace: Trace, spec: ClusterSpec, load: float, predictions: list[PredictedTimes]
 ) -> list[Queues | None]:
-    """One entry a window, None for a left-out one."""
+    """Return the delays in each window; None for a window that is left out."""
     span_s = float(trace.submit_s[-1])
     out: list[Queues | None] = []
     for since in WINDOWS:
@@ -59,7 +59,7 @@ def queues_of(
 
 
 def gap_of(none: float, got: float, full: float) -> str:
-    """The share of the gap; a gap of less than 2 % counts as none."""
+    """Return the closed share of the gap, as text; a gap of less than 2 % of `none` counts as no gap."""
     return share((none - got) / (none - full)) if none - full > 0.02 * none else "no gap"
 
 

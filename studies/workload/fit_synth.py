@@ -117,7 +117,7 @@ def fit(name: str, traces: Sequence[Trace]) -> None:
 
 
 def print_rhythm(parts: Sequence[Trace]) -> None:
-    """Burst starts by hour of the day and by day of the week, and the additional variation between days."""
+    """Print burst starts by hour of the day and day of the week, and the further variation between days."""
     hours, weekdays, noise, weights = np.zeros(24), np.zeros(7), [], []
     for part in parts:
         _, first = np.unique(bursts(keyed(part.vc).code, part.num_gpus, part.submit_s), return_index=True)

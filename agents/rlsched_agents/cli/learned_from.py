@@ -50,7 +50,7 @@ class LearnedFrom:
 
         Args:
             seed: Seed of synthetic traces.
-            quiet: Do not print which files are read, and not what histories contain.
+            quiet: Do not print which files are read and what histories contain.
 
         Raises:
             InputError: a file is invalid.
@@ -157,7 +157,7 @@ def make_writable(folder: Path) -> None:
     """Create a folder, and check before a long run that files can be written there.
 
     Raises:
-        InputError: the folder cannot be created, or not be written.
+        InputError: the folder cannot be created or written.
     """
     from tempfile import TemporaryFile
 

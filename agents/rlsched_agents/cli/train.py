@@ -261,5 +261,5 @@ def _print(found: Trained) -> None:
 
 
 def _figure(figure: object, narrow: bool) -> str:
-    """Return a figure as text, with its interval unless `narrow`."""
+    """Return a ratio as text; with `narrow`, without its interval."""
     return str(figure).partition(" ")[0] if narrow else str(figure)

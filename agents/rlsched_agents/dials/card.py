@@ -98,10 +98,10 @@ def _dial_rows(found: Trained) -> list[tuple[str, ...]]:
 
 
 def _effects(strategy: Strategy) -> tuple[Floats, Floats]:
-    """Return the (D,) dials if all columns are 0, and the (D, F) change of each dial by each column there.
+    """Return the (D,) dials if all columns are 0, and the (D, F) effect of each column on each dial.
 
-    In a linear strategy the change is the weight. In a network it is half the difference between the dial
-    with the column at 1 and with the column at -1.
+    In a linear strategy, the effect is the weight. In a network, it is half the difference between the dial
+    with the column at 1 and the dial with the column at -1; all other columns are 0.
     """
     layers = [np.array(layer) for layer in strategy.layers]
     probes = np.vstack([np.zeros(NUM_COLUMNS), np.eye(NUM_COLUMNS), -np.eye(NUM_COLUMNS)])

@@ -20,7 +20,7 @@ from rlsched.decide.dials.turning import RANGES
 from rlsched_agents.dials.judging import ALL_ZERO, Costs, Floats, Judge
 
 _ONE_IN_TEN: Final = 1.28
-"""90 % quantile of the standard normal distribution. By chance, n weights give a signal of sd sqrt(2 / n)."""
+"""90 % quantile of the standard normal distribution. By chance, n weights have a signal of sd sqrt(2 / n)."""
 COLUMNS: Final = (
     "waiting_per_gpu",
     "waiting_jobs",
@@ -50,8 +50,8 @@ class EvolutionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         spread: Standard deviation of the noise on each weight.
         step: Adam's step size at the start.
         final_step_frac: Step size at the end, as a fraction of `step`.
-        averaged_frac: Fraction of the generations, the last ones, whose mean weights are the result.
-        patience: Number of generations after which evolution stops, unless its signal is above the level that
+        averaged_frac: Fraction of the generations, at the end, whose weights are averaged for the result.
+        patience: Number of the generation after which evolution stops if its signal is below the level that
             pure chance exceeds in one of ten cases.
         dials: Dials that evolve; the others stay at 0.
         columns: Columns on which the dials depend; empty: the dials are constants.
@@ -83,8 +83,8 @@ class Generation(msgspec.Struct, frozen=True):
         number: Number of the generation, from 1.
         cost: Cost relative to the reference's cost: the geometric mean over the candidates of a generation,
             or the mean over the episodes that ended in a rollout of PPO.
-        signal: Signal-to-noise ratio of all pairs so far: the square of the mean gradient, divided by its
-            expectation under pure chance, less 1; 0: only chance. None: not measured.
+        signal: Signal-to-noise ratio of all pairs so far: the square of the mean gradient, divided by the
+            expectation of this square under pure chance, less 1; 0: only chance. None: not measured.
         figures: Further figures by name, for the training curves.
     """
 
@@ -117,7 +117,7 @@ class Evolution:
 
     @property
     def result(self) -> Floats:
-        """(D, F + 1) mean over the averaged generations so far; before these, the current weights."""
+        """(D, F + 1) weights averaged over the last generations; before averaging starts, current weights."""
         kept = self.number - self._first_averaged
         return self._total / kept if kept > 0 else self.mean
 
@@ -137,7 +137,7 @@ class Evolution:
 
     @property
     def is_lost(self) -> bool:
-        """Whether evolution has stopped because it found no direction."""
+        """Whether evolution has stopped because its signal is too weak (`EvolutionConfig.patience`)."""
         if self.number != self.config.patience:
             return False
         return self.signal < _ONE_IN_TEN * float(np.sqrt(2.0 / self._pulls.size))
@@ -168,7 +168,7 @@ class Evolution:
         return Generation(self.number, cost, self.signal)
 
     def _windows(self, count: int) -> NDArray[np.int64]:
-        """Draw this number of windows; all windows are drawn equally often, as far as possible."""
+        """Draw the indices of `count` windows; each window is drawn about equally often."""
         every = len(self._judge.settings)
         rounds = [self._rng.permutation(every) for _ in range(-(-count // every))]
         return np.concatenate(rounds)[:count]
@@ -179,7 +179,7 @@ class Evolution:
         return weights
 
     def _ascend(self, gradient: Floats) -> None:
-        """Take one step of Adam, by the gradient of the cost; the step size falls linearly."""
+        """Take one step of Adam against the gradient of the cost; the step size falls linearly."""
         left = 1.0 - self.number / max(self.config.generations, 1)
         share = self.config.final_step_frac + (1.0 - self.config.final_step_frac) * left
         self._first = 0.9 * self._first + 0.1 * gradient

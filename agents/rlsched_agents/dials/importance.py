@@ -1,8 +1,8 @@
 """Importance of a strategy's columns: the savings on held-out windows that are lost without each column.
 
 Permutation importance (Breiman, «Random Forests», Machine Learning 45, 2001): whenever dials are set, the
-column gets a random one of the values that it had in all windows. All other inputs, and the jobs, stay the
-same.
+column's value is replaced by a random one of the values that it had in all windows. All other inputs, and the
+jobs, stay the same.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Importance(msgspec.Struct, frozen=True):
 
 
 def columns_used(strategy: Strategy) -> list[int]:
-    """Return the numbers of the columns that have a weight in the strategy."""
+    """Return the indices of the columns that have a weight in the strategy."""
     first = np.array(strategy.layers[0])
     return [column for column in range(NUM_COLUMNS) if first[:, column].any()]
 
@@ -111,7 +111,7 @@ def _played(
     values: Floats | None = None,
     draws: np.random.Generator | None = None,
 ) -> tuple[Floats, Floats]:
-    """Run windows, and return the (W,) per cent saved in each, and all (N, F) observations.
+    """Run windows, and return the (W,) savings of each window, per cent, and all (N, F) observations.
 
     Args:
         fleet: Clusters that run the windows.

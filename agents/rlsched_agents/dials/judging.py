@@ -24,7 +24,7 @@ LEAST_DELAY_FRAC: Final = 0.01
 """Lower limit for a delay, as a fraction of the run time, because idle cores can make a delay negative."""
 _RESAMPLES: Final = 2000
 _CHUNK: Final = 8
-"""Number of runs per message to a worker process; so many runs take a second or less."""
+"""Number of runs per message to a worker process; together they take a second or less."""
 ALL_ZERO: Final = (np.zeros((NUM_DIALS, NUM_COLUMNS + 1)),)
 """The strategy that leaves all dials at 0, so that the policy's settings apply."""
 
@@ -71,7 +71,8 @@ class Judge:
     """Runs strategies on windows in several processes.
 
     Args:
-        pools: Pools of windows, each pool with its own models. Windows are numbered through all pools.
+        pools: Pools of windows, each pool with its own models. Windows are numbered consecutively over all
+            pools.
         workers: Number of processes; None: one per core.
         policy: Policy whose settings apply if a call has no policy; None: the policy of the windows.
 

@@ -214,7 +214,7 @@ class Lesson:
 def _windows(
     sources: list[EpisodeSource], count: int, recipe: DialRecipe, policy: Policy, rng: np.random.Generator
 ) -> tuple[Windows, ...]:
-    """Draw so many windows from the sources by their weights, and assign the recipe's `scales` in turn."""
+    """Draw about `count` windows, by weight of the sources, and assign the recipe's `scales` in turn."""
     weights = np.array([source.weight for source in sources])
     picks = np.repeat(np.arange(len(sources)), np.ceil(count * weights / weights.sum()).astype(int))
     settings = [draw_setting(sources[k], recipe.drawn, rng) for k in picks]

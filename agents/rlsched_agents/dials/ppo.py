@@ -152,7 +152,7 @@ class DialPpo:
             seed=seed,
             device="cpu",
         )
-        self._model.set_logger(Logger(None, []))  # no files of its own
+        self._model.set_logger(Logger(None, []))  # the model writes no log files
         assert isinstance(self._model.rollout_buffer, PairedBuffer)
         self._model.rollout_buffer.pair_weight = config.pair_weight
         if start is not None:

@@ -1,4 +1,7 @@
-"""Training of a strategy in stages: other settings, constant dials, dials that follow the state, PPO.
+"""Training of a strategy in stages.
+
+The stages try other values of the policy's settings, then constant dials, then dials that follow the state of
+the cluster, and then PPO (not with the algorithm `es`).
 
 Each trace has three parts: windows of the first are for training, of the second for choosing among the
 results, and of the third for confirming the chosen result, once. The chosen policy is written if it is
@@ -33,14 +36,14 @@ SETTINGS: Final = "settings"
 CONSTANTS: Final = "constants"
 FOLLOWING: Final = "following"
 ALGORITHMS: Final = {"ppo": (CONSTANTS, FOLLOWING, PPO), "es": (CONSTANTS, FOLLOWING)}
-"""The stages after the settings, by algorithm: PPO continues from the result of evolution."""
+"""Stages of each algorithm, after the stage that tries settings. PPO continues from evolution's result."""
 STATE_FILE: Final = "training.json"
 PPO_FILE: Final = "ppo.npz"
 """Name of the file with the state of PPO, in the folder of the training's state file."""
 
 
 def _teaches(judge: Judge, found: Floats) -> bool:
-    """Return whether a strategy is significantly better than the settings on its training windows.
+    """Return whether a strategy is significantly better than dials at 0 on the training windows.
 
     If the signal of evolution is weak, the strategy can drift and become worse.
     """
@@ -50,7 +53,7 @@ def _teaches(judge: Judge, found: Floats) -> bool:
 
 @dataclass
 class Training:
-    """One training, which can stop between two generations and continue later.
+    """One training run, which can stop between two generations and continue later.
 
     Attributes:
         lesson: Windows of the training.
@@ -129,10 +132,10 @@ class Training:
         tell: Callable[[str, Generation], None],
         say: Callable[[str], None],
     ) -> tuple[dict[str, StrategyComparison], str]:
-        """Return the costs with each other setting relative to the policy's own settings, and the best one.
+        """Return the costs of each alternative setting relative to the policy's own, and the best setting.
 
-        The costs are of the windows for choosing. The best setting is "" if none is significantly better:
-        without a test of significance, the best of a dozen settings is often only the luckiest.
+        Costs are measured on the windows for choosing. The best setting is "" if no setting is significantly
+        better: without a test of significance, the best of a dozen settings is often only the luckiest.
         """
         others = self.recipe.others(self.lesson.policy)
         try:
@@ -209,14 +212,14 @@ class Training:
     def _choose(
         self, found: dict[str, Layers], policy: Policy
     ) -> tuple[dict[str, StrategyComparison], str, dict[str, Interval]]:
-        """Compare each stage with the settings on the windows for choosing, and choose the stage to confirm.
+        """Compare each stage with the original policy on the windows for choosing, and choose one to confirm.
 
         A later stage can fail in more ways, so it is chosen only if it is significantly better than the stage
         before it.
 
         Returns:
-            The costs of each stage relative to the settings; the stage to confirm, "" for none; and, for each
-            stage that costs less than the chosen stage, its cost relative to the chosen stage.
+            The costs of each stage relative to the original policy; the stage to confirm, "" for none; and,
+            for each stage that costs less than the chosen stage, its cost relative to the chosen stage.
         """
         with self._judge("choosing") as judge:
             (zero,), costs = judge.run([ALL_ZERO]), judge.run(list(found.values()), policy=policy)
@@ -265,7 +268,7 @@ class Training:
 
     @property
     def _of(self) -> str:
-        """Key of the training's data, policy, recipe and algorithm, by which a state file is recognised."""
+        """Hash of the data, policy, recipe and algorithm, which identifies the training of a state file."""
         settings = [one for pool in self.lesson.teaching for one in pool.settings]
         work_s = sum(one.work_s for one in settings)
         predicted_s = sum(float(one.window.predicted_s.sum()) for one in settings)

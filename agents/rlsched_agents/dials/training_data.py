@@ -42,8 +42,8 @@ class TraceUse(msgspec.Struct, frozen=True, kw_only=True):
         cluster: Name of its cluster.
         jobs: Jobs in the whole trace.
         train_s: Span that windows for training are drawn from.
-        validation_s: Span that chooses and confirms.
-        test_s: Span used by neither.
+        validation_s: Span that windows for choosing and for confirming the policy are drawn from.
+        test_s: Span kept for testing.
     """
 
     trace: str
@@ -63,8 +63,8 @@ class TrainingData:
         validation: Sources of the windows that choose among the policies of a run; windows do not span
             several sources.
         confirmation: Sources of the windows that the chosen policy must also pass: later jobs, or other
-            traces. None if there is too little data for both.
-        uses: Lines of the card about this trace.
+            traces. Empty if there is too little data for both.
+        uses: How the trace was split; lines of the card.
         mixed: Whether the trace's cluster has several GPU types.
     """
 
@@ -78,8 +78,9 @@ class TrainingData:
     def cut(cls, trace: Trace, spec: ClusterSpec, *, own: bool = False) -> TrainingData:
         """Split a trace 70 : 10 : 20 by time. Predictions are causal, so each part depends only on its past.
 
-        The first half of the validation jobs chooses, the second half confirms, and the last 20 % are kept
-        for testing. For a user's own history all validation jobs choose, and the last 20 % confirm.
+        The first half of the validation jobs is for choosing a policy, the second half for confirming it, and
+        the last 20 % are kept for testing. In a user's own history (`own`), all validation jobs are for
+        choosing, and the last 20 % for confirming.
 
         Raises:
             InputError: a part has no jobs, or nodes differ in size.
@@ -167,7 +168,7 @@ def synthetic_data(like: str, seed: int, predictability: Predictability) -> Trai
 
     The first trace has 40,000 jobs and is split like any other trace. The short traces have different seeds
     and the length of a validation window, so that no burst occurs in two windows, or in a window and in
-    training. The last two traces confirm.
+    training. The last two traces are for confirming.
     """
 
     def drawn(jobs: int, draw: int) -> tuple[Trace, ClusterSpec]:

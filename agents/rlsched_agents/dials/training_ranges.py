@@ -16,7 +16,10 @@ from rlsched_envs.training.sources import GPU_TYPES, Drawn, EpisodeSource
 from rlsched_envs.training.vector import ClusterVecEnv
 
 CLUSTERS: Final = 32
-"""Number of clusters simulated in parallel until each has finished a window; early ones start another."""
+"""Number of clusters simulated in parallel until each has finished a window.
+
+A cluster that finishes early starts another window.
+"""
 
 
 def familiar_to(

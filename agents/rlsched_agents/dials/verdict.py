@@ -63,7 +63,7 @@ class Trained(msgspec.Struct, frozen=True):
             None: no policy was chosen.
         frozen: By dial: cost with this dial fixed at 0, divided by the cost with this dial in use, on the
             windows for confirming; above 1, the dial helps.
-        stopped: Stages that stopped early because they found no direction.
+        stopped: Stages that stopped early because their signal was too weak (`Evolution.is_lost`).
         last: Strategy of the last stage, even if it is not better.
         passed_over: Stages that cost less than the chosen stage on the windows for choosing, but were not
             chosen, with their costs relative to the chosen stage.

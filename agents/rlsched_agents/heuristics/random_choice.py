@@ -15,11 +15,11 @@ from rlsched.decide.scheduler import Abilities, Decision, Scheduler
 from rlsched.decide.start import policy_start, start_action
 
 WAIT_S: Final = 1_800.0
-"""Time, seconds, after which a *wait* ends if nothing happens before."""
+"""Maximum length of a *wait*, seconds; the next event ends the wait too."""
 
 
 class RandomChoice(Scheduler):
-    """Draws one of the waiting jobs that fit, or to wait, all with equal probability."""
+    """Draws a decision: to start one of the waiting jobs that fit, or to wait; all are equally probable."""
 
     order = Order(by="area")
     abilities = Abilities(stochastic=True)

@@ -1,4 +1,4 @@
-"""Reads a Stable-Baselines3 model without running code from the file: weights, and only names from pickles.
+"""Reads the network of a Stable-Baselines3 model without running code from the file.
 
 A model file is a zip with weights and with settings in JSON. Some settings are pickles. A pickle can run any
 code, so most pickles are not read. The two pickles that describe the network can contain plain values and
@@ -121,7 +121,7 @@ def _check_ranges(data: Mapping[str, Any], path: str | Path) -> None:
 
 
 def _numbers(text: object) -> set[float]:
-    """Return the distinct numbers in an array that numpy has printed, at most three."""
+    """Return the distinct numbers, at most three, in the printed form of a numpy array."""
     try:
         found = {float(word) for word in str(text).strip("[]").split()}
     except ValueError:

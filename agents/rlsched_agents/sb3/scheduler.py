@@ -20,7 +20,7 @@ def make_sb3(policy: Policy, seed: int) -> RuleScheduler:
         CheckpointError: the model cannot be read, or was not trained on the environment.
         InputError: settings are in conflict.
     """
-    del seed  # the mean is no draw
+    del seed  # the mean action does not depend on the seed
     policy.check_read("checkpoint")
     checkpoint = policy.settings.checkpoint
     if not checkpoint:

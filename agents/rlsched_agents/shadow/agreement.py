@@ -69,7 +69,7 @@ class Guarding(msgspec.Struct, frozen=True, kw_only=True):
     """Activity of the shadow over a period.
 
     Attributes:
-        watched_s: Length of observation, seconds.
+        watched_s: Time for which Slurm was observed, seconds.
         looks: Number of polls of Slurm.
         failed: Number of polls without an answer from Slurm.
         ran: Number of calls of each Slurm command.

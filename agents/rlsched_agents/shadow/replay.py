@@ -26,18 +26,18 @@ HOUR_S: Final = 3600.0
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """Waits of the same jobs under the site's rule and under the policy, replayed from recorded midnights.
+    """Waits of the same jobs under the site's rule and the policy, replayed from recorded states at midnight.
 
     Attributes:
         jobs: Number of jobs.
         recorded_s: Mean recorded wait in Slurm.
-        site_s: Mean wait under the replayed site's rule.
+        site_s: Mean wait in a replay under the site's rule.
         policy_s: Mean wait under the policy.
-        ratio: Wait under the policy / wait under the rule, with its interval; None: no job waits.
+        ratio: Wait under the policy / wait under the site's rule, with an interval; None: no job waits.
         blocks: Blocks of the bootstrap: `days`, `hours`, or "" if there are too few days and too few hours.
         wins_frac: Share of jobs that would have waited less.
         losses_frac: Share of jobs that would have waited longer.
-        fidelity: Errors of the replayed rule against the record.
+        fidelity: Errors of the replay under the site's rule, relative to the record.
         grade: Grade of these errors, `A` to `C`; `D`: no results are reported.
     """
 

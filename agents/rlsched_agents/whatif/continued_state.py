@@ -73,7 +73,13 @@ class Ends:
         self.by_predictions: set[int] = set()
 
     def end_of(self, job: Job, attempt: Attempt) -> tuple[float, Outcome]:
-        """Return an attempt's end time and its job's outcome: as recorded if it started as recorded."""
+        """Return the end time of an attempt, and the outcome of its job.
+
+        An attempt that starts at the same time as the recorded attempt that completed or failed ends at the
+        recorded time. Another attempt has the same run time as that recorded attempt. If there is none, the
+        run time is predicted. If the job was cancelled, another attempt ends only when the cancellation
+        arrives: the returned time is infinite.
+        """
         spec, ran_s = job.spec, 0.0
         seen = self._timeline.jobs.get(job.called)
         if seen is not None:
@@ -106,7 +112,7 @@ def median_time_left(ran_s: float, predicted_s: float, spread: float) -> float:
     """
     spread, predicted_s = max(spread, _MIN_SPREAD), max(predicted_s, 1.0)
     z = math.log(ran_s / predicted_s) / spread if ran_s > 0 else -math.inf
-    if z > _TAIL_SIGMA:  # there a normal's tail falls as exp(-z^2 / 2)
+    if z > _TAIL_SIGMA:  # the tail of a normal distribution falls as exp(-z^2 / 2) there
         median = math.sqrt(z * z + 2.0 * math.log(2.0))
     else:
         median = -_STANDARD.inv_cdf(0.25 * math.erfc(z / math.sqrt(2.0)))
@@ -114,7 +120,7 @@ def median_time_left(ran_s: float, predicted_s: float, spread: float) -> float:
 
 
 class _WaitOnce(Scheduler):
-    """A scheduler whose first decision in one partition, to wait, is already made."""
+    """A scheduler that always waits in one partition, and decides like the policy in other partitions."""
 
     def __init__(self, policy: Scheduler, partition: int, said: Decision) -> None:
         self.name, self.policy_id, self.order = policy.name, policy.policy_id, policy.order
@@ -126,7 +132,7 @@ class _WaitOnce(Scheduler):
         self._policy.begin_instant(state, now_s)
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        """Return the decision that is already made, or else the policy's decision."""
+        """Return the given decision to wait in its partition, and the policy's decision in others."""
         if partition == self._partition:
             return self._said
         return self._policy.decide(state, partition, now_s, record=record)
@@ -137,11 +143,11 @@ class Life:
 
     Args:
         scheduler: The policy.
-        watch: Ends the run if it takes too long.
+        watch: Time limit.
 
     Attributes:
         state: The current state.
-        timeline: Past events.
+        timeline: Past events, up to the last call of `past_events`.
     """
 
     def __init__(self, scheduler: Scheduler, watch: Watch) -> None:
@@ -160,7 +166,7 @@ class Life:
             self._events += events_of_fact(row.entry, self.state, row.now_s)
 
     def choose(self, record: DecisionRecord, choice: Candidate) -> None:
-        """Replace the choice at the decision that is due now.
+        """Make the recorded decision, which is due now, with another choice.
 
         Raises:
             InputError: the state differs from the recorded state, or the choice is not possible.
@@ -179,7 +185,7 @@ class Life:
             self._waits = (now_s, partition, decision)
 
     def go_on(self, ends: Ends, outside: Sequence[JournalRow], to_s: float) -> float:
-        """Advance time, and return the time of the last event, seconds.
+        """Advance the state to `to_s`, and return the time of the last event, seconds.
 
         Args:
             ends: Ends of attempts.
@@ -228,7 +234,7 @@ class Life:
         return self.timeline
 
     def _due_s(self, now_s: float) -> float:
-        """Return the next time at which the broker decides without an event; rounded to milliseconds."""
+        """Return the time of the next requested call or review of eligibility, rounded up to milliseconds."""
         asked_s = min(self.state.asked_for_s.values(), default=math.inf)
         reviewed_s = min(self.state.quotas.due_s, self.state.gates.due_s)
         due_s = min(asked_s, reviewed_s)
@@ -281,7 +287,7 @@ class Life:
         heapq.heappush(self._planned, (end_s, job.number, attempt.number, outcome))
 
     def _end(self, number: int, attempt: int, outcome: Outcome, now_s: float) -> bool:
-        """Finish an attempt if it is still active; return whether it was."""
+        """Finish an attempt if it is still active; return whether the attempt was active."""
         job = self.state.jobs.get(number)
         if job is None or job.active is None or job.active.number != attempt:
             return False
@@ -295,7 +301,10 @@ class Life:
         return self._note(over, now_s)
 
     def _updates(self, entry: JobUpdated, now_s: float) -> bool:
-        """Apply an update of a job; conditions to wait for apply only if the job is queued here."""
+        """Apply an update of a job; return whether the scheduler must decide.
+
+        If the job is not queued, its begin time and dependencies are not updated.
+        """
         job = self.state.jobs.get(entry.job)
         if entry.job not in self.state.arrays.live:
             if job is None or not job.live:
@@ -312,7 +321,7 @@ class Life:
         if isinstance(entry, JobCancelled | AttemptEnding):
             job = state.jobs.get(entry.job)
             cancels = entry.outcome == CANCELLED if isinstance(entry, AttemptEnding) else True
-            follows = entry.reason.startswith(NEVER)  # from other jobs' outcomes, which may differ here
+            follows = entry.reason.startswith(NEVER)  # due to other jobs' outcomes, which may differ here
             if job is None or not job.live or not cancels or follows:
                 return False
             if job.active is not None:

@@ -74,7 +74,7 @@ _OUTSIDE: Final = (
     PairSeen,
     JobUnshared,
 )
-"""Facts that do not depend on decisions. Of the ends of jobs, these are only the requested ends."""
+"""Journal entries that do not depend on decisions. Of ends of jobs, only requested ends are included."""
 
 
 def courses(

@@ -74,10 +74,10 @@ def instead(
 def _replays(
     reader: StoreReader, record: DecisionRecord, choice: Candidate, to_s: float, watch: Watch
 ) -> tuple[Course, Course]:
-    """Return the recorded and the alternative course of a replay's store.
+    """Return the recorded and the alternative course of the replay that wrote a store.
 
     With models both courses are replayed, because the store has no energy at intermediate times. Both courses
-    are also replayed if the store is so large that the reader holds only a part.
+    are also replayed if the store is so large that the reader reads only a part of it.
     """
     task = task_of(reader.folder)
     other = replayed(task, record, choice, to_s, watch)
@@ -89,7 +89,7 @@ def _replays(
 def replayed(
     task: Task, record: DecisionRecord, choice: Candidate | None, to_s: float, watch: Watch
 ) -> Course:
-    """Return the course of a replay in which one decision has another choice.
+    """Return the course of a replay in which one decision has another choice; None: the policy's choice.
 
     Raises:
         InputError: the replay does not reproduce the decision, or the choice is not possible.
@@ -99,7 +99,10 @@ def replayed(
     engine = engine_of(task, scheduler)
     table = engine.run(scheduler, until_started=task.until_started, until_s=to_s, on_instant=watch.check_time)
     if not scheduler.met:
-        raise InputError(f"a replay does not reach decision {record.number}; replay again")
+        raise InputError(
+            f"the replay of this store does not reach decision {record.number}; make the store again with "
+            "`rlsched evaluate --records`"
+        )
     timeline = Timeline()
     timeline.add(list(job_events(table, task.predictions.predicted_s)), [])
     energy = table.energy

@@ -65,7 +65,7 @@ class JobHistory:
             trace, spec = conversion.trace, spec or conversion.cluster
             skipped = conversion.accounts[0].rows - conversion.accounts[0].kept
         if spec is None:
-            raise InputError(f"{path}: its {name} names no nodes; {_WRITE_ONE}")
+            raise InputError(f"{path}: this {name} history names no nodes; {_WRITE_ONE}")
         lacking = no_gpus(name, trace)
         if lacking is not None:
             raise InputError(f"{path}: {lacking}")

@@ -28,7 +28,7 @@ class OtherChoice(Scheduler):
         choice: The replacement; None: the policy's own choice.
 
     Attributes:
-        met: Whether the decision has been reached.
+        met: Whether the recorded decision has been reached.
     """
 
     def __init__(self, policy: Scheduler, record: DecisionRecord, choice: Candidate | None) -> None:

@@ -35,7 +35,7 @@ class Recorded:
         trace: J jobs.
         cluster: The cluster of the history.
         wait_s: (J,) recorded time from submission to start; nan if unknown.
-        compared: (J,) jobs that count: jobs with GPUs and a known start that can run on the cluster.
+        compared: (J,) whether a job is compared: it has GPUs and a known start, and can run on the cluster.
         most_busy: Largest number of busy GPUs at one time.
     """
 

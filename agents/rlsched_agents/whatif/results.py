@@ -94,7 +94,7 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def why_refused(best: RuleFit, most_busy: float, gpus: int) -> str:
-    """Return the reason why results are refused: no rule explains the history; "" if a rule explains it."""
+    """Return the reason why no results are reported; "" if a rule explains the history well enough."""
     if best.grade != NO_CLAIMS:
         return ""
     worse = best.shown

@@ -149,7 +149,7 @@ class _Claims:
         )
 
     def _predicted(self) -> PredictedTimes:
-        """Return the predictions from the recorded history before each job; all policies share them."""
+        """Return the predicted run times for all policies, each from the recorded history before the job."""
         return predict_trace(
             self._recorded.trace,
             self._recorded.cluster,

@@ -43,17 +43,19 @@ NO_CLAIMS: Final = "D"
 
 
 class Errors(msgspec.Struct, frozen=True, kw_only=True):
-    """Errors of a replay against the record, for some jobs; `mean_frac` and `by_*` are shares of the wait.
+    """Errors of a replay against the record, for some jobs.
+
+    `mean_frac` and `by_*` are relative to the recorded wait, whose mean counts as at least `LEAST_WAIT_S`.
 
     Attributes:
         jobs: Number of jobs.
         recorded_mean_s: Mean recorded wait, seconds.
         replayed_mean_s: Mean replayed wait, seconds.
-        mean_frac: Replayed wait less recorded wait.
-        by_size_frac: Sum of the absolute differences by number of GPUs.
-        by_partition_frac: Sum of the absolute differences by partition.
-        by_day_frac: Sum of the absolute differences by day of submission.
-        by_job_frac: Sum of the absolute differences by job.
+        mean_frac: Mean replayed wait less mean recorded wait.
+        by_size_frac: Sum of the absolute differences of the waits by number of GPUs.
+        by_partition_frac: Sum of the absolute differences of the waits by partition.
+        by_day_frac: Sum of the absolute differences of the waits by day of submission.
+        by_job_frac: Sum of the absolute differences of the waits by job.
         same_start_frac: Share of the jobs that start within a minute of the recorded start.
     """
 

@@ -40,7 +40,9 @@ def replayed_waits(
     run: RunRules,
     first_s: float | None = None,
 ) -> Floats:
-    """Return the (J,) waits under a policy, each from the stretch of the submission; nan: no start.
+    """Return the (J,) waits of jobs under a policy, each from the stretch in which the job is submitted.
+
+    A wait is nan if the job is not submitted in a stretch, or did not start.
 
     Args:
         recorded: The recorded history.

@@ -25,20 +25,20 @@ JOB_LOG: Final = np.dtype(
     [
         ("duration_s", np.float64),  # work of the whole job, seconds at full speed
         ("limit_s", np.float64),  # an attempt is killed after running this long, nan: no limit
-        ("checkpoint_s", np.float64),  # work between two checkpoints, nan: it saves on request
+        ("checkpoint_s", np.float64),  # work between two checkpoints, nan: saves on request
         ("restart_s", np.float64),  # extra time of each attempt after the first
         ("profile_s", np.float64),  # extra time of the first attempt of a longer job: Lucid's profiler
         ("saved_s", np.float64),  # work that the next attempt does not repeat
         ("run_s", np.float64),  # run time since the last failure
         ("eligible_s", np.float64),  # time of eligibility, nan until then
-        ("latest", np.int64),  # its current or latest attempt, -1 before the first
-        ("first_failure", np.int32),  # its planned failures: index in `fail_after_s`
+        ("latest", np.int64),  # current or latest attempt of the job, -1 before the first
+        ("first_failure", np.int32),  # index in `fail_after_s` of the job's first planned failure
         ("failures_given", np.int32),  # number of planned failures
         ("failures", np.int32),  # failures so far
-        ("first_child", np.int32),  # rows that depend on its end: index in `children`
-        ("children", np.int32),  # number of these rows
-        ("waits_for", np.int32),  # number of jobs that must end before it is eligible
-        ("array", np.int32),  # index of its array, -1 if it has none with a limit
+        ("first_child", np.int32),  # index in `children` of the first row that depends on the job
+        ("children", np.int32),  # number of rows that depend on the job
+        ("waits_for", np.int32),  # number of jobs that must end before this job is eligible
+        ("array", np.int32),  # index of the job's array, -1: no array with a limit
         ("stage", np.int32),  # TO_COME, HELD_BACK, LET_IN
         ("ends_by", np.int32),  # reason why the current attempt ends unless interrupted
         ("over_by", np.int32),  # outcome of the job: ENDED, TIMEOUT, FAILED; ONGOING until it ends
@@ -55,13 +55,13 @@ ATTEMPT: Final = np.dtype(
     [
         ("start_s", np.float64),
         ("end_s", np.float64),  # nan while it runs
-        ("useful_s", np.float64),  # work of it that no later attempt repeats
-        ("done_s", np.float64),  # work of it, including restart costs; without models: its run time
-        ("energy_j", np.float64),  # its energy; 0 without models
-        ("share_s", np.float64),  # integral of its share of each of its GPUs, 0 without models
-        ("used_s", np.float64),  # integral of its share of their busy time
-        ("clock_s", np.float64),  # integral of their SM clock
-        ("gpu_at", np.int64),  # start of its GPUs in `attempt_gpu`
+        ("useful_s", np.float64),  # work that no later attempt repeats
+        ("done_s", np.float64),  # work, including restart costs; without models: run time
+        ("energy_j", np.float64),  # 0 without models
+        ("share_s", np.float64),  # integral of the attempt's share of each GPU, 0 without models
+        ("used_s", np.float64),  # integral of the attempt's share of the GPUs' busy time
+        ("clock_s", np.float64),  # integral of the GPUs' SM clock
+        ("gpu_at", np.int64),  # index in `attempt_gpu` of the attempt's first GPU
         ("row", np.int32),
         ("attempt", np.int32),  # 1 for the first attempt
         ("gpus", np.int32),
@@ -75,7 +75,7 @@ NODE_EVENT: Final = np.dtype([("time_s", np.float64), ("node", np.int32), ("stat
 
 ARRAY: Final = np.dtype(
     [
-        ("first", np.int32),  # its tasks: index in `tasks`
+        ("first", np.int32),  # index in `tasks` of the array's first task
         ("length", np.int32),  # number of tasks
         ("limit", np.int32),
         ("inside", np.int32),  # eligible tasks that have not ended
@@ -88,7 +88,7 @@ ARRAY: Final = np.dtype(
 LOG_CONFIG: Final = np.dtype(
     [
         ("max_retries", np.int64),
-        ("fault_ppm", np.int64),  # failures that end all jobs of the GPU, parts per million
+        ("fault_ppm", np.int64),  # share of failures that end all jobs of the GPU, parts per million
     ]
 )
 """Settings for failures (a single record)."""
@@ -112,10 +112,10 @@ class AttemptArrays(NamedTuple):
     jobs: Records  # (T,) JOB_LOG
     attempts: Records  # (S,) ATTEMPT, the first counters.attempts entries are in use
     attempt_gpu: NDArray[np.int32]  # GPUs of the attempts, (0,) if placements are not kept
-    fail_after_s: NDArray[np.float64]  # (failures,) run time up to each, since the previous failure
+    fail_after_s: NDArray[np.float64]  # (failures,) run time from the previous failure to this one
     children: NDArray[np.int32]  # (dependencies,) rows
     arrays: Records  # (A,) ARRAY
-    tasks: NDArray[np.int32]  # (tasks of these arrays,) rows, ascending in each
+    tasks: NDArray[np.int32]  # (tasks,) rows of the arrays' tasks, ascending in each array
     node_events: Records  # (E,) NODE_EVENT, by time
     ready: NDArray[np.int32]  # (T,) a heap in the first counters.ready entries: eligible rows without a slot
     config: Records  # (1,) LOG_CONFIG

@@ -61,9 +61,9 @@ class ModelledAttempts(NamedTuple):
     """Modelled quantities of S attempts; nan for an attempt that is still running."""
 
     energy_j: NDArray[np.float64]  # (S,) energy
-    share_s: NDArray[np.float64]  # (S,) integral of its share of each of its GPUs
-    used_s: NDArray[np.float64]  # (S,) integral of its share of their busy time
-    clock_s: NDArray[np.float64]  # (S,) integral of their SM clock / maximum
+    share_s: NDArray[np.float64]  # (S,) integral of the attempt's share of each GPU
+    used_s: NDArray[np.float64]  # (S,) integral of the attempt's share of the GPUs' busy time
+    clock_s: NDArray[np.float64]  # (S,) integral of the GPUs' SM clock / maximum
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ def _add_failures(trace: Trace, rows: NDArray[np.intp], jobs: Records) -> NDArra
 
 
 def _add_dependencies(trace: Trace, rows: NDArray[np.intp], jobs: Records) -> NDArray[np.int32]:
-    """Set the dependencies in `jobs`, and return the dependent rows, ordered by the row they wait for.
+    """Set the dependencies in `jobs`, and return the dependent rows, ordered by the row that must end first.
 
     Dependencies on jobs outside the run count as met.
     """
@@ -333,7 +333,7 @@ class Placements(Sequence[tuple[int, ...]]):
     ) -> Placements:
         """Create placements of `jobs` jobs, of which only T `rows`, ascending, can have a placement.
 
-        A row has a placement only if `kept` (T,). `at` (T + 1,) and `gpu` cover all T rows.
+        `kept`: (T,) whether each row has a placement. `at` (T + 1,) and `gpu` cover all T rows.
         """
         counts = np.diff(at)
         all_counts = np.zeros(jobs, np.int64)

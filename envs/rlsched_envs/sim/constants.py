@@ -7,7 +7,7 @@ from typing import Any, Final
 from rlsched.compile.jit import compile_time
 
 LOGGED: Final[Any] = compile_time("LOGGED")
-"""Whether the run logs attempts because more than a policy can interrupt jobs (`SimArrays.log`)."""
+"""Whether the run logs attempts (`SimArrays.log`), because not only the policy can interrupt jobs."""
 LOOKS: Final[Any] = compile_time("LOOKS")
 """Whether the rule can request a call at a later time."""
 SKIPS_QUIET: Final[Any] = compile_time("SKIPS_QUIET")
@@ -22,6 +22,6 @@ STOPPED: Final = 3
 NEED_ROOM: Final = 4
 """Result: the attempt log is full. Call `grown_log`, then continue."""
 DIALS_DUE: Final = 6
-"""Result: dials are due that the caller sets. Observe (`turn_due`), set the dials, then continue."""
+"""Result: dials that the caller sets are due. Observe (`turn_due`), set the dials, then continue."""
 REVIEW_DUE: Final = 5
-"""Result: the clock is at `run.review_s`, events up to now are done. Set the next review, then continue."""
+"""Result: the clock is at `run.review_s`, after all earlier events. Set the next review, then continue."""

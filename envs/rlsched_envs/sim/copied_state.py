@@ -1,4 +1,4 @@
-"""Copies of live jobs from a cluster's state into a simulated run, which continues from there."""
+"""Copies live jobs from a cluster's state into a simulated run, which continues from this state."""
 
 from __future__ import annotations
 
@@ -48,16 +48,17 @@ def pack(run: SimArrays) -> PackedRun:
         at = next(places)
         moved = memory[at : at + part.nbytes].view(part.dtype).reshape(part.shape).view(type(part))
         moved[...] = part
-        moved.flags.writeable = part.flags.writeable  # part of its type in kernels
+        moved.flags.writeable = part.flags.writeable  # the flag is part of the array's type in kernels
         return moved
 
     return PackedRun(memory, move(run))
 
 
 def fill(to: StateArrays, s: StateArrays, slots: NDArray[np.int32], partition: int = -1) -> None:
-    """Copy nodes, GPUs, classes and these jobs, renumbered by position; the index must be rebuilt.
+    """Copy nodes, GPUs, demand classes and the jobs in `slots`; the job in `slots[k]` gets slot k.
 
-    The copied jobs then belong only to this partition; with -1, to their own partitions.
+    The caller then rebuilds the index. The copied jobs belong only to `partition`; with -1, to their own
+    partitions.
     """
     number = np.zeros(len(s.job) + 1, np.int32)
     number[-1] = -1
@@ -72,12 +73,12 @@ def fill(to: StateArrays, s: StateArrays, slots: NDArray[np.int32], partition: i
     to.config[:], to.counters[:] = s.config, s.counters
     to.counters[0].live_jobs, to.config[0].sorts_queue = len(slots), 1
     to.order.code[:] = s.order.code[: len(to.order.code)]
-    to.config.modelled = to.order.code.revises = 0  # sampled jobs run as drawn, and teach nothing
+    to.config.modelled = to.order.code.revises = 0  # drawn run times apply, and predictions do not learn
 
 
 @kernel
 def let_run(run: SimArrays, live: int) -> None:
-    """Set up the first rows, as running or waiting; running jobs end at `fixed_end_s`, unless preempted."""
+    """Set up the first `live` rows; a running job ends at `fixed_end_s`, if it is not preempted before."""
     truth, job = run.truth, run.state.job
     for row in range(live):
         if job.status[row] == RUNNING:

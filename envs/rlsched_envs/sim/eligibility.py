@@ -8,7 +8,7 @@ from rlsched_envs.sim.attempt_arrays import HELD_BACK, LET_IN, AttemptArrays
 
 @kernel
 def may_enter(log: AttemptArrays, row: int) -> bool:
-    """Return whether all dependencies of a row have ended and the row's array has room."""
+    """Return whether all dependencies of a row have ended and its job array is below the array's limit."""
     if log.jobs.waits_for[row] > 0:
         return False
     a = log.jobs.array[row]
@@ -17,7 +17,7 @@ def may_enter(log: AttemptArrays, row: int) -> bool:
 
 @kernel
 def make_ready(log: AttemptArrays, row: int) -> None:
-    """Make a held-back job eligible: it enters the queue at this instant, in row order."""
+    """Make a held-back job eligible, and add it to a heap, from which jobs enter the queue in row order."""
     log.jobs.stage[row] = LET_IN
     log.counters[0].held_back -= 1
     if log.jobs.array[row] >= 0:
@@ -52,7 +52,7 @@ def pop_ready(log: AttemptArrays) -> int:
 
 @kernel
 def next_task(log: AttemptArrays, a: int) -> None:
-    """After a task of array `a` has ended, make the next task eligible that waits only for the limit."""
+    """Record the end of a task of array `a`. The next task that only the limit held back becomes eligible."""
     arrays = log.arrays
     arrays.inside[a] -= 1
     position = arrays.passed[a]

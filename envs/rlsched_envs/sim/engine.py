@@ -1,7 +1,7 @@
 """Replay of a trace on a cluster: one engine for compiled rules and for any `Scheduler`.
 
-If jobs can be interrupted, or delayed before the queue, the run logs all attempts. Otherwise each job runs
-once, its end is known at its start, and no log is needed.
+If jobs can be interrupted, or become eligible after their submission, the run logs all attempts. Otherwise,
+each job runs once, its end is known at its start, and no log is needed.
 """
 
 from __future__ import annotations
@@ -82,8 +82,9 @@ def predict_trace(
 
     With `oracle`, the predictions are the true run times. Otherwise a job has the trace's own prediction, if
     there is one, and a predictor predicts the other jobs. At each submission the predictor knows the jobs
-    that had ended by then in one reference history: `fifo-backfill` runs the trace on this cluster. A
-    prediction without a spread gets the spread of the errors of the trace's own predictions so far.
+    that had ended by then in the reference history, a replay of the trace on this cluster under
+    `fifo-backfill`. A prediction without a spread gets the spread of the errors of the trace's own
+    predictions so far.
 
     Args:
         trace: J jobs.
@@ -126,7 +127,7 @@ def reference_end_s(
 ) -> NDArray[np.float64]:
     """Return the (J,) end of each job in the reference history, nan for a job that never ended.
 
-    `fifo-backfill` runs the trace; jobs submitted before `recorded_until_s` ended as recorded.
+    See `predict_trace` for the reference history and for `recorded_until_s`.
     """
     start = int(np.searchsorted(trace.submit_s, recorded_until_s))
     run = trace.select(slice(start, None))
@@ -245,7 +246,7 @@ class Engine:
             checkpoint_s=restart_costs_s(self.arrays) if models else None,
             fault_frac=models.spreading_frac if models else 0.0,
         )
-        progress = self.arrays.progress._replace(placed_gpu=np.zeros(0, np.int32))  # attempts have them
+        progress = self.arrays.progress._replace(placed_gpu=np.zeros(0, np.int32))  # the log has the GPUs
         self.arrays = self.arrays._replace(progress=progress, log=log)
 
     @property
@@ -286,7 +287,7 @@ class Engine:
         return self._table(decisions, np.empty(0), {"rule": decisions})
 
     def looks(self, rule: CompiledRule, every_s: float) -> Iterator[int]:
-        """Run a compiled rule, and pause after the first arrival in each interval of `every_s` seconds.
+        """Run a compiled rule, and pause at the first arrival that is `every_s` or more after the last pause.
 
         Yields the number of rows of the run that have arrived, after the decisions of the instant.
         """
@@ -306,7 +307,7 @@ class Engine:
                 until_row = int(np.searchsorted(submit_s, submit_s[until_row - 1] + every_s)) + 1
 
     def _begin(self, order: Order, rule: CompiledRule | None, *, preempts: bool = False) -> None:
-        """Prepare for a scheduler or a rule."""
+        """Prepare the run for a scheduler, or for a compiled rule."""
         if order != self.state.ordering.order:
             raise ValueError(f"the scheduler uses the order {order}, this engine {self.state.ordering.order}")
         preempts = preempts or (rule is not None and rule.options.preempts)
@@ -434,7 +435,7 @@ class Engine:
         return came_up
 
     def _note(self, action: Action) -> None:
-        """Record an action that the ledger has carried out."""
+        """Record an action that has been applied to the cluster's state."""
         slot = self.state.slot_of(action.seq) if isinstance(action, Start | Preempt) else -1
         if isinstance(action, Start):
             if self.log is not None:
@@ -528,7 +529,7 @@ class Engine:
 
 
 class _Stop:
-    """Checks, once per interval of arrivals, whether all wanted jobs are done. Without wanted jobs, never.
+    """Checks at intervals of arrivals whether all `wanted` jobs are done; None: the run does not stop early.
 
     A finished job stays finished, so each check starts at the first job that was unfinished at the last
     check.

@@ -41,7 +41,7 @@ def waiting_jobs(sim: SimArrays) -> int:
 
 @kernel
 def put_slot(sim: SimArrays, row: int, at_s: float) -> int:
-    """Add a row to the queue, submitted at this time, and return its slot. A slot must be free."""
+    """Add a row, submitted at `at_s`, to the queue, and return the row's slot. A slot must be free."""
     truth = sim.truth
     slot = ledger.add_job(
         sim.state,
@@ -134,7 +134,7 @@ def _fail(sim: SimArrays, slot: int, reason: int) -> None:
 
 @kernel
 def _spreads(sim: SimArrays, row: int) -> bool:
-    """Return whether a job's current failure is a GPU fault; drawn by job and number of failures."""
+    """Return whether a job's current failure is a GPU fault: a random draw, keyed by job and failure."""
     frac = sim.log.config[0].fault_ppm / 1e6
     return frac > 0.0 and is_device_fault(sim.progress.outcome.key[row], sim.log.jobs.failures[row], frac)
 
@@ -143,7 +143,7 @@ def _spreads(sim: SimArrays, row: int) -> bool:
 def _fail_beside(sim: SimArrays, slot: int) -> None:
     """Stop and requeue the other jobs on the GPUs of a job that ends with a GPU fault."""
     s = sim.state
-    push_end(sim.progress, sim.progress.run[0].now_s, slot)  # it also runs while it leaves
+    push_end(sim.progress, sim.progress.run[0].now_s, slot)  # a running slot needs a planned end
     place = s.job.head[slot]
     while place >= 0:
         g = place // MAX_TENANTS
@@ -224,7 +224,7 @@ def _next_s(sim: SimArrays) -> float:
 
 @kernel
 def _pass_time(sim: SimArrays, at_s: float) -> None:
-    """Advance the clock to `at_s`."""
+    """Advance the clock to `at_s`, and add the elapsed time to the accounts."""
     run = sim.progress.run[0]
     seconds = at_s - run.now_s
     run.queued_s += waiting_jobs(sim) * seconds
@@ -282,7 +282,7 @@ def next_instant(sim: SimArrays) -> int:
 
 @kernel
 def _let_in(sim: SimArrays, row: int) -> None:
-    """Make a newly submitted row eligible, or hold it back."""
+    """Make a newly submitted row eligible, and add it to the queue."""
     log = sim.log
     log.jobs.stage[row] = LET_IN
     if log.jobs.array[row] >= 0:

@@ -1,6 +1,6 @@
 """Learning of speeds of jobs that share GPUs, compiled: the speeds of a pair are known after `WATCH_S`.
 
-Frameworks report the time of iterations or batches, which take from .05 to some 10 s: 300 s are 30 of the
+Frameworks report the time of iterations or batches, which take from 0.05 to about 10 s: 300 s are 30 of the
 slowest iterations. Lucid (ASPLOS'23) profiles jobs for 200 s. The error of a mean over this time is small
 compared to `learning.REPEAT_SD`, the scatter between pairs of the same workloads. No measurement error is
 added.
@@ -29,7 +29,7 @@ WATCH_S: Final = 300.0
 
 @kernel
 def _can_teach(s: StateArrays, kind: int, slot: int, other: int) -> bool:
-    """Return whether to learn a job's speed next to another: the workloads are known, the pair is not."""
+    """Return whether to learn a job's speed next to another: both workloads are known, the speed is not."""
     mine, theirs = s.job.workload[slot], s.job.workload[other]
     if mine <= 0 or theirs <= 0:
         return False
@@ -39,7 +39,10 @@ def _can_teach(s: StateArrays, kind: int, slot: int, other: int) -> bool:
 
 @kernel
 def watch(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> None:
-    """Start to watch the pair on GPU `g` after its group has changed, unless the pair is already watched."""
+    """Start to watch the two jobs on GPU `g`, after its jobs have changed; a watched pair stays watched.
+
+    With another number of jobs, the watch ends.
+    """
     if x.books[0].learns == 0.0:
         return
     work, seq, first, second = x.work, s.job.seq, -1, -1

@@ -39,17 +39,17 @@ INSTANT: Final = np.dtype(
     [
         ("at_s", np.float64),
         ("cost_s", np.float64),  # queueing and time lost while running so far, job-seconds
-        ("slope", np.float64),  # waiting jobs, plus time lost per second, from then on
+        ("slope", np.float64),  # waiting jobs, plus time lost per second, after the instant
         ("energy_j", np.float64),  # energy of the jobs so far, with models
-        ("power_w", np.float64),  # their power from then on, with models
+        ("power_w", np.float64),  # power of the jobs after the instant, with models
     ]
 )
-"""Fields of a run's cost at an instant, and of its slope from there."""
+"""Fields of a run's cost at an instant, and of the cost's slope after it."""
 
 
 @by_reference
 class Curve(NamedTuple):
-    """Cost of a run at each of its instants; `length` entries are in use."""
+    """Cost of a run at each of its instants; `length` entries of `instant` are in use."""
 
     instant: Records  # (I,) INSTANT
     length: NDArray[np.int64]  # (1,) number of recorded instants, -1: there was no room
@@ -64,7 +64,7 @@ def _nothing_new(s: StateArrays, p: int) -> bool:
 
 @kernel
 def decide(sim: SimArrays, o: Any) -> None:
-    """Take all decisions of one instant, partition by partition; repeat the pass if it preempted a job.
+    """Make all decisions of one instant, partition by partition; repeat while jobs are preempted.
 
     `o`: Argument of the rule's functions, `RuleOptions` or another tuple that has `start`.
     """
@@ -96,7 +96,7 @@ def decide(sim: SimArrays, o: Any) -> None:
 
 @kernel
 def run_rule(sim: SimArrays, o: RuleOptions, until_row: int, curve: Curve) -> int:
-    """Run a rule to the end of the trace, or until `until_row` rows have arrived and the decisions are taken.
+    """Run a rule to the end of the trace, or until `until_row` rows have arrived and decisions are made.
 
     Returns STOPPED, NEED_ROOM, DIALS_DUE, or a result of `next_instant` other than MOVED.
     """
@@ -120,7 +120,7 @@ def run_rule(sim: SimArrays, o: RuleOptions, until_row: int, curve: Curve) -> in
         if RECORDS:
             same = arrived == run.next_row and started == run.starts
             if resumed or not (same and running == run.heap_len and preempted == run.preemptions):
-                _note(sim, curve)  # skipped at a tick at which the rule did nothing
+                _note(sim, curve)  # skipped if the rule was called and nothing happened
     return STOPPED
 
 

@@ -45,14 +45,14 @@ class Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             pairs.
         assumed_scale: Factor on the catalogue's assumed figures.
         noise: Whether unmeasured pairs scatter around the formula.
-        learning: Whether predictions of pairs follow observations; without noise, there is nothing to learn.
+        learning: Whether predicted speeds of pairs follow observed speeds; has no effect without `noise`.
         energy_weight: Weight of energy relative to time, 0 to 1, for a policy that considers energy.
         power_cap_frac: Power cap of each GPU, as a fraction of its board's limit.
         sharing_mode: How processes share a GPU: `time-sliced`, or `mps`, where a fault ends all processes on
             the GPU.
         fault_frac: Share of job failures that are faults of their GPU's context.
-        pairs: Measured speeds of workloads that share a GPU, in addition to the catalogue's; of equal pairs
-            the last counts.
+        pairs: Measured speeds of workloads that share a GPU, in addition to the catalogue's; the last
+            entry for a pair counts.
         node_power: Power of nodes without their GPUs.
         power_down: How idle nodes are put to sleep; None: all nodes stay on.
     """
@@ -166,7 +166,7 @@ def fair_cores_milli(spec: ClusterSpec) -> int:
 
 
 def with_fair_cores(demand: Demand, fair_milli: int) -> Demand:
-    """Return the demand; if it has no core count, with the fair number of cores for its GPUs."""
+    """Return the demand, with the fair number of cores for its GPUs if it has no core count."""
     if demand.cpu_milli or not demand.gpus:
         return demand
     share = demand.gpus * demand.share_milli / 1000
@@ -219,7 +219,7 @@ def unmade_w(node: NodeGroup | NodeSpec) -> float:
 
 
 def set_watts(state: ClusterState, spec: ClusterSpec, power: NodePower | None = None) -> None:
-    """Set the power of the nodes in a state, without the power of GPUs."""
+    """Set the power of the nodes of a cluster state, without the power of GPUs."""
     power, at = power or NodePower(), 0
     for group in spec.nodes:
         part = state.arrays.node[at : at + group.count]
@@ -262,7 +262,7 @@ class Energy:
     carbon: Bill | None = None
 
     def first_rows(self, rows: int) -> Energy:
-        """Return the energy of the run, with the figures of only the first `rows` jobs."""
+        """Return a copy in which `job_j`, `cost` and `carbon` have only the first `rows` jobs."""
         return replace(
             self,
             job_j=self.job_j[:rows],

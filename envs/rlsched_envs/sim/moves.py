@@ -36,7 +36,10 @@ def is_modelled(sim: SimArrays) -> bool:
 
 @kernel
 def draw_power(sim: SimArrays, seconds: float, until_s: float) -> None:
-    """Add power and lost time of this duration to the accounts; learn from pairs watched long enough."""
+    """Add energy and lost time of the `seconds` before `until_s` to the accounts.
+
+    Also learns the speeds of the pairs that have been watched long enough (`lessons`).
+    """
     if MODELLED and sim.state.config[0].modelled:
         physics.pass_time(sim.progress, until_s - seconds, until_s)
         if sim.progress.books[0].next_seen_s <= until_s:
@@ -45,7 +48,7 @@ def draw_power(sim: SimArrays, seconds: float, until_s: float) -> None:
 
 @kernel
 def count_allocated(sim: SimArrays, slot: int, sign: int) -> None:
-    """Count a slot's GPUs as allocated (sign 1) or released (-1), unless the slot shares whole GPUs."""
+    """Count a slot's GPUs as allocated (sign 1) or released (-1); shared whole GPUs are counted once."""
     s = sim.state
     if not (MODELLED and s.config[0].modelled and physics.is_joint(s, slot)):
         sim.progress.run[0].allocated_milli += sign * s.job.gpus[slot] * s.job.share_milli[slot]
@@ -62,7 +65,7 @@ def _plan_end(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def refresh_group(sim: SimArrays, g: int) -> None:
-    """Update the rates of the jobs of a group after a change on GPU `g`, and plan changed ends again."""
+    """Update the rates of the jobs on GPU `g` after a change there, and plan their changed ends again."""
     s, x, now_s = sim.state, sim.progress, sim.progress.run[0].now_s
     physics.refresh(x, s, g, now_s)
     lessons.watch(x, s, g, now_s)
@@ -103,7 +106,7 @@ def note_left(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def left_others(sim: SimArrays, slot: int) -> bool:
-    """Return whether remaining jobs still hold, as whole GPUs, the GPUs that a job has released."""
+    """Return whether a job that requested whole GPUs has shared them with jobs that still use them."""
     if not MODELLED or not sim.state.config[0].modelled or sim.progress.work.first_gpu[slot] < 0:
         return False
     whole = sim.state.demand.share_milli[sim.state.job.demand[slot]] == WHOLE_GPU_MILLI
@@ -112,7 +115,7 @@ def left_others(sim: SimArrays, slot: int) -> bool:
 
 @kernel
 def has_room(sim: SimArrays, jobs: int) -> bool:
-    """Return whether this number of jobs can start, on any free GPUs, without growing the log."""
+    """Return whether the log has room for the starts of this number of jobs, on any GPUs."""
     log = sim.log
     if log.attempts.shape[0] - log.counters[0].attempts < jobs:
         return False
@@ -165,9 +168,9 @@ def log_start(sim: SimArrays, slot: int) -> None:
 def _work_kept_s(jobs: Records, row: int, done_s: float, reason: int) -> float:
     """Return the work of an attempt that later attempts need not repeat, seconds.
 
-    A preempted job saves its work on request, unless it has a checkpoint interval (`checkpoint_s`). After a
-    failure of the job or of its node, the work up to the last checkpoint is saved. A time limit ends the job:
-    nothing is repeated.
+    A job with a checkpoint interval (`checkpoint_s`) keeps the work up to the last checkpoint. A job without
+    an interval (nan) keeps all work if it is preempted, and none after a failure of the job or of its node. A
+    time limit ends the job, so no work is repeated.
     """
     left_s = jobs.duration_s[row] - jobs.saved_s[row]
     if reason == ENDED:
@@ -223,7 +226,7 @@ def start(sim: SimArrays, p: int, move: Move, o: StartOptions) -> bool:
 
 @kernel
 def _allocate(sim: SimArrays, p: int, slot: int, node: int) -> bool:
-    """Allocate whole GPUs of partition `p` to a waiting job, on `node`, or by the placement rule (-1)."""
+    """Allocate GPUs of partition `p` to a waiting job, on `node` or, if it is -1, by the placement rule."""
     s, scratch = sim.state, sim.progress.scratch
     host = choose(s, p, slot, node, scratch)
     if host < 0:
@@ -291,9 +294,9 @@ def note_start(sim: SimArrays, slot: int) -> None:
 def preempt(sim: SimArrays, slot: int) -> None:
     """Preempt a running job and requeue it.
 
-    Without an attempt log, all work of the job is saved. The restart cost is added to the queueing at once,
-    and the unpaid part of the job's previous restart cost is subtracted. At the end of a run, `queued_s` is
-    then the JCT in excess of the jobs' durations.
+    Without an attempt log, all work of the job is saved. The restart cost is added to `queued_s` at once, and
+    the part of the previous restart cost that the job has not yet spent is subtracted. At the end of a run,
+    `queued_s` is then the JCT in excess of the jobs' durations.
     """
     s, now_s = sim.state, sim.progress.run[0].now_s
     forget_end(sim.progress, slot)
@@ -309,7 +312,7 @@ def preempt(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def note_preemption(sim: SimArrays, slot: int) -> None:
-    """Record that the ledger has preempted and requeued a slot. Requires the attempt log."""
+    """Record a preemption that has been applied to the cluster's state. Requires the attempt log."""
     s, run = sim.state, sim.progress.run[0]
     forget_end(sim.progress, slot)
     log_end(sim, slot, PREEMPTED)
@@ -322,7 +325,7 @@ def note_preemption(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def _charge_restart(sim: SimArrays, slot: int) -> None:
-    """Set the restart cost that a preempted job has to pay."""
+    """Set the restart cost of a preempted job, and count the preemption."""
     restart_s = sim.progress.run[0].restart_s
     if LOGGED:
         restart_s = sim.log.jobs.restart_s[sim.progress.ends.row[slot]]
@@ -332,7 +335,7 @@ def _charge_restart(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def _save_all(sim: SimArrays, slot: int, restart_s: float) -> None:
-    """Save the work of a preempted job; the unpaid part of a restart cost is dropped."""
+    """Save the work of a preempted job; the unspent part of an earlier restart cost is dropped."""
     job, done_s = sim.state.job, settled_s(sim, slot)
     left_s = sim.truth.duration_s[sim.progress.ends.row[slot]] - job.saved_s[slot]
     sim.progress.run[0].queued_s += restart_s - max(job.overhead_left_s[slot] - done_s, 0.0)

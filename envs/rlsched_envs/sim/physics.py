@@ -41,7 +41,7 @@ from rlsched_envs.sim.sim_arrays import ProgressArrays
 
 PRICE: Final = 0
 CARBON: Final = 1
-"""Rows of `ProgressArrays.signal`; their values in each step follow after these rows."""
+"""Rows of `ProgressArrays.signal` with integrals; the values of price and carbon are in rows 2 and 3."""
 CAP_HALVINGS: Final = 30
 """Number of bisections of the clock interval under a power cap, which reduce it to 1e-9 of its length."""
 
@@ -74,7 +74,7 @@ def signal_between(x: ProgressArrays, k: int, since_s: float, until_s: float) ->
 
 @kernel
 def pass_time(x: ProgressArrays, since_s: float, until_s: float) -> None:
-    """Add the power of this time to the accounts."""
+    """Add the energy, cost, carbon and lost time of a time span to the accounts, at the current power."""
     seconds = until_s - since_s
     if x.signal.shape[1] > 0:
         price = signal_between(x, PRICE, since_s, until_s)
@@ -160,7 +160,10 @@ def enter(x: ProgressArrays, s: StateArrays, slot: int) -> None:
 
 @kernel
 def leave(x: ProgressArrays, s: StateArrays, slot: int) -> bool:
-    """Remove a settled slot that has released its GPUs; True if jobs remain: then call `refresh`."""
+    """Remove a settled slot, which has released its GPUs, from its group; return whether jobs remain there.
+
+    If jobs remain, the caller then calls `refresh` for the group.
+    """
     g = x.work.first_gpu[slot]
     x.books[0].jobs_w -= x.work.power_w[slot]
     x.books[0].lost_rate -= 1.0 - x.work.rate[slot]
@@ -179,8 +182,8 @@ def leave(x: ProgressArrays, s: StateArrays, slot: int) -> bool:
 def group_clock(s: StateArrays, g: int, now_s: float) -> float:
     """Return the SM clock of a group: the highest clock of its jobs, limited by the power cap of its GPUs.
 
-    The clock is not lowered within `DWELL_S` of its last change. It then stays until a job next joins or
-    leaves.
+    Without a power cap, the clock is not lowered within `DWELL_S` of its last change. After this time, it is
+    lowered when the next job joins or leaves the group.
     """
     clock = 0.0
     for k in range(MAX_TENANTS):
@@ -230,7 +233,7 @@ def _drawn_w(s: StateArrays, g: int, clock: float) -> float:
 
 @kernel
 def _deviate(x: ProgressArrays, s: StateArrays, slot: int, g: int) -> float:
-    """Return the standard normal deviate of a job on GPU `g` if it has unmeasured pairs there, else 0."""
+    """Return the standard normal deviate of a job's speed on GPU `g`; 0 if all its pairs are measured."""
     total, strangers, kind, luck = 0.0, 0, gpu_kind(s, g), np.uint64(x.books[0].luck)
     for k in range(MAX_TENANTS):
         other = s.gpu.tenant[g, k]
@@ -257,7 +260,7 @@ def true_share(x: ProgressArrays, s: StateArrays, slot: int, g: int) -> float:
 
 @kernel
 def _settle_group(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> None:
-    """Settle all jobs of a group, and set its clock; a clock change costs running jobs time."""
+    """Settle all jobs of a group, and set the group's clock; a clock change costs running jobs time."""
     clock = group_clock(s, g, now_s)
     changed = s.gpu.clock_frac[g] not in (0.0, clock)
     if s.gpu.clock_frac[g] != clock:
@@ -338,8 +341,8 @@ def _share_time(x: ProgressArrays, s: StateArrays, g: int) -> None:
 def refresh(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> None:
     """Settle the jobs of a group that has changed, and update the rate and power of each job.
 
-    Afterwards a job's `planned` is 1 if its planned end is still right, 2 if the end must be planned again,
-    and 0 if no end was ever planned.
+    Afterwards a job's `planned` is 1 if its planned end is still valid, 2 if the end must be planned again,
+    and 0 if no end has been planned.
     """
     _settle_group(x, s, g, now_s)
     for k in range(MAX_TENANTS):

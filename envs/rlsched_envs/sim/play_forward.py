@@ -30,11 +30,14 @@ from rlsched_envs.sim.copied_state import PackedRun, fill, let_run, pack
 from rlsched_envs.sim.sim_arrays import TRUTH, SimArrays, new_progress
 
 MORE_SLOTS: Final = 2_048
-"""Maximum number of live jobs of a future in addition to the current ones; the future ends at this limit."""
+"""Maximum number of live jobs of a future in addition to the jobs that are live now.
+
+A future that exceeds this limit ends.
+"""
 MORE_ROWS: Final = 16_384
-"""Maximum number of arrivals in a future."""
+"""Maximum number of arrivals in a future; a future that exceeds this limit ends."""
 MANY: Final = 500
-"""Above this number of waiting jobs, half of the futures are simulated, since each takes twice as long."""
+"""Number of waiting jobs above which half as many futures are simulated, as each takes twice as long."""
 _ROOM: Final = 256
 _HALF: Final = 0.5
 
@@ -43,7 +46,7 @@ _take_up = specialise(let_run, LOGGED=False, MODELLED=False)
 
 
 class PlayForward:
-    """Simulates states forward; an instance belongs to one thread.
+    """Simulates futures of a live state. Each thread needs its own instance.
 
     Args:
         futures: S, number of futures; S / 2 if more than `MANY` jobs wait.
@@ -57,9 +60,9 @@ class PlayForward:
         self._copies = _Copies()
 
     def play(self, world: World, asked: HypotheticalJob | None = None) -> Ahead:
-        """Simulate futures of all live jobs, or of only one additional job."""
+        """Simulate futures of all live jobs; with `asked`, only until this hypothetical job starts."""
         if asked is not None:
-            world.state.demand_number(asked.demand)  # may move the arrays
+            world.state.demand_number(asked.demand)  # can reallocate the arrays
         live = self._copies.take(world)
         like = live.lengths(world)
         futures = self.futures if np.count_nonzero(~live.running) <= MANY else -(-self.futures // 2)
@@ -99,7 +102,10 @@ class PlayForward:
         blocks: int = 0,
         ran_s: Floats | None = None,
     ) -> tuple[Floats, Floats]:
-        """Return (L,) starts and ends of the live jobs in one future; with `extra`, of only that job.
+        """Return (L,) starts and ends of the live jobs in one future.
+
+        With `extra`, the row of a hypothetical job, its start and end follow as last entries, and the future
+        ends when it starts: entries of other jobs can then be missing (infinite).
 
         Without `draws` no new jobs arrive. With `draws` the future ends after this number of `blocks`, or at
         the horizon if the horizon is earlier. `ran_s` (N,) then has the run times of recent jobs in this
@@ -180,7 +186,7 @@ def go_on(start_s: Floats, end_s: Floats, stopped_s: Floats) -> None:
 
 
 _BLOCKS: Final = tuple(zip(EVERY, (28, 8, 2, 1), strict=True))
-"""(every n-th future, its length in `BLOCK_S`): all cover the next hours, some two days, a few a week."""
+"""Pairs (n, length in `BLOCK_S`): every n-th future is at least this long; all cover the next hours."""
 _ALL_BLOCKS: Final = 28
 _MARK: Final = -7
 """Value of `workload` that marks the hypothetical job."""
@@ -192,10 +198,10 @@ class _LiveJobs(NamedTuple):
     Attributes:
         slots: (L,) slots of the jobs.
         job: (L,) JOB.
-        running: (L,) whether each runs.
+        running: (L,) whether each job runs.
         may_stop: (L,) whether the job can be preempted, so that its start does not determine its end.
         started_s: (R,) starts of the running jobs.
-        end_s: (R,) their ends in the current future.
+        end_s: (R,) ends of the running jobs in the current future.
     """
 
     slots: NDArray[np.int32]
@@ -212,7 +218,7 @@ class _LiveJobs(NamedTuple):
         return not (open_start | (np.isnan(outcome.end_s[:jobs]) & self.may_stop)).any()
 
     def lengths(self, world: World) -> Lengths:
-        """Return the run times of recent jobs, including the current ones."""
+        """Return the run times of recently ended jobs, and the times that running jobs have run so far."""
         came, gpus = world.past.rows, world.state.arrays.demand.gpus
         ended, runs = ~np.isnan(came["run_s"]), self.job[self.running]
         parts = (
@@ -229,7 +235,7 @@ class _LiveJobs(NamedTuple):
         return self._run_times(world, np.full((len(self.slots), 1), _HALF), self.job["predicted_s"])[:, 0]
 
     def run_times(self, world: World, samples: int, like: Lengths) -> Floats:
-        """(L, samples) drawn total run times; jobs of a burst are drawn together."""
+        """Return (L, samples) drawn total run times; the run times of a burst are drawn together."""
         chances, age_s = self._chances(world), self._age_s(world)
         gpus, past = world.state.arrays.demand.gpus.astype(np.float64), world.past.rows
         mine, said_s = gpus[self.job["demand"]], self._first_predicted_s(world)
@@ -250,7 +256,10 @@ class _LiveJobs(NamedTuple):
         return world.past.places([world.numbers.get(seq, -1) for seq in self.job["seq"].tolist()])
 
     def _first_predicted_s(self, world: World) -> Floats:
-        """Return the (L,) medians as predicted at submission, so that evidence from a burst counts once."""
+        """Return the (L,) medians as predicted at submission.
+
+        Later predictions include evidence from the job's burst, which would then count twice.
+        """
         said_s = self.job["predicted_s"].copy()
         rows = self._rows(world)
         said_s[rows >= 0] = world.past.rows["predicted_s"][rows[rows >= 0]]
@@ -263,11 +272,11 @@ class _LiveJobs(NamedTuple):
         return run_times(chances, said_s, job["spread"], job["limit_s"], age_s, where, like)
 
     def _age_s(self, world: World) -> Floats:
-        """(L,) elapsed run time, 0 for waiting jobs."""
+        """Return the (L,) elapsed run times, 0 for waiting jobs."""
         return np.where(self.running, np.maximum(world.now_s - self.job["start_s"], 0.0), 0.0)
 
     def _chances(self, world: World) -> Floats:
-        """(L, BINS) predicted distribution of each job, nan if only a median is known."""
+        """Return the (L, BINS) predicted distributions of run times, nan if only the median is known."""
         chances = np.full((len(self.slots), BINS), math.nan)
         for row, seq in enumerate(self.job["seq"].tolist()):
             known = world.chances.get(seq)
@@ -276,7 +285,7 @@ class _LiveJobs(NamedTuple):
         return chances
 
     def ahead(self, start_s: Floats, end_s: Floats, asked: bool) -> Ahead:
-        """The result for the caller."""
+        """Return the result for the caller."""
         seqs = np.append(self.job["seq"], [-1] if asked else []).astype(np.int64)
         running = np.append(self.running, [False] if asked else []).astype(np.bool_)
         return Ahead(seqs, running, start_s, end_s)
@@ -291,7 +300,7 @@ class _Copies:
         self.work: PackedRun
 
     def take(self, world: World) -> _LiveJobs:
-        """Copy a state."""
+        """Copy a state, and return its live jobs."""
         s, rule = world.state.arrays, world.rule
         job = s.job.view(np.ndarray)
         ran = np.sort(s.derived.slot.running[: s.derived.running_len[0]])
@@ -304,7 +313,7 @@ class _Copies:
         state.config.sorts_queue = int(rule.sorted_queue)
         for mine, theirs in zip(state.dials, s.dials, strict=True):
             mine[...] = theirs
-        if state.dials.controller[0] == OUTSIDE:  # they stay unchanged
+        if state.dials.controller[0] == OUTSIDE:  # dials keep their values
             state.dials.controller[0] = NO_CONTROLLER
         rebuild_index(state)
         truth[:] = np.zeros(1, TRUTH)
@@ -355,7 +364,10 @@ class _Copies:
 
 
 def _coming(world: World, block: int, draws: np.random.Generator, ran_s: Floats | None) -> Records:
-    """Return the rows that arrive in a block of a future; (N,) run times of past jobs, nan if unknown."""
+    """Return the rows that arrive in a block of a future.
+
+    `ran_s`: (N,) run times of the recent jobs in this future, nan if unknown; None: as recorded.
+    """
     places, later_s = world.past.next_block(world.now_s, block, draws)
     rows = world.past.rows[places]
     found = np.zeros(len(rows), TRUTH).view(np.recarray)
@@ -377,7 +389,7 @@ def _coming(world: World, block: int, draws: np.random.Generator, ran_s: Floats 
 
 
 def _last_row(until_s: float) -> Records:
-    """Return a row that arrives after the horizon: rules can request calls again and again until then."""
+    """Return a row that arrives at `until_s` and ends the future, even if a rule keeps requesting calls."""
     row = np.zeros(1, TRUTH).view(np.recarray)
     row.submit_s, row.fixed_end_s, row.limit_s, row.shared_partition = until_s, np.nan, np.nan, -1
     row.duration_s = row.predicted_s = row.spread = row.pinned = 1
@@ -387,7 +399,7 @@ def _last_row(until_s: float) -> Records:
 def _asked_row(
     state: ClusterState, asked: HypotheticalJob, drawn: tuple[np.random.Generator, Lengths] | None = None
 ) -> Records:
-    """Return the row of a hypothetical job, with its predicted or a drawn run time."""
+    """Return the row of a hypothetical job, with the predicted run time or, with `drawn`, a random one."""
     row = np.zeros(1, TRUTH).view(np.recarray)
     row.demand = state.demand_number(asked.demand)
     row.vc = state.vc_number(asked.vc)
@@ -404,5 +416,5 @@ def _asked_row(
 
 
 def _within(time_s: Floats, until_s: float | Floats) -> Floats:
-    """Return the times up to the horizon, infinite for later or unknown times."""
+    """Return the times up to `until_s`, infinite for later or unknown times."""
     return np.where(time_s <= until_s, time_s, math.inf)

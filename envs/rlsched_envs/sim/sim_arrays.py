@@ -20,15 +20,15 @@ TRUTH: Final = np.dtype(
         ("spread", np.float64),
         ("limit_s", np.float64),
         ("gpus", np.int32),
-        ("demand", np.int32),  # class of its request
+        ("demand", np.int32),  # class of the job's request
         ("vc", np.int32),
         ("own_partition", np.int32),
         ("shared_partition", np.int32),
         ("workload", np.int32),  # number in the catalogue, 0: unknown
         ("reference_kind", np.int32),  # GPU type of the duration, -1: the allocated type
         ("pinned", np.int32),  # 1: must not be preempted
-        ("unshared", np.int32),  # 1: it shares its GPUs with no other job
-        ("gpu_need_mib", np.int64),  # memory that it takes on each GPU; 0: its workload's
+        ("unshared", np.int32),  # 1: shares GPUs with no other job
+        ("gpu_need_mib", np.int64),  # memory of the job on each GPU; 0: as its workload
     ]
 )
 """Fields of a job of the run, which can run on the cluster; one record per row, in trace order."""
@@ -61,17 +61,17 @@ WORK: Final = np.dtype(
         ("since_s", np.float64),
         ("rate", np.float64),
         ("limit_end_s", np.float64),  # time limit, infinite without a limit
-        ("power_w", np.float64),  # its share of its groups' power, including its cores
-        ("share_frac", np.float64),  # of each of its GPUs, since `since_s`
-        ("used_frac", np.float64),  # its share of their busy time
+        ("power_w", np.float64),  # the job's share of its group's power, including its cores
+        ("share_frac", np.float64),  # the job's share of each of its GPUs, since `since_s`
+        ("used_frac", np.float64),  # the job's share of the GPUs' busy time, since `since_s`
         ("share_s", np.float64),  # integral of `share_frac` over the attempt
         ("used_s", np.float64),  # integral of `used_frac`
-        ("clock_s", np.float64),  # integral of its group's SM clock
-        ("seen_s", np.float64),  # time when it has been watched next to another job long enough
-        ("watched", np.int64),  # number of the job next to which it is watched, -1: none
-        ("first_gpu", np.int32),  # its group, -1 without GPUs
-        ("killed", np.int32),  # 1: its planned end is its time limit
-        ("planned", np.int32),  # 1: its end is planned
+        ("clock_s", np.float64),  # integral of the group's SM clock
+        ("seen_s", np.float64),  # time when the job has been watched next to another job long enough
+        ("watched", np.int64),  # `seq` of the job next to which this job is watched, -1: none
+        ("first_gpu", np.int32),  # first GPU, which identifies the job's group; -1 without GPUs
+        ("killed", np.int32),  # 1: the planned end is the time limit
+        ("planned", np.int32),  # 1: an end is planned; 2: it must be planned again; 0: none is planned
     ],
     align=True,
 )
@@ -91,7 +91,7 @@ RUN: Final = np.dtype(
         ("allocated_milli", np.int64),
         ("starts", np.int64),  # starts less preemptions: number of arrived rows that do not wait
         ("preemptions", np.int64),
-        ("undecided", np.int64),  # 1: events of an instant are done, its decisions are pending
+        ("undecided", np.int64),  # 1: events of an instant are done, decisions are pending
     ],
     align=True,
 )
@@ -102,7 +102,7 @@ BOOKS: Final = np.dtype(
         ("total_w", np.float64),  # power of the whole cluster now
         ("idle_w", np.float64),  # power of nodes and of GPUs without jobs
         ("jobs_w", np.float64),  # power of all jobs
-        ("energy_j", np.float64),  # their integrals
+        ("energy_j", np.float64),  # integral of `total_w`; then of `idle_w` and of `jobs_w`
         ("idle_j", np.float64),
         ("jobs_j", np.float64),
         ("cost", np.float64),  # integrals of price x `total_w` and x `idle_w`, J x price
@@ -113,7 +113,7 @@ BOOKS: Final = np.dtype(
         ("grid_step_s", np.float64),  # length of a step, s
         ("lost_rate", np.float64),  # sum over running jobs of 1 - rate: time lost per second to sharing,
         # clocks and too few cores
-        ("lost_s", np.float64),  # its integral: JCT in excess of queueing and work, job-seconds
+        ("lost_s", np.float64),  # integral of `lost_rate`: JCT in excess of queueing and work, job-seconds
         ("next_seen_s", np.float64),  # time when the next pair may have been watched long enough
         ("noise", np.float64),  # 1: unmeasured pairs scatter around the formula; 0: they do not
         ("luck", np.float64),  # seed of the deviates of pairs: a whole number below 2^53
@@ -238,8 +238,8 @@ def pop_end(r: ProgressArrays) -> int:
 def forget_end(r: ProgressArrays, slot: int) -> None:
     """Remove the planned end of a running slot, so that the heap has no stale ends.
 
-    Searches all running jobs. Interruptions are rare compared to ends, and the search costs nothing at an
-    end.
+    Searches the heap from its top. A job that ends as planned is at the top; only an interruption, which is
+    rare, searches all running jobs.
     """
     at = 0
     while r.ends.heap_slot[at] != slot:

@@ -79,7 +79,7 @@ class _PoweredSet:
         return bool(done or commands)
 
     def statuses(self, now_s: float) -> NDArray[np.int32]:
-        """Return the (n,) engine statuses of the nodes: drained while powering down, then asleep."""
+        """Return the (n,) engine statuses of the nodes; a node that powers down is drained, then asleep."""
         states = self.states
         off = (states.state == NodeState.ASLEEP) & (now_s < states.since_s + states.power.shutdown_s)
         return np.where(off, NODE_DRAINED, _STATUS[states.state]).astype(np.int32)
@@ -122,7 +122,7 @@ class SleepingNodes:
         return min(self._review_at_s, float(self._due_s.min(initial=math.inf)))
 
     def review(self, sim: SimArrays) -> bool:
-        """Review the nodes, and plan the next review; return whether usable nodes have come up."""
+        """Review the nodes, and plan the next review; return whether a node has become usable."""
         now_s = float(sim.progress.run.now_s[0])
         self._pass_time(now_s)
         touched = np.flatnonzero(self._due_s <= now_s).tolist()
@@ -181,7 +181,7 @@ class SleepingNodes:
         ]
 
     def _carry_out(self, sim: SimArrays, sets: list[int], now_s: float) -> bool:
-        """Set the engine's node statuses from the node states; return whether a node has come up."""
+        """Set the engine's node statuses from the node states; return whether a node has become usable."""
         up = False
         for at in sets:
             one = self._sets[at]

@@ -19,7 +19,7 @@ from rlsched_envs.sim.modelling import Models, gpu_need_mib
 
 
 class Fitted(NamedTuple):
-    """A trace whose jobs request only slices that are large enough, and the jobs of it that can run."""
+    """A trace whose jobs request only slices with enough memory, and which of these jobs can run."""
 
     trace: Trace
     runnable: Runnable

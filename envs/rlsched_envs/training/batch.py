@@ -48,7 +48,7 @@ def leaves(episode: Any) -> list[NDArray[Any]]:
 
 
 def restore(episode: Any, saved: Sequence[NDArray[Any]]) -> None:
-    """Restore the values that `leaves` returned, except of read-only arrays, which never change.
+    """Restore the values that `leaves` returned, except values of read-only arrays, which never change.
 
     Raises:
         ValueError: shapes or types differ. In this case nothing is changed.

@@ -83,14 +83,15 @@ class DialFleet:
     def reseed(self, seed: int | None) -> None:
         """Restart the random draws of all clusters with this seed; None: with a seed from the system.
 
-        A seed from the system is drawn when the first episode starts, so that copies made before differ.
+        A seed from the system is drawn when the first episode starts, so that copies made before that get
+        different seeds.
         """
         self._is_unseeded, seed, count = seed is None, seed or 0, self.dones.size
         streams = [k // 2 if self._in_pairs else k for k in range(count)]
         self._rngs = [np.random.default_rng([seed, stream]) for stream in streams]
 
     def reseed_one(self, k: int, seed: int) -> None:
-        """Restart the random draws of cluster `k`: the draws of a single cluster with this seed."""
+        """Restart the random draws of cluster `k` with this seed, as in an environment of one cluster."""
         self._seed_at_last()
         self._rngs[k] = np.random.default_rng([seed, 0])
 
@@ -145,7 +146,7 @@ class DialFleet:
         return self.observations, self.rewards, self.dones, self.live, self._returns, self._lengths
 
     def begin(self, k: int) -> None:
-        """Draw windows for cluster `k` until there is a window in which dials become due; start it.
+        """Draw windows for cluster `k` until dials become due in one, and start an episode in this window.
 
         Raises:
             InputError: no such window was found.

@@ -30,8 +30,8 @@ LEAVE: Final = 2
 ACCOUNT: Final = np.dtype(
     [
         ("at", np.int64),  # index of the reference run's latest instant
-        ("work_s", np.float64),  # run times of all jobs, on GPUs of their own at full clock
-        ("cost", np.float64),  # in excess of the reference's, up to the last step
+        ("work_s", np.float64),  # run times of all jobs, on unshared GPUs at full clock
+        ("cost", np.float64),  # cost in excess of the reference's, up to the last step
     ],
     align=True,
 )
@@ -40,11 +40,11 @@ ACCOUNT: Final = np.dtype(
 
 @by_reference
 class DialEpisode(NamedTuple):
-    """Episodes of a batch: all but `quiet` have a leading axis."""
+    """Arrays of a batch of episodes. The first axis is the episode, except for `quiet`."""
 
     sim: SimArrays
     curve: Curve
-    quiet: NDArray[np.int64]  # (1,) -1: the length of a curve that records nothing
+    quiet: NDArray[np.int64]  # (1,) -1: `length` of a curve that records nothing
     account: Records  # (1,) ACCOUNT
 
 
@@ -115,7 +115,9 @@ def step_all(
     rewards: NDArray[np.float32],
     dones: NDArray[np.bool_],
 ) -> None:
-    """Start, step or leave each of N episodes, by `what` (N,), with dial positions `moved` (N, D).
+    """Start, step or skip each of N episodes, with dial positions `moved` (N, D).
+
+    `what`: (N,) BEGIN, STEP or LEAVE (unchanged).
 
     Writes the observations to `seen`, (N, F), and the results to `rewards` and `dones`, (N,).
     """

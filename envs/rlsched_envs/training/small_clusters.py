@@ -65,7 +65,7 @@ def blank_run(
     """Create a run without jobs, on `drawn.nodes_high` nodes in one partition.
 
     Args:
-        drawn: Number of jobs of a window, and of nodes.
+        drawn: Defines the number of jobs of a window, and the number of nodes.
         gpus_per_node: GPUs per node.
         gangs: Sizes of future gangs, ascending.
         order: Order of the queue.
@@ -89,7 +89,7 @@ def blank_run(
 
 
 def load_window(batch: SimArrays, k: int, window: EpisodeJobs, class_of: NDArray[np.int32]) -> None:
-    """Load a window's jobs and its number of nodes into run `k` of a batch; `class_of`: `class_numbers`."""
+    """Load a window's jobs and number of nodes into run `k` of a batch. `class_of`: from `class_numbers`."""
     node, truth = batch.state.node, batch.truth
     node.status[k] = np.where(np.arange(node.status.shape[1]) < window.nodes, NODE_UP, NODE_DOWN)
     truth.submit_s[k], truth.duration_s[k] = window.submit_s, window.duration_s
@@ -107,9 +107,9 @@ def set_models(
         batch: The runs.
         k: Index of the run.
         modelled: Whether the run has models of speed.
-        kinds: GPU types of its nodes, in turn; indices in `GPU_TYPES`.
+        kinds: GPU types of the run's nodes, in turn; indices in `GPU_TYPES`.
         weight: Weight of energy relative to time, 0 to 1.
-        key: Key of the random draws of its jobs.
+        key: Key of the random draws of the run's jobs.
     """
     state, progress = batch.state, batch.progress
     state.config.modelled[k, 0] = modelled

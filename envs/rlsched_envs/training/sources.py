@@ -23,7 +23,7 @@ from rlsched_envs.sim.engine import PredictedTimes, predict_trace, run_time_s
 GPU_TYPES: Final = ("V100", "P100", "A100")
 """GPU types of windows: the types with the most data in the catalogue."""
 AS_MADE_FRAC: Final = 0.3
-"""Share of windows with the source's own predictions where predictions are drawn."""
+"""Share of windows that have the source's own predictions although predictions can be drawn."""
 LONGEST_S: Final = 7 * 86_400.0
 """Upper limit of run times in training, seconds: a single longer job would decide a whole episode."""
 
@@ -32,7 +32,7 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Distribution from which windows are drawn. If a field has several choices, all are equally probable.
 
     Attributes:
-        jobs: Number of jobs of a window.
+        jobs: Number of jobs in a window.
         load_low: Lower bound of the offered load.
         load_high: Upper bound of the offered load.
         nodes_low: Lower bound of the number of nodes.
@@ -175,7 +175,7 @@ class EpisodeSource:
 class EpisodeJobs(msgspec.Struct, frozen=True):
     """Jobs of one window: arrays with one entry per job; the first job is submitted at 0.
 
-    `first`: index of the first job in its source.
+    `nodes`: number of nodes of the window's cluster. `first`: index of the first job in the source.
     """
 
     submit_s: NDArray[np.float64]
@@ -219,7 +219,7 @@ def draw_window(source: EpisodeSource, drawn: Drawn, rng: np.random.Generator) -
 def _drawn_jobs(
     source: EpisodeSource, drawn: Drawn, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the (T,) jobs of an episode, and the seconds between each job and the previous job."""
+    """Return the (T,) indices of an episode's jobs, and the seconds between each job and the previous job."""
     rows, jobs = drawn.jobs, source.submit_s.size
     if drawn.block_jobs == 0:
         first = int(rng.integers(0, max(1, jobs - rows + 1)))
@@ -238,7 +238,7 @@ def _drawn_jobs(
 def _drawn_predictions(
     source: EpisodeSource, drawn: Drawn, pick: NDArray[np.int64], rng: np.random.Generator
 ) -> PredictedTimes:
-    """Return the source's predictions of these jobs, or drawn predictions of a drawn accuracy."""
+    """Return the source's predictions of these jobs, or random predictions with a random accuracy."""
     own = source.predictions
     if source.informed is None or drawn.known_high == 0 or rng.random() < AS_MADE_FRAC:
         return PredictedTimes(own.predicted_s[pick], own.spread[pick])

@@ -73,12 +73,12 @@ class ClusterVecEnv(VecEnv):
         self._actions = checked_dials(actions, (self.num_envs, NUM_DIALS))
 
     def step_wait(self) -> VecEnvStepReturn:
-        """Step all clusters. If an episode ends, another starts; `infos` has the results of the ended one."""
+        """Step all clusters. If an episode ends, `infos` has its results, and another episode starts."""
         infos = self._dials.step(self._actions)
         return (self._seen(), self._dials.rewards.copy(), self._dials.dones.copy(), infos)
 
     def close(self) -> None:
-        """Do nothing: there is nothing to close."""
+        """Do nothing; the environment has no resources to release."""
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
         """Return the attribute of this object, once for each requested environment."""

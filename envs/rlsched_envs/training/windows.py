@@ -37,26 +37,26 @@ from rlsched_envs.training.sources import Drawn, EpisodeJobs, EpisodeSource, dra
 
 COST: Final = np.dtype(
     [
-        ("delay_s", np.float64),  # JCT beyond the run times on GPUs of their own at full clock, job-seconds
+        ("delay_s", np.float64),  # JCT in excess of the run times on unshared GPUs at full clock, job-seconds
         ("energy_j", np.float64),  # energy of the jobs
         ("over", np.int64),  # 1: all jobs have ended
     ]
 )
-"""Result of one run of a window, one entry."""
+"""Fields of the result of one run of a window."""
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """A window of jobs, and the conditions under which it runs.
 
     Attributes:
-        source: Name of its trace.
-        group: Source, and the part of the source in which the window starts; windows of a group share jobs.
-        window: Its jobs.
-        kinds: GPU types of its nodes, in turn; indices in `GPU_TYPES`.
+        source: Name of the trace.
+        group: Trace, and the part of the trace in which the window starts; windows of a group can share jobs.
+        window: The jobs.
+        kinds: GPU types of the nodes, in turn; indices in `GPU_TYPES`.
         energy_weight: Weight of energy relative to time, 0 to 1.
-        preemptible_frac: Share of its jobs that may be preempted.
+        preemptible_frac: Share of the jobs that may be preempted.
         restart_s: Restart cost of a preempted job, seconds.
-        key: Key of its random draws.
+        key: Key of the random draws.
     """
 
     source: str
@@ -97,8 +97,8 @@ class DialledRuns:
 
     Args:
         count: Number of runs.
-        sources: Sources of their windows.
-        drawn: How their windows are drawn.
+        sources: Sources of the windows.
+        drawn: How the windows are drawn.
         policy: The policy whose settings define the rule. If the rule preempts, it preempts only jobs that
             may be preempted.
         assumed_scale: Factor applied to those catalogue figures that are assumed, not measured.
@@ -154,7 +154,7 @@ class DialledRuns:
 
 
 def _indexed(rule: CompiledRule) -> Order:
-    """Return the order of a rule's queue if jobs may be preempted: by the index."""
+    """Return the order of a rule's queue if jobs may be preempted: the order `index`."""
     return msgspec.structs.replace(rule.order, until_declared=False, by="index")
 
 

@@ -60,7 +60,11 @@ def open_gpus(
 
 @contextlib.contextmanager
 def explained_errors(wanted: int = 4) -> Iterator[None]:
-    """Turn errors of opening NVML into an InputError with the remedy; `wanted`: number of GPUs in it."""
+    """Turn an error of opening NVML into an InputError with the remedy.
+
+    Args:
+        wanted: Number of simulated GPUs that the remedy suggests.
+    """
     try:
         yield
     except GpuUnavailableError as error:

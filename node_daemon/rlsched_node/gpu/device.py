@@ -77,7 +77,7 @@ class Tenant(NamedTuple):
 
 
 class GpuReading(NamedTuple):
-    """Readings of one GPU at one time; None for a value that it does not report."""
+    """Readings of one GPU at one time; None for a value that the GPU does not report."""
 
     utilisation_frac: float | None = None
     memory_used_mib: int | None = None
@@ -92,7 +92,10 @@ class GpuReading(NamedTuple):
     pcie_mib_s: float | None = None
     """PCIe traffic, sum of both directions."""
     sm_active_frac: float | None = None
-    """Share of multiprocessors with work. This and the next three: since the previous reading."""
+    """Share of multiprocessors with work, 0 to 1.
+
+    This field and the next three are means over the time since the previous reading.
+    """
     sm_occupancy_frac: float | None = None
     tensor_frac: float | None = None
     dram_frac: float | None = None
@@ -172,7 +175,7 @@ class GpuSet(Protocol):
         """Return all readings now; a failed reading is None. The meter's thread calls this."""
 
     def follow(self, held: Mapping[int, Sequence[Tenant]]) -> None:
-        """Set which ranks hold each GPU now. Simulated GPUs need this; real GPUs ignore it."""
+        """Set the ranks that each GPU is assigned to now. Only simulated GPUs use this."""
 
     def close(self) -> None:
         """Release the driver."""

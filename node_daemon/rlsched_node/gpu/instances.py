@@ -57,9 +57,9 @@ def profile_of(name: str) -> str:
 def select(found: Sequence[Unit], wanted: str) -> Selection:
     """Select the units that a node offers.
 
-    Without a wanted profile, these are whole GPUs if a GPU is outside MIG mode, else the most frequent
-    profile. A GPU in MIG mode without instances, and a GPU that does not answer, is always selected, so that
-    the reason is shown.
+    Without a wanted profile, the node offers whole GPUs if any GPU is outside MIG mode, else the instances of
+    the most frequent profile. A GPU in MIG mode without instances is always selected, like a GPU that does
+    not answer, so that the node can show why the GPU is out of service.
 
     Args:
         found: All GPUs and instances of the machine.

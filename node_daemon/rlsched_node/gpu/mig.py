@@ -1,8 +1,8 @@
 """Profiles of a GPU in MIG mode, and creation and destruction of its instances, through NVML.
 
-A GPU instance has memory and compute slices. rlsched gives it one compute instance of all its compute slices:
-both together are a MIG device, which a job can use. Nothing here changes the MIG mode. NVML lists GPU
-instances for root only.
+A GPU instance has memory and compute slices. rlsched creates one compute instance in it, with all its compute
+slices. The GPU instance and the compute instance together are a MIG device, which a job can use. This module
+does not change the MIG mode. NVML lists GPU instances for root only.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from rlsched_node.gpu.device import GpuError, GpuLostError, GpuNotSupportedError
 from rlsched_node.gpu.nvml import by_index, count_gpus, gpu_instance_id, mig_devices, mig_mode, typed_errors
 
 _ABSENT = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT)
-"""Errors of asking for a profile that a GPU does not have."""
+"""NVML's errors for a profile that a GPU does not have."""
 
 
 class Place(NamedTuple):
-    """Memory slices of a GPU instance: the first one, and their number."""
+    """Position of a GPU instance on its GPU: the first memory slice, and the number of memory slices."""
 
     start: int
     size: int
 
     def overlaps(self, other: Place) -> bool:
-        """Whether both have a memory slice in common."""
+        """Return whether the two places have a memory slice in common."""
         return self.start < other.start + other.size and other.start < self.start + self.size
 
 
@@ -40,7 +40,7 @@ class Profile(NamedTuple):
         name: NVIDIA's name with attributes, such as `1g.10gb+me`.
         id: NVML's ID.
         compute: Number of compute slices.
-        most: Maximum number of its instances on a GPU.
+        most: Maximum number of instances of this profile on a GPU.
     """
 
     name: str
@@ -58,7 +58,12 @@ class GpuInstance(NamedTuple):
 
 
 def find_places(wanted: Sequence[Sequence[Place]], taken: Sequence[Place]) -> list[Place] | None:
-    """Choose one of the possible places of each instance, so that none overlap; None if it is impossible."""
+    """Choose a place for each instance, so that no places overlap; return None if that is impossible.
+
+    Args:
+        wanted: For each instance, the places that its profile permits.
+        taken: Places of existing instances.
+    """
     if not wanted:
         return []
     for place in wanted[0]:
@@ -101,7 +106,7 @@ class MigGpu:
     @cached_property
     @typed_errors
     def profiles(self) -> dict[str, Profile]:
-        """The GPU's profiles by name, whether there is room for an instance or not."""
+        """The GPU's profiles by name, including profiles without free space for an instance."""
         found = {}
         for number in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
             try:
@@ -117,7 +122,7 @@ class MigGpu:
 
     @typed_errors
     def places(self, profile: Profile) -> list[Place]:
-        """All places of a profile's instances, taken or not."""
+        """Return all places that a profile permits, including places in use."""
         count = ctypes.c_uint()
         pynvml.nvmlDeviceGetGpuInstancePossiblePlacements(self._board, profile.id, None, ctypes.byref(count))
         found = (pynvml.c_nvmlGpuInstancePlacement_t * count.value)()
@@ -126,7 +131,7 @@ class MigGpu:
 
     @typed_errors
     def instances(self) -> list[GpuInstance]:
-        """The GPU instances that exist, with or without compute instances."""
+        """Return the existing GPU instances, with or without compute instances."""
         found = []
         for profile in self.profiles.values():
             count, handles = ctypes.c_uint(), (pynvml.c_nvmlGpuInstance_t * profile.most)()
@@ -145,7 +150,7 @@ class MigGpu:
 
     @typed_errors
     def instance_id(self, handle: Any) -> int:
-        """ID of the GPU instance of a handle."""
+        """Return the ID of the GPU instance with this handle."""
         return int(pynvml.nvmlGpuInstanceGetInfo(handle).id)
 
     @typed_errors
@@ -160,7 +165,7 @@ class MigGpu:
 
     @typed_errors
     def compute_instances(self, instance: int) -> list[int]:
-        """IDs of the compute instances of a GPU instance."""
+        """Return the IDs of the compute instances in a GPU instance."""
         handle, found = self._instance(instance), []
         for info in _compute_profiles(handle):
             count, handles = ctypes.c_uint(), (pynvml.c_nvmlComputeInstance_t * info.instanceCount)()
@@ -169,7 +174,7 @@ class MigGpu:
         return found
 
     def device_uuids(self, instance: int) -> list[str]:
-        """UUIDs of the MIG devices of a GPU instance."""
+        """Return the UUIDs of the MIG devices in a GPU instance."""
         return [uuid for uuid, handle in mig_devices(self._board) if gpu_instance_id(handle) == instance]
 
     @typed_errors

@@ -189,7 +189,7 @@ class NvmlGpus:
         return self._by_number(self._units[gpu].board)
 
     def _by_number(self, board: int) -> Any:
-        """Return NVML's handle of a board. It is cached, because the index may mean another GPU later."""
+        """Return NVML's handle of a board, cached because the index can mean another GPU later."""
         if self._handles[board] is None:
             try:
                 self._handles[board] = by_index(board)
@@ -442,7 +442,7 @@ class NvmlGpus:
         """Do nothing: the driver of a real GPU lists its processes."""
 
     def _tell(self, gpu: int, look: _Look) -> None:
-        """Log failed readings, each error of a GPU once.
+        """Log the failed readings; log each error of a GPU only once.
 
         Raises:
             GpuLostError: no reading succeeded.
@@ -502,7 +502,7 @@ class NvmlGpus:
         return Gpm(board, lambda: gpu_instance_id(self._handle(gpu)))
 
     def _has_gpm(self, gpu: int) -> bool:
-        """Return whether the GPU has GPM counters, and this process may read them."""
+        """Return whether the GPU has GPM counters that this process may read."""
         return _answers(self._gpm_supported, gpu) and _answers(
             functools.partial(self._counted, now_s=-1.0), gpu
         )
@@ -666,7 +666,7 @@ def mig_mode(board: Any) -> bool:
 
 @typed_errors
 def mig_devices(board: Any) -> list[tuple[str, Any]]:
-    """Return (UUID, handle) of each MIG instance of a board. NVML's indices may have gaps."""
+    """Return (UUID, handle) of each MIG instance of a board. NVML's indices can have gaps."""
     found = []
     for index in range(int(pynvml.nvmlDeviceGetMaxMigDeviceCount(board))):
         try:

@@ -206,7 +206,7 @@ class ReplayedGpus:
         return None
 
     def near_cpus(self, gpu: int) -> frozenset[int]:
-        """Return no processors: a recording is near none."""
+        """Return no processors: a recorded GPU is not on a bus of this machine."""
         self._device(gpu)
         return frozenset()
 

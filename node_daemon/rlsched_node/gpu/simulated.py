@@ -144,7 +144,7 @@ class SimulatedGpus:
             self._draw(gpu)
 
     def near_cpus(self, gpu: int) -> frozenset[int]:
-        """Return simulated processors. Several of them may be the same real processor."""
+        """Return the numbers of simulated processors; several can stand for the same real processor."""
         self._check(gpu)
         return frozenset(range(gpu * CPUS_NEAR, (gpu + 1) * CPUS_NEAR))
 
@@ -252,7 +252,7 @@ class SimulatedGpus:
             raise GpuError(f"GPU {gpu}: expected 0 to {self._count - 1}")
 
     def _settle(self) -> None:
-        """Add the energy since the last call."""
+        """Add the energy since the last call to the GPUs' counters."""
         now_s = self._clock()
         elapsed_s = max(now_s - self._energy_at_s, 0.0)
         self._energy_at_s = now_s

@@ -159,7 +159,7 @@ class Cgroups:
         return Cgroup(f"{self.root}/{name}", sorted(self.controllers), self._memory_bytes)
 
     def clean(self, kept: Collection[str]) -> None:
-        """Remove the empty groups that an earlier daemon left, except these paths."""
+        """Remove the empty groups that an earlier daemon left, except the groups with paths in `kept`."""
         with contextlib.suppress(FileNotFoundError):
             for entry in os.scandir(self.root):
                 if entry.is_dir() and entry.path not in kept:

@@ -62,10 +62,10 @@ class ProcessSetup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 def hold(group: Cgroup, limits: RankLimits) -> ProcessSetup:
-    """Apply limits to a new group. Return the limits to set on each process instead.
+    """Set a rank's limits on its new control group. Return the limits to set on each process instead.
 
-    Only a group limits memory that the job did not request. RLIMIT_DATA counts memory that a process has
-    reserved but never used, and would end harmless programs.
+    Without a group, memory is limited only if the job requested it. The reason is that RLIMIT_DATA counts
+    memory that a process has reserved but never used, and would end harmless programs.
     """
     cpus = on_machine(limits.cpus)
     held = group.write(
@@ -89,9 +89,10 @@ def hold(group: Cgroup, limits: RankLimits) -> ProcessSetup:
 
 
 def on_machine(cpus: list[int]) -> list[int]:
-    """Return processors of this machine for the processors of a node.
+    """Return the processors of this machine that stand for these processors of a node.
 
-    The numbers are the same if this machine has as many processors.
+    A processor that this process may use stands for itself. Other processors, such as processors near
+    simulated GPUs, are mapped to processors that this process may use.
     """
     here = sorted(os.sched_getaffinity(0))
     return sorted({cpu if cpu in here else here[cpu % len(here)] for cpu in cpus})

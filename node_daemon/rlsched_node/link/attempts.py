@@ -96,7 +96,7 @@ class NodeAttempts:
     # ---- orders -------------------------------------------------------------------------------------
 
     def launch(self, key: AttemptKey, launch: Launch, *, is_stopping: bool = False) -> Iterator[Effect]:
-        """Refuse a rank, or start it as soon as no rank that is being ended holds its GPUs."""
+        """Start a rank, or refuse it. While a rank that is being ended holds its GPUs, the rank waits."""
         known = self.known.get(key)
         if known is not None:
             if known.is_forgotten:
@@ -308,7 +308,10 @@ class NodeAttempts:
         return ""
 
     def _start_waiting(self) -> Iterator[Effect]:
-        """Start the waiting ranks whose GPUs no ending rank holds. Running ranks on these GPUs share them."""
+        """Start the waiting ranks, except ranks with a GPU that a rank still holds while it is being ended.
+
+        A new rank shares its GPUs with the ranks that run on them.
+        """
         left = {gpu for attempt in self.live if attempt.is_ending for gpu in attempt.gpus}
         for attempt in self._open.values():
             if attempt.phase is Phase.WAITING and left.isdisjoint(attempt.gpus):

@@ -21,7 +21,7 @@ LINGER_MS = 200
 RENEW_S = 10.0
 """Seconds without a broker's `Welcome` after which a node connects with a new socket."""
 NEXT_S = 3.0
-"""The same interval for a node with several broker addresses."""
+"""Like `RENEW_S`, but for a node with several broker addresses."""
 APART_S = 0.1
 """Pause before the next address if no process listens at the present address, seconds."""
 LOOK_AROUND_S = 5.0

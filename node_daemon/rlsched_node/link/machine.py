@@ -62,8 +62,8 @@ ENDED_REPEAT_S = 2.0
 MAX_LOG_BYTES = 1 << 19
 REMEMBER_S = 600.0
 MOST_REMEMBERED = 500
-"""Maximum number of acknowledged ends that are reported again to each broker, because a standby's copy may
-lack them."""
+"""Maximum number of acknowledged ends that are reported again to each broker, because a standby's copy of the
+journal may lack them."""
 _CLUSTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _HEARTBEAT_RANGE_S = (0.05, 60.0)
 

@@ -144,9 +144,9 @@ class MpsControl:
     def new_faults(self) -> list[int]:
         """Return the fatal exceptions that the servers have logged since the last call.
 
-        Each is the process ID of the client, 0 if the log does not name it. NVIDIA documents that the server
-        logs these exceptions, but not the words. A line counts if it contains `fatal exception`, `fatal
-        fault` or `fatal error`.
+        There is an entry per exception: the process ID of the client, or 0 if the log does not name it.
+        NVIDIA documents that the server logs these exceptions, but not the wording. A line counts if it
+        contains `fatal exception`, `fatal fault` or `fatal error`.
         """
         try:
             with (self.logs / "server.log").open("rb") as file:

@@ -232,7 +232,7 @@ class MpsSharing:
         return None if daemon is None else daemon.control.terms
 
     def release(self, key: AttemptKey) -> None:
-        """Forget a rank that has ended or did not start."""
+        """Remove a rank that has ended or did not start from its control daemon."""
         self._without.discard(key)
         daemon = self._of(key)
         if daemon is not None:

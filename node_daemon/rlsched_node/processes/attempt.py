@@ -74,7 +74,7 @@ class LocalRank:
         sm_clock_mhz: Clock to which the rank's GPUs are locked, MHz; 0: not locked.
         asked_mhz: Clock that the broker ordered, MHz. Shared GPUs get the highest of their ranks' clocks.
         clock_note: Why the clock differs from the order.
-        output_note: Option, path and reason if its output is not in its job's file.
+        output_note: Option, path and reason if the rank's output is not in its job's file.
         limit_s: Time limit that the shim enforces, seconds, infinite for none; None: an older daemon started
             the shim, so the limit cannot change.
         workload: Name in the catalogue; "" if the job names none.
@@ -123,7 +123,7 @@ class LocalRank:
         )
 
     def launched(self, *, tells_limit: bool) -> Launched:
-        """Return the message that the rank runs; with its time limit if the broker accepts that field."""
+        """Return the message that the rank runs. `tells_limit`: include the rank's time limit."""
         return Launched(
             job=self.key.job,
             attempt=self.key.attempt,
@@ -145,7 +145,7 @@ class LocalRank:
         )
 
     def output_failed(self) -> OutputFailed:
-        """The message that its output is not in its job's file."""
+        """Return the message that the rank's output is not in its job's file."""
         return OutputFailed(
             job=self.key.job, attempt=self.key.attempt, rank=self.key.rank, message=self.output_note
         )

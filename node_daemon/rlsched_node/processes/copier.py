@@ -1,7 +1,7 @@
 """Process that copies one stream of a rank to a file of the user, as the user that runs the job.
 
-It is not part of the job: it is no child of the shim, and outlives the daemon. A file system that hangs stops
-this process only. It ends after it has copied the last byte.
+The process is not part of the job and not a child of the shim, and it outlives the daemon. A file system that
+hangs blocks only this process. The process ends after it has copied the last byte.
 
 Run by the isolated interpreter (`python -I -S copier.py LABEL SOURCE SHIM_PID`). Descriptors: 1 and 2: the
 rank's `output.log`, for its messages; 3: the file of its progress, locked as long as it lives; 4: the
@@ -40,7 +40,7 @@ class ShimWatch:
     """Waits for the end of a shim.
 
     Args:
-        pid: Its process ID; 0: it has ended.
+        pid: Process ID of the shim; 0: the shim has ended.
     """
 
     def __init__(self, pid: int) -> None:
@@ -55,7 +55,7 @@ class ShimWatch:
                 self._fd = -1  # no pidfd in this kernel: it is polled
 
     def wait(self, seconds: float) -> None:
-        """Wait for the end, but at most this long."""
+        """Wait for the end of the shim, but at most `seconds`. If the shim has ended, sleep for `seconds`."""
         if self.has_ended:
             time.sleep(seconds)
         elif self._fd >= 0:
@@ -68,10 +68,10 @@ class ShimWatch:
 
 
 def open_target(target: str, source_fd: int, *, appends: bool) -> int:
-    """Open the user's file; its path may be relative to the present directory.
+    """Open the user's file `target`, a path that can be relative to the current directory.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
         ValueError: the path has a NUL character, or names the output that is copied.
     """
     with contextlib.suppress(OSError):
@@ -83,10 +83,10 @@ def open_target(target: str, source_fd: int, *, appends: bool) -> int:
 
 
 def copy_all(follower: Follower, target_fd: int, name: str, watch: ShimWatch) -> str:
-    """Copy until the shim has ended and nothing is left. A write that fails is repeated.
+    """Copy until the shim has ended and everything is copied. A failed write is repeated.
 
     Returns:
-        Why the last bytes could not be written; "" if they were.
+        The error because of which the last bytes are not written; "" if everything is written.
     """
     failure, wait_s = "", LOOK_S[0]
     while True:
@@ -107,7 +107,7 @@ def copy_all(follower: Follower, target_fd: int, name: str, watch: ShimWatch) ->
 
 
 def main(source: str, shim_pid: int) -> int:
-    """Copy one stream of the attempt whose records are open."""
+    """Copy one stream of the attempt whose records directory is open as `shim.RECORDS_FD`."""
     watch = ShimWatch(shim_pid)
     os.fchdir(shim.RECORDS_FD)
     os.close(shim.RECORDS_FD)
@@ -128,9 +128,7 @@ def main(source: str, shim_pid: int) -> int:
 
 
 def _copy(launch: dict[str, Any], source_fd: int, target: str, name: str, watch: ShimWatch) -> str:
-    """Copy until the end of the input, as the job's user.
-
-    Returns why the last bytes could not be written; "" if they were.
+    """Copy until the end of the input, as the job's user. Return the same text as `copy_all`.
 
     Raises:
         OSError: the user's file cannot be opened or closed.

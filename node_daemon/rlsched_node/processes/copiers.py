@@ -24,17 +24,17 @@ _log = logging.getLogger("rlsched.node")
 
 
 class Copiers:
-    """Copiers of this node's ranks. A copier outlives its daemon; a lock on its progress shows that it lives.
+    """The copiers of this node's ranks. They outlive the daemon; a copier that runs locks its progress file.
 
     Attributes:
-        pids: Copiers that this process has started, and that may still run.
+        pids: Process IDs of copiers that this process has started and not reaped.
     """
 
     def __init__(self) -> None:
         self.pids: set[int] = set()
 
     def start(self, directory: AttemptDir, shim_pid: int) -> None:
-        """Start the copiers of a rank that neither run nor have finished. Failures are logged.
+        """Start the missing copiers of a rank: copiers that do not run and have not finished. Log failures.
 
         Args:
             directory: The attempt's directories.
@@ -48,14 +48,14 @@ class Copiers:
                 _log.warning("%s: %s cannot be copied: %s", directory.path, copy.source, error)
 
     def are_done(self, directory: AttemptDir) -> bool:
-        """Whether no copier of a rank runs. Collects the exit codes of copiers that have ended."""
+        """Return whether no copier of a rank runs. Reaps copiers that have ended."""
         self.reap()
         launch = directory.launch()
         copies = launch.copies() if launch is not None else ()
         return not any(_is_locked(f"{directory.path}/{progress_name(copy.source)}") for copy in copies)
 
     def failure(self, directory: AttemptDir) -> str:
-        """Which copies of a rank have failed: option, path and reason; "" if none has."""
+        """Return option, path and reason of each failed copy of a rank, as one text; "" if none failed."""
         launch = directory.launch()
         found = []
         for copy in launch.copies() if launch is not None else ():
@@ -66,7 +66,7 @@ class Copiers:
         return "; ".join(found)
 
     def reap(self) -> None:
-        """Collect the exit codes of copiers that have ended."""
+        """Reap the copiers that have ended."""
         for pid in list(self.pids):
             try:
                 if os.waitpid(pid, os.WNOHANG)[0]:
@@ -78,7 +78,7 @@ class Copiers:
         path = directory.path
         progress = os.open(path / progress_name(copy.source), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(progress, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the copier inherits it
+            fcntl.flock(progress, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the copier inherits the lock
             if read_progress(os.pread(progress, 64, 0)) == ALL_COPIED:
                 return
             try:
@@ -88,7 +88,7 @@ class Copiers:
                 raise
             self.pids.add(pid)
         except BlockingIOError:
-            return  # its copier runs
+            return  # the copier runs already
         finally:
             os.close(progress)
 

@@ -49,7 +49,7 @@ def _fork(path: str, pipe: int) -> int:
 
 
 def _fork_twice(path: str, pipe: int) -> int:
-    """Fork a shim without clone3: as an orphan, it becomes a child of the daemon, a subreaper."""
+    """Fork a shim without clone3. It becomes an orphan, so a child of the daemon, which is a subreaper."""
     told, tells = os.pipe()
     middle = os.fork()
     if middle == 0:

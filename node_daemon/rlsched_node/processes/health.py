@@ -20,7 +20,7 @@ from rlsched.terminal.visible import visible
 from rlsched_node.processes.launch import free_and_wanted_mib
 
 MAX_OUTPUT_BYTES = 4096
-"""Number of bytes of a check's output that are kept, from its end."""
+"""Number of bytes that are kept from the end of a check's output."""
 MAX_REASON_CHARACTERS = 200
 FIRST_CHECK_WAIT_S = 5.0
 """Seconds without a result of the first check after which the node registers as unhealthy."""
@@ -28,7 +28,8 @@ NOT_YET = "health check: the first run has not finished yet"
 STUCK_S = 60.0
 """Seconds without an answer after which the GPUs count as stuck in the driver."""
 FREE_AGAIN = 1.1
-"""Multiple of the required space at which a full disk counts as free again. It avoids frequent changes."""
+"""Multiple of the required space at which a full disk counts as free again. The margin avoids frequent
+changes."""
 _READ_BYTES = 1 << 16
 _READS = 16
 
@@ -158,11 +159,11 @@ class HealthCheck:
 
 
 class WatchedGpus(Protocol):
-    """GPUs that a separate thread reads all the time, because a driver may block that thread."""
+    """Results of a separate thread that reads the GPUs. The driver can block that thread."""
 
     @property
     def all_lost(self) -> list[str]:
-        """A reason for each GPU if all were lost at the last reading, else empty."""
+        """If all GPUs were lost at the last reading, a reason for each GPU; else empty."""
 
     @property
     def asked_s(self) -> float | None:

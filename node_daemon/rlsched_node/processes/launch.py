@@ -106,12 +106,12 @@ def rank_environment(
 
     Args:
         launch: The launch order.
-        gpus: The node's GPUs, which give the names for CUDA.
+        gpus: The node's GPUs, for their names in CUDA_VISIBLE_DEVICES.
         directory: The job's directory.
         is_local: All nodes are on this machine, so rank 0 is at 127.0.0.1 instead of its node's name.
         inherited: The daemon's environment. It may contain secrets, so jobs get only `INHERITED` and
             `INHERITED_PREFIXES`.
-        passed: More names that jobs get.
+        passed: Names of further variables of the daemon's environment that jobs get.
         user: User that runs the rank; None: the daemon's own user.
     """
     env = OUTPUT_AS_IT_COMES | {

@@ -50,7 +50,11 @@ class Leftovers:
         self.seen = kept | seen
 
     def kill(self, shims: Collection[int]) -> int:
-        """SIGKILL the rank's processes, except `shims`, the daemon's living children. Return the number."""
+        """SIGKILL the rank's processes. Return 0 if there were none.
+
+        Args:
+            shims: Process IDs of the daemon's living children, which are not killed.
+        """
         killed = int(self.cgroup.kill())
         for pid in self._find(shims):
             with contextlib.suppress(OSError):

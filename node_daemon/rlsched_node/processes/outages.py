@@ -120,7 +120,7 @@ class Outages:
                     del self._out[gpu]
 
     def look_done(self) -> None:
-        """Forget processes that are no longer on any GPU. Called after all GPUs were read."""
+        """Remove cached processes that are no longer on any GPU. Called after all GPUs were read."""
         with self._lock:
             shown = frozenset[int]().union(*self._seen.values())
             self._own = {pid: ticks for pid, ticks in self._own.items() if pid in shown}
@@ -129,7 +129,7 @@ class Outages:
         """Check the GPUs of a launch order now, independent of the last reading.
 
         Raises:
-            LaunchError: a GPU is lost, or in use by a foreign process. It is then out of service.
+            LaunchError: a GPU is lost, or in use by a foreign process. That GPU is then out of service.
         """
         for gpu in wanted:
             with self._lock:

@@ -49,8 +49,9 @@ class _WatchedShim:
             shim is polled.
         record: End of the rank; None while the shim runs. The GPUs are free after `leftovers` have ended too.
         has_vanished: The shim was killed, and has left its processes.
-        copy_failure: The failure of its copiers that was reported last; "": none.
-        copied_by_s: The end of the rank waits until then for its copiers, monotonic seconds; None: not yet.
+        copy_failure: Last reported failure of the rank's copiers; "": none.
+        copied_by_s: Time until which the report of the end waits for the copiers, monotonic seconds; None: it
+            does not wait yet.
     """
 
     key: AttemptKey
@@ -127,7 +128,7 @@ class LiveRanks:
         )
 
     def adopt(self, key: AttemptKey, process: ProcessId) -> None:
-        """Watch a shim that an earlier daemon started. If it has ended already, that is noticed at once."""
+        """Watch a shim that an earlier daemon started. The shim may have ended already."""
         pid = process.pid
         pid_fd = _open_pidfd(pid)
         if pid_fd is not None and not process.is_alive():  # the process ID may have been reused
@@ -220,21 +221,22 @@ class LiveRanks:
         self._epoll.close()
 
     def _leftovers(self, key: AttemptKey, pid: int) -> Leftovers:
-        """Return the leftovers of a rank that an earlier daemon started, with that daemon's control group."""
+        """Return the leftovers of an earlier daemon's rank, with the control group in the rank's record."""
         directory = self._store.directories_of(key)
         launch = directory.launch()
         cgroup = Cgroup(launch.cgroup if launch is not None else "")
         return Leftovers(str(directory.job_path), pid, cgroup, self._is_subreaper)
 
     def _shims(self) -> list[int]:
-        """Return the children of this daemon: living shims, the forker, copiers, and others of no rank."""
+        """Return the process IDs of shims that run, the forker, the copiers and `spared`."""
         living = [rank.pid for rank in self._ranks.values() if rank.record is None]
         return [self._new_shims.forker_pid, *self._spared, *self._copiers.pids, *living]
 
     def _look(self, events: list[Event]) -> None:
-        """Restart killed copiers, report failed copies, and record the processes below adopted shims.
+        """Restart killed copiers, report failed copies, and record the processes below some shims.
 
-        Processes are recorded only without a control group, because their orphans would be lost.
+        A rank's processes are recorded if it has no control group, and its orphans do not become children of
+        this daemon. Without the record, they could not be found after the shim is killed.
         """
         now_s = time.monotonic()
         if now_s >= self._look_at_s:
@@ -242,7 +244,7 @@ class LiveRanks:
             self._copiers.reap()
             for rank in self._ranks.values():
                 if rank.record is None:
-                    self._copiers.start(rank.directory, rank.pid)  # a copier that was killed
+                    self._copiers.start(rank.directory, rank.pid)  # restarts a killed copier
                 events += self._copy_failures(rank)
                 is_known = rank.leftovers.cgroup.path or (rank.is_child and self._is_subreaper)
                 if rank.record is None and not is_known:
@@ -268,7 +270,7 @@ class LiveRanks:
             rank.pipe_fd = None
 
     def _read_pipe(self, rank: _WatchedShim) -> Iterator[Event]:
-        """Read the data on the pipe, close the pipe at its end, and report the claim of the attempt."""
+        """Read data from the pipe of a shim, and report its claim of the attempt. Closes the pipe at EOF."""
         assert rank.pipe_fd is not None
         with contextlib.suppress(BlockingIOError):
             while piece := os.read(rank.pipe_fd, 4096):
@@ -305,7 +307,7 @@ class LiveRanks:
         return True
 
     def _is_copied(self, rank: _WatchedShim) -> bool:
-        """Whether the files of a rank that has ended are complete, or have been waited for long enough."""
+        """Return whether the copiers of a rank that has ended are done, or `COPY_WAIT_S` has passed."""
         now_s = time.monotonic()
         if rank.copied_by_s is None:
             rank.copied_by_s = now_s + COPY_WAIT_S

@@ -430,7 +430,7 @@ def supervise(launch: dict[str, Any]) -> tuple[int, str]:
 
 
 def send_to_daemon(data: bytes) -> None:
-    """Send data to the daemon that started this shim. If it has exited, the next daemon reads the files."""
+    """Send data to the daemon that started this shim. If that daemon has exited, the next reads the files."""
     with contextlib.suppress(OSError):
         os.write(PIPE_FD, data)
 
@@ -444,7 +444,7 @@ def main(records_fd: int) -> int:
         launch = json.loads(records.read("launch.json"))
         if not claim(".", {"pid": mine, "start_ticks": start_ticks(mine), "boot_id": boot_id()}):
             return 0
-    except FileNotFoundError:  # a later daemon has dropped the attempt: it may start again as another
+    except FileNotFoundError:  # a later daemon has dropped the attempt, and can start it with another shim
         return 0
     send_to_daemon(CLAIMED)
     become_subreaper()

@@ -171,14 +171,14 @@ class RenewLease:
 
 @dataclass(frozen=True, slots=True)
 class StartRank:
-    """Lock the clocks of a rank's GPUs, then start its process. `Started` or `StartFailed` answers this."""
+    """Lock the clocks of a rank's GPUs, then start its process. Results in `Started` or `StartFailed`."""
 
     launch: Launch
 
 
 @dataclass(frozen=True, slots=True)
 class HoldClocks:
-    """Change the clock of a running rank's GPUs, MHz; 0: unlock them. `ClocksLocked` answers this."""
+    """Change the clock of a running rank's GPUs, MHz; 0: unlock them. Results in `ClocksLocked`."""
 
     key: AttemptKey
     gpus: tuple[int, ...]
@@ -187,7 +187,7 @@ class HoldClocks:
 
 @dataclass(frozen=True, slots=True)
 class LimitRank:
-    """Change a rank's time limit, seconds from its start, infinite for none. `Limited` answers this."""
+    """Change a rank's time limit, seconds from its start, infinite for none. Results in `Limited`."""
 
     key: AttemptKey
     limit_s: float

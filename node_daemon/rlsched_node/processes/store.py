@@ -1,4 +1,6 @@
-"""Attempts on disk: two directories for each rank of an attempt, made exclusively, so that none starts twice.
+"""Attempts on disk: two directories for each rank of an attempt.
+
+The directories are created exclusively, so that no rank starts twice.
 
 `records/CLUSTER/JOB.ATTEMPT.RANK` is the daemon's directory; jobs do not get its path. The directory of the
 same name below `attempts/` is the job's own: the job may fill it, or remove it with its content.
@@ -156,7 +158,10 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
         grace_s: Seconds between SIGTERM and SIGKILL if the rank ends without an order: at the time limit, and
             for lack of contact with a broker.
         mps: MPS control daemon that serves the rank; None: the rank runs without MPS.
-        output: As in `Launch`, like the next three: see `rlsched_node.processes.streams`.
+        output: As in `Launch`; see `rlsched_node.processes.streams`.
+        error: As in `Launch`.
+        appends: As in `Launch`.
+        whole_lines: As in `Launch`.
     """
 
     gpus: list[int]
@@ -181,7 +186,7 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
     whole_lines: bool = False
 
     def copies(self) -> list[Copy]:
-        """The copies of its streams to files of the user."""
+        """Return the copies of the rank's streams to files of the user."""
         return copies_of({"output": self.output, "error": self.error, "cwd": self.cwd})
 
 
@@ -190,8 +195,8 @@ class AttemptDir:
     """The two directories of one attempt. Files are written under another name, then renamed.
 
     Exit records are synced to disk. The files of a start are not synced: they must outlive the daemon, but
-    not a reboot, which ends the process too. After a reboot, the broker marks attempts as lost that are not
-    reported.
+    not a reboot, which ends the process too. After a reboot, the broker marks every attempt that is not
+    reported as lost.
 
     Attributes:
         path: The daemon's directory, with the records.
@@ -252,11 +257,11 @@ class AttemptDir:
                 path.chmod(0o711)
 
     def launch(self) -> LaunchRecord | None:
-        """Return the launch record; None once acknowledged, or if the daemon was killed while writing it."""
+        """Return the launch record; None after the end is acknowledged, or if there is no valid record."""
         return self._read("launch.json", LaunchRecord)
 
     def process(self) -> ProcessId | None:
-        """Return the shim's identity; None before it has claimed the attempt."""
+        """Return the identity of the shim; None before the shim has claimed the attempt."""
         return self._read("pid", ProcessId)
 
     @property
@@ -293,7 +298,7 @@ class AttemptDir:
             return None
 
     def abandon(self) -> bool:
-        """Claim the attempt instead of the shim. Return False if the shim was first, and runs or ran."""
+        """Claim the attempt, so that its shim cannot. Return False if the shim has claimed it already."""
         return records.claim(str(self.path), {"pid": 0, "start_ticks": None, "boot_id": ""})
 
     def record_exit(self, exit_code: int, reason: str, ran_s: float | None = None) -> ExitRecord:
@@ -370,7 +375,7 @@ class AttemptDir:
             records.sync_directory(str(self.path.parent))
 
     def remove(self) -> None:
-        """Remove the job's directory, then the records: without them the directory belongs to no attempt."""
+        """Remove the job's directory, then the records, by which a later call can find that directory."""
         remove_tree(self.job_path)
         remove_tree(self.path)
 

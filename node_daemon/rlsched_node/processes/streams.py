@@ -1,4 +1,4 @@
-"""Streams of a rank that are copied to files of the user: the files that hold them, and what is copied.
+"""Streams of a rank, their files in the attempt's records, and their copies to files of the user.
 
 Without `--error`, both streams of a rank are in `output.log`. With a separate file for standard error, they
 are in `stdout.log` and `stderr.log`, and the shim appends both to `output.log`, in whole lines.
@@ -20,10 +20,10 @@ from rlsched_node.processes.output import CUT, OutputBound, read_piece
 LOG, STDOUT, STDERR = "output.log", "stdout.log", "stderr.log"
 PIECE_BYTES = 1 << 18
 HOLD_S = 0.5
-"""Longest time that the begin of a line waits for the rest of it, seconds."""
+"""Maximum time for which an incomplete line waits for its end, seconds."""
 LOOK_S = (0.02, 0.25)
 _TURNS = 64
-"""Pieces of a stream that are merged before the shim looks at its signals."""
+"""Maximum number of pieces of a stream that one call merges; then the shim checks its signals."""
 _OFFSET_BYTES = 20
 ALL_COPIED: int = 10**_OFFSET_BYTES - 1
 """The copy is complete, or has been given up."""
@@ -39,7 +39,7 @@ class Copy(NamedTuple):
 
 
 def copies_of(launch: dict[str, Any]) -> list[Copy]:
-    """The copies that a launch record asks for; none in records of older daemons."""
+    """Return the copies that a launch record requests; records of older daemons request none."""
     output, error, cwd = launch.get("output", ""), launch.get("error", ""), launch["cwd"]
     if not error or (output and _path(cwd, error) == _path(cwd, output)):
         return [Copy(LOG, output, "--output")] if output else []
@@ -52,23 +52,26 @@ def _path(cwd: str, target: str) -> str:
 
 
 def progress_name(source: str) -> str:
-    """The file with the progress of a copy: bytes copied, or `ALL_COPIED`, then the reason for a failure."""
+    """Return the name of the file with the progress of a copy.
+
+    The file contains the number of copied bytes, or `ALL_COPIED`, then the reason if the copy has failed.
+    """
     return f"{source}.copied"
 
 
 def read_progress(data: bytes) -> int | None:
-    """Bytes of the source that are copied; None before the target was opened."""
+    """Return the number of copied bytes of the source; None before the target was opened."""
     number = data[:_OFFSET_BYTES]
     return int(number) if number.isdigit() else None
 
 
 def failure_of(data: bytes) -> str:
-    """Why a copy has failed; "" if it has not."""
+    """Return why a copy has failed; "" if it has not."""
     return data[_OFFSET_BYTES:].decode(errors="replace")
 
 
 def write_progress(fd: int, num_bytes: int, failure: str = "") -> None:
-    """Write how many bytes are copied, and the reason if the copy has failed."""
+    """Write the number of copied bytes, and the reason if the copy has failed."""
     data = b"%0*d" % (_OFFSET_BYTES, num_bytes)
     os.pwrite(fd, data + failure.encode(errors="replace"), 0)
 
@@ -76,7 +79,7 @@ def write_progress(fd: int, num_bytes: int, failure: str = "") -> None:
 def copied_bytes(source: str) -> int:
     """Return the number of bytes of a file in the current directory that its copier no longer needs.
 
-    0 if the copier has not started yet: a job can write before that.
+    0 if the copier has not started yet; the job may have written to the file already.
     """
     try:
         return read_progress(records.read(progress_name(source))) or 0
@@ -89,8 +92,9 @@ class Follower:
 
     Args:
         fd: The file.
-        offset: Bytes that were taken before.
-        is_whole: Pieces end with a line, unless a line is longer than a piece or waits for `HOLD_S`.
+        offset: Position of the first piece in the file, bytes.
+        is_whole: A piece ends at the end of a line. Parts of a line are returned only if the line is longer
+            than a piece, or has waited for `HOLD_S`.
     """
 
     def __init__(self, fd: int, offset: int = 0, *, is_whole: bool = False) -> None:
@@ -99,10 +103,10 @@ class Follower:
         self._held_s: float | None = None
 
     def piece(self, *, is_last: bool = False) -> bytes:
-        """The next bytes; empty: none now. A dropped part is replaced by a line with its size.
+        """Return the next bytes; empty: there are none now. A line with the size replaces a dropped part.
 
         Args:
-            is_last: Nothing is written to the file any more.
+            is_last: The file does not grow any more.
         """
         if self._note:
             return self._note
@@ -131,7 +135,7 @@ class Follower:
         return data if now_s - self._held_s >= HOLD_S else b""
 
     def advance(self, num_bytes: int) -> None:
-        """Take the first bytes of the last piece."""
+        """Move on by the first `num_bytes` of the last piece, which the caller has written."""
         if self._note:
             self._note = self._note[num_bytes:]
         else:
@@ -139,7 +143,7 @@ class Follower:
 
 
 class _Stream(NamedTuple):
-    """One stream of a rank in a file of its own."""
+    """A stream of a rank that has its own file."""
 
     follower: Follower
     write_fd: int
@@ -147,9 +151,9 @@ class _Stream(NamedTuple):
 
 
 class Streams:
-    """In the shim: separate files for streams with copies of their own, which are merged into `output.log`.
+    """The streams of a rank that have their own files. Used by the shim, which merges them into `output.log`.
 
-    The shim's own lines go to standard error, like messages of the job.
+    The shim writes its own lines to standard error, like messages of the job.
 
     Args:
         launch: The launch record. Descriptors 1 and 2 are `output.log`.
@@ -171,15 +175,17 @@ class Streams:
             os.dup2(self._streams[2].write_fd, 2)
 
     def redirect(self) -> None:
-        """In the child: make its standard output the stream's file."""
+        """Make the stream's file the standard output of this process; called in the child process."""
         if 1 in self._streams:
             os.dup2(self._streams[1].write_fd, 1)
 
     def merge(self, *, is_last: bool = False) -> None:
-        """Append new output to `output.log`, and set the next time to look; does nothing before that time.
+        """Append new output to `output.log`, and set the time of the next merge.
+
+        Does nothing before that time, unless `is_last`.
 
         Args:
-            is_last: Take everything that has been written up to now, also the begin of a line.
+            is_last: Append everything that has been written up to now, including incomplete lines.
         """
         if not self._streams or (time.monotonic() < self.look_at_s and not is_last):
             return
@@ -200,14 +206,17 @@ class Streams:
         self.look_at_s = time.monotonic() + (0.0 if has_more else self._wait_s)
 
     def close(self) -> None:
-        """Merge the rest; later lines of the shim go to `output.log`."""
+        """Merge the remaining output. Later lines of the shim go directly to `output.log`."""
         self.merge(is_last=True)
         if 2 in self._streams:
             os.dup2(1, 2)
 
 
 def _is_on_disk(fd: int, start: int, num_bytes: int) -> bool:
-    """Whether bytes that were read are still there: if they have just been dropped, they may be zeros."""
+    """Return whether bytes that were read are still in the file.
+
+    Bytes that were dropped during the read may have been read as zeros.
+    """
     try:
         return not num_bytes or os.lseek(fd, start, os.SEEK_HOLE) >= start + num_bytes
     except OSError as error:

@@ -63,7 +63,7 @@ class _RankAccount:
         seen: Last reading of the rank's processes.
         seen_s: Time of that reading.
         cpu_s: CPU time at that reading; None: the rank began before the first reading.
-        kept_j: Last energy counters that an earlier daemon stored.
+        kept_j: Last energy counters that an earlier daemon stored, by GPU number.
         kept_s: Time of these counters.
     """
 
@@ -98,7 +98,7 @@ class NodeUsage:
 
     Args:
         num_gpus: Number of GPUs of the node.
-        gpu_type: Any name of their type.
+        gpu_type: Any name of the GPUs' type.
 
     Attributes:
         drawn_j: Energy of all boards since the accounts began, with and without jobs.
@@ -129,7 +129,7 @@ class NodeUsage:
         self._ranks.setdefault(key, _RankAccount(place, now_s, kept, is_new=is_new))
 
     def end(self, key: AttemptKey, now_s: float) -> UsageSums | None:
-        """Close the account of an ended rank. Return its usage; None if it was never read."""
+        """Close the account of an ended rank. Return its usage; None if the rank was never read."""
         rank = self._ranks.pop(key, None)
         if rank is None or (not rank.was_read and not rank.whole.measured_s):
             return None
@@ -250,7 +250,7 @@ class NodeUsage:
         return told
 
     def on_gpus(self) -> dict[AttemptKey, frozenset[int]]:
-        """Return the process IDs of each rank on its GPUs at the last reading, except that of its shim."""
+        """Return the process IDs of each rank on its GPUs at the last reading, without the shim's."""
         found = {}
         for key, rank in self._ranks.items():
             readings = [self._last[gpu] for gpu in rank.place.gpus]
@@ -264,7 +264,7 @@ class NodeUsage:
             rank.outside_mps = key in outside
 
     def usage_to_keep(self, boot_id: str, now_s: float) -> dict[AttemptKey, Kept]:
-        """Return the usage of each rank that must outlive the daemon."""
+        """Return the usage of each rank, to be stored on disk for the next daemon."""
         counters_j = {gpu: board.counter_j for gpu, board in enumerate(self._boards)}
         return {
             key: Kept(

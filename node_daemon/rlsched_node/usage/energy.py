@@ -30,8 +30,8 @@ class Board:
     def drawn_j(self, now_s: float, counter_j: float | None, power_w: float | None) -> float | None:
         """Return the joules since the previous reading; None at the first reading, or if nothing is reported.
 
-        Computed from the counter. If there is no counter, or it went back (the driver was reloaded) or
-        jumped, computed from the mean of the powers at both readings.
+        The energy is computed from the counter. If there is no counter, or the counter went back (the driver
+        was reloaded) or jumped, the energy is computed from the mean of the power at both readings.
         """
         before_s, before_j, before_w = self.at_s, self.counter_j, self.power_w
         self.at_s, self.counter_j, self.power_w = now_s, counter_j, power_w

@@ -37,7 +37,7 @@ class Meter:
 
     Args:
         gpus: The node's GPUs.
-        gpu_type: Any name of their type.
+        gpu_type: Any name of the GPUs' type.
         day: Energy that an earlier daemon has counted for its last day; None: none.
         recorder: Records every reading; None: no recording.
         every_s: Seconds between readings.
@@ -100,8 +100,11 @@ class Meter:
     def begin(self, key: AttemptKey, place: Place, kept: bytes | None = None, *, is_new: bool = True) -> None:
         """Add a rank that runs.
 
-        An earlier daemon began a rank that is not new; `kept` is that daemon's `usage_to_keep()` for the
-        rank.
+        Args:
+            key: The rank.
+            place: GPUs, shim and control group of the rank.
+            kept: The rank's usage that an earlier daemon stored (`usage_to_keep`); None: none.
+            is_new: This daemon started the rank. If False, an earlier daemon did.
         """
         before = _kept(kept)
         with self._lock:
@@ -111,7 +114,7 @@ class Meter:
                 self._found_s = -math.inf
 
     def end(self, key: AttemptKey) -> bytes | None:
-        """Remove an ended rank. Return its usage, as input of `kept_usage`; None if it was never read."""
+        """Remove an ended rank. Return its usage, for `kept_usage`; None if the rank was never read."""
         with self._lock:
             self._processes.pop(key, None)
             now_s = self._clock()
@@ -139,7 +142,7 @@ class Meter:
         return set(self._processes)
 
     def on_gpus(self) -> dict[AttemptKey, frozenset[int]]:
-        """Return the process IDs of each rank on its GPUs at the last reading; empty if not real GPUs."""
+        """Return the process IDs of each rank on its GPUs at the last reading; empty without real GPUs."""
         if self._gpus.kind != "nvml":
             return {}
         with self._lock:
@@ -172,7 +175,7 @@ class Meter:
             return self._count_day()
 
     def usage_to_keep(self) -> dict[AttemptKey, bytes]:
-        """Return the usage of each rank that must outlive the daemon."""
+        """Return the usage of each rank, to be stored on disk for the next daemon."""
         with self._lock:
             found = self._books.usage_to_keep(shim.boot_id(), self._clock())
         return {key: msgspec.json.encode(one) for key, one in found.items()}
@@ -207,7 +210,7 @@ class Meter:
             now_s = self._clock()
             self._books.read(now_s, gpus, seen)
             for one in self._books.news(now_s):
-                self._news[one.job, one.attempt, one.rank] = one  # only the latest, without a broker
+                self._news[one.job, one.attempt, one.rank] = one  # without a broker, only the latest is kept
         for gpu, reading in gpus.items():
             if self._recorder is not None and reading is not None:
                 self._recorder.note(gpu, reading)

@@ -13,7 +13,8 @@ _PPID, _UTIME, _STIME, _CUTIME, _CSTIME, _RSS = 1, 11, 12, 13, 14, 21
 """Indices in the fields of `/proc/PID/stat` from the third (the state) on."""
 _READ: Final = 1 << 16
 READ_EVERY: Final = 5
-"""Every fifth reading includes the bytes read by single processes, which take as long as all the rest."""
+"""Number of readings of which one includes the bytes read by each process. It takes as long to read them as
+to read all other values."""
 
 
 class ProcessReading(NamedTuple):
@@ -26,7 +27,7 @@ class ProcessReading(NamedTuple):
         read_bytes: Bytes read from storage since the rank's start.
         io_stall_s: Time in which a process waited for storage since the rank's start.
         periods: Periods of the rank's CPU limit since its start.
-        throttled: Number of these periods in which the rank was throttled.
+        throttled: Number of periods in which the CPU limit throttled the rank.
         pids: Processes of the rank.
     """
 
@@ -114,7 +115,11 @@ class RankProcesses:
         return sum(int(fields[_RSS]) for fields in stats) * _PAGE_BYTES // _MIB
 
     def _read_of(self, of_cgroup: int | None) -> int | None:
-        """Return the bytes that the rank has read, from its processes if its group does not count bytes."""
+        """Return the bytes that the rank has read from storage.
+
+        Args:
+            of_cgroup: Bytes that the control group has counted; None: the bytes of the processes are added.
+        """
         if of_cgroup is not None:
             return of_cgroup
         known, self._looks = self._read_bytes, self._looks + 1

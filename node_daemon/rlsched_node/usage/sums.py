@@ -81,7 +81,7 @@ class UsageSums(msgspec.Struct):
         self.high("temperature_c", reading.temperature_c)
 
     def add(self, later: UsageSums) -> None:
-        """Add the next period. The mean CPU use of that period counts for the maximum CPU use."""
+        """Add the next period. The maximum CPU use is the highest mean CPU use of a period."""
         self.measured_s += later.measured_s
         for name, (total, weight) in later.sums.items():
             mine = self.sums.get(name, (0.0, 0.0))

@@ -21,7 +21,8 @@ from rlsched_node.usage.books import Place
 from rlsched_node.usage.meter import DayEnergy, Meter, kept_usage
 
 KEEP_EVERY_S = 60.0
-"""Maximum seconds of usage that a killed daemon loses; counters that continue to count are not lost."""
+"""Seconds between two writes of the usage to disk. A killed daemon loses the usage since the last write, but
+no values of counters that continue to count."""
 DAY_FILE = "energy.json"
 _log = logging.getLogger("rlsched.node")
 
@@ -58,7 +59,7 @@ class UsageWatch:
         self._meter.start()
 
     def follow(self, live: Iterable[LocalRank]) -> None:
-        """Set the ranks that run or are being started."""
+        """Set the ranks that run or are being started. Also stores their usage when it is due."""
         held: dict[int, list[Tenant]] = {}
         known = self._meter.keys
         for attempt in live:
@@ -80,7 +81,7 @@ class UsageWatch:
         self._meter.begin(attempt.key, place, None if is_new else directory.usage(), is_new=is_new)
 
     def add_usage(self, events: Iterable[Event]) -> list[Event]:
-        """Return the same events, with the usage of the rank in each event of an end."""
+        """Return the same events, with the rank's usage in each `Exited`."""
         return [self._with_usage(event) if isinstance(event, Exited) else event for event in events]
 
     def _with_usage(self, event: Exited) -> Exited:
@@ -100,7 +101,7 @@ class UsageWatch:
 
     @property
     def gpus(self) -> Meter:
-        """The meter, through which the health checks see the GPUs."""
+        """The meter, from which the health checks get the state of the GPUs."""
         return self._meter
 
     def news(self) -> Metered | None:

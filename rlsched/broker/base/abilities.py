@@ -1,4 +1,4 @@
-"""List, for users, of the decisions that the simulator can make and a live broker cannot."""
+"""Decisions that the simulator can make and a live broker cannot, as text for users."""
 
 from __future__ import annotations
 

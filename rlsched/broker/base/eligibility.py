@@ -2,7 +2,8 @@
 
 As in the simulator (`rlsched_envs/eligibility.py`), no rule, plan or policy considers a job that is not
 eligible. Several reasons can keep a job out of the queue. The job enters the queue when the last of these
-reasons has ended, before the decisions at that instant. Its place in the queue follows its submission time.
+reasons has ended, before the decisions at that instant. Its position in the queue depends on its submission
+time, not on the time when it became eligible.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ class Eligibility:
         self._barred: dict[Reason, set[int]] = {}
 
     def bar(self, seqs: Sequence[int], reason: Reason) -> None:
-        """Keep these waiting jobs out of the queues for this reason, which no job of `seqs` has yet."""
+        """Keep waiting jobs out of the queues for a reason. No job of `seqs` may have this reason yet."""
         leave = self._without_other(seqs, reason)
         self._barred.setdefault(reason, set()).update(seqs)
         if leave:
             self._cluster.make_ineligible(leave)
 
     def clear(self, seqs: Sequence[int], reason: Reason, now_s: float) -> None:
-        """Remove this reason from jobs that all have it. Jobs without another reason enter the queue."""
+        """Remove a reason that all jobs of `seqs` have. Jobs without another reason enter the queue."""
         self._barred[reason].difference_update(seqs)
         enter = self._without_other(seqs, reason)
         if enter:
@@ -46,7 +47,7 @@ class Eligibility:
         return set(self._barred.get(reason, ()))
 
     def forget_waiting(self, seq: int) -> None:
-        """Forget the reasons that concern a job that no longer waits."""
+        """Remove all reasons of a job that no longer waits."""
         for barred in self._barred.values():
             barred.discard(seq)
 

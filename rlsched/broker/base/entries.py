@@ -67,12 +67,12 @@ class BrokerStarted(Fact, frozen=True, kw_only=True, tag="broker_started"):
     from before brokers chose clocks, as are all other fields about clocks in this module.
     """
     shares: bool = False
-    """Whether jobs that allow sharing share GPUs, if the policy supports it. Absent before version 7."""
+    """Whether jobs that allow it share GPUs, if the policy supports it. Absent before journal version 7."""
     chosen: ChosenPolicy | None = None
     """The policy set by `rlsched policy set`; None: the policy that the broker was started with is used."""
     goes_on: bool = False
-    """Whether the policy that `chosen` named at the previous start stays in force. That policy is not stored
-    again here because it may contain a checkpoint.
+    """Whether the policy that an earlier entry stores in `chosen` stays in force. It is not stored again here
+    because it may contain a checkpoint.
     """
 
 
@@ -83,8 +83,8 @@ class Restored(Fact, frozen=True, kw_only=True, tag="restored"):
         epoch: Higher than any epoch that a node may have obeyed since the backup.
         last_number: Highest job number that may have been assigned since the backup.
         last_attempt: Highest attempt number that may be in use; new attempts get higher numbers.
-        taken_over: Whether the journal was restored from a standby's copy, taken over while nodes were
-            running, and not from a backup. Absent in journals from before standbys existed.
+        taken_over: Whether a standby took over with its copy of the journal while nodes were running; False
+            if the journal was restored from a backup. Absent in journals from before standbys existed.
     """
 
     epoch: int
@@ -175,7 +175,7 @@ class NodeDrained(Fact, frozen=True, kw_only=True, tag="node_drained"):
 
 
 class NodeRemoved(Fact, frozen=True, kw_only=True, tag="node_removed"):
-    """An operator removed a node from the cluster. The node returns if it registers again."""
+    """An operator removed a node from the cluster. The node joins the cluster again if it registers again."""
 
     asks_scheduler: ClassVar[bool] = True
     name: str
@@ -195,7 +195,7 @@ class NodeSlept(Fact, frozen=True, kw_only=True, tag="node_slept"):
     asks_scheduler: ClassVar[bool] = True
     name: str
     off_s: float
-    """Time by which the node is off, Unix seconds. A message before then does not mark it up."""
+    """Time by which the node is off, Unix seconds. Earlier messages from the node do not mark it up."""
     reason: str
 
 
@@ -221,7 +221,7 @@ class NodeHealth(Fact, frozen=True, kw_only=True, tag="node_health"):
 
 
 class GpusHeld(Fact, frozen=True, kw_only=True, tag="gpus_held"):
-    """All GPUs of a node that are held by something other than this broker's jobs.
+    """All GPUs of a node that the broker must not assign: others use them, or they are out of service.
 
     The fact replaces the node's previous `GpusHeld`.
     """
@@ -229,14 +229,14 @@ class GpusHeld(Fact, frozen=True, kw_only=True, tag="gpus_held"):
     asks_scheduler: ClassVar[bool] = True
     name: str
     held: list[Holding]
-    """The holders and their GPUs."""
+    """Users of the GPUs, or reasons why GPUs are out of service, each with the GPU numbers."""
 
 
 class JobSubmitted(JobSettings, Fact, frozen=True, kw_only=True, tag="job_submitted"):
     """A job was submitted. The prediction of its run time is stored, so a replay does not predict again.
 
-    Settings that are absent in a journal did not exist when it was written. `depends_on`: dependencies that
-    were not met at submission. `rejected`: reason why the job can never run, "" if it can.
+    If a journal lacks a setting, the setting did not exist yet when the journal was written. `depends_on`:
+    dependencies that were not met at submission. `rejected`: reason why the job can never run, "" if it can.
     """
 
     asks_scheduler: ClassVar[bool] = True
@@ -247,27 +247,27 @@ class JobSubmitted(JobSettings, Fact, frozen=True, kw_only=True, tag="job_submit
     predicted_by: str = "running-mean"
     """Predictor of the run time, `running-mean` or `hedge`."""
     said: bytes = b""
-    """Input and output of the prediction (fields of `Foreseen`), little-endian: (1 + EXPERTS, BINS) float64,
-    the forecasts of the blend and of each predictor, then (FEATURES,) float32. Empty if only the running mean
-    predicts.
+    """Output and input of the prediction (as in `SubmissionForecast`), little-endian: (1 + EXPERTS, BINS)
+    float64, the blended forecast and the forecast of each predictor; then (FEATURES,) float32, the features
+    of the job. Empty if only the running mean predicts.
     """
     lost_after_s: float = 0.0
     """Time on an unreachable node after which the job is lost, seconds; 0: never (also in older journals)."""
     held: str = ""
-    """Holder of the job, `user` or `admin`, until its release; "": not held. Absent before version 5."""
+    """Who holds the job, `user` or `admin`; "": it is not held. Absent before journal version 5."""
     array: int = 0
-    """Number of the array of which this job is a task, see `TaskSubmitted`; 0: the job is no task. `array`
-    and `task` are absent before version 5.
+    """Number of the array of which this job is a task, see `TaskSubmitted`; 0: the job is not in an array.
+    `array` and `task` are absent before journal version 5.
     """
     task: int = 0
     counted: bool = False
-    """Whether the ledger counts the job's cores and memory. Absent before version 7, like `profiles`."""
+    """Whether the ledger counts cores and memory. Like `profiles`, absent before journal version 7."""
     profiles: dict[str, WorkloadProfile] = {}
-    """Resource use of similar jobs, as learnt until the submission, by GPU type."""
+    """Resource use by GPU type, learnt from similar jobs before the submission."""
 
 
 class TaskSubmitted(Fact, frozen=True, kw_only=True, tag="task_submitted"):
-    """The next task of an array became a job. Other fields are as in the array's `JobSubmitted`."""
+    """The next task of an array became a job. Its other settings are as in the array's `JobSubmitted`."""
 
     asks_scheduler: ClassVar[bool] = True
     job: int
@@ -307,9 +307,9 @@ class TasksCancelled(Fact, frozen=True, kw_only=True, tag="tasks_cancelled"):
 
 
 class JobUpdated(JobChanges, Fact, frozen=True, kw_only=True, tag="job_updated", omit_defaults=True):
-    """Settings of a job were changed, or settings of all tasks of an array that are not jobs yet.
+    """Settings were changed: of a job, or of all tasks of an array that are not jobs yet.
 
-    Predictions made at submission stay. `depends_on` omits dependencies that are already met.
+    The predictions made at submission do not change. `depends_on` omits dependencies that are already met.
     """
 
     asks_scheduler: ClassVar[bool] = True
@@ -403,7 +403,8 @@ class AttemptEnding(Fact, frozen=True, kw_only=True, tag="attempt_ending"):
         outcome: State of the job after the last rank has ended: `queued` (another attempt), `failed` or
             `cancelled`.
         charged: Whether the ended attempt counts against the job's retries.
-        lost: Whether the attempt ends because a node was lost; only several in a row count against the job.
+        lost: Whether the attempt ends because a node was lost. Such an attempt uses up no retry, but the job
+            fails after too many in a row (`rlsched.broker.nodes.launches.MAX_LOSSES`).
     """
 
     job: int
@@ -427,8 +428,8 @@ class AttemptOver(Fact, frozen=True, kw_only=True, tag="attempt_over"):
     exit_code: int | None
     reason: str
     gpu_memory_mib: int = 0
-    """GPU memory that the job needs from now on per GPU, MiB, because the GPUs of the attempt were too small;
-    0: the need is unchanged.
+    """New memory request of the job, MiB per GPU, because the GPUs of the attempt were too small; 0: the
+    request is unchanged.
     """
     alone: bool = False
     """Whether the job shares no GPUs from now on, because the attempt ran out of GPU memory next to
@@ -476,7 +477,7 @@ class QuotaSet(Fact, frozen=True, kw_only=True, tag="quota_set"):
 class MemberSet(Fact, frozen=True, kw_only=True, tag="member_set"):
     """A user joined or left an account.
 
-    Members can charge jobs to it; a user's first account is the default.
+    Members can charge jobs to the account. By default, a user's jobs are charged to the user's first account.
     """
 
     account: str

@@ -1,4 +1,4 @@
-"""Speed models of a broker's ledger. The ledger has none until energy is weighed or GPUs are shared."""
+"""Speed models of a broker's ledger. Without a weight of energy and without shared GPUs, it has no models."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class LedgerModels:
             self._update_models(self._cluster.energy_counts)
 
     def remove_energy_weight(self, number: int) -> None:
-        """Forget a finished job's weight of energy."""
+        """Remove a finished job's weight of energy."""
         if number in self._asking:
             self._asking.discard(number)
             self._update_models(self._cluster.energy_counts)
@@ -80,12 +80,12 @@ class LedgerModels:
         self._update_models(self._cluster.energy_counts)
 
     def speed_frac(self, workload: str, gpu_type: str, sm_clock_frac: float) -> float:
-        """Return a workload's speed at a clock, relative to the highest clock; both without co-tenants."""
+        """Return a workload's speed without co-tenants at a clock, relative to the highest clock."""
         if sm_clock_frac >= 1.0:
             return 1.0
         bound = float(_models((gpu_type,)).trait.clock_bound[workload_number(workload), 0])
         kernel: Any = relative_time
-        return 1.0 / float(kernel.py_func(bound, sm_clock_frac))  # compiling does not pay for a single number
+        return 1.0 / float(kernel.py_func(bound, sm_clock_frac))  # one value: not worth compiling
 
     def observe(self, seen: Observed) -> None:
         """Learn from the observed speed of a job next to its only co-tenant; see `LearntPairs.observe`.
@@ -96,7 +96,7 @@ class LedgerModels:
             self.pairs.observe(self._cluster.arrays.models, self._cluster.kind_names, seen, workload_number)
 
     def can_learn(self, kind: int, workload: int, partner: int) -> bool:
-        """Return whether `observe` would learn from a pair: both workloads are known, their speed is not."""
+        """Return whether `observe` would learn from a pair: it has no speed yet, its workloads are known."""
         if not self.shares or self._known is None or workload <= 0 or partner <= 0:
             return False
         return bool(np.isnan(self._cluster.arrays.models.pair[kind, workload, partner]))

@@ -45,7 +45,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     def grace_of(self, asked_s: float | None) -> float:
         """Return the grace of a job, seconds. `asked_s`: requested grace; None: the default.
 
-        A requested grace is reduced to the present `max_grace_s`, which may be lower than at submission.
+        A requested grace is limited to the present `max_grace_s`, which may be lower than at submission.
         """
         return self.grace_s if asked_s is None else min(asked_s, self.max_grace_s)
 

@@ -60,7 +60,7 @@ class Numbers:
 class NumberOfSeq:
     """Map from the number of a job in the cluster state (`seq`) to its job number.
 
-    Both numbers mostly grow together.
+    Usually, both numbers grow by one per job; the map stores only the jobs at which they do not.
     """
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 EVERY_S = 5.0
 NEW = 10_000
 """Number of new objects after which Python itself runs the collector. It is high because reference cycles
-are rare; a turn of the broker creates 700 objects.
+are rare; an iteration of the broker's loop creates 700 objects.
 """
 
 

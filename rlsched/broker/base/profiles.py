@@ -29,11 +29,11 @@ FIELDS: Final = (
     "full_util_frac",
     "clock_bound",
 )
-"""Names of the figures. All but two are per GPU and as in the catalogue. `host_mib`: resident memory of the
-largest rank. `full_util_frac`: as `util_frac`, but only from attempts at the highest clock.
+"""Names of the figures. `host_mib`: resident memory of the largest rank. `full_util_frac`: as `util_frac`,
+but only from attempts at the highest clock. The other figures are per GPU and defined as in the catalogue.
 """
 MAX_SIGNATURES: Final = 5_000
-"""Maximum number of signatures in memory; beyond this, the least recently seen one is forgotten."""
+"""Maximum number of signatures in memory; beyond this, the least recently seen one is removed."""
 LATEST: Final = 20.0
 """Number of attempts that count fully. The weight of older attempts decays because users change programs."""
 ATTEMPT_SPREAD: Final = 0.10
@@ -95,7 +95,7 @@ class Learnt(msgspec.Struct, array_like=True):
         self.squares += off * off * (1.0 - 1.0 / self.weight)
 
     def estimate(self) -> Estimate:
-        """Return the estimate for the next attempt. More attempts move its spread to the observed one."""
+        """Return the estimate for the next attempt. More attempts reduce the effect of `ATTEMPT_SPREAD`."""
         variance = (ATTEMPT_SPREAD**2 + self.squares) / self.weight
         plural = "" if self.count == 1 else "s"
         source = f"{self.count} earlier attempt{plural}"

@@ -68,7 +68,7 @@ def read_rows(
 
 
 def _in_pieces(db: sqlite3.Connection, query: str, after: int) -> Iterator[tuple[Any, ...]]:
-    """Yield a query's rows after a number, in pages: an open SELECT keeps SQLite from emptying its WAL."""
+    """Yield the rows after number `after`, in pages: an open SELECT keeps SQLite from emptying its WAL."""
     while rows := db.execute(query, (after,)).fetchall():
         yield from rows
         after = rows[-1][0]
@@ -77,7 +77,7 @@ def _in_pieces(db: sqlite3.Connection, query: str, after: int) -> Iterator[tuple
 def rows_and_damage(
     db: sqlite3.Connection, last: int | None, table: str = "entries", *, after: int = 0
 ) -> Iterator[JournalRow | str]:
-    """Yield entries like `read_rows`, but for a missing or damaged entry a text that describes the damage."""
+    """Yield entries like `read_rows`; in place of a missing or damaged entry, yield a text about it."""
     expected = after + 1
     crc_column = "NULL" if last is None else "crc"
     columns = f"n, now_s, CAST(kind AS BLOB), CAST(payload AS BLOB), {crc_column}"

@@ -13,7 +13,7 @@ from rlsched.errors import JournalError, JournalFullError
 
 @contextmanager
 def clearly(path: Path) -> Iterator[None]:
-    """Raise errors of SQLite, and of damaged text in its file, as a `JournalError` with one clear line."""
+    """Convert errors of SQLite, and of damaged text in `path`, to a `JournalError` with one clear line."""
     try:
         yield
     except (sqlite3.Error, UnicodeDecodeError) as error:
@@ -21,8 +21,8 @@ def clearly(path: Path) -> Iterator[None]:
 
 
 def clear_error(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> JournalError:
-    """Return a `JournalError` for an error of SQLite; its text adds what to do."""
-    text = " ".join(str(error).split())  # it may quote a schema, possibly damaged
+    """Return a `JournalError` for an error of SQLite, with advice in its text."""
+    text = " ".join(str(error).split())  # the error may quote a damaged schema
     if "full" in text:
         advice = "free space, then start the broker again: all that was acknowledged is kept, jobs run on"
         return JournalFullError(f"{path}: journal: {text}; {advice}")

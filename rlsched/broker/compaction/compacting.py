@@ -1,8 +1,8 @@
 """Compaction of the journal while a broker serves: another process makes the base that replaces old entries.
 
-The broker's loop starts that process, polls it, and writes its result in one short transaction. The loop then
-removes the replaced entries a few at a time, mostly in turns without messages. It removes old rows of ended
-jobs in the same way.
+The broker's loop starts that process, polls it, and writes its result in one short transaction. Then the
+loop removes the replaced entries, and old rows of ended jobs, a few at a time, mostly in iterations without
+messages.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from rlsched.errors import JournalError
 from rlsched.yielding import background_command
 
 FIRST_S: Final = 600.0
-"""Time from the start to the first check for old entries, seconds."""
+"""Time from the broker's start to the first check for old entries, seconds."""
 EVERY_S: Final = DAY_S
 """Interval of later checks for old entries, seconds."""
 GROWN_EVERY_S: Final = 30.0
-"""Minimum time between two bases if the number of kept entries is limited, not their age, seconds."""
+"""Minimum time between two bases if retention is by number of entries, not by age, seconds."""
 AGAIN_S: Final = 3600.0
-"""Minimum time until the next attempt after an attempt that failed or would have saved no space, seconds."""
+"""Minimum time from an attempt that failed, or that would have saved no space, to the next one, seconds."""
 PIECE: Final = 500
 PIECE_EVERY_S: Final = 0.25
 PIECE_BUSY_S: Final = 1.0
@@ -100,7 +100,7 @@ class Compacting:
             self._remove_piece_if_due(is_quiet=is_quiet)
 
     def _is_grown(self) -> bool:
-        """Return whether the journal has grown enough to write a new base."""
+        """Return whether a check makes a base: always if retention is by age, else if entries are many."""
         if self._keeps.days is not None:
             return self._keeps.days < math.inf
         return self._journal.last - self._journal.first >= GROWN * self._keeps.entries

@@ -1,9 +1,9 @@
 """Compaction of a journal: replaces old entries by a base, which is the state after these entries.
 
-First, any process replays the entries up to a chosen last entry, even while a broker has the journal open.
+First, a process replays the entries up to a chosen last entry, even while a broker has the journal open.
 Then the resulting state is written as a base (`rlsched.broker.state.base`) in one transaction. The base
 replaces the last of these entries, and from then on the journal begins with the base. The entries before the
-base are removed a few at a time. If a crash interrupts the removal, the remaining ones are never read.
+base are removed a few at a time. If a crash interrupts the removal, the entries that remain are never read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from rlsched.errors import RlschedError
 DAY_S: Final = 86_400.0
 _PAGE: Final = 2_000
 _WORTH: Final = 2
-"""A base is made only if it replaces at least this many times as many entries as it has parts."""
+"""Minimum ratio of replaced entries to entries of the base; below it, no base is made."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Cut:
         n: Number of the last entry that the base replaces.
         now_s: Time of that entry, Unix seconds.
         crc: Checksum of that entry.
-        parts: The base.
+        parts: The entries that store the base.
     """
 
     n: int
@@ -55,16 +55,16 @@ class Cut:
 def made(path: Path, before_s: float, half_life_s: float = math.inf, *, keep_entries: int = 0) -> Cut | None:
     """Return the base that replaces the entries before a time, or None if that base would save no space.
 
-    A broker can have the journal open meanwhile, because the journal is read page by page.
+    A broker can use the journal at the same time, because the journal is read page by page.
 
     Args:
         path: The journal.
         before_s: The time, Unix seconds.
-        half_life_s: As in `BrokerState`, with the broker's value.
+        half_life_s: The half-life that the broker passes to `BrokerState`, seconds.
         keep_entries: Number of latest entries that are not replaced, even if they are older than `before_s`.
 
     Raises:
-        JournalError: the journal is damaged, or a fact is illegal after the facts before it.
+        JournalError: the journal is damaged, or a fact contradicts the facts before it.
     """
     with reading(path) as journal:
         cut = min(_last_before(journal, before_s), (journal.last or 0) - keep_entries)
@@ -110,7 +110,7 @@ def put(journal: Journal, cut: Cut) -> bool:
 
 
 def _rows(path: Path, cut: int) -> Iterator[CheckedRow]:
-    """Yield the entries up to the cut. No transaction stays open between pages."""
+    """Yield the entries up to number `cut`. No transaction stays open between pages."""
     after = 0
     while after < cut:
         with reading(path) as journal:
@@ -127,7 +127,10 @@ def _base_before(path: Path) -> Base | None:
 
 
 def _last_before(journal: Reading, before_s: float) -> int:
-    """Return the number of the last entry before a time; if there is none, one less than the first."""
+    """Return the number of the last entry before a time, limited to entries in the table of ended jobs.
+
+    If no entry is before the time, return the number of the first entry minus 1.
+    """
     if before_s == math.inf:
         return min(journal.last or 0, journal.ended_at or 0)
     found = journal.db.execute(
@@ -138,7 +141,7 @@ def _last_before(journal: Reading, before_s: float) -> int:
 
 
 def _start_at(journal: Reading, cut: int) -> CheckedRow | None:
-    """Return the last start of a broker up to entry `cut`; if there is none, the first start after it."""
+    """Return the last `BrokerStarted` entry up to entry `cut`; else the first one after `cut`; else None."""
     for order, bound in (("DESC", "n <= ?"), ("ASC", "n > ?")):
         found = journal.db.execute(
             f"SELECT n FROM entries WHERE kind = 'broker_started' AND {bound} AND n >= ? ORDER BY n {order}",
@@ -151,7 +154,10 @@ def _start_at(journal: Reading, cut: int) -> CheckedRow | None:
 
 
 def _scheduler(journal: Reading, cut: int) -> Scheduler:
-    """Load the policy in use at entry `cut`, or `fifo` if that fails: dials and bursts then get defaults."""
+    """Load the policy in use at entry `cut`; if it cannot be loaded, load `fifo`.
+
+    With `fifo`, the base has default values for dials and bursts.
+    """
     start = _start_at(journal, cut)
     if start is None:
         return load_scheduler("fifo")

@@ -7,9 +7,9 @@ from typing import Final
 import msgspec
 
 KEEP_ENTRIES: Final = 4_000
-"""Default number of latest entries kept: a start takes a few seconds to replay these and the base."""
+"""Default number of latest entries kept. A start replays the base and these entries in a few seconds."""
 GROWN: Final = 3
-"""A base is made when the journal has at least this many times `Keeps.entries` entries."""
+"""Number of entries in the journal, as a multiple of `Keeps.entries`, from which a base is made."""
 KEEP_ENDED_DAYS: Final = 730.0
 
 

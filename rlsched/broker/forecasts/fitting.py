@@ -38,7 +38,7 @@ class FitError(RlschedError):
 
 
 def fit_command(limit_s: float) -> list[str]:
-    """Return the command of the process that fits."""
+    """Return the command that starts a fitting process. `limit_s`: time-out of the fit, seconds."""
     module = "rlsched.workload.predict.fit_process"
     return background_command(module, str(max(1, round(limit_s))))
 
@@ -49,7 +49,7 @@ class Fits:
     Args:
         predictions: Receives fitted models and failures.
         say: Logs a line.
-        command: Returns the fitting process's command, given a time-out; tests pass one that fails.
+        command: Returns the fitting process's command, given a time-out; in tests, a failing command.
         limit_s: Time-out for a fit, seconds.
         elapsed: A monotonic clock, seconds.
     """
@@ -173,7 +173,7 @@ class _Fit:
 
 
 def _checked(model: object, features: list[Floats]) -> HazardModel:
-    """Return the model after a check that it predicts distributions: an error here does not reach the loop.
+    """Return the model if it predicts distributions, so that an invalid model never reaches the loop.
 
     Raises:
         FitError: the object is not a model, or its predictions are not distributions.

@@ -34,11 +34,11 @@ from rlsched.wire.states import QUEUED
 from rlsched.yielding import background_command
 
 AFTER_S: Final = 10.0
-"""Delay of the forecaster's start after the broker's, seconds. A user's dry run starts it earlier."""
+"""Time from the broker's start to the forecaster's, seconds. A dry run starts the forecaster earlier."""
 LEAST_S: Final = 2.0
 RETRY_S: Final = 5.0
 MAX_RETRY_S: Final = 600.0
-"""Maximum delay of a restart, seconds. The delay doubles with every exit, until a new forecaster reports."""
+"""Maximum delay of a restart, seconds. The delay doubles with every exit; new forecasts reset it."""
 ANSWER_S: Final = 60.0
 MAX_QUESTIONS: Final = 16
 MAX_OF_ONE: Final = 4
@@ -50,18 +50,18 @@ _BUSY_WITH_YOURS: Final = (
 
 
 def forecast_command() -> list[str]:
-    """Return the command of the process that forecasts."""
+    """Return the command that starts the forecaster's process."""
     return background_command("rlsched.broker.forecasts.process")
 
 
 class Forecasting(Forecasts):
-    """Keeps a forecaster running, and stores its latest forecasts. The loop calls `step`, which never waits.
+    """Runs a forecaster, and stores its latest forecasts. The broker's loop calls `step`, which never waits.
 
     Args:
         setup: First message to the process.
         say: Logs a line.
         after_s: Time before the first start, seconds.
-        command: Returns the command of the process; tests pass one that fails.
+        command: Returns the command of the process; tests pass a function that returns a failing command.
         elapsed: A monotonic clock, seconds.
     """
 
@@ -84,7 +84,7 @@ class Forecasting(Forecasts):
         self._next = self._first_of_child = 1
 
     def latest_forecast(self, job: Job) -> JobForecast | None:
-        """Return the latest forecast of a live job; None if there is none, or the job was requeued since."""
+        """Return the latest forecast of a live job; None: no forecast, or none since the job was requeued."""
         said = self._jobs.get(job.number) if job.live else None
         if said is None or job.attempt is None:
             return said
@@ -112,9 +112,9 @@ class Forecasting(Forecasts):
             self._not_before_s = self._elapsed()
 
     def ask(self, asked: ClientAsked, question: DryRun) -> str:
-        """Forward a dry run; `step` returns its answer later. Return the reason for a refusal, else ""."""
+        """Forward a dry run; `step` returns the answer later. Return the reason for a refusal, else ""."""
         if any((one.peer, one.request) == (asked.peer, asked.request) for one, _ in self._waits.values()):
-            return ""  # a client asks again until it is answered
+            return ""  # clients repeat a request until it is answered
         wrong = wrong_question(question)
         if wrong:
             return wrong

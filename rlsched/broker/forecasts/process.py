@@ -69,7 +69,7 @@ TELLS: Final = 2_000
 
 
 class _FollowedBook(Warm):
-    """The state according to the journal, and the jobs submitted last."""
+    """The state according to the journal, with recently submitted jobs and mean run times."""
 
     keeps_ended = True
 
@@ -85,7 +85,7 @@ class _FollowedBook(Warm):
         for row in rows:
             if not isinstance(row.entry, JobSubmitted | TaskSubmitted) or row.now_s < since_s:
                 continue
-            job = self.state.jobs.get(row.entry.job)  # an array is not in it
+            job = self.state.jobs.get(row.entry.job)  # None for an array
             if job is None or job.seq < 0:
                 continue
             spec = job.spec
@@ -122,11 +122,11 @@ class Process:
         self._keeping = Keeping()
         self._entry, self._said_s, self._not_before_s = 0, -math.inf, 0.0
         self._refreshes = self._futures = 0
-        with contextlib.suppress(Exception):  # with an unreadable store it begins without a record
+        with contextlib.suppress(Exception):  # without a readable store, the record begins empty
             self._keeping.record.recall(last_forecasts(setup.store, time.time() - RECORD_S))
 
     def step(self) -> None:
-        """Read new entries, and send a refresh if it is due."""
+        """Read new journal entries, and send new forecasts (`Refreshed`) if they are due."""
         while self._follower.step():
             pass
         now = time.monotonic()
@@ -138,7 +138,7 @@ class Process:
         said = self._refresh()
         cpu_s = time.process_time() - began
         self._said_s = time.monotonic()
-        rest_s = IDLE_SHARE * cpu_s if self._refreshes else 0.0  # the first one loads compiled code
+        rest_s = IDLE_SHARE * cpu_s if self._refreshes else 0.0  # the first refresh loads compiled code
         self._refreshes += 1
         self._not_before_s = self._said_s + max(self._setup.least_s, rest_s)
         self._tell(Refreshed(jobs=said, seen=self._fresh, report=self._report(len(said), cpu_s)))
@@ -316,7 +316,7 @@ def frugal_factor(workload: str, kinds: Sequence[str]) -> float | None:
 
 
 def _rule_of(scheduler: Scheduler) -> tuple[str, CompiledRule]:
-    """Return (name, rule): the rule of simulated futures, which is the policy or the rule that it follows.
+    """Return (name, rule) for simulated futures: the policy's rule, or the rule that the policy follows.
 
     Raises:
         InputError: the policy is not a rule and follows none.
@@ -331,7 +331,10 @@ def _rule_of(scheduler: Scheduler) -> tuple[str, CompiledRule]:
 
 
 def scores(seen: Iterable[Seen]) -> list[ForecastScore]:
-    """Return the accuracy of forecasts by kind (start, end) and size class; class "all" has all sizes."""
+    """Return the accuracy of forecasts by kind and size class; class "all" has all sizes.
+
+    The kinds are `start`, `end` and `end-running`.
+    """
     groups: dict[tuple[str, str], list[Seen]] = {}
     for one in seen:
         for size in ("all", size_words(size_class(one.num_gpus))):
@@ -373,7 +376,7 @@ def main() -> int:
                 if question is None:
                     return 0
                 process.answer(question)
-            with contextlib.suppress(JournalError):  # restored or compacted just now: read it again
+            with contextlib.suppress(JournalError):  # the journal was just restored or compacted
                 process.step()
     except BrokenPipeError:
         return 0

@@ -1,4 +1,4 @@
-"""Makes backups of a journal, even while a broker runs; restores them so that no number is assigned twice.
+"""Backups of a journal, also of a running broker. After a restore, no job number is assigned twice.
 
 `rlsched.broker.nodes.unknown_attempts` handles jobs that run on nodes but are not in the restored journal.
 """
@@ -50,8 +50,8 @@ class Restoration(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         entries: Number of entries of the backup.
         last_s: Time of the last entry, Unix seconds.
-        epoch: Highest epoch so far; the next broker gets a higher one.
-        last_number: Highest job number so far; the next job gets a higher one.
+        epoch: Epoch set by the restore; the next broker gets a higher epoch.
+        last_number: Last job number set by the restore; the next job gets a higher number.
         kept: Path to which the earlier journal was renamed; "" if there was none.
     """
 
@@ -93,7 +93,7 @@ def restore(backup: str | Path, directory: str | Path) -> Restoration:
     Raises:
         InputError: the backup is the journal itself.
         JournalHeldError: a broker has the journal open.
-        JournalError: the backup is missing or damaged, or the disk cannot be written; nothing is changed.
+        JournalError: the backup is missing or damaged, or the disk cannot be written; no file is changed.
     """
     backup, path = Path(backup), Path(directory) / JOURNAL_FILE
     if backup.resolve() == path.resolve():
@@ -118,7 +118,7 @@ def restore(backup: str | Path, directory: str | Path) -> Restoration:
 
 
 def _marked(journal: Journal, replaced: Path) -> Restoration:
-    """Append an entry that marks the copy as restored and prevents numbers from being assigned twice."""
+    """Append a `Restored` entry to a restored journal, so that no number is assigned twice."""
     from rlsched.broker.journal.recovery import MOST_ENDED
     from rlsched.broker.state.predictions import Predictions
     from rlsched.decide.registry import load_scheduler
@@ -151,7 +151,7 @@ def _mark(state: BrokerState, epoch: int, number: int, *, taken_over: bool = Fal
 
 
 def take_over(journal: Journal, state: BrokerState) -> Restored:
-    """Make a standby's copy the journal: raise the next numbers as `restore` does, and drain all nodes.
+    """Make a standby's copy the cluster's journal: raise the next numbers as in `restore`; drain all nodes.
 
     Raises:
         JournalError: the copy cannot be written.
@@ -169,7 +169,7 @@ def take_over(journal: Journal, state: BrokerState) -> Restored:
 
 
 def _known(replaced: Path, state: BrokerState) -> tuple[int, int, float]:
-    """Return lower bounds of (epoch, job number, time) from the backup and the journal that it replaces."""
+    """Return the highest (epoch, job number, time) in the backup and in the journal that it replaces."""
     mark = JournalMark(replaced).read()
     marked = mark.epoch if mark is not None and mark.cluster == state.identity else 0
     found = max(state.epoch, marked), state.last_number, state.now_s
@@ -203,7 +203,7 @@ def _above(number: int, step: int) -> int:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a journal, consistently, into one file that is synced to disk; uses SQLite's backup function."""
+    """Copy one consistent state of a journal into one file with SQLite's backup function; sync it to disk."""
     _remove(target)
     touch_private(target)
     with reading(source) as journal:
@@ -218,7 +218,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def set_aside(path: Path) -> str:
-    """Rename the journal and its other files. Return the journal's new name, "" if there was none.
+    """Rename the files of a journal. Return the journal's new name, "" if there was no journal.
 
     The store of decisions is renamed too, because the next journal assigns the same decision numbers again.
     """
@@ -243,7 +243,7 @@ def begin_anew(path: Path) -> str:
     """Rename the files of a lost or damaged journal, so that a new cluster can begin in its directory.
 
     Returns:
-        The new name of the journal, "" if there was none.
+        The new name of the journal, "" if there was no journal.
 
     Raises:
         JournalHeldError: a broker has the journal open.
@@ -274,7 +274,7 @@ def begin_anew(path: Path) -> str:
 
 
 def _check_given_up(journal: Journal, mark: JournalMark) -> None:
-    """Check that a journal is not usable, before `begin_anew` gives it up.
+    """Check that a journal is unusable, before `begin_anew` renames it.
 
     Raises:
         InputError: the journal is usable.

@@ -33,7 +33,7 @@ class JournalCheck(msgspec.Struct, frozen=True, kw_only=True):
     """Result of `rlsched journal check`.
 
     Attributes:
-        damage: Descriptions of the first `MAX_DAMAGE` errors in the entries; empty if they are undamaged.
+        damage: Descriptions of the first `MAX_DAMAGE` errors in the entries; empty if there are none.
         derived: Descriptions of errors in data derived from the entries: table of ended jobs, snapshots.
         entries: Number of readable entries.
         replaced: Number of entries that a base replaces (`rlsched journal compact --keep-days`).
@@ -60,7 +60,9 @@ class JournalCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check(path: str | Path) -> JournalCheck:
-    """Check a whole journal, even if a broker has it open: pages, checksums, legality of each fact.
+    """Check a whole journal, even if a broker has it open.
+
+    The pages and checksums are checked, and whether each fact fits the facts before it.
 
     Raises:
         JournalError: the journal is missing, or so damaged that nothing can be read.

@@ -1,4 +1,4 @@
-"""Finds the policy that `rlsched policy set` chose, from the entries that record a broker's start."""
+"""Finds the policy that `rlsched policy set` chose, in the `BrokerStarted` entries of a journal."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _STARTS = "SELECT n FROM entries WHERE kind = 'broker_started' AND n >= ? AND n 
 
 
 def choice_at(path: Path, db: sqlite3.Connection, first: int, last: int) -> ChosenPolicy | None:
-    """Return the chosen policy that the last start up to entry `last` used; None: none was chosen.
+    """Return the chosen policy in use at the last broker start up to entry `last`; None: none was chosen.
 
-    A start that uses the same choice as the previous start does not store the choice again. If no start since
-    a base has stored a choice, it is read from the base.
+    The entry of a start does not contain the choice if the previous start used the same choice. If no start
+    after a base contains the choice, it is read from the base.
 
     Args:
         path: Path of the journal, for error messages.

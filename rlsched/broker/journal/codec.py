@@ -1,8 +1,8 @@
 """Serialises an object graph to bytes, a *picture*, without pickle. Loading never runs code from the data.
 
-A picture can contain plain values, containers, numpy arrays, and objects of this package's classes:
-dataclasses, structs, named tuples and plain classes, by their fields. References to the same object stay
-shared. A picture is valid only for the code that made it: store `code_digest` with the picture.
+A picture can contain plain values, containers, numpy arrays, and the fields of objects of this package's
+classes (dataclasses, structs, named tuples and plain classes). Two references to one object still refer to
+one object after loading. A picture is valid only for the code that made it: store `code_digest` with it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def pack(thing: object, as_new: dict[type, dict[str, object]] | None = None) -> 
 
     Args:
         thing: The object.
-        as_new: Values, by class and field name, that the picture contains in place of the objects' values.
+        as_new: By class and field name, a value to store in place of the field's value in every object.
 
     Raises:
         PictureError: the graph contains an unsupported object.

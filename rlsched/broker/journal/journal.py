@@ -41,12 +41,12 @@ _SELECT = "SELECT n, now_s, kind, payload, crc FROM entries WHERE n > ? ORDER BY
 _CREATE_STARTS = """
 CREATE INDEX IF NOT EXISTS starts ON entries (n) WHERE kind = 'broker_started'
 """
-"""Index of the entries that record a broker's start. They are few, and found without reading all entries."""
+"""SQL for an index of the `BrokerStarted` entries, which finds them without reading all entries."""
 MOST_OF_PAGE = 2_000
 _INSERT = "INSERT INTO entries (n, now_s, kind, payload, crc) VALUES (?, ?, ?, ?, ?)"
 _ENDS = "UPDATE meta SET value = ? WHERE key = 'entries'"
 _HOLDS = "UPDATE meta SET value = ? WHERE key IN ('entries', 'ended_at')"
-"""SQL that sets the number of the last entry, and of the last one that the table of ended jobs includes."""
+"""SQL that sets the last entry's number, also as the last entry that the table of ended jobs includes."""
 
 
 class Journal:
@@ -58,7 +58,7 @@ class Journal:
         lock: The journal's lock, if the caller already holds it; `close` releases it.
 
     Attributes:
-        first: Number of the first entry. A base has replaced the earlier ones, which are being removed.
+        first: Number of the first entry. Entries below it are replaced by a base, and are being removed.
         last: Number of the last entry, 0 before the first.
         ended_at: Number of the last entry that the table of ended jobs includes.
         ended: The table of ended jobs, for reading.
@@ -72,11 +72,11 @@ class Journal:
     def __init__(self, path: str | Path, lock: FileIO | None = None) -> None:
         self.path = Path(path)
         self._lock = locked(self.path) if lock is None else lock
-        self._last_crc: int | None = None  # of the last row that was written here
+        self._last_crc: int | None = None  # checksum of the last row that this object wrote
         try:
             check_wal(self.path)
             with clearly(self.path):
-                # One thread at a time uses it, but not always the one that opened it.
+                # One thread at a time uses the connection, but not always the thread that opened it.
                 self._db = sqlite3.connect(
                     self.path, isolation_level=None, timeout=5.0, check_same_thread=False
                 )
@@ -106,7 +106,7 @@ class Journal:
             self._db.executescript(
                 f"BEGIN; {_CREATE} {_CREATE_ENTRIES} {finished_table.CREATE} {version} COMMIT;"
             )
-            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # from now on an empty schema is damage
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # afterwards, an empty schema means damage
         found = marks.version(self.path, self._db)
         if found < marks.SCHEMA_VERSION:
             self._migrate(found)
@@ -117,9 +117,9 @@ class Journal:
     def _migrate(self, version: int) -> None:
         """Migrate a journal from an earlier version in one transaction.
 
-        Version 1 has no checksums. Versions up to 2 have no table of ended jobs, up to 3 no `first`, up to 4
-        no held jobs and no dependencies, up to 5 no changes of jobs and no orders for single tasks, and up to
-        6 no counts of cores and memory and no usage.
+        Version 2 added checksums, version 3 the table of ended jobs, version 4 `first`, version 5 held jobs
+        and dependencies, version 6 changes of jobs and orders for single tasks, and version 7 counts of cores
+        and memory, and usage.
         """
         self._db.execute("BEGIN IMMEDIATE")
         try:
@@ -154,7 +154,7 @@ class Journal:
         Args:
             entries: The facts.
             now_s: Time of the batch, Unix seconds.
-            over: Jobs that the facts finish. None: not known; the next start of a broker adds their rows.
+            over: Rows of the jobs that the facts finish; None: the next start of a broker adds the rows.
 
         Raises:
             JournalFullError: nothing of this batch was written because the disk is full; the caller can try
@@ -170,8 +170,8 @@ class Journal:
         """Commit consecutive rows copied from another journal. Return their contents.
 
         Raises:
-            JournalFullError, JournalError: as `commit`; or a row is damaged, or does not have the next
-                number.
+            JournalFullError, JournalError: as `commit`; or a row is damaged, or its number is not the
+                next.
         """
         found: list[JournalRow] = []
         begins_at = None
@@ -269,10 +269,10 @@ class Journal:
 
         Args:
             rows: The rows.
-            holds_at: Number of the last entry that the table then includes; None: more rows follow.
+            holds_at: Number of the last entry that the table then includes; None: more rows will be added.
 
         Raises:
-            JournalError: writing fails; in this case no row is written.
+            JournalError: the rows cannot be written; no row is written.
         """
         with clearly(self.path):
             self._db.execute("SAVEPOINT ended")  # the caller may have a SELECT open, as in a replay
@@ -289,7 +289,7 @@ class Journal:
 
     @property
     def ended_copied(self) -> int:
-        """Last job number copied from another journal's table of ended jobs; -1: the copy is complete."""
+        """Last job number copied from another journal's table of ended jobs; -1: no rows are left to copy."""
         with clearly(self.path):
             return finished_table.copied_to(self._db)
 
@@ -297,7 +297,7 @@ class Journal:
         """Add rows of ended jobs copied from another journal, in ascending order of job numbers.
 
         Raises:
-            JournalError: a row is damaged, or writing fails. In both cases no row is written.
+            JournalError: a row is damaged, or the rows cannot be written; no row is written.
         """
         with clearly(self.path), self._transaction():
             finished_table.put_copied(self._db, rows)
@@ -330,7 +330,7 @@ class Journal:
             yield from read_rows(self.path, self._db, self.last, after=after or self.first - 1)
 
     def chosen(self) -> ChosenPolicy | None:
-        """Return the policy that `rlsched policy set` chose last, if the last start still used it.
+        """Return the policy that `rlsched policy set` chose; None if the last start used no chosen policy.
 
         Raises:
             JournalError: the file or an entry is damaged.
@@ -339,7 +339,7 @@ class Journal:
             return choice_at(self.path, self._db, self.first, self.last)
 
     def checksum_of(self, n: int) -> int | None:
-        """Return the checksum of an entry, which distinguishes journals; None if there is no such entry."""
+        """Return the checksum of entry `n`, None if there is no such entry."""
         if n < self.first:
             return None
         if n == self.last and self._last_crc is not None:
@@ -349,7 +349,9 @@ class Journal:
         return None if found is None else int(found[0])
 
     def page(self, after: int, most_bytes: int) -> list[Stored]:
-        """Return the stored rows after `after`: at most `most_bytes` in all, but at least one row, if any.
+        """Return the stored rows with numbers above `after`, up to `most_bytes` of payload.
+
+        The first such row is returned even if it is larger.
 
         Raises:
             JournalError: the file cannot be read.

@@ -1,6 +1,6 @@
 """The mark: a file next to a journal that records the cluster's identity and the last committed entry.
 
-SQLite cannot distinguish an empty file from a new database, or an older copy from the newest one. A broker
+SQLite cannot distinguish an empty file from a new database, or an older copy from the newest copy. A broker
 that started on such a file would assign job numbers a second time and disown the jobs on its nodes.
 Therefore each commit is recorded in a separate file, `cluster.json`, and a start compares this file with the
 journal. The mark is written after the commit, so it is never ahead of the journal. If a directory of an older
@@ -81,10 +81,10 @@ class JournalMark:
             raise JournalLostError(f"{self._journal}: {state}, but {shown}; {_WAYS_OUT}")
 
     def check(self, journal: Journal) -> None:
-        """Check that a journal has all entries that a broker has committed in this directory.
+        """Check that a journal has all entries that brokers have committed in this directory.
 
         Raises:
-            JournalLostError: the journal has no entries, lacks some, or belongs to another cluster.
+            JournalLostError: the journal lacks entries, or belongs to another cluster.
             JournalError: the journal is damaged.
         """
         if not journal.last:
@@ -110,7 +110,7 @@ class JournalMark:
             )
 
     def _shown(self) -> str:
-        """Return the evidence that there was a journal, "" if there is none."""
+        """Describe a file which shows that this directory had a journal; "" if there is no such file."""
         mark = self.read()
         if mark is not None:
             return f"{self._path.name} next to it is of cluster {mark.cluster} with {mark.entries:,} entries"
@@ -153,7 +153,7 @@ class JournalMark:
                 os.pwrite(self._fd, _packed(self._written), 0)
 
     def remove(self) -> None:
-        """Remove the mark, because an operator installs another journal here or begins a new cluster."""
+        """Remove the mark, before another journal is installed here or a new cluster begins."""
         self.close()
         self._path.unlink(missing_ok=True)
 
@@ -173,7 +173,7 @@ def _packed(mark: Mark) -> bytes:
 
 
 def _base_at(journal: Journal, n: int) -> BasePart | None:
-    """Return the part of a base that has replaced entry `n`; None if the entry still exists."""
+    """Return the base's entry with number `n`; None if entry `n` is not part of a base."""
     found = next(iter(journal.rows(n - 1)), None)
     return found.entry if found is not None and isinstance(found.entry, BasePart) else None
 

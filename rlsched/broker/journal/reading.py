@@ -14,7 +14,7 @@ from rlsched.errors import JournalError
 
 
 class Reading:
-    """One consistent state of a journal, without a broker's later commits. `reading` makes it.
+    """One consistent state of a journal, without a broker's later commits. Created by `reading`.
 
     Attributes:
         version: Version of the journal.

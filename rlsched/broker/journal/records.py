@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 STORE_FOLDER: Final = "decisions"
 LAST_RECORDS: Final = 5_000
 _PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Errors of TensorBoard's directory that do not prevent a start, because they may be temporary."""
+"""Errors when TensorBoard's directory is opened that may be temporary, so that the broker starts anyway."""
 
 
 class RecordLog:
@@ -36,12 +36,12 @@ class RecordLog:
     Args:
         folder: Directory of the store of decisions.
         logdir: Directory for TensorBoard curves.
-        soft_errors: Counts failed writes to the store (`written`) and to TensorBoard (`drawn`).
+        soft_errors: Counter of failed writes to the store (`written`) and to TensorBoard (`drawn`).
         keep_bytes: Size above which the oldest rows of the store are removed, bytes.
 
     Attributes:
-        last: The newest records that the store had at the start, oldest first.
-        kept: Number of decisions written since the start.
+        last: The newest records in the store when this object was created, oldest first.
+        kept: Number of decisions written by this object.
 
     Raises:
         InputError: `logdir` cannot be written, for a reason other than a temporary lack of space, or
@@ -66,7 +66,7 @@ class RecordLog:
         try:
             self.last = last_records(self.folder, LAST_RECORDS)
             self._open()
-        except Exception as error:  # a broker starts without its records
+        except Exception as error:  # the broker starts even if the store cannot be opened
             self._not_written(error)
 
     def add(
@@ -97,11 +97,11 @@ class RecordLog:
         return rows
 
     def begins(self) -> bool:
-        """Return whether the store is new, so has no records yet."""
+        """Return whether the store is new, without records of nodes."""
         return not segment_files(self.folder, "nodes")
 
     def decides(self, policy: Policy, since_s: float) -> None:
-        """Store that this policy decides from `since_s` on, Unix seconds."""
+        """Record in the store that `policy` makes the decisions from `since_s` on, Unix seconds."""
         try:
             note_decider(self.folder, policy, since_s)
         except Exception as error:  # any error of the disk
@@ -162,7 +162,7 @@ class RecordLog:
                     return
 
     def add_scalars(self, step: int, scalars: dict[str, float]) -> None:
-        """Write a point of each of these TensorBoard curves. `step`: number of decisions so far."""
+        """Write values of TensorBoard curves, by tag. `step`: number of decisions so far."""
         if self._writer is not None and scalars:
             try:
                 self._writer.add_scalars(step, scalars)

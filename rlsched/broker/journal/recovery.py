@@ -19,7 +19,7 @@ from rlsched.decide.scheduler import Scheduler
 from rlsched.workload.predict.kinds import RUNNING_MEAN
 
 MOST_ENDED = 10_000
-"""Maximum number of ended jobs in memory during a replay."""
+"""Number of latest ended jobs kept in memory during a replay."""
 _CHUNK = 2_000
 
 
@@ -35,13 +35,13 @@ def recover_state(
     *,
     half_life_s: float = math.inf,
 ) -> BrokerState:
-    """Return the state according to a journal, from the newest usable snapshot and the entries after it.
+    """Return the state after a journal's last entry: the newest usable snapshot plus the entries after it.
 
-    Afterwards the journal's table of ended jobs includes the last entry.
+    The call also adds missing rows to the journal's table of ended jobs.
 
     Args:
         journal: The journal.
-        predictions: Run-time predictors; unused if there is a snapshot, else trained by every entry.
+        predictions: New run-time predictors, which learn from the entries; unused if a snapshot is usable.
         scheduler: Policy that will decide.
         say: Receives a line for each unusable snapshot.
         half_life_s: As in `BrokerState`.
@@ -56,10 +56,10 @@ def recover_state(
 
 
 def catch_up_state(journal: Journal, state: BrokerState, after: int, scheduler: Scheduler) -> BrokerState:
-    """Apply a journal's entries after number `after` to a state that already includes the entries up to it.
+    """Apply the journal's entries with numbers above `after` to a state that includes all earlier entries.
 
-    Before the call, the journal's table of ended jobs must include entry `after`; afterwards it includes the
-    last entry.
+    Before the call, the journal's table of ended jobs must include entry `after`. The call adds the missing
+    rows of later entries.
 
     Raises:
         JournalError: the journal is damaged, or a fact is illegal after the facts before it.
@@ -92,7 +92,7 @@ def catch_up_state(journal: Journal, state: BrokerState, after: int, scheduler: 
 
 
 def forget_some(state: BrokerState) -> None:
-    """Remove finished jobs above `MOST_ENDED` from memory during a replay."""
+    """Remove the oldest finished jobs from memory if there are many more than `MOST_ENDED`."""
     if len(state.ended_jobs) > MOST_ENDED + _CHUNK:
         state.forget(state.now_s, math.inf, MOST_ENDED)
 
@@ -100,7 +100,7 @@ def forget_some(state: BrokerState) -> None:
 def _from_snapshot(
     journal: Journal, wanted: str, say: Callable[[str], None]
 ) -> tuple[BrokerState | None, int]:
-    """Return (state of the newest usable snapshot, number of its last entry); (None, 0) if none is usable."""
+    """Return the newest usable snapshot as (state, number of its last entry); (None, 0) if none is usable."""
     for snapshot in journal.snapshots.newest_first():
         why = snapshot if isinstance(snapshot, str) else ""
         if isinstance(snapshot, Snapshot):

@@ -70,7 +70,7 @@ Change = (
     | EligibilityReviewed
     | Decided
 )
-"""Facts that change the cluster. A `Decided` among them is a start that an external engine made itself."""
+"""Facts that change the cluster. `Decided` is a change only if an external engine made the start itself."""
 
 
 @dataclass
@@ -79,11 +79,11 @@ class Instant:
 
     Attributes:
         now_s: Time of the batch, Unix seconds.
-        changes: In order. A `NodeUp` of a known node that is not down changes nothing, but the scheduler is
-            called. The job of a `JobSubmitted` with `rejected` does not enter the cluster. An `AttemptOver`
-            with outcome `queued` requeues its job; any other outcome releases the job. A preempted job has
-            lost its GPUs before its `AttemptOver`.
-        decisions: In order. The number of the first is the number of decisions before this batch.
+        changes: Changes, in order. A `NodeUp` of a known node that is not down changes nothing, but the
+            scheduler is called. A job with `JobSubmitted.rejected` does not enter the cluster. An
+            `AttemptOver` with outcome `queued` requeues its job; any other outcome removes the job. A
+            preempted job loses its GPUs before its `AttemptOver`.
+        decisions: Decisions, in order. They are numbered consecutively over all batches, from 0.
         speed_energy: New weight of energy, set before all changes; None: unchanged.
         shares: Whether jobs can share GPUs from now on, set before all changes; None: unchanged.
     """
@@ -100,7 +100,7 @@ class JournalEvents:
     """All events of a journal.
 
     Attributes:
-        instants: In order; `now_s` increases.
+        instants: Batches that change the cluster, by increasing `now_s`.
         seq_of: Index in the `ClusterState` by job number, for jobs that entered the cluster.
         starts: The starts of brokers, in order.
     """
@@ -117,7 +117,7 @@ class JournalEvents:
 
 @dataclass
 class _FromAttempts:
-    """Results of earlier attempts that affect how jobs share GPUs; a broker stores the same in its `Job`s.
+    """Results of earlier attempts that affect how jobs share GPUs. A broker stores them in `Job`.
 
     Attributes:
         gpu_memory_mib: `Job.gpu_memory_mib` by job number; jobs without a key have 0.
@@ -128,7 +128,7 @@ class _FromAttempts:
     unshared: set[int] = field(default_factory=set)
 
     def note(self, entry: AttemptOver) -> None:
-        """Record the end of an attempt after which its job is queued again."""
+        """Record an `AttemptOver` after which the job is queued again."""
         if entry.gpu_memory_mib:
             known = self.gpu_memory_mib.get(entry.job, 0)
             self.gpu_memory_mib[entry.job] = max(known, entry.gpu_memory_mib)
@@ -191,7 +191,7 @@ def records_by_number(directory: str | Path) -> dict[int, DecisionRecord]:
 def redecide(events: JournalEvents, scheduler: Scheduler) -> list[DecisionRecord]:
     """Apply a journal's changes to a fresh state, let a scheduler decide, and return its decision records.
 
-    A deterministic scheduler that made the journal's decisions makes identical ones here, bit for bit.
+    A deterministic scheduler that made the journal's decisions makes identical decisions here, bit for bit.
     """
     state = ClusterState.empty(OrderedQueue(scheduler.order))
     permit(state, scheduler)
@@ -250,7 +250,7 @@ def redecide(events: JournalEvents, scheduler: Scheduler) -> list[DecisionRecord
 
 
 def _happen_to_arrays(arrays: Arrays, specs: dict[int, JobSubmitted], change: Change, now_s: float) -> None:
-    """Apply a change to the job arrays. The change must already be applied to the jobs."""
+    """Apply a change to the job arrays, after it was applied to the jobs."""
     match change:
         case JobSubmitted(rejected="") if change.tasks:
             arrays.add_array(change, now_s)

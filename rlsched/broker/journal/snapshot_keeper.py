@@ -1,4 +1,4 @@
-"""Decides when a snapshot is stored: rarely, mostly in turns without messages, so that it costs little."""
+"""Decides when a snapshot is stored: rarely, and mostly in iterations of the loop without messages."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from rlsched.decide.scheduler import Scheduler
 from rlsched.errors import JournalError
 
 ENTRIES = 20_000
-"""Number of entries since the last snapshot after which the next is due in a turn without messages."""
+"""Number of entries since the last snapshot from which one is due in a loop iteration without messages."""
 ENTRIES_AT_LAST = 100_000
-"""Number of entries since the last snapshot after which the next is due in any turn."""
+"""Number of entries since the last snapshot from which one is due in any loop iteration."""
 SHARE = 0.005
 """Maximum fraction of the broker's time spent on snapshots."""
 
@@ -41,14 +41,14 @@ class SnapshotKeeper:
         self._not_before_s = -float("inf")
 
     def is_snapshot_due(self, *, is_quiet: bool) -> bool:
-        """Return whether a snapshot is due; `is_quiet`: this turn received no messages."""
+        """Return whether a snapshot is due. `is_quiet`: this iteration of the loop received no messages."""
         behind = self._journal.last - self._at
         if behind < ENTRIES_AT_LAST and not (is_quiet and behind >= ENTRIES):
             return False
         return self._elapsed() >= self._not_before_s
 
     def keep(self, state: BrokerState, scheduler: Scheduler) -> None:
-        """Store a snapshot of the state after the journal's last entry, unless there is already one."""
+        """Store a snapshot of the state after the journal's last entry, unless it was stored already."""
         if self._at == self._journal.last:
             return
         self._at, began_s = self._journal.last, self._elapsed()

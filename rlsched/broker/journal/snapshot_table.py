@@ -87,7 +87,7 @@ class SnapshotTable:
             self._db.execute("DELETE FROM snapshots")
 
     def newest_first(self) -> Iterator[Snapshot | str]:
-        """Yield the snapshots; for a damaged one, or one from another journal, a text with the reason."""
+        """Yield the snapshots; for a damaged snapshot, or one of another journal, yield an error text."""
         with clearly(self._path):
             numbers = [n for (n,) in self._db.execute("SELECT n FROM snapshots ORDER BY n DESC")]
             for n in numbers:

@@ -26,11 +26,14 @@ _AS_NEW: dict[type, dict[str, object]] = {
     Predictor: {"_boosting": None, "_ended_at_fit": 0, "_ended_at_last": 0},
     Recent: {"_known": None},
 }
-"""Values that snapshots store in place of some fields; for example, boosting is stored unfitted."""
+"""By class and field name, values stored in place of the field's value; so boosting is stored unfitted."""
 
 
 def made_for(scheduler: Scheduler, predictions: str, half_life_s: float) -> str:
-    """Return a hash of what a snapshot depends on, other than facts: code, queue order, permissions, dials.
+    """Return a hash of all inputs of a snapshot except the facts.
+
+    Hashed are the code, the scheduler's queue order, its permissions, the id of a policy that has a strategy,
+    the predictions' key and the half-life.
 
     Args:
         scheduler: Policy that decides.
@@ -44,7 +47,7 @@ def made_for(scheduler: Scheduler, predictions: str, half_life_s: float) -> str:
 
 
 def picture_of(state: BrokerState) -> bytes:
-    """Serialise a broker's state. Finished jobs are left out, because the table of ended jobs has them.
+    """Serialise a broker's state. Finished jobs are omitted: they are in the table of ended jobs.
 
     Raises:
         PictureError: the state contains an object that cannot be serialised.

@@ -22,7 +22,7 @@ class Superseded:
         self._path = directory / SUPERSEDED_FILE
 
     def check(self, epoch: int) -> None:
-        """Check that the file records no broker with an epoch above the journal's `epoch`.
+        """Check that the file records no epoch above the journal's `epoch`. If it passes, remove the file.
 
         Raises:
             SupersededError: there is a later broker.
@@ -30,7 +30,7 @@ class Superseded:
         later = self.epoch()
         if later > epoch:
             raise SupersededError(self._line(later, "as recorded here"))
-        self._path.unlink(missing_ok=True)  # the journal is the later one by now
+        self._path.unlink(missing_ok=True)  # the journal already has the recorded epoch or a higher one
 
     def stop_for(self, epoch: int, how: str) -> None:
         """Record a later broker with this epoch, and raise. Do nothing if `epoch` is 0.
@@ -41,7 +41,7 @@ class Superseded:
             SupersededError: the epoch is above 0.
         """
         if epoch:
-            with suppress(OSError):  # on a full disk the next message repeats it
+            with suppress(OSError):  # if the disk is full: a later message causes another attempt
                 touch_private(self._path)
                 self._path.write_text(f"{epoch}\n", encoding="ascii")
             raise SupersededError(self._line(epoch, how))

@@ -54,7 +54,7 @@ def check_wal(journal: Path) -> None:
             commits = bool(size_after_commit)
         elif (frame_1, frame_2) == (salt_1, salt_2) and size_after_commit:
             commits += 1
-    if commits >= 2:  # the broken frame's own commit may have been cut short, later commits not
+    if commits >= 2:  # only the last commit can be incomplete without damage
         raise JournalError(f"{path}: damaged at byte {broken_at}, before later commits; {MEND}")
 
 

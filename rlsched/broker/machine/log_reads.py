@@ -48,7 +48,10 @@ class LogReads:
         self._next_request = 1
 
     def read(self, asked: ClientAsked, wanted: ReadLog, now_s: float) -> None:
-        """Request a piece of output from the job's node, or refuse to. The job must exist."""
+        """Request a piece of output from the job's node. The job must exist.
+
+        Reply at once if the job has no attempt, or if the request is refused.
+        """
         job = self._state.job(wanted.job)
         assert job is not None
         attempt = job.attempt
@@ -91,7 +94,7 @@ class LogReads:
         )
 
     def data(self, node: str, request: int, data: LogData) -> None:
-        """Forward a piece of output to the client. Data that the node was not asked for is ignored."""
+        """Forward a piece of output to the client; ignore data that no request waits for."""
         wait = self._waits.get(request)
         if wait is None or wait.node != node:
             return

@@ -78,7 +78,7 @@ from rlsched.wire.states import LAUNCHING, QUEUED, RUNNING
 
 _log = logging.getLogger("rlsched.broker")
 LISTENS_EVERY_S = 0.5
-"""Maximum time between two batches, seconds. After a longer gap, leases are extended."""
+"""Time between two batches, seconds, after which leases are extended; or a quarter of a lease, if longer."""
 
 
 class Machine:
@@ -140,7 +140,7 @@ class Machine:
         self._happened: list[Happened] = []
         self._dirty = self._forget_due(now_s)
         self._ask_again_s = self.due_s()
-        state.seats.emptied.clear()  # launched when their nodes say hello
+        state.seats.emptied.clear()  # launched when their nodes register
         self.backlog = Backlog()
         self._killed_s: dict[int, float] = {}
         self._attempts = Launches(state, self.limits, self._out)
@@ -192,7 +192,7 @@ class Machine:
         if self.state.arrays.wants_tasks():
             return self.now_s
         due_s = min(self.state.asked_for_s.values(), default=math.inf)
-        return math.ceil(due_s * 1000.0) / 1000.0 if due_s < math.inf else due_s  # time goes by milliseconds
+        return math.ceil(due_s * 1000.0) / 1000.0 if due_s < math.inf else due_s  # whole milliseconds
 
     def later_epoch(self) -> int:
         """Return the epoch of a later broker of this cluster, if a majority of nodes report one, else 0."""
@@ -223,7 +223,7 @@ class Machine:
             self._requests.submitting.refusal = intake.refusal
         # 3. Changes by clients, in order. Submissions that follow each other are predicted together.
         self._requests.change(batch.changes, now_s)
-        # 4. Questions are queued; `answer` answers them once the output of this batch has left.
+        # 4. Questions are queued; `answer` answers them after the output of this batch has been sent.
         for question in batch.questions:
             if not self.backlog.add(question):
                 self._out.reply(question.peer, question.request, Refused(message=TOO_MANY))
@@ -235,13 +235,13 @@ class Machine:
             self._tick()
         elif batch.is_due:
             self._dirty = self._dirty or now_s >= self._ask_again_s
-        # 7. Jobs whose GPUs have been left by preempted jobs are launched; GPUs of others are held.
+        # 7. Jobs are launched on GPUs that preempted jobs have left; GPUs that others use are recorded.
         self._launch_seated()
         self._members.record_holdings()
         # 8. Jobs that become eligible or can never run, and tasks of arrays that become jobs.
         self._review_eligibility()
         self._let_tasks_come()
-        # 9. Decisions, if anything changed that the scheduler looks at.
+        # 9. Decisions, if anything changed that the scheduler considers.
         if self._dirty:
             self._decide()
         kept = self._records or self._happened
@@ -285,12 +285,12 @@ class Machine:
         node, message = event.node, event.message
         if isinstance(message, Hello | LaterBroker):
             return True
-        if self._members.foreign.is_known(node):  # its job numbers belong to another cluster
+        if self._members.foreign.is_known(node):  # the message is about jobs of another cluster
             if isinstance(message, Heartbeat):
                 self._out.send(node, SayHello(cluster=self.state.identity, epoch=self.state.epoch))
             return False
         if node not in self.state.nodes:
-            return False  # its `Hello` will repeat what this message says
+            return False  # its `Hello` will repeat this message's content
         self._leases.renew(node, self.now_s)
         return True
 
@@ -336,7 +336,10 @@ class Machine:
         self._time_limits.note_enforced(job, message.attempt, message.rank, message.limit_s)
 
     def _set_aside(self, event: NodeSaid, error: Exception) -> None:
-        """Log an error in a node's message, drain the node for `drain_s`; fail the attempt of an `Ended`."""
+        """Log an error in the processing of a node's message, and drain the node for `drain_s`.
+
+        If the message is an `Ended`, record its attempt as lost, which counts as a retry of the job.
+        """
         node, message = event.node, event.message
         kind = type(message).__name__
         _log.error(
@@ -403,7 +406,7 @@ class Machine:
             self._out.record(JobsRanked(ln_weights={}, levels={job.number: level}))
 
     def _tick_job(self, job: Job, launching_s: float) -> None:
-        """Check a job's time-outs. `launching_s`: earliest start of its launch time-out, Unix seconds."""
+        """Check a job's time-outs. `launching_s`: no launch time-out begins before it, Unix seconds."""
         attempt = job.active
         if attempt is None:
             return
@@ -497,12 +500,12 @@ class Machine:
         self._records.append(record)
         try:
             self.memory.add(record)
-        except Exception as error:  # whatever a record holds
+        except Exception as error:  # a record may cause any error
             what = f"the record of decision {number} could not be remembered for `why`"
             self.soft_errors.count("remembered", what, error)
 
     def _launch_seated(self) -> None:
-        """Launch the jobs with GPUs that preempted jobs have just left."""
+        """Launch the jobs whose GPUs are empty now that preempted jobs have left."""
         for job in self.state.seats.emptied:
             if job.active is not None and not job.active.ending:
                 self._attempts.launch(job)
@@ -519,7 +522,7 @@ class Machine:
     # ---- facts ------------------------------------------------------------------------------------
 
     def _recorded(self, fact: Entry) -> None:
-        """Update what depends on a fact that has been applied and will be journalled."""
+        """Handle an applied fact: buffer events, note whether to decide, set a requeued job's priority."""
         self._keep_event(fact)
         is_rejected = isinstance(fact, JobSubmitted) and bool(fact.rejected)
         self._dirty = self._dirty or (fact.asks_scheduler and not is_rejected)
@@ -530,7 +533,7 @@ class Machine:
         """Buffer a fact's events for the store of decisions. An error here changes nothing else."""
         try:
             self._happened += events_of_fact(fact, self.state, self.now_s)
-        except Exception as error:  # whatever a fact holds
+        except Exception as error:  # a fact may cause any error
             what = f"the event of a fact {type(fact).__name__} could not be recorded"
             self.soft_errors.count("told", what, error)
 

@@ -131,12 +131,12 @@ class JobOrders:
             self._say_over(order, array)
         passes_over = isinstance(order, Hold | Update) or (isinstance(order, Cancel) and order.waiting)
         if count(order.tasks) > 1 and passes_over:
-            jobs = [job for job in jobs if job.state == QUEUED]  # a range skips running tasks
+            jobs = [job for job in jobs if job.state == QUEUED]  # several tasks: skip running ones
         for job in jobs:
             self.obey(msgspec.structs.replace(order, tasks=[]), job, by)
 
     def _say_over(self, order: JobOrder, array: JobArray) -> None:
-        """Refuse an order for tasks that have all ended, unless it cancels tasks that are all cancelled."""
+        """Refuse an order for tasks that have all ended. To cancel cancelled tasks again is no error."""
         is_gone = not minus(order.tasks, array.dropped)
         if count(order.tasks) == 1:
             job = self._state.task(array, order.tasks[0].first)
@@ -207,7 +207,7 @@ class JobOrders:
         """Return the fact for an update. `limits`: the time limit can change even if the job does not wait.
 
         Raises:
-            InputError: a value cannot change now or ever, or no node can satisfy a new value.
+            InputError: a setting cannot be changed (now or ever), or no node can satisfy a new value.
         """
         number = name or str(spec.job)
         changes = changes_of(order)
@@ -296,7 +296,7 @@ class JobOrders:
         return self._waits_for(submit.depends_on)
 
     def _waits_for(self, depends_on: list[DependsOn]) -> list[DependsOn]:
-        _check_number(len(depends_on))  # each may have to be read from the journal
+        _check_number(len(depends_on))  # first: each job may have to be read from the journal
         found: dict[DependsOn, None] = {}
         for one in depends_on:
             job = self._state.arrays.known.get(one.job) or self._state.job(one.job)
@@ -327,7 +327,7 @@ class JobOrders:
             for one in live
             if one.spec.user == entry.user and one.spec.name == entry.name
             if one.number < entry.job and one.number != entry.array
-            if one.spec.array not in self._state.arrays.live  # an array stands for its tasks
+            if one.spec.array not in self._state.arrays.live  # the array itself is in the list
         )
         found = dict.fromkeys([*entry.depends_on, *(DependsOn("afterany", number) for number in alike)])
         _check_number(len(found) + beside)
@@ -336,7 +336,7 @@ class JobOrders:
     def _is_met(self, one: DependsOn, job: Job | JobArray) -> bool | None:
         if job.end_s is not None:
             return is_met(one.kind, job.state)
-        started_s = job.start_s if isinstance(job, JobArray) else job.first_start_s  # it may wait again
+        started_s = job.start_s if isinstance(job, JobArray) else job.first_start_s  # now it may be queued
         return None if started_s is None else is_met(one.kind, RUNNING)
 
 

@@ -335,7 +335,7 @@ def _set_aside(asked: ClientAsked, error: Exception) -> Refused:
     kind = type(asked.message).__name__
     what = (
         "" if isinstance(asked.message, Submit | SubmitMany) else f": {asked.message!r:.500}"
-    )  # commands hold secrets
+    )  # commands can contain secrets
     _log.error("%s of %s is set aside%s", kind, asked.by.name or "a client", what, exc_info=error)
     return Refused(message=f"the broker could not handle this {kind}: {error!r:.200}; see the broker's log")
 

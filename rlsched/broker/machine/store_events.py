@@ -36,7 +36,7 @@ def events_of_fact(entry: Entry, state: BrokerState, now_s: float) -> list[Happe
     """
     match entry:
         case JobSubmitted() if entry.tasks:
-            return []  # its tasks are jobs
+            return []  # only its tasks are jobs
         case JobSubmitted() | TaskSubmitted():
             job = state.jobs[entry.job]
             events: list[Happened] = [_event(job, "submit", now_s, predicted_s=entry.predicted_s)]

@@ -17,9 +17,9 @@ from rlsched.wire.messages.job_settings import MAX_NAME_CHARACTERS, JobNeeds
 MOST_AT_ONCE = 500
 """Maximum number of submissions in one message: while the broker processes them, it does nothing else."""
 MAX_COMMAND_BYTES = 128 << 10
-"""Maximum size of a job's arguments and environment, so that they fit a launch message.
+"""Maximum size of a job's arguments and environment, bytes, so that they fit a launch message.
 
-Bytes in UTF-8, and one more per text.
+The size is that of all arguments, names and values in UTF-8, plus one byte for each of them.
 """
 MAX_GPU_TYPES = 16
 MAX_TYPE_CHARACTERS = 64
@@ -105,7 +105,7 @@ def _wrong_command(message: Submit) -> str:
 
 
 def _wrong_number(message: Submit | Update) -> str:
-    """Return which number is out of its range; "" if there is none. An `Update` lacks some numbers."""
+    """Return which number is out of its range; "" if none is. An `Update` lacks some of the numbers."""
     for name, one in declared(Submit).items():
         if one.setting.least is not None and hasattr(message, name):
             refusal = one.setting.out_of_range(name, getattr(message, name))

@@ -109,7 +109,7 @@ class Submitting:
     def _not_alone(self, draft: JobSubmitted, called: Counter[tuple[str, str]]) -> str:
         """Return why a singleton would have too many dependencies, else "".
 
-        `called`: number of jobs before it in the message, by user and name.
+        `called`: number of jobs before the singleton in the message, by (user, name).
         """
         try:
             self._orders.alone(draft, called[draft.user, draft.name])
@@ -172,8 +172,8 @@ class Submitting:
     ) -> Drafts:
         """Return entries with job numbers for the new, valid submissions, and refusals.
 
-        `beside`: number of jobs, by party, that will be journalled before these submissions. `numbered`:
-        total of these jobs.
+        `beside`: number of jobs that will be journalled before these submissions, by party (user, account or
+        VC). `numbered`: total of these jobs.
         """
         found, beside = Drafts({}, {}), Counter() if beside is None else beside
         for message in messages if not self.refusal else ():
@@ -224,7 +224,7 @@ class Submitting:
         """Return the entry for a submission, without a predicted run time.
 
         Raises:
-            InputError: the user cannot charge the job to its account, or a dependency can never be met.
+            InputError: the user is not a member of the job's account, or a dependency can never be met.
         """
         asked = {name: getattr(message, name) for name in JobSettings.__struct_fields__}
         return JobSubmitted(

@@ -19,15 +19,15 @@ Both engines follow these rules, which `tests/contract/test_engines.py` checks:
   example, an admin has drained it), `Held` lists GPUs that other jobs use, and `engine_away` reports that
   the sender is alive but cannot reach its engine. No job is lost while the engine is away.
 
-An engine reports its abilities in `Hello.capabilities`. An engine without `places` accepts no `Launch`, and
-the broker starts nothing on its nodes. Such an engine reads the order of the queue (`JobInfo.queue_key`),
-starts jobs itself and reports the nodes and GPUs (`Begin`). The broker then treats the attempt like any
-other.
+An engine reports its abilities in `Hello.capabilities`. An engine without the ability `places` accepts no
+`Launch`, and the broker starts nothing on its nodes. Such an engine reads the order of the queue
+(`JobInfo.queue_key`), starts jobs itself and reports the nodes and GPUs (`Begin`). The broker then treats the
+attempt like any other.
 
-Without `per_node_indices`, a gang has the same GPU numbers on all its nodes. A gang that is larger than a
-node is first given whole nodes, so the size of the gang decides whether equal numbers are possible. A gang
-that can never run for this reason is rejected at submission (`Known.is_uneven`). An engine still refuses a
-`Launch` that it cannot obey (`LaunchRefused`), and the broker decides again.
+On an engine without the ability `per_node_indices`, a gang has the same GPU numbers on all its nodes. A gang
+that is larger than a node is first given whole nodes, so the size of the gang decides whether equal numbers
+are possible. A gang that can never run for this reason is rejected at submission (`Known.is_uneven`). An
+engine still refuses a `Launch` that it cannot obey (`LaunchRefused`), and the broker decides again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from rlsched.wire.messages import BrokerToNode, Hello, NodeMessage
 
 
 class NodeEngine(Protocol):
-    """An engine as the broker sees it; hides the messages on the wire between them."""
+    """An engine as the broker uses it, independent of the messages on the wire."""
 
     def hellos(self) -> Sequence[Hello]:
         """Return the registrations of the engine's nodes: resources, capabilities, running attempts."""

@@ -1,9 +1,9 @@
 """Attempts of jobs: starts and ends them, turns reports from nodes into facts, and sends orders to nodes.
 
 An attempt is never started twice. Its number grows with every start, and a node starts (job, attempt, rank)
-at most once and obeys only the highest broker epoch. The broker gives up an attempt only if each rank has
-ended, or its node has ended it after `--lost-after`, or an operator's order or a reboot proves that it is
-dead.
+at most once and obeys only the highest broker epoch. The broker gives up an attempt only if no rank can still
+run, that is, if each rank has ended, or its node has ended it after `--lost-after`, or an operator's order or
+a reboot proves that it has ended.
 
 The ledger reassigns the GPUs of a preempted job at once. The attempt that gets these GPUs is launched, all
 ranks together, when the last of the GPUs is empty. The preempted job can start again only when all its ranks
@@ -75,15 +75,15 @@ OUT_OF_MEMORY = "out_of_memory"
 GPU_OUT_OF_MEMORY = "gpu_out_of_memory"
 CANCELLED_THERE = "cancelled"
 _NOT_ITS_DOING = {NODE_STOPPED: "was stopped", FENCED: "had no answer from a broker for its --lost-after"}
-"""Text by reason for a rank's end, for ends that the job did not cause. After such an end the job is queued
-again without counting a retry, unless all ranks ended with exit code 0.
+"""Text for each reason of a rank's end that the job did not cause. After such an end the job is queued again
+without counting a retry, unless all ranks ended with exit code 0.
 """
 _BY_MPS_FAULT = {
     MPS_FAULT: "ended with its co-tenants by a GPU fault under MPS, cause unknown: it shares no more",
     MPS_NEIGHBOUR_FAULT: "ended with a co-tenant, whose GPU fault ended all under MPS",
 }
-"""Text by reason for a rank's end, for ends by a GPU fault that ended all co-tenants under MPS. After such an
-end the job is queued again without counting a retry (`_forgive`).
+"""Text for each reason of a rank's end that is a GPU fault under MPS, which ends all co-tenants. After such
+an end the job is queued again without counting a retry (`_forgive`).
 """
 _DONE = "and left exit code 0: the job is done"
 MAX_REASON_CHARACTERS = 300
@@ -107,7 +107,7 @@ class Launches:
         self._state, self._limits, self._out = state, limits, out
 
     def current(self, node: str, key: AttemptKey) -> Job | None:
-        """Return the job of `key` if this rank of its current attempt is on this node, else None."""
+        """Return the job of `key` if `key` is a rank of the job's current attempt on this node, else None."""
         known = self._state.jobs.get(key.job)
         active = known.active if known else None
         if active is None or active.number != key.attempt or not 0 <= key.rank < len(active.ranks):
@@ -221,10 +221,12 @@ class Launches:
         up. If a GPU of the rank is in `held` (out of service), the node's other GPUs stay in service, and the
         attempt does not count as a retry.
 
-        If `message.is_about_owner`, the node cannot run jobs of this user. If no node ever ran a job of the
-        user, the job fails and the node stays in service. If only other nodes did, this node lacks the
-        account. If this node did, it has lost the account (for example, its directory service is down), and
-        the attempt does not count as a retry.
+        If `message.is_about_owner`, the node cannot run jobs of this user:
+
+        - If no node has ever run a job of the user, the job fails and the node stays in service.
+        - If only other nodes have, this node lacks the user's account, and the attempt counts as a retry.
+        - If this node has, it has lost the account (for example, its directory service is down), and the
+          attempt does not count as a retry.
         """
         found = self._in_state(node, message.key, LAUNCHING)
         if found is None:
@@ -282,8 +284,8 @@ class Launches:
     def record_loss(self, node: str, job: Job, why: str, *, charged: bool = False) -> None:
         """Record the ranks of a job on this node as lost, and queue the job again.
 
-        `charged`: whether the job caused the loss, which then costs a retry. By default the node was lost,
-        which costs no retry; see `MAX_LOSSES`.
+        `charged`: whether the attempt counts as a retry, because the job caused the loss. By default it
+        counts only against `MAX_LOSSES`, because the node was lost.
         """
         attempt = job.active
         if attempt is None:
@@ -351,10 +353,10 @@ class Launches:
             self._finish(job, attempt)
 
     def _forgive(self, job: Job, attempt: Attempt) -> None:
-        """Queue a job again without a charge because a fault of a co-tenant has ended one of its ranks.
+        """Queue a job again without counting a retry, because a GPU fault under MPS has ended a rank.
 
-        This holds even if another rank reported its end earlier, which the fault may have caused too: the
-        outcome does not depend on the order of the reports.
+        This outcome replaces that of an earlier report of another rank, because the same fault may have ended
+        both ranks: the outcome does not depend on the order of the reports.
         """
         reasons = {rank.reason for rank in attempt.ranks}
         why = next(why for reason, why in _BY_MPS_FAULT.items() if reason in reasons)
@@ -395,7 +397,7 @@ class Launches:
     def grace_s(self, job: Job | None) -> float:
         """Return a job's time between SIGTERM and SIGKILL, seconds.
 
-        `job` is None for a job not in the journal.
+        `job`: None for a job that is not in the journal; its grace is the default.
         """
         return self._limits.grace_of(None if job is None else job.spec.grace_s)
 
@@ -501,8 +503,8 @@ class Launches:
     def _master(self, attempt: Attempt) -> str:
         """Return the address of rank 0's node.
 
-        If this node's host address is the local one and another node is on another host, return the node's
-        name.
+        This is the node's host address. If that is `LOCALHOST` and another node of the attempt has a
+        different host address, return the node's name instead.
         """
         hosts = [self._state.nodes[rank.node].spec.host for rank in attempt.ranks]
         if hosts[0] == LOCALHOST and any(host != LOCALHOST for host in hosts):
@@ -513,7 +515,7 @@ class Launches:
         """Send the SM clock of an attempt to the nodes of its unfinished ranks.
 
         A running rank gets no order if its node already reports this clock. A node that could not set the
-        clock gets the order again when the node registers again, or at the next change.
+        clock gets the order again when the node registers again, or when the attempt's clock next changes.
 
         Args:
             job: The job.
@@ -545,8 +547,8 @@ class Launches:
 def _is_forgivable(attempt: Attempt) -> bool:
     """Return whether a fault of a co-tenant, reported now, changes the outcome of an attempt.
 
-    The outcome does not change if a user or a preemption has ended the attempt, if a node refused its user,
-    or if the attempt is not charged anyway.
+    The outcome does not change if a user or a preemption has ended the attempt, if a node refused to start
+    it, or if it does not count as a retry or a loss anyway.
     """
     if attempt.ending == QUEUED:
         return attempt.charged or attempt.lost

@@ -13,7 +13,7 @@ class Leases:
     Args:
         state: State of the broker.
         limits: The broker's time-outs and intervals.
-        now_s: Start of the broker, Unix seconds: leases of nodes that are up in the journal begin then.
+        now_s: Start of the broker, Unix seconds. At this time, all leases of nodes in the journal begin.
     """
 
     def __init__(self, state: BrokerState, limits: Limits, now_s: float) -> None:
@@ -47,7 +47,7 @@ class Leases:
         self._listened_s = now_s
 
     def silence_s(self, node: str, now_s: float) -> float:
-        """Return the seconds since a node's last message, or since the last `extend` if it was later."""
+        """Return the seconds since a node's last message, or since the last `extend` if that was later."""
         return now_s - max(self.seen_s(node), self._listened_s)
 
     def expired_nodes(self, now_s: float) -> list[str]:
@@ -60,7 +60,7 @@ class Leases:
         """Return (node, job) of each job that an unreachable node has ended after `lost_after_s`."""
         return [
             (name, job)
-            for name in self._quiet(now_s)  # no job has a shorter time than the lease
+            for name in self._quiet(now_s)  # no `lost_after_s` is shorter than a lease
             for job in self._state.fenced_jobs(self._state.nodes[name])
             if self.silence_s(name, now_s) >= job.spec.lost_after_s
         ]
@@ -71,7 +71,7 @@ class Leases:
         return [name for name, node in nodes if 0.0 < node.drained_until_s <= now_s]
 
     def _quiet(self, now_s: float) -> list[str]:
-        """Return the nodes without a message for a lease or longer; usually none of thousands."""
+        """Return the nodes without a message for a lease or longer; usually, there are none."""
         least_s = self._limits.lease_s
         if now_s - self._listened_s < least_s:
             return []

@@ -93,7 +93,7 @@ class Members:
         self._power_w: dict[str, float] = {}
         self.metered = MeteredUsage(state)
         self._later: dict[str, int] = {}
-        self._engine_away_s: dict[str, float] = {}  # last heartbeat of such a node, Unix seconds
+        self._engine_away_s: dict[str, float] = {}  # last heartbeat with `engine_away`, Unix seconds
         self._held: dict[str, list[Holding]] = {}
         self.foreign = ForeignNodes(self._limits.lease_s)
 
@@ -157,7 +157,7 @@ class Members:
     def are_own(self, names: Iterable[str]) -> bool:
         """Return whether all these nodes run rlsched's own engine.
 
-        Other engines may be slow by themselves.
+        A launch on another engine can take long without the job's fault.
         """
         return all(self._state.nodes[name].spec.capabilities.is_own for name in names)
 
@@ -176,7 +176,7 @@ class Members:
     def record_holdings(self) -> None:
         """Journal which GPUs other jobs use, so that no job of the broker starts on these GPUs.
 
-        A GPU on which a job of the broker still runs is marked as held when that job has left the GPU.
+        If a job of the broker still runs on such a GPU, the GPU is journalled when that job has left it.
         """
         for name in sorted(self._held):
             known = self._state.nodes[name]
@@ -297,7 +297,7 @@ class Members:
     def _welcome(
         self, name: str, hello: Hello, request: int, unknown_attempts: Container[tuple[int, int]] = ()
     ) -> list[AttemptReport]:
-        """Order a node to forget outdated attempts. Return the node's reports of the other attempts.
+        """Welcome a node, and order it to forget outdated attempts. Return its reports of current attempts.
 
         `unknown_attempts`: attempts that the node must keep although this journal does not know them.
         """
@@ -322,7 +322,7 @@ class Members:
         )
 
     def _refusal(self, name: str, hello: Hello) -> str:
-        """Return the reason why this node is not allowed to register, "" if it is."""
+        """Return the reason why this node is not allowed to register; "" if it is allowed."""
         if hello.name != name:
             return f"this key belongs to node {name!r}, not to {hello.name!r}; use the key of {hello.name!r}"
         for field, most in MOST_OF_NODE.items():
@@ -362,8 +362,8 @@ class Members:
     def _unlike(self, name: str, hello: Hello) -> Node | None:
         """Return a node with which this node cannot share a partition; None: there is none.
 
-        If one of their engines needs the same GPU numbers on all nodes of a gang, the two nodes must have the
-        same number of GPUs.
+        If the engine of either node needs the same GPU numbers on all nodes of a gang, both nodes must have
+        the same number of GPUs.
         """
         if not hello.gpus:
             return None
@@ -401,7 +401,7 @@ class Members:
         self._other_gpus.add(name)
 
     def returning(self) -> list[str]:
-        """Return the nodes with changed GPUs on which the last job has ended; they must register again."""
+        """Return the nodes with changed GPUs that no longer run a job, so that they can register again."""
         ready = [name for name in sorted(self._other_gpus) if not self._busy(self._state.nodes[name])]
         self._other_gpus.difference_update(ready)
         return ready
@@ -410,10 +410,10 @@ class Members:
         return bool(node.live_jobs or self._state.cluster.jobs_on(node.number))
 
     def _elsewhere(self, name: str, hello: Hello, now_s: float) -> str:
-        """Return why a node's daemon in another directory is refused; "" if it is not.
+        """Return why a node's daemon with another attempts directory is refused; "" if it is accepted.
 
-        The daemon is accepted if it is the node's only one, or can replace the first. A directory has one
-        daemon at a time. A daemon in another directory does not know the running ranks.
+        Such a daemon does not know the ranks that the earlier daemon started. It is accepted if the earlier
+        daemon is silent and none of these ranks can still run.
         """
         node = self._state.nodes.get(name)
         theirs = node.spec.directory_id if node else ""
@@ -441,7 +441,7 @@ class Members:
     def _missing(self, name: str, reported: set[tuple[int, int]], *, rebooted: bool) -> None:
         """Launch, end or give up each rank that should be on this node but that the node did not report.
 
-        If the node rebooted during the start of a rank, it is unknown whether the rank ran.
+        If the node rebooted during the start of a rank, the rank is given up, because it may have run.
         """
         gone = "was rebooted" if rebooted else "came back without it"
         for number in sorted(self._state.nodes[name].live_jobs):
@@ -454,7 +454,7 @@ class Members:
             elif rebooted or any(rank.node == name and rank.state == RUNNING for rank in attempt.ranks):
                 self._attempts.record_loss(name, job, f"node {name} {gone}")
             elif self.unknown_attempts.is_settling:
-                continue  # since the backup, another node may have begun it
+                continue  # it may have begun on another node since the backup
             else:
                 self._attempts.launch(job, node=name)
 

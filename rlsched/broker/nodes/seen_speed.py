@@ -14,15 +14,15 @@ from rlsched.models.sharing import RESIDUAL_SD
 from rlsched.wire.messages import RankMetered
 
 LEAST_SOLO_FRAC: Final = 0.05
-"""Minimum GPU time without co-tenants (fraction) for an observed speed: readings have steps of 1 %."""
+"""Minimum GPU time without co-tenants, as a fraction, to observe a speed: readings have steps of 1 %."""
 AT_WORK_FRAC: Final = 0.01
-"""GPU time, as a fraction, from which a job counts as working. Before that, its programs load."""
+"""GPU time, as a fraction, from which a job counts as working. Until then, its programs load."""
 HOLDS_S: Final = 80.0
 """Time for which a reading is valid, seconds: nodes read every 10 s, report unchanged ranks every 60 s."""
 SLOW_AFTER_S: Final = 60.0
 """Time for which a job must be slower than permitted before it is reported, seconds."""
 THROTTLED_MILLI: Final = 50
-"""Share of throttled CPU periods, thousandths, above which the CPU limits a job, and not its co-tenants."""
+"""Share of throttled CPU periods, thousandths, above which a job counts as slowed down by its CPU limit."""
 
 
 class SeenSpeed(NamedTuple):
@@ -50,8 +50,10 @@ class _Watch:
 
     Attributes:
         ranks: GPU time of each rank in its last report, as a fraction.
-        until_s: Time up to which `seconds` and `worked_s` count; nan: the job has not begun to work.
+        until_s: End of the measured time, Unix seconds; nan: the job has not begun to work.
         share: Mean of `ranks`, weighted by GPUs.
+        seconds: Measured time, seconds.
+        worked_s: GPU time in the measured time, seconds: the integral of `share`.
         slow_since_s: Time since which all reports have been slow; nan: the last report was not slow.
         slow_from: Values of `seconds` and `worked_s` at `slow_since_s`.
     """
@@ -100,7 +102,7 @@ class SeenSpeeds:
     def __init__(self, state: BrokerState) -> None:
         self._state = state
         self._watched: dict[int, _Watch] = {}
-        self._latest_s = -math.inf  # lists pass the time of the last fact, which may be older
+        self._latest_s = -math.inf  # last report; a caller's `now_s` may be older
 
     @property
     def jobs(self) -> list[int]:
@@ -130,7 +132,7 @@ class SeenSpeeds:
                 return
             watch.until_s = max(now_s - one.usage.measured_s, since_s)
         window_s = min(float(one.usage.measured_s), now_s - watch.until_s)
-        watch.count(now_s - window_s, watch.share)  # no report meanwhile means that the share was unchanged
+        watch.count(now_s - window_s, watch.share)  # without a report, the share did not change
         if not self._is_slow(job, attempt, share):
             watch.slow_since_s = math.nan
         elif math.isnan(watch.slow_since_s):
@@ -174,7 +176,7 @@ class SeenSpeeds:
         return (watch.worked_s + left_s * watch.share) / (watch.seconds + left_s) / solo.value
 
     def solo_frac(self, job: Job, attempt: Attempt) -> Estimate | None:
-        """Return the earlier GPU time of the job's command without co-tenants; None: unknown or too low."""
+        """Return the GPU time of the command's earlier runs without co-tenants; None: unknown or low."""
         types = {self._state.nodes[rank.node].spec.gpu_type for rank in attempt.ranks}
         if len(types) != 1 or attempt.sm_clock_frac != 1.0:
             return None
@@ -188,7 +190,7 @@ class SeenSpeeds:
         return sum(seen is not None and seen.slow_s >= SLOW_AFTER_S for seen in found)
 
     def forget(self, now_s: float) -> None:
-        """Forget jobs that no longer share GPUs at `now_s`, Unix seconds."""
+        """Remove the observations of jobs that no longer share GPUs. `now_s`: Unix seconds."""
         self._latest_s = now_s
         for number in self.jobs:
             job, watch = self._state.jobs.get(number), self._watched[number]

@@ -31,9 +31,9 @@ class Settling:
         self._back: list[str] = []
 
     def drain_until_settled(self, name: str, now_s: float) -> None:
-        """Drain a node that registers before the others.
+        """Drain a node that registers while other nodes are still awaited.
 
-        Resume all these nodes when the last has registered.
+        When the last awaited node registers, resume the nodes that this method has drained.
         """
         if name not in self._awaited:
             return

@@ -1,9 +1,9 @@
 """Power-down of nodes in a live cluster: powers idle nodes down, and sleeping nodes up when they are needed.
 
-The services that decide are the simulator's (`rlsched.power_down`), one for each set of identical nodes of a
-partition. An order is journalled before its command is run. If the broker is killed between the two, it
-repeats a command to power up, which is harmless. It does not repeat a command to power down: a node that
-still sends heartbeats is marked up.
+The class that decides is the simulator's (`rlsched.power_down.PowerDownService`), with one object for each
+set of identical nodes of a partition. An order is journalled before its command is run. If the broker is
+killed between the two, it repeats a command to power up after its restart, which is harmless. It does not
+repeat a command to power down: a node that still sends heartbeats is marked up.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Sleepers:
         return ""
 
     def _wakes(self, name: str, node: Node, now_s: float) -> None:
-        """Run the resume command for a waking node that is off; mark the node down after its time-out."""
+        """Run the resume command of a waking node once the node is off; mark it down after the time-out."""
         if now_s >= node.wakes_by_s:
             waited = span(node.wakes_by_s - node.resume_s)
             self._out.record(NodeDown(name=name, reason=f"was woken, and did not register within {waited}"))
@@ -154,7 +154,7 @@ class Sleepers:
         return int(state.counters[0].live_jobs) > int(state.derived.running_len[0])
 
     def _review(self, plan: SleepPlan, now_s: float) -> None:
-        """Ask the services which nodes should sleep or wake up, and give the orders."""
+        """Ask the power-down services which nodes should sleep or wake up, and issue the orders."""
         cluster, nodes = self._state.cluster, self._state.nodes
         names = {node.number: name for name, node in nodes.items() if _stands_in(node)}
         sets = node_sets(cluster, sorted(names))
@@ -191,7 +191,7 @@ class Sleepers:
         return self._services[key]
 
     def _busy(self, names: Sequence[str], now_s: float) -> NDArray[np.bool_]:
-        """Return which nodes run a job, (n,) bool. Also record since when the other nodes have been idle."""
+        """Return which nodes run a job, (n,) bool. Also record the time since which other nodes are idle."""
         held = self._state.cluster.arrays.node.view(np.ndarray)
         nodes = [self._state.nodes[name] for name in names]
         busy = np.array(
@@ -205,7 +205,7 @@ class Sleepers:
     def _states(
         self, plan: SleepPlan, names: Sequence[str], busy: NDArray[np.bool_], now_s: float
     ) -> NodeStates:
-        """Return the states of a set's nodes for its service.
+        """Return the states of a set of identical nodes, as input of the set's power-down service.
 
         A node that must not sleep never counts as idle.
         """
@@ -220,7 +220,7 @@ class Sleepers:
 
 
 def _stands_in(node: Node) -> bool:
-    """Return whether a node can replace another: up or asleep, accepts jobs, and of rlsched's engine."""
+    """Return whether power-down considers a node: up or asleep, accepts jobs, runs rlsched's engine."""
     can = node.spec.capabilities
     takes = not (node.drained or node.unhealthy or node.away or node.removed)
     return node.up and takes and can.is_own and can.places

@@ -59,7 +59,7 @@ class SlowSharing:
         self._reported: dict[int, tuple[int, tuple[int, ...]]] = {}  # job -> attempt, co-tenants
 
     def step(self, now_s: float) -> None:
-        """Handle all observed jobs in the order of their numbers. `now_s`: Unix seconds."""
+        """Handle all observed jobs, by job number. `now_s`: Unix seconds."""
         self._speeds.forget(now_s)
         for number in self._speeds.jobs:
             job = self._state.jobs[number]
@@ -96,7 +96,10 @@ class SlowSharing:
             )
 
     def _slow(self, job: Job, seen: SeenSpeed) -> None:
-        """Report a slow job, once for each set of co-tenants. If `on_slow` is `unshare`, end its sharing."""
+        """Report a slow job, once for each set of co-tenants.
+
+        If `on_slow` is `unshare`, the job shares no GPUs from its next start on.
+        """
         attempt = job.active
         assert attempt is not None
         others = tuple(self._state.cluster.beside(job.seq))

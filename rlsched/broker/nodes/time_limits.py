@@ -46,7 +46,7 @@ class TimeLimits:
         self.send_limit(job)
 
     def send_limit(self, job: Job) -> None:
-        """Send the job's limit to the nodes of the job that enforce another limit."""
+        """Send a job's limit to the nodes that enforce a different limit for the job."""
         attempt = job.active
         known = self._goes_by.get(job.number)
         if attempt is None or attempt.ending or known is None or known[0] != attempt.number:
@@ -65,7 +65,7 @@ class TimeLimits:
                 self._out.send(rank.node, order)
 
     def late(self, job: Job) -> list[str]:
-        """Return the nodes that still enforce another limit than the job's."""
+        """Return the nodes that still enforce a limit other than the job's present one."""
         attempt = job.active
         number, known = self._goes_by.get(job.number, (0, {}))
         if attempt is None or number != attempt.number:
@@ -105,7 +105,7 @@ class TimeLimits:
             raise InputError(f"the time limit of job {job.called} cannot change while it runs: {why}")
 
     def keep(self, jobs: Collection[int]) -> None:
-        """Forget all jobs except the running jobs, whose numbers are `jobs`."""
+        """If limits of many ended jobs are stored, remove them. `jobs`: numbers of the running jobs."""
         if len(self._goes_by) > 2 * len(jobs) + 16:
             self._goes_by = {job: known for job, known in self._goes_by.items() if job in jobs}
 

@@ -12,8 +12,8 @@ The broker ends none of these attempts without an order, and starts no attempt t
   the attempt continues on its node.
 - New numbers of jobs and attempts begin far above all numbers that may have been assigned since the backup.
 
-The first rule also applies without a restored backup: a journal may have lost its end, for example on a disk
-that does not make writes durable.
+The first rule also applies without a restored backup: a journal may have lost its last entries, for example
+on a disk that does not make writes durable.
 
 A standby that takes over follows the same rules: its copy of the journal lacks the last entries.
 """
@@ -54,7 +54,7 @@ class UnknownAttempts:
     ) -> None:
         self._state, self._attempts, self._out = state, attempts, out
         self._was_settling, self._settled_s = bool(state.awaited), 0.0
-        self._drained: set[str] = set()  # drained before: not again after an operator's resume
+        self._drained: set[str] = set()  # not drained again after an operator's resume
         self._running: dict[str, dict[AttemptKey, AttemptReport]] = {}
 
     @property
@@ -67,9 +67,9 @@ class UnknownAttempts:
         return math.inf if self._state.awaited else self._settled_s
 
     def finish_registration(self, now_s: float) -> bool:
-        """Resume the drained nodes once all awaited nodes have registered.
+        """Resume the drained nodes without unknown attempts once all awaited nodes have registered.
 
-        Return whether this call resumed the nodes; only one call returns True.
+        Return True for the first call after the last registration, else False.
         """
         if not self._was_settling or self._state.awaited:
             return False
@@ -79,11 +79,11 @@ class UnknownAttempts:
         return True
 
     def is_stranger(self, report: AttemptReport) -> bool:
-        """Return whether this attempt of the cluster began after the last entry of the journal."""
+        """Return whether a reported attempt is unknown to the journal: it began after the last entry."""
         return not self._state.has_begun(report.job, report.attempt)
 
     def knows(self, node: str, key: AttemptKey) -> bool:
-        """Return whether this node runs a rank with this key that is unknown to the journal."""
+        """Return whether `key` is a rank on this node that the journal does not know."""
         return key in self._running.get(node, {})
 
     def register_reports(self, node: str, reports: list[AttemptReport]) -> set[tuple[int, int]]:
@@ -132,7 +132,7 @@ class UnknownAttempts:
             self._attempts.end(job, CANCELLED, why)
 
     def _has_run(self, node: str, report: AttemptReport) -> None:
-        """Cancel a queued job of which an unknown attempt has ended, so that the job does not run again."""
+        """Cancel a queued job whose unknown attempt has ended by itself, so that it does not run again."""
         job = self._state.jobs.get(report.job)
         if job is None or job.state != QUEUED or report.reason not in ("", "time_limit"):
             return
@@ -175,7 +175,7 @@ class UnknownAttempts:
     def cancel(self, job: int) -> bool:
         """Order the end of all ranks of a job that the journal does not know.
 
-        Return whether there are any.
+        Return whether there are such ranks.
         """
         found = False
         for node, running in self._running.items():

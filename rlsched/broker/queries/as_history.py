@@ -48,13 +48,13 @@ from rlsched.wire.states import QUEUED, RUNNING
 from rlsched.workload.trace import Trace
 
 OTHERS: Final = "(others)"
-"""User name in the history for jobs outside the broker that hold GPUs."""
+"""User name in the history for jobs outside the broker that use GPUs."""
 SHORTEST_S: Final = 0.001
 _NODE = NodeAway | NodeDown | NodeDrained | NodeHealth | NodeRemoved | NodeResumed | NodeSlept | NodeWoken
 
 
 class NodeStateChange(NamedTuple):
-    """A change of a node's state: it gets no new jobs (`drain`), has lost its jobs (`down`), or is `up`.
+    """A change of a node's state: the node gets no new jobs (`drain`), lost its jobs (`down`), or is `up`.
 
     Attributes:
         time_s: Time of the change, seconds of the trace.
@@ -211,7 +211,7 @@ class _Reading:
     def _add_finished(self, row: EndedJob) -> None:
         job = job_of(row)
         if job.attempt is None:
-            return  # it never started
+            return  # the job never started
         spec = job.spec
         is_slurms = len(spec.command) == 3 and spec.command[0] == "slurm"
         job_id = spec.command[1] if is_slurms else called(spec)
@@ -235,7 +235,7 @@ def is_journal(path: Path) -> bool:
 
 
 def history_of(path: Path) -> JournalHistory:
-    """Read a journal, also while a broker writes it. The table of ended jobs has the jobs from before a base.
+    """Read a journal, also while a broker writes it. Jobs from before a base are in the ended-jobs table.
 
     Raises:
         InputError: the journal has no job.
@@ -352,7 +352,7 @@ def _slices(node: NodeUp) -> int:
 
 
 def _ran_s(job: _HistoryJob, last_s: float) -> float:
-    """Return a job's run time, seconds: up to `last_s` if it runs, the prediction if it waits."""
+    """Return a job's run time, seconds: until `last_s` if it still runs, the prediction if it waits."""
     if math.isnan(job.start_s):
         return job.spec.predicted_s if job.spec is not None else SHORTEST_S
     end_s = last_s if math.isnan(job.end_s) else job.end_s
@@ -360,7 +360,7 @@ def _ran_s(job: _HistoryJob, last_s: float) -> float:
 
 
 def _asked(job: _HistoryJob, field: str) -> int:
-    """Return the cores, or the MiB of memory, that a job requested; 0 if its broker did not count them.
+    """Return the cores, or the MiB of memory, that a job requested; 0 if the broker did not count them.
 
     `field`: name of the field in the submission.
     """

@@ -36,7 +36,7 @@ class Backlog:
     def add(self, asked: ClientAsked) -> bool:
         """Add a question; a repeated question is added only once.
 
-        Return False if too many of this client wait.
+        Return False if too many questions of this client wait.
         """
         own = self._askers.setdefault(asked.peer, OrderedDict())
         if asked.request in own:

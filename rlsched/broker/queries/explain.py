@@ -77,7 +77,7 @@ def explain(
     Args:
         state: State of the broker.
         job: The job.
-        record: The last decision for which the job was a candidate, or that started it.
+        record: Record of the last decision at the job's turn, or of the decision that started the job.
         now_s: Unix seconds.
         said: The latest forecast of the job's start and end.
         late: Nodes that have not confirmed a change of the job's time limit yet.
@@ -182,7 +182,7 @@ def _waiting(state: BrokerState, job: Job, record: DecisionRecord | None, now_s:
 
 
 def _rank(state: BrokerState, job: Job) -> list[str]:
-    """Describe how priority and fair share affect a job's place in the queue; empty without an effect."""
+    """Describe how priority and fair share affect a job's position in the queue; empty without an effect."""
     lines, level, was = [], state.priorities.level(job.number), job.spec.priority
     named = {number: name for name, number in LEVELS.items()}
     if level != LEVELS[was] and job.stopped is not None and job.stopped.with_node:
@@ -335,7 +335,7 @@ def _limit(job: Job, now_s: float, late: Sequence[str]) -> list[str]:
 
 
 def _grace(state: BrokerState, job: Job, grace_s: float) -> list[str]:
-    """Describe the job's grace; empty if other engines run the job, which have a grace of their own."""
+    """Describe the job's grace; empty if another engine runs the job, because the engine has its own."""
     ranks = job.attempt.ranks if job.attempt is not None else []
     own = all(state.nodes[rank.node].spec.capabilities.is_own for rank in ranks if rank.node in state.nodes)
     if not own or not places(state, job.spec.vc) or (job.state == QUEUED and job.spec.grace_s is None):

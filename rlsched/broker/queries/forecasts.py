@@ -10,7 +10,7 @@ from rlsched.wire.messages import DryRun, ForecastReport, JobForecast
 
 
 class Forecasts:
-    """Forecasts of a broker without a forecaster: none. Brokers with a forecaster use a subclass."""
+    """Forecasts of a broker without a forecaster; always empty. Brokers with a forecaster use a subclass."""
 
     def latest_forecast(self, job: Job) -> JobForecast | None:
         """Return the latest forecast of a live job; None if there is none."""

@@ -1,7 +1,7 @@
 """Pages of running and finished jobs, for lists and for sums.
 
-To make a page, a limited number of rows of an index is read. So a question that few of many jobs match takes
-no longer than any other. The field `next` of a page is the position of the next page.
+A limited number of index rows is read for a page, so the time for a page has a bound even if few of many jobs
+match the question. The field `next` of a page is the position of the next page.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class HistoryPages:
         return History(jobs=jobs, next=after)
 
     def usage(self, asked: ListUsage) -> Usage:
-        """Return a page with the columns of jobs that sums need."""
+        """Return a page of finished jobs, with the columns from which usage is summed."""
         found, after = self._ended.scan(_filter(asked), asked.before, SCANNED, SCANNED)
         rows = [
             JobUsage(row.user, row.account, row.vc, row.end_s, row.state, row.gpu_s, row.energy_j, row.wait_s)

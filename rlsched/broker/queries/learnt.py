@@ -1,4 +1,4 @@
-"""Reads from a broker's journal how jobs use resources and share GPUs, as the broker has learnt it."""
+"""Reads from a broker's journal what the broker has learnt: resource use, and speeds on shared GPUs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ class FromBroker(NamedTuple):
 
 
 def learnt_by(path: str | Path) -> FromBroker:
-    """Return the figures that a broker has learnt. `path`: its journal or directory; it may be running.
+    """Return the figures that a broker has learnt.
+
+    Args:
+        path: The journal or the directory of a broker, which may be running.
 
     Raises:
         JournalError: there is no journal, or it is damaged.

@@ -16,7 +16,7 @@ MAX_JOBS = 5_000
 class RecordMemory:
     """The last decision record of each job, by the job's number in the cluster state.
 
-    This is the record of the last decision at the job's turn, or that started or preempted it.
+    This is the record of the last decision that was made at the job's turn, started the job or preempted it.
 
     Args:
         records: Earlier records, oldest first.
@@ -25,7 +25,7 @@ class RecordMemory:
     def __init__(self, records: Iterable[DecisionRecord] = ()) -> None:
         self._last: OrderedDict[int, DecisionRecord] = OrderedDict()
         self._latest: dict[str, DecisionRecord] = {}
-        self._preempted: list[tuple[DecisionRecord, set[int]]] = []  # of one instant, with their GPUs
+        self._preempted: list[tuple[DecisionRecord, set[int]]] = []  # of one instant, with the freed GPUs
         self._made_room: dict[int, tuple[int, list[DecisionRecord]]] = {}
         for record in records:
             with contextlib.suppress(Exception):  # an invalid record is left out
@@ -46,7 +46,7 @@ class RecordMemory:
             self._made_room.pop(seq, None)
 
     def _note_room(self, record: DecisionRecord) -> None:
-        """Store preemptions until the job for which they made room starts, at the same time."""
+        """Note a preemption; for a start, note which preemptions at the same time made room for it."""
         action = record.action
         if self._preempted and self._preempted[-1][0].now_s != record.now_s:
             self._preempted.clear()
@@ -73,7 +73,7 @@ class RecordMemory:
     def last_record(self, seq: int, partitions: Iterable[str] = ()) -> DecisionRecord | None:
         """Return the last record of this job.
 
-        If the job has none, return the last record of these partitions.
+        If the job has none, return the latest record of these partitions; None if there is none.
         """
         found = [self._latest[name] for name in partitions if name in self._latest]
         return self._last.get(seq) or max(found, key=lambda record: record.number, default=None)

@@ -129,7 +129,7 @@ class Pages:
         return [job.called for job in jobs if name in metered.outside_mps(job, self._state.now_s)]
 
     def nodes(self, asked: ListNodes) -> Nodes:
-        """Return a page of the nodes after a given node, in natural order (n2, n10), and how many follow."""
+        """Return a page of nodes after a given node, in natural order (n2, n10), and how many are later."""
         if len(self._names) != len(self._state.nodes):
             self._names = sorted(self._state.nodes, key=natural)
         foreign = self._members.foreign.infos(self._state.now_s)

@@ -172,9 +172,10 @@ def out_of_service(state: BrokerState, name: str) -> list[str]:
 
 
 def node_notes(node: Node) -> list[str]:
-    """Return notes on a node for users: its own notes, and one if its rlsched is too old to report limits.
+    """Return a node's own notes for users, and a note if the node's rlsched is too old for limits.
 
-    A node of another engine gets no such note because its engine counts cores and memory.
+    The limits are those on the cores and memory of jobs. A node of another engine gets no such note, because
+    its engine accounts for cores and memory.
     """
     spec = node.spec
     if spec.capabilities.holds_to is not None or not spec.memory_mib:

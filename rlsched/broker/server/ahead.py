@@ -1,4 +1,4 @@
-"""Lists the kernels that a broker calls for a rule and the ledger: several processes can compile them.
+"""Lists the kernels that a broker needs for its rule and ledger, so that several processes can compile them.
 
 A kernel that is missing in the list is compiled by the first decisions on a toy cluster
 (`rlsched.broker.server.broker_policy`), and `tests/unit/compile/test_ahead.py` fails.

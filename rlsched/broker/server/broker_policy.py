@@ -38,7 +38,7 @@ def load_policy(
         budget_ms: Time limit for one decision, milliseconds.
         seed: Seed of the policy's random draws.
         has_models: Whether to compile the kernels that choose clocks now, not when the first job needs them.
-        shares: Whether jobs can share GPUs, and the policy can use everything that needs speed models.
+        shares: Whether jobs can share GPUs. If not, a policy that needs speed models is refused.
 
     Raises:
         InputError: the policy cannot be loaded or served, or the fallback does not fit the policy.
@@ -123,12 +123,12 @@ def _warm_up(scheduler: Scheduler, has_models: bool, shares: bool) -> None:
     state.make_eligible(sorted(seqs)[:1], 0.0)
     state.rank_job(min(seqs), 0, 0.0, 0.0)  # for priorities and changes
     state.share_job(min(seqs), shares=True, gpu_need_mib=-1)
-    if shares:  # for pairs of jobs that are seen to share
+    if shares:  # for observed speeds of jobs that share GPUs
         policy_start(state)
         one, two = map(workload_name, (1, 2))
         models.observe(Observed(one, two, state.kind_names[0], 0.5))
         models.pairs.put_into(state.arrays.models, state.kind_names, workload_number)
-    for now_s in (3600.0, 7200.0):  # ticks of rules that decide at ticks
+    for now_s in (3600.0, 7200.0):  # tick times, for rules that decide at ticks
         for _ in decide_all(state, scheduler, now_s, record=True):
             pass
         for seq in state.running() if shares else ():

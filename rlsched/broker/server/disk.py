@@ -44,7 +44,7 @@ class Disk:
         self._refusal = ""
 
     def refusal(self) -> str:
-        """Return the error for new submissions if they are refused, else "". Checks once per `LOOK_S`."""
+        """Return the error for new submissions if they are refused, else "". Check once per `LOOK_S`."""
         if time.monotonic() - self._looked_s >= LOOK_S:
             self._looked_s = time.monotonic()
             self._look()
@@ -82,7 +82,7 @@ class Disk:
             self.give_up_reserve()
 
     def give_up_reserve(self) -> bool:
-        """Delete the reserve. Return whether there was one: if so, retry a failed commit."""
+        """Delete the reserve. Return whether there was one; if so, the caller can retry a failed commit."""
         try:
             self._reserve.unlink()
         except OSError:

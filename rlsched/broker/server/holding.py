@@ -40,14 +40,14 @@ class DeferredMessages:
     def hear(self, heard: Heard, transport: Transport, why: str) -> None:
         """Answer a heartbeat, refuse a request that changes something, or defer any other message.
 
-        A submission with a known token is deferred too: it repeats an earlier one, and changes nothing.
+        A submission with a known token is deferred too: it repeats an accepted one, and changes nothing.
         """
         message, request = heard.envelope.message, heard.envelope.request
         if isinstance(message, Heartbeat):
             if request:
                 transport.send_node(heard.peer.name, HeartbeatAck(), request)
         elif isinstance(message, Hello):
-            pass  # a node repeats its hello until it is welcomed
+            pass  # dropped: a node repeats its `Hello` until a `Welcome` arrives
         elif (
             heard.peer.role == "node"
             or not isinstance(message, CHANGES)

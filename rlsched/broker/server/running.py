@@ -41,7 +41,7 @@ def run_broker(
     Args:
         settings: Settings of the broker.
         announce: Prints the ready line, and the progress of a standby.
-        warn: Logs the lines after the ready line; None: `announce` does.
+        warn: Logs the lines after the ready line; None: `announce` prints them.
         stands_by: Whether to wait first until no other broker holds the journal.
         copies: If given, first copy the journal of a primary on another machine, and serve only after a
             take-over: if the primary fails, or on SIGUSR1.

@@ -71,16 +71,16 @@ from rlsched.wire.messages import (
 from rlsched.wire.states import QUEUED
 
 MAX_BATCH = 128
-"""Maximum number of messages that a turn of the loop processes; further messages wait for the next turn."""
+"""Maximum number of messages that an iteration of the loop processes; further messages wait for the next."""
 POLL_MS = 100
 REST_S = 0.004
-"""Pause after a turn with only heartbeats, seconds, so that one turn processes many heartbeats."""
+"""Pause after an iteration with only heartbeats, seconds, so that the next one processes many heartbeats."""
 TICK_S = 0.25
 FLUSH_S = 5.0
 _OF_THE_LOOP = (SetPolicy, ReadJournal, LaterBroker)
 """Messages that the loop answers without the state machine; `LaterBroker` only if a broker has sent it."""
 QUESTIONS_S = 0.005
-"""Maximum time for questions in a turn of the loop, seconds; remaining questions wait for the next turn."""
+"""Maximum time for questions in an iteration of the loop, seconds; other questions wait for the next."""
 
 
 class Broker:
@@ -137,7 +137,7 @@ class Broker:
             opened.callback(self._journal.close)
             self._mark.check(self._journal)
             opened.callback(self._mark.close)
-            if not is_new:  # the error of a held journal comes before that of a used address
+            if not is_new:  # after the check that no other broker has the journal open
                 check_address(settings.address)
             self._compacting = Compacting(
                 self._journal, settings.keeps, settings.ranks.half_life_s, self._soft_errors.log_line
@@ -273,9 +273,9 @@ class Broker:
             )
             settings = _with_policy(self.settings, asked_for)
             chosen = None if _digest(settings) == self._given else asked_for
-            code = _code(settings)  # it may change under the same name
+            code = _code(settings)  # code can change under the same name
             if chosen == self._machine.state.chosen and code == self._code:
-                return Ok()  # a client repeats a request that is answered late, as while a policy compiles
+                return Ok()  # a repeated request, because compiling delayed the reply
             self._log.flush()
             self._up_since_s = self._machine.up_since_s
             machine, fits, held = self._start_epoch(settings, chosen=chosen)
@@ -289,7 +289,7 @@ class Broker:
         self._transport.drop_nodes()
         self._say_who_serves()
         self._step([])
-        with suppress(InputError):  # it says what it has said before
+        with suppress(InputError):  # if it cannot be written, the earlier mark stays
             self._begin_mark()
         self._soft_errors.log_line(self.ready_line())
         return Ok()
@@ -457,7 +457,7 @@ class Broker:
 
     def _step(self, events: list[Event]) -> None:
         now_s, due_s = self._clock.read(), self._machine.due_s()
-        if self._machine.now_s < due_s < now_s:  # a rule that decides at ticks is asked at the very tick
+        if self._machine.now_s < due_s < now_s:  # a rule that decides at ticks decides exactly then
             self._handle([Due()], due_s)
         self._handle([*events, Due()] if due_s <= now_s else events, now_s)
 
@@ -507,13 +507,12 @@ class Broker:
             self._log.add_scalars(state.cluster.decisions, curves)
 
     def _answer(self) -> None:
-        """Answer questions for at most about `QUESTIONS_S`, after all other output of this turn."""
+        """Answer questions for at most about `QUESTIONS_S`, after all other output of this iteration."""
         until_s = time.perf_counter() + QUESTIONS_S
         effects = self._machine.answer(lambda: time.perf_counter() < until_s)
         perform(effects, self._machine.now_s, self._commits, self._transport)
 
     def _loop_metrics(self) -> LoopMetrics:
-        """Return the loop's metrics for status reports."""
         return LoopMetrics(
             address=self.address,
             journal=journal_report(
@@ -530,7 +529,7 @@ class Broker:
 
 
 def _with_policy(settings: BrokerSettings, chosen: ChosenPolicy) -> BrokerSettings:
-    """Return the settings with the chosen policy in place of theirs.
+    """Return the settings with the policy and the fallback replaced by the chosen ones.
 
     Raises:
         InputError: a setting is unknown or wrong, or the policy is Python code that is not on this machine.
@@ -558,13 +557,13 @@ def _code(settings: BrokerSettings) -> list[str]:
     for one in (settings.policy, settings.fallback):
         rule = "" if one is None else Policy.of(one).settings.rule
         if is_own(rule):
-            with suppress(OSError):  # its loading reports that
+            with suppress(OSError):  # loading the policy reports the error
                 found.append(content_of(rule))
     return found
 
 
 def nobody_waits(heard: Sequence[Heard]) -> bool:
-    """Return whether a turn received messages, all of which are heartbeats."""
+    """Return whether there are messages, and all of them are heartbeats."""
     return bool(heard) and all(isinstance(one.envelope.message, Heartbeat) for one in heard)
 
 

@@ -97,7 +97,7 @@ def warmed_up(settings: BrokerSettings) -> Warm:
     past = None
     if settings.history is not None:
         from rlsched.broker.base.past_jobs import (
-            PastJobs,  # imports all trace formats, which no other start needs
+            PastJobs,  # imports all trace formats, needed only with a history
         )
 
         past = PastJobs.read(settings.history)

@@ -1,9 +1,10 @@
 """A standby on another machine: copies the primary's journal over the network; can take over with the copy.
 
-Without an admin's order, the standby takes over only if the primary does not answer and most nodes have lost
-the primary too, see `rlsched.broker.standby.orphan_hellos`. The copy may lack the primary's last commits.
+Without an admin's order, the standby takes over only if the primary answers neither the standby nor most
+up nodes, see `rlsched.broker.standby.orphan_hellos`. The copy may lack the primary's last commits.
 Therefore a take-over treats the copy like a restored backup (`rlsched.broker.journal.backup.take_over`): the
-epoch and the new job numbers are far above all that the primary may have used.
+epoch and the next job number are raised far above the last ones in the copy, which the primary may have
+exceeded.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ COPY_FILE = "copy"
 """Marker file next to a journal that is a copy and has not been taken over."""
 ASK_S = 1.0
 ASK_AGAIN_S = 0.6
-"""Time after which an unanswered request is repeated, seconds. A live broker answers within half of it."""
+"""Time after which a request without an answer is repeated, seconds. A live broker answers in half of it."""
 OWN_S = 5.0
-"""Time for which a restarted broker that took over earlier searches for a later broker, seconds."""
+"""Time without an answer after which a standby whose journal is not a copy serves, seconds."""
 PAUSE_S = 1.0
 
 
@@ -51,8 +52,8 @@ class Copies:
 
     Attributes:
         of: Address of the primary.
-        take_over_after_s: Seconds without an answer after which the standby takes over, if most nodes have
-            lost the primary too; None: the standby takes over only on an order.
+        take_over_after_s: Seconds without an answer after which the standby takes over, if most up nodes have
+            lost the primary too or no node is up; None: the standby takes over only on an order.
     """
 
     of: str
@@ -90,13 +91,13 @@ def copy_and_wait(
     orders: Orders,
     bounds: CopyBounds,
 ) -> Taken | None:
-    """Copy a broker's journal until this process takes over. Return None if it is stopped before.
+    """Copy a broker's journal until this process takes over. Return None if the process is stopped first.
 
     Args:
-        path: Path of the copy; a journal of other contents at this path is renamed.
-        address: Address at which this process serves after a take-over, and listens before it.
+        path: Path of the copy; a different journal at this path is renamed.
+        address: Address at which this process listens, and serves after a take-over.
         home: Key directory, with the primary's keys.
-        warm: The policy, and the state that follows the copy.
+        warm: The policy, and the state after the last entry of the copy.
         copies: Source of the copy, and condition of a take-over.
         say: Logs a line.
         orders: Orders received as signals.
@@ -144,7 +145,7 @@ def _wait(
             answer = connection.ask(copy.question(), JournalRows, ASK_AGAIN_S if silent_s else ASK_S)
         except BrokerUnavailableError as error:
             silent_s = time.monotonic() - heard_s
-            if connection.is_refused:  # so it is alive
+            if connection.is_refused:  # a refusal shows that the primary is alive
                 heard_s = time.monotonic()
                 copy.log_change(str(error))
             elif copy.is_own:
@@ -166,7 +167,7 @@ def _wait(
                 return copy.own()
             copy.take(answer)
             copy.compact()
-        elif isinstance(answer, Serving):  # it stands by itself
+        elif isinstance(answer, Serving):  # the other broker is a standby too
             if copy.is_own:
                 return copy.own()
             copy.log_change("the broker to be copied only stands by too")
@@ -183,7 +184,7 @@ class _Copy:
     Attributes:
         journal: The journal.
         is_own: Whether a broker in this directory served the journal, so that it is not a copy.
-        is_whole: Whether the copy was complete at least once.
+        is_whole: Whether the copy has been complete at least once.
         is_given_away: Whether another object now has to close the journal.
     """
 
@@ -202,7 +203,7 @@ class _Copy:
         self._compacting = self._new_compacting()
         self.is_own = self.journal.last > 0 and not self._mark.exists()
         if not self.journal.last:
-            JournalMark(path).remove()  # commits of an earlier broker here come from the primary
+            JournalMark(path).remove()  # the primary sends the commits of an earlier broker here
         while warm.last < self.journal.last:
             rows = list(islice(self.journal.rows(warm.last), PAGE))
             self._apply(rows, self.journal.checksum_of(rows[-1].n))
@@ -223,7 +224,7 @@ class _Copy:
         )
 
     def asks_less(self) -> bool:
-        """Stop requesting rows of ended jobs, which old brokers refuse. Return whether it requested them."""
+        """Stop requesting rows of ended jobs, which old brokers refuse. Return whether any were requested."""
         asked_before, self._asks_ended = self._asks_ended and self.journal.ended_copied >= 0, False
         return asked_before
 
@@ -264,7 +265,7 @@ class _Copy:
             )
 
     def _apply(self, rows: list[JournalRow], checksum: int | None) -> None:
-        """Apply entries to the state, and add the jobs that finish by them to the table of ended jobs."""
+        """Apply entries to the state, and add jobs that these entries finish to the table of ended jobs."""
         self._warm.apply(rows, checksum)
         ended = self._warm.take_finished()
         if self._warm.last > self.journal.ended_at:
@@ -319,7 +320,7 @@ class _Copy:
         return Taken(self._warm, lambda _: self.journal, "")
 
     def log_change(self, what: str, more: str = "") -> None:
-        """Log `more` and `what`, unless `what` is the same as in the last line."""
+        """Log `more` followed by `what`, unless `what` is the same as in the last log line."""
         if what != self._said:
             self._said = what
             self._say(
@@ -327,7 +328,7 @@ class _Copy:
             )
 
     def tell_silence(self, copies: Copies) -> None:
-        """Log that the primary does not answer, and on which condition the standby takes over."""
+        """Log that the primary does not answer, and the condition for a take-over."""
         if copies.take_over_after_s is None:
             when = f"`kill -USR1 {os.getpid()}` makes this one take over"
         elif self.is_whole:

@@ -1,7 +1,7 @@
 """The standby's listener: counts the nodes that have lost the primary. A take-over needs a majority of nodes.
 
 A node sends a `Hello` to a standby only if the primary does not answer the node. Therefore, if only the
-standby is cut off, it receives no `Hello` and does not take over from a primary that still has its nodes.
+standby has lost the primary, the standby receives no `Hello` and does not take over.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rlsched.transport.router import Heard, Transport
 from rlsched.wire.messages import Hello, ReadJournal, Refused, Serving, WhoServes
 
 RECENT_S = 15.0
-"""Age up to which a `Hello` counts, seconds; longer than a node needs to try all of its addresses."""
+"""Age up to which a `Hello` counts, seconds. A node tries all of its broker addresses in a shorter time."""
 MAX_HEARD = 1_000
 
 
@@ -39,7 +39,7 @@ class Knocks:
         self._at_s: dict[str, float] = {}
 
     def listen(self, cluster: str) -> None:
-        """Receive messages. Clients are refused, because this broker is only a standby."""
+        """Process all received messages. Requests that need the primary are refused."""
         heard, emptied = self._transport.receive(0, MAX_HEARD)
         while heard or not emptied:
             for one in heard:
@@ -58,7 +58,7 @@ class Knocks:
             self._transport.reply(heard.route, heard.envelope.request, answer)
 
     def count_orphans(self, state: BrokerState) -> tuple[int, int]:
-        """Return (number of up nodes that have lost the primary, number of up nodes), given the state."""
+        """Return (number of up nodes that have lost the primary, number of up nodes)."""
         up = [name for name, node in state.nodes.items() if node.up and not node.away and not node.sleep]
         since_s = self._elapsed() - RECENT_S
         return sum(self._at_s.get(name, -1e9) >= since_s for name in up), len(up)

@@ -1,9 +1,9 @@
 """Sends the journal's stored rows to standbys on other machines, page by page, while the broker serves.
 
-A standby requests the entries that follow the last one of its copy. The broker answers as soon as there are
-such entries; if there are none for a short time, an empty answer shows that the broker is alive. Only
-committed entries are sent. Pages have a maximum size, and each standby gets at most one page per turn of the
-loop, so that a long journal does not delay other peers.
+A standby requests the entries after the last entry of its copy. The broker answers as soon as there are such
+entries; if there are none for a short time, an empty answer shows that the broker is alive. Only committed
+entries are sent. Pages have a maximum size, and each standby gets at most one page per iteration of the
+broker's loop, so that a long journal does not delay other peers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PAGE_BYTES = 1 << 18
 HOLD_S = 0.2
 """Maximum time for which a request waits for new entries, seconds."""
 SILENT_S = 10.0
-"""Time without a request after which the broker logs that a standby is away, seconds."""
+"""Time without a request of any standby after which the broker logs that no standby copies, seconds."""
 MOST_STANDBYS = 4
 MOST_ACCESS_BYTES = 1 << 19
 """Maximum size of an access list that is sent, bytes; a longer list is not sent."""
@@ -44,7 +44,7 @@ class Shipping:
         journal: The journal.
         access: The access list.
         reply: Sends an answer.
-        say: Logs a line when a standby sends its first request, and when its requests have stopped.
+        say: Logs a line at the first request of any standby, and when no standby has sent one for `SILENT_S`.
     """
 
     def __init__(
@@ -81,7 +81,10 @@ class Shipping:
         self._waiting[route] = _PendingRead(request, message, self._heard_s)
 
     def step(self) -> None:
-        """Answer each request for which there are new entries, or that has waited for `HOLD_S`."""
+        """Answer each request for which there is new data, or that has waited for `HOLD_S`.
+
+        New data are entries, a changed access list, or requested rows of ended jobs.
+        """
         if not self._waiting:
             if self._heard_s is not None and time.monotonic() - self._heard_s > SILENT_S:
                 self._heard_s = None
@@ -108,9 +111,9 @@ class Shipping:
         rows = [] if is_other else self._journal.page(asked.after, PAGE_BYTES)
         ended: list[tuple[Any, ...]] | None = None
         is_all = False
-        if asked.ended_after >= 0 and not is_other and not rows:  # entries bring rows of their jobs
+        if asked.ended_after >= 0 and not is_other and not rows:  # the entries include ends of jobs
             ended, is_all = self._journal.ended.page(asked.ended_after, PAGE_BYTES)
-        is_full = sum(len(row[3]) for row in rows) > PAGE_BYTES  # a single entry, of `policy set`
+        is_full = sum(len(row[3]) for row in rows) > PAGE_BYTES  # by a single large entry, from `policy set`
         return JournalRows(
             cluster=self._cluster,
             epoch=self._epoch,

@@ -1,7 +1,7 @@
 """A standby on the primary's journal: replays the journal while it waits for the journal's lock.
 
-The kernel releases a lock exactly when the process that holds it exits. So two brokers never have the same
-journal open, and a frozen broker is not replaced.
+The kernel releases a lock when, and only when, the process with the lock exits. So two brokers never have
+the same journal open, and a standby does not replace a broker that hangs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class Taken:
     Attributes:
         warm: The policy, and the state after the last entry that was replayed.
         open: Opens the journal for writing.
-        previous: Previous holder of the journal, "" if a broker in this directory was the last one.
+        previous: Name of the broker that had the journal before; "" if the journal was not taken over but
+            belongs to an earlier broker in this directory.
         since_s: Time of the take-over, seconds of `time.monotonic`.
     """
 
@@ -48,16 +49,16 @@ class Taken:
 def stand_by(
     path: Path, warm: Warm, say: Callable[[str], None], is_stopped: Callable[[], bool]
 ) -> Taken | None:
-    """Follow a journal until no other process holds it. Return None if `is_stopped` ends the wait.
+    """Replay a journal until this process gets the journal's lock. Return None if `is_stopped` ends the wait.
 
     Args:
         path: The journal.
-        warm: The policy, and the state that follows the journal.
+        warm: The policy, and the state to which the journal's entries are applied.
         say: Logs a line.
         is_stopped: Returns whether to stop the wait; called every `LOOK_S`.
 
     Raises:
-        InputError: there is no journal to follow.
+        InputError: there is no journal.
         JournalError: the journal's directory cannot be written.
     """
     if not path.exists():
@@ -83,7 +84,7 @@ def stand_by(
 
 
 class _JournalWatch:
-    """Follows a journal if this machine can read it, and logs each time that this changes."""
+    """Replays a journal if this machine can read it, and logs when reading starts or becomes impossible."""
 
     def __init__(self, path: Path, warm: Warm, say: Callable[[str], None]) -> None:
         self._path, self._warm, self._say = path, warm, say
@@ -94,7 +95,7 @@ class _JournalWatch:
         self.has_more = False
 
     def read_entries(self, holder: Holder) -> None:
-        """Replay new entries, unless the broker that holds the journal runs on another machine."""
+        """Replay new entries, unless the broker with the journal's lock runs on another machine."""
         self.has_more = False
         if not holder.boot_id or holder.boot_id != self._boot_id:
             self._tell("its broker runs on another machine, so it is read when that has ended")

@@ -14,18 +14,18 @@ from rlsched.wire.messages import LaterBroker, Serving
 
 ASK_S = 1.0
 TELL_S = 2.0
-"""Interval between attempts, seconds."""
+"""Pause between attempts to reach the previous primary, seconds."""
 
 
 class Telling:
-    """Reports to the previous primary, as soon as it is reachable, that a later broker serves.
+    """Sends `LaterBroker` to the previous primary, again and again, so that this primary stops.
 
     Args:
         of: Address of the previous primary.
         home: Key directory.
         started: Entry that began this broker's epoch.
         supersede: Called with the previous primary's epoch if it is higher than this broker's.
-        say: Logs a line when the previous primary has received the report.
+        say: Logs a line when the previous primary has received the message.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Telling:
                 try:
                     answer = connection.ask(self._message, Serving, ASK_S)
                     self._handle_answer(answer)
-                except RlschedError:  # it is away, as expected
+                except RlschedError:  # the previous primary is unreachable, as expected
                     pass
                 self._stopping.wait(TELL_S)
 

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from rlsched.broker.base.past_jobs import PastJobs
 
 PAGE = 10_000
-"""Number of entries per read. It is limited because SQLite's log cannot be reused during a read."""
+"""Number of entries per read, limited because SQLite cannot reuse its write-ahead log during a read."""
 
 
 class Warm:
-    """A compiled policy, and a broker's state that is brought up to date with a journal.
+    """A compiled policy, and a broker's state to which the entries of a journal are applied.
 
     Args:
         scheduler: Policy that will decide.
@@ -75,7 +75,7 @@ class Warm:
         """Replay the next entries. `checksum`: checksum of the last entry of `rows`.
 
         Raises:
-            JournalError: an entry is illegal after the entries before it; the state is reset.
+            JournalError: an entry contradicts the entries before it; the state is reset.
         """
         try:
             self.state.follow(rows, self.scheduler)
@@ -96,7 +96,7 @@ class Warm:
         forget_some(self.state)
 
     def catch_up(self, journal: Journal, say: Callable[[str], None] = quiet) -> BrokerState:
-        """Bring the state up to date with a journal. If the state does not fit, start from a snapshot.
+        """Apply the rest of a journal to the state. If the state does not match, rebuild it.
 
         Args:
             journal: The journal.
@@ -105,7 +105,7 @@ class Warm:
         Raises:
             JournalError: the journal is damaged.
         """
-        is_other = journal.checksum_of(self.last) != self.checksum  # for example, it was restored meanwhile
+        is_other = journal.checksum_of(self.last) != self.checksum  # for example, the journal was restored
         if not self.last or is_other or journal.ended_at < self.last:
             fresh = self.state.predictions if not self.last else Predictions(self._prediction, self._past)
             self.state = recover_state(journal, fresh, self.scheduler, say, half_life_s=self._half_life_s)
@@ -121,9 +121,9 @@ class _FileIdentity(NamedTuple):
 
 
 class JournalFollower:
-    """Follows the commits of a broker, and never writes. The broker must run on this machine.
+    """Replays the commits of a broker on this machine from its journal, and never writes.
 
-    SQLite's write-ahead log needs memory that both processes share.
+    The machine must be the same because SQLite's write-ahead log needs memory shared by both processes.
 
     Args:
         path: The journal.
@@ -136,7 +136,7 @@ class JournalFollower:
         self._seen: _FileIdentity | None = None
 
     def step(self) -> bool:
-        """Replay up to `PAGE` new entries. Return whether there may be further ones.
+        """Replay up to `PAGE` new entries. Return whether there may be further new entries.
 
         Raises:
             JournalError: the journal cannot be read now, or is damaged.
@@ -158,7 +158,7 @@ class JournalFollower:
             if reading.last is None:
                 raise JournalError(f"{self._path}: a journal of version 1 cannot be followed")
             if self._warm.last and reading.crc_of(self._warm.last) != self._warm.checksum:
-                self._warm.forget()  # it was compacted beyond the entries read here
+                self._warm.forget()  # the journal was compacted beyond the last replayed entry
             if reading.last == self._warm.last:
                 return [], None, False
             after = self._warm.last or reading.first - 1
@@ -168,7 +168,7 @@ class JournalFollower:
             db.execute("COMMIT")
 
     def _opened(self) -> sqlite3.Connection:
-        """Return a connection to the file that has the journal's name now; a restore replaces that file."""
+        """Return a connection to the journal's file. Open it again if a restore has replaced the file."""
         try:
             stat = self._path.stat()
         except OSError as error:

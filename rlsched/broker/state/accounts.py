@@ -8,7 +8,7 @@ from rlsched.wire.messages import Member
 
 
 class AccountMembers:
-    """The accounts of each user; the first is the user's default. An account exists while it has members."""
+    """The accounts of each user; the first account is the default. An account exists while it has members."""
 
     def __init__(self) -> None:
         self._of: dict[str, list[str]] = {}
@@ -29,7 +29,7 @@ class AccountMembers:
         """Return the account to charge for a user's job.
 
         If the job names an account (`wanted`), return that account. If `wanted` is "", return the user's
-        default account, "" without accounts.
+        default account, or "" if the user has no accounts.
 
         Raises:
             InputError: the user is not a member of the account.
@@ -46,7 +46,7 @@ class AccountMembers:
         )
 
     def entries(self) -> list[MemberSet]:
-        """Return the facts that restore all accounts, each user's default first."""
+        """Return the facts that restore all accounts; for each user, the default account comes first."""
         return [
             MemberSet(account=account, person=person, member=True)
             for person, accounts in self._of.items()

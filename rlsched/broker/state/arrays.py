@@ -2,8 +2,8 @@
 
 An array has a job number of its own, and each task gets the next free job number when the task enters the
 queue. So an array of a hundred thousand tasks is one entry of the journal, and the ledger holds only tasks
-that run or could run next. At most `WINDOW` tasks wait: they are identical, so more of them would not help
-a policy. While an array is held, or waits for its begin time or for other jobs, it has no tasks in the queue
+that run or could run next. At most `WINDOW` tasks wait: they are identical, so a policy gains nothing
+from more. While an array is held, or waits for its begin time or for other jobs, it has no tasks in the queue
 (`gates`).
 """
 
@@ -26,11 +26,12 @@ from rlsched.wire.states import CANCELLED, COMPLETED, FAILED, QUEUED, RUNNING
 WINDOW: Final = 64
 """Maximum number of tasks of an array that are in the ledger and have never run."""
 MOST_OVER: Final = 10_000
-"""Number of finished arrays that stay in memory for queries (up to a tenth more between two removals). The
-oldest are removed. Their tasks are jobs, which stay in the journal's table.
+"""Number of latest finished arrays that stay in memory for queries; up to a tenth more between two removals.
+
+The tasks of a removed array stay in the journal's table of ended jobs.
 """
 NO_SEQ: Final = -1
-"""Stands for the number in the ledger that an array does not have: only its tasks are in the ledger."""
+"""Stands in for the ledger number of an array. Only the tasks of an array are in the ledger."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,16 +39,16 @@ class JobArray(Head):
     """A job array, finished or not.
 
     Attributes:
-        spec: The submission; for a finished array without command, environment and directory.
+        spec: The submission; when the array has finished, without command, environment and paths.
         coming: Tasks that are not jobs yet, in order, except the tasks in `aside`.
-        aside: Tasks that are not jobs yet and are held individually, by holder (`user` or `admin`).
+        aside: Tasks that are not jobs yet and are held individually, by who holds them (`user` or `admin`).
         dropped: Tasks that were cancelled before they became jobs.
         live: Job numbers of the unfinished jobs, by task.
         fresh: Tasks of `live` that have never had GPUs.
         outcomes: Number of finished tasks, by state.
         stopped: Reason why no more tasks become jobs, "" if the array is not stopped.
-        end_s: End of the last task, Unix seconds; None before.
-        start_s: Time at which the first task got GPUs, Unix seconds; None before.
+        end_s: End of the last task, Unix seconds; None while the array is unfinished.
+        start_s: Time at which the first task got GPUs, Unix seconds; None if no task has.
     """
 
     submit_s: float
@@ -78,7 +79,7 @@ class JobArray(Head):
 
     @property
     def state(self) -> str:
-        """State of the array in terms of a job's states.
+        """State of the array, one of the states of a job.
 
         An unfinished array is `running` if one of its unfinished tasks has had GPUs, else `queued`. A
         finished array is `cancelled` if it was stopped or all tasks were cancelled, `completed` if all tasks
@@ -106,7 +107,7 @@ class JobArray(Head):
 
 
 class Arrays:
-    """All arrays of a journal. Finished arrays are stored without their command.
+    """All arrays of a journal.
 
     Args:
         gates: Holds, begin times and dependencies of jobs and arrays.
@@ -167,7 +168,7 @@ class Arrays:
             self._end_if_done(array, now_s)
 
     def hold_tasks(self, entry: TasksHeld) -> None:
-        """Hold or release tasks that are not jobs yet, individually."""
+        """Hold or release some of the tasks that are not jobs yet."""
         array = self.live[entry.array]
         array.coming = minus(array.coming, entry.tasks)
         for by, tasks in array.aside.items():
@@ -213,15 +214,15 @@ class Arrays:
             self._forget(over - MOST_OVER)
 
     def _forget(self, many: int) -> None:
-        """Forget the `many` arrays that finished first.
+        """Remove the `many` arrays that finished first from memory.
 
-        The choice depends only on facts, so a replay forgets the same arrays.
+        The choice depends only on facts, so a replay removes the same arrays.
         """
         over = sorted((one.end_s, one.number) for one in self.known.values() if one.end_s is not None)
         for _, number in over[:many]:
             del self.tokens[self.known.pop(number).spec.token]
 
-    # ---- tasks to come ----------------------------------------------------------------------------
+    # ---- tasks that become jobs -------------------------------------------------------------------
 
     def wants_tasks(self) -> bool:
         """Return whether any array has tasks that should become jobs now."""
@@ -235,7 +236,7 @@ class Arrays:
     def drafts(self, after: int) -> list[JobSubmitted]:
         """Return the tasks that should become jobs now, as submissions without predictions.
 
-        The tasks get the job numbers from `after` + 1 on.
+        The first task gets the job number `after` + 1.
         """
         found: list[JobSubmitted] = []
         for array in self.live.values():

@@ -1,11 +1,11 @@
-"""The base of a compacted journal: the state after the deleted entries, as a document for all versions.
+"""The base of a compacted journal: the state after the deleted entries, as a versioned document.
 
 The document is plain MessagePack, keyed by the field names below, compressed by zlib, and cut into `BasePart`
 entries. Readers ignore unknown fields and use the defaults of missing ones. A change that readers must know
 about gets a new `VERSION`, and `read_base` still reads earlier versions.
 
-The document contains only facts and sums, no internal structures of one version's code. The knowledge of
-predictors is stored as run times of jobs, from which any predictor can learn again.
+The document contains only facts and sums, and does not depend on internal structures of the code. For
+predictors, it contains run times of jobs, from which any predictor can learn again.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from rlsched.models.observed import LearntFactor, LearntPair
 from rlsched.wire.messages import DependsOn, Holding
 
 VERSION: Final = 4
-"""Version of the document. Version 1 had no GPUs held by others, and at first no arrays. Version 2 had no
-changes of submissions. Version 3 counted no cores and no memory.
+"""Version of the document. Version 2 added GPUs held by others, version 3 changes of submissions, and
+version 4 counts of cores and memory. The first bases of version 1 had no arrays.
 """
 _PART_BYTES: Final = 1 << 16
 _ENCODER: Final = msgspec.msgpack.Encoder()
@@ -43,7 +43,7 @@ BASE_KIND: Final = "base_part"
 
 
 class LedgerNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A node of the ledger, in the ledger's order. A replaced node stays in the list and gets no jobs."""
+    """A node of the ledger. A node that was replaced stays in the ledger and gets no jobs."""
 
     spec: NodeSpec
     status: str
@@ -52,7 +52,7 @@ class LedgerNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
-    """Requested resources of a job. In bases before version 4, all fields except the GPUs are 0."""
+    """Requested resources of a job. In bases before version 4, only `num_gpus` differs from the defaults."""
 
     num_gpus: int
     cpu_milli: int = 0
@@ -79,9 +79,9 @@ class LedgerJob(JobNeeds, frozen=True, kw_only=True):
 
     Attributes:
         status: waiting | running | leaving (preempted, with processes that still run).
-        gpus: GPUs of a running job, numbered across all nodes in node order.
-        tenant: Place of the job among the jobs that share these GPUs; 0 for the first.
-        fields: Fields of the dtype `JOB` by name (`rlsched.cluster.arrays`).
+        gpus: GPUs of a running job. GPU numbers count over all nodes, in node order.
+        tenant: Index of the job among the jobs that share these GPUs.
+        fields: Values of fields of the dtype `JOB` (`rlsched.cluster.arrays`), by field name.
     """
 
     seq: int
@@ -93,18 +93,22 @@ class LedgerJob(JobNeeds, frozen=True, kw_only=True):
 
 
 class DemandClass(JobNeeds, frozen=True, kw_only=True):
-    """Counters of all jobs with equal requests, as fields of the dtype `DEMAND` by name; see `LedgerJob`."""
+    """Counters of all jobs that request the same resources.
+
+    Attributes:
+        fields: Values of fields of the dtype `DEMAND` (`rlsched.cluster.arrays`), by field name.
+    """
 
     burst_vc: str
     fields: dict[str, float]
 
 
 class Counted(msgspec.Struct, frozen=True, kw_only=True):
-    """Counters of a partition, which a policy that sets dials (numbers that adjust its rule) reads.
+    """Counters of a partition, for a policy that sets dials (numbers that adjust the policy's rule).
 
     Attributes:
-        counted: Fields of the dtype `COUNTED` by their names in journals.
-        dial: Positions of the dials: fields of the dtype `DIAL` by name.
+        counted: Values of fields of the dtype `COUNTED`, by the field names in journals.
+        dial: Positions of the dials: values of fields of the dtype `DIAL`, by field name.
     """
 
     counted: dict[str, float | list[float]]
@@ -112,15 +116,14 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
-    """The cluster in the view of schedulers.
+    """The cluster as schedulers see it.
 
     Attributes:
         next_seq: Number that the next job in the ledger gets.
         decisions: Number that the next decision gets.
         preemptible: Whether a preemptible job was ever submitted.
-        revises: Whether predictions learn from bursts, which only few queue orders need.
-        policy_id: Id of the policy that decided. A policy with the same id continues with its dials'
-            positions.
+        revises: Whether predictions learn from bursts; only few queue orders need this.
+        policy_id: Id of the policy that decided. Only a policy with this id uses the stored dial positions.
     """
 
     nodes: list[LedgerNode]
@@ -140,7 +143,7 @@ class PredictorSample(msgspec.Struct, frozen=True, array_like=True):
     """A job that ended by itself, from which predictors learn.
 
     Attributes:
-        command: Command line with `#` for numbers, as `rlsched.workload.predict.facts.stem` writes it.
+        command: Command line in which `rlsched.workload.predict.facts.stem` has replaced numbers by `#`.
         limit_s: Time limit, seconds; nan if there was none.
         start_s: Time of the first start, Unix seconds; nan if unknown.
         features: As in `JobSubmitted.said`; empty if none were recorded.
@@ -164,9 +167,10 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         ended: Number of jobs that have ended by themselves.
-        run_times: (VC or `*`, GPUs or 0, count, sum of ln(seconds), sum of squares), as `RunningMean` counts.
-        losses: Loss by size of job and predictor, as the hedge counts; empty if the hedge was not used.
-        past: Latest jobs that ended, in order of their ends.
+        run_times: Sums of `RunningMean`: (VC or `*`, GPUs or 0, number of jobs, sum of ln(seconds), sum of
+            squares of ln(seconds)).
+        losses: Losses of the hedge, by size of job and predictor; empty if the hedge was not used.
+        past: Latest jobs that ended by themselves, in order of end time.
     """
 
     ended: int = 0
@@ -179,11 +183,12 @@ class BaseJob(msgspec.Struct, frozen=True, kw_only=True):
     """A live job.
 
     Attributes:
-        submitted: The original entry, with its prediction.
-        job: Fields of `rlsched.broker.state.jobs.Job` by name, without `spec` and without default values.
+        submitted: The original submission, with the prediction.
+        job: Values of fields of `rlsched.broker.state.jobs.Job`, by field name, without `spec` and without
+            default values.
         level: Current priority level, including the increase by waiting time.
         barred: Whether a quota keeps the job out of the queue.
-        moves: (`start` or `stop`, time) of each allocation and loss of GPUs, from which predictors learn.
+        moves: (`start` or `stop`, Unix seconds) of each start and each requeue, from which predictors learn.
         held: Who holds the job, `user` or `admin`; "": not held.
         depends_on: Dependencies that are not met yet.
         changed: Changes since the submission.
@@ -200,10 +205,11 @@ class BaseJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BaseArray(msgspec.Struct, frozen=True, kw_only=True):
-    """A job array. For a finished array only its number and its state are used.
+    """A job array, finished or not.
 
     Attributes:
-        array: Fields of `rlsched.broker.state.arrays.JobArray` by name, without `spec`.
+        submitted: The submission, with later changes.
+        array: Values of fields of `rlsched.broker.state.arrays.JobArray`, by field name, without `spec`.
         held, depends_on: As in `BaseJob`.
     """
 
@@ -218,7 +224,7 @@ class HeldNode(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         node: Name of the node.
-        held: Each holding, and the number of the ledger's job that represents it.
+        held: Each holding, and the ledger number of the job that represents the holding.
     """
 
     node: str
@@ -229,9 +235,10 @@ class Charged(msgspec.Struct, frozen=True, kw_only=True):
     """Usage of, and limits for, users, accounts and VCs.
 
     Attributes:
-        usage: GPU-seconds by user, decayed to `usage_at_s`; they halve every `half_life_s`.
-        month: (kind, name, thousandths of a GPU x ms charged this month, end of the charged time in Unix ms).
-        weights: ln(weight) by user, for all jobs of the user.
+        usage: GPU-seconds by user, decayed to `usage_at_s` with half-life `half_life_s`.
+        month: (kind, name, GPU time charged this month in thousandths of a GPU x ms, end of the charged time
+            in Unix ms).
+        weights: ln(weight) of all jobs of a user, by user.
     """
 
     half_life_s: float
@@ -244,12 +251,13 @@ class Charged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Base(msgspec.Struct, frozen=True, kw_only=True):
-    """State of a broker that replaces the deleted entries. Fields as in `rlsched.broker.state.known.Known`.
+    """State of a broker, which replaces the deleted entries. For other fields see `Known`.
 
     Attributes:
         now_s: Time of the last deleted entry, Unix seconds.
-        numbers: (first, count) of each run of job numbers.
-        nodes: Fields of `rlsched.broker.state.nodes.Node` by name, in order of registration.
+        numbers: (first, count) of each range of consecutive job numbers.
+        nodes: Values of fields of `rlsched.broker.state.nodes.Node`, by field name, per node in order of
+            registration.
         ran_on: By user, numbers of the nodes that have started a job of the user.
         held: GPUs held by something other than this broker's jobs, by node.
         profiles: Learnt resource use of jobs.
@@ -257,7 +265,7 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
         awaited: Nodes that have not registered since the journal was restored.
         chosen: The last policy set by `rlsched policy set`.
         factors: Factors of workloads, learnt from observed pairs of jobs that shared GPUs.
-        pairs: The observed pairs.
+        pairs: The observed pairs of jobs.
     """
 
     now_s: float
@@ -330,7 +338,7 @@ def read_base(parts: Sequence[BasePart]) -> Base:
 
 
 def base_at_the_head(rows: Iterable[JournalRow]) -> Base | None:
-    """Return the base at the start of a journal; None if the journal still has its first entries.
+    """Return the base with which a journal begins; None if the journal does not begin with a base.
 
     Raises:
         JournalError: the base is incomplete or damaged.

@@ -19,7 +19,7 @@ from rlsched.workload.predict.hedge import SIZES
 from rlsched.workload.predict.predictor import EXPERTS, Predictor
 
 MOST_PAST: Final = 20_000
-"""Maximum number of ended jobs in a base (the latest ones), from which the next predictor learns."""
+"""Maximum number of latest ended jobs in a base, from which a new predictor learns."""
 _MOST_MOVES: Final = 4
 
 
@@ -39,7 +39,7 @@ class Noting(Predictions):
     """Predictions that also record the observations that a base needs.
 
     Attributes:
-        past: Latest jobs that ended.
+        past: Latest jobs that ended by themselves.
         live: Jobs that have not ended, by number.
     """
 
@@ -93,7 +93,7 @@ class Noting(Predictions):
         super().record_run_time(spec, duration_s, now_s)
 
     def discard_job(self, job: int) -> None:
-        """Forget a job that finished without a usable run time."""
+        """Remove a job that finished without a usable run time."""
         self.live.pop(job, None)
         super().discard_job(job)
 
@@ -120,10 +120,10 @@ class Noting(Predictions):
 
 
 def replay_learned(predictions: Predictions, learned: Learned, jobs: list[BaseJob]) -> None:
-    """Pass the past and live jobs of a base to new predictions.
+    """Train new predictions with the past and live jobs of a base.
 
-    This restores the sums and the hedge's weights. Models that learn from single jobs get the latest
-    `MOST_PAST` jobs.
+    The running mean's sums and the hedge's weights are restored exactly. Models that learn from single jobs
+    get the latest `MOST_PAST` jobs.
     """
     predictor = predictions.predictor
     events: list[_Event] = []
@@ -151,14 +151,14 @@ def replay_learned(predictions: Predictions, learned: Learned, jobs: list[BaseJo
 
 
 _ENDS, _COMES, _STARTS, _AFTER_ALL = 0, 1, 2, 100
-"""Order of events at equal times, as in a broker's turn. A job that arrives and ends at once ends last."""
+"""Order of events with equal times, as in the broker's loop; the end of a job that ends at once is last."""
 
 
 def _past_events(predictor: Predictor, job_id: str, past: PredictorSample) -> list[_Event]:
-    """Return the events of a past job, which only the predictor's history uses.
+    """Return the events of a past job, from which only the predictor's history learns.
 
-    The hedge does not learn from these events because the base stores its losses. But at the times of these
-    events, the hedge also settles live jobs.
+    The hedge does not learn from the job, because the base stores the hedge's losses. But each event makes
+    the hedge count losses of live jobs, given how long they have run by then.
     """
     facts = JobFacts(job_id, past.gpus, past.vc, past.user, past.name, past.command, past.limit_s)
 

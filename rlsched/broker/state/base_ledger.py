@@ -40,7 +40,7 @@ _IN_JOURNALS: Final = {
     "log_ran_square": "took_square",
     "log_product": "said_took",
 }
-"""Names in journals of those fields of `COUNTED` that are named differently there."""
+"""Names in journals by field name, for the fields of `COUNTED` that have another name in journals."""
 _COUNTED: Final = {field: _IN_JOURNALS.get(field, field) for field in COUNTED.names or ()}
 JOB_FIELDS: Final = (
     "moved_for",
@@ -180,13 +180,13 @@ def fill(
 ) -> None:
     """Fill an empty cluster with the nodes and live jobs of a base.
 
-    All waiting jobs are put into the queues, also jobs that are not eligible. The caller then removes the
-    ineligible jobs: `Gates.add_gates` removes jobs with gates, `QuotaTable.restore_quotas` jobs over a quota.
+    All waiting jobs are put into the queues, also jobs that are not eligible. The caller must then remove the
+    ineligible jobs with `Gates.add_gates` (gates) and `QuotaTable.restore_quotas` (quotas).
 
     Args:
         state: The cluster, with the permissions of its scheduler already set.
         ledger: The ledger of the base.
-        workloads: Number of each job's workload in the catalogue, by the job's number in the ledger.
+        workloads: Catalogue number of the job's workload, by ledger number of the job.
         policy_id: Id of the policy that decides.
         now_s: Time of the base, Unix seconds.
     """
@@ -226,7 +226,10 @@ def fill(
 
 
 def _enter(state: ClusterState, one: LedgerJob, revised: bool) -> int:
-    """Add a job and its GPUs, or its place in the queue, to the ledger. Return the job's slot."""
+    """Add a live job to the ledger, with its GPUs if it runs. Return the job's slot.
+
+    `revised`: `Ledger.revises`.
+    """
     s, fields = state.arrays, one.fields
     s.counters[0].next_seq = one.seq
     slot: int = kernels.add_job(
@@ -265,7 +268,7 @@ def _enter(state: ClusterState, one: LedgerJob, revised: bool) -> int:
 
 
 def _seat(state: ClusterState, running: list[tuple[int, LedgerJob]]) -> None:
-    """Give jobs that share GPUs their previous order on these GPUs, so that the first tenant stays first."""
+    """Restore the order (`tenant`) of jobs that share GPUs. `running`: (slot, job) of running jobs."""
     gpu, job = state.arrays.gpu, state.arrays.job
     for _, one in running:
         for g in one.gpus:
@@ -278,7 +281,7 @@ def _seat(state: ClusterState, running: list[tuple[int, LedgerJob]]) -> None:
 
 
 def _fill_dials(state: ClusterState, ledger: Ledger, policy_id: str) -> None:
-    """Restore the counters of all partitions, and the dials' positions if this policy set the dials."""
+    """Restore the counters of all partitions, and the dial positions if the policy is still the same."""
     dials = state.arrays.dials
     for p, name in enumerate(state.partition_names):
         known = ledger.partitions.get(name)

@@ -158,7 +158,7 @@ def restore_base(state: Known, base: Base, policy_id: str) -> None:
 
 
 def _live(state: Known, job: Job) -> None:
-    """Add a live job to all parts of the state except the ledger, which already has the job."""
+    """Add a live job to the state's tables. The ledger must already have the job."""
     entry, status = job.spec, int(state.cluster.arrays.job.status[state.cluster.slot_of(job.seq)])
     state.jobs[job.number] = state.job_of_seq[job.seq] = job
     state.tokens[entry.token] = job.number
@@ -194,7 +194,7 @@ def _job(one: BaseJob) -> Job:
 def _with_coming(kept: BaseArray) -> dict[str, Any]:
     """Return the fields of an array, including `coming`.
 
-    In bases before version 3, an array has the number of tasks that are jobs already (`come`) instead.
+    Bases before version 3 store `come` instead: the number of first tasks that are jobs already.
     """
     fields = dict(kept.array)
     if "come" in fields:

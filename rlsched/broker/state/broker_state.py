@@ -62,7 +62,7 @@ from rlsched.wire.states import CANCELLED, ENDED, FAILED, LAUNCHING, QUEUED, REJ
 
 
 def _was_decided(entry: Entry) -> bool:
-    """Return whether a fact is a decision of a scheduler, and not a start that an engine made itself."""
+    """Return whether a fact is a decision of a scheduler, not a start that an external engine made itself."""
     return isinstance(entry, Decided) and entry.source != "engine"
 
 
@@ -74,11 +74,10 @@ class BrokerState(Known):
 
         Args:
             rows: The entries.
-            scheduler: Policy that will decide. Its dials are counted and set at the same times as in the
-                journal.
+            scheduler: Policy that will decide. Its dials are set at the times of the entries.
 
         Raises:
-            JournalError: an entry is illegal after the entries before it.
+            JournalError: an entry contradicts the entries before it.
         """
         if scheduler is not None:
             permit(self.cluster, scheduler)
@@ -87,10 +86,10 @@ class BrokerState(Known):
             scheduler.begin_instant(self.cluster, self.now_s)
 
     def follow(self, rows: Iterable[JournalRow], scheduler: Scheduler | None = None) -> None:
-        """Apply the next entries of a journal. The entries can be passed in parts of any size.
+        """Apply the next entries of a journal. The entries can be passed in several calls.
 
-        The caller calls `permit` before the first part. After the last part, before any decision, it calls
-        `scheduler.begin_instant`, as `replay` does.
+        The caller must call `permit` before the first call, and `scheduler.begin_instant` after the last
+        call and before any decision, as `replay` does.
 
         Raises:
             JournalError: as `replay`; the state cannot be used afterwards.
@@ -114,8 +113,7 @@ class BrokerState(Known):
         Args:
             entry: The fact.
             now_s: Time of the fact, Unix seconds.
-            already_decided: Whether `entry` is a `Decided` with an action that the decision loop has already
-                applied to `cluster`.
+            already_decided: Whether `entry` is a `Decided` whose action was already applied to `cluster`.
         """
         self.now_s = now_s
         match entry:  # the most frequent facts first: each case takes time
@@ -247,7 +245,7 @@ class BrokerState(Known):
         return attempt
 
     def _on_submitted(self, entry: JobSubmitted, now_s: float) -> None:
-        spec = msgspec.structs.replace(entry, said=b"")  # 728 bytes per job, which only predictions use
+        spec = msgspec.structs.replace(entry, said=b"")  # 728 bytes, for predictions only
         job = Job(entry.job, spec, now_s, -1, REJECTED if entry.rejected else QUEUED)
         if entry.rejected:
             job.end_s, job.reason = now_s, entry.rejected
@@ -349,14 +347,14 @@ class BrokerState(Known):
             self._start_run(job, job.attempt, now_s)
 
     def _share_anew(self, seqs: Iterable[int], now_s: float) -> None:
-        """Update the number of tenants on the GPUs of these jobs, after a co-tenant came or left."""
+        """Update the number of tenants on the GPUs of jobs `seqs`, after another tenant started or left."""
         for seq in seqs:
             attempt = self.job_of_seq[seq].active
             if attempt is not None:
                 attempt.shares_with(1 + len(self.cluster.beside(seq)), now_s)
 
     def _shares_no_more(self, attempt: Attempt, now_s: float) -> None:
-        """Apply that an attempt lost its GPUs in the ledger: co-tenants get larger shares of these GPUs."""
+        """Update the tenants of GPUs that an attempt lost in the ledger: co-tenants get larger shares."""
         if attempt.tenants > 1:
             attempt.shares_with(1, now_s)
             held = [(rank.node, rank.gpus) for rank in attempt.ranks]
@@ -376,7 +374,7 @@ class BrokerState(Known):
         self.predictions.record_start(job.number, now_s)
 
     def _ranks(self, gpus: Iterable[int]) -> list[Rank]:
-        """Return the ranks that use these GPUs: one for each node, in node order."""
+        """Return new ranks for GPUs given by ledger number: one rank for each node, in node order."""
         by_node: dict[int, list[int]] = {}
         for gpu in gpus:
             node, local = self.cluster.gpu_location(gpu)

@@ -1,8 +1,8 @@
-"""Fair share: priorities of users by their past usage, relative to their shares.
+"""Fair share: weights of users by past usage, relative to their shares.
 
-This is Slurm's classic formula: a user with the fraction U of all usage, and the share S, has the factor
-2^(-U / S). Usage is measured in charged GPU-seconds, GPUs x SM clock (as a fraction of the highest) x time,
-and halves every half-life.
+The formula is Slurm's classic one: a user with the fraction U of all usage and the fraction S of all shares
+has the factor 2^(-U / S). Usage is measured in charged GPU-seconds: GPUs x SM clock (as a fraction of the
+highest) x time. It decays with a half-life.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from rlsched.broker.state.jobs import Attempt, Job
 
 LEAST_LN_WEIGHT: Final = -10.0 * math.log(2.0)
-"""Minimum of ln(weight): a user far above the share still has a thousandth of the weight of an idle user."""
+"""Minimum of ln(weight): a user far above the share has a thousandth of the weight of an unused share."""
 
 
 class FairShareUsage:
@@ -31,7 +31,7 @@ class FairShareUsage:
 
     @property
     def sums(self) -> tuple[dict[str, float], float]:
-        """(GPU-seconds by user, the time to which they are decayed); running attempts are not included."""
+        """(GPU-seconds by user, Unix time to which they are decayed), without running attempts."""
         return dict(self._gpu_s), self._at_s
 
     def restore_usage(self, gpu_s: dict[str, float], at_s: float) -> None:
@@ -55,9 +55,9 @@ class FairShareUsage:
             self._gpu_s[job.spec.user] = self._gpu_s.get(job.spec.user, 0.0) + charge
 
     def _charge(self, job: Job, attempt: Attempt, end_s: float, now_s: float) -> float:
-        """Return the decayed usage of an attempt: the integral of its GPUs x the decay factor over its run.
+        """Return the decayed usage of an attempt: GPUs x SM clock x decay factor, integrated over time.
 
-        If the attempt shared its GPUs, its mean share of them is used for the whole run.
+        For an attempt that shared GPUs, its mean share of the GPUs is used for the whole run time.
         """
         ran_s, rate = max(end_s - attempt.seated_s, 0.0), job.spec.num_gpus * attempt.sm_clock_frac
         if attempt.lent_s > 0.0 and ran_s > 0.0:

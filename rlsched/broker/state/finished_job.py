@@ -31,7 +31,7 @@ class EndedJob(NamedTuple):
         gpu_s: GPU-seconds of all attempts; shared GPUs count in part.
         energy_j: Energy of all attempts, joules; None if no node measured it.
         wait_s: Queueing delay: first start minus submission, seconds; None if the job never started.
-        rest: The `Job` as msgpack, without values of other columns and without defaults.
+        rest: The other fields of the `Job` as MessagePack, without default values.
     """
 
     job: int
@@ -74,9 +74,9 @@ _IN_COLUMNS = {
     "attempts": "attempts",
     "preemptions": "preemptions",
 }
-"""Column by field of a `Job`, for the fields that have a column of their own."""
+"""Columns by field of `Job`, for fields with a column."""
 _SPEC_IN_COLUMNS = {name: name for name in ("job", "token", "name", "user", "vc", "num_gpus")}
-"""Column by field of the submission, for the fields that have a column of their own."""
+"""Columns by field of `JobSubmitted`, for fields with a column."""
 _UNCOUNTED = {"command": [], "env": {}, "cwd": ""}
 """Fields of the submission that are removed when a job finishes, with the values that replace them."""
 _ALWAYS_WRITTEN = ("num_cpus", "time_limit_s")
@@ -87,7 +87,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def ended_job(job: Job, nodes: Mapping[str, Node]) -> EndedJob:
-    """Return the row of a finished job. The state must be the one right after the fact that ended the job."""
+    """Return the row of a finished job. Call this right after the fact that ended the job is applied."""
     assert job.end_s is not None
     spec, attempt = job.spec, job.attempt
     ran_on = {rank.node for rank in attempt.ranks} if attempt is not None else set()
@@ -161,7 +161,7 @@ def job_of(row: EndedJob) -> Job:
 
 
 class AskedFor(msgspec.Struct, frozen=True):
-    """Fields of a finished job's submission that lists show in addition to the columns."""
+    """Fields of a finished job's submission that job lists show in addition to the table's columns."""
 
     array: int = 0
     task: int = 0
@@ -176,7 +176,7 @@ _rest_decoder = msgspec.msgpack.Decoder(_Rest)
 
 
 def asked_of_row(row: EndedJob) -> AskedFor:
-    """Return the fields of a row's submission that lists show, without decoding the rest of the job.
+    """Return the submission's fields that job lists show, without decoding the other fields of the job.
 
     Raises:
         JournalError: the row's `rest` is damaged, or of another version.
@@ -196,7 +196,7 @@ def plain(thing: Any) -> Any:
     if known is None:
         return thing
     if getattr(getattr(kind, "__struct_config__", None), "array_like", False):
-        return msgspec.to_builtins(thing)  # such as tasks of an array, which have no named fields
+        return msgspec.to_builtins(thing)  # encoded without field names, such as `Tasks` of an array
     found = {}
     for name, default in known:
         value = getattr(thing, name)
@@ -209,7 +209,7 @@ def plain(thing: Any) -> Any:
 def _fields(kind: type) -> list[tuple[str, Any]] | None:
     """Return (field, default) of each field of a dataclass or struct; None for other classes.
 
-    A field without a default gets a new object in its place, which is unequal to every value.
+    For a field without a default, the default is a new object, which equals no value of a field.
     """
     required = object()
     if dataclasses.is_dataclass(kind):

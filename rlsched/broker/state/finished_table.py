@@ -71,7 +71,7 @@ def holds_at(db: sqlite3.Connection, last: int) -> None:
 
 
 def begins_at(db: sqlite3.Connection, from_s: float) -> None:
-    """Record that rows may be missing from now on for jobs that ended before `from_s`, Unix seconds."""
+    """Record that rows of jobs that ended before `from_s` (Unix seconds) may be missing from now on."""
     from_s = max(from_s, began_at(db))
     db.execute("INSERT OR REPLACE INTO meta VALUES ('ended_from_s', ?)", (repr(from_s),))
 
@@ -88,13 +88,13 @@ def began_at(db: sqlite3.Connection) -> float:
 def differences(
     db: sqlite3.Connection, expected: Iterator[EndedJob], over_before: Callable[[], int]
 ) -> Iterator[str]:
-    """Yield a line for each row that differs from the facts.
+    """Yield a line of text for each row that differs from the facts.
 
     Args:
         db: The journal.
-        expected: The rows of all jobs that entries up to `ended_at` end, in any order.
-        over_before: Returns the number of jobs that had finished before the base. It is called after all of
-            `expected` has been read.
+        expected: The correct rows of all jobs that the entries up to `ended_at` finish, in any order.
+        over_before: Returns the number of jobs that finished before the base. Called after `expected` is
+            exhausted.
     """
     count = missing = 0
     from_s = began_at(db)
@@ -117,7 +117,7 @@ def differences(
     before = over_before()
     found = rows + missing - count
     if from_s and found < before:
-        return  # rows were removed when they were old enough
+        return  # old rows were removed as configured
     if before and found < before:
         yield (
             f"ended jobs: {before} had finished before the journal's base, and {max(found, 0)} of them have "
@@ -146,7 +146,7 @@ class Filter(NamedTuple):
 
 
 class EndedTable:
-    """Reader of the table of ended jobs. The duration of a call does not grow with the table.
+    """Reader of the table of ended jobs. Except for `rows`, the time of a call does not grow with the table.
 
     Args:
         path: Name of the journal in messages.
@@ -163,12 +163,12 @@ class EndedTable:
 
         Args:
             wanted: Filter of the rows to return.
-            before: Position (end, job) after which to begin; None: begin with the newest row.
+            before: (end time, job number) of the last row scanned before; None: begin with the newest row.
             rows: Maximum number of rows to scan.
             most: Maximum number of rows to return.
 
         Returns:
-            Matching rows, and the position from which to continue; None: there are no more.
+            Matching rows, and `before` for the next call; None: there are no more rows.
 
         Raises:
             JournalError: a row is damaged.
@@ -203,7 +203,7 @@ class EndedTable:
                 yield self._sound(raw)
 
     def page(self, after: int, most_bytes: int) -> tuple[list[tuple[Any, ...]], bool]:
-        """Return stored rows with checksums, for job numbers above `after`, and whether no more rows follow.
+        """Return (stored rows with checksums for job numbers above `after`, whether no more rows follow).
 
         Raises:
             JournalError: the file cannot be read.
@@ -228,7 +228,7 @@ class EndedTable:
         return self._one("job", number)
 
     def row_of_token(self, token: str) -> EndedJob | None:
-        """Return the row of the job that was submitted with this token; None: no finished job has it.
+        """Return the row of the job that was submitted with this token; None: no finished job has this token.
 
         Raises:
             JournalError: the row is damaged.
@@ -258,7 +258,7 @@ _MATCHES = (
 
 
 def _bounds(wanted: Filter, before: tuple[float, int] | None) -> tuple[str, str, dict[str, Any]]:
-    """Return (index, WHERE clause, values in the clause), so that SQLite reads rows in the index's order."""
+    """Return (index, WHERE clause, values in the clause), so that SQLite scans an index and sorts nothing."""
     index, wheres, values = "ended_by_end", [], {}
     if wanted.user is not None:
         index, wheres = "ended_by_user", ["user = :user"]

@@ -20,7 +20,7 @@ NEVER: Final = "DependencyNeverSatisfied"
 
 
 def is_met(kind: str, state: str) -> bool | None:
-    """Return whether a job in this state meets a dependency of this kind; None: not yet, but possibly later.
+    """Return whether a job in this state meets a dependency of this kind; None: a later state may meet it.
 
     `state`: the job's final state, or `running` when the job starts.
     """
@@ -32,13 +32,13 @@ def is_met(kind: str, state: str) -> bool | None:
 
 
 class Gates:
-    """The gates of all waiting jobs and arrays. Jobs stay out of the queue until their gates open.
+    """The gates of all waiting jobs and arrays. A job stays out of the queue until it has no gates.
 
     Args:
         eligibility: Receives the reasons that keep jobs out of the queue.
 
     Attributes:
-        hopeless: Reason why a job can never run, by job; the code that cancels these jobs removes them.
+        hopeless: By job number, the reason why a job can never run; removed when the job is cancelled.
     """
 
     def __init__(self, eligibility: Eligibility) -> None:
@@ -49,12 +49,12 @@ class Gates:
         self._awaited: dict[int, dict[int, None]] = {}  # job -> jobs that wait for it
         self.hopeless: dict[int, str] = {}
         self.due_s = math.inf
-        """Next time at which `open_due_gates` will open a gate, Unix seconds; infinite if there is none."""
+        """Earliest begin time, when `open_due_gates` is due, Unix seconds; infinite if there is none."""
 
     # ---- events of jobs ---------------------------------------------------------------------------
 
     def add_gates(self, seq: int, entry: JobSubmitted, now_s: float) -> None:
-        """Register the gates of a waiting job in the ledger. If it has any, keep it out of the queue."""
+        """Register the gates of a waiting job or array. A job with gates is kept out of the queue."""
         if entry.held:
             self._hold(entry.job, seq, entry.held)
         if entry.begin_s is not None and entry.begin_s > now_s:
@@ -65,7 +65,7 @@ class Gates:
             self.add_dependencies(seq, entry.job, entry.depends_on)
 
     def add_dependencies(self, seq: int, job: int, others: list[DependsOn]) -> None:
-        """Add dependencies that are not met yet to a job."""
+        """Set the dependencies of a job without dependencies. They must not be met yet."""
         self._note_waits(seq, job, others)
         self._bar(seq, "Dependency")
 
@@ -95,25 +95,25 @@ class Gates:
             self._update_reason(seq, "Dependency", waited, job in self._waits, now_s)
 
     def resolve_start(self, job: int, now_s: float) -> None:
-        """Apply the start of a job to the jobs that depend on it."""
+        """Update the jobs that depend on job `job`, which has started."""
         self._resolve(job, RUNNING, now_s)
 
     def resolve_end(self, job: int, state: str, now_s: float) -> None:
-        """Apply the end of a job to the jobs that depend on it, and remove the job's own gates."""
+        """Update the jobs that depend on job `job`, which has ended, and remove the gates of `job`."""
         self._held.pop(job, None)
         self.remove_gates(job)
         self._resolve(job, state, now_s)
         self._awaited.pop(job, None)
 
     def remove_gates(self, job: int) -> None:
-        """Remove the gates of a job that has finished, or of an array that gets no more tasks."""
+        """Remove dependencies and begin time of a finished job, or of an array without tasks to come."""
         self._forget_waits(job)
         if self._begins.pop(job, None):
             self._plan_review()
         self.hopeless.pop(job, None)
 
     def open_due_gates(self, now_s: float) -> None:
-        """Open the gates of jobs that have reached their begin time."""
+        """Remove the begin times that have passed. Jobs without other gates enter the queue."""
         due = [job for job, (begin_s, _) in self._begins.items() if begin_s <= now_s]
         if due:
             self._clear([self._begins.pop(job)[1] for job in due], "BeginTime", now_s)
@@ -126,7 +126,7 @@ class Gates:
         return self._held.get(job, "")
 
     def held_among(self, jobs: Iterable[int]) -> int:
-        """Return how many of these jobs are held."""
+        """Return the number of held jobs among `jobs`."""
         return sum(job in self._held for job in jobs) if self._held else 0
 
     def begins_s(self, job: int) -> float | None:
@@ -178,7 +178,7 @@ class Gates:
         self._bar(seq, "Held")
 
     def _resolve(self, other: int, state: str, now_s: float) -> None:
-        """Apply the new state of job `other` to the jobs that depend on it."""
+        """Update the jobs that depend on job `other`, which has changed to `state`."""
         enter: list[int] = []
         for job in list(self._awaited.get(other, ())):
             seq, waits = self._waits[job]

@@ -1,4 +1,4 @@
-"""Handover of GPUs: GPUs that the ledger has allocated again before the preempted jobs have left them."""
+"""Handover of GPUs that the ledger allocates to new jobs while preempted jobs still run on them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from rlsched.broker.state.jobs import Attempt, Job
 
 
 class GpuHandover:
-    """Preempted jobs whose attempts have not ended yet (leaving jobs), and the jobs that wait for their GPUs.
+    """Preempted jobs whose attempts have not ended yet (leaving jobs), and new jobs that wait for their GPUs.
 
     Attributes:
-        emptied: Jobs whose GPUs have become empty; cleared by the code that launches the jobs.
+        emptied: New jobs whose GPUs have become empty; cleared by the code that launches these jobs.
     """
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class GpuHandover:
         self._leaving: dict[int, Job] = {}
 
     def add_leaving(self, job: Job, attempt: Attempt, decision: int, moved_for: str | None = None) -> None:
-        """Register a job that lost its GPUs to others. If it is already being ended, its `ending` stays.
+        """Register a job that lost its GPUs to other jobs. An `ending` that is already set stays unchanged.
 
         `moved_for`: id of the job for which this job is moved; None: the job was preempted.
         """
@@ -33,7 +33,7 @@ class GpuHandover:
                 attempt.ending_reason = f"moved by decision {decision} for job {moved_for}"
 
     def leaves(self, job: Job) -> None:
-        """Restore a preempted job that is still leaving its GPUs. Its attempt already has all fields."""
+        """Restore a leaving job from a base, which has already set all fields of the attempt."""
         self._leaving[job.number] = job
 
     def remove_leaving(self, job: Job) -> None:
@@ -41,9 +41,9 @@ class GpuHandover:
         self._leaving.pop(job.number, None)
 
     def wait_for_gpus(self, job: Job, attempt: Attempt) -> bool:
-        """Record the ranks that are still on a new attempt's GPUs. Return whether these GPUs are empty.
+        """Record the leaving jobs' ranks on a new attempt's GPUs. Return whether the GPUs are empty.
 
-        If the new or the leaving job has whole nodes, all ranks still on the attempt's nodes count.
+        If the new or the leaving job has whole nodes, the ranks on all GPUs of the attempt's nodes count.
         """
         taken = {(rank.node, gpu) for rank in attempt.ranks for gpu in rank.gpus}
         nodes = {rank.node for rank in attempt.ranks}
@@ -63,9 +63,9 @@ class GpuHandover:
         return not attempt.leaving
 
     def remove_rank(self, number: int, rank: int, jobs: Iterable[Job]) -> list[Job]:
-        """Remove an ended rank of a leaving job.
+        """Remove an ended rank of leaving job `number`.
 
-        Return the jobs of `jobs` that now have empty GPUs.
+        Return the jobs among `jobs` whose GPUs have become empty by this.
         """
         if number not in self._leaving:
             return []

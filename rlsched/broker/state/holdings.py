@@ -1,11 +1,11 @@
 """Holdings: GPUs that the broker cannot allocate, because other jobs hold them or they are out of service.
 
-Other jobs are jobs that an engine runs without this broker. A GPU is out of service if its node no longer
-detects it, or found a foreign process on it.
+Other jobs are jobs that an engine runs without this broker. A GPU is out of service if the node no longer
+detects the GPU, or found a foreign process on the GPU.
 
-Each holding is represented by a job of the ledger that is never a candidate. This job has its GPUs from the
-start, is never preempted, and predictors do not learn from it. So rules, plans and policies take into account
-which GPUs are held, and until when.
+Each holding is represented by a job in the ledger that occupies the held GPUs and is never a candidate for a
+decision. Predictors do not learn from this job. So rules, plans and policies take into account which GPUs are
+held, and until when.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class NodeHoldings:
         self._of_node: dict[str, list[tuple[Holding, int]]] = {}
 
     def set(self, entry: GpusHeld, node: Node, now_s: float) -> None:
-        """Replace all holdings of a node. Holdings that are unchanged stay as they are."""
+        """Replace all holdings of a node. Unchanged holdings keep their jobs in the ledger."""
         known = self._of_node.pop(entry.name, [])
         for holding, seq in known:
             if holding not in entry.held:
@@ -54,9 +54,9 @@ class NodeHoldings:
         return {name: list(held) for name, held in self._of_node.items()}
 
     def restore_holdings(self, by_node: dict[str, list[tuple[Holding, int]]]) -> None:
-        """Restore holdings from the result of `by_node`.
+        """Restore holdings from a value of `by_node`.
 
-        The ledger already has the jobs that represent them.
+        The ledger must already have the jobs that represent the holdings.
         """
         self._of_node = {name: list(held) for name, held in by_node.items()}
 
@@ -78,7 +78,7 @@ class NodeHoldings:
     def possible_holdings(self, name: str, node: Node, wanted: list[Holding]) -> list[Holding]:
         """Return the wanted holdings, limited to GPUs that can be held now.
 
-        Each GPU of the node can be in one holding, and only if no job of this broker uses it.
+        A GPU can be in at most one holding, and in none while a job of this broker uses the GPU.
         """
         return list(self._possible(self.holdings_of(name), node, wanted))
 

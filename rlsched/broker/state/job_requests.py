@@ -1,4 +1,4 @@
-"""Requested resources of a job: as the ledger counts them, and formatted for users."""
+"""Requested resources of a job, as counted in the ledger and as shown to users."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlsched.models.gpu_types import asked_type
 from rlsched.wire.messages import DryRun, Submit
 
 HIGH_QUANTILE: Final = 2.33
-"""Standard deviations from the mean to the 99th percentile of a normal distribution."""
+"""99th percentile of the standard normal distribution."""
 
 
 class Sharing(TypedDict):
@@ -30,7 +30,8 @@ class Sharing(TypedDict):
 def demand_of(spec: JobSubmitted, learnt_gpu_mib: int = 0) -> Demand:
     """Return the demand of a job as the ledger counts it. Journals before version 7 did not count cores.
 
-    `learnt_gpu_mib`: observed use of GPU memory, MiB. The larger of this use and the requested memory counts.
+    `learnt_gpu_mib`: GPU memory that the job needs according to a failed attempt, MiB; 0: unknown. The larger
+    of this and the requested GPU memory counts.
     """
     gpu_memory_mib, gpu_types = max(spec.gpu_memory_mib, learnt_gpu_mib), tuple(spec.gpu_types)
     if not spec.counted:
@@ -58,12 +59,12 @@ def needs(job: Job) -> Demand:
 def sharing_of(spec: JobSubmitted, learnt_gpu_mib: int = 0, *, alone: bool = False) -> Sharing:
     """Return whether a job can share GPUs, and its need of GPU memory, from its submission and its attempts.
 
-    A job with whole nodes never shares. With `auto`, a job shares if its effect on its neighbours is known
-    (the user named a workload, or similar jobs have run and their GPU time was measured) and its GPU memory
-    is known. The memory is the larger of the requested memory and the bound that 99 % of similar jobs stay
-    below; if neither is known, the catalogue's value.
+    A job with whole nodes never shares. With `auto`, a job shares if the user named a workload, or if the GPU
+    time of similar jobs was measured and the need of GPU memory is known. This need is the largest of the
+    requested memory, `learnt_gpu_mib`, and the bound that 99 % of similar jobs stay below. If none is known,
+    the need is -1, and the catalogue's value applies.
 
-    `learnt_gpu_mib`: as in `demand_of`. `alone`: the job must not share, whatever its submission permits.
+    `learnt_gpu_mib`: as in `demand_of`. `alone`: the job must not share, even if its submission permits it.
     """
     is_named = workload_number(spec.workload) > 0
     profiles = spec.profiles.values()
@@ -88,10 +89,10 @@ def memory_bound_mib(profiles: Mapping[str, WorkloadProfile]) -> int:
 def runs_as(spec: JobSubmitted) -> int:
     """Return the number of the catalogue's workload that models a job; 0: no workload is known.
 
-    The workload is the one that the user named. If the user named none, it is the workload with the GPU time
-    nearest to that of similar jobs: GPU time is the best predictor of how two jobs share a GPU. If the
-    clock-bound share of similar jobs is known too, both differences count equally, so that clocks are chosen
-    according to observations.
+    If the user named no workload, the workload with the GPU time nearest to that of similar jobs is chosen,
+    because GPU time is the best predictor of how two jobs share a GPU. If the clock-bound share of similar
+    jobs is known too, the differences of GPU time and of clock-bound share count equally, so that
+    observations affect the choice of clocks.
     """
     return workload_number(spec.workload) or nearest_workload(spec.profiles)
 
@@ -100,7 +101,7 @@ def nearest_workload(profiles: Mapping[str, WorkloadProfile]) -> int:
     """Return the number of the catalogue's workload nearest to learnt figures; 0: no GPU time was learnt.
 
     Args:
-        profiles: Profiles by GPU type. For each figure, the type with the most attempts is used.
+        profiles: Profiles by GPU type. Each figure is taken from the GPU type with the most attempts.
     """
     seen = [one.util_frac for one in profiles.values() if one.util_frac is not None]
     if not seen:
@@ -113,7 +114,7 @@ def nearest_workload(profiles: Mapping[str, WorkloadProfile]) -> int:
 
 
 def workload_like(util_frac: float, clock_bound: float | None = None) -> int:
-    """Return the number of the catalogue's workload with the nearest GPU time.
+    """Return the number of the catalogue's workload with the GPU time nearest to `util_frac`.
 
     If `clock_bound` is given, the difference of the clock-bound shares counts too. If two workloads are
     equally near, return the first.
@@ -128,14 +129,14 @@ def workload_like(util_frac: float, clock_bound: float | None = None) -> int:
 
 @cache
 def _utils() -> tuple[float, ...]:
-    """Return the GPU time of each catalogue workload without co-tenants on its reference type, by number."""
+    """Return the GPU times of the catalogue's workloads without co-tenants on their reference types."""
     traits = catalogue().traits([REFERENCE_TYPE])[1:, 0]
     return tuple(traits["util_frac"].tolist())
 
 
 @cache
 def _clock_bounds() -> tuple[float, ...]:
-    """Return the clock-bound share of each catalogue workload on its reference type, by number."""
+    """Return the clock-bound shares of the catalogue's workloads on their reference GPU types, by number."""
     traits = catalogue().traits([REFERENCE_TYPE])[1:, 0]
     return tuple(traits["clock_bound"].tolist())
 
@@ -153,14 +154,14 @@ def demand_asked(message: Submit | DryRun) -> Demand:
 
 
 def types_asked(gpu_types: Sequence[str]) -> list[str]:
-    """Return GPU types as in the ledger: sorted, unique, in the catalogue's spelling if it has the type."""
+    """Return GPU types as in the ledger: sorted, unique, with the catalogue's spelling of known types."""
     return sorted({asked_type(one) for one in gpu_types})
 
 
 def on_a_rank(demand: Demand, gpus: int, cpu_milli_each: int = -1) -> tuple[int, int]:
     """Return (whole cores, MiB of memory) that a rank with `gpus` GPUs gets.
 
-    `cpu_milli_each`: cores per GPU by the decision, thousandths; -1: as requested.
+    `cpu_milli_each`: cores per GPU that the decision set, thousandths; -1: as requested.
     """
     cpu_milli_each = demand.cpu_milli_each if cpu_milli_each < 0 else cpu_milli_each
     return -(-cpu_milli_each * gpus // 1000), demand.memory_mib_each * gpus
@@ -180,7 +181,7 @@ def of_types(demand: Demand) -> str:
 
 
 def beside_count(demand: Demand) -> str:
-    """Format all requests of a job except its number of GPUs; "" if it has no others."""
+    """Format the requested resources of a job except its number of GPUs; "" if it requests no others."""
     found = [beside_gpus(demand)] if demand.cpu_milli or demand.memory_mib else []
     kind = f" of type {of_types(demand)}" if demand.gpu_types else ""
     size = f" of {memory(demand.gpu_memory_mib)}" if demand.gpu_memory_mib else ""

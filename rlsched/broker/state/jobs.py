@@ -16,7 +16,7 @@ from rlsched.wire.states import ACTIVE, ENDED, LAUNCHING, LIVE, JobState, RankSt
 _NO_RANKS: set[tuple[int, int]] = set()
 """Empty set that all finished attempts share; never modified."""
 NODE_STOPPED = "node_stopped"
-"""Reason for a rank's end if its node was stopped together with its jobs."""
+"""Reason for the end of a rank whose node was stopped with all jobs."""
 
 
 @dataclass(slots=True)
@@ -30,9 +30,9 @@ class Rank:
         sm_clock_mhz: Highest SM clock allowed for the GPUs, as the node reports it; 0: no limit set.
         clock_note: Reason why the ordered clock was not set.
         output_note: Option, path and reason if the rank's output is not in the job's output file.
-        ended_s: End time, Unix seconds: as the node reports it, else the time of the entry. It is never
-            before the attempt's start nor after the journal's time.
-        ran_s: Run time by the node's report, seconds; None without a report.
+        ended_s: End time, Unix seconds: reported by the node, else the time of the entry. It is never before
+            the attempt's start, and never after the entry.
+        ran_s: Run time reported by the node, seconds; None without a report.
         usage: Resource use, set at the end; None if not measured.
     """
 
@@ -53,7 +53,7 @@ class Rank:
         """Change the rank's state.
 
         Raises:
-            JournalError: the transition is not legal, see `rlsched.broker.base.states`.
+            JournalError: the transition is illegal, see `rlsched.broker.base.states`.
         """
         check_rank(self.state, state)
         self.state = state
@@ -66,23 +66,22 @@ class Attempt:
     Attributes:
         number: Attempt number; 1 for the first.
         start_s: Time of the allocation, Unix seconds.
-        seated_s: Time at which the GPUs became empty, Unix seconds; infinite while preempted jobs are leaving
-            them.
+        seated_s: Time from which no preempted job is on the GPUs, Unix seconds; infinite until then.
         leaving: (job, rank) of the preempted jobs' ranks that are still on the attempt's GPUs.
-        sm_clock_frac: SM clock by the decision, as a fraction of the highest.
-        cpu_milli_each: Cores per GPU by the decision, thousandths; -1: as requested.
+        sm_clock_frac: SM clock that the decision set, as a fraction of the highest.
+        cpu_milli_each: Cores per GPU that the decision set, thousandths; -1: as requested.
         was_shared: Whether another job has used the GPUs at the same time.
-        lent_s: GPU time that co-tenants used until `tenants_since_s`, seconds per GPU.
+        lent_s: GPU time of co-tenants until `tenants_since_s`, seconds per GPU.
         tenants: Number of jobs on the GPUs, including this attempt's job.
         tenants_since_s: Time at which `tenants` last changed, Unix seconds.
         is_learnt: Whether the speed next to the present co-tenant has been learnt.
         decision: Number of the decision that started the attempt.
         source: Source of that decision.
-        ending: State that the job gets when all ranks have ended; "" while the attempt continues.
-            `preempted`: the job is queued, unless it ended by itself.
+        ending: State that the job gets when all ranks have ended; "" while the attempt continues. With
+            `preempted`, the job is queued, unless it ended by itself.
         ending_reason: Reason for the ending, as text.
-        moved: Whether the attempt is ended so that the job continues elsewhere, because another job needs its
-            GPUs as a block.
+        moved: Whether the attempt is ended to move the job to other GPUs, because another job needs the
+            present GPUs as a block.
         charged: Whether the end of this attempt counts against the job's retries.
         lost: Whether the attempt ends because one of its nodes was lost.
         first_failure: The first exit code that was not 0, and its reason.
@@ -120,11 +119,11 @@ class Attempt:
 
     @property
     def held_s(self) -> float:
-        """Time for which the ended attempt held its GPUs, seconds. Shared GPU time counts in part."""
+        """Time from `seated_s` to the end of the attempt, without GPU time of co-tenants, seconds."""
         return max(max(rank.ended_s for rank in self.ranks) - self.seated_s - self.lent_s, 0.0)
 
     def shares_with(self, tenants: int, now_s: float) -> None:
-        """Set the number of jobs on the attempt's GPUs from `now_s` on, including its own job."""
+        """Set the number of jobs on the attempt's GPUs from `now_s` on, including this attempt's job."""
         if self.tenants > 1:
             self.lent_s += (now_s - self.tenants_since_s) * (1.0 - 1.0 / self.tenants)
         self.was_shared = self.was_shared or tenants > 1
@@ -142,8 +141,8 @@ class Attempt:
     def run_s(self) -> float:
         """Run time of the longest rank of an ended attempt, seconds.
 
-        The nodes' measurements are used if possible. Otherwise it is the time from the emptying of the GPUs
-        to the end; 0 if the GPUs never became empty.
+        The run time of a rank is the node's measurement if there is one, else the time from `seated_s` to the
+        rank's end; 0 if preempted jobs never left the GPUs.
         """
         return max(
             max(rank.ended_s - self.seated_s, 0.0) if rank.ran_s is None else rank.ran_s
@@ -160,8 +159,8 @@ class Stopped:
         start_s: Time of the allocation, Unix seconds.
         end_s: End of the last rank, Unix seconds; the broker may have received the report later.
         reason: Reason for the end as text.
-        with_node: Whether the attempt ended together with one of its nodes: the node was stopped with its
-            jobs, as at a restart of the cluster, or an operator declared it down or removed it.
+        with_node: Whether the attempt ended because one of its nodes was stopped with all jobs (as at a
+            restart of the cluster), or because an operator declared the node down or removed the node.
     """
 
     number: int
@@ -176,21 +175,22 @@ class Job:
     """A job from submission to its end.
 
     Attributes:
-        number: Job number for users; never used twice in a journal.
-        spec: The submission with its prediction; for a finished job without the fields that only a start
-            needs.
+        number: Job number, as users see it; never assigned twice in a journal.
+        spec: The submission with the prediction; when the job has finished, without the fields that only a
+            start needs.
         seq: Number of the job in the `ClusterState`, -1 if it was rejected.
         state: queued | launching | running | completed | failed | cancelled | rejected.
-        attempt: The current attempt, or the last one; None before the first.
-        retries: Number of charged attempts: they ended early through no fault of the job.
-        losses: Number of latest attempts in a row that ended with a lost node.
+        attempt: The current attempt, or the last attempt; None before the first.
+        retries: Number of charged attempts, which ended early for reasons outside the job.
+        losses: Number of consecutive latest attempts that ended because a node was lost.
         preemptions: Number of attempts that were ended for another job.
-        moves: Number of preempted attempts after which the job was to continue elsewhere at once.
-        last_move: The decision of the last move, and the job for which it was made; "" if never moved.
+        moves: Number of attempts that were ended to move the job to other GPUs.
+        last_move: Text with the decision of the last move and the job for which this job was moved; "" if the
+            job was never moved.
         earlier_s: Run time of preempted attempts, seconds.
         attempts: Number of attempts begun.
-        first_start_s: Start of the first attempt, Unix seconds; None before.
-        gpu_s: GPU-seconds of ended attempts: number of GPUs (shared ones in part) x time.
+        first_start_s: Start of the first attempt, Unix seconds; None if there was no attempt.
+        gpu_s: GPU-seconds of ended attempts: number of GPUs x time, without GPU time of co-tenants.
         energy_j: Energy of ended attempts, joules; None if no node measured it.
         gpu_memory_mib: GPU memory that the job needs according to a failed attempt, MiB; 0: unknown.
         `alone`: Whether the job shares no GPUs, regardless of its submission, because it once ran out of GPU
@@ -219,7 +219,7 @@ class Job:
     alone: bool = False
     alone_reason: str = ""
     stopped: Stopped | None = None
-    end_s: float | None = None  # end of its last rank
+    end_s: float | None = None  # end of the last rank, Unix seconds
     exit_code: int | None = None
     reason: str = ""
 
@@ -237,7 +237,7 @@ class Job:
         """Change the job's state.
 
         Raises:
-            JournalError: the transition is not legal, see `rlsched.broker.base.states`.
+            JournalError: the transition is illegal, see `rlsched.broker.base.states`.
         """
         check_job(self.called, self.state, state)
         self.state = state

@@ -38,7 +38,7 @@ class Known:
     """State of the broker, without the code that applies facts to it.
 
     Args:
-        predictions: Receives every submission, start and end, in order.
+        predictions: Run-time predictions, which receive every submission, start and end, in order.
         order: Order of the queue.
         half_life_s: Half-life of a user's usage, seconds; infinite: no decay.
 
@@ -54,35 +54,36 @@ class Known:
         nodes: Nodes by name, in order of registration.
         epoch: Epoch of the last broker that opened the journal, 0 before the first.
         last_number: Highest job number assigned, here or before a backup was restored.
-        last_attempt: Attempt number set by the last restore; new attempts get higher numbers.
+        last_attempt: Attempt number that the last restore set; new attempts get higher numbers.
         highest_attempt: Highest number of any attempt of any job.
         restored_s: Time of the last restore from a backup, Unix seconds; None: never.
         taken_over: Whether the last restore took over a standby's copy.
-        awaited: Nodes that have not registered since the restore, and may run jobs that the journal lacks.
+        awaited: Nodes that have not registered since the restore, and may run jobs unknown to the journal.
         identity: `BrokerStarted.cluster`.
-        chosen: The policy set by `rlsched policy set` that is in force; None: there is none.
+        chosen: The policy set by `rlsched policy set`, if it is in use; else None.
         order: Order of the queue.
         now_s: Time of the last entry, Unix seconds.
         asked_for_s: By partition, the time for which its last *wait* requested a decision, Unix seconds.
         decisions: Number of decisions by source.
         contested: Number of decisions with more than one legal action, by source.
-        interventions: Number of the guard's decisions by reason: the word before the colon.
+        interventions: Number of the guard's decisions, by the first part of the reason (the text up to the
+            colon).
         outcomes: Number of finished jobs by state.
-        seats: Preempted jobs that have not left their GPUs yet.
-        models: Models of the ledger: none, models of SM clocks, or all, if GPUs are shared.
-        on_finished: Called for each finished job, at the fact that ended the job.
+        seats: Preempted jobs that still run on GPUs allocated to other jobs.
+        models: Models that the ledger uses: none, models of SM clocks, or, if GPUs are shared, all models.
+        on_finished: Called with each job that finishes, when the fact that ends the job is applied.
         priorities: Levels and weights of live jobs.
         usage: Usage of users.
         profiles: Learnt resource use of jobs.
         holdings: GPUs held by something other than this broker's jobs.
-        eligibility: Waiting jobs that are kept out of the queue, and the reasons.
+        eligibility: Waiting jobs that are not in the queue, and the reasons.
         arrays: Job arrays; their tasks are in `jobs`.
         gates: Holds, begin times and dependencies.
         quotas: Limits for users, accounts and VCs, and their usage.
         accounts: Accounts that users can charge jobs to.
         health_failures: Number of times that a node's own checks began to fail.
-        ran_on: By user, the nodes that have started a job of the user: a bit for each node's number.
-        policy_id: Id of the policy that decides; needed if a journal begins with a base.
+        ran_on: By user, a bit mask of the numbers of the nodes that have started a job of the user.
+        policy_id: Id of the policy that decides; used when a base is applied.
     """
 
     def __init__(self, predictions: Predictions, order: Order, half_life_s: float = math.inf) -> None:
@@ -135,7 +136,7 @@ class Known:
         self.on_finished = _nobody
 
     def can_ever_run(self, vc: str, demand: Demand) -> bool:
-        """Return whether a gang would fit an idle cluster in which all registered nodes are up."""
+        """Return whether a gang would fit into the idle cluster if all registered nodes were up."""
         known = self._can_run.get((vc, demand))
         if known is None:
             gone = self.removed_nodes()
@@ -149,10 +150,10 @@ class Known:
         return set(range(len(self.cluster.node_names))) - there
 
     def is_uneven(self, vc: str, num_gpus: int) -> bool:
-        """Return whether an engine forbids a gang because GPU numbers would differ between its nodes.
+        """Return whether an engine forbids a gang because its nodes would have unequal numbers of GPUs.
 
-        All nodes of such an engine are identical within their partition (`Members`), and a gang that exceeds
-        one node takes whole nodes first. So the size of the gang determines the result before any decision.
+        Within a partition, all nodes of such an engine are identical (`Members`), and a gang that exceeds one
+        node takes whole nodes first. So the result depends only on the number of GPUs of the gang.
         """
         own, shared = self.cluster.partitions_of(vc)
         part_of = self.cluster.arrays.node.part_of
@@ -169,7 +170,7 @@ class Known:
         return sum(self.outcomes.values())
 
     def fenced_jobs(self, node: Node) -> list[Job]:
-        """Return the jobs that a node without a broker kills after `lost_after_s`, in order of number."""
+        """Return the jobs that a node kills when it has had no broker for `lost_after_s`, by job number."""
         if not node.spec.capabilities.fences:
             return []
         jobs = [self.jobs[number] for number in sorted(node.live_jobs)]
@@ -181,7 +182,7 @@ class Known:
         return known is not None and known.attempt is not None and attempt <= known.attempt.number
 
     def job(self, number: int) -> Job | None:
-        """Return a job, also if it is no longer in memory; None: the job does not exist.
+        """Return a job from memory or from the journal's table; None: the job does not exist.
 
         Raises:
             JournalError: the job's row is damaged.
@@ -249,9 +250,9 @@ class Known:
         """Remove finished jobs from memory. They stay in the journal's table.
 
         Args:
-            now_s: Unix seconds. Jobs that ended at this time stay because they may not be in the journal yet.
-            keep_s: Jobs that finished longer ago than this are removed, seconds.
-            most: Maximum number of finished jobs that stay; beyond it, the oldest are removed too.
+            now_s: Unix seconds. Jobs that ended at this time stay: they may not be in the journal yet.
+            keep_s: Time from the end of a job to its removal, seconds.
+            most: Maximum number of finished jobs that stay; of more, the oldest are removed.
         """
         while self.ended_jobs and self.ended_jobs[0][0] < now_s:
             over_s, number = self.ended_jobs[0]

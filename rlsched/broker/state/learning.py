@@ -13,9 +13,9 @@ from rlsched.models.gpu_types import GPU_FIGURES, canonical_kind
 from rlsched.wire.messages import SeenUsage
 
 MOST_BUSY_FRAC, MOST_BUSY_AT_CLOCK_FRAC = 0.9, 0.97
-"""Highest GPU time, at the highest and at a lower clock, from which the effect of the clock is computed."""
+"""Highest GPU times (fractions) from which a clock's effect is computed: at the highest, at a lower clock."""
 LEAST_MEASURED_S = 20
-"""Minimum measured time of a rank, seconds: in a shorter time, programs only load and warm up."""
+"""Minimum measured time of a rank, seconds. In a shorter time, programs only load data and warm up."""
 
 
 def learn(profiles: Profiles, job: Job, attempt: Attempt, nodes: Mapping[str, Node]) -> None:
@@ -53,7 +53,7 @@ def learn(profiles: Profiles, job: Job, attempt: Attempt, nodes: Mapping[str, No
 def _at_clock(
     profiles: Profiles, job: Job, attempt: Attempt, gpu_type: str, util_frac: float
 ) -> dict[str, float]:
-    """Return figures by field that follow from an attempt's clock and its GPU time without co-tenants."""
+    """Return values by field of the profile, from an attempt's SM clock and GPU time without co-tenants."""
     if attempt.sm_clock_frac == 1.0:
         return {"full_util_frac": util_frac}
     full = profiles.figure(signature_of(job.spec.user, job.spec.command), gpu_type, "full_util_frac")
@@ -62,7 +62,7 @@ def _at_clock(
 
 
 def clock_time(full: Estimate | None, util_frac: float) -> float | None:
-    """Return the time per unit of work at a lower clock, relative to the time at the highest clock.
+    """Return the time for the same work at a lower clock, relative to the time at the highest clock.
 
     The result follows from the GPU time at both clocks; see `rlsched.models.at_clock.time_of_busy` for the
     formula and its assumption.
@@ -72,8 +72,8 @@ def clock_time(full: Estimate | None, util_frac: float) -> float | None:
         util_frac: GPU time at the lower clock.
 
     Returns:
-        The relative time; None if `full` is unknown, or if the GPU is busy for so much of the time that the
-        pauses are too short to compare.
+        The relative time; None if `full` is unknown, or if a GPU time is so high that the idle times are too
+        short to compare.
     """
     if full is None or full.value > MOST_BUSY_FRAC or util_frac > MOST_BUSY_AT_CLOCK_FRAC:
         return None
@@ -83,7 +83,7 @@ def clock_time(full: Estimate | None, util_frac: float) -> float | None:
 def in_words(
     profiles: Mapping[str, WorkloadProfile], gpu_type: str, seen: SeenUsage | None, gpus: int
 ) -> str:
-    """Describe the resource use that was expected of a job at its submission, next to the observed use.
+    """Describe the resource use of a job that was expected at its submission, and the observed use.
 
     The text is "" if no use was learnt.
 

@@ -34,22 +34,21 @@ class Node:
     """A node that has registered.
 
     Attributes:
-        number: Number of the node in the `ClusterState`.
+        number: Index of the node in the `ClusterState`.
         spec: The last registration.
         up: Whether the node is not down: no operator has declared it down, and it woke up when ordered.
         away: Whether the node is unreachable: it has missed its heartbeats, or its daemon was stopped.
         removed: Whether an operator has removed the node from the cluster; it can register again.
         gone_reason: Reason why the node is unreachable or down.
         live_jobs: Jobs with an unfinished rank on the node.
-        drained_until_s: End of the drain, Unix seconds; infinite: until an operator resumes the node; 0: not
-            drained.
+        drained_until_s: End of the drain, Unix seconds; infinite: until an operator resumes the node; 0: the
+            node is not drained.
         drained_reason: Reason for the drain.
-        unhealthy: Failure of the node's own checks; "" if they pass.
+        unhealthy: Failure found by the node's own health checks; "" if they pass.
         sleep: `asleep` or `waking`; "": neither.
         off_s: For a sleeping node: time by which it is off, Unix seconds.
         resume_s: For a waking node: time from which the resume command runs, Unix seconds.
-        wakes_by_s: For a waking node: time after which it is marked down if it has not registered, Unix
-            seconds.
+        wakes_by_s: For a waking node: time at which it is marked down if it has not registered, Unix seconds.
     """
 
     number: int
@@ -75,13 +74,13 @@ class Node:
     def is_other(self, hello: Hello | NodeUp) -> bool:
         """Return whether a registration has another number of GPUs, other MIG instances, or another VC.
 
-        The ledger treats such a node as a new node. MIG instances are compared with their GPU numbers because
-        these numbers count instances, which admins remove and create.
+        The ledger treats such a node as a new node. GPU numbers of MIG instances are compared too, because an
+        instance can get another number when admins remove or create instances.
         """
         return self.has_other_instances(hello) or (self.spec.gpus, self.spec.vc) != (hello.gpus, hello.vc)
 
     def has_other_instances(self, hello: Hello | NodeUp) -> bool:
-        """Return whether the MIG instances, or their GPU numbers, differ from the last registration's."""
+        """Return whether the MIG instances or their GPU numbers differ from the last registration."""
         return _instances(self.spec.gpu_uuids) != _instances(hello.gpu_uuids)
 
     @property

@@ -1,8 +1,8 @@
 """Predictions of run times for submitted jobs, learnt from the broker's own journal.
 
-The `Predictor` is the one of `rlsched trace predict`. Its prediction is journalled with the submission,
-together with the prediction of each of its parts. A restarted broker reads both, which restores the
-predictions and the hedge's weights. Only boosting starts unfitted, and is fitted again in the background.
+`rlsched trace predict` uses the same `Predictor`. The journal stores each submission with the `Predictor`'s
+prediction and the predictions of the experts in its hedge. When a broker restarts, both are read again, which
+restores the predictions and the hedge's weights. Boosting starts unfitted, and is fitted in the background.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class Predictions:
     """Predictions of jobs. The `BrokerState` calls the methods in the order of the journal.
 
     Args:
-        kind: Predictor. `running-mean`: its median and spread, as in a simulator if the trace has no
-            predictions. `hedge` or None: the hedge's median and spread, as `rlsched trace predict` writes
-            them.
-        past: Jobs from before the journal, from which the predictor learns first; the same at every start.
+        kind: Predictor whose median and spread are used. `running-mean`: as in a simulator if the trace has
+            no predictions; `hedge` or None: as written by `rlsched trace predict`.
+        past: Jobs older than the journal, from which the predictor learns first. They must be the same at
+            every start.
 
     Attributes:
         made_for: Key of everything on which a snapshot of the predictions depends.
@@ -88,7 +88,7 @@ class Predictions:
 
     @staticmethod
     def warm_up(kind: str | None) -> None:
-        """Predict made-up jobs, so that kernels are compiled before a real job needs them."""
+        """Predict made-up jobs, so that kernels are compiled before the first real prediction."""
         said = lognormal(60.0, 1.0)
         if chosen_kind(kind) == HEDGE:
             toy = Predictor("hedge")
@@ -101,15 +101,15 @@ class Predictions:
     # ---- predictions -------------------------------------------------------------------------------------
 
     def predict(self, drafts: Sequence[JobSubmitted], now_s: float) -> list[JobSubmitted]:
-        """Return submissions of the same instant, in order, with predictions.
+        """Add predictions to submissions of the same instant, in order, and return the submissions.
 
-        The caller must call `record_submission` for each of them.
+        The caller must call `record_submission` for each returned submission.
         """
         if self._predictor is None:
             return [self._by_mean(draft) for draft in drafts]
         facts = [_facts(draft) for draft in drafts]
         for fact in facts:
-            if self._predictor.history.knows(fact.job_id):  # of a submission that failed: its number is free
+            if self._predictor.history.knows(fact.job_id):  # an earlier submission with this number failed
                 self._predictor.observe_gone(fact.job_id)
         foreseen = self._predictor.foresee(facts, now_s)
         points = point_and_spread(
@@ -140,9 +140,9 @@ class Predictions:
         )
 
     def chances(self, job: int) -> Floats | None:
-        """Return the predicted distribution of a live job, (BINS,).
+        """Return the predicted run-time distribution of a live job, (BINS,).
 
-        None: the distribution is the lognormal given by the job's submission.
+        None: the distribution is the lognormal with the median and spread of the job's submission.
         """
         known = self._open.get(job)
         return None if known is None or known.predicted is known.mean else known.predicted
@@ -193,7 +193,7 @@ class Predictions:
         self.recent.add(now_s, duration_s, spec.num_gpus, known.predicted, known.mean)
 
     def discard_job(self, job: int) -> None:
-        """Forget a job that finished without a usable run time."""
+        """Remove a job that finished without a usable run time."""
         del self._open[job]
         if self._predictor is not None:
             self._predictor.observe_gone(str(job))
@@ -211,7 +211,7 @@ class Predictions:
     # ---- fits by another process --------------------------------------------------------------------
 
     def fit_due(self) -> bool:
-        """Return whether boosting needs another fit, and no fit is running."""
+        """Return whether boosting needs a new fit and no fit is in progress."""
         return self._predictor is not None and self._fitting is None and self._predictor.fit_due()
 
     def training(self, now_s: float) -> TrainingSet:
@@ -221,7 +221,7 @@ class Predictions:
         return self._predictor.training(now_s)
 
     def install(self, fitted: HazardModel, now_s: float) -> None:
-        """Use a finished fit for predictions from now on."""
+        """Use a fitted model for predictions from now on."""
         assert self._predictor is not None
         assert self._fitting is not None
         self._predictor.install(fitted)
@@ -229,7 +229,7 @@ class Predictions:
         self._fitted, self._fitting, self._fit_error = (now_s, self._fitting), None, None
 
     def fit_failed(self, why: str) -> None:
-        """Record a failed fit: the previous fit stays in use, and another fit is due."""
+        """Record a failed fit: the previous fitted model stays in use, and another fit becomes due."""
         assert self._predictor is not None
         self._predictor.withdraw()
         self._fitting, self._fit_error = None, why

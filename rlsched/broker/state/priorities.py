@@ -32,9 +32,9 @@ class PriorityRules(msgspec.Struct, frozen=True, kw_only=True):
         half_life_s: Half-life of a user's usage, seconds; infinite: no fair share.
         age_s: Waiting time after which a job rises by one priority, up to `high`, seconds; infinite: never.
         highest: Highest priority that a non-admin can request.
-        preemptible: Jobs of this priority and below are preemptible without requesting it; None: only jobs
-            that request it.
-        every_s: Interval at which shares and waiting times are reviewed, seconds.
+        preemptible: Highest priority of jobs that are preemptible without requesting it; None: only jobs that
+            request it are preemptible.
+        every_s: Interval at which weights and levels are updated by usage and waiting time, seconds.
     """
 
     half_life_s: float = math.inf
@@ -47,7 +47,7 @@ class PriorityRules(msgspec.Struct, frozen=True, kw_only=True):
         """Check that a non-admin can request this priority.
 
         Raises:
-            InputError: only admins can request it.
+            InputError: only admins can request this priority.
         """
         if LEVELS[priority] > LEVELS[self.highest]:
             raise InputError(
@@ -66,7 +66,7 @@ class _RankedJob(NamedTuple):
 
 
 class Priorities:
-    """Level and weight of every live job, as the facts of the journal define them.
+    """Level and weight of every live job, according to the facts of the journal.
 
     Args:
         cluster: The ledger, which holds the order of the queue.
@@ -86,7 +86,7 @@ class Priorities:
         return LEVELS[entry.priority], self.ln_weights.get(entry.user, 0.0)
 
     def add_ranked(self, entry: JobSubmitted, seq: int) -> None:
-        """Add a live job, which is number `seq` in the ledger."""
+        """Add a live job, which has number `seq` in the ledger."""
         self._live[entry.job] = _RankedJob(seq, entry.user)
         self._levels[entry.job] = LEVELS[entry.priority]
 
@@ -102,7 +102,7 @@ class Priorities:
         self._cluster.rank_job(seq, LEVELS[priority], self.ln_weights.get(user, 0.0), now_s)
 
     def remove_ranked(self, job: int) -> None:
-        """Forget the level of a finished job."""
+        """Remove the level of a finished job."""
         self._live.pop(job, None)
         self._levels.pop(job, None)
 
@@ -153,9 +153,9 @@ def due_ranks(
 def level_of(ranks: PriorityRules, job: Job, now_s: float) -> int:
     """Return the level of a waiting job: its priority, raised by its waiting time and by a stop of its node.
 
-    A job that an operator ended together with its node (stopped, declared down, or removed) rises by one
-    priority, up to `high`: the job had GPUs, and after a restart of the cluster later jobs would take its
-    place. If the node was lost otherwise, the job may have crashed the node, and its priority does not rise.
+    If the last attempt ended because its node was stopped with all jobs, declared down or removed, the job
+    rises by one priority, up to `high`, so that no later jobs get its GPUs after a restart of the cluster. If
+    the node was lost for another reason, the job may have crashed the node, and does not rise.
     """
     level = LEVELS[job.spec.priority]
     more = 0 if math.isinf(ranks.age_s) else int((now_s - job.submit_s) / ranks.age_s)

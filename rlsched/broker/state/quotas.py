@@ -1,9 +1,8 @@
-"""Quotas: limits for users, accounts and VCs on GPUs held at once and on GPU-hours per month, and their
-usage.
+"""Quotas: limits for users, accounts and VCs on jobs, on GPUs held at once and on GPU-hours per month.
 
-GPUs count as held from the decision that allocates them until the last process of the attempt has ended. GPU
-time is charged from that decision until the attempt ends, or until the GPUs are given to other jobs. All
-counts are integers: thousandths of a GPU, milliseconds.
+GPUs count as held from the decision that allocates the GPUs until the last process of the attempt has ended.
+GPU time is charged from that decision until the attempt ends, or until the GPUs are allocated to other jobs.
+All counts are integers: thousandths of a GPU, milliseconds.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from rlsched.errors import InputError
 from rlsched.wire.messages import PartyKind, QuotaInfo
 
 DEFAULT = "default"
-"""Name of the limits for all users, accounts or VCs without limits of their own."""
+"""Name under which default limits are set; they apply to users, accounts or VCs without own limits."""
 _HOUR = 1000 * 3_600_000
 """A GPU-hour in thousandths of a GPU times milliseconds."""
 PartyKey = tuple[PartyKind, str]
@@ -57,7 +56,7 @@ class Quota(NamedTuple):
     gpu_hours: float | None = None
 
     def or_else(self, other: Quota) -> Quota:
-        """Return these limits; a limit that is None is taken from `other`."""
+        """Return these limits, with each limit that is None replaced by the limit in `other`."""
         return Quota(
             other.gpus if self.gpus is None else self.gpus,
             other.jobs if self.jobs is None else self.jobs,
@@ -73,9 +72,9 @@ class Party:
     """A user, an account or a VC that is charged for jobs.
 
     Attributes:
-        quota: Limits in force.
+        quota: Limits in force, including defaults.
         jobs: Number of waiting and running jobs.
-        held_milli: GPUs held by processes of these jobs, thousandths.
+        held_milli: GPUs held by these jobs, thousandths.
         charged_milli: GPUs that are charged at present, thousandths.
         used: GPU time charged in the month of `since_ms`, up to `since_ms`; thousandths of a GPU x ms.
         since_ms: End of the charged time, Unix milliseconds.
@@ -101,18 +100,18 @@ class Party:
         return before + self.charged_milli * (now_ms - max(self.since_ms, month_ms))
 
     def __str__(self) -> str:
-        """Return the name as messages to users show it: `alice`, `account NAME` or `VC NAME`."""
+        """Return the name as in messages to users: `alice`, `account NAME` or `VC NAME`."""
         lead = {"user": "", "account": "account ", "vc": "VC "}[self.kind]
         return lead + (self.name or "nobody")
 
 
 @dataclass(slots=True, eq=False)
 class QuotaGroup:
-    """Jobs with the same parties and number of GPUs. Either all its waiting jobs are eligible, or none.
+    """Jobs with the same parties and number of GPUs. All waiting jobs of a group are eligible, or none.
 
     Attributes:
-        seqs: Waiting jobs, by their number in the ledger.
-        barred: Whether these jobs are not eligible; meaningless while `seqs` is empty.
+        seqs: Ledger numbers of the waiting jobs.
+        barred: Whether a quota makes the waiting jobs ineligible; meaningless while `seqs` is empty.
     """
 
     gpu_milli: int
@@ -139,7 +138,7 @@ class QuotaTable:
         self._timed: dict[Party, int] = {}  # next review of the party, Unix ms
         self._month_ms = self._next_month_ms = 0
         self.due_s = math.inf
-        """Next time at which `review_quotas` can change something although no job changes, Unix seconds."""
+        """Time at which the next call of `review_quotas` is due, even if no job changes, Unix seconds."""
 
     # ---- events of jobs ---------------------------------------------------------------------------
 
@@ -175,9 +174,9 @@ class QuotaTable:
         self._change(group, 0, -group.gpu_milli, now_s)
 
     def return_gpus(self, seq: int, now_s: float, *, waits: bool) -> None:
-        """Return the GPUs of an ended attempt.
+        """Apply that an ended attempt no longer holds its GPUs.
 
-        `waits`: the job waits again (also in the ledger), else it ended.
+        `waits`: the job waits again, also in the ledger; False: the job has ended.
         """
         group = self._group_of[seq]
         charged = group.gpu_milli if seq in self._charged else 0
@@ -207,7 +206,7 @@ class QuotaTable:
                 self._look_at(party, now_s)
 
     def review_quotas(self, now_s: float) -> None:
-        """Update which jobs are eligible, when a month has begun or GPU-hours may be used up."""
+        """Update which jobs are eligible, after a month has begun or GPU-hours may be used up."""
         now_ms = round(now_s * 1000)
         for party in [party for party, due_ms in self._timed.items() if due_ms <= now_ms]:
             self._look_at(party, now_s)
@@ -219,7 +218,7 @@ class QuotaTable:
         ]
 
     def party_charges(self) -> list[tuple[str, str, int, int]]:
-        """Return (kind, name, charge of this month, end of the charged time) of each charged party."""
+        """Return (kind, name, `used`, `since_ms`) of each charged party; see `Party`."""
         return [
             (party.kind, party.name, party.used, party.since_ms)
             for party in self._parties.values()
@@ -235,8 +234,8 @@ class QuotaTable:
     ) -> None:
         """Restore limits, charges, and the jobs that a quota keeps out of the queue (`barred`).
 
-        The live jobs have already been added, without any limits. Reviews that are already due stay due for
-        the next `review_quotas`.
+        The live jobs must already be added, before any limits. Reviews that are already due are left to the
+        next call of `review_quotas`.
         """
         for one in limits:
             self._own[one.kind, one.name] = Quota(one.gpus, one.jobs, one.gpu_hours)
@@ -259,7 +258,7 @@ class QuotaTable:
     # ---- descriptions -----------------------------------------------------------------------------
 
     def own_limits(self, kind: PartyKind, name: str) -> Quota:
-        """Return the limits that were set for exactly this name."""
+        """Return the limits that were set for this name, without defaults."""
         return self._own.get((kind, name), UNLIMITED)
 
     def limited_names(self, kind: PartyKind) -> frozenset[str]:
@@ -272,7 +271,7 @@ class QuotaTable:
         Args:
             owner: The parties to which the job is charged.
             num_gpus: Number of GPUs of the job.
-            `beside`: Number of jobs by party that were accepted before this job in the same batch.
+            `beside`: By party, the number of jobs accepted earlier in the same batch.
 
         Raises:
             InputError: a quota forbids the job.
@@ -298,7 +297,7 @@ class QuotaTable:
         return [line for party in group.parties for line in self._words(party, group.gpu_milli, now_s)]
 
     def rows(self, now_s: float) -> list[QuotaInfo]:
-        """Return all limits with their usage, sorted: defaults first, then by name."""
+        """Return all limits with the current usage, by kind; defaults first, then by name."""
         self._turn_month(round(now_s * 1000))
         limited = {key for key, party in self._parties.items() if party.quota != UNLIMITED} | {*self._own}
         order = sorted(
@@ -377,7 +376,7 @@ class QuotaTable:
             party.jobs -= 1
 
     def _change(self, group: QuotaGroup, held_milli: int, charged_milli: int, now_s: float) -> None:
-        """Add these amounts to the held and charged GPUs of a group's parties."""
+        """Add to the held and charged GPUs of a group's parties."""
         now_ms = round(now_s * 1000)
         self._turn_month(now_ms)
         limited = False
@@ -419,7 +418,7 @@ class QuotaTable:
         return party.used_by(now_ms, self._month_ms) >= party.quota.gpu_hours * _HOUR
 
     def _plan(self, party: Party, now_s: float) -> None:
-        """Plan a review at the time when a party's limited GPU-hours are used up, or a new month begins."""
+        """Plan the review of a party: when its limit of GPU-hours will be reached, or a new month begins."""
         if party.quota.gpu_hours is None and party not in self._timed:
             return
         if party.quota.gpu_hours is None or not self._waiting.get(party):

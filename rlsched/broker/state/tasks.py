@@ -1,4 +1,4 @@
-"""Tasks of job arrays: lists of task numbers, their text format, and tasks as submissions; see `arrays`."""
+"""Tasks of job arrays: lists of task numbers, the text format of the lists, tasks as submissions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def count(tasks: list[Tasks]) -> int:
 def in_words(tasks: list[Tasks], most_chars: int | None = None) -> str:
     """Format tasks as users write them: `8-99,200`.
 
-    `most_chars`: stop after the part that exceeds this length.
+    `most_chars`: stop after the range that makes the text longer than this.
     """
     parts, left = [], math.inf if most_chars is None else most_chars
     for one in tasks:
@@ -52,7 +52,7 @@ def includes_task(tasks: list[Tasks], task: int) -> bool:
 
 
 def are_distinct(tasks: list[Tasks]) -> bool:
-    """Return whether no task occurs twice. The check needs one byte for each number up to the highest."""
+    """Return whether each task occurs once. The check needs one byte for each number up to the highest."""
     seen = bytearray(max((one.last for one in tasks), default=0) + 1)
     for one in tasks:
         last = one.last + 1
@@ -63,7 +63,7 @@ def are_distinct(tasks: list[Tasks]) -> bool:
 
 
 def joined(tasks: list[Tasks]) -> list[Tasks]:
-    """Return the same tasks in fewer ranges: `0,2,4`, single tasks at equal distances, becomes `0-4:2`."""
+    """Return the same tasks in fewer ranges: single tasks at equal distances, as `0,2,4`, become `0-4:2`."""
     found: list[Tasks] = []
     at = 0
     while at < len(tasks):
@@ -84,7 +84,7 @@ def joined(tasks: list[Tasks]) -> list[Tasks]:
 
 
 def without(tasks: list[Tasks], task: int) -> list[Tasks]:
-    """Return these tasks without task number `task`. The call is fast if the task is one of the first."""
+    """Return the tasks except `task`. The call is fast if `task` is near the start of the list."""
     for at, one in enumerate(tasks):
         mine = range(one.first, one.last + 1, one.step)
         if task in mine:
@@ -95,7 +95,7 @@ def without(tasks: list[Tasks], task: int) -> list[Tasks]:
 
 
 def minus(tasks: list[Tasks], gone: list[Tasks]) -> list[Tasks]:
-    """Return the tasks of the first list that are not in `gone`, in their order."""
+    """Return the tasks that are not in `gone`, in the order of `tasks`."""
     spans = _spans(gone)
     ends = [last for _, last in spans]
     found: list[Tasks] = []
@@ -112,7 +112,7 @@ def minus(tasks: list[Tasks], gone: list[Tasks]) -> list[Tasks]:
 
 
 def common(tasks: list[Tasks], others: list[Tasks]) -> list[Tasks]:
-    """Return the tasks that are in both lists, in the order of the first list."""
+    """Return the tasks that are in both lists, in the order of `tasks`."""
     return minus(tasks, minus(tasks, others))
 
 
@@ -140,7 +140,7 @@ def _slice(mine: range, low: int, high: int) -> list[Tasks]:
 
 
 def task_of(head: JobSubmitted, entry: TaskSubmitted) -> JobSubmitted:
-    """Return a task of an array (`head`: the array's submission) as a submission of its own."""
+    """Return a task of an array as a submission. `head`: the array's submission."""
     number, task = str(head.job), str(entry.task)
     own = {"RLSCHED_ARRAY_JOB": number, "RLSCHED_ARRAY_TASK": task}
     slurms = {"SLURM_ARRAY_JOB_ID": number, "SLURM_ARRAY_TASK_ID": task}
@@ -164,11 +164,11 @@ def task_of(head: JobSubmitted, entry: TaskSubmitted) -> JobSubmitted:
 
 @dataclass(slots=True)
 class Head:
-    """Submission of an array as its next tasks get it, including later changes.
+    """Submission of an array, with later changes that apply to the tasks that are not jobs yet.
 
     Attributes:
         spec: The submission, with later changes of the whole array.
-        changes: All changes, in order, if some were for single tasks; else empty.
+        changes: All changes, in order, if some changes were for single tasks; else empty.
     """
 
     spec: JobSubmitted
@@ -182,7 +182,7 @@ class Head:
             self.changes.append(entry)
 
     def task(self, entry: TaskSubmitted) -> JobSubmitted:
-        """Return a task as a submission of its own."""
+        """Return a task as a submission."""
         spec = task_of(self.spec, entry)
         for change in self.changes:
             if not change.tasks or includes_task(change.tasks, entry.task):
@@ -192,7 +192,7 @@ class Head:
 
 
 class Heads(dict[int, Head]):
-    """The `Head` of each array, by array number, for readers of a journal from its beginning."""
+    """The `Head` of each array, by array number, while a journal is read from its beginning."""
 
     def note(self, entry: Entry) -> None:
         """Apply an entry that submits or changes an array; ignore other entries."""

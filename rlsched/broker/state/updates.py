@@ -1,4 +1,4 @@
-"""Changes of a job after its submission, except begin times and dependencies, which `gates` applies."""
+"""Changes of a job after its submission. The module `gates` applies begin times and dependencies."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _SETTINGS: Final = {name: one.setting for name, one in declared(JobSettings).ite
 WHILE_RUNNING: Final = tuple(name for name, one in _SETTINGS.items() if one.changes == "running")
 """Fields of a job that can change while it has GPUs, because its processes do not depend on them."""
 OF_TASKS: Final = tuple(name for name, one in _SETTINGS.items() if one.changes != "waiting")
-"""Fields that can change for single tasks of an array that are not jobs yet."""
+"""Fields that can change for single tasks of an array, if the tasks are not jobs yet."""
 CHANGEABLE: Final = tuple(_SETTINGS)
 WORDS: Final = {name: one.options[0].name for name, one in _SETTINGS.items()}
-"""Option of the command line by field."""
+"""Command-line option by field."""
 
 
 def changes_of(order: Update) -> list[str]:

@@ -130,10 +130,10 @@ def join(token: str, timeout_s: float, keys: Path | None) -> None:
 
 
 def _node_lines(address: str, name: str, keys: Path | None) -> list[str]:
-    """Return the command that starts this node, and for root a line that describes its option.
+    """Return the command that starts this node, and for root a line that describes the option for users.
 
-    A daemon that runs as root needs an option for the user of its jobs, and a directory for jobs outside the
-    directory of its keys, which that user cannot enter.
+    A daemon that runs as root needs an option for the user who runs the jobs. Because that user cannot enter
+    the directory of the daemon's keys, the daemon also needs a directory for jobs elsewhere.
     """
     words = ["rlsched", "node", "--broker", address, "--name", name]
     if keys is not None:

@@ -151,7 +151,7 @@ def figures(report: StatsReport) -> Iterator[Metric]:
 
 
 def _drift(drift: DriftReport) -> Iterator[Metric]:
-    """Yield metrics that compare the policy's inputs with the inputs in its training."""
+    """Yield metrics that compare the policy's inputs now with the inputs in training."""
     yield _gauge("drift_watched", "Whether the policy's card has ranges.", float(not drift.note))
     yield _gauge("drift_active", "Whether the fallback decides because of drift.", float(drift.active))
     yield _gauge("drift_unlike", "Ways in which the cluster differs from training.", len(drift.unlike))

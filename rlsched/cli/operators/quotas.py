@@ -141,7 +141,7 @@ def _print(rows: list[QuotaInfo]) -> None:
 
 
 def _cell(row: QuotaInfo, name: str, limit: float | None, has: float) -> str:
-    """Return the cell of a limit: current use and limit; for the name `default`, only the limit."""
+    """Return the text of a table cell: current use and limit; for the name `default`, only the limit."""
     most = "-" if limit is None else f"{limit:,.10g}"
     if row.name == "default":
         return most

@@ -332,7 +332,7 @@ def broker(
 
 
 def _with(kind: type[S], asked: Mapping[str, Any], **settings: Any) -> S:
-    """Return a `kind`, with fields from the options of the same names and from `settings`."""
+    """Return an instance of `kind` with values from `settings` and from options named like the fields."""
     return kind(**{name: asked[name] for name in kind.__struct_fields__ if name in asked} | settings)
 
 
@@ -357,7 +357,7 @@ def _days(option: str, text: str) -> float:
     """Return the number of days in an option's text, 1 or more; infinite for `all`.
 
     Raises:
-        InputError: the text is not such a number.
+        InputError: the text is neither `all` nor a number of at least 1.
     """
     if text == "all":
         return math.inf
@@ -371,7 +371,7 @@ def _days(option: str, text: str) -> float:
 
 
 def _forecaster(name: str | None) -> str:
-    """Return the name of the forecaster to run; "": no forecasts. `name` None: the default forecaster.
+    """Return the name of the forecaster to run; "" if `name` is `none`, the default if `name` is None.
 
     Raises:
         InputError: no forecaster of this name is installed.

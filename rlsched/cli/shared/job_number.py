@@ -1,4 +1,4 @@
-"""Job names on the command line: a job number (`17`), or an array and its task (`17_3`)."""
+"""Job names on the command line: a job number (`17`), or the number of an array and of a task (`17_3`)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ if TYPE_CHECKING:
 
 
 class JobName(NamedTuple):
-    """Name of a job, of an array, or of tasks of an array; `number`: the job or array, `task`: one task."""
+    """Name of a job, an array, or tasks of an array.
+
+    `number` is the number of the job or array. `task` is the number of a single task; None: no single task.
+    """
 
     number: int
     task: int | None = None
     tasks: str = ""
-    """Several tasks of the array, such as `5-9`; "": the name is not of several tasks."""
+    """Several tasks of the array, such as `5-9`; "" for one task, a whole array or a job."""
     waiting: bool = False
-    """Whether to select only waiting jobs: of an array, only its waiting tasks."""
+    """Whether to select the job only if it waits; for an array, to select only the waiting tasks."""
 
     def __str__(self) -> str:
         """Return the name as the user typed it: `17`, `17_3` or `17_[3,5-9]`."""

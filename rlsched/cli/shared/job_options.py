@@ -162,7 +162,7 @@ def exported(text: str, own: Mapping[str, str]) -> dict[str, str]:
 
 
 def _text_of(own: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables to send with a job: text, and not specific to this shell, terminal or process."""
+    """Return the variables to send with a job: valid text, not specific to this shell or process."""
     return {
         name: value
         for name, value in own.items()
@@ -190,7 +190,7 @@ def notices(notify: str, mail_type: str | None) -> list[str]:
 
 
 def lost_after_time_s(text: str) -> float:
-    """Parse `--lost-after`, seconds; 0: never. A number without a unit is in seconds.
+    """Return the time in the text of `--lost-after`, seconds; 0: never. Numbers without a unit are seconds.
 
     Raises:
         InputError: the text is not a time.
@@ -258,7 +258,7 @@ def changes_asked(asked: Mapping[str, Any], now_s: float) -> Changes:
 
 
 def _value(one: Declared, asked: Mapping[str, Any], now_s: float) -> Any:
-    """Return the value of a setting: parsed by its entry in `_PARSED`, else as click parsed its option."""
+    """Return the value of a setting: from its parser in `_PARSED`, else as click parsed the option."""
     if one.name == "begin_s":
         return begin_s(asked["begin"], now_s) if asked["begin"] else None
     parse = _PARSED.get(one.name)

@@ -94,7 +94,7 @@ def named_table(
 
 
 def _narrow_cells(job: JobInfo, now_s: float) -> dict[str, str | Text]:
-    """Return a job's cells for a narrow table: place and reason share a column, as few jobs have both."""
+    """Return a job's cells for a narrow table: nodes and reason share a column, as few jobs have both."""
     cells = _cells(job, now_s)
     both = [str(cells.pop("where")), str(cells.pop("reason"))]
     return cells | {"where, reason": "  ".join(filter(None, both))}
@@ -227,7 +227,10 @@ def _settable(node: NodeInfo) -> str:
 
 
 def _clock(job: JobInfo) -> str:
-    """Return a job's reduced SM clock: in MHz if its nodes have set one, else the decided share; else ""."""
+    """Return a job's SM clock as text: MHz for nodes that have set it, else per cent of the highest clock.
+
+    The text is "" if the job waits or its SM clock is not reduced.
+    """
     if job.state == QUEUED or job.sm_clock_frac is None or job.sm_clock_frac >= 1.0:
         return ""
     said = {f"{mhz} MHz" if mhz else f"{job.sm_clock_frac:.0%} clock" for mhz in job.sm_clocks_mhz}

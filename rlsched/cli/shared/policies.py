@@ -86,7 +86,7 @@ def given_policies(ctx: click.Context) -> list[PolicyArgument]:
 
 
 def complete_policy(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Return preset names that begin with `begun`, for shell completion; files if no preset does."""
+    """Return preset names that begin with `begun`, for shell completion; if there is none, files."""
     from rlsched.decide.policies.presets import PRESETS
 
     named = [CompletionItem(name) for name in PRESETS if name.startswith(begun)]

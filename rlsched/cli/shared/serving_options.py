@@ -127,7 +127,7 @@ def deciding(command: Command) -> Command:
 
 
 def as_words(ctx: click.Context, decided: Mapping[str, Any]) -> list[str]:
-    """Return the options of `deciding` as words of another process's command line, with absolute paths.
+    """Return the options of `deciding` as command-line arguments for another process, with absolute paths.
 
     Raises:
         InputError: the policy cannot be read.

@@ -19,7 +19,7 @@ _FIRST: Final = re.compile(r".*?[.](?= [A-Z`]|$)")
 _READ_BY: Final = {
     "checkpoint": ("sb3",),
 }
-"""Settings that only some rules use, each with these rules."""
+"""For each setting that only some rules use: the names of the rules."""
 _GIVES_WAY: Final = {
     "gittins": "jobs with a higher Gittins index give way to jobs with a lower one",
     "service": "jobs with more service so far give way to jobs with less",
@@ -77,9 +77,9 @@ def sentences(policy: Policy) -> Iterator[str]:
 
 
 def shown(policy: Policy) -> str:
-    """Return a TOML file that defines the policy, and has a line for every setting.
+    """Return the text of a TOML file that defines the policy.
 
-    Settings with their default values are comments in it.
+    The file has a line for every setting that has an effect; settings with default values are comments.
     """
     settings, said = policy.settings, as_table(policy.settings)
     lines, tables, off = list[str](), list[str](), list[str]()
@@ -100,7 +100,7 @@ def shown(policy: Policy) -> str:
 
 
 def _table(name: str, part: msgspec.Struct, meaning: str) -> Iterator[str]:
-    """Yield the lines of one TOML table. Settings with their default values are comments."""
+    """Yield the lines of one TOML table. Settings with default values are comments."""
     said, words = as_table(part), meanings(type(part))
     yield f"[{name}]" + (f"  # {meaning}" if meaning else "")
     for field in msgspec.structs.fields(part):

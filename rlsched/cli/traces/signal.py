@@ -211,7 +211,7 @@ def _ratio(value: float | None) -> str:
 
 
 def _bars(values: list[float | None]) -> str:
-    """Return a bar for each value, from the lowest to the highest value; a space if unknown."""
+    """Return one bar character per value, scaled between the lowest and highest value; a space if unknown."""
     known = [one for one in values if one is not None]
     low, range_ = min(known), max(known) - min(known)
     top = len(_BARS) - 1

@@ -39,7 +39,7 @@ class Script(NamedTuple):
         command: Command that runs the script.
         arguments: Options in the script's directives.
         left_out: Options in the directives that rlsched ignores.
-        is_slurms: Whether the script has `#SBATCH` lines; if so, its job gets variables as from Slurm.
+        is_slurms: Whether the script has `#SBATCH` lines; if so, the job gets variables with Slurm's names.
         calls: Slurm commands in the script that a job cannot run, such as `line 9: srun`.
     """
 
@@ -108,14 +108,14 @@ def _calls(text: str) -> list[str]:
 
 
 def _by_shell(text: str, words: list[str]) -> list[str] | None:
-    """Return the command that runs the script's text in its shell; None if its interpreter is no shell."""
+    """Return the command that runs the script's text in a shell; None if the script's `#!` names no shell."""
     interpreter = text.split("\n", 1)[0][2:].split()
     shell = next((os.path.basename(word) for word in reversed(interpreter) if not word.startswith("-")), "")
     return [*interpreter, "-c", text, *words] if shell in SHELLS else None
 
 
 def directives(where: str, lines: list[str], command: click.Command) -> tuple[list[str], list[str]]:
-    """Return the verb's options in a script's directives, and the options there that rlsched ignores.
+    """Return two lists from a script's directives: options of the verb, and options that rlsched ignores.
 
     Raises:
         InputError: a directive has an unknown option or an unclosed quote.
@@ -154,7 +154,7 @@ class _Taken(NamedTuple):
 
 
 def _options(words: list[str], command: click.Command, *, left_out: bool) -> _Taken:
-    """Split words into options and the rest; `left_out`: accept also Slurm options that rlsched ignores."""
+    """Split words into options and other words; `left_out`: accept Slurm options that rlsched ignores too."""
     known = {name: option for option in command.params for name in (*option.opts, *option.secondary_opts)}
     taken = _Taken([], [], list(words))
     while taken.odd:
@@ -175,7 +175,7 @@ def _options(words: list[str], command: click.Command, *, left_out: bool) -> _Ta
 
 
 def _slurms_variables(asked: Mapping[str, Any]) -> list[str]:
-    """Return the variables that `sbatch` sets at submission; nodes add the others if the first is set."""
+    """Return the variables that `sbatch` sets at submission; nodes add more if SLURM_SUBMIT_DIR is set."""
     found = [f"SLURM_SUBMIT_DIR={os.getcwd()}", f"SLURM_JOB_NAME={asked['name']}"]
     cores = asked["cpus_per_task"]
     return [*found, f"SLURM_CPUS_PER_TASK={cores}"] if cores else found
@@ -185,7 +185,11 @@ class BatchCommand(click.Command):
     """A verb for a command or a job script with directives. The script can be on standard input."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the words; for a script, parse again with the script's options before the given ones."""
+        """Parse the command line.
+
+        If the command is a script, parse again with the script's options first, so that options on the
+        command line override them.
+        """
         typed = _options(list(args), self, left_out=True)
         given = [*typed.arguments, *typed.odd]
         rest = super().parse_args(ctx, list(given))

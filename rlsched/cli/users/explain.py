@@ -131,7 +131,7 @@ def explain(
 
 
 def _above(name: str) -> Any:
-    """Return an object of a package that this package must not import, by its entry point."""
+    """Return an object, named by an entry point, of a package that this package must not import."""
     from importlib.metadata import entry_points
 
     for point in entry_points(group="rlsched.interface", name=name):
@@ -142,10 +142,10 @@ def _above(name: str) -> Any:
 
 
 def own_broker(kept: str = STORE_FOLDER) -> Path:
-    """Return the directory of this machine's broker, which `rlsched broker` or `rlsched up` has created.
+    """Return the directory of this machine's broker, as created by `rlsched broker` or `rlsched up`.
 
-    If both directories contain `kept`, return that of a running broker, else the one written last. Print
-    the choice on standard error.
+    If each command has created a directory that contains `kept`, return the directory of a running broker,
+    else the directory written last, and print the choice on standard error.
 
     Args:
         kept: File or folder that the directory must contain.

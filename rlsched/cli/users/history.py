@@ -235,7 +235,7 @@ def _print_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def _harmless(cell: Any) -> Any:
-    """Return a cell without formulas for spreadsheets and without control sequences for terminals."""
+    """Return a CSV cell that a spreadsheet does not run as a formula, with control characters escaped."""
     from rlsched.terminal.visible import visible
 
     if not isinstance(cell, str):

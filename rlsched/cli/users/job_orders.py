@@ -124,7 +124,7 @@ def order_verb(
 
 
 def _those_that_wait(jobs: Sequence[JobName], state: str) -> tuple[JobName, ...]:
-    """Return the names with a restriction to waiting jobs and to waiting tasks of arrays.
+    """Return the names, each restricted to a waiting job or to the waiting tasks of an array.
 
     Raises:
         InputError: `--state` names another state than queued.
@@ -139,9 +139,10 @@ def _those_that_wait(jobs: Sequence[JobName], state: str) -> tuple[JobName, ...]
 def _chosen(
     client: Client, wanted: dict[str, Any], states: Sequence[str], *, waits_alone: bool
 ) -> tuple[JobName, ...]:
-    """Return the jobs that the options select. A selected array stands for all its tasks.
+    """Return the jobs that the options select. The name of an array includes all tasks of the array.
 
-    If the options select running jobs but not waiting jobs, the result has an array's running tasks instead.
+    If the options select running jobs but not waiting jobs, the result has the running tasks of an array by
+    their own names, without the array.
     """
     asked = states_of(wanted["state"])
     found = [

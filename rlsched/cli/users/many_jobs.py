@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rlsched.client.submitting import JobRefusedError
 
 COMMAND: Final = "command"
-"""Column with the program and its arguments, quoted as in a shell; `wrap` has a shell command line."""
+"""Column with a program and its arguments, quoted as in a shell; the column `wrap` has a shell command."""
 _NOT_HERE: Final = ("from", "wait", "parsable", "dry-run", "json", "broker", "keys", "timeout-s", "help")
 _YES, _NO = ("1", "yes", "true", "x"), ("", "0", "no", "false")
 
@@ -39,7 +39,10 @@ class JobRow(NamedTuple):
 
 
 def read_rows(path: str, ctx: click.Context) -> list[JobRow]:
-    """Return the jobs of a file; `-`: standard input. An empty cell gets the value given on the command line.
+    """Return the jobs of a file; `-`: standard input.
+
+    An option with an empty cell has the value from the command line, else the default.
+
 
     Raises:
         InputError: the file cannot be read, or a row is invalid; the message names the line.
@@ -113,7 +116,7 @@ def _options(path: str, header: list[str], ctx: click.Context) -> dict[str, clic
 
 
 def _asked(given: dict[str, str], options: dict[str, click.Option], ctx: click.Context) -> dict[str, Any]:
-    """Return the option values of a row, parsed like a command line; empty cells: from the command line."""
+    """Return the option values of a row; for empty cells, values from the command line or defaults."""
     words: list[str] = []
     for name, option in options.items():
         value = given[name]

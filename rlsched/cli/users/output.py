@@ -47,7 +47,7 @@ def print_status(line: str) -> None:
 
 
 def state_line(info: JobInfo) -> str:
-    """Return a job's state as one line, with its place while it runs, or the reason for the state."""
+    """Return a job's state as one line, with nodes and GPUs while it runs, or the reason for the state."""
     from rlsched.terminal.visible import visible
 
     more = ""

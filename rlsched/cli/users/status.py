@@ -108,7 +108,7 @@ def _decisions_line(report: StatsReport) -> str:
 
 
 def _share_lines(report: StatsReport) -> list[str]:
-    """Return a line with the number of jobs on shared GPUs; empty if sharing is off and no job shares."""
+    """Return a line with the number of jobs on shared GPUs; no line if sharing is off and no job shares."""
     if not report.shares and not report.sharing:
         return []
     return [f"jobs may share GPUs: {report.sharing:,} of {report.running:,} running jobs do"]
@@ -143,7 +143,7 @@ def _connections_line(counts: dict[str, int]) -> str:
 def queued(report: StatsReport) -> str:
     """Return the number of waiting jobs and of array tasks to come: `30 queued (12 Quota), 8 tasks to come`.
 
-    In parentheses: jobs that the policy does not see yet, by reason.
+    In parentheses: queued jobs that are not eligible to start, by reason.
     """
     by_reason = ", ".join(f"{jobs:,} {reason}" for reason, jobs in sorted(report.ineligible.items()))
     waiting = f"{report.queued:,} queued" + (f" ({by_reason})" if by_reason else "")

@@ -158,7 +158,7 @@ def run(*, command: tuple[str, ...], at: BrokerAt, **asked: Any) -> int:
 
 @contextlib.contextmanager
 def _as_ctrl_c() -> Iterator[None]:
-    """Raise KeyboardInterrupt in the block at SIGTERM and, except under `nohup`, at SIGHUP."""
+    """Raise KeyboardInterrupt in the `with` block on SIGTERM, and on SIGHUP unless `nohup` ignores it."""
     import signal
 
     from rlsched.signals import on_signals
@@ -205,5 +205,5 @@ def _wait(client: Client, job: int) -> int:
 
 
 def _code(info: Any) -> int:
-    """Return a job's exit code; 1 if it has none, such as a cancelled job."""
+    """Return a job's exit code; 1 if the job has none, for example because it was cancelled."""
     return 1 if info.exit_code is None else int(info.exit_code)

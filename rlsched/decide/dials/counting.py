@@ -93,7 +93,7 @@ def _exact_log(time_s: float) -> float:
 
 @kernel
 def join_ends(s: StateArrays, p: int) -> None:
-    """Add the sums of the jobs that ended at the latest instant to the sums of earlier jobs, which decay."""
+    """Add the sums over the jobs that ended at the latest instant to the decaying sums over earlier jobs."""
     c = s.dials.counted[p]
     left = (1.0 - 1.0 / REMEMBERED_ENDS) ** c.ended[1]
     c.ended[0] = c.ended[0] * left + c.ended[1]

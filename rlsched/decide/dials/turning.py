@@ -51,7 +51,7 @@ def _layer(
 
 @kernel
 def _in_range(action: NDArray[np.float64]) -> bool:
-    """Return whether all dial positions are numbers from -1 to 1."""
+    """Return whether all outputs of the network are numbers from -1 to 1."""
     numbers = 0
     for k in range(action.shape[0]):
         numbers += int(-1.0 <= action[k] <= 1.0)
@@ -72,7 +72,7 @@ def turn_due(s: StateArrays, now_s: float) -> None:
     """Observe each partition whose dials are due, and set its dials if a network computes them.
 
     Finite weights can overflow to NaN or infinity; in that case the dials are set to 0. They are also set to
-    0 if the rule needs no models, and there are none: strategies are trained with models.
+    0 if `DialArrays.only_modelled` is set and no models of speed exist: strategies are trained with them.
     """
     dials = s.dials
     for p in range(dials.seen.shape[0]):

@@ -162,7 +162,7 @@ def join_burst(s: StateArrays, slot: int, now_s: float) -> None:
 def note_ended(s: StateArrays, slot: int, run_s: float) -> int:
     """Record the run time of a finished job, which has released its GPUs, for the jobs of its burst.
 
-    Returns the slot of a waiting sibling, for which the burst must be revised; -1 if no sibling waits.
+    Returns the slot of a waiting job of the burst, -1 if none waits; the caller then revises the burst.
     """
     job, d, c, waiting = s.job, s.demand, s.job.demand[slot], -1
     error = math.log(max(run_s, 1.0) / max(job.first_predicted_s[slot], 1.0))
@@ -188,7 +188,10 @@ def note_ended(s: StateArrays, slot: int, run_s: float) -> int:
 
 @kernel
 def look_at_ages(s: StateArrays, burst: int, now_s: float) -> int:
-    """Update the ages of a burst's running jobs. Returns the slot of a waiting sibling, -1 for none."""
+    """Set the time of the next age check for the running jobs of a burst whose check is due.
+
+    Returns the slot of a waiting job of the burst, -1 if none waits.
+    """
     for position in range(s.derived.running_len[0]):
         other = s.derived.slot.running[position]
         if s.job.burst[other] == burst and s.job.look_s[other] <= now_s:

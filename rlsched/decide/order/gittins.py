@@ -125,7 +125,7 @@ def log_cost(table: NDArray[np.float64], spread: float, log_age: float) -> float
 
 @kernel
 def attained_gpu_s(s: StateArrays, slot: int, now_s: float) -> float:
-    """Return the GPU-seconds that a live job has used until now, restarts included."""
+    """Return the GPU-seconds that a live job has used until now, in all attempts."""
     job, attained = s.job, s.job.attained_gpu_s[slot]
     if job.placed_in[slot] >= 0:
         attained += (now_s - job.start_s[slot]) * job.gpus[slot] * job.share_milli[slot] / 1000.0

@@ -60,7 +60,7 @@ def started(s: StateArrays, slot: int, now_s: float) -> None:
 
 @kernel
 def requeue(s: StateArrays, slot: int, now_s: float) -> None:
-    """Queue a released job for its next attempt, with a new prediction from the current information."""
+    """Queue a released job for its next attempt. If predictions are revised, revise its prediction first."""
     ledger.wait_again(s, slot)
     if s.order.code[0].revises:
         _predict_again(s, slot, now_s)
@@ -69,7 +69,7 @@ def requeue(s: StateArrays, slot: int, now_s: float) -> None:
 
 @kernel
 def make_eligible(s: StateArrays, slots: NDArray[np.int64], now_s: float) -> None:
-    """Return ineligible jobs to the queue. If predictions are revised, current ones determine the order."""
+    """Return ineligible jobs to the queue. If predictions are revised, revise theirs first."""
     for slot in slots:
         s.job.status[slot] = WAITING
         if s.order.code[0].revises:
@@ -79,8 +79,9 @@ def make_eligible(s: StateArrays, slots: NDArray[np.int64], now_s: float) -> Non
 
 @kernel
 def ended(s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
-    """Count a job that has ended and released its GPUs, and revise its siblings; its slot is emptied later.
+    """Count a job that has ended and released its GPUs, and revise the predictions of its siblings.
 
+    Must be called before the slot of the job is emptied.
     `run_s`: run time of the job, earlier attempts included, seconds.
     """
     if s.dials.controller[0] != NO_CONTROLLER:
@@ -165,6 +166,9 @@ class OrderedQueue:
         make_eligible(s, slots, now_s)
 
     def update_siblings(self, s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
-        """Revise the siblings of a job that has ended, before its slot is emptied."""
+        """Revise the predictions of the waiting siblings of a job that has ended; count the job for dials.
+
+        Must be called before the slot of the ended job is emptied.
+        """
         if self.order.revised or s.dials.controller[0] != NO_CONTROLLER:
             ended(s, slot, run_s, now_s)

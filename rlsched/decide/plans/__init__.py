@@ -1,11 +1,11 @@
 """Plans: every way to start a waiting job now, its worth, and the best plan; compiled.
 
-A plan combines a place, the jobs that share its GPUs, a GPU type, an SM clock and CPU cores. The *worth* of
+A plan combines GPUs, the jobs that share them, a GPU type, an SM clock and CPU cores. The *worth* of
 a plan is the speed that it adds, in GPUs at work: 1 on free GPUs; with co-tenants, the job's own speed less
 the speed that the co-tenants lose. If types are chosen, the worth is multiplied by the worth of a GPU of that
-type to the job. The worth of *later* (waiting for better GPUs) is the worth of the best place that becomes
-free, less the share of the time spent waiting for that place.
+type to the job. The worth of *later* (waiting for better GPUs) is the worth of the best GPUs that become
+free, times the share of the time until completion in which the job runs.
 
-`plan` and `shared` price one plan each, `best` compares plans, `decide.recording` writes all plans to a
-record. Rules call `best`, so that a record shows exactly the plans that were compared.
+The modules `plan` and `shared` compute the worth of one plan, `best` compares plans, and `decide.recording`
+writes all plans to a record. Rules call `best`, so that a record shows exactly the plans that were compared.
 """

@@ -36,7 +36,7 @@ MOST_WAITERS: Final = 4
 def best_shared(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, above: float) -> Plan:
     """Return the best plan on the GPUs of running jobs of partition `p` that is worth more than `above`.
 
-    Of plans with equal worth, returns the plan with the earliest job.
+    Of plans with equal worth, returns the plan on the GPUs of the job that arrived first.
     """
     best = refused(NO_ROOM, -1, -1)
     if s.demand.share_milli[s.job.demand[slot]] < WHOLE_GPU_MILLI or s.job.gpus[slot] == 0:
@@ -69,9 +69,10 @@ def _is_better(s: StateArrays, plan: Plan, best: Plan, most: float) -> bool:
 
 @kernel
 def _best_above(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, above: float) -> Plan:
-    """Compute `best_shared` if GPU types are chosen: no GPUs are worth more shared than without co-tenants.
+    """Compute `best_shared` if GPU types are chosen.
 
-    Once a plan has exactly the worth without co-tenants, later plans on GPUs of that type are not priced.
+    Shared GPUs are worth at most as much as free GPUs of the same type. Therefore plans on GPUs of a type are
+    skipped if free GPUs of this type are worth no more than the best plan so far.
     """
     best, most, kind, alone = refused(NO_ROOM, -1, -1), above, -1, math.inf
     for position in range(s.derived.running_len[0]):
@@ -105,7 +106,7 @@ def best_partner(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: floa
 
 @kernel
 def start_of_best(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float) -> Move:
-    """Return the move that starts a job, which fits, by its best plan: on free GPUs, or on shared ones.
+    """Return the move that starts a job that fits by its best plan: on free GPUs, or on shared GPUs.
 
     Shared GPUs can be worth more only if they are of another type: on the same type sharing adds at most 1.
     """

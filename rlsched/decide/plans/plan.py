@@ -117,7 +117,7 @@ def type_worth(s: StateArrays, p: int, slot: int, kind: int, o: StartOptions) ->
 
 @kernel
 def alone_plan(s: StateArrays, p: int, slot: int, o: StartOptions) -> Plan:
-    """Return the best plan on free GPUs for a job that fits; the placement rule's, if types do not matter."""
+    """Return the best plan on free GPUs for a job that fits; if types do not matter, the placement rule's."""
     return free_plan(s, p, slot, o, -1)
 
 
@@ -178,7 +178,7 @@ def waits_for_types(s: StateArrays, o: StartOptions) -> bool:
 def ends_by_gpu(s: StateArrays, p: int, now_s: float, o: StartOptions) -> NDArray[np.float64]:
     """Return (G,) seconds until each GPU of partition `p` is predicted to be free; 0 for a free GPU.
 
-    Empty if no job waits for GPUs of another type.
+    Empty if no job may wait for GPUs of another type.
     """
     if not waits_for_types(s, o):
         return np.empty(0)

@@ -191,7 +191,7 @@ class Policy:
 
     @property
     def policy_id(self) -> str:
-        """Policy id in records: a preset's name; for other policies, the name and the changed settings."""
+        """Policy id in records: a preset's name; for other policies, the name, `@`, and `digest`."""
         plain = self.name in PRESETS and self.settings == Policy(self.name).settings
         return self.name if plain else f"{self.name}@{self.digest}"
 
@@ -226,7 +226,7 @@ class Policy:
             *names: The settings that the scheduler reads.
 
         Raises:
-            InputError: another setting has a value other than its preset's.
+            InputError: a setting that the scheduler does not read differs from the scheduler's preset.
         """
         preset = PRESETS.get(self.scheduler)
         usual = as_table(_settled(preset.settings, {}, "")) if preset is not None else {}

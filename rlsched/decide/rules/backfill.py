@@ -23,7 +23,7 @@ Differences to the paper:
   the reservation moves later; a job that may start as a result starts at the next event.
 
 With exact predictions the head never starts after its first reservation; otherwise a job that runs longer
-than predicted may delay it.
+than predicted may delay the head.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from rlsched.decide.rules.reservation import (
 
 @kernel
 def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
-    """Start the next job of the order that does not delay a reservation."""
+    """Return the start of the next job in queue order that does not delay a reservation."""
     reserve_after_s = o.reserve_after_s * math.exp(s.dials.dial[p].patience)
     at = next_by_easy(s, p, o.start, now_s, reserve_after_s)
     return or_share(s, p, s.derived.queue[p, at] if at >= 0 else -1, o, now_s)
@@ -68,11 +68,11 @@ def _has_waited(s: StateArrays, slot: int, now_s: float, reserve_after_s: float)
 def reserve_first(
     s: StateArrays, p: int, stop: int, now_s: float, reserve_after_s: float
 ) -> tuple[int, float, StateArrays]:
-    """Return the reservation of the first job of partition `p`'s queue before `stop` that can have one.
+    """Return the reservation of the first job that can have one, in partition `p`'s queue before `stop`.
 
-    The jobs before `stop` do not fit now; only jobs that have waited `reserve_after_s` count. Returns the
-    job's slot, the time at which it is predicted to fit, and the partition at that time; (-1, infinite, some
-    partition) if none of them ever fits.
+    No job before position `stop` fits now. Jobs that have waited less than `reserve_after_s` get no
+    reservation, unless their priority is raised. Returns the job's slot, the time at which it is predicted to
+    fit, and the partition at that time; (-1, infinite, a meaningless state) if there is no reservation.
     """
     queue, first = s.derived.queue[p], 0
     while first < stop and not _has_waited(s, queue[first], now_s, reserve_after_s):
@@ -96,8 +96,8 @@ def next_by_easy(s: StateArrays, p: int, o: StartOptions, now_s: float, reserve_
     """Return the queue position of the next job that EASY starts in partition `p`, -1 for none.
 
     Jobs have reservations once they have waited `reserve_after_s`. The reservation is computed again for
-    every start; the start does not delay it. Jobs for which waiting for GPUs of another type is better are
-    skipped.
+    every start, and no start delays the reservation. Jobs for which it is better to wait for GPUs of another
+    type are skipped.
     """
     at, waiters = first_fitting(s, p, 0), 0
     may_pass = waits_for_types(s, o)
@@ -120,7 +120,7 @@ def next_by_easy(s: StateArrays, p: int, o: StartOptions, now_s: float, reserve_
 
 @array_kernel
 def reservation(s: StateArrays, p: int, now_s: float, reserve_after_s: float) -> tuple[int, float]:
-    """Return the slot of the job with partition `p`'s reservation, and its time; (-1, infinite) for none."""
+    """Return the slot of the job with partition `p`'s reservation, and its start; or (-1, infinite)."""
     fitting = first_fitting(s, p, 0)
     stop = s.derived.part.queue_len[p] if fitting < 0 else fitting
     slot, shadow_s, _ = reserve_first(s, p, stop, now_s, reserve_after_s)

@@ -41,15 +41,15 @@ CLAIM = np.dtype(
 def begin(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> None:
     """Compute the preemption score of each running job, `slot.leave`: its index, less the margin.
 
-    The score of a job that must stay is -inf. Scores and the keys of waiting jobs do not change while jobs
-    start and leave at one instant, except for the jobs that start or leave (`after`).
+    The score of a job that must not be preempted is -inf. A start or a preemption at this instant changes
+    only the score and the key of the job concerned (`after`); the scores of all other jobs stay valid.
     """
     weigh_victims(s, p, o.preempts, now_s)
 
 
 @kernel
 def weigh_victims(s: StateArrays, p: int, preempts: bool, now_s: float) -> None:
-    """Compute the preemption scores that `begin` describes; without `preempts`, every job must stay."""
+    """Compute the preemption scores that `begin` describes; without `preempts`, all are -inf."""
     margin = s.order.code[0].margin + s.dials.dial[p].margin
     for position in range(s.derived.running_len[0]):
         slot = s.derived.slot.running[position]
@@ -69,7 +69,7 @@ def _may_be_preempted(s: StateArrays, p: int, slot: int, now_s: float) -> bool:
 def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
     """Return the next preemption or start; a job starts once enough jobs have been preempted for it.
 
-    No job is preempted for a job that fits the other partition for which it waits; it starts there.
+    No job is preempted for a waiting job that fits its other partition, because the job starts there.
     """
     return next_by_key(s, p, s.derived.slot.key, o, True, now_s)
 

@@ -29,7 +29,7 @@ def begin(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> None:
 
 @kernel
 def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
-    """Start the next job of the order."""
+    """Return the start of the next job in queue order."""
     return or_share(s, p, next_in_order(s, p, o.blocks), o, now_s)
 
 
@@ -61,7 +61,7 @@ def next_in_order(s: StateArrays, p: int, blocks: bool) -> int:
 
 @kernel
 def or_share(s: StateArrays, p: int, slot: int, o: RuleOptions, now_s: float) -> Move:
-    """Return the move that starts the job in `slot`, which fits, by its best plan, or a job that shares GPUs.
+    """Return the move that starts the fitting job in `slot` (-1: none fits), or a job that shares GPUs.
 
     Rules that share only blocked jobs start jobs that fit first. Lucid's rule chooses the first job of the
     order that can start or share, and prefers sharing.

@@ -1,17 +1,19 @@
 """The quota walk, compiled: which running jobs are preempted, and which waiting jobs get their GPUs.
 
-All jobs that can move in a partition, waiting and running together, are considered in one order; the GPUs of
-each job that still fits a quota of GPUs are deducted from the quota. A running job that does not fit the
-quota is preempted, a waiting job that fits it may start. The walk counts GPUs (a share of a GPU counts as
-one) and ignores fragmentation: a job that has quota may still not find a place; its GPUs then stay free until
-it does.
+The *quota* of a partition is its free GPUs plus the GPUs of its *movable* jobs: running jobs that may be
+preempted, on nodes that are up. The *walk* is one pass over all waiting and movable jobs of the partition, in
+one order. If the GPUs of a job do not exceed the rest of the quota, they are deducted: the job *has quota*. A
+movable job without quota is preempted, a waiting job with quota may start.
+
+The walk counts GPUs (a share of a GPU counts as one) and ignores fragmentation: if a job with quota does not
+fit yet, its GPUs stay free until it fits.
 
 The order is by the level of attained service, then by the order of the queue: jobs with more than a threshold
 of attained service permanently follow all others. This is the rule of Lucid's simulator (Hu et al.,
 ASPLOS'23) for Tiresias and for SRTF. This implementation differs in five points: ties are broken by `seq`;
 running jobs that are not preemptible, or run on a node that is not up, keep their GPUs, which are excluded
-from the quota; a job that would not fit even if every other job of the walk left gets no quota, so that no
-job is preempted for it in vain; a job with whole nodes counts with all GPUs of its nodes; and the walk is
+from the quota; a job that would not fit even without all movable jobs gets no quota, so that no job is
+preempted for it in vain; a job with whole nodes counts with all GPUs of its nodes; and the walk is
 made only at events and at due ticks, because between these times its result does not change.
 """
 
@@ -34,7 +36,7 @@ LOOKS = True
 
 @kernel
 def begin(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> None:
-    """Mark the jobs to preempt and the jobs with quota by a walk; between ticks, mark no job."""
+    """At a tick, mark the jobs to preempt and the jobs with quota (`walk`); at other times, mark none."""
     s.scratch[0].outs = s.scratch[0].ins = 0
     if is_tick(now_s, o.tick_s):
         walk(s, p, now_s, o.threshold_gpu_s)
@@ -43,7 +45,7 @@ def begin(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> None:
 
 @kernel
 def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
-    """Return the preemptions of the walk, then the starts of its jobs that find a place, one per call."""
+    """Return the marked preemptions, then the starts of jobs with quota that fit; one per call."""
     scratch, slot = s.scratch[0], s.derived.slot
     if scratch.out_at < scratch.outs:
         scratch.out_at += 1
@@ -57,10 +59,10 @@ def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
 
 @kernel
 def after(s: StateArrays, p: int, o: RuleOptions, move: Move, now_s: float) -> None:
-    """Walk again after the start of a job that must not be preempted, because the quota excludes its GPUs.
+    """Repeat the walk after a move that changes its result.
 
-    Walk also after the start or the preemption of a job with whole nodes, because the job's nodes may differ
-    from the nodes that the walk counted.
+    Such moves are the start of a job that must not be preempted, because the quota excludes its GPUs, and a
+    start or a preemption of a job with whole nodes, which may differ from the nodes that the walk counted.
     """
     moved = max(move.start, move.preempt)
     if (move.start >= 0 and s.job.pinned[move.start]) or s.demand.exclusive[s.job.demand[moved]]:
@@ -99,7 +101,7 @@ def _all_up(s: StateArrays, p: int) -> bool:
 
 @kernel
 def _is_on_up_nodes(s: StateArrays, slot: int) -> bool:
-    """Return whether all nodes of a running job are up, so that others could get its GPUs if it left."""
+    """Return whether all nodes of a running job are up, so that other jobs could get its GPUs."""
     place = s.job.head[slot]
     while place >= 0:
         g = place // MAX_TENANTS
@@ -126,7 +128,7 @@ def _movable_running(s: StateArrays, p: int, all_up: bool) -> NDArray[np.int32]:
 def _in_order(
     s: StateArrays, slots: NDArray[np.int32], now_s: float, threshold_gpu_s: float
 ) -> tuple[NDArray[np.int32], NDArray[np.float64], int]:
-    """Return running slots, sorted by (level, key, seq), their keys, and how many are of the first level."""
+    """Return the running slots, sorted by (level, key, seq), their keys, and the size of the first level."""
     count = slots.shape[0]
     keys = np.empty(count)
     for k in range(count):
@@ -156,7 +158,7 @@ def _in_order(
 
 @array_kernel
 def _room(s: StateArrays, p: int, movable: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return `Index.holes` and `Index.whole` of partition `p` as if all of `movable` had left; (M + 1,)."""
+    """Return `Index.holes` and `Index.whole` of partition `p`, (M + 1,), without the jobs in `movable`."""
     free = s.node.free.copy()
     for slot in movable:
         place, exclusive = s.job.head[slot], s.demand.exclusive[s.job.demand[slot]] != 0
@@ -177,7 +179,9 @@ def _room(s: StateArrays, p: int, movable: NDArray[np.int32]) -> tuple[NDArray[n
 
 @kernel
 def _quota_of(s: StateArrays, p: int, slot: int, whole: NDArray[np.int32]) -> int:
-    """Return the GPUs that a waiting job takes from the quota, `whole` as in `_room`; -1 if it cannot fit.
+    """Return the GPUs that a waiting job takes from the quota, -1 if the job cannot fit.
+
+    `whole`: the second result of `_room`.
 
     A job takes the GPUs that it requested. A job with whole nodes takes all GPUs of the smallest node that
     holds it; if no node does, of the largest nodes and of the smallest node that holds the remainder.
@@ -202,7 +206,10 @@ def _quota_of(s: StateArrays, p: int, slot: int, whole: NDArray[np.int32]) -> in
 def _could_start(
     s: StateArrays, p: int, slot: int, holes: NDArray[np.int32], whole: NDArray[np.int32], quota: int
 ) -> bool:
-    """Return whether a waiting job fits the quota, and would fit the partition without all movable jobs."""
+    """Return whether a waiting job would fit the partition without all movable jobs.
+
+    `holes`, `whole`: as `_room` returns them. For a job with whole nodes, check also the quota.
+    """
     if not s.demand.exclusive[s.job.demand[slot]]:
         return fits_in(holes, whole, s.derived.part.node_size[p], s.job.gpus[slot])
     return 0 <= _quota_of(s, p, slot, whole) <= quota
@@ -210,7 +217,7 @@ def _could_start(
 
 @kernel
 def _smallest_waiting(s: StateArrays, p: int) -> int:
-    """Return the GPUs of the smallest job that waits for partition `p`; at least one job waits."""
+    """Return the number of GPUs of the smallest job that waits for partition `p`; at least one must wait."""
     classes, smallest = s.derived.class_queue, s.gpu.shape[0]
     for c in range(classes.shape[1]):
         if classes.waiting[p, c] > 0:
@@ -220,12 +227,11 @@ def _smallest_waiting(s: StateArrays, p: int) -> int:
 
 @array_kernel
 def walk(s: StateArrays, p: int, now_s: float, threshold_gpu_s: float) -> None:
-    """Mark in the scratch which jobs of partition `p` to preempt now, and which have quota, in walk order.
+    """Mark in the scratch fields which jobs of partition `p` to preempt, and which waiting jobs have quota.
 
-    The caller preempts all marked jobs first, and then starts the jobs with quota that fit. These actions do
-    not change what a second walk at the same instant would decide for the other jobs, except if a job starts
-    that cannot be preempted: then the caller walks again. A job that started at this instant is not
-    preempted.
+    The caller first preempts the marked jobs, and then starts the jobs with quota that fit. A second walk at
+    the same instant would decide the same for the remaining jobs, except after the moves that `after`
+    describes. A job that started at this instant is not preempted.
     """
     queue, waiting = s.derived.queue[p], s.derived.part.queue_len[p]
     if waiting == 0:

@@ -37,7 +37,10 @@ def _elsewhere(s: StateArrays, p: int, slot: int) -> int:
 
 @kernel
 def may_claim(s: StateArrays, p: int, slot: int) -> bool:
-    """Return whether running jobs may be preempted for this job of partition `p`; no if it fits elsewhere."""
+    """Return whether running jobs may be preempted for a job that waits for partition `p`.
+
+    The job must be plain or get whole nodes (`DEMAND`), and must not fit its other partition now.
+    """
     other, demand = _elsewhere(s, p, slot), s.job.demand[slot]
     may = s.demand.plain[demand] or s.demand.exclusive[demand]
     return may and (other < 0 or not class_fits(s, other, demand))
@@ -56,8 +59,9 @@ def most_preemptible(s: StateArrays) -> float:
 def next_by_key(
     s: StateArrays, p: int, key: NDArray[np.float64], o: RuleOptions, preempts: bool, now_s: float
 ) -> Move:
-    """Return the next move; waiting jobs are ordered by `key` (J,), least first, running by `slot.leave`.
+    """Return the next move of a rule that orders waiting jobs by `key` (J,), least first.
 
+    A running job may be preempted for a waiting job with a key below `slot.leave` of the running job.
     All jobs with the same request that wait for the same partitions fit alike, and have the same possible
     preemptions: once the first of them can neither start nor preempt, the others are skipped. Without
     `preempts` no job is preempted.

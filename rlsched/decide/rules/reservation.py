@@ -63,9 +63,11 @@ def copy_nodes(s: StateArrays) -> StateArrays:
 def predicted_end_s(s: StateArrays, slot: int, now_s: float) -> float:
     """Return the predicted end of a running job.
 
-    Start + prediction if that is in the future; a job that has outlived its prediction gets a new one,
-    `remaining_s` from now: half of the time that it has run. With models the prediction is divided by the
-    job's present predicted speed, as if the job had run at this speed since its start.
+    The predicted end is the start plus the prediction, if that is not in the past. A job that has run longer
+    than predicted ends `remaining_s` from now: after half of the time that it has run.
+
+    With models the prediction is divided by the job's present predicted speed, as if the job had run at this
+    speed since its start.
     """
     run_s = s.job.predicted_s[slot]
     if MODELLED and s.config[0].modelled:
@@ -76,10 +78,10 @@ def predicted_end_s(s: StateArrays, slot: int, now_s: float) -> float:
 
 @kernel
 def predicted_run_s(s: StateArrays, p: int, slot: int, node: int) -> float:
-    """Return the predicted run time of a waiting job, which fits, if it starts now, seconds.
+    """Return the predicted run time of a waiting job that fits, if the job starts now, seconds.
 
-    With models: without co-tenants, at full clock, on GPUs of the type that the job would get on `node`, or
-    at the place that the placement rule chooses (-1).
+    With models: without co-tenants, at full clock, on GPUs of the type that the job would get on `node`, or,
+    if `node` is -1, where the placement rule puts the job.
     """
     if MODELLED and s.config[0].modelled:
         return s.job.predicted_s[slot] / _speed_if_started(s, p, slot, node)
@@ -122,7 +124,7 @@ def let_end_until_fits(s: StateArrays, future: StateArrays, p: int, slot: int, n
 
     Jobs predicted to end at the same time end together. Returns the time; `future` (`copy_nodes`) is then the
     partition at that time. If the job would not fit even the idle partition, `future` is the idle partition,
-    and the time is infinite. Cost for R running jobs: O(R + k log R), where k have to end.
+    and the time is infinite. Cost for R running jobs: O(R + k log R), if k of them must end.
     """
     running = s.derived.running_len[0]
     ends_s, slots = np.empty(running, np.float64), np.empty(running, np.int32)
@@ -186,7 +188,7 @@ def leaves_alone(
 
     It can if it is predicted to end by `shadow_s`, the time of the reservation, or if both jobs fit `future`,
     the partition at that time. All jobs of a demand class would get the same GPUs now, except if GPU types
-    are chosen. Therefore `verdicts` (`no_verdicts`) stores the answers by class, until a job starts.
+    are chosen. Therefore `verdicts` (`no_verdicts`) stores the results by class, until a job starts.
     """
     typed = chooses_type(s, slot, o)
     node = alone_plan(s, p, slot, o).node if typed else -1
@@ -200,7 +202,7 @@ def leaves_alone(
 
 @array_kernel
 def nobody_passed() -> NDArray[np.float64]:
-    """Return (1,) infinity, which `next_candidate` replaces by the least predicted run time it skipped."""
+    """Return (1,) infinity; `next_candidate` stores the least predicted run time of skipped jobs in it."""
     return np.full(1, np.inf)
 
 
@@ -214,7 +216,7 @@ def next_candidate(
     verdicts: NDArray[np.int8],
     passed_s: NDArray[np.float64],
 ) -> int:
-    """Return the first queue position from `start` whose job fits and may respect the reservation, or -1.
+    """Return the first queue position from `start` of a job that fits and may pass `leaves_alone`; else -1.
 
     Skips jobs that `leaves_alone` would reject by `verdicts` because they are predicted to run past the
     reservation. After a scan of the whole queue, `class_queue.least_s` stores a lower bound of the skipped

@@ -80,7 +80,7 @@ class CompiledRule:
         strategy: Sets the dials; None: they stay at 0.
         plain_without_models: Whether the rule starts jobs without sharing, clocks and cores if there are no
             models; else models are required.
-        profile_s: Cost of a profiler, seconds: longer jobs begin with this much work that is lost.
+        profile_s: Cost of a profiler, seconds: extra time of the first attempt of jobs that run longer.
         profile_max_gpus: Most GPUs of a job that is profiled.
     """
 

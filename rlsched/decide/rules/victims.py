@@ -1,9 +1,10 @@
 """Compiled search for the cheapest jobs to preempt so that another job fits.
 
-Jobs that share GPUs (a group) are preempted together, and only if all of them may be preempted. A gang that
-fits on one node gets the node whose victims have the fewest GPUs in total, their GPUs on other nodes
-included. A larger gang gets whole nodes of the largest size, each chosen in this way, and a node for the
-remainder. On a node the jobs with the highest index are preempted first, and no more jobs than needed.
+A *group* is a job and all jobs that share its GPUs. A group is preempted as a whole, and only if all of its
+jobs may be preempted. A gang that fits on one node gets the node whose preempted jobs have the fewest GPUs in
+total, their GPUs on other nodes included. A larger gang gets whole nodes of the largest size, each chosen in
+this way, and a node for the remainder. On a node the jobs with the highest index are preempted first, and no
+more jobs than needed.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ _MORE_GPUS = 1 << 30
 
 @kernel
 def _last_tenant(s: StateArrays, g: int) -> int:
-    """Return the slot of the job in the last occupied place of GPU `g`, -1 if the GPU is free.
+    """Return the slot of the last of the jobs on GPU `g`, -1 if the GPU is free.
 
-    For an empty GPU of a node that a job has as a whole, return this job, which has other GPUs there.
+    For an unused GPU of a node that one job has as a whole, return the slot of this job.
     """
     last = -1
     for k in range(MAX_TENANTS):
@@ -35,7 +36,7 @@ def _last_tenant(s: StateArrays, g: int) -> int:
 
 @kernel
 def _node_tenant(s: StateArrays, g: int) -> int:
-    """Return the slot of the job that has the node of GPU `g` as a whole, -1 if no job has."""
+    """Return the slot of the job that has the node of GPU `g` as a whole, -1 if there is none."""
     n, last = s.gpu.node[g], -1
     if s.gpu.free_milli[g] == 0:
         for other in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
@@ -51,7 +52,7 @@ def _has_nodes(s: StateArrays, slot: int) -> bool:
 
 @array_kernel
 def _worst(s: StateArrays, index: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the (G,) least index of the jobs on each GPU; infinite for a free GPU."""
+    """Return the least `index` of the jobs on each GPU, (G,); infinite for a free GPU."""
     worst, some = np.full(s.gpu.shape[0], math.inf), False
     for c in range(s.demand.shape[0]):
         some = some or s.demand.exclusive[c] != 0
@@ -69,7 +70,7 @@ def _worst(s: StateArrays, index: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @kernel
 def _withhold(s: StateArrays, slot: int, worst: NDArray[np.float64], index: float) -> None:
-    """Set the index of all GPUs on the nodes of a job with whole nodes; to -inf if the job has no GPUs."""
+    """Set `worst` to `index` on all GPUs of a job's whole nodes; to -inf if the job has no GPUs."""
     place, n = s.job.head[slot], s.job.host[slot]
     if place < 0:
         for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
@@ -83,7 +84,7 @@ def _withhold(s: StateArrays, slot: int, worst: NDArray[np.float64], index: floa
 
 @kernel
 def _mark(s: StateArrays, g: int, free: NDArray[np.bool_], mark: bool) -> None:
-    """Mark all GPUs of the group of jobs on GPU `g` as free or as in use; the jobs share all their GPUs."""
+    """Mark all GPUs of the group on GPU `g` as free (`mark`) or as in use."""
     slot = _last_tenant(s, g)
     place, exclusive = s.job.head[slot], _has_nodes(s, slot)
     while place >= 0:
@@ -97,7 +98,7 @@ def _mark(s: StateArrays, g: int, free: NDArray[np.bool_], mark: bool) -> None:
 
 @kernel
 def _free_on(s: StateArrays, n: int, free: NDArray[np.bool_]) -> int:
-    """Return the number of GPUs of node `n` that would be wholly free."""
+    """Return the number of GPUs of node `n` that are marked as free."""
     count = 0
     for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
         count += free[g]
@@ -114,7 +115,7 @@ def _clear_node(
     free: NDArray[np.bool_],
     gone: NDArray[np.int32],
 ) -> int:
-    """Choose the jobs that leave node `n` so that `needed` GPUs are free, given the jobs already leaving.
+    """Choose the groups to preempt so that `needed` GPUs of node `n` are free, given the GPUs in `free`.
 
     Marks the GPUs of the chosen groups in `free` (G,) and lists them in `gone` (one GPU of each group).
     `worst` (G,): the index of each GPU. Returns the number of groups, or -1 (and marks nothing) if so many
@@ -149,7 +150,7 @@ def _clear_node(
 
 @kernel
 def _gpus_held(s: StateArrays, gone: NDArray[np.int32]) -> int:
-    """Return how many GPUs, on any node, the groups on these GPUs hold in total."""
+    """Return how many GPUs, on all nodes, the groups in `gone` (one GPU of each) hold in total."""
     held = 0
     for k in range(gone.shape[0]):
         held += s.job.gpus[_last_tenant(s, gone[k])]
@@ -158,7 +159,7 @@ def _gpus_held(s: StateArrays, gone: NDArray[np.int32]) -> int:
 
 @kernel
 def _holds(s: StateArrays, p: int, gpus: int, size: int, free: NDArray[np.bool_]) -> bool:
-    """Return whether a gang fits nodes with these free GPUs: `size` GPUs on each but the last one."""
+    """Return whether a gang fits the GPUs that are free: `size` GPUs on each node except the last."""
     wholes, rest, holding, enough = gpus // size, gpus % size, 0, 0
     for n in range(s.node.shape[0]):
         if s.node.part_of[n] == p and s.node.status[n] == NODE_UP:
@@ -177,9 +178,9 @@ def find_victims(
     Args:
         s: The state.
         p: The partition.
-        gpus: GPUs of the gang, whole ones; it does not fit now.
+        gpus: Number of whole GPUs of the gang, which does not fit now.
         index: (J,) preemption score of each slot; -inf: it must not be preempted.
-        above: Only jobs with an index above this leave.
+        above: Only jobs with an index above this value may be preempted.
 
     Returns:
         (a running slot to preempt now, -1 if the gang cannot fit in the end; GPUs that all victims hold,
@@ -210,7 +211,7 @@ def find_victims(
             plan[groups + k] = gone[k]
         groups, left = groups + count, left - needed
     first, held, lowest = -1, 0, math.inf
-    for k in range(groups - 1, -1, -1):  # leaving for a later node may make room earlier
+    for k in range(groups - 1, -1, -1):  # a group chosen for a later node may free GPUs of an earlier one
         _mark(s, plan[k], free, False)
         if not _holds(s, p, gpus, size, free):
             _mark(s, plan[k], free, True)
@@ -226,7 +227,8 @@ def find_victims_of_nodes(
 ) -> tuple[int, int, float]:
     """Choose the jobs to preempt for a job of class `c`, which gets whole nodes, in partition `p`.
 
-    All jobs of the chosen nodes leave; the nodes are chosen as in `find_victims`. Jobs without GPUs stay.
+    All jobs of the chosen nodes are preempted. The nodes are chosen as in `find_victims`. Nodes with a
+    job without GPUs are never chosen.
     Arguments and result are as in `find_victims`.
     """
     worst = _worst(s, index)
@@ -262,7 +264,10 @@ def find_victims_of_nodes(
 def _cost_of_node(
     s: StateArrays, n: int, worst: NDArray[np.float64], above: float, free: NDArray[np.bool_]
 ) -> int:
-    """Return the GPUs held by jobs of node `n` that do not leave already; -1 if one of the jobs must stay."""
+    """Return the number of GPUs of the groups that must still be preempted to empty node `n`.
+
+    Returns -1 if one of the groups must not be preempted.
+    """
     seen, held = free.copy(), 0
     for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
         if not seen[g]:

@@ -29,7 +29,7 @@ from rlsched.errors import AllocationError
 from rlsched.wire.states import QUEUED
 
 AUTOMATIC: Final = "automatic"
-"""Name that the journal has in place of a policy for Slurm's own starts."""
+"""Source of a decision that is Slurm's own start, in the journal."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class AskedDecisions:
 
     Attributes:
         decisions: Number of decisions.
-        guard: Number of these decisions that the guard made, by the part of the reason before the colon.
+        guard: Number of these decisions that the guard made, by kind: the reason's text before the colon.
         records: Records of the decisions that do not repeat earlier ones.
         compared: Slurm's starts compared with the policy's wishes.
     """
@@ -90,10 +90,10 @@ class Follows(Scheduler):
     Attributes:
         begun: Starts by Slurm that `decide` has not returned yet.
         watches_from_s: Time from which the policy decides; before, the state is incomplete.
-        standing: Present wishes, by a job's index in the state.
+        standing: Present wishes, by the job's index in the state.
         known_gpus: GPUs that Slurm has reported as allocated, by node. A job without reported GPUs must use
             other GPUs.
-        lately: Former wishes for waiting jobs, each with the time of the last decision that included it.
+        lately: Former wishes, by the job's index, each with the last time at which the policy had the wish.
     """
 
     def __init__(self, policy: Scheduler, state: BrokerState, number: int) -> None:

@@ -25,9 +25,9 @@ _ORDER: Final[dict[str, int]] = {"ended": 0, "left": 1, "came": 2, "began": 3}
 KILLED_EXIT_CODE: Final = 143
 STEP_S: Final = 0.001
 BEHIND_S: Final = 1.0
-"""Facts can lack events of this time before the query, seconds."""
+"""Length of the period before a query for which the facts can lack events, seconds."""
 AGAIN_S: Final = 1.0
-"""If a job's start is this much later than the recorded start, the job was requeued meanwhile, seconds."""
+"""A start this much later than the recorded start shows that the job was requeued in between, seconds."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Mirror:
         )
 
     def unfollowed_holdings(self, facts: Facts, news: Sequence[News]) -> dict[str, list[Holding]]:
-        """Return, by node, the GPUs of running jobs that are neither followed nor started by these events."""
+        """Return, by node, the GPUs of running jobs that are not followed and have no event in `news`."""
         known = {one.key for one in news} | {job.key for job in facts.jobs.values() if is_done(job)}
         known |= self.followed.keys() - self.unfit.keys()
         return held_by_others(facts, known)
@@ -184,11 +184,11 @@ class Mirror:
             self._over.add(job.key)
 
     def vc_of(self, job: SlurmJob) -> str:
-        """Return the partition in which a job is followed, because a job can name several."""
+        """Return the first followed partition of a job, which can name several; "" if none is followed."""
         return next((name for name in job.partition.split(",") if name in self.partitions), "")
 
     def _has_followed(self, job: SlurmJob) -> bool:
-        """Return whether the broker's state has this start already, such as after a restart of the shadow."""
+        """Return whether the broker's state has an attempt of this job already, as after a restart."""
         for again in count():
             known = self._state.job_of_token(self._token(job, again))
             if known is None or known.attempt is not None:
@@ -229,7 +229,7 @@ class Mirror:
             self._over.add(key)
 
     def is_known_over(self, key: str) -> bool:
-        """Return whether a job has ended or is no longer followed, according to `forget`."""
+        """Return whether a job is known to have ended, or was given up (`give_up`)."""
         return key in self._over or key in self.unfit
 
     def give_up(self, key: str, why: str) -> None:
@@ -269,7 +269,8 @@ def may_start(job: SlurmJob, now_s: float) -> bool:
 def shape_of(job: SlurmJob, node_gpus: int) -> int:
     """Return the number of GPUs that the broker must allocate for a job.
 
-    The result is 0 if the broker cannot represent the job: it uses only some GPUs of several nodes.
+    The result is 0 if the broker cannot represent the job, because the job uses only some GPUs of several
+    nodes.
     """
     nodes, asked = job.num_nodes, job.gpus_asked
     if job.is_exclusive:

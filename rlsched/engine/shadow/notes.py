@@ -49,14 +49,14 @@ class StartComparison(msgspec.Struct, frozen=True, kw_only=True, tag="compared")
         submit_s: Earliest time at which the job could have started.
         nodes: Node of each GPU in Slurm.
         gpus: Number of each GPU on its node; empty if the job had ended before Slurm reported its GPUs.
-        wanted_nodes: Node of each GPU in the policy's last wish; empty: it never wanted to start the job.
+        wanted_nodes: Node of each GPU in the policy's last wish; empty: the policy had no such wish.
         wanted_gpus: Number of each GPU on its node, in the policy's last wish.
         wanted_since_s: Time since which the policy had that wish without interruption; None if
             `wanted_nodes` is empty.
         wanted_until_s: Time at which the wish ended; None: the policy still had the wish. Slurm takes a
             second or more to start a job; meanwhile, a job that the policy prefers can be submitted.
         before: Number of other jobs that the policy wanted to start before this job.
-        guard: Why the guard intervened, "" if it did not.
+        guard: Reason why the guard made the decision, "" if it did not.
     """
 
     at_s: float
@@ -82,7 +82,7 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True, tag="watched"):
         until_s: End of the period, Unix seconds.
         looks: Number of queries to Slurm.
         failed: Number of queries that failed.
-        ran: Number of runs by Slurm command.
+        ran: Number of runs of each Slurm command.
         asked: Number of decisions of the policy.
         guard: Number of these decisions that the guard made, by reason.
         outside: Features outside the range of the policy's training at the end of the period.

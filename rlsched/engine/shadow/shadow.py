@@ -1,6 +1,6 @@
 """Advances a shadow from one set of Slurm's facts to the next: passes the events between them to a `Machine`.
 
-The `Machine` is a broker's state machine. Nothing carries out its orders; the starts and ends are Slurm's.
+The `Machine` is a broker's state machine. Its orders are not carried out; starts and ends come from Slurm.
 The only I/O is in `commit`.
 """
 
@@ -40,7 +40,7 @@ class Shadow:
     ) -> None:
         self._machine, self._follows, self._mirror, self._commit = machine, follows, mirror, commit
         self._peer = Peer("engine", mirror.name)
-        self._since_s = machine.state.now_s  # of the last facts, also before a restart
+        self._since_s = machine.state.now_s  # time of the last facts, also before a restart
         self._greeted: set[str] = set()
         self._held: dict[str, list[Holding]] = {}
         self._late: set[str] = set()
@@ -50,8 +50,8 @@ class Shadow:
 
         Args:
             facts: The facts.
-            forgets_after_s: Time for which Slurm keeps ended jobs, seconds. If the last facts are older, the
-                events since then are incomplete, and the policy makes no decisions for that time.
+            forgets_after_s: Time for which Slurm keeps ended jobs, seconds. If more time has passed since the
+                previous facts, events are missing, and the policy makes no decisions for the time in between.
         """
         has_gap = facts.now_s - self._since_s > forgets_after_s
         since_s = facts.now_s if not self._since_s else self._since_s
@@ -99,7 +99,7 @@ class Shadow:
     def _nodes_after(self, facts: Facts) -> list[Event]:
         """Return heartbeats of all nodes; a heartbeat also reports that a node can get no new jobs.
 
-        This is after the other events, so that jobs that Slurm started on the node before are accepted.
+        These events are processed last, so that jobs that Slurm started on such a node before are accepted.
         """
         nodes = self._mirror.nodes(facts)
         said = [
@@ -121,7 +121,7 @@ class Shadow:
             self._step(events, at_s)
 
     def _events(self, one: News, sizes: dict[str, int], at_s: float) -> Iterator[Event]:
-        """Yield the machine's events for an event in Slurm. For a start, pass it to `Follows` instead."""
+        """Yield the machine's events for an event in Slurm. A start yields none; `Follows` gets it."""
         followed = self._mirror.followed.get(one.key)
         if one.kind == "came" and one.job is not None:
             submit = self._mirror.submission(one.job, sizes[self._mirror.vc_of(one.job)])
@@ -158,7 +158,10 @@ class Shadow:
             yield ClientAsked(b"", 0, Cancel(job=job.number), self._peer)
 
     def _give_up(self) -> None:
-        """Stop following jobs with a start that the ledger could not represent at two queries in a row."""
+        """Stop following jobs that the ledger cannot represent.
+
+        The start of such a job was impossible at two queries in a row, or the broker rejected the job.
+        """
         waiting, self._late = self._late, {begun.job.key for begun in self._follows.begun}
         events: list[Event] = []
         for key in sorted(self._late & waiting):
@@ -179,7 +182,7 @@ class Shadow:
     # ---- time -------------------------------------------------------------------------------------
 
     def _time(self, wanted_s: float) -> float:
-        """Return `wanted_s`, or the next possible time if the machine's time is not before `wanted_s`."""
+        """Return `wanted_s`, but at least `STEP_S` after the machine's time."""
         return round(max(wanted_s, self._machine.now_s + STEP_S), 3)
 
     def _step(self, events: Sequence[Event], wanted_s: float) -> None:
@@ -212,7 +215,7 @@ def _known_gpus(facts: Facts) -> dict[str, set[int]]:
 
 
 def _due(news: list[News], at_s: float) -> tuple[list[News], list[News]]:
-    """Return (events to process at an instant, later events); a job's end is never with its start."""
+    """Return (events to process at an instant, later events). A job's start and end are never together."""
     began: set[str] = set()
     for place, one in enumerate(news):
         if one.at_s > at_s or (one.kind == "ended" and one.key in began):

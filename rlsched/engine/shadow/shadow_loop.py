@@ -167,7 +167,7 @@ class ShadowBroker:
     # ---- the loop ---------------------------------------------------------------------------------
 
     def serve(self, stop: threading.Event) -> None:
-        """Follow Slurm until `stop` is set. Events during an outage of slurmctld are processed after it."""
+        """Follow Slurm until `stop` is set. Events during an outage of slurmctld are processed later."""
         pause_s = 0.0
         while not stop.wait(pause_s):
             began_s = time.monotonic()
@@ -200,7 +200,7 @@ class ShadowBroker:
             self.note()
 
     def _commit(self, effects: Sequence[Effect], at_s: float) -> None:
-        """Carry out effects, after writing the notes: a start that is only journalled is never compared."""
+        """Write the notes, then carry out the effects: each journalled start must be in the notes."""
         asked = self._follows.take_decisions()
         self._decisions += asked.decisions
         self._guard.update(asked.guard)
@@ -213,7 +213,10 @@ class ShadowBroker:
             )
 
     def _with_slurm_number(self, event: JobEvent | NodeChange) -> JobEvent | NodeChange | None:
-        """Return an event with Slurm's number of the job; None if the job still waits in Slurm."""
+        """Return an event with Slurm's number of the job.
+
+        None: only the broker's job was withdrawn or submitted again, and the job still waits in Slurm.
+        """
         if isinstance(event, NodeChange):
             return event
         job = self._state.job(int(event.job))
@@ -262,14 +265,14 @@ class ShadowBroker:
         )
 
     def states(self) -> dict[str, str]:
-        """Return the last state and place, as a text, of every job in memory, by Slurm's number."""
+        """Return a text for every job in memory, by Slurm job ID: its state, and its last placement."""
         return {
             key_of(job.spec.token): f"{job.state} {place_of(job)}".strip()
             for _, job in sorted(self._state.jobs.items())
         }
 
     def wanted_starts(self) -> dict[str, list[tuple[str, int]]]:
-        """Return (node, GPU number) of each GPU that the policy wants a job to get now, by Slurm's number."""
+        """Return the starts that the policy wants now: (node, GPU number) of each GPU, by Slurm's number."""
         cluster = self._state.cluster
         return {
             key_of(self._state.job_of_seq[seq].spec.token): places_of(cluster, wish.gpus)

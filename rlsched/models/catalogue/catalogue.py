@@ -134,7 +134,7 @@ class Catalogue:
         """Return the number of a workload, which is its row in the arrays; "" is `UNKNOWN`.
 
         Raises:
-            InputError: the catalogue does not have the name; suggests similar names.
+            InputError: the catalogue does not have the name; the message suggests similar names.
         """
         if not name:
             return UNKNOWN
@@ -175,8 +175,8 @@ class Catalogue:
     def _cut(self, traits: Records, gpu_type: str) -> None:
         """Convert (W,) TRAIT from a whole GPU to a MIG slice, if this GPU type is a slice.
 
-        Dynamic power, and the cores that feed the job, follow the work done, so they fall with the speed. The
-        slice's utilisation is the GPU's utilisation x speed / size of the slice.
+        Dynamic power and the cores that the input pipeline needs are proportional to the work done, so they
+        fall with the speed. The slice's utilisation is the GPU's utilisation x speed / size of the slice.
         """
         cut = _slice_of(gpu_type)
         if cut is None:
@@ -223,7 +223,8 @@ class Catalogue:
             (J,) numbers.
 
         Raises:
-            InputError: the catalogue does not have a workload; names the job and similar workloads.
+            InputError: the catalogue does not have a workload; the message names the job and similar
+                workloads.
         """
         named = trace.extra.get("workload")
         out = draw_workloads(trace, seed, self._reference_util)
@@ -266,9 +267,9 @@ class Catalogue:
     ) -> tuple[int, int]:
         """Return how many of the cells behind a result are measured or fitted, and how many there are.
 
-        A cell counts as often as its workload occurs. Cells that hold by definition (speed on the reference
-        type) or are unknown do not count. All cells of the unknown workload count as assumed. Cells that
-        follow the speed on a MIG slice count as assumed if that speed was not measured.
+        A cell counts as often as its workload occurs. Cells that are fixed by definition (speed on the
+        reference type) or are unknown do not count. All cells of the unknown workload count as assumed. Cells
+        that follow the speed on a MIG slice count as assumed if that speed was not measured.
 
         Args:
             workloads: Numbers of the jobs' workloads, as returned by `draw`.
@@ -276,7 +277,7 @@ class Catalogue:
             fields: Fields of `TRAIT` that are used.
 
         Raises:
-            InputError: `TRAIT` does not have a field.
+            InputError: one of `fields` is not a field of `TRAIT`.
         """
         for field in fields:
             if field not in FIELDS:

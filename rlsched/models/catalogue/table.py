@@ -34,7 +34,7 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         domain: Domain of the training.
         parameters_m: Parameters of the model, millions.
         batches: Samples per GPU; empty: one workload of unknown batch.
-        weight: Weight of the family in draws, before a job's size and duration count (assumed).
+        weight: Weight of the family in draws, before the adjustment to a job's size and duration (assumed).
         gang: Whether the family is common on several GPUs (assumed).
     """
 
@@ -46,7 +46,7 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """One figure: its value, its status (`STATUSES`), and the key of its source."""
+    """One value of the catalogue, with its status (`STATUSES`) and the key of its source."""
 
     value: float
     status: str

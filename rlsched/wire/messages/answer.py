@@ -16,11 +16,11 @@ def decode_answer(frame: bytes, kind: type[msgspec.Struct]) -> tuple[int, object
 
     Args:
         frame: The bytes of the frame.
-        kind: Class of the expected message. The decoder is fast for this class, `Refused` and `Serving`; any
-            other message loads the whole protocol.
+        kind: Class of the expected message. A message of another class, except `Refused` and `Serving`, is
+            slow to decode, because all message classes are built.
 
     Raises:
-        WireError: in the cases of `envelope.decode`.
+        WireError: for the same reasons as in `envelope.decode`.
     """
     try:
         version, request, message = _answers(kind).decode(frame)

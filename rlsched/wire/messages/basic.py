@@ -15,7 +15,7 @@ class AttemptKey(NamedTuple):
         job: Number of the job.
         attempt: Number of the job's attempt, from 1.
         rank: Number of the rank, from 0.
-        cluster: Identity of the cluster whose journal gives these numbers. A node can hold ranks of several
+        cluster: Identity of the cluster whose journal gives these numbers. A node can run ranks of several
             clusters. "": the cluster of the broker that uses this key.
     """
 
@@ -55,9 +55,9 @@ class Submit(
     forbid_unknown_fields=True,
     omit_defaults=True,
 ):
-    """Queue a job. `token` makes a repeated request harmless: a known token returns the job queued first.
+    """Queue a job. If a job with this `token` is already queued, the answer has its number instead.
 
-    Fields with their default are not sent, because a broker refuses requests that use a field unknown to it.
+    Fields with default values are not sent, because an older broker refuses requests with new fields.
     """
 
     hold: Annotated[bool, Setting(Option("-H --hold", "Hold the job until `rlsched release`."))] = False
@@ -79,7 +79,7 @@ class SubmitMany(
     env: dict[str, str] = {}
     """Environment variables common to all jobs; a job's own variables override them."""
     check: bool = False
-    """Queue nothing, and report whether all jobs would be accepted."""
+    """Whether to queue nothing, and only report whether all jobs would be accepted."""
 
 
 class Submitted(msgspec.Struct, frozen=True, kw_only=True, tag="submitted"):
@@ -91,7 +91,7 @@ class Submitted(msgspec.Struct, frozen=True, kw_only=True, tag="submitted"):
 class SubmittedMany(msgspec.Struct, frozen=True, kw_only=True, tag="submitted_many"):
     """The answer to `SubmitMany`: the jobs are in the journal on disk, in the order of the request.
 
-    Empty if the request was only a check.
+    `jobs` is empty if the request was only a check.
     """
 
     jobs: list[int]
@@ -102,7 +102,7 @@ class WhoServes(msgspec.Struct, frozen=True, kw_only=True, tag="who_serves", for
 
 
 class Serving(msgspec.Struct, frozen=True, kw_only=True, tag="serving"):
-    """The answer to `WhoServes`: the broker at this address."""
+    """The answer to `WhoServes`: identity of the broker at this address."""
 
     cluster: str
     """See `Welcome.cluster`."""

@@ -29,9 +29,10 @@ class Cancel(
 
     job: int
     tasks: list[Tasks] = []
-    """Only these tasks of an array, including tasks that are not jobs yet; likewise in the requests below."""
+    """Only these tasks of an array, including tasks that are not jobs yet. The requests below have
+    the same field."""
     waiting: bool = False
-    """Cancel only jobs without GPUs. In an array, running tasks continue."""
+    """Whether to cancel only jobs without GPUs; running tasks of an array continue."""
 
 
 class Hold(
@@ -97,7 +98,7 @@ class ListNodes(
     forbid_unknown_fields=True,
     omit_defaults=True,
 ):
-    """Ask for a page of the nodes after a node name, in the order of the numbers in the names."""
+    """Ask for a page of nodes, sorted by the numbers in their names, starting after the node `after`."""
 
     after: str = ""
 
@@ -137,7 +138,7 @@ class Why(msgspec.Struct, frozen=True, kw_only=True, tag="why", forbid_unknown_f
 
 
 class ReadLog(msgspec.Struct, frozen=True, kw_only=True, tag="read_log", forbid_unknown_fields=True):
-    """Ask for a piece of a job's output, from byte `offset` of a rank; negative: from the end."""
+    """Ask for a piece of a rank's output, from byte `offset` on; negative: counted from the end."""
 
     job: int
     rank: int = 0
@@ -160,7 +161,7 @@ class SetQuota(msgspec.Struct, frozen=True, kw_only=True, tag="set_quota", forbi
     jobs: int | msgspec.UnsetType | None = msgspec.UNSET
     """Maximum number of waiting and running jobs."""
     gpu_hours: float | msgspec.UnsetType | None = msgspec.UNSET
-    """GPU-hours in a calendar month, UTC."""
+    """Maximum number of GPU-hours in a calendar month, UTC."""
 
 
 class ListQuotas(
@@ -190,7 +191,7 @@ class ListAccounts(
     """Ask for a page of the members of accounts."""
 
     first: int = 0
-    """First position to list."""
+    """Position of the first member in the page."""
 
 
 MAX_POLICY_BYTES = 960 << 10
@@ -205,7 +206,7 @@ class SetPolicy(msgspec.Struct, frozen=True, kw_only=True, tag="set_policy", for
     """The policy as TOML, with the files that its settings name (`rlsched.decide.policies.files.to_send`)."""
     name: str
     fallback: str = ""
-    """The fallback rule, as TOML; "": the rule in use."""
+    """The fallback rule, as TOML; "": the rule that the policy follows."""
     fallback_name: str = ""
 
     def too_large(self) -> str:
@@ -228,7 +229,7 @@ class ReadJournal(
     forbid_unknown_fields=True,
     omit_defaults=True,
 ):
-    """Ask for journal entries that a standby lacks. Answered when there are any, or after a short time."""
+    """Ask for journal entries that a standby lacks. The broker answers when it has one, or after a while."""
 
     after: int
     """Number of the last entry in the standby's copy; 0: the copy is empty."""

@@ -50,7 +50,8 @@ class ForecastScore(msgspec.Struct, frozen=True, kw_only=True):
     """Quality of the forecasts of the last week, compared with the true times."""
 
     what: str
-    """Forecast time: `start`; `end`, forecast while the job waited; `end-running`, while the job ran."""
+    """Forecast quantity: `start`; `end`: the end, forecast while the job waited; `end-running`: the end,
+    forecast while the job ran."""
     size: str
     """Number of GPUs of the jobs: `1`, `2-3`, `4-7`, `8+`, or `all`."""
     jobs: int
@@ -59,21 +60,21 @@ class ForecastScore(msgspec.Struct, frozen=True, kw_only=True):
     loss_s: float
     """Mean pinball loss of the three quantiles."""
     rules: dict[str, float | None]
-    """The same loss for simple forecasts: `last`, the last time for this size; `week`, the 10, 50 and 90 %
-    quantiles of the last week; `list`, list scheduling with predicted run times."""
+    """The same loss for simple forecasts: `last`, the latest outcome for this size; `week`, the 10, 50 and
+    90 % quantiles of the last week's outcomes; `list`, list scheduling with predicted run times."""
 
 
 class ForecastReport(msgspec.Struct, frozen=True, kw_only=True):
     """State of the forecaster."""
 
     note: str
-    """Why there are no forecasts, or no new forecasts; "" if there are."""
+    """Why there are no forecasts, or no new forecasts; "" if there are new forecasts."""
     said_s: float | None = None
     """Time of the last forecast; None before the first."""
     jobs: int = 0
     futures: int = 0
     cpu_s: float | None = None
-    """CPU time of the last refresh, seconds."""
+    """CPU time used to compute the last forecasts, seconds."""
     by: str = ""
     """The policy that decides in the simulated futures."""
     scores: list[ForecastScore] = []

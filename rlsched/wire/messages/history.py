@@ -67,7 +67,7 @@ class PastJob(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int
     preemptions: int
     array: int = 0
-    """Number of the array, if the job is a task; 0 if not, and from an older broker."""
+    """Number of the array, if the job is a task; 0: the job is not a task, or the broker is older."""
     task: int = 0
     asked_gpu_types: str = ""
     """Requested GPU types, separated by commas; "": any type. `gpu_types` has the types of the GPUs used."""
@@ -82,7 +82,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True, tag="history"):
 
 
 class JobUsage(msgspec.Struct, frozen=True, array_like=True):
-    """Values of one finished job from which clients compute totals. Fields as in `PastJob`."""
+    """Values of one finished job, from which clients compute totals. The fields are as in `PastJob`."""
 
     user: str
     account: str

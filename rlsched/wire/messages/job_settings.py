@@ -1,6 +1,6 @@
 """The settings of a submission, each declared once: type, default, range, and command-line options.
 
-`Submit`, the journal's fact of a submission, dry runs, the checks of the broker, and the options of
+`Submit`, the journal's entry for a submission, dry runs, the checks of the broker, and the options of
 `rlsched submit`, `run` and `update` are derived from this file. Type checkers need the keywords of
 `Client.submit` and `Client.update` written out; a test compares these keywords with this file.
 """
@@ -177,7 +177,7 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
     """All settings of a submission, as in the request and in the journal."""
 
     token: Annotated[str, Setting(characters=128)]
-    """Makes a repeated request harmless: a known token returns the job queued first."""
+    """Identifies the submission: a repeated request with the same token queues no second job."""
     command: Annotated[list[str], Setting()]
     name: Annotated[
         str,
@@ -218,7 +218,7 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
             characters=4096,
         ),
     ] = ""
-    """Below the working directory unless absolute; patterns: `rlsched.broker.base.output_files`."""
+    """Below the working directory unless absolute; patterns as in `rlsched.broker.base.output_files`."""
     error: Annotated[
         str,
         Setting(
@@ -317,7 +317,7 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
             changes="task",
         ),
     ] = None
-    """Seconds; None: the broker's setting."""
+    """Time between SIGTERM and SIGKILL, seconds; None: the broker's setting."""
     speed_energy: Annotated[
         float | None,
         Setting(
@@ -344,7 +344,8 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
             changes="task",
         ),
     ] = None
-    """Seconds; 0: never, so the job continues on an unreachable node. None: the broker's setting."""
+    """Time without contact after which a node ends the job, seconds; None: the broker's setting. 0: never, so
+    the job continues on an unreachable node."""
     share: Annotated[
         Share,
         Setting(
@@ -400,7 +401,10 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
 
 
 class JobChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """Changes to a submission, in the request and in the journal. None: unchanged. Fields: `JobSettings`."""
+    """Changes to a submission, in the request and in the journal.
+
+    A field that is None leaves the setting unchanged; `JobSettings` describes the settings.
+    """
 
     job: int
     tasks: list[Tasks] = []

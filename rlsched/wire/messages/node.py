@@ -25,12 +25,12 @@ END_REASONS: Final = (
 )
 """Why a rank ended. Any other value is read as "".
 
-    ""                   by itself
-    killed               by an order to end the rank
-    time_limit           at the job's time limit
-    node_stopped         its node was stopped
-    fenced               its node had no contact with a broker for too long
-    vanished             unknown
+    ""                   the rank exited by itself
+    killed               the node was ordered to end the rank
+    time_limit           the job's time limit was reached
+    node_stopped         the node was stopped
+    fenced               the node had no contact with a broker for too long
+    vanished             the reason is unknown
     cancelled            a user cancelled the job on the engine, not through the broker
     out_of_memory        the rank exceeded its memory limit, or the node was out of memory
     gpu_out_of_memory    a GPU was out of memory, according to the rank's output
@@ -48,7 +48,10 @@ MPS: Final = "mps"
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Features of a node's engine (`rlsched.broker.nodes.engine`). A node daemon has all of them."""
+    """Features of a node's engine (`rlsched.broker.nodes.engine`).
+
+    A node daemon has the first five; the other fields depend on the node's hardware, limits and version.
+    """
 
     exact_gpus: bool = True
     """Jobs get exactly the GPUs of the `Launch`, not only their number."""
@@ -75,7 +78,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     @property
     def is_own(self) -> bool:
-        """Whether a node daemon of rlsched serves the node. Its hardware and limits do not matter."""
+        """Whether the node has the first five features, as every node daemon of rlsched does."""
         return self.exact_gpus and self.per_node_indices and self.preempts and self.clocks and self.places
 
 
@@ -83,7 +86,7 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     """GPUs of a node that the broker must not assign: other users hold them, or they are out of service."""
 
     by: str
-    """Holder of the GPUs, or why they are out of service, as text for people. Constant for one holding."""
+    """Text for people: holder of the GPUs, or why they are out of service. Unchanged while they are held."""
     gpus: list[int]
     """GPU numbers on the node."""
     until_s: float | None = None
@@ -132,9 +135,9 @@ class AttemptReport(OfRank, frozen=True, kw_only=True):
 class Hello(
     msgspec.Struct, frozen=True, kw_only=True, tag="hello", forbid_unknown_fields=True, omit_defaults=True
 ):
-    """Register a node, or reconnect it, with all attempts that run or whose end is not acknowledged.
+    """Register or reconnect a node, and report all attempts that run or have an unacknowledged end.
 
-    Fields with their default are not sent, because a broker refuses messages that use a field unknown to it.
+    Fields with default values are not sent, because an older broker refuses messages with new fields.
     """
 
     name: str
@@ -159,7 +162,7 @@ class Hello(
     wall_s: float | None = None
     """Time on the node's clock when the message is sent, Unix seconds."""
     unhealthy: str = ""
-    """Failed health check because of which the node must get no new jobs; "": none."""
+    """Failed health check, which excludes the node from new jobs; "": no check has failed."""
     notes: list[str] = []
     """Notes about the node, for people."""
     capabilities: Capabilities = Capabilities()
@@ -174,25 +177,25 @@ class Hello(
 class Heartbeat(
     msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat", forbid_unknown_fields=True, omit_defaults=True
 ):
-    """Report that the node is alive. If it has a request number, the broker answers with `HeartbeatAck`."""
+    """Report that the node is alive. The broker answers a request number with `HeartbeatAck`."""
 
     name: str
     unhealthy: str = ""
-    """As in `Hello`, but now."""
+    """Health check that fails now, as in `Hello`."""
     engine_away: bool = False
     """The sender is alive, but its engine does not answer: orders may be delayed until the engine answers,
     and no rank is treated as lost because of that. People see the reason in `unhealthy`."""
     power_w: float | None = None
-    """Power of the node's GPUs, W; None if not all of them report it, or without `Welcome.hears_power`."""
+    """Power of the node's GPUs, W; None if a GPU does not report it, or `Welcome.hears_power` is False."""
     wall_s: float | None = None
-    """As in `Hello`; None without `Welcome.hears_clock`."""
+    """As in `Hello`; None if `Welcome.hears_clock` is False."""
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True, tag="held", forbid_unknown_fields=True):
     """Report all GPUs of the node that other users hold or that are lost.
 
-    The broker does not assign these GPUs. GPUs that a later list does not name are free again. If a GPU of a
-    running job is named, it counts as held after that job has ended.
+    The broker does not assign these GPUs. GPUs that a later list omits are free again. If the list has a GPU
+    of a running job, the GPU counts as held only after that job has ended.
     """
 
     held: list[Holding]
@@ -230,7 +233,7 @@ class LaunchRefused(OfRank, frozen=True, kw_only=True, tag="launch_refused", for
 
     message: str
     is_for_now: bool = False
-    """The job is not the cause (for example, the node's disk is full), so this attempt does not count."""
+    """The job is not the cause (for example, the disk is full), so the attempt does not count as a retry."""
     is_about_owner: bool = False
     """The node runs no jobs of this user: the account does not exist there, or may not run jobs."""
 
@@ -247,7 +250,7 @@ class Ended(OfRank, frozen=True, kw_only=True, tag="ended", forbid_unknown_field
     ran_s: float | None = None
     """Run time, seconds of a monotonic clock; None if unknown."""
     usage: RankUsage | None = None
-    """Usage since the rank's start; None if not measured, or without `Welcome.hears_usage`."""
+    """Usage since the rank's start; None if not measured, or if `Welcome.hears_usage` is False."""
 
 
 class ClockHeld(OfRank, frozen=True, kw_only=True, tag="clock_held", forbid_unknown_fields=True):
@@ -259,10 +262,13 @@ class ClockHeld(OfRank, frozen=True, kw_only=True, tag="clock_held", forbid_unkn
 
 
 class OutputFailed(OfRank, frozen=True, kw_only=True, tag="output_failed", forbid_unknown_fields=True):
-    """This rank's output is not in its job's file; sent with `Welcome.hears_output`, perhaps repeatedly."""
+    """Report that this rank's output is not written to the file that the job requested.
+
+    Sent only if `Welcome.hears_output` is True; can be sent repeatedly.
+    """
 
     message: str
-    """Option, path and reason."""
+    """The job's option, the path of the file, and the reason."""
 
 
 class TimeLimited(OfRank, frozen=True, kw_only=True, tag="time_limited", forbid_unknown_fields=True):

@@ -10,11 +10,11 @@ DEFAULT_GRACE_S = 30.0
 
 
 class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag="welcome"):
-    """The answer to `Hello`: the node is registered. The node must end and forget the attempts in `forget`.
+    """The answer to `Hello`: the node is registered. The node must end and remove the attempts in `forget`.
 
-    If the node's `Hello` named another cluster, this message does not register the node; it only names the
-    broker's cluster. The node then keeps its jobs and obeys no order, or joins this cluster and sends `Hello`
-    again.
+    If the node's `Hello` named another cluster, this message does not register the node and only names the
+    broker's cluster. The node then continues its jobs and obeys no order, or joins this cluster and sends
+    `Hello` again.
     """
 
     epoch: int
@@ -32,19 +32,19 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag="welcome"):
     hears_clock: bool = False
     """Whether this broker accepts `Heartbeat.wall_s`."""
     hears_output: bool = False
-    """Likewise `OutputFailed`."""
+    """Whether this broker accepts `OutputFailed`."""
 
 
 class HeartbeatAck(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat_ack"):
     """The answer to the heartbeat with this request number.
 
-    For at least `Launch.lost_after_s` after the heartbeat was sent, the broker does not start the job
-    elsewhere. A node that gets no later answer ends the ranks of the job within this time.
+    For at least `Launch.lost_after_s` after the heartbeat was sent, the broker does not start a job of this
+    node on other nodes. If the node gets no later answer, it ends the ranks of the job within this time.
     """
 
 
 class Launch(OfRank, frozen=True, kw_only=True, tag="launch"):
-    """Start one rank of an attempt. A node that knows (job, attempt, rank) does not start the rank again."""
+    """Start one rank of an attempt. A node with a record of this rank and attempt does not start it again."""
 
     epoch: int
     num_ranks: int
@@ -56,14 +56,14 @@ class Launch(OfRank, frozen=True, kw_only=True, tag="launch"):
     env: dict[str, str]
     cwd: str
     output: str = ""
-    """File for the output of this rank, without patterns, below `cwd` unless absolute; "": none. Nodes older
-    than this field make none."""
+    """File for the output of this rank, without patterns, below `cwd` unless absolute; "": none. An older
+    node ignores this field."""
     error: str = ""
-    """Likewise for its standard error, which is then not in the file of `output`."""
+    """File for the standard error of this rank, as `output`; "": it is in the file of `output`."""
     appends: bool = False
-    """Whether these files keep what they have when the rank starts."""
+    """Whether the node appends to the files of `output` and `error`; if not, the files are emptied first."""
     whole_lines: bool = False
-    """Other ranks may write to the same files at the same time."""
+    """Whether to write only whole lines, because other ranks may write to the same files at the same time."""
     person: str = ""
     """Owner of the job, as given by the key that submitted it; "" from an older broker."""
     time_limit_s: float | None = None
@@ -82,16 +82,16 @@ class Launch(OfRank, frozen=True, kw_only=True, tag="launch"):
     cores: int = 0
     """Processors for this rank only; 0: none requested. Nodes without limits ignore this field."""
     memory_mib: int = 0
-    """Maximum host memory of this rank; 0: none requested, so the rank gets the share of its GPUs."""
+    """Maximum host memory of this rank, MiB; 0: none requested, so it is in proportion to the rank's GPUs."""
     gpu_memory_mib: int = 0
-    """Memory that must be free on each of the rank's GPUs; 0: none requested."""
+    """Memory that must be free on each of the rank's GPUs, MiB; 0: none requested."""
     workload: str = ""
     """Name of the workload in the catalogue, if the user gave one; used by simulated GPUs."""
     beside: list[int] = msgspec.field(default_factory=list)
     """Jobs that may share the rank's GPUs. All other jobs on these GPUs must have ended, or be ending, before
     the rank starts."""
     shares: bool = False
-    """Jobs that start later may share the rank's GPUs."""
+    """Whether jobs that start later may share the rank's GPUs."""
     gpu_need_mib: int = 0
     """Memory that the rank needs on each GPU, as requested or measured, MiB. It is the rank's limit under
     MPS. 0: unknown."""
@@ -100,14 +100,14 @@ class Launch(OfRank, frozen=True, kw_only=True, tag="launch"):
 class Kill(OfRank, frozen=True, kw_only=True, tag="kill"):
     """End this rank on this node: SIGTERM, then SIGKILL after `grace_s`.
 
-    The node always answers with `Ended`. If it does not know the attempt, it remembers the attempt as ended,
-    so that it does not obey a `Launch` that arrives later.
+    The node always answers with `Ended`. If the node has no record of the attempt, it records the attempt as
+    ended, and does not obey a `Launch` of the attempt that arrives later.
     """
 
     epoch: int
     grace_s: float = DEFAULT_GRACE_S
     again: bool = False
-    """The job will start again later: an engine with its own queue keeps the job in that queue."""
+    """Whether the job will start again later; an engine with its own queue then keeps the job there."""
 
 
 class HoldClock(OfRank, frozen=True, kw_only=True, tag="hold_clock"):
@@ -138,7 +138,7 @@ class SayHello(msgspec.Struct, frozen=True, kw_only=True, tag="say_hello"):
 
 
 class EndedAck(OfRank, frozen=True, kw_only=True, tag="ended_ack"):
-    """The answer to `Ended`: the end is in the journal, and the node stops repeating it."""
+    """The answer to `Ended`: the end is in the journal, and the node stops sending `Ended`."""
 
 
 class FetchLog(OfRank, frozen=True, kw_only=True, tag="fetch_log"):

@@ -34,14 +34,14 @@ class PredictionScore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecentPredictions(msgspec.Struct, frozen=True, kw_only=True):
-    """Scores for jobs that ended recently: of their predictions, and of the running mean on the same jobs.
+    """Scores of the run-time predictions for recently ended jobs, and of the running mean for the same jobs.
 
-    A score is None for fewer than 20 jobs.
+    A score is None if there are fewer than 20 jobs.
     """
 
     jobs: int
     since_s: float | None
-    """End time of the first of these jobs, Unix seconds."""
+    """Earliest end time of these jobs, Unix seconds."""
     predicted: PredictionScore | None
     running_mean: PredictionScore | None
 
@@ -52,7 +52,7 @@ class PredictionReport(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     """Predictor used for the next job, `running-mean` or `hedge`."""
     note: str
-    """Predictors that are not in use (yet), and why; "" if all are."""
+    """Predictors that are not in use (yet), and why; "" if all are in use."""
     ended: int
     """Number of ended jobs on which the predictor is trained."""
     last_jobs: RecentPredictions
@@ -63,11 +63,11 @@ class PredictionReport(msgspec.Struct, frozen=True, kw_only=True):
     """Boosting models fitted since this broker started; None, like the following fields, without boosting."""
     fitted_s: float | None
     fitted_jobs: int | None
-    """Number of ended jobs when the fit in use began."""
+    """Number of ended jobs when the fit of the models in use began."""
     next_fit_jobs: int | None
     """Number of ended jobs at which the next fit starts."""
     fitting: bool | None
     fit_error: str | None
     """Why the last fit failed; None if it succeeded."""
     weights: dict[str, dict[str, float]] | None
-    """Weight of each predictor in the hedge, by job size (1, 2-7, 8+ GPUs)."""
+    """Weight of each predictor in the predictor `hedge`, by job size (1, 2-7, 8+ GPUs)."""

@@ -13,7 +13,7 @@ from rlsched.wire.messages.usage import SeenUsage
 
 
 class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A job as shown to people. Times are Unix seconds; None: no such time yet."""
+    """A job as shown to people. Times are Unix seconds; None: the event has not happened yet."""
 
     job: int
     name: str
@@ -26,7 +26,7 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     submit_s: float
     predicted_s: float | None
-    """Run time predicted at submission; the queue order is based on it."""
+    """Run time predicted at submission, seconds; policies can sort the queue by it."""
     start_s: float | None
     end_s: float | None
     exit_code: int | None
@@ -34,7 +34,7 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     gpus: list[list[int]]
     """GPU numbers on each of `nodes`."""
     nodes_omitted: int = 0
-    """Number of nodes that `nodes` and `gpus` omit if a job has thousands of nodes."""
+    """Number of nodes that are missing in `nodes` and `gpus`, because the job has thousands of nodes."""
     decided_by: str
     reason: str
     """Why the job waits, or how it ended; one line."""
@@ -53,7 +53,7 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     speed_energy: float | None = None
     """Setting `speed_energy` of the submission; None: the broker's setting."""
     sm_clock_frac: float | None = None
-    """SM clock of the current or last attempt, as a fraction of the highest clock; None before the first."""
+    """SM clock of the current or last attempt, as a fraction of the highest clock; None: no attempt."""
     queue_key: float | None = None
     """Sort key of a queued job: jobs start in ascending order of the key, then of the job number."""
     sm_clocks_mhz: list[int] = []
@@ -76,9 +76,9 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     gpu_types: list[str] = []
     """Accepted GPU types; empty: any type."""
     exclusive: bool = False
-    """Whether it gets whole nodes."""
+    """Whether the job gets whole nodes."""
     speed_frac: float | None = None
-    """Speed on the job's GPUs, by the models; 1: unshared at the highest clock; None: unknown."""
+    """Speed of the job predicted by the models; 1: without sharing, at the highest clock; None: unknown."""
     usage: SeenUsage | None = None
     """Usage of the job; None if no node has measured it."""
     energy_j: float | None = None
@@ -88,13 +88,13 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     grace_s: float | None = None
     """Seconds between SIGTERM and SIGKILL; None from an older broker, or if the job has ended."""
     seen_speed_frac: float | None = None
-    """Measured speed while sharing GPUs; 1: the speed without sharing at this clock; None: unknown."""
+    """Measured speed of the job on shared GPUs; 1: speed without sharing at this clock; None: unknown."""
     slow_sharing_s: float = 0.0
     """Seconds for which `seen_speed_frac` has been below the policy's minimum or the prediction."""
 
 
 MAX_CLOCK_SKEW_S = 5.0
-"""Difference between the clocks of node and broker above which it is reported, seconds."""
+"""Maximum difference between the clocks of node and broker that is not reported, seconds."""
 
 
 class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,7 +124,7 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     power_w: float | None = None
     """Power of the node's GPUs now, W; None if not measured."""
     energy_day_j: float | None = None
-    """Energy of the node's GPUs since the beginning of its day, joules; None if not measured."""
+    """Energy of the node's GPUs since the day began at the node, joules; None if not measured."""
     gpu_frac: float | None = None
     """Share of the recent GPU time in which the node's GPUs worked for jobs. `gpu_frac`, `cores` and
     `memory_mib` are None if not measured."""
@@ -141,11 +141,11 @@ class Ok(msgspec.Struct, frozen=True, kw_only=True, tag="ok"):
 
 
 class Jobs(msgspec.Struct, frozen=True, kw_only=True, tag="jobs"):
-    """A page of the requested jobs, sorted by number: the last ones."""
+    """A page of the requested jobs: the highest job numbers, in ascending order."""
 
     jobs: list[JobInfo]
     omitted: int = 0
-    """Number of older jobs that are left out; `ListJobs.before` gets them."""
+    """Number of requested jobs before this page; `ListJobs.before` requests the previous page."""
 
 
 class Nodes(msgspec.Struct, frozen=True, kw_only=True, tag="nodes"):
@@ -153,11 +153,11 @@ class Nodes(msgspec.Struct, frozen=True, kw_only=True, tag="nodes"):
 
     nodes: list[NodeInfo]
     omitted: int = 0
-    """Number of nodes that are left out; `ListNodes` after the last of `nodes` gets them."""
+    """Number of nodes after this page; `ListNodes.after` requests the next page."""
 
 
 class QuotaInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits for a user, an account or a VC, and the usage that each limits. None: no limit."""
+    """Limits for a user, an account or a VC, and the usage to which each limit applies. None: no limit."""
 
     kind: PartyKind
     name: str
@@ -188,7 +188,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     account: str
     person: str
     default: bool
-    """Whether this person's jobs are charged to this account if they name none."""
+    """Whether this account is charged for the person's jobs that are submitted without an account."""
 
 
 class Accounts(msgspec.Struct, frozen=True, kw_only=True, tag="accounts"):
@@ -225,11 +225,11 @@ class LogChunk(msgspec.Struct, frozen=True, kw_only=True, tag="log_chunk"):
     offset: int
     eof: bool
     attempt: int = 0
-    """The attempt that wrote this output. If it is higher than before, continue from offset 0."""
+    """Attempt that wrote this output. If the number is higher than in the last piece, read from offset 0."""
 
 
 class JournalRows(msgspec.Struct, frozen=True, kw_only=True, tag="journal_rows"):
-    """Entries of the journal in their stored form."""
+    """The answer to `ReadJournal`: journal entries in their stored form."""
 
     cluster: str
     epoch: int
@@ -237,11 +237,11 @@ class JournalRows(msgspec.Struct, frozen=True, kw_only=True, tag="journal_rows")
     last: int
     """Number of the last entry in the journal."""
     rows: list[tuple[int, float, str, bytes, int]]
-    """Number, time (Unix seconds), kind, payload, checksum."""
+    """Of each entry: number, time (Unix seconds), kind, payload, checksum."""
     is_other: bool = False
-    """The copy is not a copy of this journal, or differs from it: the standby must start a new copy."""
+    """Whether the standby must start a new copy, because the present one differs from this journal."""
     access: dict[str, str] | None = None
-    """Files of the access list by name; None if the copy has the same list, or the list is too long."""
+    """Files of the access list by name; None if the standby has the same list, or it is too long."""
     ended: list[tuple[Any, ...]] | None = None
     """Rows of ended jobs with their checksums, by number; None if none were requested, or from an older
     broker."""

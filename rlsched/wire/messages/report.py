@@ -20,35 +20,35 @@ class JournalReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutsideReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A column whose recent values are outside the range of the policy's training."""
+    """A column of the policy's observations with recent values outside the range in training."""
 
     column: str
     share_frac: float
     """Share of the recent checks that found the column outside its range."""
     value: float
-    """Value of the column when it was last outside."""
+    """Value of the column when it was last outside the range."""
     low: float
     high: float
     """`low` and `high`: range in training."""
     only_warns: bool = False
-    """The column describes the cluster's configuration. Drift needs another column that is outside."""
+    """Whether the column does not count as drift, because it describes the cluster's configuration."""
 
 
 class DriftReport(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the observations of a trained policy are outside its training."""
+    """Comparison of a trained policy's observations with the ranges in training."""
 
     note: str = ""
     """Why drift is not monitored; "": drift is monitored."""
     active: bool = False
     """Whether the fallback decides because of drift."""
     looks: int = 0
-    """Decisions, or dial settings, that were checked since the broker started."""
+    """Number of decisions, or of dial settings, that were checked since the broker started."""
     outside: list[OutsideReport] = []
-    """Columns outside their range, most frequent first; ten at most."""
+    """Columns outside their ranges in training, most frequent first; ten at most."""
     settings_refused: int = 0
-    """How often a strategy raised an error or returned no numbers; its dials were then set to 0."""
+    """How often a strategy raised an error or returned no numbers, so that all dials were set to 0."""
     unlike: list[str] = []
-    """Properties of the cluster that are outside the policy's training."""
+    """Ways in which the cluster differs from the clusters in the policy's training."""
 
 
 class GuardReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,27 +60,27 @@ class GuardReport(msgspec.Struct, frozen=True, kw_only=True):
     now: str
     """Why the fallback decides now; "" while the policy decides."""
     drift: DriftReport | None = None
-    """None: the policy is not trained, or the broker does not have this field."""
+    """None if the policy is not trained, or from an older broker."""
 
 
 class QuestionsReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Questions of clients, since the broker started."""
+    """Numbers of clients' questions (`Question`), counted since the broker started."""
 
     waiting: int
     """Questions that wait for an answer now."""
     askers: int
     """Number of connections that sent these waiting questions."""
     refused: int
-    """Questions refused because too many questions from one connection were waiting."""
+    """Questions refused because too many questions of the same connection were waiting."""
     failed: int
     """Questions that could not be answered."""
 
 
 class RecordsReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Decision records since the broker started."""
+    """Numbers of decision records since the broker started."""
 
     kept: int
-    """Records written to the file."""
+    """Records that were stored."""
     lost: dict[str, int]
     """Lost records by the stage that failed: `made`, `remembered` (for `why`), `packed`, `written`, `drawn`
     (for TensorBoard)."""
@@ -115,7 +115,7 @@ class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report")
     decisions: dict[str, int]
     """Number of decisions by source: policy, rule, guard, automatic."""
     contested: dict[str, int]
-    """Number of these decisions in which more than one row was legal."""
+    """Number of these decisions, by source, in which more than one action was legal."""
     queued: int
     running: int
     ended: int
@@ -125,15 +125,15 @@ class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report")
     forecasts: ForecastReport | None = None
     """None from a broker without forecasts."""
     speed_energy: float = 0.0
-    """Weight of energy against time for jobs that set none."""
+    """Weight of energy against time for jobs without a weight of their own."""
     clocked: int = 0
-    """Number of running jobs below the highest clock."""
+    """Number of running jobs with an SM clock below the highest."""
     shares: bool = False
     """Whether the broker shares GPUs."""
     sharing: int = 0
     """Number of running jobs that share their GPUs."""
     slow_sharing: int = 0
-    """Number of sharing jobs that have been slower than permitted or predicted for a minute."""
+    """Number of jobs on shared GPUs, slower than permitted or predicted for at least a minute."""
     fixed_clocks: dict[str, str] = {}
     """Nodes whose clocks cannot be set, with the reason; the first 50."""
     version: str = ""
@@ -158,7 +158,7 @@ class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report")
     nodes_off_clock: int = 0
     """Number of nodes whose clock differs from the broker's by more than `MAX_CLOCK_SKEW_S`."""
     clock_skews_s: dict[str, float] = {}
-    """Seconds by which the clocks of these nodes are ahead; the first 50."""
+    """By node in `nodes_off_clock`: seconds by which the clock is ahead of the broker's; the first 50."""
     journal: JournalReport | None = None
     guard: GuardReport | None = None
     questions: QuestionsReport | None = None
@@ -182,7 +182,7 @@ class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report")
     power_w: float | None = None
     """Power of the GPUs of all nodes that report it, W; None if none does."""
     energy_day_j: float | None = None
-    """Energy of these GPUs today, with and without jobs, joules; None if none is reported."""
+    """Energy today of the GPUs of all nodes that report it, also without jobs, joules; None if none does."""
     used: dict[str, float] = {}
-    """Totals for the running jobs that are measured: `gpus` (their GPUs), `gpus_busy`, `gpu_memory_mib`,
-    `cores`, `memory_mib`."""
+    """Totals over the running jobs with measured usage: `gpus` (number of GPUs), `gpus_busy`,
+    `gpu_memory_mib`, `cores`, `memory_mib`."""

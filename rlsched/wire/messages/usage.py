@@ -4,9 +4,9 @@ import msgspec
 
 
 class RankUsage(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """Usage of one rank while it was measured; None for a value that its node cannot measure.
+    """Usage of one rank while it was measured; a value is None if the node cannot measure it.
 
-    An array of integers without field names, because it is sent every 10 s and stored in the journal. New
+    Encoded as an array without field names, because it is sent every 10 s and stored in the journal. New
     fields are added at the end. Shares are in thousandths. Values are means over the rank's GPUs and over
     time, unless documented otherwise.
     """
@@ -41,7 +41,7 @@ class RankUsage(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     cpu_high_milli: int | None = None
     """Maximum of `cpu_milli` over one second."""
     throttled_milli: int | None = None
-    """Share of CPU periods in which the rank's control group was throttled; None if it has no limit."""
+    """Share of CPU periods in which the rank's control group was throttled; None: the group has no limit."""
     io_wait_milli: int | None = None
     """Share of time in which a process waited for input or output (pressure stall information)."""
     read_mib: int | None = None
@@ -53,20 +53,20 @@ class RankUsage(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     None: no other rank used them, or the driver does not report usage by process."""
 
     def is_sound(self) -> bool:
-        """Return whether no field is negative or above `MOST`: values from a node are checked on arrival."""
+        """Return whether all fields are None or at least 0 and below `MOST`, for checks on arrival."""
         values = (getattr(self, field) for field in self.__struct_fields__)
         return all(value is None or 0 <= value < MOST for value in values)
 
 
 MOST = 1 << 53
-"""Upper bound of every figure of a rank; floats represent it exactly."""
+"""Upper bound of the fields of `RankUsage`, up to which floats represent integers exactly."""
 
 
 class SeenUsage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Usage of a job as shown to people: recent for a running job, since its start for a finished job.
+    """Usage of a job as shown to people: recent for a running job; from start to end for a finished job.
 
-    None for a value that no node can measure. Means over the job's GPUs and over time, unless documented
-    otherwise.
+    A value is None if no node can measure it. Values are means over the job's GPUs and over time, unless
+    documented otherwise.
     """
 
     at_s: float | None = None
@@ -97,7 +97,7 @@ class SeenUsage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     io_wait_frac: float | None = None
     """Share of time in which the job waited for input or output."""
     read_mib: int | None = None
-    """Data read from storage in the same period."""
+    """Data read from storage, sum of all ranks."""
     memory_mib: int | None = None
     """Maximum resident memory of a rank."""
 
@@ -113,17 +113,17 @@ class RankMetered(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     energy_mj: int | None = None
     """Energy since the rank's start, millijoules."""
     outside_mps: bool = False
-    """The rank should use its GPUs through MPS, but uses them without."""
+    """Whether the rank uses its GPUs without MPS although it should use MPS."""
 
 
 class Metered(msgspec.Struct, frozen=True, kw_only=True, tag="metered", forbid_unknown_fields=True):
     """Measurements of a node. Sent if `Welcome.hears_usage` is True; a lost message does no harm."""
 
     ranks: list[RankMetered] = []
-    """Ranks whose figures have changed; once a minute all ranks."""
+    """Usage of the ranks with changed values; once a minute, of all ranks."""
     power_w: float | None = None
     """Power of all GPUs of the node, W; None if not all of them report it."""
     day: str = ""
     """Date at the node, such as 2026-11-25."""
     energy_day_j: float | None = None
-    """Energy of the node's GPUs since that day began, with and without jobs, joules."""
+    """Energy of the node's GPUs since the beginning of `day`, with and without jobs, joules."""

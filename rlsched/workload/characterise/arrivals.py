@@ -17,7 +17,7 @@ def arrivals(trace: Trace, clock: WeekClock, gpu_s: Floats) -> Report:
 
     Args:
         trace: J jobs.
-        clock: Hours of the trace.
+        clock: Converts times of the trace to hours of the day.
         gpu_s: (J,) GPU-time, GPU-seconds.
     """
     hours = ((trace.submit_s - trace.submit_s[0]) // HOUR_S).astype(np.int64)

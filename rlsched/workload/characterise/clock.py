@@ -24,7 +24,7 @@ class WeekClock(NamedTuple):
     Attributes:
         first_s: First submission, seconds from the trace's origin.
         last_s: Last submission.
-        origin: Wall-clock time of the trace's second 0; None: unknown, hour 0 of day 1 is the origin.
+        origin: Wall-clock time of the trace's second 0; None: unknown, and second 0 begins hour 0 of day 1.
     """
 
     first_s: float
@@ -49,7 +49,7 @@ class WeekClock(NamedTuple):
         return np.floor((at_s + self.offset_s) / HOUR_S).astype(np.int64)
 
     def hours_in_slots(self) -> Ints:
-        """(168,) how many hours of the trace fall on each hour of the week, beginning with day 1, hour 0."""
+        """Return the (168,) number of hours of the trace in each hour of the week, from hour 0 of day 1."""
         first, last = self.hour(np.array([self.first_s, self.last_s])).tolist()
         whole, left = divmod(last - first + 1, SLOTS)
         count = np.full(SLOTS, whole, dtype=np.int64)
@@ -57,7 +57,11 @@ class WeekClock(NamedTuple):
         return count
 
     def hour_edges(self) -> Floats | None:
-        """Clock hours within the trace as edges in seconds; None: no duration, or too many hours."""
+        """Return the edges of the clock hours in the trace, seconds.
+
+        The first edge is the first submission, the last edge the last submission. None: the trace has no
+        duration, or more than `MOST_HOURS`.
+        """
         first, last = self.hour(np.array([self.first_s, self.last_s])).tolist()
         if self.last_s <= self.first_s or last - first > MOST_HOURS:
             return None
@@ -66,10 +70,10 @@ class WeekClock(NamedTuple):
         return np.concatenate([[self.first_s], inside, [self.last_s]])
 
     def bin_edges(self) -> Floats | None:
-        """Edges of at most 201 equal bins of the trace's time, on whole hours, days or weeks, seconds.
+        """Return the edges, seconds, of at most 201 equal bins, which begin on whole hours, days or weeks.
 
-        If less than half a bin remains at either end, it is merged with the next bin. None: the trace has no
-        duration.
+        A remainder of less than half a bin at either end is merged with the adjacent bin. None: the trace has
+        no duration.
         """
         span_s = self.last_s - self.first_s
         if span_s <= 0:

@@ -16,7 +16,7 @@ OUTCOMES: dict[str, tuple[str, ...]] = {
     "cancelled": ("cancelled", "canceled", "killed", "preempted", "revoked"),
     "unfinished": ("running", "pending", "waiting", "suspended", "requeued", "resizing"),
 }
-"""Outcome by the publisher's status, in lower case. Only the first word counts (`CANCELLED by 1000`).
+"""Publishers' statuses by outcome, in lower case. Only a status's first word counts (`CANCELLED by 1000`).
 
 Slurm: its list of job states. A job past its time limit or on a failed node has failed, as in the Helios
 study (notes to the fields of HeliosData). Philly: Pass, Killed (by its user), Failed. Alibaba PAI: only

@@ -31,8 +31,8 @@ def users(trace: Trace, keys: Keys, gpu_s: Floats) -> Report:
 
     Returns:
         `top`: shares of jobs and GPU-time of the first 1, 5, ... % of the users by GPU-time (at least one
-        user). `curve`: the share of GPU-time of the first `users_frac`. `largest`: up to 20 rows. Shares
-        are of the jobs with a known user.
+        user). `curve`: share of GPU-time of the first `users_frac` of the users. `largest`: up to 20
+        users, a row each. Shares are of the jobs with a known user.
     """
     if not keys.names:
         return missing("The trace does not record who submitted its jobs.", "user")

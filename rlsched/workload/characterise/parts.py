@@ -1,4 +1,4 @@
-"""Parts that several subjects use: the type of a report, sections without data, keys, quantiles, shares."""
+"""Helpers for all statistics: reports, sections without data, numbered texts, quantiles and quotients."""
 
 from __future__ import annotations
 

@@ -51,9 +51,10 @@ def repeats(trace: Trace, users: Keys, gpu_s: Floats) -> Report:
     Returns:
         `names`: different pairs of user and name. `repeated_jobs_frac`, `repeated_gpu_time_frac`: share of
         the jobs and of the GPU-time that belongs to names with two jobs or more. `runs`: rows by number of
-        jobs per name. `ln_duration_sd`: standard deviation over these repeated jobs. `ln_duration_sd_within`:
-        the same around the mean of each name. The difference is the gain of a predictor that knows the name.
-        Durations below 1 s count as 1 s; both are None without repeated jobs.
+        jobs per name. `ln_duration_sd`: standard deviation of ln(duration) of the repeated jobs.
+        `ln_duration_sd_within`: the same around the mean of each name. The difference is the gain of a
+        predictor that knows the name. Durations below 1 s count as 1 s; both deviations are None without
+        repeated jobs.
     """
     known = trace.job_name != ""
     if not known.any():

@@ -74,7 +74,8 @@ def in_use(trace: Trace, wait_s: Floats) -> HeldGpus | None:
 def by_hour_of_week(held: HeldGpus, clock: WeekClock) -> tuple[Floats, Floats] | None:
     """Return (168,) GPU-seconds held and (168,) seconds of the trace by hour of the week.
 
-    The trace counts from its first submission to its last. None: it has no duration, or too many hours.
+    Only the time from the first to the last submission counts. None: the trace has no duration, or too many
+    hours.
     """
     edges = clock.hour_edges()
     if edges is None:
@@ -87,7 +88,7 @@ def week(trace: Trace, clock: WeekClock, demanded: HeldGpus) -> Report:
     """Report submissions and demand by hour of the week.
 
     Returns:
-        `hours`: how many hours of the trace fall on each hour of the week, 7 rows of 24. `jobs_per_hour`:
+        `hours`: number of hours of the trace in each hour of the week, 7 rows of 24. `jobs_per_hour`:
         submissions divided by `hours`. `gpus_in_demand`: mean number of GPUs, None if the trace has no
         duration. An hour of the week that never occurs has None.
     """
@@ -106,7 +107,7 @@ def utilisation(used: HeldGpus | None, clock: WeekClock, wait_s: Floats, gpus: i
 
     Args:
         used: Result of `in_use`.
-        clock: Time of the J jobs.
+        clock: Converts times of the trace to hours of the week.
         wait_s: (J,) column `queue_s`, nan if unknown.
         gpus: GPUs of the cluster; None: unknown.
 
@@ -147,7 +148,7 @@ def over_time(
 
     Args:
         trace: J jobs.
-        clock: Time of the jobs.
+        clock: Divides the time of the trace into bins.
         demanded: Result of `demand`.
         used: Result of `in_use`.
         gpu_s: (J,) GPU-time, GPU-seconds.

@@ -32,7 +32,7 @@ class MalformedError(Exception):
 
 
 class LeftOutError(Exception):
-    """A row is well-formed, but no job of the trace. The error's text is the reason that is counted."""
+    """A row is well-formed, but does not become a job of the trace. Rows are counted by the error's text."""
 
 
 @dataclass
@@ -135,7 +135,7 @@ class Account:
             self._skip(line, error)
 
     def leave_out(self, line: int, reason: str) -> None:
-        """Count a row as skipped that `read` has counted as kept."""
+        """Count a row as skipped, although `read` has already counted it as kept."""
         self.kept -= 1
         self._skip(line, LeftOutError(reason))
 
@@ -159,7 +159,7 @@ class Account:
 
 
 def summed(tallies: Sequence[dict[str, Tally]]) -> dict[str, Tally]:
-    """Sum the tallies of several files by reason, without line numbers, which belong to one file."""
+    """Sum the tallies of several files by reason; line numbers are omitted: they refer to one file."""
     found: dict[str, Tally] = {}
     for of_file in tallies:
         for reason, tally in of_file.items():

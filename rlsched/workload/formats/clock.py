@@ -64,7 +64,10 @@ class TimeParser:
         return first_s
 
     def instant(self, seconds: float) -> datetime | None:
-        """Return the instant as a time, in the zone if known, else as written; None: after the year 9999."""
+        """Return seconds since 1970 as a time in the zone, or, if there is no zone, in the file's own clock.
+
+        None: the time is after the year 9999.
+        """
         try:
             at = _EPOCH + timedelta(seconds=seconds)
         except OverflowError:
@@ -72,7 +75,7 @@ class TimeParser:
         return at.astimezone(self._zone) if self._zone else at.replace(tzinfo=None)
 
     def show(self, seconds: float) -> str:
-        """Return the instant as text: UTC if the zone is known, else as the file writes its times."""
+        """Return seconds since 1970 as text: in UTC, or, if there is no zone, in the file's own clock."""
         try:
             text = (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%d %H:%M:%S")
         except OverflowError:

@@ -73,7 +73,7 @@ class JobFrame:
     """Collector of the jobs of a conversion, column by column.
 
     Args:
-        extra: Headers of optional columns without an attribute in `Trace`; every `add` gives their values.
+        extra: Headers of optional columns without an attribute in `Trace`; each `add` passes their values.
     """
 
     def __init__(self, extra: Sequence[str] = ()) -> None:

@@ -61,8 +61,9 @@ def enforced_limit(
 ) -> tuple[float | None, float | None]:
     """Return the time limit of a job in a replay, and the limit that was requested but not enforced.
 
-    A replay ends a job at its limit. A job that ran longer than its limit has none in a replay, so that it
-    runs as long as it did. A limit of 0 means no limit, in Slurm as in the Standard Workload Format.
+    A replay ends a job at its limit. A job that ran longer than its limit has no limit in a replay,
+    so that it has the recorded run time. A limit of 0 means no limit, in Slurm and in the Standard Workload
+    Format.
 
     Args:
         limit_s: Requested limit, seconds; None: none.

@@ -34,12 +34,12 @@ Progress = Callable[[float], None]
 
 @dataclass(frozen=True)
 class AtSubmission:
-    """Predictions for J jobs, each at the job's arrival.
+    """Predictions for J jobs, each made when the job is submitted.
 
     Attributes:
         probabilities: (J, BINS) the distributions.
         experts: (J, EXPERTS, BINS) float32, the distribution of each predictor.
-        weights: (J, EXPERTS) the hedge's weights at that time.
+        weights: (J, EXPERTS) the hedge's weights when each job is submitted.
         limit_s: (J,) the user's limits, nan if there is none: no predicted time exceeds the limit.
         fits: Number of fits of boosting.
     """
@@ -111,7 +111,7 @@ def predict_at_submission(
             minus the job's duration.
         model: One of `MODELS`.
         seed: Seed of the fits.
-        progress: Receives the progress.
+        progress: Receives the finished fraction of the trace.
 
     Raises:
         InputError: the model is unknown, or scikit-learn is missing and the model needs it.

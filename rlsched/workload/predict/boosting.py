@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 LATEST_JOBS: Final = 14000
 OLDER_JOBS: Final = 6000
-"""Maximum number of older jobs in a fit, taken at equal distances; the latest `LATEST_JOBS` are all used."""
+"""Maximum number of older jobs in a fit, evenly spaced; the latest `LATEST_JOBS` jobs are all used."""
 MIN_ENDED: Final = 200
 """Minimum number of ended jobs for a fit: with fewer, boosting is no better than the running mean."""
 
@@ -52,7 +52,10 @@ def require_sklearn() -> type[HistGradientBoostingClassifier]:
 
 
 def telling_columns(features: Floats) -> NDArray[np.intp]:
-    """Return the columns of (N, F) features with two different values: scikit-learn rejects all-nan ones."""
+    """Return the indices of the columns of (N, F) features that have at least two different values.
+
+    scikit-learn rejects columns in which all values are nan.
+    """
     known = ~np.isnan(features)
     highest = np.where(known, features, -np.inf).max(axis=0)
     lowest = np.where(known, features, np.inf).min(axis=0)
@@ -60,7 +63,10 @@ def telling_columns(features: Floats) -> NDArray[np.intp]:
 
 
 def one_thread() -> AbstractContextManager[object]:
-    """Limit scikit-learn to one thread: with several, threads spin for minutes if the core of one is busy."""
+    """Limit scikit-learn to one thread.
+
+    With several threads, the others spin for minutes if the core of one thread is busy.
+    """
     limit: AbstractContextManager[object] = _pools().limit(limits=1, user_api="openmp")
     return limit
 
@@ -74,7 +80,10 @@ def sklearn_installed() -> bool:
 
 @lru_cache(maxsize=1)
 def _pools() -> ThreadpoolController:
-    """Return the thread pools of scikit-learn, which is already imported; finding them takes milliseconds."""
+    """Return the thread pools of scikit-learn, which must be imported.
+
+    The result is cached, because the search takes milliseconds.
+    """
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()

@@ -1,7 +1,7 @@
 """Nearest bursts: run times of earlier jobs of the same kind that were submitted in a similar rhythm.
 
 Users and scripts submit in rhythms: a sweep every few seconds, a probe every ten minutes. The gaps to earlier
-submissions predict much about a job, even before any job of the same burst has ended.
+submissions help to predict a job's run time, even before any job of the same burst has ended.
 """
 
 from __future__ import annotations
@@ -40,7 +40,11 @@ class Rhythm:
         self._count = self._in_burst = 0
 
     def context(self, now_s: float) -> Floats:
-        """Return (CONTEXT,): ln gaps, jobs of the burst so far, period, number of periods kept."""
+        """Return the (CONTEXT,) rhythm before a submission now.
+
+        It consists of ln gaps, ln(jobs of the burst so far), ln(period), and the number of times that the
+        period was kept.
+        """
         out = np.empty(CONTEXT)
         rhythm_of(
             self._at_s, self._count, self._burst(now_s), _LOOK_BACK, _NEVER_S, _MIN_PERIOD_S, now_s, out
@@ -57,7 +61,7 @@ class Rhythm:
         self._count += 1
 
     def _burst(self, now_s: float) -> int:
-        """Return the number of jobs in the burst of a job that is submitted now."""
+        """Return the number of jobs so far in the burst of a job that is submitted now, itself included."""
         going_on = self._count and now_s - self._at_s[self._count - 1] <= BURST_GAP_S
         return self._in_burst + 1 if going_on else 1
 
@@ -109,7 +113,7 @@ class NearestBursts:
     def probabilities(
         self, key: Key, job: JobFacts, context: Floats, now_s: float, otherwise: Floats
     ) -> Floats:
-        """Return the (BINS,) distribution of the nearest jobs, shrunk towards `otherwise` by `_PULL`."""
+        """Return the nearest jobs' (BINS,) distribution, shrunk towards `otherwise` with weight `_PULL`."""
         past = self._past.get(key)
         if past is None:
             return otherwise
@@ -134,7 +138,7 @@ class NearestBursts:
 
 
 def _owner_of(job: JobFacts) -> NDArray[np.int64]:
-    """Return (4,) checksums: of the user, of the name in two forms, and of the command."""
+    """Return (4,) checksums of the user, of the name in two forms, and of the command."""
     return _owner(job.user, job.name, job.command)
 
 

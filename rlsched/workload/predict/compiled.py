@@ -1,4 +1,4 @@
-"""Compiled arithmetic of the predictors: for rows of few bins, numpy's overhead exceeds the additions.
+"""Compiled arithmetic of the predictors: for short rows, numpy's overhead takes longer than the arithmetic.
 
 The models keep their own records, collect the data of a prediction, and pass the data to these functions. The
 order of every sum is fixed, so a prediction is the same on every processor.
@@ -26,7 +26,7 @@ def bins_outlived(age_s: float) -> int:
 
 @kernel
 def end_from_hazards(row: Floats) -> None:
-    """Convert (BINS,) P(end in the bin | reached it) to P(end in the bin), in place; last: the rest."""
+    """Convert (BINS,) P(end in the bin | bin reached) to P(end in the bin), in place; last: the rest."""
     left = 1.0
     for at in range(BINS - 1):
         hazard = row[at]
@@ -97,7 +97,7 @@ def survive(
         counts: (K, 2, BINS) ends and jobs at risk.
         levels: (L, 3) row in `counts` or -1, starts so far, end of the level's rows in `running`.
         running: (N, 2) start time and start number of each running job, sorted by level.
-        fades: (L,) factor of a count per later start.
+        fades: (L,) factor by which each later start reduces a count.
         prior: (BINS,) hazards.
         pulls: (L,) weight of the wider level, in jobs at risk.
         now_s: Current time.
@@ -304,8 +304,8 @@ def hedged(
     Args:
         loss: (E,) discounted losses.
         rate: As in `weigh`.
-        floor: As in `weigh`: the least weight.
-        least: The least probability, as in `mix_rows`.
+        floor: Minimum weight, as in `weigh`.
+        least: Minimum probability, as in `mix_rows`.
         said: (E, BINS) distributions, normalised in place.
         read: (E, SAID) output; its first column temporarily holds the weights.
         out: (BINS,) output: the mixture.

@@ -161,8 +161,9 @@ def shortfall(probabilities: Floats, duration_s: Floats) -> Floats:
 def given_age(probabilities: Floats, age_s: float) -> Floats:
     """Return the (BINS,) distribution of the total run time of a job that has reached this age.
 
-    The bin that contains the age is split by the uniform logarithm. The part above the age counts as the
-    whole bin, so use `remaining_s` for a time. A job older than the grid keeps the last bin.
+    The bin that contains the age is split by the uniform logarithm. The probability above the age is
+    assigned to the whole bin, so use `remaining_s` to compute a time. A job older than the grid has the last
+    bin only.
     """
     left = np.array(probabilities, dtype=np.float64)
     bin_ = bin_of(age_s)

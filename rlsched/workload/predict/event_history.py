@@ -44,7 +44,7 @@ _NONE_RUNS: Final = (0.0, math.nan, math.nan)
 
 
 class SubmissionQuery(NamedTuple):
-    """A submission, with the forecasts of the models that need no fit.
+    """A submission, with the forecasts of all experts except boosting.
 
     Attributes:
         job: Facts of the job.
@@ -74,7 +74,7 @@ class _LiveJob:
 
 
 class _Recent:
-    """The latest ends of one key."""
+    """The latest ended jobs of one key: ln(run time), and the time of the last end."""
 
     def __init__(self) -> None:
         self.logs: deque[float] = deque(maxlen=5)
@@ -152,7 +152,7 @@ class EventHistory:
             self.nearest.again(own, live.number, now_s)
 
     def end(self, job_id: str, duration_s: float, now_s: float) -> None:
-        """Record that a job has ended after `duration_s`; derive the start from it if none was recorded."""
+        """Record that a job has ended after `duration_s`, and its start if no start was recorded."""
         if self._live[job_id].number < 0:
             self.start(job_id, now_s - duration_s)
         live = self._live.pop(job_id)

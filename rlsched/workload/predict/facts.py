@@ -8,7 +8,8 @@ from typing import Final, NamedTuple
 
 LEVELS: Final = ("all", "gpus", "vc", "vc_gpus", "user", "name", "command", "words", "exact")
 """Levels of keys, from the widest to the narrowest. A job has the keys that its facts allow, and always `all`
-and `vc_gpus`. `name` has no numbers, `words` has numbers that are part of a word, `exact` has all numbers.
+and `vc_gpus`. The key of level `name` omits all numbers of the job name, the key of `words`
+keeps numbers that are part of a word, and the key of `exact` keeps all numbers.
 """
 
 _NUMBER = re.compile(r"\d+")
@@ -48,12 +49,12 @@ def stem(text: str) -> str:
 
 @lru_cache(maxsize=512)
 def words(text: str) -> str:
-    """Replace standalone numbers by `#`: of `resnet50_12`, the 50 (model) stays, the 12 (run) does not."""
+    """Replace standalone numbers by `#`: `resnet50_12` becomes `resnet50_#`."""
     return _COUNTER.sub("#", text)
 
 
 def keys_of(job: JobFacts) -> tuple[Key | None, ...]:
-    """Return the (LEVELS,) keys of a job; None at a level where its facts add nothing to a wider level."""
+    """Return the (LEVELS,) keys of a job; None: the job's facts add nothing at this level."""
     return _keys(job.gpus, job.vc, job.user, job.name, job.command)
 
 

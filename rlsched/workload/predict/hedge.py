@@ -1,8 +1,9 @@
 """A mixture of predictors, each weighted by its recent accuracy.
 
 The loss of a predictor is its logarithmic score, accumulated as events arrive: a job that outlives a
-threshold costs -ln P(it outlives the threshold), a job that ends costs -ln P(it ends then | it ran so long).
-So a running job counts with the age it has reached, and short jobs do not dominate because they end first.
+threshold costs -ln P(it outlives the threshold | it outlived the previous one), a job that ends costs
+-ln P(it ends in its bin | it outlived the last threshold). So a running job counts with its age, and short
+jobs, which end first, do not dominate.
 The weights are exponential in the discounted losses, with a floor (Herbster and Warmuth, 1998, share alike):
 the loss of the mixture stays near the loss of the predictor that was best recently.
 """
@@ -66,7 +67,7 @@ class Hedge:
         return self._loss.copy()
 
     def restore_losses(self, losses: Floats) -> None:
-        """Restore losses that were counted before."""
+        """Replace the losses by `losses` of an earlier hedge."""
         self._loss[:] = losses
 
     def mix(self, job_id: str, gpus: float, said: Floats) -> Floats:
@@ -102,7 +103,7 @@ class Hedge:
         self._forget(job_id)
 
     def _forget(self, job_id: str) -> _Tracked | None:
-        """Stop tracking a job; remove thresholds of untracked jobs once they are the majority."""
+        """Stop tracking a job. Remove due thresholds of untracked jobs once they outnumber the others."""
         job = self._tracked.pop(job_id, None)
         if len(self._due) > 2 * len(self._tracked) + _SPARE:
             self._due = [due for due in self._due if due[1] in self._tracked]

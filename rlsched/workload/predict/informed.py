@@ -1,4 +1,4 @@
-"""Predictions of recorded jobs with a chosen accuracy: the information that users and job names would give.
+"""Predictions of recorded jobs with a chosen accuracy, in place of predictions from users and job names.
 
 The recorded traces have no users or names to predict from. Here a prediction is derived from a noisy
 observation of the true duration (`rlsched.workload.predictability`). Jobs of one burst share most of the
@@ -29,7 +29,7 @@ _P: Final = np.array([0.5 * (1.0 + math.erf(z / math.sqrt(2.0))) for z in _Z])
 
 
 class TraceQuantiles:
-    """ln(run time) of a trace's own jobs by size class and normal score, linear between 161 scores.
+    """ln(run time) of a trace's own jobs by size class and normal score, interpolated between 161 scores.
 
     Args:
         size_class: (J,) size class of each job, 0, 1, ...

@@ -1,11 +1,11 @@
 """Predictors of run times by name, and their predictions for a whole trace, cached on disk.
 
 Simulator and broker accept the same names. The default is the hedge: in a broker always, in a simulator for
-traces with users, job names or commands. Without these the hedge gives rules no more than the running mean
-does (`python -m studies.policy.information confirm`). The default does not depend on installed packages: if
-the hedge is needed and scikit-learn is missing, that is an error. Fitting the hedge to a hundred thousand
-jobs takes a minute or two, so its predictions for a trace with one history are kept in the user's cache
-folder.
+traces with users, job names or commands. Without these data, rules perform no better with the hedge than with
+the running mean (`python -m studies.policy.information confirm`). The default does not depend on installed
+packages: if the hedge is needed and scikit-learn is missing, an error is raised. Fitting the hedge to a
+hundred thousand jobs takes a minute or two, so the predictions for a trace with one history are kept in the
+user's cache folder.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ def require(kind: str) -> None:
 
 
 def kind_for(trace: Trace, kind: str | None = None) -> str:
-    """Like `chosen_kind`, but return the running mean for None if the jobs have neither users nor names.
+    """Like `chosen_kind`, but return the running mean for None if no job has a user, name or command.
 
-    Only names the default. `require` checks whether it can be used, once a prediction is needed.
+    Does not check whether the default can be used: `require` does, once a prediction is needed.
 
     Raises:
         InputError: as `chosen_kind`.

@@ -27,12 +27,15 @@ class DemandForecast(ABC):
 
     @abstractmethod
     def peak(self, demand: Floats) -> float:
-        """Return the forecast after the last slot of `demand`, (N,) nodes, N >= 1."""
+        """Return the forecast of the highest demand after the last slot, nodes.
+
+        `demand` is the (N,) demand of past slots in order, nodes; N >= 1.
+        """
 
 
 @dataclass(frozen=True)
 class Persistence(DemandForecast):
-    """Forecast that the current demand persists; as a lower bound of awake nodes, it forgets every peak."""
+    """Forecast that the demand of the last slot persists; earlier peaks are not considered."""
 
     @property
     def needs_slots(self) -> int:

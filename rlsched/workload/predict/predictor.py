@@ -85,7 +85,7 @@ class Predictor:
 
     The caller runs the fits, at once or in the background: `if p.fit_due():
     p.install(p.training(now_s).fit())`. The experts' forecasts of a job can be stored, and passed to `recall`
-    in a later process: the hedge then has the same weights, fit by fit.
+    in a later process, so that the hedge of that process has the same weights.
 
     Args:
         model: One of `MODELS`.
@@ -172,14 +172,14 @@ class Predictor:
         """Return the expected remaining time of a job, given its age; None if the job does not run.
 
         Uses the distribution at the job's submission, conditioned on the job's age, so predictors that
-        considered so long a run likely get more weight.
+        gave a high probability to reaching this age get more weight.
         """
         age_s = self.history.age_s(job_id, now_s)
         return None if age_s is None else remaining_s(self._said[job_id], age_s)
 
     @property
     def next_fit_jobs(self) -> int:
-        """Number of ended jobs that makes the next fit due."""
+        """Number of ended jobs at which the next fit is due."""
         last = self._ended_at_fit
         return math.ceil(max(MIN_ENDED, min(REFIT_GROWTH * last, last + REFIT_JOBS)))
 
@@ -198,7 +198,7 @@ class Predictor:
         return self._boosts and self._ended >= self.next_fit_jobs
 
     def training(self, now_s: float) -> TrainingSet:
-        """Return the current data for a fit, and count the jobs until the next fit from now."""
+        """Return the data for a fit at this time, and restart the count of ended jobs until the next fit."""
         self._ended_at_last, self._ended_at_fit = self._ended_at_fit, self._ended
         self._seen.forget_oldest(MAX_SEEN)
         begun = self._seen.started_jobs()
@@ -215,8 +215,8 @@ class Predictor:
         """Mark the fit of the last `training` as failed, so that another fit is due."""
         self._ended_at_fit = self._ended_at_last
 
-    # Steps of `predict` and the observers: models of history first, then boosting for many jobs at once, then
-    # the hedge. `at_submission` calls them in this order.
+    # Steps of `predict` and the `observe_` methods: first the history, then boosting for many jobs at once,
+    # then the hedge. `at_submission` calls the steps in this order.
 
     def enquire(self, job: JobFacts, now_s: float) -> SubmissionQuery:
         """Record a submission in the history, and return the data for boosting and the hedge."""
@@ -255,7 +255,7 @@ class Predictor:
             self._seen.record_end(job_id, duration_s, now_s)
 
     def expert_forecasts(self, queries: Sequence[SubmissionQuery]) -> Floats:
-        """Return (N, EXPERTS, BINS) forecasts; boosting repeats survival until its first fit."""
+        """Return (N, EXPERTS, BINS) forecasts; until the first fit, boosting's are the survival model's."""
         rows = [row for one in queries for row in (one.running_mean, one.nearest, one.survival, one.survival)]
         out = np.concatenate(rows).reshape(len(queries), len(EXPERTS), BINS)
         if self._boosting is not None:
@@ -263,7 +263,7 @@ class Predictor:
         return out
 
     def mix(self, job: JobFacts, said: Floats) -> Floats:
-        """Return the chosen model's (BINS,) forecast from (EXPERTS, BINS); the hedge tracks the job."""
+        """Return the chosen model's (BINS,) forecast, given all (EXPERTS, BINS), and track the job."""
         mixed = self.hedge.mix(job.job_id, job.gpus, said)
         chosen = mixed if self.model == "hedge" else np.asarray(said[EXPERTS.index(self.model)])
         self._said[job.job_id] = chosen

@@ -26,7 +26,7 @@ MIN_JOBS = 20
 
 
 def area_under_curve(longer: NDArray[np.bool_], score: Floats) -> float | None:
-    """Return P(a long job scores higher than a short job), ties count half; None if all jobs are alike."""
+    """Return P(a long job scores higher than a short job), ties count half; None: all long, or all short."""
     long, short = int(longer.sum()), int((~longer).sum())
     if not long or not short:
         return None
@@ -39,9 +39,10 @@ def quality(probabilities: Floats, duration_s: Floats, gpus: Floats) -> dict[str
     """Report the accuracy of (J, BINS) distributions against (J,) true durations.
 
     Returns:
-        `jobs`; `spearman`: rank correlation of the mean and of the median-like exp(E ln), for all jobs and
-        for gangs of 8 and more (None below `MIN_JOBS`); `longer`: for each threshold the share of longer
-        jobs, the mean P(longer), the area under the curve, and the Brier score (mean square of the
+        `jobs`; `spearman_mean`, `spearman_ln`: rank correlation of the true durations with the predicted mean
+        and with the predicted exp(E ln), which is close to the median; `large_...`: the same for gangs of 8
+        and more GPUs (each None for fewer than `MIN_JOBS` jobs); `longer`: for each threshold the share of
+        longer jobs, the mean P(longer), the area under the curve, and the Brier score (mean square of the
         probability's error: Brier, 1950); `covered_frac`: share of the jobs inside the 10 to 90 % interval;
         `median_abs_ln`: the median of |ln(true / predicted median)|; `longer_than_median_frac`: share of the
         jobs that ran longer than their median, one half if calibrated; `ks`: the greatest distance of the

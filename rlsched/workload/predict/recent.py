@@ -31,7 +31,7 @@ class PredictorComparison(NamedTuple):
         jobs: Number of jobs.
         since_s: End of the first of these jobs, Unix seconds; None without jobs.
         predicted: `quality` of the predictions; None below `MIN_JOBS`.
-        running_mean: `quality` of the running mean at the same moments; None below `MIN_JOBS`.
+        running_mean: `quality` of the running mean for the same submissions; None below `MIN_JOBS`.
     """
 
     jobs: int
@@ -56,9 +56,9 @@ class Recent:
         self.count += 1
 
     def compared(self, now_s: float) -> tuple[PredictorComparison, PredictorComparison]:
-        """Return the comparison for the last `LAST_JOBS` jobs, and the one for the last seven days.
+        """Return the comparison for the last `LAST_JOBS` jobs, and the comparison for the last seven days.
 
-        The result is cached for at most a minute, and computed again after an end.
+        The result is cached for at most a minute, or until another job ends.
         """
         key = (self.count, int(now_s // 60))
         if self._known is None or self._known[0] != key:

@@ -21,7 +21,7 @@ class _JobBlock:
 
     Attributes:
         features: (BLOCK, FEATURES) float32.
-        start_s: (BLOCK,) start times; nan if not started, or forgotten.
+        start_s: (BLOCK,) start times; nan: the job has not started, or was removed.
         duration_s: (BLOCK,) run times; nan before the end.
         here: (BLOCK,) whether each job is still stored.
     """

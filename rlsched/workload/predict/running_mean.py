@@ -28,8 +28,9 @@ class RunningMean:
 
     The mean of a key with few jobs is shrunk towards the mean of the same number of GPUs, which is shrunk
     towards the mean of all jobs, which is shrunk towards a prior (`PRIOR_S`, `PRIOR_SPREAD`). A mean of k
-    jobs has weight k, the wider mean has weight 5. The logarithm keeps a single job of weeks from dominating
-    the mean: the prediction is a median, `spread` the standard deviation of ln(run time / prediction).
+    jobs has weight k, the wider mean has weight 5, and the prior has weight 3. The logarithm keeps
+    a single job of weeks from dominating the mean: the prediction is a median, `spread` the standard
+    deviation of ln(run time / prediction).
     """
 
     def __init__(self) -> None:
@@ -41,7 +42,7 @@ class RunningMean:
         return dict(self._sums)
 
     def restore_sums(self, sums: dict[Key, tuple[int, float, float]]) -> None:
-        """Replace all counts by `sums`, as returned by `sums()`."""
+        """Replace all counts by `sums` of an earlier running mean."""
         self._sums = dict(sums)
 
     def observe(self, vc: str, gpus: int, duration_s: float) -> None:
@@ -94,7 +95,11 @@ def causal_predictions(
 
 
 def own_spread(trace: Trace, end_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return (J,) causal root mean squares of ln(true / predicted), from jobs that have a prediction."""
+    """Return the (J,) spread of the trace's own predictions, known when each job is submitted.
+
+    It is the root mean square of ln(true / predicted) of the jobs with a prediction that have ended by then,
+    and of a prior.
+    """
     out = np.empty(len(trace))
     ended: list[tuple[float, int]] = []
     count, squares = _FALLBACK_WEIGHT, _FALLBACK_WEIGHT * PRIOR_SPREAD**2

@@ -1,9 +1,9 @@
 """The survival model: hazards by bin and key, from ended and running jobs.
 
-A running job has survived the bins below its age. These bins are counted, so that a key does not seem short
-because its short jobs ended first (Kaplan and Meier, 1958: the hazard of a bin is the number of ends in the
-bin, divided by the number of jobs at risk). A key with few jobs is shrunk towards the next wider key, and
-old jobs decay.
+A running job is counted as at risk in the bins below its age, so that run times are not underestimated
+because short jobs end first (Kaplan and Meier, 1958: the hazard of a bin is the number of ends in the bin,
+divided by the number of jobs at risk). The hazards of a key with few jobs are shrunk towards the next wider
+key, and the weights of old jobs decay.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_KEYS: Final = 30_000
 contain a time are new each time.
 """
 MAX_RUNNING: Final = 64
-"""Maximum number of running jobs of a key that are considered: the latest to start."""
+"""Maximum number of running jobs of a key that are considered: the jobs that started last."""
 _CENSORED_FROM: Final = LEVELS.index("vc_gpus")
 _PRIOR: Final = np.linspace(0.1, 0.5, BINS)
 _NARROW_FROM: Final = LEVELS.index("user")
@@ -83,7 +83,7 @@ class Survival:
         return tuple(numbers)
 
     def resume(self, job_id: str, keys: tuple[Key | None, ...], started: Started, now_s: float) -> None:
-        """Record that a dropped job runs again: it keeps its start numbers, its age counts from now."""
+        """Record that a dropped job runs again, with its earlier start numbers; its age counts from now."""
         for level in range(_CENSORED_FROM, len(keys)):
             key = keys[level]
             if key is not None:
@@ -96,7 +96,7 @@ class Survival:
                 self._running.get(key, {}).pop(job_id, None)
 
     def end(self, keys: tuple[Key | None, ...], started: Started, duration_s: float) -> None:
-        """Record that a job has ended; it decays from its start on, so a long job counts no longer."""
+        """Record that a job has ended. Its weight has decayed since its start, regardless of the run time."""
         bin_ = bin_of(duration_s)
         rows = [-1 if key is None else self._index.get(key, -1) for key in keys]
         weights = [

@@ -14,7 +14,7 @@ MADE_UP = Host(
     memory_total_mib=1000,
     is_rehearsal=False,
 )
-"""An invented machine, with figures for sums by hand."""
+"""An invented machine, with figures that are easy to add by hand."""
 
 
 def windows_of(

@@ -23,8 +23,7 @@ from studies.gpu.workloads import WORKLOADS
 from studies.tests.gpu.making import MADE_UP, make_measurement, power_readings, windows_of
 
 RECORDED = Path(__file__).with_name("samples") / "cpu_run.jsonl"
-"""Windows of real children that trained small workloads on a CPU (`--rehearse`): timings of that machine, no
-figure of a GPU."""
+"""Record of a run on a CPU (`--rehearse`): windows of small workloads, with no figure of a GPU."""
 
 
 def make_records() -> list[Measurement]:

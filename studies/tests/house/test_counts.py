@@ -25,7 +25,7 @@ HOLD = {
     "files in the largest folder",
     "fields of a state with a literal",
 }
-"""Counts with targets that are met and stay met."""
+"""Counts whose targets are met, and must stay met."""
 SIMULATOR = """
 from rlsched_envs.sim.moves import start
 COLUMN, OTHER = range(2)

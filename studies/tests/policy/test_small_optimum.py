@@ -45,9 +45,9 @@ def jobs(*duration_s: float, submit_s: tuple[float, ...] = (), preempts: bool = 
 
 
 class Enumerated(Scheduler):
-    """Plays the options of a script, then the first option; counts the options.
+    """Scheduler that takes the options of a script, then always the first option, and counts the options.
 
-    Jobs that start at one instant start in queue order: other orders end alike.
+    Jobs that start at one instant start in queue order, because other orders have the same result.
     """
 
     name = policy_id = "enumerated"

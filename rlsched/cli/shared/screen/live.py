@@ -40,7 +40,7 @@ class View(Protocol):
 
 
 def live(view: View, reach: Callable[[], Client], every_s: float) -> None:
-    """Show a view, and other views that its keys open, until the user closes the screen.
+    """Show a view, and the views that the user opens from it by keys, until the user closes the screen.
 
     `every_s`: interval between queries to the broker, seconds.
     """

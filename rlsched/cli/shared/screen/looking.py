@@ -56,9 +56,9 @@ class Looking:
         self._thread.join(0.2)
 
     def last_answer(self, fetch: Fetch) -> tuple[Any, float] | None:
-        """Return the last answer to `fetch` and its time, Unix seconds; None: no answer yet.
+        """Return the last answer to `fetch` and the time of the answer, Unix seconds; None: no answer yet.
 
-        From now on, the thread repeats this query.
+        The thread repeats the query `fetch` from this call on.
         """
         if self._failure is not None:
             raise self._failure

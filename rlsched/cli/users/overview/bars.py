@@ -22,7 +22,7 @@ _NO_USER: Final = "(no user)"
 
 
 class Marks:
-    """The letter and the colour of each user; they stay the same while the screen is open."""
+    """The letters and colours of users; a user keeps letter and colour while the screen is open."""
 
     def __init__(self) -> None:
         self._letters: dict[str, str] = {}
@@ -55,7 +55,10 @@ def node_cells(picture: Picture, marks: Marks) -> list[Text]:
 
 
 def _node(node: NodeInfo, held: dict[int, JobInfo], marks: Marks, width: int) -> Text:
-    """Return a node's name and a character per GPU: its user's letter, or free, absent, used by others."""
+    """Return a node's name and a character per GPU, or counts of the characters above `MAX_BAR` GPUs.
+
+    A character is the letter of the GPU's user, or marks the GPU as free, absent or used outside rlsched.
+    """
     is_up = node.state == "up"
     away = "blue" if node.state in ("asleep", "waking") else "red"
     text = Text(visible(node.name).ljust(width + 1), style="" if is_up else away)

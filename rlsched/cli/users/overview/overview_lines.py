@@ -120,7 +120,7 @@ def _forecasts(picture: Picture) -> list[list[str]]:
 
 
 def _energy(picture: Picture) -> list[str]:
-    """Return texts on the GPUs' measured power and energy, and on the weight of energy if above 0."""
+    """Return texts on measured power and energy, and on the weight of energy if it has an effect."""
     stats, told = picture.stats, []
     if picture.power_w is not None:
         told.append(f"{picture.power_w / 1e3:,.2f} kW")
@@ -137,7 +137,10 @@ def _energy(picture: Picture) -> list[str]:
 
 
 def _cut(lines: list[Text], room: int | None, count: int, what: str) -> list[Text]:
-    """Return at most `room` lines of cells. If lines are omitted, the last line counts the omitted cells."""
+    """Return at most `room` lines. If lines are omitted, the last line has the number of omitted cells.
+
+    Each line shows several cells, such as nodes; `count` is the number of all cells, `what` their noun.
+    """
     if room is None or len(lines) <= room:
         return lines
     if room < 1:

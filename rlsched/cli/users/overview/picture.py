@@ -84,7 +84,7 @@ class Picture:
 
     @cached_property
     def jobs_by_gpu(self) -> dict[str, dict[int, JobInfo]]:
-        """Job on each used GPU, by node name and GPU index. Free GPUs have no entry."""
+        """Job on each used GPU, by node name and GPU index; on a shared GPU, one of the jobs."""
         found: dict[str, dict[int, JobInfo]] = {}
         for job in self.running:
             for node, gpus in zip(job.nodes, job.gpus, strict=True):
@@ -93,7 +93,7 @@ class Picture:
 
     @property
     def power_w(self) -> float | None:
-        """Total power of the GPUs, W; None if no node measures it."""
+        """Total power of the GPUs, W; None if no node has measured its power."""
         drawn = [node.power_w for node in self.nodes if node.state != "down" and node.power_w is not None]
         return sum(drawn) if drawn else None
 
