@@ -324,7 +324,7 @@ class OrderArrays(NamedTuple):
 
     @property
     def may_change(self) -> bool:
-        """Whether the order changes once a job may be preempted; stays true after the change."""
+        """Whether there is another order for when a job may be preempted; still true when it applies."""
         return len(self.code) > 1
 
 

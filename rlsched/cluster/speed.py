@@ -106,7 +106,7 @@ def asked_feed(s: StateArrays, slot: int, kind: int) -> float:
 
 @kernel
 def reference_feed(s: StateArrays, slot: int, kind: int) -> float:
-    """Return `asked_feed` on the GPU type that the job's run time refers to; `kind` if it refers to none."""
+    """Return `asked_feed` on the GPU type of the job's given run time, or on `kind` if there is none."""
     reference = s.job.reference_kind[slot]
     return asked_feed(s, slot, kind if reference < 0 else reference)
 

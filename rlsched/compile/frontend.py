@@ -158,7 +158,7 @@ _ordered: dict[tuple[Any, tuple[Any, ...]], list[Any]] = {}
 
 
 def _by_target(target: Any, templates: list[Any], fnkey: Any = "") -> list[Any]:
-    """Replaces `utils.order_by_target_specificity`."""
+    """Replaces `utils.order_by_target_specificity`; each list of templates is sorted once per target."""
     said = target, tuple(templates)
     found = _ordered.get(said)
     if found is None:

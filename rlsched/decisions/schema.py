@@ -237,7 +237,10 @@ def begin_store(folder: str | Path, info: StoreInfo) -> None:
     if is_store(folder):
         known = read_info(folder)
         if known.time != info.time:
-            raise InputError(f"{folder}: this store has {known.time} times, expected {info.time} times")
+            raise InputError(
+                f"{folder}: times of this store are {known.time} seconds, expected {info.time} seconds; "
+                "use another folder"
+            )
         return
     draft = folder / f"{STORE_FILE}.draft"
     draft.write_bytes(msgspec.json.format(msgspec.json.encode(info)))

@@ -54,7 +54,7 @@ def cores_needed(rows: Iterable[CoreRow]) -> float:
     0.40 * c^0.83 reaches G. A job that is as fast with one core as with any number needs FEWEST_CORES.
 
     Args:
-        rows: Throughput by cores per GPU, relative to three; with enough memory for the data.
+        rows: Throughput by cores per GPU, relative to three cores; measured with enough host memory.
 
     Raises:
         ValueError: there are no rows, or a throughput is not above 0.

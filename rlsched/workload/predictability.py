@@ -32,7 +32,7 @@ Ints = NDArray[np.int64]
 
 
 class Quantiles(Protocol):
-    """A function that returns ln(duration) for size class and normal score."""
+    """Quantiles of the durations of a size class: returns ln(duration) at a standard normal score."""
 
     def __call__(self, size_class: Ints, z: Floats) -> Floats:
         """Return ln(seconds)."""

@@ -130,7 +130,7 @@ def test_absent_broker_is_one_line(tmp_path: Path) -> None:
         (["history", "--since", "lately"], "--since 'lately': expected an age (30min, 12h, 7d, 2w), a day"),
         (["history", "--until", "2026-02-30"], "--until '2026-02-30': expected an age"),
         (["history", "--since", "1d", "--until", "1w"], "--since 1d: expected a time before --until 1w"),
-        (["history", "--csv", "--json"], "--csv and --json: expected one of them"),
+        (["history", "--csv", "--json"], "--csv and --json exclude each other; leave out one"),
         (["history", "--state", "lost"], "--state 'lost': expected some of completed, failed"),
         (["history", "--sort", "-gpus_s"], "column 'gpus_s': did you mean gpu_s? expected one of job"),
         (["nodes", "--state", "up,slept"], "--state 'slept': expected some of up, drained, unreachable"),

@@ -44,7 +44,7 @@ class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Hyperparameters of PPO on the dials.
 
     Attributes:
-        clusters: Number of clusters simulated in parallel, in pairs.
+        clusters: Number of clusters simulated in parallel, even; a pair of clusters runs the same windows.
         rollout_steps: Number of times that each cluster's dials are set between two updates; the noise is
             constant between updates.
         rollouts: Number of rollouts and updates; 0: no training by PPO.
@@ -54,7 +54,7 @@ class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         gae_lambda: Decay of the advantage estimator.
         learning_rate: Adam's step size.
         target_kl: KL divergence at which an update stops.
-        width: Units of each of the two hidden layers, one per dial or more.
+        width: Units of each of the two hidden layers; at least the number of dials.
         noise: Initial standard deviation of the noise on the position of a dial.
         pair_weight: Weight of half the difference between the returns of a pair, relative to the advantage of
             the step.

@@ -247,7 +247,7 @@ class Basis:
 
 
 def asked_shares(trace: Trace) -> Floats:
-    """Return the (J,) share of each of its GPUs that a job requests; nan for jobs without GPUs."""
+    """Return the (J,) share of a GPU that each job requests on each of its GPUs; nan without GPUs."""
     demands, which = trace_demands(trace)
     asked = [one.share_milli / WHOLE_GPU_MILLI if one.gpus else np.nan for one in demands]
     return np.array(asked, np.float64)[which]

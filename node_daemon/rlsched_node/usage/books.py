@@ -250,7 +250,7 @@ class NodeUsage:
         return told
 
     def on_gpus(self) -> dict[AttemptKey, frozenset[int]]:
-        """Return the process IDs of each rank on its GPUs at the last reading, without the shim's."""
+        """Return, by rank, the IDs of its processes on GPUs at the last reading, without its shim's."""
         found = {}
         for key, rank in self._ranks.items():
             readings = [self._last[gpu] for gpu in rank.place.gpus]

@@ -99,7 +99,7 @@ class Gates:
         self._resolve(job, RUNNING, now_s)
 
     def resolve_end(self, job: int, state: str, now_s: float) -> None:
-        """Update the jobs that depend on job `job`, which has ended, and remove the gates of `job`."""
+        """Update the jobs that depend on job `job`, which has ended, and remove its own conditions."""
         self._held.pop(job, None)
         self.remove_gates(job)
         self._resolve(job, state, now_s)

@@ -31,7 +31,7 @@ _UNITS = {"memory_mib": ".0f", "dynamic_w": ".0f", "checkpoint_s": ".0f", "cores
 @click.group(invoke_without_command=True, context_settings=_HELP)
 @shown("--gpu-type", default="V100", metavar="NAME", help="GPU type, as in cluster files.")
 @click.option(
-    "--workload", metavar="NAME", help="Show one workload: its figures, each with status and source."
+    "--workload", metavar="NAME", help="Show one workload: its values, each with status and source."
 )
 @JSON
 @click.pass_context

@@ -221,7 +221,7 @@ def _grouping(by: str) -> list[By]:
 
 def _one_form(as_csv: bool, as_json: bool) -> None:
     if as_csv and as_json:
-        raise InputError("--csv and --json: expected one of them")
+        raise InputError("--csv and --json exclude each other; leave out one")
 
 
 def _print_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

@@ -61,12 +61,12 @@ VERDICT_TEXT: Final = {
 
 
 class Plan(NamedTuple):
-    """One way to start a waiting job now; slots and nodes are -1 if there is none.
+    """One way to start a waiting job now, on free GPUs or on GPUs of a running job.
 
     Attributes:
-        verdict: TAKEN_OR_OPEN, or the reason why the plan is not allowed.
+        verdict: TAKEN_OR_OPEN: the plan is allowed; otherwise the reason why it is not.
         node: Node of a plan on free GPUs (of a gang: the first node); -1: the placement rule chooses it.
-        share_with: Running slot whose GPUs the plan uses.
+        share_with: Slot of the running job whose GPUs the plan shares; -1: none.
         kind: Type of the GPUs; -1: the placement rule chooses it.
         tenants: Number of jobs on the GPUs, this job included.
         own: Predicted speed of the job on the GPUs; 1: the speed on the same GPUs without co-tenants.

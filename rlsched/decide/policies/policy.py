@@ -26,6 +26,10 @@ POLICY_FILE: Final = "policy.toml"
 """Name of the policy in the folder of a trained policy."""
 
 
+def _digest(table: Mapping[str, Any]) -> str:
+    return hashlib.sha256(msgspec.json.encode(table)).hexdigest()[:12]
+
+
 class Policy:
     """A scheduling policy.
 
@@ -187,13 +191,20 @@ class Policy:
     @cached_property
     def digest(self) -> str:
         """First 12 hexadecimal digits of the SHA-256 of all settings; equal policies have equal digests."""
-        return hashlib.sha256(msgspec.json.encode(as_table(self.settings))).hexdigest()[:12]
+        return _digest(as_table(self.settings))
 
     @property
     def policy_id(self) -> str:
-        """Policy id in records: a preset's name; for other policies, the name, `@`, and `digest`."""
+        """Policy id in records: a preset's name; for other policies, the name, `@`, and a digest.
+
+        The digest is `digest` without a strategy of the user's: the id must not depend on where its file is,
+        and the id of a scheduler with dials also has the strategy's own digest.
+        """
         plain = self.name in PRESETS and self.settings == Policy(self.name).settings
-        return self.name if plain else f"{self.name}@{self.digest}"
+        table = as_table(self.settings)
+        if self.settings.dials not in NO_PATHS:
+            del table["dials"]
+        return self.name if plain else f"{self.name}@{_digest(table)}"
 
     @property
     def oracle(self) -> bool:

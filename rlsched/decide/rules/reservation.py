@@ -1,4 +1,4 @@
-"""Predicted future of the cluster, compiled: a copy of nodes and GPUs on which running jobs can be ended.
+"""Compiled look-ahead: a copy of nodes and GPUs, from which running jobs are removed at predicted ends.
 
 Rules that reserve GPUs for a job that does not fit yet use the copy to look ahead. The ledger's own `vacate`
 and `occupy` work on the copy, so that fit is determined as on the current cluster.

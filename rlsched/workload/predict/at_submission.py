@@ -189,7 +189,7 @@ class _EventBatches:
 
 
 def _events(trace: Trace, end_s: Floats) -> list[tuple[float, int, int]]:
-    """Return (time, kind, row) in order. At one instant: ends, arrivals, starts, then ends of zero length."""
+    """Return (time, kind, row) by time; at one time: ends, arrivals, starts, ends of jobs of zero length."""
     rows = np.arange(len(trace))
     ran = np.flatnonzero(np.isfinite(end_s))
     start_s = np.maximum(end_s[ran] - trace.duration_s[ran], trace.submit_s[ran])

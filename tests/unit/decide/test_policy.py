@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from shutil import copytree
 
 import numpy as np
 import pytest
 
-from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
+from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy, default_checkpoint
 from rlsched.decide.options import PLAIN
 from rlsched.decide.order.keys import Order
 from rlsched.decide.policies.files import with_whole_paths
@@ -322,3 +323,14 @@ def test_user_rule_is_loaded_from_its_file(tmp_path: Path, monkeypatch: pytest.M
         path.write_text(text)
         with pytest.raises(InputError, match=says):
             load_scheduler(str(path))
+
+
+def test_id_of_a_trained_policy_does_not_depend_on_its_folder(tmp_path: Path) -> None:
+    ids, digests = set(), set()
+    for name in ("one", "two"):
+        copytree(default_checkpoint(), tmp_path / name)
+        policy = Policy.of(f"ppo:{tmp_path / name}").named("mine")
+        ids.add(policy.policy_id)
+        digests.add(policy.digest)
+    assert len(ids) == 1
+    assert len(digests) == 2

@@ -139,7 +139,7 @@ def test_stores_of_other_versions_and_folders_without_one_are_reported(tmp_path:
         StoreReader(tmp_path)
     (tmp_path / STORE_FILE).unlink()
     store(tmp_path)
-    with pytest.raises(InputError, match="has trace times, expected unix times"):
+    with pytest.raises(InputError, match="times of this store are trace seconds, expected unix seconds"):
         DecisionStore(tmp_path, StoreInfo(time="unix", of="a broker"))
 
 
