@@ -10,6 +10,7 @@ from rlsched.broker.base.entries import Entry
 from rlsched.broker.state.finished_job import EndedJob
 from rlsched.decide.record import DecisionRecord
 from rlsched.decisions.schema import JobEvent, NodeChange
+from rlsched.energy.relative import PriceTable
 from rlsched.transport.roles import ANONYMOUS, Peer
 from rlsched.wire.messages import BrokerToNode, ClientReply, ClientRequest, NodeMessage
 
@@ -55,7 +56,13 @@ class PowerDone(msgspec.Struct, frozen=True):
     error: str
 
 
-Event = ClientAsked | NodeSaid | Tick | Due | Intake | PowerDone
+class PricesRead(msgspec.Struct, frozen=True):
+    """The prices of electricity were read, for the first time or again."""
+
+    table: PriceTable
+
+
+Event = ClientAsked | NodeSaid | Tick | Due | Intake | PowerDone | PricesRead
 
 
 class Commit(msgspec.Struct, frozen=True):

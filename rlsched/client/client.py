@@ -119,6 +119,8 @@ class Client:
             preemptible: The job can be preempted for another job, and is then started again later. The node
                 sends SIGTERM, then SIGKILL after the seconds in the job's variable RLSCHED_GRACE_S. A job
                 that then exits with code 0 has finished.
+            slack_s: Delay that the user accepts for cheaper electricity, seconds. A policy that follows the
+                price can start the job later, and pause it if it is preemptible.
             grace_s: Time between SIGTERM and SIGKILL, seconds, at the time limit and when the job is
                 cancelled, preempted or requeued; at most the broker's limit; None: the broker's.
             speed_energy: Weight of energy against time, 0 (only speed) to 1 (only energy). It determines the

@@ -29,6 +29,7 @@ class JobAsked(TypedDict, total=False):
     error: str
     open_mode: OpenMode
     preemptible: bool
+    slack_s: float
     speed_energy: float | None
     workload: str
     share: Share

@@ -35,6 +35,10 @@ LEAVING: Final = 3
 """Status of a preempted job, without GPUs, while its processes run on (`ClusterState.stops_take_time`)."""
 INELIGIBLE: Final = 4
 """Status of a job that is in no queue until a condition is met: `rlsched/broker/base/eligibility.py`."""
+DEFERRED: Final = 5
+"""Status of a waiting job with slack that a policy keeps out of the queues while electricity is expensive
+(`rlsched.decide.price`).
+"""
 
 CLOCKS_ALONE: Final = 2
 """Value of `config.modelled`: models only choose clocks, as in a broker. No job has co-tenants, and each job
@@ -68,10 +72,13 @@ CONFIG: Final = np.dtype(
         ("reserve_after_s", np.float64),  # waiting time after which a policy's starts must not delay
         # the first job that does not fit, seconds; infinite: no reservations
         ("energy_ppm", np.int64),  # weight of energy against time, millionths, for jobs without their own
+        ("price_ratio", np.float64),  # price of electricity now, relative to the mean of about a day
+        # (`rlsched.energy.relative`); 0: unknown
+        ("price_until_s", np.float64),  # time when the price changes next; infinite: not known
     ],
     align=True,
 )
-"""Configuration of this cluster, one entry."""
+"""Configuration of this cluster and the price of its electricity, one entry."""
 
 COUNTERS: Final = np.dtype(
     [
@@ -91,6 +98,8 @@ SCRATCH: Final = np.dtype(
         ("out_at", np.int64),  # next entry of `slot.quota_out` to process; `in_at` likewise
         ("in_at", np.int64),
         ("look_s", np.float64),  # lower bound of `look_s` of all running jobs
+        ("deferred", np.int64),  # number of DEFERRED jobs
+        ("defer_s", np.float64),  # time when the first DEFERRED job has used up the slack that it may use
     ],
     align=True,
 )
@@ -219,7 +228,7 @@ JOB: Final = np.dtype(
         ),  # memory that it takes on each GPU, -1: as models predict for its workload
         ("rate", np.float64),  # speed relative to unshared GPUs at full clock
         ("rate_since_s", np.float64),
-        ("status", np.int32),  # SLOT_EMPTY, WAITING, RUNNING, LEAVING, INELIGIBLE
+        ("status", np.int32),  # SLOT_EMPTY, WAITING, RUNNING, LEAVING, INELIGIBLE, DEFERRED
         ("vc", np.int32),  # number of the VC's name, -1 if none
         ("own_partition", np.int32),  # partition of its VC's own nodes, -1 if it has none
         ("shared_partition", np.int32),  # partition of the nodes that serve every VC, -1 if none
@@ -238,6 +247,8 @@ JOB: Final = np.dtype(
         ("generation", np.int32),  # incremented with every change of its rate
         ("level", np.int32),  # priority: jobs of higher levels start first; 0: default
         ("head", np.int32),  # first place of its allocation, as gpu * MAX_TENANTS + k; -1 = none
+        ("slack_s", np.float64),  # delay that the user accepts for cheaper electricity; 0: none. The last
+        # field: without a known price, digests end before it
     ],
     align=True,
 )
@@ -408,7 +419,7 @@ def empty_state(
     )
     config = records(1, CONFIG)
     config.placement, config.sorts_queue = PLACEMENT_CODES[placement], 1
-    config.reserve_after_s = np.inf
+    config.reserve_after_s = config.price_until_s = np.inf
     job = records(slots, JOB)
     job.head[:] = job.host[:] = -1
     return StateArrays(

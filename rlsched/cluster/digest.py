@@ -66,21 +66,25 @@ def sums(s: StateArrays, rows: NDArray[np.uint64], masks: NDArray[np.uint64]) ->
 
 
 @cache
-def _masks(modelled: bool, revises: bool) -> NDArray[np.uint64]:
-    """Return the (W,) bits of each word of a job that count in the digest."""
+def _masks(modelled: bool, revises: bool, priced: bool) -> NDArray[np.uint64]:
+    """Return the (W,) bits of each word of a job that count in the digest.
+
+    The last word, `slack_s`, counts only if a price of electricity is known; otherwise it is left out.
+    """
     unread = _FOLLOWS | (frozenset() if modelled else _OF_MODELS) | (frozenset() if revises else _BURST)
     one = np.zeros(1, JOB)
     for name in JOB.names or ():
         if name not in unread:
             one[name].view(np.uint8)[:] = 0xFF
-    return one.view(np.uint64)
+    return one.view(np.uint64) if priced else one.view(np.uint64)[:-1]
 
 
 def arguments(s: StateArrays) -> tuple[StateArrays, NDArray[np.uint64], NDArray[np.uint64]]:
     """Return the arguments of `sums` for a state."""
     rows: NDArray[Any] = columns(s.job).view(np.uint64).reshape(len(s.job), -1)
-    modelled, revises = columns(s.config)["modelled"][0], columns(s.order.code)["revises"][0]
-    return s, rows, _masks(bool(modelled), bool(revises))
+    config, revises = columns(s.config), columns(s.order.code)["revises"][0]
+    modelled, priced = config["modelled"][0], config["price_ratio"][0] > 0.0
+    return s, rows, _masks(bool(modelled), bool(revises), bool(priced))
 
 
 def of_jobs(s: StateArrays) -> bytes:

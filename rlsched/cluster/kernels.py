@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import (
+    DEFERRED,
     INELIGIBLE,
     MAX_TENANTS,
     NODE_UP,
@@ -131,7 +132,7 @@ def add_job(
     job.share_milli[slot], job.sm_clock_frac[slot] = s.demand.share_milli[demand], 1.0
     s.demand.arrived[demand] += 1
     job.submit_s[slot], job.predicted_s[slot] = submit_s, predicted_s
-    job.spread[slot], job.limit_s[slot] = spread, limit_s
+    job.spread[slot], job.limit_s[slot], job.slack_s[slot] = spread, limit_s, 0.0
     job.start_s[slot] = np.nan
     note_moved(s, slot, -1)
     job.attempt[slot], job.preemptions[slot], job.generation[slot] = 1, 0, 0
@@ -569,6 +570,21 @@ def make_ineligible(s: StateArrays, slots: NDArray[np.int64]) -> None:
 
 
 @kernel
+def defer(s: StateArrays, slot: int) -> None:
+    """Remove a waiting slot from the queues until `undefer` is called."""
+    dequeue(s, slot)
+    s.job.status[slot] = DEFERRED
+    s.scratch[0].deferred += 1
+
+
+@kernel
+def undefer(s: StateArrays, slot: int) -> None:
+    """Let a deferred job wait. The slot is in no queue yet: call `enqueue`."""
+    s.job.status[slot] = WAITING
+    s.scratch[0].deferred -= 1
+
+
+@kernel
 def size_class(s: StateArrays, c: int) -> None:
     """Compute `node_size` of class `c`: for each partition, the most places on one idle node."""
     sizes = s.derived.class_queue.node_size
@@ -590,6 +606,7 @@ def rebuild_index(s: StateArrays) -> None:
     """Derive the whole index from nodes, GPUs and jobs."""
     index = s.derived
     index.running_len[0], s.scratch[0].look_s = 0, -np.inf
+    s.scratch[0].deferred, s.scratch[0].defer_s = 0, -np.inf
     for p in range(index.part.shape[0]):
         part = index.part[p]
         part.open_gpus = part.open_nodes = part.free_gpus = part.node_size = part.queue_len = 0
@@ -618,6 +635,8 @@ def rebuild_index(s: StateArrays) -> None:
         live -= 1
         if s.job.status[slot] == WAITING:
             enqueue(s, slot, s.job.key[slot])
+        elif s.job.status[slot] == DEFERRED:
+            s.scratch[0].deferred += 1
         elif s.job.status[slot] == RUNNING:
             index.slot.running[index.running_len[0]] = slot
             index.slot.running_at[slot] = index.running_len[0]

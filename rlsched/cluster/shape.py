@@ -303,6 +303,14 @@ class ClusterShape:
             raise ValueError(f"expected a weight of energy from 0 to 1, got {weight}")
         self.arrays.config[0].energy_ppm = round(weight * 1e6)
 
+    def set_price(self, ratio: float, until_s: float) -> None:
+        """Set the price of electricity relative to the mean, 0 if it is unknown.
+
+        `until_s`: time when the price changes next, infinite if that is not known.
+        """
+        config = self.arrays.config[0]
+        config.price_ratio, config.price_until_s = ratio, until_s
+
     @property
     def energy_counts(self) -> float:
         """Weight of energy against time for jobs without a weight of their own, 0 to 1; needs no models."""

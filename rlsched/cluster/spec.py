@@ -149,6 +149,9 @@ class EnergySignals(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         pue: Energy of the whole facility / energy of the hardware; multiplies cost and carbon.
         begins: Wall-clock time of the trace's second 0, ISO 8601; without an offset it is UTC. "": the origin
             that the trace states.
+        follow: Series that policies with the setting `price` follow; without a price file, `carbon`.
+        known_ahead_h: Time for which values are known ahead, hours: 12 in a day-ahead market, whose prices
+            of a day are published by noon of the day before; 0: only the current value is known.
     """
 
     price: str = ""
@@ -156,6 +159,8 @@ class EnergySignals(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     currency: str = "EUR"
     pue: float = 1.0
     begins: str = ""
+    follow: Literal["price", "carbon"] = "price"
+    known_ahead_h: float = 0.0
 
     def check(self, where: str) -> None:
         """Check the fields.
@@ -167,10 +172,21 @@ class EnergySignals(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             raise ClusterSpecError(f"{where}: energy: expected price or carbon, a CSV file; got neither")
         if not 1.0 <= self.pue <= 10.0:
             raise ClusterSpecError(f"{where}: energy.pue: expected a number from 1 to 10, got {self.pue:g}")
+        if not 0.0 <= self.known_ahead_h <= 24.0:
+            raise ClusterSpecError(
+                f"{where}: energy.known_ahead_h: expected hours from 0 to 24, got {self.known_ahead_h:g}"
+            )
+        if self.follow == "carbon" and not self.carbon:
+            raise ClusterSpecError(f"{where}: energy.follow: expected a file in energy.carbon, got none")
         if self.begins and self.second_0 is None:
             raise ClusterSpecError(
                 f"{where}: energy.begins: expected a time such as 2026-03-01T00:00Z, got {self.begins!r}"
             )
+
+    @property
+    def followed(self) -> str:
+        """Path of the series that policies follow."""
+        return self.price if self.follow == "price" and self.price else self.carbon
 
     @property
     def second_0(self) -> datetime | None:

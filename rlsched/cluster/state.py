@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from rlsched.cluster import kernels
 from rlsched.cluster.arrays import (
+    DEFERRED,
     INELIGIBLE,
     LEAVING,
     NODE_ASLEEP,
@@ -72,6 +73,7 @@ class ClusterState(ClusterShape):
         gpu_need_mib: int = -1,
         level: int = 0,
         ln_weight: float = 0.0,
+        slack_s: float = 0.0,
     ) -> int:
         """Add a waiting job. Returns the number of the job.
 
@@ -91,6 +93,7 @@ class ClusterState(ClusterShape):
                 workload.
             level: Priority of the job; jobs of a higher level start first.
             ln_weight: ln of the job's weight in the order of the queue.
+            slack_s: Delay that the user accepts for cheaper electricity.
 
         Raises:
             AllocationError: `num_gpus` is used and less than 1, or the submission time, the prediction or
@@ -124,6 +127,8 @@ class ClusterState(ClusterShape):
         if slot < 0:
             self.grow()
             slot = kernels.admit_job(self.arrays, *said)
+        if slack_s > 0.0:
+            self.arrays.job.slack_s[slot] = slack_s
         self.ordering.arrive(self.arrays, slot, float(submit_s))
         energy_ppm = -1 if energy_weight is None else round(energy_weight * 1e6)
         return int(kernels.describe_job(self.arrays, slot, workload, energy_ppm))
@@ -158,6 +163,7 @@ class ClusterState(ClusterShape):
             AllocationError: the job does not wait.
         """
         slot = self.slot_of(seq)
+        self._undefer(slot)
         if self.arrays.job.status[slot] != INELIGIBLE:
             self._in_status(seq, WAITING, "waiting")
             kernels.dequeue(self.arrays, slot)
@@ -169,6 +175,8 @@ class ClusterState(ClusterShape):
         Raises:
             AllocationError: one of the jobs does not wait.
         """
+        for seq in seqs if self.arrays.scratch[0].deferred else ():
+            self._undefer(self.slot_of(seq))
         kernels.make_ineligible(self.arrays, self._all_in_status(seqs, WAITING, "waiting"))
 
     def make_eligible(self, seqs: Sequence[int], now_s: float) -> None:
@@ -179,6 +187,12 @@ class ClusterState(ClusterShape):
         """
         slots = self._all_in_status(seqs, INELIGIBLE, "ineligible")
         self.ordering.make_eligible(self.arrays, slots, now_s)
+
+    def _undefer(self, slot: int) -> None:
+        """Return a job to the queues if a policy defers it, because a fact changes the job."""
+        if self.arrays.job.status[slot] == DEFERRED:
+            kernels.undefer(self.arrays, slot)
+            kernels.enqueue(self.arrays, slot, float(self.arrays.job.key[slot]))
 
     def start(
         self,
@@ -205,6 +219,7 @@ class ClusterState(ClusterShape):
                 the clock is wrong; a GPU is taken, named twice, unknown or of another type; a node is not
                 up, has too few cores or too little memory, or serves another VC.
         """
+        self._undefer(self.slot_of(seq))
         p, host = self.check_start(
             seq, gpus, share_milli, sm_clock_frac, node, share_with, cpu_milli_each, by_engine=by_engine
         )
@@ -317,12 +332,16 @@ class ClusterState(ClusterShape):
         Raises:
             AllocationError: the job neither runs nor is being stopped.
         """
+        asked = self._demand_of(seq)
+        more = asked
+        if gpu_memory_mib > asked.gpu_memory_mib:
+            more = msgspec.structs.replace(asked, gpu_memory_mib=gpu_memory_mib)
+        demand = self.demand_number(more)  # first: it may replace the arrays and rebuild the queues
         slot = self._stopped(seq, now_s)
         if alone:
             self.arrays.job.unshared[slot] = 1
-        asked = self.demands[int(self.arrays.job.demand[slot])]
-        if gpu_memory_mib > asked.gpu_memory_mib:
-            self._now_asks(slot, msgspec.structs.replace(asked, gpu_memory_mib=gpu_memory_mib))
+        if more != asked:
+            self.arrays.job.demand[slot] = demand
             self.arrays.job.gpu_need_mib[slot] = max(gpu_memory_mib, self.arrays.job.gpu_need_mib[slot])
         self.ordering.requeue(self.arrays, slot, now_s)
 
@@ -333,20 +352,22 @@ class ClusterState(ClusterShape):
             AllocationError: the job does not wait.
         """
         slot = self.slot_of(seq)
-        asked = self.demands[int(self.arrays.job.demand[slot])]
-        demand = msgspec.structs.replace(asked, gpu_types=tuple(sorted(gpu_types)))
+        self._undefer(slot)
+        if self.arrays.job.status[slot] != INELIGIBLE:
+            self._in_status(seq, WAITING, "waiting")
+        asked = msgspec.structs.replace(self._demand_of(seq), gpu_types=tuple(sorted(gpu_types)))
+        demand = self.demand_number(asked)  # first: it may replace the arrays and rebuild the queues
         if self.arrays.job.status[slot] == INELIGIBLE:
-            self._now_asks(slot, demand)
+            self.arrays.job.demand[slot] = demand
             return
-        self._in_status(seq, WAITING, "waiting")
         key = float(self.arrays.job.key[slot])
         kernels.dequeue(self.arrays, slot)
-        self._now_asks(slot, demand)
+        self.arrays.job.demand[slot] = demand
         kernels.enqueue(self.arrays, slot, key)
 
-    def _now_asks(self, slot: int, demand: Demand) -> None:
-        number = self.demand_number(demand)  # may replace the arrays
-        self.arrays.job.demand[slot] = number
+    def _demand_of(self, seq: int) -> Demand:
+        """Return the request of a live job."""
+        return self.demands[int(self.arrays.job.demand[self.slot_of(seq)])]
 
     def _stopped(self, seq: int, now_s: float) -> int:
         """End the attempt of a job, and free its GPUs if it runs. Returns the job's slot."""

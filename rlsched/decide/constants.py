@@ -20,6 +20,9 @@ RESERVING: Final[Any] = compile_time("RESERVING")
 DIALLED: Final[Any] = compile_time("DIALLED")
 """Whether dials adjust the settings of a rule (`rlsched.decide.dials`)."""
 
+PRICED: Final[Any] = compile_time("PRICED")
+"""Whether decisions follow the price of electricity (`rlsched.decide.price`)."""
+
 begin: Final[Any] = compile_time("begin")
 """The four functions of a rule: see `rlsched.decide.rules`."""
 next_move: Final[Any] = compile_time("next_move")

@@ -14,6 +14,8 @@ from rlsched.decide.actions import Action, Preempt, Start
 from rlsched.decide.dials.observing import FIXED, NAMES
 from rlsched.decide.dials.turning import refuse_dials
 from rlsched.decide.drift import NO_RANGES, Drift, DriftWatch
+from rlsched.decide.options import NO_PRICE
+from rlsched.decide.price import defer_jobs
 from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.errors import AllocationError
 
@@ -102,6 +104,14 @@ class Guarded(Scheduler):
             settings_refused=self._settings_refused,
         )
 
+    def review_s(self, state: ClusterState) -> float:
+        """Return the policy's `review_s`."""
+        return self._policy.review_s(state)
+
+    def pauses(self, state: ClusterState, partition: int, now_s: float) -> bool:
+        """Return whether the policy pauses a job; False while the fallback decides."""
+        return not self.replaced_by_fallback() and self._policy.pauses(state, partition, now_s)
+
     def begin_instant(self, state: ClusterState, now_s: float) -> None:
         """Set the policy's dials that are due. If the strategy raises, or in case of drift, set all to 0."""
         due = state.arrays.dials.dial.due != 0 if self.strategy is not None else None
@@ -126,6 +136,8 @@ class Guarded(Scheduler):
         except Exception as error:  # if a strategy raises, the settings apply without dials
             self._dials_failed = f"{type(error).__name__}: {error}"
             refuse_dials(state)
+            if state.arrays.scratch[0].deferred:
+                defer_jobs(state.arrays, NO_PRICE, now_s)  # returns them to the queues
         else:
             if self.strategy is not None and not state.arrays.dials.dial.refused.any():
                 self._dials_failed = ""

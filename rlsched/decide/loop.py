@@ -25,8 +25,8 @@ def decide_all(
     """Let the scheduler decide for each partition until it waits, and apply its decisions to the state.
 
     The scheduler decides for a partition while a waiting job fits there. A scheduler that preempts or shares
-    decides while any job waits there. After each pass with a preemption it decides for all partitions again,
-    because a job can wait for two partitions.
+    decides while any job waits there. A scheduler also decides while a job must pause. After each pass with a
+    preemption it decides for all partitions again, because a job can wait for two partitions.
 
     Yields (partition, decision) after each decision has been applied. If *wait* is
     the only possible action in a partition, there is no decision.
@@ -44,7 +44,11 @@ def decide_all(
     while again:
         again = False
         for partition in range(state.num_partitions):
-            while has_fitting(state, partition) or (always and len(state.queue(partition))):
+            while (
+                has_fitting(state, partition)
+                or (always and len(state.queue(partition)))
+                or scheduler.pauses(state, partition, now_s)
+            ):
                 decision = scheduler.decide(state, partition, now_s, record=record)
                 if decision.record is not None and job_name is not None:
                     named = with_names(decision.record, job_name, state.node_names)

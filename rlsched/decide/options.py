@@ -65,6 +65,23 @@ class Gate(NamedTuple):
 NO_GATE: Final = Gate(False, -1.0, -1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
+class PriceOptions(NamedTuple):
+    """How decisions follow the price of electricity (`decide.price`); all 0: they do not.
+
+    Attributes:
+        power: Exponent of price / mean in the odds of energy against time, when clocks are chosen.
+        defer: Slope with which the share of their slack that waiting jobs use rises with ln(price / mean).
+        pause: The same for running jobs, which are preempted; 0: no job is preempted for its price.
+    """
+
+    power: float
+    defer: float
+    pause: float
+
+
+NO_PRICE: Final = PriceOptions(0.0, 0.0, 0.0)
+
+
 class StartOptions(NamedTuple):
     """Options for starting jobs if models predict speeds. Without models, jobs get whole GPUs at full clock.
 
@@ -80,6 +97,7 @@ class StartOptions(NamedTuple):
         chooses_type: Whether a job's GPU type is chosen by its value to the job (`decide.plans.alone`).
         type_price: Price of fast GPUs in that choice.
         later: Factor of the waiting time for GPUs of a better type; infinite: no job waits for such GPUs.
+        price: How decisions follow the price of electricity.
     """
 
     share: int
@@ -92,6 +110,7 @@ class StartOptions(NamedTuple):
     chooses_type: bool
     type_price: float
     later: float
+    price: PriceOptions
 
 
 class RuleOptions(NamedTuple):
@@ -120,7 +139,9 @@ class RuleOptions(NamedTuple):
     own: NDArray[np.float64]
 
 
-PLAIN_START: Final = StartOptions(NEVER, 2, KEEP_FRAC, FULL, 1.0, False, NO_GATE, False, 0.0, math.inf)
+PLAIN_START: Final = StartOptions(
+    NEVER, 2, KEEP_FRAC, FULL, 1.0, False, NO_GATE, False, 0.0, math.inf, NO_PRICE
+)
 PLAIN: Final = RuleOptions(False, math.inf, math.inf, 0.0, math.inf, 0.0, False, PLAIN_START, np.zeros(0))
 """Options of a rule that starts jobs on free GPUs and continues past a job that does not fit."""
 
@@ -138,10 +159,12 @@ def policy_start(s: StateArrays) -> StartOptions:
     If models exist only for clocks, the reference rule chooses clocks by weighted cost.
     """
     if not MODELLED or not s.config[0].modelled:
-        return StartOptions(NEVER, 2, 0.0, FULL, 1.0, False, NO_GATE, False, 0.0, math.inf)
+        return StartOptions(NEVER, 2, 0.0, FULL, 1.0, False, NO_GATE, False, 0.0, math.inf, NO_PRICE)
     if s.config[0].modelled == CLOCKS_ALONE:
-        return StartOptions(NEVER, 2, 0.0, WEIGHED, energy_weight(s), False, NO_GATE, False, 0.0, math.inf)
-    return StartOptions(BLOCKED, 2, KEEP_FRAC, WEIGHED, energy_weight(s), True, NO_GATE, False, 0.0, math.inf)
+        weight = energy_weight(s)
+        return StartOptions(NEVER, 2, 0.0, WEIGHED, weight, False, NO_GATE, False, 0.0, math.inf, NO_PRICE)
+    weight = energy_weight(s)
+    return StartOptions(BLOCKED, 2, KEEP_FRAC, WEIGHED, weight, True, NO_GATE, False, 0.0, math.inf, NO_PRICE)
 
 
 @kernel

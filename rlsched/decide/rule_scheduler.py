@@ -16,6 +16,7 @@ from rlsched.decide.move import Move
 from rlsched.decide.options import NEVER, RuleOptions
 from rlsched.decide.policies.policy import Policy, plain_rule
 from rlsched.decide.policies.presets import PRESETS
+from rlsched.decide.price import defer_jobs, next_to_pause, review_s
 from rlsched.decide.recording import Recording
 from rlsched.decide.rules.steps import CompiledRule
 from rlsched.decide.scheduler import Abilities, Decision, Scheduler
@@ -75,9 +76,34 @@ class RuleScheduler(Scheduler):
         )
 
     def begin_instant(self, state: ClusterState, now_s: float) -> None:
-        """Set the dials that are due."""
+        """Defer jobs by the price of electricity, and set the dials that are due."""
+        self.defer_jobs(state, now_s)
         if self.strategy is not None:
             for_state(turn_due, state)(state.arrays, now_s)
+
+    def defer_jobs(self, state: ClusterState, now_s: float) -> None:
+        """Defer waiting jobs as the policy's settings require; without such settings, return all jobs."""
+        if self.rule.steps.priced or state.arrays.scratch[0].deferred:
+            defer_jobs(state.arrays, self.rule.options.start.price, now_s)
+
+    def review_s(self, state: ClusterState) -> float:
+        """Return the time when a change of the price of electricity requires a decision; infinite: never."""
+        return (
+            float(review_s(state.arrays, self.rule.options.start.price))
+            if self.rule.steps.priced
+            else math.inf
+        )
+
+    def pauses(self, state: ClusterState, partition: int, now_s: float) -> bool:
+        """Return whether a running job of a partition must be preempted for the price of electricity."""
+        return self._next_to_pause(state, partition, now_s) >= 0
+
+    def _next_to_pause(self, state: ClusterState, partition: int, now_s: float) -> int:
+        """Return the slot of the job that pauses next, -1 for none. Defers the job that paused before it."""
+        if not self.rule.steps.priced:
+            return -1
+        self.defer_jobs(state, now_s)
+        return int(next_to_pause(state.arrays, partition, self.rule.options.start.price, now_s))
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
         """Return the rule's next preemption or start, or a *wait* if the rule has none."""
@@ -97,6 +123,9 @@ class RuleScheduler(Scheduler):
         """Return the rule's action, and the number of the job for which a job is preempted, -1 for none."""
         rule, arrays, number = self.rule, state.arrays, columns(state.arrays.job)["seq"]
         bound = rule.steps.bound
+        paused = self._next_to_pause(state, partition, now_s)
+        if paused >= 0:
+            return Preempt(seq=int(number[paused])), -1
         move = Move(*for_state(first_move, state, **bound)(arrays, partition, rule.options, now_s))
         if move.preempt >= 0:
             made_room_for = int(number[move.for_job]) if move.for_job >= 0 else -1

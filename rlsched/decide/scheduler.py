@@ -105,6 +105,14 @@ class Scheduler(ABC):
         """Return the drift of the scheduler's input from its training; None: nothing was learned."""
         return None
 
+    def review_s(self, state: ClusterState) -> float:  # noqa: ARG002 - optional hook
+        """Return the time when a change of the price of electricity requires a decision; infinite: never."""
+        return math.inf
+
+    def pauses(self, state: ClusterState, partition: int, now_s: float) -> bool:  # noqa: ARG002 - optional hook
+        """Return whether a running job of a partition must be preempted even if no job waits there."""
+        return False
+
     def begin_instant(self, state: ClusterState, now_s: float) -> None:  # noqa: B027 - optional hook
         """Prepare for the decisions of an instant: called after all its events, before its decisions."""
 

@@ -128,6 +128,22 @@ class Types(_Part, frozen=True, kw_only=True):
     later: float = math.inf
 
 
+class PriceSettings(_Part, frozen=True, kw_only=True):
+    """Decisions follow the price of electricity, where it is known (`decide.price`).
+
+    Attributes:
+        power: Exponent of price / mean in the odds of energy against time, when `weighed` clocks are chosen.
+        defer: A waiting job does not start before it has used tanh(defer x ln(price / mean)) of its slack, at
+            most 0.8; 0: no job waits for a lower price.
+        pause: The same for running jobs: a preemptible job is preempted while it has used less than this
+            share of its slack; at most `defer`.
+    """
+
+    power: float = 0.0
+    defer: float = 0.0
+    pause: float = 0.0
+
+
 class ProfilerSettings(_Part, frozen=True, kw_only=True):
     """Cost of a profiler: jobs that run longer than `run` begin with this much work that is lost.
 
@@ -160,6 +176,7 @@ class Settings(_Part, frozen=True, kw_only=True):
         clock: SM clocks below the highest.
         cores: Input-bound jobs get idle CPU cores, and other jobs release cores that they cannot use.
         types: Choice of the GPU type of a job.
+        price: Decisions follow the price of electricity.
         profile: Cost of a profiler.
         checkpoint: `sb3`: the path of a model of Stable-Baselines3, or the zip itself as
             `data:application/zip;base64,...`.
@@ -182,6 +199,7 @@ class Settings(_Part, frozen=True, kw_only=True):
     clock: ClockSettings | None = None
     cores: bool = False
     types: Types | None = None
+    price: PriceSettings | None = None
     profile: ProfilerSettings | None = None
     checkpoint: str = ""
     plain_without_models: bool = False
@@ -211,6 +229,8 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "preempt.threshold_gpu_s": (0.0, math.inf, "GPU-seconds, 0 or more"),
     "types.price": (0.0, 4.0, "a price from 0 to 4"),
     "types.later": (0.1, math.inf, "a factor of 0.1 or more"),
+    "price.power": (0.0, 4.0, "an exponent from 0 to 4"),
+    **{f"price.{name}": (0.0, 100.0, "a slope from 0 to 100") for name in ("defer", "pause")},
     "profile.max_gpus": (1, 1e6, "1 GPU or more"),
 }
 
@@ -242,6 +262,14 @@ def check(settings: Settings, where: str) -> None:
         raise InputError(f"{where}: preempt.declared: expected by gittins, service or priority, got by quota")
     if len(deciding) > 1 and not (declared and settings.leave_free is None):
         raise InputError(f"{where}: {' and '.join(deciding)} exclude each other; leave out all but one")
+    price = settings.price
+    if price is not None and price.pause > price.defer:
+        raise InputError(
+            f"{where}: price.pause: expected at most price.defer, {price.defer:g}, got {price.pause:g}: a "
+            "paused job would start again at once"
+        )
+    if price is not None and price.pause > 0.0 and settings.preempt is None:
+        raise InputError(f"{where}: price.pause: paused jobs are preempted; set preempt too, or leave it out")
     by_index = settings.preempt is not None and settings.preempt.by != "quota"
     preempt = settings.preempt
     if preempt is not None and preempt.by == "service" and math.isinf(preempt.threshold_gpu_s):

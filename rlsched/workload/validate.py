@@ -67,6 +67,7 @@ OPTIONAL: tuple[TraceColumn, ...] = (
     TraceColumn("predicted_duration", "predicted_s", "seconds"),
     TraceColumn("predicted_spread", "predicted_spread", "amount"),
     TraceColumn("time_limit", "time_limit_s", "seconds"),
+    TraceColumn("slack_s", None, "seconds"),
     TraceColumn("preemptible", None, "flag"),
     TraceColumn("shares", None, "flag"),
     TraceColumn("exclusive", None, "flag"),

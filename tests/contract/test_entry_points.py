@@ -22,7 +22,7 @@ GROUPS = ("rlsched.commands", "rlsched.schedulers", "rlsched.histories")
 SCHEDULERS = ("random",)
 POLICIES = (
     *("fifo", "sjf", "qssf", "fifo-backfill", "sjf-backfill", "qssf-backfill"),
-    *("easy", "reserve", "tiresias", "srtf", "gittins", "pack", "lucid", "tuned", "ppo"),
+    *("easy", "reserve", "tiresias", "srtf", "gittins", "pack", "lucid", "tuned", "ppo", "priced"),
     *SCHEDULERS,
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from datetime import UTC
 from itertools import pairwise
@@ -11,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.energy.series import Integrals, Series, integrals
+from rlsched.energy.relative import relative
+from rlsched.energy.series import HOUR_S, Integrals, Series, integrals
 from rlsched.errors import InputError
 from rlsched.workload.trace import Trace
 from rlsched_envs.sim.sim_arrays import ProgressArrays
@@ -52,7 +54,10 @@ class Bill:
 
 
 def signals_of(spec: ClusterSpec, trace: Trace, last_s: float) -> Integrals | None:
-    """Return the price and carbon of a cluster's electricity over the seconds of a trace; None: unknown.
+    """Return the signals of a cluster's electricity over the seconds of a trace; None: unknown.
+
+    The (K = 3) series are the price, the carbon intensity, and the ratio that policies follow
+    (`rlsched.energy.relative`), which is 0 after the end of its series.
 
     Raises:
         InputError: a file cannot be read, does not cover the trace, or the wall-clock time of the trace's
@@ -68,8 +73,14 @@ def signals_of(spec: ClusterSpec, trace: Trace, last_s: float) -> Integrals | No
             f"{trace.name} does not state; set it in [energy], such as 2026-03-01T00:00Z"
         )
     second_0 = second_0.replace(tzinfo=UTC) if second_0.tzinfo is None else second_0
-    series = [Series.read(path) if path else None for path in (energy.price, energy.carbon)]
-    return integrals(series, second_0, last_s)
+    price, carbon = (Series.read(path) if path else None for path in (energy.price, energy.carbon))
+    followed = price if energy.followed == energy.price else carbon
+    assert followed is not None
+    ratio = replace(followed, values=relative(followed, energy.known_ahead_h * HOUR_S))
+    found = integrals([price, carbon, ratio], second_0, last_s)
+    end = math.ceil(((ratio.ends - second_0).total_seconds() - found.from_s) / found.step_s - 1e-9)
+    found.rates[2, end:] = 0.0
+    return found
 
 
 def bills_of(

@@ -52,7 +52,7 @@ from rlsched_envs.sim.modelling import (
     set_watts,
     with_fair_cores,
 )
-from rlsched_envs.sim.physics import settle
+from rlsched_envs.sim.physics import read_price, settle
 from rlsched_envs.sim.sim_arrays import TRUTH, SimArrays, grown_progress, new_progress
 from rlsched_envs.sim.sleeping import SleepingNodes
 from rlsched_envs.sim.slices import fit_slices
@@ -226,13 +226,13 @@ class Engine:
         open_books(self.arrays, self.trace, self._rows, models)
 
     def _use_signals(self) -> None:
-        """Set up the price and carbon of the cluster's electricity."""
+        """Set up the price and carbon of the cluster's electricity, and the ratio that policies follow."""
         submit_s = self.arrays.truth.submit_s
         signals = signals_of(self.spec, self.trace, float(submit_s[-1]) if len(submit_s) else 0.0)
         if signals is not None:
             progress = self.arrays.progress
             progress.books.grid_from_s, progress.books.grid_step_s = signals.from_s, signals.step_s
-            table = np.ascontiguousarray(np.vstack([signals.sums, signals.rates]))
+            table = np.ascontiguousarray(np.vstack([signals.sums[:2], signals.rates]))
             self.arrays = self.arrays._replace(progress=progress._replace(signal=table))
 
     def _begin_log(self) -> None:
@@ -317,6 +317,8 @@ class Engine:
             self._begin_log()
         if rule is None:
             return
+        if rule.steps.priced and self._models is None:
+            self._use_signals()
         if rule.strategy is not None:
             plain = rule.plain_without_models
             self.state.set_dials(rule.strategy.arrays(self.state.num_partitions, only_modelled=plain))
@@ -380,6 +382,7 @@ class Engine:
                 on_instant(self.now_s)
             began = time.perf_counter()
             asked_for_s[asked_for_s <= self.now_s] = math.inf
+            read_price(self.arrays)
             for partition, decision in decide_all(
                 self.state,
                 scheduler,
@@ -399,7 +402,7 @@ class Engine:
                 began = time.perf_counter()
             asked_for_s[self.state.arrays.derived.part.queue_len == 0] = math.inf
             timer_s = math.inf if self._is_stuck() else float(asked_for_s.min(initial=math.inf))
-            self.arrays.progress.run.timer_s = min(timer_s, until_s)
+            self.arrays.progress.run.timer_s = min(timer_s, until_s, scheduler.review_s(self.state))
             if stop.now():
                 break
         return self._table(sum(sources.values()), np.array(took_us), dict(sources))
@@ -597,5 +600,7 @@ def truth_records(
     truth.pinned = flags(trace, "preemptible")[rows] == 0
     truth.unshared = flags(trace, "shares")[rows] == 0
     truth.gpu_need_mib = gpu_need_mib(trace)[rows]
+    slack_s = np.asarray(trace.extra.get("slack_s", np.zeros(len(trace))), np.float64)
+    truth.slack_s = np.nan_to_num(slack_s)[rows]
     truth.own_partition, truth.shared_partition = partitions[inverse, 0], partitions[inverse, 1]
     return truth

@@ -58,6 +58,7 @@ def put_slot(sim: SimArrays, row: int, at_s: float) -> int:
     sim.progress.ends.row[slot] = row
     sim.state.job.workload[slot] = truth.workload[row]
     sim.state.job.reference_kind[slot] = truth.reference_kind[row]
+    sim.state.job.slack_s[slot] = truth.slack_s[row]
     if truth.unshared[row]:
         sim.state.job.unshared[slot] = 1
     if truth.gpu_need_mib[row] > 0:

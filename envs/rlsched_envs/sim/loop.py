@@ -17,9 +17,10 @@ from rlsched.cluster.arrays import Records, StateArrays, records
 from rlsched.cluster.dials import OUTSIDE
 from rlsched.compile.jit import kernel, specialise
 from rlsched.compile.reference import by_reference
-from rlsched.decide.constants import DIALLED, MODELLED, after, begin, next_look_s, next_move
+from rlsched.decide.constants import DIALLED, MODELLED, PRICED, after, begin, next_look_s, next_move
 from rlsched.decide.dials.turning import any_due, turn_due
-from rlsched.decide.options import RuleOptions
+from rlsched.decide.options import PriceOptions, RuleOptions
+from rlsched.decide.price import defer_jobs, next_to_pause, review_s
 from rlsched.decide.rules.steps import Steps
 from rlsched_envs.sim.constants import (
     DIALS_DUE,
@@ -33,6 +34,7 @@ from rlsched_envs.sim.constants import (
 )
 from rlsched_envs.sim.events import next_instant, waiting_jobs
 from rlsched_envs.sim.moves import has_room, preempt, start
+from rlsched_envs.sim.physics import read_price
 from rlsched_envs.sim.sim_arrays import SimArrays
 
 INSTANT: Final = np.dtype(
@@ -70,11 +72,16 @@ def decide(sim: SimArrays, o: Any) -> None:
     """
     s, run, again = sim.state, sim.progress.run[0], True
     now_s, part = run.now_s, s.derived.part
+    if PRICED:
+        read_price(sim)
+        defer_jobs(s, o.start.price, now_s)
     if DIALLED:
         turn_due(s, now_s)
     while again:
         again = False
         for p in range(part.shape[0]):
+            if PRICED and pause_jobs(sim, p, o.start.price):
+                again = True
             if part.queue_len[p] > 0 and not (SKIPS_QUIET and _nothing_new(s, p)):
                 begin(s, p, o, now_s)
                 move = next_move(s, p, o, now_s)
@@ -82,6 +89,8 @@ def decide(sim: SimArrays, o: Any) -> None:
                     if move.preempt >= 0:
                         preempt(sim, move.preempt)
                         again = True
+                        if PRICED:
+                            defer_jobs(s, o.start.price, now_s)
                     elif not start(sim, p, move, o.start):
                         break
                     after(s, p, o, move, now_s)
@@ -92,6 +101,22 @@ def decide(sim: SimArrays, o: Any) -> None:
         run.timer_s = math.inf
         for p in range(part.shape[0]):
             run.timer_s = min(run.timer_s, next_look_s(s, p, o, now_s))
+    if PRICED:
+        if not LOOKS:
+            run.timer_s = math.inf
+        run.timer_s = min(run.timer_s, review_s(s, o.start.price))
+
+
+@kernel
+def pause_jobs(sim: SimArrays, p: int, o: PriceOptions) -> bool:
+    """Preempt the jobs of partition `p` that pause for the price; return whether there were any."""
+    s, now_s = sim.state, sim.progress.run[0].now_s
+    slot, paused = next_to_pause(s, p, o, now_s), False
+    while slot >= 0:
+        preempt(sim, slot)
+        defer_jobs(s, o, now_s)
+        slot, paused = next_to_pause(s, p, o, now_s), True
+    return paused
 
 
 @kernel
@@ -165,7 +190,7 @@ def for_run(
         modelled: Whether there are models.
         records: Whether costs are recorded.
     """
-    bound = steps.bound if steps is not None else {"DIALLED": False}
+    bound = steps.bound if steps is not None else {"DIALLED": False, "PRICED": False}
     looks = steps is not None and steps.looks
     skips = steps is not None and steps.skips_quiet
     return specialise(

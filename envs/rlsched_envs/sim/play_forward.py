@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import LEAVING, RUNNING, WAITING, OrderArrays, Records, empty_state
+from rlsched.cluster.arrays import DEFERRED, LEAVING, RUNNING, WAITING, OrderArrays, Records, empty_state
 from rlsched.cluster.dials import NO_CONTROLLER, OUTSIDE, DialArrays
 from rlsched.cluster.kernels import rebuild_index
 from rlsched.cluster.state import ClusterState
@@ -304,12 +304,12 @@ class _Copies:
         s, rule = world.state.arrays, world.rule
         job = s.job.view(np.ndarray)
         ran = np.sort(s.derived.slot.running[: s.derived.running_len[0]])
-        waits = np.flatnonzero((job["status"] == WAITING) | (job["status"] == LEAVING))
+        waits = np.flatnonzero(np.isin(job["status"], (WAITING, LEAVING, DEFERRED)))
         slots = np.concatenate([ran, waits[np.argsort(job["seq"][waits])]]).astype(np.int32)
         base = self._sized(s, len(slots)).sim
         fill(base.state, s, slots)
         state, truth, progress = base.state, base.truth, base.progress
-        state.job.status[: len(slots)][state.job.status[: len(slots)] == LEAVING] = WAITING
+        state.job.status[: len(slots)][state.job.status[: len(slots)] != RUNNING] = WAITING
         state.config.sorts_queue = int(rule.sorted_queue)
         for mine, theirs in zip(state.dials, s.dials, strict=True):
             mine[...] = theirs

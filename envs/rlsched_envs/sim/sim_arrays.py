@@ -19,6 +19,7 @@ TRUTH: Final = np.dtype(
         ("predicted_s", np.float64),
         ("spread", np.float64),
         ("limit_s", np.float64),
+        ("slack_s", np.float64),  # delay that the user accepts for cheaper electricity
         ("gpus", np.int32),
         ("demand", np.int32),  # class of the job's request
         ("vc", np.int32),
@@ -137,8 +138,8 @@ class ProgressArrays(NamedTuple):
     scratch: NDArray[np.int32]  # (G,)
     run: Records  # (1,) RUN
     books: Records  # (1,) BOOKS
-    signal: NDArray[np.float64]  # (4, N + 1) integrals of price and carbon, and their values in each step;
-    # N + 1 = 0: none (`rlsched.energy.series.Integrals`)
+    signal: NDArray[np.float64]  # (5, N + 1) integrals of price and carbon, their values in each step
+    # (`rlsched.energy.series.Integrals`), and the price relative to the mean; N + 1 = 0: none
 
 
 @by_reference
@@ -167,7 +168,7 @@ def new_progress(slots: int, truth: Records, gpus: int, *, keep_placements: bool
         scratch=np.zeros(max(gpus, 1), np.int32),
         run=records(1, RUN),
         books=records(1, BOOKS),
-        signal=np.zeros((4, 0)),
+        signal=np.zeros((5, 0)),
     )
     progress.outcome.start_s[:] = progress.outcome.end_s[:] = np.nan
     progress.run.timer_s = progress.run.review_s = np.inf

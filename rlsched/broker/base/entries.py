@@ -491,6 +491,18 @@ class EligibilityReviewed(Fact, frozen=True, kw_only=True, tag="eligibility_revi
     asks_scheduler: ClassVar[bool] = True
 
 
+class EnergyPriced(Fact, frozen=True, kw_only=True, tag="energy_priced"):
+    """The price of electricity changed, or jobs are reviewed because a deferred job must wait no longer."""
+
+    asks_scheduler: ClassVar[bool] = True
+    price: float | None
+    """Price or carbon intensity, in the unit of its file; None: unknown."""
+    ratio: float
+    """The price relative to the mean (`rlsched.energy.relative`); 0: unknown."""
+    until_s: float
+    """Time when the ratio changes next, Unix seconds; infinite: not known."""
+
+
 NodeEntry = (
     NodeUp
     | NodeAway
@@ -539,6 +551,7 @@ Entry = (
     | QuotaSet
     | MemberSet
     | EligibilityReviewed
+    | EnergyPriced
 )
 
 _encoder = msgspec.msgpack.Encoder()

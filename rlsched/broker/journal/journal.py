@@ -118,8 +118,8 @@ class Journal:
         """Migrate a journal from an earlier version in one transaction.
 
         Version 2 added checksums, version 3 the table of ended jobs, version 4 `first`, version 5 held jobs
-        and dependencies, version 6 changes of jobs and orders for single tasks, and version 7 counts of cores
-        and memory, and usage.
+        and dependencies, version 6 changes of jobs and orders for single tasks, version 7 counts of cores
+        and memory, and usage, and version 8 prices of electricity.
         """
         self._db.execute("BEGIN IMMEDIATE")
         try:

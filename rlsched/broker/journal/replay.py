@@ -13,6 +13,7 @@ from rlsched.broker.base.entries import (
     BrokerStarted,
     Decided,
     EligibilityReviewed,
+    EnergyPriced,
     GpusHeld,
     JobCancelled,
     JobHeld,
@@ -68,6 +69,7 @@ Change = (
     | JobUnshared
     | QuotaSet
     | EligibilityReviewed
+    | EnergyPriced
     | Decided
 )
 """Facts that change the cluster. `Decided` is a change only if an external engine made the start itself."""
@@ -314,6 +316,7 @@ def _happen(
                 **sharing_of(change),
                 level=level,
                 ln_weight=ln_weight,
+                slack_s=change.slack_s,
             )
             models.add_energy_weight(change.job, change.speed_energy)
             priorities.add_ranked(change, seq)
@@ -352,6 +355,8 @@ def _happen(
         case EligibilityReviewed():
             quotas.review_quotas(now_s)
             gates.open_due_gates(now_s)
+        case EnergyPriced():
+            state.set_price(change.ratio, change.until_s)
         case AttemptOver(job=job, outcome=outcome) if outcome == QUEUED:
             attempts.note(change)
             state.requeue(seq_of[job], now_s, change.gpu_memory_mib, alone=change.alone)

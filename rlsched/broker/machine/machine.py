@@ -11,6 +11,7 @@ from rlsched.broker.base.entries import (
     BrokerStarted,
     Decided,
     EligibilityReviewed,
+    EnergyPriced,
     Entry,
     JobCancelled,
     JobsRanked,
@@ -30,6 +31,7 @@ from rlsched.broker.events import (
     Intake,
     NodeSaid,
     PowerDone,
+    PricesRead,
     Records,
     Tick,
 )
@@ -56,6 +58,7 @@ from rlsched.decide.actions import Preempt, Start
 from rlsched.decide.loop import decide_all
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.scheduler import Decision, Scheduler, permit
+from rlsched.energy.relative import PriceTable
 from rlsched.wire.messages import (
     ClockHeld,
     Ended,
@@ -99,6 +102,7 @@ class Machine:
         sleep: Rules for powering down idle nodes; None: nodes stay on.
         up_since_s: Time at which the process began to serve, Unix seconds; None: now.
         sharing: Reactions to observed speeds of jobs that share GPUs.
+        prices: Prices of electricity; None: none are known.
 
     Attributes:
         started: The fact that began this broker's epoch.
@@ -123,7 +127,9 @@ class Machine:
         sleep: SleepPlan | None = None,
         up_since_s: float | None = None,
         sharing: SharingRules | None = None,
+        prices: PriceTable | None = None,
     ) -> None:
+        self._prices = prices
         self.state, self.scheduler = state, scheduler
         permit(state.cluster, scheduler)
         self.limits, self._ranks = limits or Limits(), ranks or PriorityRules()
@@ -192,6 +198,7 @@ class Machine:
         if self.state.arrays.wants_tasks():
             return self.now_s
         due_s = min(self.state.asked_for_s.values(), default=math.inf)
+        due_s = min(due_s, self.scheduler.review_s(self.state.cluster))
         return math.ceil(due_s * 1000.0) / 1000.0 if due_s < math.inf else due_s  # whole milliseconds
 
     def later_epoch(self) -> int:
@@ -230,11 +237,14 @@ class Machine:
         # 5. Results of the commands that power nodes up and down.
         for done in batch.powered:
             self._sleepers.done(done, now_s)
+        for read in batch.prices:
+            self._prices = read.table
         # 6. Timers: leases, drains, launch time-outs, and the time that the scheduler asked for.
         if batch.has_tick:
             self._tick()
         elif batch.is_due:
             self._dirty = self._dirty or now_s >= self._ask_again_s
+        self._record_price()
         # 7. Jobs are launched on GPUs that preempted jobs have left; GPUs that others use are recorded.
         self._launch_seated()
         self._members.record_holdings()
@@ -428,6 +438,17 @@ class Machine:
                     charged=self._members.are_own(nodes),
                 )
 
+    def _record_price(self) -> None:
+        """Record the price of electricity if it has changed, or if the scheduler must review jobs for it."""
+        known = self.state.energy_price
+        found = None if self._prices is None else self._prices.at(self.now_s)
+        if found is None and known is None:
+            return
+        price, ratio, until_s = (None, 0.0, math.inf) if found is None else found
+        now = EnergyPriced(price=price, ratio=ratio, until_s=until_s)
+        if now != known or self.scheduler.review_s(self.state.cluster) <= self.now_s:
+            self._out.record(now)
+
     def _let_tasks_come(self) -> None:
         """Turn the array tasks that are due into jobs."""
         drafts = self.state.arrays.drafts(self.state.last_number) if self.state.arrays.live else []
@@ -546,6 +567,7 @@ class _Batch:
         intakes: Events that start or end the refusal of submissions.
         changes: Requests of clients that change something.
         questions: All other requests from clients.
+        prices: Prices of electricity that were read.
         powered: Results of the operator's commands that power nodes up and down.
         has_tick: Whether the batch has a `Tick`.
         is_due: Whether the batch has a `Due`: the scheduler asked to decide at this time.
@@ -557,6 +579,7 @@ class _Batch:
         self.changes: list[ClientAsked] = []
         self.questions: list[ClientAsked] = []
         self.powered: list[PowerDone] = []
+        self.prices: list[PricesRead] = []
         self.has_tick = self.is_due = False
         for event in events:
             match event:
@@ -572,6 +595,8 @@ class _Batch:
                     self.intakes.append(event)
                 case PowerDone():
                     self.powered.append(event)
+                case PricesRead():
+                    self.prices.append(event)
 
 
 def _is_greeting(event: NodeSaid) -> bool:

@@ -30,6 +30,7 @@ from rlsched.wire.messages import (
     GpusReport,
     GuardReport,
     OutsideReport,
+    PriceReport,
     QuestionsReport,
     RecordsReport,
     StatsReport,
@@ -103,6 +104,7 @@ class Reports:
             prediction=state.predictions.report(now_s),
             forecasts=self._forecasts.report(),
             speed_energy=state.cluster.energy_counts,
+            price=_price_report(state),
             clocked=sum(job.active is not None and job.active.sm_clock_frac < 1.0 for job in live),
             shares=state.models.shares,
             sharing=sum(job.active is not None and job.active.tenants > 1 for job in live),
@@ -219,6 +221,14 @@ def gpus_by_type(cluster: ClusterState) -> dict[str, GpusReport]:
         if total:
             found[kind] = GpusReport(total=total, free=free, held=total - free - absent, absent=absent)
     return found
+
+
+def _price_report(state: BrokerState) -> PriceReport | None:
+    known = state.energy_price
+    if known is None or known.price is None:
+        return None
+    deferred = int(state.cluster.arrays.scratch[0].deferred)
+    return PriceReport(price=known.price, ratio=known.ratio, until_s=known.until_s, deferred=deferred)
 
 
 def _absence(node: Node) -> str:

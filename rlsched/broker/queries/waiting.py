@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -13,8 +14,9 @@ from rlsched.broker.base.entries import JobSubmitted
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.job_requests import beside_count, needs
 from rlsched.broker.state.jobs import Job, called
-from rlsched.cluster.arrays import NODE_UP
+from rlsched.cluster.arrays import DEFERRED, NODE_UP
 from rlsched.cluster.demand import Demand, nodes_of_gang
+from rlsched.decide.price import MOST_SLACK_FRAC, deferred_until_s
 
 _HOLDERS: Final = {"user": "its user", "admin": "an admin"}
 
@@ -164,9 +166,26 @@ def kept_out(state: BrokerState, spec: JobSubmitted) -> list[str]:
     return lines
 
 
+def deferred(state: BrokerState, job: Job) -> list[str]:
+    """Describe why a job waits for a lower price of electricity, in one line; empty if it does not."""
+    s, slot = state.cluster.arrays, state.cluster.slot_of(job.seq)
+    if s.job.status[slot] != DEFERRED:
+        return []
+    config = s.config[0]
+    said = f"Price: electricity costs {config.price_ratio:.2f} times its mean"
+    if math.isfinite(config.price_until_s):
+        said += f" until {_clock_time(config.price_until_s)}"
+    latest_s = float(deferred_until_s(s, slot, MOST_SLACK_FRAC, state.now_s))
+    return [f"{said}; waits for a lower price, until {_clock_time(latest_s)} at the latest"]
+
+
+def _clock_time(at_s: float) -> str:
+    return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M} UTC"
+
+
 def ineligible(state: BrokerState, job: Job) -> list[str]:
     """Describe the reasons why a queued job is not eligible, such as gates and quotas, one line for each."""
-    own = kept_out(state, job.spec)
+    own = [*kept_out(state, job.spec), *deferred(state, job)]
     if "Quota" not in state.eligibility.barring_reasons(job.seq):
         return own
     lines = state.quotas.reasons(job.seq, state.now_s) or [
@@ -186,6 +205,7 @@ class WaitingReasons:
     - `Reservation`: the requested resources are free, but are kept for a job ahead in the queue.
     - `Priority`: the requested resources are free, but other jobs are first.
     - `Quota`, `Held`, `BeginTime`, `Dependency`: the job is kept out of the queue.
+    - `Price`: the policy defers the job until electricity is cheaper, within the job's slack.
 
     Jobs of one virtual cluster with the same request wait for the same reason. The reason is cached until an
     entry changes the state.

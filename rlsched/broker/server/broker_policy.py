@@ -131,6 +131,7 @@ def _warm_up(scheduler: Scheduler, has_models: bool, shares: bool) -> None:
     for now_s in (3600.0, 7200.0):  # tick times, for rules that decide at ticks
         for _ in decide_all(state, scheduler, now_s, record=True):
             pass
+        scheduler.review_s(state)
         for seq in state.running() if shares else ():
             models.shared_frac(seq)
         running = sorted(seqs & set(state.running()))

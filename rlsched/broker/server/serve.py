@@ -44,6 +44,7 @@ from rlsched.broker.server.disk import RETRY_S, Disk, PatientCommits
 from rlsched.broker.server.holding import DeferredMessages
 from rlsched.broker.server.performing import perform
 from rlsched.broker.server.power_commands import PowerCommands
+from rlsched.broker.server.prices import PriceSource
 from rlsched.broker.server.settings import BrokerSettings, forecast_setup, warmed_up
 from rlsched.broker.server.timekeeping import BrokerClock, ahead_line
 from rlsched.broker.standby.shipping import Shipping
@@ -109,6 +110,7 @@ class Broker:
         if not 0.0 <= settings.speed_energy <= 1.0:
             raise InputError(f"--speed-energy {settings.speed_energy:g}: expected 0 (speed) to 1 (energy)")
         self.settings = settings
+        self._prices = PriceSource(settings.energy, say)
         self._soft_errors = SoftErrors(say)
         self._stopping = False
         self._serving = False
@@ -246,6 +248,7 @@ class Broker:
             sleep=None if settings.power is None else settings.power.sleep,
             up_since_s=self._up_since_s,
             sharing=settings.sharing,
+            prices=self._prices.table,
         )
         return (
             machine,
@@ -364,6 +367,7 @@ class Broker:
             events: list[Event] = [
                 *self._held.take(),
                 *self._power.step(),
+                *self._prices.step(self._clock.peek()),
                 *(_event(one) for one in heard if not for_itself or not _is_the_loops(one)),
             ]
             if self._disk.refusal() != self._intake:

@@ -52,6 +52,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
         forecast_every_s: Minimum time between two refreshes of the forecast, seconds.
         power: Commands and rules that power idle nodes down and up; None: nodes stay on.
         sharing: Reactions to observed speeds of jobs that share GPUs.
+        energy: Cluster file whose table `[energy]` names the price of electricity; None: no price is known.
     """
 
     address: str
@@ -78,6 +79,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     forecast_every_s: float = LEAST_S
     power: PowerSettings | None = None
     sharing: SharingRules = SharingRules()
+    energy: Path | None = None
 
 
 def warmed_up(settings: BrokerSettings) -> Warm:

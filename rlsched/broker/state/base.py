@@ -19,6 +19,7 @@ import msgspec
 from rlsched.broker.base.entries import (
     BasePart,
     ChosenPolicy,
+    EnergyPriced,
     JobSubmitted,
     JobUpdated,
     MemberSet,
@@ -266,6 +267,7 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
         chosen: The last policy set by `rlsched policy set`.
         factors: Factors of workloads, learnt from observed pairs of jobs that shared GPUs.
         pairs: The observed pairs of jobs.
+        energy_price: The last fact about the price of electricity; None: there was none.
     """
 
     now_s: float
@@ -298,6 +300,7 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
     chosen: ChosenPolicy | None = None
     factors: list[LearntFactor] = []
     pairs: list[LearntPair] = []
+    energy_price: EnergyPriced | None = None
 
 
 def write_base(base: Base) -> list[BasePart]:

@@ -9,6 +9,7 @@ import numpy as np
 from rlsched.broker.state.base import Counted, DemandClass, Ledger, LedgerJob, LedgerNode
 from rlsched.cluster import kernels
 from rlsched.cluster.arrays import (
+    DEFERRED,
     INELIGIBLE,
     LEAVING,
     MAX_TENANTS,
@@ -32,7 +33,13 @@ _NODE_STATUS: Final = {
     NODE_ASLEEP: "asleep",
     NODE_BOOTING: "booting",
 }
-_STATUS: Final = {WAITING: "waiting", INELIGIBLE: "waiting", RUNNING: "running", LEAVING: "leaving"}
+_STATUS: Final = {
+    WAITING: "waiting",
+    INELIGIBLE: "waiting",
+    DEFERRED: "waiting",
+    RUNNING: "running",
+    LEAVING: "leaving",
+}
 _IN_JOURNALS: Final = {
     "log_predicted": "said",
     "log_ran": "took",
@@ -43,6 +50,7 @@ _IN_JOURNALS: Final = {
 """Names in journals by field name, for the fields of `COUNTED` that have another name in journals."""
 _COUNTED: Final = {field: _IN_JOURNALS.get(field, field) for field in COUNTED.names or ()}
 JOB_FIELDS: Final = (
+    "slack_s",
     "moved_for",
     "moved_attempt",
     "submit_s",

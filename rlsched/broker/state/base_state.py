@@ -102,6 +102,7 @@ def base_of(
         chosen=state.chosen,
         factors=factors,
         pairs=pairs,
+        energy_price=state.energy_price,
     )
 
 
@@ -137,6 +138,8 @@ def restore_base(state: Known, base: Base, policy_id: str) -> None:
         for _, seq in holder.held:
             state.cluster.share_job(seq, shares=False, gpu_need_mib=-1)  # GPUs of others are never shared
     state.models.pairs.take_up(base.factors, base.pairs)
+    if base.energy_price is not None:
+        state.set_price(base.energy_price)
     state.models.weigh(base.speed_energy)
     state.models.share(base.shares)
     for node in nodes:

@@ -14,6 +14,7 @@ from rlsched.broker.base.entries import (
     BrokerStarted,
     Decided,
     EligibilityReviewed,
+    EnergyPriced,
     Entry,
     GpusHeld,
     JobCancelled,
@@ -172,6 +173,8 @@ class BrokerState(Known):
             case EligibilityReviewed():
                 self.quotas.review_quotas(now_s)
                 self.gates.open_due_gates(now_s)
+            case EnergyPriced():
+                self.set_price(entry)
 
     def _on_broker_started(self, entry: BrokerStarted) -> None:
         self.epoch, self.identity = entry.epoch, entry.cluster
@@ -267,6 +270,7 @@ class BrokerState(Known):
                 **sharing_of(entry),
                 level=level,
                 ln_weight=ln_weight,
+                slack_s=entry.slack_s,
             )
             self.models.add_energy_weight(job.number, entry.speed_energy)
             self.priorities.add_ranked(entry, job.seq)

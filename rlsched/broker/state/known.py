@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 
 from rlsched.broker.base.eligibility import Eligibility
-from rlsched.broker.base.entries import BasePart, ChosenPolicy, JobSubmitted
+from rlsched.broker.base.entries import BasePart, ChosenPolicy, EnergyPriced, JobSubmitted
 from rlsched.broker.base.ledger_models import LedgerModels
 from rlsched.broker.base.numbers import NumberOfSeq, Numbers
 from rlsched.broker.base.profiles import Profiles
@@ -81,6 +81,7 @@ class Known:
         gates: Holds, begin times and dependencies.
         quotas: Limits for users, accounts and VCs, and their usage.
         accounts: Accounts that users can charge jobs to.
+        energy_price: The last fact about the price of electricity; None: there was none.
         health_failures: Number of times that a node's own checks began to fail.
         ran_on: By user, a bit mask of the numbers of the nodes that have started a job of the user.
         policy_id: Id of the policy that decides; used when a base is applied.
@@ -125,11 +126,17 @@ class Known:
         self.arrays = Arrays(self.gates)
         self.quotas = QuotaTable(self.eligibility)
         self.accounts = AccountMembers()
+        self.energy_price: EnergyPriced | None = None
         self.health_failures = 0
         self.ran_on: dict[str, int] = {}
         self._can_run: dict[tuple[str, Demand], bool] = {}
         self.policy_id = ""
         self._base: list[BasePart] = []
+
+    def set_price(self, entry: EnergyPriced) -> None:
+        """Set the price of electricity."""
+        self.energy_price = entry
+        self.cluster.set_price(entry.ratio, entry.until_s)
 
     def clear_on_finished(self) -> None:
         """Stop calling `on_finished` for finished jobs."""

@@ -128,6 +128,10 @@ def figures(report: StatsReport) -> Iterator[Metric]:
     for name, (figure, words, scale) in _USED.items():
         if figure in report.used:
             yield _gauge(name, words, report.used[figure] * scale)
+    if report.price is not None:
+        yield _gauge("energy_price", "Price or carbon intensity of electricity.", report.price.price)
+        yield _gauge("energy_price_ratio", "The price relative to its mean.", report.price.ratio)
+        yield _gauge("deferred_jobs", "Jobs that wait for a lower price.", report.price.deferred)
     yield _counters("decisions", "Decisions, by deciding rule or policy.", "source", report.decisions)
     for name, timing in report.timings.items():
         yield _histogram(f"{name}_seconds", _TIMED.get(name, name), timing)

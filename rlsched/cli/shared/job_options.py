@@ -72,6 +72,20 @@ def grace_s(text: str) -> float:
         raise InputError(f"--grace {text!r}: expected seconds (60), or a time such as 60s or 5m") from error
 
 
+def slack_s(text: str) -> float:
+    """Return the delay that a job accepts, seconds, from `--slack`: `6h`, `30m`, or seconds.
+
+    Raises:
+        InputError: the text has none of these forms.
+    """
+    from rlsched.settings import Seconds
+
+    try:
+        return float(text) if text.isdecimal() else float(Seconds.parse(text))
+    except ValueError as error:
+        raise InputError(f"--slack {text!r}: expected a time such as 6h or 30m, or seconds") from error
+
+
 def begin_s(text: str, now_s: float) -> float:
     """Return the earliest start, Unix seconds, from `--begin`.
 
@@ -293,6 +307,7 @@ _PARSED: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
     "depends_on": lambda asked: dependencies(asked["dependency"])[0] if asked["dependency"] else [],
     "tasks": lambda asked: asked["array"] or "",
     "grace_s": lambda asked: None if asked["grace"] is None else grace_s(asked["grace"]),
+    "slack_s": lambda asked: 0.0 if asked["slack"] is None else slack_s(asked["slack"]),
     "lost_after_s": lambda asked: (
         None if asked["lost_after"] is None else lost_after_time_s(asked["lost_after"])
     ),

@@ -75,6 +75,14 @@ _DECIDING = (
         "$RLSCHED_SPEED_ENERGY, else 0]",
     ),
     click.option(
+        "--energy",
+        type=PATH,
+        metavar="FILE",
+        help="Cluster file whose table [energy] names a CSV file with the price of electricity or its carbon "
+        "intensity. With policy `priced`, jobs with --slack then wait for cheaper hours. The CSV "
+        "file is read again when it changes.  [default: no price is known]",
+    ),
+    click.option(
         "--share",
         "shares",
         is_flag=True,

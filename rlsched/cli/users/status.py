@@ -80,6 +80,7 @@ def _lines(report: StatsReport) -> list[str]:
         _decisions_line(report),
         *_share_lines(report),
         *_clock_lines(report),
+        *_price_lines(report),
     ]
     if report.guard is not None:
         lines.append(guard_line(report.guard))
@@ -122,6 +123,17 @@ def _clock_lines(report: StatsReport) -> list[str]:
         f"energy counts {report.speed_energy:g} against time: {report.clocked:,} of {report.running:,} "
         "running jobs are at a lower clock than the highest",
         *(f"  {node} cannot set clocks: {why}" for node, why in report.fixed_clocks.items()),
+    ]
+
+
+def _price_lines(report: StatsReport) -> list[str]:
+    """Return a line with the price of electricity; no line if it is unknown."""
+    if report.price is None:
+        return []
+    price = report.price
+    return [
+        f"electricity costs {price.price:g}, {price.ratio:.2f} times its mean: {price.deferred:,} jobs wait "
+        "for a lower price"
     ]
 
 

@@ -78,6 +78,15 @@ def make_eligible(s: StateArrays, slots: NDArray[np.int64], now_s: float) -> Non
 
 
 @kernel
+def undefer(s: StateArrays, slot: int, now_s: float) -> None:
+    """Return a deferred job to the queue. If predictions are revised, revise its prediction first."""
+    ledger.undefer(s, slot)
+    if s.order.code[0].revises:
+        _predict_again(s, slot, now_s)
+    ledger.enqueue(s, slot, order_key(s, slot, now_s))
+
+
+@kernel
 def ended(s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
     """Count a job that has ended and released its GPUs, and revise the predictions of its siblings.
 

@@ -92,6 +92,10 @@ PRESETS: Final[dict[str, Preset]] = {
         "preempts or reserves, shares and clocks as jobs and models permit; its dials can be learned",
         _TUNED,
     ),
+    "priced": Preset(
+        "tuned; follows the price of electricity: jobs with slack wait or pause for cheaper hours",
+        {**_TUNED, "price": {"defer": 5.0, "pause": 5.0}},
+    ),
     "random": Preset(
         "starts any job that fits, or waits, with equal probability", {"rule": "random", "order": "area"}
     ),

@@ -20,9 +20,11 @@ from rlsched.decide.options import (
     LULL,
     NEVER,
     NO_GATE,
+    NO_PRICE,
     SLOWDOWN,
     WEIGHED,
     Gate,
+    PriceOptions,
     RuleOptions,
     StartOptions,
 )
@@ -44,6 +46,7 @@ def make_rule(settings: Settings) -> CompiledRule:
         InputError: a user-defined rule cannot be loaded.
     """
     steps = own_steps(settings.rule) if settings.rule else RULES[_kind(settings)]
+    steps = steps.with_price() if settings.price is not None else steps
     profile = settings.profile
     made = CompiledRule(
         steps,
@@ -112,7 +115,7 @@ def _options(settings: Settings) -> RuleOptions:
 
 
 def _start(settings: Settings) -> StartOptions:
-    share, clock = settings.share, settings.clock
+    share, clock, price = settings.share, settings.clock, settings.price
     return StartOptions(
         share=NEVER if share is None else _WHEN[share.when],
         max_jobs=share.max_jobs if share else 2,
@@ -124,6 +127,9 @@ def _start(settings: Settings) -> StartOptions:
         chooses_type=settings.types is not None,
         type_price=float(settings.types.price) if settings.types else 0.0,
         later=float(settings.types.later) if settings.types else math.inf,
+        price=NO_PRICE
+        if price is None
+        else PriceOptions(float(price.power), float(price.defer), float(price.pause)),
     )
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from rlsched.decide.dials.strategy import Strategy
-from rlsched.decide.options import NEVER, PLAIN_START, RuleOptions
+from rlsched.decide.options import NEVER, NO_PRICE, PLAIN_START, RuleOptions
 from rlsched.decide.order.keys import Order
 from rlsched.decide.rules import backfill, declared, gittins, greedy, keep_free, las
 
@@ -24,6 +24,7 @@ class Steps:
             to do there.
         sorted_queue: Whether the rule reads the sorted queue; else the heaps of the demand classes suffice.
         dialled: Whether dials adjust the settings of the rule.
+        priced: Whether decisions follow the price of electricity.
     """
 
     begin: Any
@@ -34,6 +35,7 @@ class Steps:
     skips_quiet: bool = False
     sorted_queue: bool = True
     dialled: bool = False
+    priced: bool = False
 
     @classmethod
     def from_module(cls, module: Any) -> Steps:
@@ -57,6 +59,10 @@ class Steps:
         """Return the rule with dials, which can change decisions in a partition without other changes."""
         return replace(self, dialled=True, skips_quiet=False)
 
+    def with_price(self) -> Steps:
+        """Return the rule with decisions that follow the price of electricity."""
+        return replace(self, priced=True)
+
     @cached_property
     def bound(self) -> dict[str, Any]:
         """Return the functions and constants of this rule, by the names under which kernels use them."""
@@ -66,6 +72,7 @@ class Steps:
             "after": self.after,
             "next_look_s": self.next_look_s,
             "DIALLED": self.dialled,
+            "PRICED": self.priced,
         }
 
 
@@ -104,7 +111,8 @@ class CompiledRule:
     @property
     def needs_models(self) -> bool:
         """Whether the actions of the rule require models."""
-        return self.options.start != PLAIN_START and not self.plain_without_models
+        start = self.options.start._replace(price=NO_PRICE)
+        return start != PLAIN_START and not self.plain_without_models
 
 
 RULES = {

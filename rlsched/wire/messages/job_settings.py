@@ -27,6 +27,7 @@ MAX_GANG_GPUS: Final = 65_536
 MAX_CORES: Final = 1 << 24
 MAX_MEMORY_MIB: Final = 1 << 40
 MAX_NAME_CHARACTERS: Final = 200
+MAX_SLACK_S: Final = 31_536_000
 LAST_S: Final = 253_402_300_799
 """Last second of the year 9999, Unix seconds."""
 
@@ -318,6 +319,20 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
         ),
     ] = None
     """Time between SIGTERM and SIGKILL, seconds; None: the broker's setting."""
+    slack_s: Annotated[
+        float,
+        Setting(
+            Option(
+                "--slack TIME",
+                "Delay that you accept for cheaper electricity: 6h, 30m. A policy with the setting price may "
+                "start the job later, and pause it with --preemptible.  [default: none]",
+            ),
+            least=0,
+            most=MAX_SLACK_S,
+            expects="0 to a year, in seconds",
+        ),
+    ] = 0.0
+    """Delay that the user accepts for cheaper electricity, seconds."""
     speed_energy: Annotated[
         float | None,
         Setting(

@@ -108,6 +108,22 @@ class GpusReport(msgspec.Struct, frozen=True, kw_only=True):
     """Free GPUs on nodes that are down, unreachable or drained."""
 
 
+class PriceReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Price of electricity, and the jobs that wait for a lower one.
+
+    Attributes:
+        price: Price or carbon intensity now, in the unit of its file.
+        ratio: The price relative to the mean of about a day.
+        until_s: Time when the ratio changes next, Unix seconds; infinite: not known.
+        deferred: Number of jobs that wait for a lower price.
+    """
+
+    price: float
+    ratio: float
+    until_s: float
+    deferred: int
+
+
 class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report"):
     """Counts of decisions, and the state of the broker."""
 
@@ -126,6 +142,8 @@ class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report")
     """None from a broker without forecasts."""
     speed_energy: float = 0.0
     """Weight of energy against time for jobs without a weight of their own."""
+    price: PriceReport | None = None
+    """Price of electricity; None: unknown."""
     clocked: int = 0
     """Number of running jobs with an SM clock below the highest."""
     shares: bool = False

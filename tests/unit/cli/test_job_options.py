@@ -17,6 +17,7 @@ from rlsched.cli.shared.job_options import (
     grace_s,
     lost_after_time_s,
     notices,
+    slack_s,
     submission,
     time_s,
     total_gpus,
@@ -228,6 +229,24 @@ def test_grace_is_a_directive_a_column_and_an_option(tmp_path: Path) -> None:
     context = submit.make_context("submit", ["--from", str(table)])
     jobs = jobs_of(str(table), read_rows(str(table), context))
     assert [job.keywords["grace_s"] for job in jobs] == [60.0, None]
+
+
+def test_slack_is_a_directive_a_column_and_an_option(tmp_path: Path) -> None:
+    script = "#!/bin/bash\n#RLSCHED --slack 6h\nsleep 1\n"
+    assert submission(parsed(tmp_path, script))["slack_s"] == 21_600.0
+    assert submission(parsed(tmp_path, script, "--slack", "90"))["slack_s"] == 90.0
+    assert submission(parsed(tmp_path, "#!/bin/bash\nsleep 1\n"))["slack_s"] == 0.0
+    table = tmp_path / "jobs.csv"
+    table.write_text("slack,command\n30m,true\n,true\n", encoding="utf-8")
+    context = submit.make_context("submit", ["--from", str(table)])
+    jobs = jobs_of(str(table), read_rows(str(table), context))
+    assert [job.keywords["slack_s"] for job in jobs] == [1800.0, 0.0]
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1:00", "soon", "inf"])
+def test_invalid_slack_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(InputError, match=rf"--slack {text!r}: expected a time such as 6h or 30m, or seconds"):
+        slack_s(text)
 
 
 def test_script_with_directives(tmp_path: object, capsys: pytest.CaptureFixture[str]) -> None:

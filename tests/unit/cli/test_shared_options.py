@@ -77,7 +77,7 @@ def test_every_option_of_a_node_is_read() -> None:
 def test_what_decides_in_a_local_cluster_is_passed_on_to_its_broker(tmp_path: Path) -> None:
     words = ["--policy", "easy", "--set", "order=area", "--fallback", "fifo", "--decision-budget-ms", "7"]
     words += ["--grace-s", "3", "--max-grace-s", "9", "--speed-energy", "0.5", "--share"]
-    words += ["--prediction", "hedge", "--logdir", str(tmp_path)]
+    words += ["--prediction", "hedge", "--logdir", str(tmp_path), "--energy", str(tmp_path / "c.toml")]
     with up.make_context("up", list(words)) as ctx:
         decided = {name: value for name, value in ctx.params.items() if name not in read_by(up)}
         passed = as_words(ctx, decided)

@@ -54,6 +54,7 @@ COPIED: dict[str, Any] = {
     "tasks": [Tasks(1, 4)],
     "array_limit": 2,
     "launcher": "torchrun",
+    "slack_s": 14.0,
     "grace_s": 13.0,
     "speed_energy": 0.5,
     "lost_after_s": 100.0,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.cluster.spec import ClusterSpec
+from rlsched.cluster.spec import ClusterSpec, EnergySignals
 from rlsched.errors import ClusterSpecError
 
 TOML = 'name = "c"\n\n[[nodes]]\ncount = 2\ngpus = 4\n\n[[nodes]]\ngpus = 4\nvc = "{vc}"\n'
@@ -37,3 +37,24 @@ def test_description_is_read_back_as_written(tmp_path: Path) -> None:
     again = tmp_path / "again.toml"
     again.write_text(spec.to_toml())
     assert ClusterSpec.read(again) == spec
+
+
+@pytest.mark.parametrize(
+    ("energy", "expected"),
+    [
+        ('currency = "EUR"', "energy: expected price or carbon, a CSV file; got neither"),
+        ('price = "p"\nknown_ahead_h = 25', "energy.known_ahead_h: expected hours from 0 to 24, got 25"),
+        ('price = "p"\nfollow = "carbon"', "energy.follow: expected a file in energy.carbon, got none"),
+    ],
+)
+def test_wrong_energy_is_refused(energy: str, expected: str, tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text(TOML.format(vc="a").replace("\n\n", f"\n[energy]\n{energy}\n", 1))
+    with pytest.raises(ClusterSpecError) as caught:
+        ClusterSpec.read(tmp_path / "c.toml")
+    assert str(caught.value) == f"{tmp_path / 'c.toml'}: {expected}"
+
+
+def test_policies_follow_the_price_or_else_the_carbon() -> None:
+    assert EnergySignals(price="p", carbon="c").followed == "p"
+    assert EnergySignals(price="p", carbon="c", follow="carbon").followed == "c"
+    assert EnergySignals(carbon="c").followed == "c"

@@ -14,6 +14,7 @@ from rlsched.decide.order.queue import OrderedQueue
 
 FOLLOWS = ("key", "head", "placed_in", "own_partition", "shared_partition", "demand")
 OF_MODELS = ("energy_ppm", "unshared", "gpu_need_mib")
+OF_PRICE = ("slack_s",)
 OF_BURSTS = ("first_predicted_s", "burst", "burst_ended", "burst_ln_sum", "burst_spread", "look_s")
 
 
@@ -36,7 +37,7 @@ def test_every_significant_field_of_a_job_counts() -> None:
     for name in JOB.names or ():
         kept = state.arrays.job[name][slot].copy()
         state.arrays.job[name][slot] = kept + 1 if np.isfinite(kept) else 7
-        counts = name not in (*FOLLOWS, *OF_BURSTS, *OF_MODELS)
+        counts = name not in (*FOLLOWS, *OF_BURSTS, *OF_MODELS, *OF_PRICE)
         assert (state.digest() != before) == counts, name
         state.arrays.job[name][slot] = kept
     assert state.digest() == before
@@ -47,6 +48,14 @@ def test_burst_statistics_count_where_predictions_are_revised(name: str) -> None
     state = state_of(revised=True)
     before = state.digest()
     state.arrays.job[name][state.slot_of(1)] += 1
+    assert state.digest() != before
+
+
+def test_slack_counts_where_a_price_is_known() -> None:
+    state = state_of()
+    state.set_price(1.2, 100.0)
+    before = state.digest()
+    state.arrays.job.slack_s[state.slot_of(1)] = 60.0
     assert state.digest() != before
 
 
@@ -81,7 +90,7 @@ def test_sums_equal_splitmix64() -> None:
     job, jobs, places = state.arrays.job.view(np.ndarray).copy(), 0, 0
     for name in (*FOLLOWS, *OF_BURSTS, *OF_MODELS):
         job[name] = 0
-    for row in job.view(np.uint64).reshape(len(job), -1).tolist():
+    for row in job.view(np.uint64).reshape(len(job), -1)[:, :-1].tolist():  # the last word is `slack_s`
         jobs += mixed(sum(mixed(word, at) for at, word in enumerate(row)) % most, 0)
     for place, slot in enumerate(state.arrays.gpu.tenant.ravel().tolist()):
         if slot >= 0:

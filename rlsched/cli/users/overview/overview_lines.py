@@ -130,6 +130,11 @@ def _energy(picture: Picture) -> list[str]:
         told.append(
             f"energy counts {stats.speed_energy:g}: {stats.clocked:,} of {stats.running:,} jobs clocked down"
         )
+    if stats.price is not None:
+        told.append(
+            f"price {stats.price.price:g}, {stats.price.ratio:.2f} times its mean: {stats.price.deferred:,} "
+            "jobs wait for a lower one"
+        )
     return told
 
 

@@ -315,7 +315,7 @@ def test_journal_of_version_6_gains_usage(tmp_path: Path) -> None:
     assert job(broker, 3).energy_j == 150_000.0
     broker.journal.close()
     report = check(path)
-    assert (report.version, report.damage, report.derived) == (7, [], [])
+    assert (report.version, report.damage, report.derived) == (8, [], [])
 
 
 def test_row_with_all_figures_is_within_the_size_assumed_for_a_page(broker: HandBroker) -> None:

@@ -1,0 +1,101 @@
+"""Reads the price of electricity from the file that a broker's cluster file names."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from rlsched.broker.events import PricesRead
+from rlsched.cluster.spec import ClusterSpec, EnergySignals
+from rlsched.energy.relative import PriceTable
+from rlsched.energy.series import HOUR_S, Series
+from rlsched.errors import InputError
+
+EVERY_S: Final = 60.0
+"""Interval at which the file is checked for changes, seconds."""
+
+
+class PriceSource:
+    """Source of the price that a broker's policy follows.
+
+    A file that changes is read again. If that fails, the previous prices apply until they end. Where no price
+    is known, jobs start as without a price.
+
+    Args:
+        cluster_file: Cluster file with the table `[energy]`; None: no price is known.
+        say: Logs a line.
+        elapsed: A monotonic clock, seconds.
+
+    Attributes:
+        table: The prices; None: there is no file.
+
+    Raises:
+        InputError: a file cannot be read, or the cluster file has no table `[energy]`.
+    """
+
+    def __init__(
+        self,
+        cluster_file: Path | None,
+        say: Callable[[str], object],
+        elapsed: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._say, self._elapsed, self._checked_s = say, elapsed, elapsed()
+        self._energy = None if cluster_file is None else _energy_of(cluster_file)
+        self._stamp = self._present_stamp()
+        self.table = None if self._energy is None else _table_of(self._energy)
+        self._failed = self._has_ended = False
+
+    def step(self, now_s: float) -> list[PricesRead]:
+        """Read the file again if it has changed; log once that it cannot be read, and once that it has ended.
+
+        `now_s`: current time, Unix seconds.
+        """
+        if self._energy is None or self._elapsed() - self._checked_s < EVERY_S:
+            return []
+        self._checked_s = self._elapsed()
+        found = self._read_again()
+        if self.table is not None and now_s >= self.table.ends_s and not self._has_ended:
+            self._say(
+                f"price: {self.table.name} has no values for the present time any more; jobs start as "
+                "without a price. Append values to the file"
+            )
+            self._has_ended = True
+        return found
+
+    def _read_again(self) -> list[PricesRead]:
+        stamp = self._present_stamp()
+        if stamp == self._stamp or self._energy is None:
+            return []
+        try:
+            self.table = _table_of(self._energy)
+        except InputError as error:
+            if not self._failed:
+                self._say(f"price: {error}; the earlier values apply")
+            self._failed = True
+            return []
+        self._stamp, self._failed, self._has_ended = stamp, False, False
+        return [PricesRead(self.table)]
+
+    def _present_stamp(self) -> tuple[int, int]:
+        try:
+            found = os.stat(self._energy.followed if self._energy is not None else "")
+        except OSError:
+            return 0, 0
+        return found.st_mtime_ns, found.st_size
+
+
+def _energy_of(cluster_file: Path) -> EnergySignals:
+    energy = ClusterSpec.read(cluster_file).energy
+    if energy is None:
+        raise InputError(
+            f"--energy {cluster_file}: expected a cluster file with the table [energy], which names a CSV "
+            "file as price or carbon; it has no such table"
+        )
+    return energy
+
+
+def _table_of(energy: EnergySignals) -> PriceTable:
+    return PriceTable(Series.read(energy.followed), energy.known_ahead_h * HOUR_S)

@@ -1,0 +1,121 @@
+"""Policies that follow the price: compiled runs equal single decisions, and jobs keep their slack."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from rlsched.cluster.spec import ClusterSpec, EnergySignals
+from rlsched.decide.policies.policy import Policy
+from rlsched.decide.price import MOST_SLACK_FRAC
+from rlsched.decide.rule_scheduler import RuleScheduler
+from rlsched.energy.series import HOUR_S, Series
+from rlsched.energy.synth import synthesize as synthesize_price
+from rlsched.workload.synth import synthesize
+from rlsched.workload.trace import Trace
+from rlsched_envs.sim.attempt_arrays import PREEMPTED
+from rlsched_envs.sim.engine import Engine, predict_trace
+from rlsched_envs.sim.job_table import JobTable
+from rlsched_envs.sim.modelling import Models
+from tests.quick import quick
+
+BEGINS = datetime(2026, 1, 1, tzinfo=UTC)
+PRICED = Policy("priced")
+RULES = {
+    "priced": PRICED,
+    "power": PRICED.with_settings(price={"power": 1.0}),
+    "index": Policy("gittins", price={"defer": 5.0, "pause": 5.0}),
+    "heaps": Policy("qssf-backfill", price={"defer": 5.0}),
+    "reserving": Policy("easy", price={"defer": 2.0}),
+    "blocking": Policy("fifo", price={"defer": 5.0}),
+    "quota": Policy("tiresias", price={"defer": 5.0, "pause": 5.0}),
+}
+
+
+def workload(load: float = 0.7) -> tuple[Trace, ClusterSpec]:
+    """Jobs of which half accept a delay; jobs with slack may be preempted."""
+    trace, spec = synthesize("helios", jobs=400, load=load, gpus=32, seed=4)
+    slack_s = np.random.default_rng(2).choice([0.0, 4 * HOUR_S, 24 * HOUR_S], len(trace))
+    extra = {**trace.extra, "slack_s": slack_s, "preemptible": np.where(slack_s > 0.0, "true", "false")}
+    return replace(trace, extra=extra), spec
+
+
+def run(
+    policy: Policy,
+    price: Series | None,
+    folder: Path,
+    *,
+    stepped: bool = False,
+    models: Models | None = None,
+    load: float = 0.7,
+) -> JobTable:
+    trace, spec = workload(load)
+    if price is not None:
+        price.write(folder / "p.csv")
+        energy = EnergySignals(price=str(folder / "p.csv"), begins="2026-01-01T05:00Z", known_ahead_h=12.0)
+        spec = msgspec.structs.replace(spec, energy=energy)
+    engine = Engine(
+        trace, spec, order=policy.rule.order, predictions=predict_trace(trace, spec), models=models
+    )
+    return engine.run(RuleScheduler(policy)) if stepped else engine.run_rule(policy.rule)
+
+
+def solar(days: int = 60) -> Series:
+    return synthesize_price("solar", BEGINS, days, seed=1)
+
+
+def same(one: JobTable, two: JobTable) -> bool:
+    return (
+        np.array_equal(one.start_s, two.start_s)
+        and np.array_equal(one.end_s, two.end_s)
+        and one.gpus == two.gpus
+    )
+
+
+@pytest.mark.parametrize("modelled", [False, True])
+@pytest.mark.parametrize("name", quick(RULES, lambda name: name in ("priced", "heaps")))
+def test_compiled_equals_one_decision_at_a_time(name: str, modelled: bool, tmp_path: Path) -> None:
+    policy, models = RULES[name], Models(energy_weight=0.3) if modelled else None
+    compiled = run(policy, solar(), tmp_path, models=models)
+    assert same(compiled, run(policy, solar(), tmp_path, models=models, stepped=True))
+    blind = policy.with_settings(price=None)
+    changes = name != "power" or modelled
+    assert same(compiled, run(blind, None, tmp_path, models=models)) != changes
+
+
+@pytest.mark.parametrize("name", quick(RULES, lambda name: name == "priced"))
+@pytest.mark.parametrize("kind", ["none", "flat"])
+def test_without_a_changing_price_nothing_changes(name: str, kind: str, tmp_path: Path) -> None:
+    policy, models = RULES[name], Models(energy_weight=0.3)
+    price = None if kind == "none" else synthesize_price("flat", BEGINS, 60)
+    blind = run(policy.with_settings(price=None), price, tmp_path, models=models)
+    assert same(blind, run(policy, price, tmp_path, models=models))
+
+
+def test_bill_falls_and_no_job_exceeds_its_slack(tmp_path: Path) -> None:
+    """With GPUs to spare, a job waits for a lower price for at most its share of the slack."""
+    models = Models(energy_weight=0.3)
+    blind = run(Policy("tuned"), solar(), tmp_path, models=models, load=0.3)
+    priced = run(PRICED, solar(), tmp_path, models=models, load=0.3)
+    slack_s = priced.trace.extra["slack_s"]
+    delay_s = priced.start_s - priced.trace.submit_s
+    none = slack_s == 0.0
+    assert delay_s[none].mean() <= (blind.start_s - blind.trace.submit_s)[none].mean() + 60.0
+    assert (delay_s <= MOST_SLACK_FRAC * slack_s + 600.0).mean() > 0.97
+    assert delay_s[~none].mean() > 600.0
+    late_s = priced.end_s - blind.end_s
+    assert (late_s > slack_s + 600.0).mean() < 0.02
+    assert priced.log is not None
+    assert (priced.log.reason == PREEMPTED).sum() > 20
+    assert bill(priced) < 0.95 * bill(blind)
+
+
+def bill(table: JobTable) -> float:
+    assert table.energy is not None
+    assert table.energy.cost is not None
+    return float(table.energy.cost.jobs.sum())

@@ -1,0 +1,189 @@
+"""A broker that knows the price of electricity: jobs with slack wait and pause, and nothing is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlsched.broker.base.limits import Limits
+from rlsched.broker.events import Due, PricesRead
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.journal.replay import journal_events, redecide
+from rlsched.decide.policies.policy import Policy
+from rlsched.decide.registry import load_scheduler
+from rlsched.energy.relative import PriceTable
+from rlsched.energy.series import HOUR_S, Series
+from rlsched.wire.messages import (
+    Cancel,
+    Hold,
+    JobInfo,
+    Jobs,
+    Kill,
+    Launch,
+    ListJobs,
+    Release,
+    Stats,
+    StatsReport,
+    Submitted,
+    Update,
+)
+from tests.support.broker.hand import ended, hello, launched, state, submit
+from tests.support.broker.hand_broker import HandBroker
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+BEGINS_S = NOON.timestamp()
+DEAR_H = 3
+"""The first hours are expensive, the others cheap."""
+LIMITS = Limits(lease_s=1e6, heartbeat_s=10.0, launch_timeout_s=1e6)
+POLICY = Policy("priced")
+
+
+def prices(hours: int = 48, dear: tuple[int, ...] = tuple(range(DEAR_H))) -> PriceTable:
+    values = np.full(hours, 20.0)
+    values[list(dear)] = 100.0
+    return PriceTable(Series("price.csv", NOON, HOUR_S, values), 24 * HOUR_S)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    journal = Journal(tmp_path / "journal.sqlite")
+    yield journal
+    journal.close()
+
+
+def make(journal: Journal, known: PriceTable | None, at_s: float = BEGINS_S + 60.0) -> HandBroker:
+    broker = HandBroker(load_scheduler(POLICY), journal, limits=LIMITS, now_s=at_s, prices=known)
+    broker.says("n0", hello("n0", 4))
+    return broker
+
+
+def queue(broker: HandBroker, **more: object) -> int:
+    reply = broker.ask(submit(2, **more))
+    assert isinstance(reply, Submitted), reply
+    return reply.job
+
+
+def pass_until(broker: HandBroker, at_s: float) -> list[object]:
+    """Let time pass; the broker decides exactly when its policy asks for it. Returns the output."""
+    said: list[object] = []
+    while broker.now_s < at_s:
+        due_s = broker.machine.due_s()
+        next_s = due_s if broker.now_s < due_s <= at_s else at_s
+        said += broker.batch([Due()], after_s=next_s - broker.now_s)
+    return said
+
+
+def shown(broker: HandBroker, job: int) -> JobInfo:
+    reply = broker.ask(ListJobs(job=job, finished=True))
+    assert isinstance(reply, Jobs)
+    (info,) = reply.jobs
+    return info
+
+
+def decided_alike(journal: Journal) -> None:
+    """A replay of the journal makes the same decisions."""
+    events = journal_events(journal.path)
+    again = [record.action for record in redecide(events, load_scheduler(POLICY))]
+    assert again == [decided.action for decided in events.decisions]
+    assert again
+
+
+def test_a_job_with_slack_waits_for_the_cheap_hour(journal: Journal) -> None:
+    broker = make(journal, prices())
+    urgent, patient = queue(broker), queue(broker, slack_s=12 * HOUR_S)
+    assert (state(broker, urgent), state(broker, patient)) == ("launching", "queued")
+    reason = shown(broker, patient).reason
+    assert reason.startswith("Price: electricity costs 3.33 times its mean until 2026-03-01 13:00 UTC"), (
+        reason
+    )
+    assert reason.endswith("waits for a lower price, until 2026-03-01 21:37 UTC at the latest"), reason
+    report = broker.ask(Stats())
+    assert isinstance(report, StatsReport)
+    assert report.price is not None
+    assert (report.price.price, report.price.deferred) == (100.0, 1)
+    pass_until(broker, BEGINS_S + DEAR_H * HOUR_S - 1.0)
+    assert state(broker, patient) == "queued"
+    said = pass_until(broker, BEGINS_S + DEAR_H * HOUR_S)
+    assert [one.job for one in said if isinstance(one, Launch)] == [patient]
+    decided_alike(journal)
+
+
+def test_a_job_starts_when_it_has_used_its_share_of_the_slack(journal: Journal) -> None:
+    broker = make(journal, prices())
+    job = queue(broker, slack_s=HOUR_S)
+    pass_until(broker, BEGINS_S + 60.0 + 0.79 * HOUR_S)
+    assert state(broker, job) == "queued"
+    pass_until(broker, BEGINS_S + 61.0 + 0.8 * HOUR_S)
+    assert state(broker, job) == "launching"
+    decided_alike(journal)
+
+
+def test_a_preemptible_job_pauses_while_electricity_is_expensive(journal: Journal) -> None:
+    broker = make(journal, prices(dear=(2, 3)))
+    job = queue(broker, slack_s=24 * HOUR_S, preemptible=True, time_limit_s=40 * HOUR_S)
+    stays = queue(broker, slack_s=24 * HOUR_S)
+    for number in (job, stays):
+        broker.says("n0", launched(number))
+    before = pass_until(broker, BEGINS_S + 2 * HOUR_S - 1.0)
+    assert not [one for one in before if isinstance(one, Kill)]
+    broker.state.cluster.arrays.job.predicted_s[broker.state.cluster.slot_of(broker.state.jobs[job].seq)] = (
+        1e5
+    )
+    said = pass_until(broker, BEGINS_S + 2 * HOUR_S)
+    assert [one.job for one in said if isinstance(one, Kill)] == [job]
+    broker.says("n0", ended(job, exit_code=143, reason="killed"))
+    assert (state(broker, job), state(broker, stays)) == ("queued", "running")
+    assert shown(broker, job).reason.startswith("Price: ")
+    said = pass_until(broker, BEGINS_S + 4 * HOUR_S)
+    assert [(one.job, one.attempt) for one in said if isinstance(one, Launch)] == [(job, 2)]
+
+
+def test_a_restart_keeps_what_waits(journal: Journal) -> None:
+    broker = make(journal, prices())
+    job = queue(broker, slack_s=12 * HOUR_S)
+    before = broker.state.cluster.digest()
+    again = make(journal, prices(), broker.now_s + 1.0)
+    assert again.state.cluster.digest() == before
+    assert state(again, job) == "queued"
+    assert shown(again, job).reason.startswith("Price: ")
+    pass_until(again, BEGINS_S + DEAR_H * HOUR_S)
+    assert state(again, job) == "launching"
+
+
+@pytest.mark.parametrize("change", ["restart without prices", "file without present prices", "prices fall"])
+def test_jobs_go_on_when_the_price_is_not_known_any_more(journal: Journal, change: str) -> None:
+    broker = make(journal, prices())
+    job = queue(broker, slack_s=12 * HOUR_S)
+    assert state(broker, job) == "queued"
+    if change == "restart without prices":
+        broker = make(journal, None, broker.now_s + 1.0)
+    else:
+        late = prices(dear=()) if change == "prices fall" else prices(2, dear=(0, 1))
+        broker.batch([PricesRead(late)])
+        pass_until(broker, BEGINS_S + 2 * HOUR_S)
+    assert state(broker, job) == "launching"
+    if change != "restart without prices":
+        decided_alike(journal)
+
+
+def test_orders_reach_a_job_that_waits_for_the_price(journal: Journal) -> None:
+    broker = make(journal, prices())
+    cancelled, held, changed = (queue(broker, slack_s=12 * HOUR_S) for _ in range(3))
+    broker.ask(Cancel(job=cancelled))
+    assert state(broker, cancelled) == "cancelled"
+    broker.ask(Hold(job=held))
+    broker.ask(Update(job=changed, gpu_types=["generic"], priority="low"))
+    pass_until(broker, BEGINS_S + DEAR_H * HOUR_S)
+    assert (state(broker, held), state(broker, changed)) == ("queued", "launching")
+    broker.ask(Release(job=held))
+    assert state(broker, held) == "launching"
+    decided_alike(journal)
+
+
+def test_without_a_price_slack_changes_nothing(journal: Journal) -> None:
+    broker = make(journal, None)
+    assert state(broker, queue(broker, slack_s=12 * HOUR_S)) == "launching"
