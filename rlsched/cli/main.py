@@ -11,7 +11,7 @@ import click
 
 import rlsched
 from rlsched.cli.points import loaded, own_point, points
-from rlsched.cli.verbs import SECTIONS, SLURMS, SUMMARIES, extra_for
+from rlsched.cli.verbs import ELSEWHERE, SECTIONS, SUMMARIES, extra_for
 from rlsched.compile.compiling import COMPILING
 from rlsched.errors import InputError, RlschedError, nearest
 
@@ -57,14 +57,14 @@ class VerbGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a verb; if it is unknown, suggest a similar verb, or the verb for a Slurm command."""
+        """Find a verb; if it is unknown, suggest a similar verb, or the verb for a word of another tool."""
         wanted = bool(args) and not args[0].startswith("-") and not ctx.resilient_parsing
         if not wanted:
             return super().resolve_command(ctx, args)
         command = self.get_command(ctx, args[0])
         if command is None:
             known = self.list_commands(ctx)
-            here = SLURMS.get(args[0])
+            here = ELSEWHERE.get(args[0])
             hint = f"it is `rlsched {here}` here; " if here else nearest(args[0], known)
             raise click.UsageError(f"no verb {args[0]!r}; {hint}`rlsched --help` lists all of them", ctx)
         return args[0], command, args[1:]

@@ -55,7 +55,7 @@ SECTIONS: dict[str, dict[str, str]] = {
 
 SUMMARIES: dict[str, str] = {verb: line for section in SECTIONS.values() for verb, line in section.items()}
 
-SLURMS: dict[str, str] = {
+ELSEWHERE: dict[str, str] = {
     "sbatch": "submit",
     "srun": "run",
     "salloc": "run",
@@ -70,8 +70,17 @@ SLURMS: dict[str, str] = {
     "sstat": "top",
     "sacctmgr": "quota",
     "sdiag": "status",
+    "jobs": "queue",
+    "list": "queue",
+    "ls": "queue",
+    "ps": "queue",
+    "kill": "cancel",
+    "output": "logs",
+    "serve": "broker",
+    "daemon": "node",
+    "start": "up",
 }
-"""For each Slurm command, the verb or verbs that replace it."""
+"""For each command of Slurm, and words of similar tools, the verb or verbs that replace it."""
 
 _EXTRA_OF_MODULE = {
     "torch": "train",

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from rlsched.cluster import kernels as ledger
-from rlsched.cluster.arrays import DEFERRED, WAITING, StateArrays
+from rlsched.cluster.arrays import DEFERRED, MAX_TENANTS, NODE_UP, WAITING, StateArrays
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.compile.jit import kernel
 from rlsched.decide.options import PriceOptions
@@ -77,11 +77,22 @@ def defer_jobs(s: StateArrays, o: PriceOptions, now_s: float) -> None:
 
 
 @kernel
+def _is_on_up_nodes(s: StateArrays, slot: int) -> bool:
+    """Return whether all nodes of a running job are up, so that its GPUs are of use when it pauses."""
+    place, up = s.job.head[slot], s.node.status[s.job.host[slot]] == NODE_UP
+    while place >= 0 and up:
+        up = s.node.status[s.gpu.node[place // MAX_TENANTS]] == NODE_UP
+        place = s.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS]
+    return up
+
+
+@kernel
 def next_to_pause(s: StateArrays, p: int, o: PriceOptions, now_s: float) -> int:
     """Return the running job of partition `p` to preempt next because electricity is expensive, -1 for none.
 
-    The job is preemptible, has more of its slack left than `deferred_until_s` requires, and is predicted to
-    run for `LEAST_LEFT_S` more. Of several such jobs, it is the one that arrived first.
+    The job is preemptible, runs on nodes that are up, has more of its slack left than `deferred_until_s`
+    requires, and is predicted to run for `LEAST_LEFT_S` more. Of several such jobs, it is the one that
+    arrived first.
     """
     frac, found = slack_frac(s, o.pause), -1
     if frac <= 0.0:
@@ -92,7 +103,9 @@ def next_to_pause(s: StateArrays, p: int, o: PriceOptions, now_s: float) -> int:
             continue
         if job.start_s[slot] >= now_s or (found >= 0 and job.seq[slot] > job.seq[found]):
             continue
-        if deferred_until_s(s, slot, frac, now_s) > now_s and remaining_s(s, slot, now_s) >= LEAST_LEFT_S:
+        if deferred_until_s(s, slot, frac, now_s) <= now_s or not _is_on_up_nodes(s, slot):
+            continue
+        if remaining_s(s, slot, now_s) >= LEAST_LEFT_S:
             found = slot
     return found
 

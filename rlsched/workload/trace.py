@@ -240,6 +240,11 @@ def flags(trace: Trace, name: str) -> NDArray[np.int8]:
     return np.where(cells == "true", 1, np.where(cells == "false", 0, -1)).astype(np.int8)
 
 
+def slack_s(trace: Trace) -> Floats:
+    """Return the (J,) delay that the user of each job accepts for cheaper electricity, seconds; 0: none."""
+    return np.nan_to_num(np.asarray(trace.extra.get("slack_s", np.zeros(len(trace))), np.float64))
+
+
 def reject_dependents(trace: Trace, reasons: NDArray[np.str_]) -> NDArray[np.str_]:
     """Return (J,) the reason why each job can never run, "" if the job can run.
 

@@ -48,6 +48,8 @@ LEGEND: Final = {
     "energy": "ratio of energy",
     "cost": "ratio of the cost of electricity",
     "carbon": "ratio of the carbon of electricity",
+    "no slack": "ratio of mean JCT of the jobs without slack",
+    "late": "share of the jobs with slack that end over 10 min beyond it, compared with the baseline",
     "waits less": "share of the jobs that wait less than under the baseline",
     "longer": "share of the jobs that wait longer",
     "by": "decisions by source: rule, policy, guard; automatic if there was no choice",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from rlsched.workload.trace import slack_s
 from rlsched_agents.evaluate.metrics import has_ended, jct_s, queue_s
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ Floats = NDArray[np.float64]
 CONFIDENCE_FRAC: Final = 0.95
 DRAWS: Final = 2000
 DAY_S: Final = 86400.0
+LATE_S: Final = 600.0
+"""Time beyond its slack above which a job counts as late, seconds."""
 MIN_BLOCKS: Final = 10
 """Minimum number of blocks for a bootstrap interval; with fewer blocks, the interval would be too narrow."""
 
@@ -61,6 +64,9 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
             carbon intensity.
         waiting_blocks: Number of blocks with jobs that waited under either policy: with few such days, an
             interval of queueing delay is meaningless. None in older reports.
+        late_frac: Of the jobs with slack, the share that ended later than under the baseline by more than
+            their slack and `LATE_S`; None if no job has slack.
+        urgent_jct_ratio: `jct_mean_ratio` of the jobs without slack; None if no job has slack.
     """
 
     jobs: int
@@ -73,6 +79,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     cost_ratio: Ratio | None = None
     carbon_ratio: Ratio | None = None
     waiting_blocks: int | None = None
+    late_frac: float | None = None
+    urgent_jct_ratio: Ratio | None = None
 
 
 def ratio_of_sums(ours: Floats, theirs: Floats, *, draws: int = DRAWS, seed: int = 0) -> Ratio | None:
@@ -150,7 +158,19 @@ def compare(
         cost_ratio=of_energy(lambda energy: None if energy.cost is None else energy.cost.jobs),
         carbon_ratio=of_energy(lambda energy: None if energy.carbon is None else energy.carbon.jobs),
         waiting_blocks=int(np.count_nonzero(np.add(*waited))),
+        **_of_slack(slack_s(ours[0].trace)[both], block, jct, base_jct),
     )
+
+
+def _of_slack(slack: Floats, block: NDArray[np.int64], jct: Floats, base_jct: Floats) -> dict[str, Any]:
+    """Return the fields of `Comparison` on slack. `slack` (J,), `block` (J,), JCTs (seeds, J), seconds."""
+    urgent = slack <= 0.0
+    if urgent.all():
+        return {}
+    return {
+        "late_frac": float(np.mean((jct - base_jct > slack + LATE_S)[:, ~urgent])),
+        "urgent_jct_ratio": ratio_of_sums(*(_sums(block, side * urgent) for side in (jct, base_jct))),
+    }
 
 
 def mean_ratio(

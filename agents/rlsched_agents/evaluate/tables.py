@@ -228,9 +228,12 @@ class _Tables:
         energy += ("cost",) if priced else ()
         weighed = any(one.carbon_ratio is not None for one in report.paired.values())
         energy += ("carbon",) if weighed else ()
+        slack = (
+            ("no slack", "late") if any(one.late_frac is not None for one in report.paired.values()) else ()
+        )
         self._table(
             f"ratios to {report.baseline} on the same jobs, {_intervals(report)}; below 1 better",
-            ("mean queue", "mean JCT", *energy, "waits less", "longer"),
+            ("mean queue", "mean JCT", *energy, *slack, "waits less", "longer"),
             {
                 name: (
                     _ratio(one.queue_mean_ratio),
@@ -238,6 +241,7 @@ class _Tables:
                     *((_ratio(one.energy_ratio),) if report.models else ()),
                     *((_ratio(one.cost_ratio),) if priced else ()),
                     *((_ratio(one.carbon_ratio),) if weighed else ()),
+                    *((_ratio(one.urgent_jct_ratio), _percent(one.late_frac or 0.0)) if slack else ()),
                     _percent(one.wins_frac),
                     _percent(one.losses_frac),
                 )

@@ -34,7 +34,7 @@ from rlsched.workload.distinct import distinct_rows
 from rlsched.workload.load import runnable_mask, trace_demands
 from rlsched.workload.predict import causal_predictions, own_spread
 from rlsched.workload.predict.kinds import RUNNING_MEAN, hedge_predictions, require
-from rlsched.workload.trace import Trace, flags
+from rlsched.workload.trace import Trace, flags, slack_s
 from rlsched_envs.sim import events, loop, moves
 from rlsched_envs.sim.attempt_arrays import ENDED, TIMEOUT, AttemptArrays, grown_log
 from rlsched_envs.sim.attempt_log import Placements, RunRules, attempts_of, needs_log, new_log
@@ -600,7 +600,6 @@ def truth_records(
     truth.pinned = flags(trace, "preemptible")[rows] == 0
     truth.unshared = flags(trace, "shares")[rows] == 0
     truth.gpu_need_mib = gpu_need_mib(trace)[rows]
-    slack_s = np.asarray(trace.extra.get("slack_s", np.zeros(len(trace))), np.float64)
-    truth.slack_s = np.nan_to_num(slack_s)[rows]
+    truth.slack_s = slack_s(trace)[rows]
     truth.own_partition, truth.shared_partition = partitions[inverse, 0], partitions[inverse, 1]
     return truth

@@ -270,6 +270,22 @@ def test_comparison_counts_wins_and_leaves_out_unfinished_jobs() -> None:
     assert found.jct_mean_ratio.ratio == pytest.approx((60 + 45 + 60) / (50 + 45 + 70))
 
 
+def test_slack_is_compared_with_the_baseline() -> None:
+    """Of three jobs with slack, one ends 11 minutes beyond it; the job without slack takes twice as long."""
+    slack_s = np.array([0.0, 60.0, 60.0, 3600.0, 0.0])
+    trace = replace(make_trace(), extra={"slack_s": slack_s})
+    start_s = trace.submit_s + 5.0
+    base_s = start_s + 100.0
+    later_s = base_s + np.array([105.0, 60.0 + 660.0, 60.0, 4100.0, NAN])
+    ours, theirs = (make_table(start_s=start_s, end_s=end_s, trace=trace) for end_s in (later_s, base_s))
+    found = compare([ours], [theirs], np.ones(5, dtype=np.bool_))
+    assert found.late_frac == pytest.approx(1 / 3)
+    assert found.urgent_jct_ratio is not None
+    assert found.urgent_jct_ratio.ratio == pytest.approx(2.0)
+    blind = compare([make_table()], [make_table()], np.ones(5, dtype=np.bool_))
+    assert (blind.late_frac, blind.urgent_jct_ratio) == (None, None)
+
+
 def test_windows() -> None:
     trace = make_trace()
     assert window_of(trace, None, None).measured(trace).all()

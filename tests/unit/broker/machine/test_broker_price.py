@@ -19,6 +19,7 @@ from rlsched.energy.relative import PriceTable
 from rlsched.energy.series import HOUR_S, Series
 from rlsched.wire.messages import (
     Cancel,
+    DrainNode,
     Hold,
     JobInfo,
     Jobs,
@@ -140,6 +141,19 @@ def test_a_preemptible_job_pauses_while_electricity_is_expensive(journal: Journa
     assert shown(broker, job).reason.startswith("Price: ")
     said = pass_until(broker, BEGINS_S + 4 * HOUR_S)
     assert [(one.job, one.attempt) for one in said if isinstance(one, Launch)] == [(job, 2)]
+
+
+def test_a_job_on_a_drained_node_does_not_pause(journal: Journal) -> None:
+    broker = make(journal, prices(dear=(2, 3)))
+    job = queue(broker, slack_s=24 * HOUR_S, preemptible=True, time_limit_s=40 * HOUR_S)
+    broker.says("n0", launched(job))
+    broker.ask(DrainNode(node="n0"))
+    broker.state.cluster.arrays.job.predicted_s[broker.state.cluster.slot_of(broker.state.jobs[job].seq)] = (
+        1e5
+    )
+    said = pass_until(broker, BEGINS_S + 3 * HOUR_S)
+    assert not [one for one in said if isinstance(one, Kill)]
+    assert state(broker, job) == "running"
 
 
 def test_a_restart_keeps_what_waits(journal: Journal) -> None:
