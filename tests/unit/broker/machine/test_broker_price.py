@@ -32,6 +32,7 @@ from rlsched.wire.messages import (
     Submitted,
     Update,
 )
+from tests.support.broker.compacted import compacted
 from tests.support.broker.hand import ended, hello, launched, state, submit
 from tests.support.broker.hand_broker import HandBroker
 
@@ -166,6 +167,21 @@ def test_a_restart_keeps_what_waits(journal: Journal) -> None:
     assert shown(again, job).reason.startswith("Price: ")
     pass_until(again, BEGINS_S + DEAR_H * HOUR_S)
     assert state(again, job) == "launching"
+
+
+def test_a_compacted_journal_keeps_price_and_slack(journal: Journal) -> None:
+    broker = make(journal, prices())
+    job = queue(broker, slack_s=12 * HOUR_S)
+    before, known = broker.state.cluster.digest(), broker.state.energy_price
+    path, at_s = journal.path, broker.now_s
+    journal.close()
+    with compacted(path, at_s + 1.0) as again:
+        other = make(again, prices(), at_s + 2.0)
+        assert other.state.energy_price == known
+        assert other.state.cluster.digest() == before
+        assert shown(other, job).reason.startswith("Price: ")
+        pass_until(other, BEGINS_S + DEAR_H * HOUR_S)
+        assert state(other, job) == "launching"
 
 
 @pytest.mark.parametrize("change", ["restart without prices", "file without present prices", "prices fall"])
