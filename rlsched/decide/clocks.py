@@ -62,8 +62,8 @@ def clock_for(s: StateArrays, p: int, slot: int, kind: int, o: StartOptions) -> 
     rho, dynamic_w = t.clock_bound[w, kind], t.dynamic_w[w, kind]
     if rule == WEIGHED:
         value = energy_weight(s) if value < 0.0 else value
-        dearness = price_factor(s, o.price.power)
-        level = weighed_level(s, p, kind, rho, dynamic_w, value, jobs, dearness)
+        energy_factor = price_factor(s, o.price.power)
+        level = weighed_level(s, p, kind, rho, dynamic_w, value, jobs, energy_factor)
     else:
         level = best_level(s.models.gpu, kind, rho, dynamic_w, value)
     return s.models.gpu.levels_frac[kind, level]
@@ -88,19 +88,19 @@ def weighed_level(
     dynamic_w: float,
     weight: float,
     jobs: int,
-    dearness: float,
+    energy_factor: float,
 ) -> int:
     """Return the clock level with the least weighted cost of time and energy.
 
     `weight` is the weight of energy (0: the highest clock). Time and energy are relative to the full clock.
     The price of time rises with the number of waiting jobs, this job included, and falls as electricity gets
-    more expensive (`dearness`, from `price_factor`).
+    more expensive (`energy_factor`, from `price_factor`).
     """
     if weight == 0.0:
         return 0
     queued = jobs / max(s.derived.part.open_nodes[p], 1)
     time_price = (1.0 - weight) * (1.0 + min(queued, MOST_PRESSURE)) * math.exp(s.dials.dial[p].gpu_price)
-    time_price /= dearness
+    time_price /= energy_factor
     full_w = power_at(s.models.gpu, kind, clock_bound, dynamic_w, 1.0)
     return priced_level(s.models.gpu, kind, clock_bound, dynamic_w, 0.0, time_price, weight / full_w)
 

@@ -21,9 +21,7 @@ from rlsched.decide.order.queue import undefer
 from rlsched.decide.remaining import remaining_s
 
 MOST_SLACK_FRAC: Final = 0.8
-"""Share of a job's slack that it may spend on waiting for a lower price; the rest is for the queue after it.
-With all of it, 4.4 % of the jobs ended more than ten minutes beyond their slack in the study behind this
-rule."""
+"""Most of its slack that a job may spend on waiting for a lower price; the rest is for the queue after it."""
 LEAST_LEFT_S: Final = 1800.0
 """Jobs that are predicted to end within this time, seconds, are not paused: a restart costs minutes."""
 

@@ -20,7 +20,7 @@ from rlsched.workload.trace import Trace
 from rlsched_envs.sim.engine import Engine
 from rlsched_envs.sim.job_table import JobTable
 from rlsched_envs.sim.modelling import Energy, Models
-from rlsched_envs.sim.physics import signal_between
+from rlsched_envs.sim.signals import signal_between
 from rlsched_envs.sim.sim_arrays import TRUTH, new_progress
 from tests.quick import quick
 

@@ -52,7 +52,8 @@ from rlsched_envs.sim.modelling import (
     set_watts,
     with_fair_cores,
 )
-from rlsched_envs.sim.physics import read_price, settle
+from rlsched_envs.sim.physics import settle
+from rlsched_envs.sim.signals import read_price
 from rlsched_envs.sim.sim_arrays import TRUTH, SimArrays, grown_progress, new_progress
 from rlsched_envs.sim.sleeping import SleepingNodes
 from rlsched_envs.sim.slices import fit_slices

@@ -34,7 +34,7 @@ from rlsched_envs.sim.constants import (
 )
 from rlsched_envs.sim.events import next_instant, waiting_jobs
 from rlsched_envs.sim.moves import has_room, preempt, start
-from rlsched_envs.sim.physics import read_price
+from rlsched_envs.sim.signals import read_price
 from rlsched_envs.sim.sim_arrays import SimArrays
 
 INSTANT: Final = np.dtype(

@@ -37,13 +37,9 @@ from rlsched.compile.jit import kernel
 from rlsched.models.clocks import DWELL_S, MIN_CLOCK_FRAC, dynamic_power_w, gpu_power_w, job_part_w
 from rlsched.models.observing import forget_all
 from rlsched.models.sharing import pair_noise, share_deviate, with_noise
-from rlsched_envs.sim.sim_arrays import ProgressArrays, SimArrays
+from rlsched_envs.sim.signals import CARBON, PRICE, signal_between
+from rlsched_envs.sim.sim_arrays import ProgressArrays
 
-PRICE: Final = 0
-CARBON: Final = 1
-"""Rows of `ProgressArrays.signal` with integrals; the values of price and carbon are in rows 2 and 3."""
-RATIO: Final = 4
-"""Row of `ProgressArrays.signal` with the price relative to the mean (`rlsched.energy.relative`)."""
 CAP_HALVINGS: Final = 30
 """Number of bisections of the clock interval under a power cap, which reduce it to 1e-9 of its length."""
 
@@ -55,42 +51,6 @@ def is_joint(s: StateArrays, slot: int) -> bool:
     if head < 0 or s.demand.share_milli[s.job.demand[slot]] < WHOLE_GPU_MILLI:
         return False
     return tenants_of(s, head // MAX_TENANTS) > 1
-
-
-@kernel
-def signal_between(x: ProgressArrays, k: int, since_s: float, until_s: float) -> float:
-    """Return the integral of price (k = 0) or carbon (k = 1) between two times, value x seconds.
-
-    The same as `rlsched.energy.series.Integrals.between`.
-    """
-    from_s, step_s, last = x.books[0].grid_from_s, x.books[0].grid_step_s, x.signal.shape[1] - 1
-    first = min(int((since_s - from_s) / step_s), last)
-    end = min(int((until_s - from_s) / step_s), last)
-    if first == end:
-        return (until_s - since_s) * x.signal[2 + k, first]
-    before_s = from_s + (first + 1) * step_s - since_s
-    after_s = until_s - (from_s + end * step_s)
-    between = x.signal[k, end] - x.signal[k, first + 1]
-    return before_s * x.signal[2 + k, first] + between + after_s * x.signal[2 + k, end]
-
-
-@kernel
-def read_price(sim: SimArrays) -> None:
-    """Set the current price of electricity in the state, and the time when it changes next.
-
-    Without a signal, a price in the state lasts until it changes, and is unknown afterwards.
-    """
-    x, now_s, config = sim.progress, sim.progress.run[0].now_s, sim.state.config[0]
-    if x.signal.shape[1] == 0:
-        if now_s >= config.price_until_s:
-            config.price_ratio, config.price_until_s = 0.0, np.inf
-        return
-    last, step_s = x.signal.shape[1] - 1, x.books[0].grid_step_s
-    k = min(int((now_s - x.books[0].grid_from_s) / step_s), last)
-    config.price_ratio = x.signal[RATIO, k]
-    while k < last and x.signal[RATIO, k + 1] == config.price_ratio:
-        k += 1
-    config.price_until_s = x.books[0].grid_from_s + (k + 1) * step_s if k < last else np.inf
 
 
 @kernel

@@ -64,12 +64,7 @@ def grace_s(text: str) -> float:
     Raises:
         InputError: the text has none of these forms.
     """
-    from rlsched.settings import Seconds
-
-    try:
-        return float(text) if text.isdecimal() else float(Seconds.parse(text))
-    except ValueError as error:
-        raise InputError(f"--grace {text!r}: expected seconds (60), or a time such as 60s or 5m") from error
+    return _span_s("--grace", text, "seconds (60), or a time such as 60s or 5m")
 
 
 def slack_s(text: str) -> float:
@@ -78,12 +73,17 @@ def slack_s(text: str) -> float:
     Raises:
         InputError: the text has none of these forms.
     """
+    return _span_s("--slack", text, "a time such as 6h or 30m, or seconds")
+
+
+def _span_s(option: str, text: str, expected: str) -> float:
+    """Return the time in an option's text, seconds. Numbers without a unit are seconds."""
     from rlsched.settings import Seconds
 
     try:
         return float(text) if text.isdecimal() else float(Seconds.parse(text))
     except ValueError as error:
-        raise InputError(f"--slack {text!r}: expected a time such as 6h or 30m, or seconds") from error
+        raise InputError(f"{option} {text!r}: expected {expected}") from error
 
 
 def begin_s(text: str, now_s: float) -> float:

@@ -59,12 +59,18 @@ def started(s: StateArrays, slot: int, now_s: float) -> None:
 
 
 @kernel
-def requeue(s: StateArrays, slot: int, now_s: float) -> None:
-    """Queue a released job for its next attempt. If predictions are revised, revise its prediction first."""
-    ledger.wait_again(s, slot)
+def _enter_again(s: StateArrays, slot: int, now_s: float) -> None:
+    """Queue a waiting job that was in no queue. If predictions are revised, revise its prediction first."""
     if s.order.code[0].revises:
         _predict_again(s, slot, now_s)
     ledger.enqueue(s, slot, order_key(s, slot, now_s))
+
+
+@kernel
+def requeue(s: StateArrays, slot: int, now_s: float) -> None:
+    """Queue a released job for its next attempt. If predictions are revised, revise its prediction first."""
+    ledger.wait_again(s, slot)
+    _enter_again(s, slot, now_s)
 
 
 @kernel
@@ -72,18 +78,14 @@ def make_eligible(s: StateArrays, slots: NDArray[np.int64], now_s: float) -> Non
     """Return ineligible jobs to the queue. If predictions are revised, revise theirs first."""
     for slot in slots:
         s.job.status[slot] = WAITING
-        if s.order.code[0].revises:
-            _predict_again(s, slot, now_s)
-        ledger.enqueue(s, slot, order_key(s, slot, now_s))
+        _enter_again(s, slot, now_s)
 
 
 @kernel
 def undefer(s: StateArrays, slot: int, now_s: float) -> None:
     """Return a deferred job to the queue. If predictions are revised, revise its prediction first."""
     ledger.undefer(s, slot)
-    if s.order.code[0].revises:
-        _predict_again(s, slot, now_s)
-    ledger.enqueue(s, slot, order_key(s, slot, now_s))
+    _enter_again(s, slot, now_s)
 
 
 @kernel

@@ -1,0 +1,54 @@
+"""Compiled functions that read the price and the carbon intensity of a run's electricity."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from rlsched.compile.jit import kernel
+from rlsched_envs.sim.sim_arrays import ProgressArrays, SimArrays
+
+PRICE: Final = 0
+CARBON: Final = 1
+"""Rows of `ProgressArrays.signal` with integrals; the values of price and carbon are in rows 2 and 3."""
+RATIO: Final = 4
+"""Row of `ProgressArrays.signal` with the price relative to the mean (`rlsched.energy.relative`)."""
+
+
+@kernel
+def signal_between(x: ProgressArrays, k: int, since_s: float, until_s: float) -> float:
+    """Return the integral of price (k = 0) or carbon (k = 1) between two times, value x seconds.
+
+    The same as `rlsched.energy.series.Integrals.between`.
+    """
+    from_s, step_s, last = x.books[0].grid_from_s, x.books[0].grid_step_s, x.signal.shape[1] - 1
+    first = min(int((since_s - from_s) / step_s), last)
+    end = min(int((until_s - from_s) / step_s), last)
+    if first == end:
+        return (until_s - since_s) * x.signal[2 + k, first]
+    before_s = from_s + (first + 1) * step_s - since_s
+    after_s = until_s - (from_s + end * step_s)
+    between = x.signal[k, end] - x.signal[k, first + 1]
+    return before_s * x.signal[2 + k, first] + between + after_s * x.signal[2 + k, end]
+
+
+@kernel
+def read_price(sim: SimArrays) -> None:
+    """Set the current price of electricity in the state, and the time when it changes next.
+
+    Without a signal, a price in the state lasts until it changes, and is unknown afterwards.
+    """
+    x, now_s, config = sim.progress, sim.progress.run[0].now_s, sim.state.config[0]
+    if x.signal.shape[1] == 0:
+        if now_s >= config.price_until_s:
+            config.price_ratio, config.price_until_s = 0.0, np.inf
+        return
+    if config.price_ratio > 0.0 and now_s < config.price_until_s:
+        return
+    last, step_s = x.signal.shape[1] - 1, x.books[0].grid_step_s
+    k = min(int((now_s - x.books[0].grid_from_s) / step_s), last)
+    config.price_ratio = x.signal[RATIO, k]
+    while k < last and x.signal[RATIO, k + 1] == config.price_ratio:
+        k += 1
+    config.price_until_s = x.books[0].grid_from_s + (k + 1) * step_s if k < last else np.inf
