@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -171,16 +170,10 @@ def deferred(state: BrokerState, job: Job) -> list[str]:
     s, slot = state.cluster.arrays, state.cluster.slot_of(job.seq)
     if s.job.status[slot] != DEFERRED:
         return []
-    config = s.config[0]
-    said = f"Price: electricity costs {config.price_ratio:.2f} times its mean"
-    if math.isfinite(config.price_until_s):
-        said += f" until {_clock_time(config.price_until_s)}"
     latest_s = float(deferred_until_s(s, slot, MOST_SLACK_FRAC, state.now_s))
-    return [f"{said}; waits for a lower price, until {_clock_time(latest_s)} at the latest"]
-
-
-def _clock_time(at_s: float) -> str:
-    return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M} UTC"
+    latest = f"{datetime.fromtimestamp(latest_s, UTC):%Y-%m-%d %H:%M} UTC"
+    ratio = float(s.config[0].price_ratio)
+    return [f"Price: electricity costs {ratio:.2f} times its mean; waits until {latest} at most"]
 
 
 def ineligible(state: BrokerState, job: Job) -> list[str]:
