@@ -80,7 +80,7 @@ def chosen_and_confirmed(lesson: Lesson, recipe: DialRecipe, found: dict[str, La
         zero, mine = judge.run([ALL_ZERO, found[best]])
         confirmed = compared(judge, mine, zero)
         frozen = dials_frozen(judge, found[best], mine, lesson.policy)
-    strategy = Strategy.from_layers(*found[best])
+    strategy = Strategy.from_layers(*found[best]).without_prices()
     familiar = familiar_to(strategy, lesson.policy, lesson.sources, recipe.drawn, WINDOWS_SEED)
     strategy = msgspec.structs.replace(strategy, familiar=familiar)
     return Trained(lesson.policy, strategy, PPO, "", {}, table, confirmed, frozen, (), margin=MARGIN)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.dials import DialArrays, no_dials
 from rlsched.compile.reference import by_reference
+from rlsched.energy.relative import OUTLOOK
 from rlsched.models.arrays import ModelArrays, no_models
 from rlsched.models.arrays import Records as Records
 
@@ -75,6 +76,7 @@ CONFIG: Final = np.dtype(
         ("price_ratio", np.float64),  # price of electricity now, relative to the mean of about a day
         # (`rlsched.energy.relative`); 0: unknown
         ("price_until_s", np.float64),  # time when the price changes next; infinite: not known
+        ("price_outlook", np.float64, (len(OUTLOOK),)),  # columns of `rlsched.energy.relative.OUTLOOK`
     ],
     align=True,
 )

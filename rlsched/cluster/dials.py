@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.lib.recfunctions import repack_fields
 from numpy.typing import NDArray
 
 from rlsched.compile.reference import by_reference
@@ -70,8 +71,19 @@ DIALS: Final = (
         "exponent",
         "added to the price of GPU types that are fast for most jobs (`types.price`)",
     ),
+    Dial(
+        "defer",
+        5.0,
+        "slope",
+        "added to the slope with which jobs use their slack while electricity is expensive (`price.defer`)",
+    ),
+    Dial("pause", 5.0, "slope", "the same for running jobs, which are preempted (`price.pause`)"),
 )
-"""All dials, in the order of the network's outputs and of the rows of strategy files."""
+"""All dials, in the order of the network's outputs and of the rows of strategy files. A new dial comes last:
+older strategies leave it at 0.
+"""
+PRICE_DIALS: Final = ("defer", "pause")
+"""Dials that have no effect while no price of electricity is known."""
 
 DIAL: Final = np.dtype(
     [
@@ -118,7 +130,7 @@ class DialArrays(NamedTuple):
     """
 
     controller: NDArray[np.int64]  # (1,) code of the source of the dials
-    only_modelled: NDArray[np.int64]  # (1,) 1: without models of speed, all dials stay at 0
+    only_modelled: NDArray[np.int64]  # (1,) 1: without models of speed, dials stay at 0, except `PRICE_DIALS`
     dial: Records  # (P,) DIAL
     counted: Records  # (P,) COUNTED
     seen: NDArray[np.float64]  # (P, F) observation
@@ -140,6 +152,17 @@ def dials_of(dials: DialArrays, before: Sequence[str], names: Sequence[str]) -> 
             fresh.dial[p], fresh.counted[p] = dials.dial[was], dials.counted[was]
             seen[p : p + 1] = dials.seen[was : was + 1]
     return dials._replace(dial=fresh.dial, counted=fresh.counted, seen=seen)
+
+
+def hashed_dials(dials: DialArrays) -> bytes:
+    """Return the bytes of the dials and counts that are part of a state's hash.
+
+    `PRICE_DIALS` are left out while all of them are 0, so that hashes of earlier versions stay valid.
+    """
+    dial, names = np.ndarray.view(dials.dial, np.ndarray), DIAL.names or ()
+    if not any(dial[name].any() for name in PRICE_DIALS):
+        dial = repack_fields(dial[[name for name in names if name not in PRICE_DIALS]])
+    return dial.tobytes() + dials.counted.tobytes()
 
 
 def no_dials(partitions: int) -> DialArrays:

@@ -585,6 +585,25 @@ def undefer(s: StateArrays, slot: int) -> None:
 
 
 @kernel
+def set_price(s: StateArrays, ratio: float, outlook: NDArray[np.float64], until_s: float) -> None:
+    """Set the price of electricity. If it has changed, the dials of all partitions are due.
+
+    Args:
+        s: The state.
+        ratio: The price relative to the mean; 0: unknown.
+        outlook: (K,) columns of `rlsched.energy.relative.OUTLOOK`.
+        until_s: Time when the price changes next.
+    """
+    config, changes = s.config[0], s.config[0].price_ratio != ratio
+    for k in range(outlook.shape[0]):
+        changes = changes or config.price_outlook[k] != outlook[k]
+        config.price_outlook[k] = outlook[k]
+    config.price_ratio, config.price_until_s = ratio, until_s
+    for p in range(s.dials.seen.shape[0] if changes else 0):
+        s.dials.dial[p].due = 1
+
+
+@kernel
 def size_class(s: StateArrays, c: int) -> None:
     """Compute `node_size` of class `c`: for each partition, the most places on one idle node."""
     sizes = s.derived.class_queue.node_size

@@ -28,6 +28,7 @@ from rlsched.cluster.arrays import (
 from rlsched.cluster.demand import ANY_KIND, MAX_KINDS, Demand, holds, plain_demands
 from rlsched.cluster.dials import DialArrays, dials_of
 from rlsched.cluster.spec import SHARED_PARTITION, ClusterSpec, NodeSpec
+from rlsched.energy.relative import OUTLOOK
 from rlsched.errors import AllocationError
 from rlsched.models.arrays import ModelArrays
 from rlsched.models.slice_name import is_slice
@@ -303,13 +304,15 @@ class ClusterShape:
             raise ValueError(f"expected a weight of energy from 0 to 1, got {weight}")
         self.arrays.config[0].energy_ppm = round(weight * 1e6)
 
-    def set_price(self, ratio: float, until_s: float) -> None:
-        """Set the price of electricity relative to the mean, 0 if it is unknown.
+    def set_price(self, ratio: float, outlook: Sequence[float], until_s: float) -> None:
+        """Set the price of electricity. If it has changed, the dials of all partitions are due.
 
-        `until_s`: time when the price changes next, infinite if that is not known.
+        Args:
+            ratio: The price relative to the mean, 0 if it is unknown.
+            outlook: Columns of `rlsched.energy.relative.OUTLOOK`; empty: all are 0.
+            until_s: Time when the price changes next, infinite if that is not known.
         """
-        config = self.arrays.config[0]
-        config.price_ratio, config.price_until_s = ratio, until_s
+        kernels.set_price(self.arrays, ratio, np.resize(outlook or [0.0], len(OUTLOOK)), until_s)
 
     @property
     def energy_counts(self) -> float:

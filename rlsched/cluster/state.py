@@ -29,7 +29,7 @@ from rlsched.cluster.arrays import (
     columns,
 )
 from rlsched.cluster.demand import WHOLE_GPU_MILLI, Demand
-from rlsched.cluster.dials import NO_CONTROLLER
+from rlsched.cluster.dials import NO_CONTROLLER, hashed_dials
 from rlsched.cluster.digest import of_jobs
 from rlsched.cluster.legality import check_gang, check_join
 from rlsched.cluster.shape import ClusterShape
@@ -528,7 +528,7 @@ class ClusterState(ClusterShape):
         hasher = hashlib.sha256(of_jobs(self.arrays))
         dials = self.arrays.dials
         if dials.controller[0] != NO_CONTROLLER:
-            hasher.update(dials.dial.tobytes() + dials.counted.tobytes())
+            hasher.update(hashed_dials(dials))
         node = columns(self.arrays.node)
         for name in ("gpus", "first_gpu", "part_of", "status", "free"):
             hasher.update(node[name].tobytes())

@@ -14,7 +14,9 @@ import numpy as np
 from rlsched.cluster import kernels as ledger
 from rlsched.cluster.arrays import DEFERRED, MAX_TENANTS, NODE_UP, WAITING, StateArrays
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
+from rlsched.cluster.dials import NO_CONTROLLER
 from rlsched.compile.jit import kernel
+from rlsched.decide.dials.counting import partition_of
 from rlsched.decide.options import PriceOptions
 from rlsched.decide.order.gittins import attained_gpu_s
 from rlsched.decide.order.queue import undefer
@@ -39,6 +41,30 @@ def slack_frac(s: StateArrays, slope: float) -> float:
 
 
 @kernel
+def _defers(s: StateArrays, o: PriceOptions) -> bool:
+    """Return whether jobs of any partition may be deferred at the current price."""
+    most = 0.0
+    for p in range(s.dials.dial.shape[0]):
+        dial = s.dials.dial[p]
+        most = max(most, slack_frac(s, max(o.defer + dial.defer, o.pause + dial.pause)))
+    return most > 0.0
+
+
+@kernel
+def _defer_slope(s: StateArrays, slot: int, o: PriceOptions) -> float:
+    """Return the slope with which a waiting job uses its slack.
+
+    A preemptible job that has run before also waits as long as it would pause, so that a paused job does not
+    start again at once.
+    """
+    dial = s.dials.dial[partition_of(s, slot)]
+    slope = o.defer + dial.defer
+    if s.job.attained_gpu_s[slot] > 0.0 and not s.job.pinned[slot]:
+        slope = max(slope, o.pause + dial.pause)
+    return slope
+
+
+@kernel
 def deferred_until_s(s: StateArrays, slot: int, frac: float, now_s: float) -> float:
     """Return the time until which a job may be deferred, if it may use this share of its slack, seconds.
 
@@ -57,12 +83,13 @@ def defer_jobs(s: StateArrays, o: PriceOptions, now_s: float) -> None:
 
     Sets `scratch.defer_s`, the time when the first deferred job has used up its share of the slack.
     """
-    frac, scratch, next_s = slack_frac(s, o.defer), s.scratch[0], np.inf
-    if frac > 0.0 or scratch.deferred > 0:
+    scratch, next_s = s.scratch[0], np.inf
+    if scratch.deferred > 0 or _defers(s, o):
         for at in range(s.job.shape[0] - s.counters[0].live_jobs, s.job.shape[0]):
             slot = s.derived.slot.stack[at]
             if s.job.slack_s[slot] <= 0.0:
                 continue
+            frac = slack_frac(s, _defer_slope(s, slot, o))
             until_s = deferred_until_s(s, slot, frac, now_s) if frac > 0.0 else now_s
             if until_s > now_s:
                 if s.job.status[slot] == WAITING:
@@ -92,7 +119,7 @@ def next_to_pause(s: StateArrays, p: int, o: PriceOptions, now_s: float) -> int:
     requires, and is predicted to run for `LEAST_LEFT_S` more. Of several such jobs, it is the one that
     arrived first.
     """
-    frac, found = slack_frac(s, o.pause), -1
+    frac, found = slack_frac(s, o.pause + s.dials.dial[p].pause), -1
     if frac <= 0.0:
         return -1
     for position in range(s.derived.running_len[0]):
@@ -117,7 +144,8 @@ def review_s(s: StateArrays, o: PriceOptions) -> float:
     """
     if s.scratch[0].deferred > 0:
         return min(s.scratch[0].defer_s, s.config[0].price_until_s)
-    for position in range(s.derived.running_len[0] if o.pause > 0.0 else 0):
+    may_pause = o.pause > 0.0 or s.dials.controller[0] != NO_CONTROLLER
+    for position in range(s.derived.running_len[0] if may_pause else 0):
         slot = s.derived.slot.running[position]
         if s.job.slack_s[slot] > 0.0 and not s.job.pinned[slot]:
             return s.config[0].price_until_s

@@ -76,10 +76,10 @@ class RuleScheduler(Scheduler):
         )
 
     def begin_instant(self, state: ClusterState, now_s: float) -> None:
-        """Defer jobs by the price of electricity, and set the dials that are due."""
-        self.defer_jobs(state, now_s)
+        """Set the dials that are due, and defer jobs by the price of electricity."""
         if self.strategy is not None:
             for_state(turn_due, state)(state.arrays, now_s)
+        self.defer_jobs(state, now_s)
 
     def defer_jobs(self, state: ClusterState, now_s: float) -> None:
         """Defer waiting jobs as the policy's settings require; without such settings, return all jobs."""

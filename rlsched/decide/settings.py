@@ -135,8 +135,8 @@ class PriceSettings(_Part, frozen=True, kw_only=True):
         power: Exponent of price / mean in the odds of energy against time, when `weighed` clocks are chosen.
         defer: A waiting job does not start before it has used tanh(defer x ln(price / mean)) of its slack, at
             most 0.8; 0: no job waits for a lower price.
-        pause: The same for running jobs: a preemptible job is preempted while it has used less than this
-            share of its slack; at most `defer`.
+        pause: The same for running jobs: a preemptible job is preempted, and does not start again, while it
+            has used less than this share of its slack.
     """
 
     power: float = 0.0
@@ -263,11 +263,6 @@ def check(settings: Settings, where: str) -> None:
     if len(deciding) > 1 and not (declared and settings.leave_free is None):
         raise InputError(f"{where}: {' and '.join(deciding)} exclude each other; leave out all but one")
     price = settings.price
-    if price is not None and price.pause > price.defer:
-        raise InputError(
-            f"{where}: price.pause: expected at most price.defer, {price.defer:g}, got {price.pause:g}: a "
-            "paused job would start again at once"
-        )
     if price is not None and price.pause > 0.0 and settings.preempt is None:
         raise InputError(f"{where}: price.pause: paused jobs are preempted; set preempt too, or leave it out")
     by_index = settings.preempt is not None and settings.preempt.by != "quota"

@@ -1,8 +1,8 @@
-"""Price relative to the mean of about a day: the number by which decisions follow a price.
+"""Price relative to the mean of about a day, and its outlook: the numbers by which decisions follow a price.
 
-The mean covers the next 24 hours. A value that is not known yet counts as the value 24 hours earlier, so no
-ratio contains anything that is published later. Prices of a day-ahead market are known for 12 hours ahead or
-more at any time, prices of a real-time market only for the current step.
+The mean covers the next 24 hours. A value that is not known yet counts as the value 24 hours earlier, so
+nothing here contains anything that is published later. Prices of a day-ahead market are known for 12 hours
+ahead or more at any time, prices of a real-time market only for the current step.
 """
 
 from __future__ import annotations
@@ -13,11 +13,26 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.energy.series import DAY_S, Series
+from rlsched.energy.series import DAY_S, HOUR_S, WEEK_S, Series
 
 LEAST_RATIO: Final = 0.02
 MOST_RATIO: Final = 50.0
 """Range to which ratios are clipped: prices can be negative, and spikes reach a hundred times the mean."""
+OUTLOOK: Final = (
+    "price_rank_6_h",  # share of the steps of the next 6 h in which the price is lower than now; then ...
+    "price_rank_12_h",
+    "price_rank_24_h",
+    "price_lowest",  # ln(lowest price of the next 24 h / price now)
+    "price_rise",  # ln(price now / price in the step before)
+    "price_day",  # ln(mean of the next 24 h / mean of the past 7 days)
+    "price_error",  # mean |ln(price / price 24 h earlier)| over the past 24 h
+    "price_known",  # time for which prices are known ahead / 24 h
+)
+"""Names of the columns that `outlook` returns."""
+_RANKS_S: Final = (6 * HOUR_S, 12 * HOUR_S, DAY_S)
+_TINY: Final = 1e-9
+_ROWS: Final = 4096
+"""Number of steps whose next days are in memory at the same time."""
 
 
 def relative(series: Series, known_ahead_s: float) -> NDArray[np.float64]:
@@ -44,22 +59,91 @@ def relative(series: Series, known_ahead_s: float) -> NDArray[np.float64]:
     return np.round(ratios, 6)
 
 
+def outlook(series: Series, known_ahead_s: float) -> NDArray[np.float64]:
+    """Return the (N, K) columns `OUTLOOK` in each step of a series.
+
+    Prices that are not known yet count as in `relative`. In logarithms, a price is at least `LEAST_RATIO`
+    times the mean price of the past 7 days; logarithms of a mean of 0 or less are 0.
+
+    Args:
+        series: The series, N steps.
+        known_ahead_s: As in `relative`.
+    """
+    values, steps = series.values, len(series)
+    day = max(round(DAY_S / series.step_s), 1)
+    ahead = min(int(known_ahead_s / series.step_s), day - 1)
+    now = np.arange(steps)
+    week_mean = _past_means(values, max(round(WEEK_S / series.step_s), 1))
+    least = LEAST_RATIO * np.maximum(week_mean, 0.0)
+    is_positive = week_mean > 0.0
+    logs = np.zeros(steps)
+    logs[is_positive] = np.log(np.maximum(values, least)[is_positive])
+    found = np.zeros((steps, len(OUTLOOK)))
+    for first in range(0, steps, _ROWS):
+        rows = slice(first, min(first + _ROWS, steps))
+        _set_next_day(found[rows], values, now[rows], day, ahead, series.step_s, week_mean, least)
+    before = np.maximum(now - 1, 0)
+    found[:, 4] = logs - logs[before]
+    wrong = np.abs(logs - logs[np.maximum(now - day, 0)])
+    found[:, 6] = _past_means(wrong, day)
+    found[:, 7] = (ahead + 1) * series.step_s / DAY_S
+    found[~is_positive, 3:7] = 0.0
+    return np.round(found, 6)
+
+
+def _past_means(values: NDArray[np.float64], steps: int) -> NDArray[np.float64]:
+    """Return the (N,) means over each step and the steps before it, at most `steps` steps."""
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    end = np.arange(1, values.size + 1)
+    first = np.maximum(end - steps, 0)
+    means: NDArray[np.float64] = (sums[end] - sums[first]) / (end - first)
+    return means
+
+
+def _set_next_day(
+    found: NDArray[np.float64],
+    values: NDArray[np.float64],
+    now: NDArray[np.int64],
+    day: int,
+    ahead: int,
+    step_s: float,
+    week_mean: NDArray[np.float64],
+    least: NDArray[np.float64],
+) -> None:
+    """Write the columns about the next day into `found`, for the steps `now`."""
+    later = np.arange(day)
+    at = now[:, None] + later
+    at = np.where((later <= ahead) & (at < values.size), at, at - day)
+    day_values = values[np.where(at < 0, now[:, None], at)]
+    present = day_values[:, :1]
+    for column, span_s in enumerate(_RANKS_S):
+        ahead_of = day_values[:, 1 : max(round(span_s / step_s), 1)]
+        found[:, column] = (ahead_of < present).mean(axis=1) if ahead_of.shape[1] else 0.0
+    floor = np.maximum(least[now], _TINY)  # columns where it is _TINY are set to 0 afterwards
+    lowest = np.maximum(day_values.min(axis=1), floor)
+    found[:, 3] = np.log(lowest / np.maximum(present[:, 0], floor))
+    mean = np.maximum(day_values.mean(axis=1), floor)
+    found[:, 5] = np.log(mean / np.maximum(week_mean[now], floor))
+
+
 class PriceAt(NamedTuple):
     """A price at one time.
 
     Attributes:
         price: The value.
         ratio: The value relative to the mean.
-        until_s: Time when the ratio changes next, Unix seconds; infinite: never, as far as it is known.
+        outlook: (K,) values of the columns `OUTLOOK`.
+        until_s: Time when the price changes next, Unix seconds; infinite: never, as far as it is known.
     """
 
     price: float
     ratio: float
+    outlook: tuple[float, ...]
     until_s: float
 
 
 class PriceTable:
-    """Steps of a price series with their ratios, by Unix time. Successive steps of one ratio count as one.
+    """Steps of a price series with their ratios and outlooks, by Unix time; equal steps in a row are joined.
 
     Args:
         series: The series.
@@ -71,12 +155,12 @@ class PriceTable:
     """
 
     def __init__(self, series: Series, known_ahead_s: float) -> None:
-        ratios = relative(series, known_ahead_s)
-        first = np.flatnonzero(np.concatenate([[True], ratios[1:] != ratios[:-1]]))
+        seen = np.column_stack([relative(series, known_ahead_s), outlook(series, known_ahead_s)])
+        first = np.flatnonzero(np.concatenate([[True], (seen[1:] != seen[:-1]).any(axis=1)]))
         self.name, self.ends_s = series.name, series.ends.timestamp()
         self._from_s: list[float] = (series.begins.timestamp() + first * series.step_s).tolist()
         self._prices: list[float] = series.values[first].tolist()
-        self._ratios: list[float] = ratios[first].tolist()
+        self._seen: list[list[float]] = seen[first].tolist()
 
     def at(self, now_s: float) -> PriceAt | None:
         """Return the price at a time, Unix seconds; None: the series does not cover it."""
@@ -84,4 +168,5 @@ class PriceTable:
             return None
         k = bisect.bisect_right(self._from_s, now_s) - 1
         until_s = self._from_s[k + 1] if k + 1 < len(self._from_s) else self.ends_s
-        return PriceAt(self._prices[k], self._ratios[k], until_s)
+        ratio, *others = self._seen[k]
+        return PriceAt(self._prices[k], ratio, tuple(others), until_s)

@@ -10,7 +10,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from rlsched.cluster.dials import PRICE_DIALS
 from rlsched.cluster.spec import ClusterSpec, EnergySignals
+from rlsched.decide.dials.observing import NAMES
+from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
+from rlsched.decide.dials.turning import RANGES
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.price import MOST_SLACK_FRAC
 from rlsched.decide.rule_scheduler import RuleScheduler
@@ -25,7 +29,17 @@ from rlsched_envs.sim.modelling import Models
 from tests.quick import quick
 
 BEGINS = datetime(2026, 1, 1, tzinfo=UTC)
-PRICED = Policy("priced")
+PRICED = Policy("tuned", price={"defer": 5.0, "pause": 5.0})
+
+
+def strategy() -> Strategy:
+    """A strategy whose dials change with the price, and with all other columns."""
+    weights = np.random.default_rng(3).normal(0.0, 0.1, (NUM_DIALS, NUM_COLUMNS + 1))
+    for name in PRICE_DIALS:
+        weights[list(RANGES).index(name), [NAMES.index("price"), -1]] = 0.3
+    return Strategy.from_layers(weights)
+
+
 RULES = {
     "priced": (PRICED, True),
     "power": (PRICED.with_settings(price={"power": 1.0, "defer": 0.0, "pause": 0.0}), True),
@@ -33,6 +47,9 @@ RULES = {
     "heaps": (Policy("qssf-backfill", price={"defer": 5.0}), False),
     "index": (Policy("gittins", price={"defer": 5.0, "pause": 5.0}), False),
     "quota": (Policy("tiresias", price={"defer": 5.0, "pause": 5.0}), False),
+    "only pauses": (Policy("gittins", price={"pause": 2.0}), False),
+    "dials": (Policy("tuned", dials=strategy().text), True),
+    "dials without models": (Policy("tuned", dials=strategy().text), False),
 }
 """Policies, and whether they run with models."""
 
@@ -77,7 +94,7 @@ def same(one: JobTable, two: JobTable) -> bool:
     )
 
 
-@pytest.mark.parametrize("name", quick(RULES, lambda name: name in ("priced", "heaps")))
+@pytest.mark.parametrize("name", quick(RULES, lambda name: name in ("priced", "heaps", "dials")))
 def test_compiled_equals_one_decision_at_a_time(name: str, tmp_path: Path) -> None:
     policy, modelled = RULES[name]
     models = Models(energy_weight=0.3) if modelled else None

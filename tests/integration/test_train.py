@@ -82,6 +82,31 @@ def test_last_line_states_the_result(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_prices_are_followed_by_a_policy_that_was_trained_with_them(tmp_path: Path) -> None:
+    log = str(tmp_path / "log")
+    code, said = smoke("--out", str(tmp_path / "mine"), "--logdir", log, "--json", "--signal", "solar")
+    report = json.loads(said)
+    assert code == 0
+    for stage in (CONSTANTS, FOLLOWING, PPO):
+        assert report["chosen"][stage]["money"]["ratio"] > 0.0
+        assert len(report["chosen"][stage]["late_frac"]) == 2
+    last = Policy.read(tmp_path / "log" / "last.toml").rule
+    assert last.strategy is not None
+    assert last.strategy.follows_price
+    assert last.steps.priced
+    smoke("--out", str(tmp_path / "mine"), "--logdir", log, "--overwrite")
+    blind = Policy.read(tmp_path / "log" / "last.toml").rule
+    assert blind.strategy is not None
+    assert not blind.strategy.follows_price
+    for words, said in (
+        (("--signal", str(tmp_path / "none.csv")), "none.csv"),
+        (("--signal", "solar", "--known-ahead", "25"), "--known-ahead 25: expected hours from 0 to 24"),
+    ):
+        with pytest.raises(InputError, match=said):
+            smoke("--out", str(tmp_path / "mine"), *words)
+
+
+@pytest.mark.slow
 def test_slurms_history_is_used_unchanged(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text('name = "c"\n[[nodes]]\ncount = 4\ngpus = 8\n')
     rng, lines = np.random.default_rng(0), ["JobID|User|State|Submit|Start|End|AllocTRES"]

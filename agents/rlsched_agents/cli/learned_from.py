@@ -14,6 +14,11 @@ from rlsched.cli.shared.options import PATH, shown
 
 if TYPE_CHECKING:
     from rlsched_agents.dials.training_data import TrainingData
+    from rlsched_envs.training.tariffs import Tariff
+
+DAY_H = 24.0
+SYNTHETIC_DAYS = 730
+"""Days of a synthetic price series."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,8 @@ class LearnedFrom:
     clusters: tuple[Path, ...]
     synthetic: tuple[str, ...]
     predictability: str
+    prices: tuple[str, ...] = ()
+    known_ahead_h: float = 0.0
 
     def check(self) -> None:
         """Check that the options name training data.
@@ -44,6 +51,8 @@ class LearnedFrom:
             raise InputError("expected a --cluster for the --trace")
         if self.form and not self.histories:
             raise InputError(f"--from {self.form}: expected a --history, whose format it names; got none")
+        if not 0.0 <= self.known_ahead_h <= DAY_H:
+            raise InputError(f"--known-ahead {self.known_ahead_h:g}: expected hours from 0 to {DAY_H:g}")
 
     def read(self, seed: int, *, quiet: bool) -> list[TrainingData]:
         """Read and return all training data.
@@ -67,7 +76,26 @@ class LearnedFrom:
         for like in self.synthetic:
             tell(f"drawing synthetic traces like {like}")
             data.append(synthetic_data(like, seed, level))
-        return data
+        tariffs = self._tariffs(seed, tell)
+        return [one.with_tariffs(tariffs) for one in data] if tariffs else data
+
+    def _tariffs(self, seed: int, tell: Callable[[str], None]) -> list[Tariff]:
+        from datetime import UTC, datetime
+
+        from rlsched.energy.series import HOUR_S, Series
+        from rlsched.energy.synth import MEANS, synthesize
+        from rlsched_envs.training.tariffs import Tariff
+
+        found = []
+        for name in self.prices:
+            if name in MEANS:
+                tell(f"drawing {SYNTHETIC_DAYS} days of prices like {name}")
+                series = synthesize(name, datetime(2026, 1, 1, tzinfo=UTC), SYNTHETIC_DAYS, seed=seed)
+            else:
+                series = Series.read(name)
+                tell(f"{name}: prices from {series.begins:%Y-%m-%d} to {series.ends:%Y-%m-%d}")
+            found.append(Tariff.of(series, self.known_ahead_h * HOUR_S))
+        return found
 
 
 def learned_from(predictability: str) -> Callable[[Any], Any]:
@@ -123,6 +151,24 @@ def learned_from(predictability: str) -> Callable[[Any], Any]:
             metavar="LEVEL",
             help="Accuracy of the predicted durations of synthetic jobs (see: rlsched trace synth --help).",
         ),
+        click.option(
+            "--signal",
+            "prices",
+            multiple=True,
+            metavar="PRICES",
+            help="Price or carbon intensity of electricity that the policy learns to follow: a CSV file "
+            "(docs/how-to/signals.md), or solar, wind, spiky or flat for a synthetic one; may be repeated. "
+            "Jobs get slack, and money counts in place of energy.",
+        ),
+        shown(
+            "--known-ahead",
+            "known_ahead_h",
+            type=float,
+            default=12.0,
+            metavar="HOURS",
+            help="Time for which the prices of each --signal are known ahead, hours: 12 in a day-ahead "
+            "market, 0 in a real-time market.",
+        ),
     )
 
     def add(command: Any) -> Any:
@@ -134,11 +180,14 @@ def learned_from(predictability: str) -> Callable[[Any], Any]:
             clusters: tuple[Path, ...],
             synthetic: tuple[str, ...],
             predictability: str,
+            prices: tuple[str, ...],
+            known_ahead_h: float,
             **others: Any,
         ) -> Any:
-            return command(
-                LearnedFrom(traces, histories, form, clusters, synthetic, predictability), **others
+            given = LearnedFrom(
+                traces, histories, form, clusters, synthetic, predictability, prices, known_ahead_h
             )
+            return command(given, **others)
 
         found: Any = gathered
         for option in reversed(options):

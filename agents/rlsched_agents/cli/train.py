@@ -120,6 +120,7 @@ def train(
     rule.rule  # noqa: B018 - raises before anything is read
     make_writable(out.parent)
     data = given.read(seed, quiet=quiet)
+    chosen = chosen.with_prices() if given.prices else chosen
     chosen, asked = chosen.fitted(data), chosen.drawn.jobs
     if chosen.drawn.jobs < asked and not quiet:
         click.echo(
@@ -238,15 +239,16 @@ def _print(found: Trained) -> None:
     if found.confirmed is not None:
         rows.append((found.stage, "confirm", found.confirmed))
     narrow = console().width < NARROW
+    counted = "energy" if all(one.money is None for _, _, one in rows) else "money"
     print_table(
         "Relative to the original policy; below 1 is better",
-        ("what", "windows" if narrow else "windows that", "cost", "delay", "energy", "better in"),
+        ("what", "windows" if narrow else "windows that", "cost", "delay", counted, "better in"),
         [
             (
                 name,
                 what,
                 str(one.cost),
-                *(_figure(figure, narrow) for figure in (one.delay, one.energy)),
+                *(_figure(figure, narrow) for figure in (one.delay, one.energy_or_money)),
                 f"{one.cost.better_frac:.0%}",
             )
             for name, what, one in rows

@@ -103,7 +103,7 @@ def _effects(strategy: Strategy) -> tuple[Floats, Floats]:
     In a linear strategy, the effect is the weight. In a network, it is half the difference between the dial
     with the column at 1 and the dial with the column at -1; all other columns are 0.
     """
-    layers = [np.array(layer) for layer in strategy.layers]
+    layers = strategy.matrices
     probes = np.vstack([np.zeros(NUM_COLUMNS), np.eye(NUM_COLUMNS), -np.eye(NUM_COLUMNS)])
     for layer in layers:
         probes = np.tanh(probes @ layer[:, :-1].T + layer[:, -1])
@@ -122,7 +122,7 @@ def _worth(found: Trained) -> list[tuple[str, ...]]:
             what,
             str(one.cost),
             str(one.delay),
-            str(one.energy),
+            str(one.energy_or_money),
             f"{one.cost.better_frac:.0%}",
             str(one.cost.windows),
         )

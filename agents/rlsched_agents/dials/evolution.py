@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from rlsched.cluster.dials import PRICE_DIALS
 from rlsched.decide.dials.observing import NAMES
 from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS
 from rlsched.decide.dials.turning import RANGES
@@ -37,6 +38,22 @@ COLUMNS: Final = (
     "preempts",
 )
 """Columns that a linear strategy reads, in addition to a constant."""
+PRICED_COLUMNS: Final = (
+    "waiting_per_gpu",
+    "free",
+    "energy_weight",
+    "price",
+    "price_rank_6_h",
+    "price_rank_24_h",
+    "price_lowest",
+    "price_rise",
+    "price_day",
+    "deferred",
+    "running_slack",
+)
+PRICED_DIALS: Final = ("gpu_price", *PRICE_DIALS)
+"""Columns and dials of a linear strategy with prices of electricity."""
+UNPRICED_DIALS: Final = tuple(name for name in RANGES if name not in PRICE_DIALS)
 
 
 class EvolutionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -65,8 +82,21 @@ class EvolutionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     final_step_frac: float = 0.25
     averaged_frac: float = 0.5
     patience: int = 12
-    dials: tuple[str, ...] = tuple(RANGES)
+    dials: tuple[str, ...] = UNPRICED_DIALS
     columns: tuple[str, ...] = COLUMNS
+
+    def with_prices(self) -> EvolutionConfig:
+        """Return a copy for windows with prices; dials and columns that are not the default stay as they are.
+
+        Constants evolve on all dials. A strategy that follows the price sets `PRICED_DIALS` by
+        `PRICED_COLUMNS`, with half the noise: the columns of prices are larger than others.
+        """
+        dials, columns, spread = self.dials, self.columns, self.spread
+        if columns == COLUMNS:
+            columns, spread = PRICED_COLUMNS, spread / 2.0
+        if dials == UNPRICED_DIALS:
+            dials = PRICED_DIALS if columns else tuple(RANGES)
+        return msgspec.structs.replace(self, dials=dials, columns=columns, spread=spread)
 
     @property
     def mask(self) -> NDArray[np.bool_]:

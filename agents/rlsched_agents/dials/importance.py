@@ -66,7 +66,7 @@ class Importance(msgspec.Struct, frozen=True):
 
 def columns_used(strategy: Strategy) -> list[int]:
     """Return the indices of the columns that have a weight in the strategy."""
-    first = np.array(strategy.layers[0])
+    first = strategy.matrices[0]
     return [column for column in range(NUM_COLUMNS) if first[:, column].any()]
 
 
@@ -90,7 +90,7 @@ def importance_of(
     """
     fit = [source for source in sources if source.submit_s.size >= max(drawn.jobs // 3, 1)]
     fleet = DialFleet(fit, windows, drawn, policy, seed)
-    layers = [np.array(layer) for layer in strategy.layers]
+    layers = strategy.matrices
     saved, seen = _played(fleet, layers, seed)
     draws, columns = np.random.default_rng(seed), []
     for column in columns_used(strategy):

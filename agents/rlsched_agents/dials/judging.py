@@ -33,23 +33,30 @@ _pools: tuple[Windows, ...] = ()
 
 
 def _run(tasks: Sequence[tuple[int, Layers, int]], policy: Policy | None) -> Floats:
-    """Run each task (pool, strategy, window of the pool) under a policy. Returns (n, 2) delay and energy."""
+    """Run each task (pool, strategy, window of the pool) under a policy.
+
+    Returns (n, 4): delay, energy, money, late jobs.
+    """
     costs = [_pools[pool].run(layers, [at], policy)[0] for pool, layers, at in tasks]
-    return np.array([(one.delay_s, one.energy_j) for one in costs])
+    return np.array([(one.delay_s, one.energy_j, one.money, one.late) for one in costs])
 
 
 class Costs(msgspec.Struct, frozen=True):
     """Results of n windows, as arrays (n,).
 
     Attributes:
-        delay_s: Sum of the JCT in excess of `work_s`, job-seconds.
+        delay_s: Sum of the JCT in excess of `work_s` and of the jobs' slack, job-seconds.
         work_s: Sum of the jobs' run times on unshared GPUs at full clock, job-seconds.
         energy_j: Energy of the jobs, joules.
+        money: Price of this energy, in any unit; None: no prices, energy counts.
+        late: Number of jobs that ended beyond their slack; None: not counted.
     """
 
     delay_s: Floats
     work_s: Floats
     energy_j: Floats
+    money: Floats | None = None
+    late: Floats | None = None
 
     @property
     def floored_s(self) -> Floats:
@@ -58,13 +65,25 @@ class Costs(msgspec.Struct, frozen=True):
 
     def rows(self, kept: slice | NDArray[np.int64]) -> Costs:
         """Return the results of some of the windows."""
-        return Costs(self.delay_s[kept], self.work_s[kept], self.energy_j[kept])
+        columns = (self.delay_s, self.work_s, self.energy_j, self.money, self.late)
+        delay_s, work_s, energy_j, money, late = (None if one is None else one[kept] for one in columns)
+        assert delay_s is not None
+        assert work_s is not None
+        assert energy_j is not None
+        return Costs(delay_s, work_s, energy_j, money, late)
 
     def ln_ratio(self, other: Costs, energy_weight: Floats) -> Floats:
-        """Return (n,) ln(cost relative to `other`): the weighted mean of time ratio and energy ratio."""
+        """Return (n,) ln(cost relative to `other`): the weighted mean of time ratio and money ratio.
+
+        Without prices, the energy ratio takes the place of the money ratio.
+        """
         time = (self.delay_s + self.work_s) / (other.delay_s + other.work_s)
-        energy = self.energy_j / np.maximum(other.energy_j, 1.0)
-        return np.log((1.0 - energy_weight) * time + energy_weight * energy)
+        return np.log((1.0 - energy_weight) * time + energy_weight * self.money_ratio(other))
+
+    def money_ratio(self, other: Costs) -> Floats:
+        """Return (n,) money relative to `other`; without prices, energy."""
+        mine, theirs = (one.energy_j if one.money is None else one.money for one in (self, other))
+        return mine / np.maximum(theirs, 1.0)
 
 
 class Judge:
@@ -78,6 +97,8 @@ class Judge:
 
     Attributes:
         settings: Settings of all windows.
+        energy_weight: (N,) weight of energy in each window.
+        has_prices: Whether the windows have prices of electricity.
     """
 
     def __init__(
@@ -88,6 +109,7 @@ class Judge:
         self._policy = policy
         self.settings = [one for pool in pools for one in pool.settings]
         self._work_s = np.array([one.work_s for one in self.settings])
+        self.has_prices = any(one.tariff is not None for one in self.settings)
         self.energy_weight = np.array([one.energy_weight for one in self.settings])
         self._pool_of = np.repeat(np.arange(len(pools)), [len(pool) for pool in pools])
         self._at = np.concatenate([np.arange(len(pool)) for pool in pools])
@@ -126,7 +148,8 @@ class Judge:
             for at in range(0, len(pairs), _CHUNK)
         ]
         found = np.concatenate(list(self._processes.map(_run, tasks, repeat(policy or self._policy))))
-        return Costs(found[:, 0], self._work_s[[k for _, k in pairs]], found[:, 1])
+        money, late = (found[:, 2], found[:, 3]) if self.has_prices else (None, None)
+        return Costs(found[:, 0], self._work_s[[k for _, k in pairs]], found[:, 1], money, late)
 
 
 class Interval(msgspec.Struct, frozen=True):

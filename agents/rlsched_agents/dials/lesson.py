@@ -23,6 +23,12 @@ LEAST_JOBS: Final = 250
 """Minimum number of jobs in a window: for short traces, windows are shortened down to this length."""
 MIXED_FRAC: Final = 0.5
 """Share of windows on clusters of several GPU types, if the cluster of a trace has several."""
+PRICED_JOBS: Final = 600
+PRICED_NODES: Final = (6, 8)
+PRICED_LOADS: Final = (0.4, 0.9)
+"""Jobs, nodes and loads of windows with prices: they last for one to three weeks. At higher loads no work can
+be moved to cheaper hours.
+"""
 SETTINGS_TRIED: Final = (
     "share.min_gain=0.05",
     "share.min_gain=0.3",
@@ -140,6 +146,30 @@ class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             f"20 % of the time of a --history, 5 % of a --trace), got {have:,} of {jobs:,}; give a longer "
             f"one{longer}"
         )
+
+    def with_prices(self) -> DialRecipe:
+        """Return this recipe for windows with prices of electricity and jobs with slack.
+
+        A recipe whose windows have slack already keeps its windows.
+        """
+        replace, drawn = msgspec.structs.replace, self.drawn
+        if not drawn.has_prices:
+            jobs = min(drawn.jobs, PRICED_JOBS)
+            nodes = min(drawn.nodes_low, PRICED_NODES[0]), min(drawn.nodes_high, PRICED_NODES[1])
+            drawn = replace(
+                drawn,
+                jobs=jobs,
+                load_low=PRICED_LOADS[0],
+                load_high=PRICED_LOADS[1],
+                nodes_low=nodes[0],
+                nodes_high=nodes[1],
+                thins=True,
+                slack_fracs=(0.5, 1.0),
+                preemptible_fracs=(0.5, 1.0),
+                energy_weights=(0.3, 0.5),
+            )
+        constants, following = self.constants.with_prices(), self.following.with_prices()
+        return replace(self, drawn=drawn, constants=constants, following=following)
 
     def others(self, policy: Policy) -> dict[str, Policy]:
         """Return, by changed setting, the policies that differ from this policy in one of `settings`."""

@@ -109,19 +109,24 @@ class Training:
             layers[PPO] = self._reinforce(policy, start, state, tell)
         say("choosing on windows outside the training")
         chosen, best, passed_over = self._choose(layers, policy)
-        last = Strategy.from_layers(*layers[ALGORITHMS[self.algorithm][-1]])
+        last = self._strategy(layers[ALGORITHMS[self.algorithm][-1]])
         if not best:
-            still = Strategy.from_layers(*ALL_ZERO)
+            still = self._strategy(ALL_ZERO)
             return Trained(self.lesson.policy, still, "", "", tried, chosen, None, {}, lost, last)
         say(f"confirming {best} on held-out windows")
-        found = layers[best]
+        strategy = self._strategy(layers[best])
+        found = strategy.matrices
         with self._judge("confirming") as judge:
             (zero,), (mine,) = judge.run([ALL_ZERO]), judge.run([found], policy=policy)
             confirmed, frozen = compared(judge, mine, zero), dials_frozen(judge, found, mine, policy)
-        strategy = Strategy.from_layers(*found)
         return Trained(
             policy, strategy, best, setting, tried, chosen, confirmed, frozen, lost, last, passed_over
         )
+
+    def _strategy(self, layers: Layers) -> Strategy:
+        """Return the strategy with these matrices; without prices in training, it follows no prices."""
+        made = Strategy.from_layers(*layers)
+        return made if self.recipe.drawn.has_prices else made.without_prices()
 
     def _judge(self, part: str, policy: Policy | None = None) -> Judge:
         return Judge(getattr(self.lesson, part), workers=self.workers, policy=policy)

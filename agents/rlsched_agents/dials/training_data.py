@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -18,6 +18,7 @@ from rlsched.workload.trace import Trace
 from rlsched_agents.whatif.job_history import JobHistory
 from rlsched_envs.sim.engine import predict_trace
 from rlsched_envs.training.sources import EpisodeSource
+from rlsched_envs.training.tariffs import Tariff, parts_of
 
 SYNTHETIC_JOBS = 40_000
 SYNTHETIC_GPUS = 64
@@ -106,6 +107,22 @@ class TrainingData:
         mixed = len({group.gpu_type for group in spec.nodes if group.count and group.gpus}) > 1
         return cls(train, (chooses,), confirms, (use,), mixed)
 
+    def with_tariffs(self, tariffs: Sequence[Tariff]) -> TrainingData:
+        """Return a copy whose windows have these prices.
+
+        The first 70 % of the days of each price series are for training, the next 10 % for choosing, and the
+        last 20 % for confirming.
+        """
+        train, chooses, confirms = (
+            parts_of(tariffs, since, until) for since, until in ((0.0, 0.7), (0.7, 0.8), (0.8, 1.0))
+        )
+        return replace(
+            self,
+            train=replace(self.train, tariffs=train),
+            validation=tuple(replace(one, tariffs=chooses) for one in self.validation),
+            confirmation=tuple(replace(one, tariffs=confirms) for one in self.confirmation),
+        )
+
 
 def _halves(source: EpisodeSource) -> tuple[EpisodeSource, tuple[EpisodeSource, ...]]:
     """Return the first and the second half of the jobs; if there are few, all jobs and no second half."""
@@ -179,8 +196,7 @@ def synthetic_data(like: str, seed: int, predictability: Predictability) -> Trai
     data = TrainingData.cut(*drawn(SYNTHETIC_JOBS, seed))
     first = seed + VALIDATION_SEED
     others = [drawn(VALIDATION_JOBS, first + k) for k in range(VALIDATION_TRACES)]
-    replace = msgspec.structs.replace
-    use = data.uses[0]
+    use, changed = data.uses[0], msgspec.structs.replace
     validation_use = TraceUse(
         trace=f"{use.trace}, seeds {first} to {first + VALIDATION_TRACES - 1}",
         cluster=use.cluster,
@@ -194,5 +210,5 @@ def synthetic_data(like: str, seed: int, predictability: Predictability) -> Trai
         data.train,
         sources[:-CONFIRMATION_TRACES],
         sources[-CONFIRMATION_TRACES:],
-        (replace(use, trace=f"{use.trace}, seed {seed}", validation_s=(0.0, 0.0)), validation_use),
+        (changed(use, trace=f"{use.trace}, seed {seed}", validation_s=(0.0, 0.0)), validation_use),
     )

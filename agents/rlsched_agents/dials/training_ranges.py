@@ -7,7 +7,6 @@ from typing import Final
 
 import numpy as np
 
-from rlsched.decide.dials.observing import NAMES
 from rlsched.decide.dials.strategy import Strategy
 from rlsched.decide.drift import Familiar
 from rlsched.decide.policies.policy import Policy
@@ -35,7 +34,7 @@ def familiar_to(
         seed: Seed of the draws.
     """
     venv = ClusterVecEnv(sources, CLUSTERS, seed=seed, drawn=drawn, policy=policy)
-    layers = [np.array(layer) for layer in strategy.layers]
+    layers = strategy.matrices
     seen = np.asarray(venv.reset(), np.float64)
     low, high = seen.min(axis=0), seen.max(axis=0)
     ended = np.zeros(CLUSTERS, np.bool_)
@@ -47,9 +46,10 @@ def familiar_to(
         seen, ended = np.asarray(observed, np.float64), ended | dones
         np.minimum(low, seen.min(axis=0), out=low)
         np.maximum(high, seen.max(axis=0), out=high)
+    columns = len(strategy.columns)
     size, nodes = node_size(sources), (drawn.nodes_low, drawn.nodes_high)
     return Familiar(
         nodes=nodes,
         gpus=(nodes[0] * size, nodes[1] * size),
         gpu_types=tuple(GPU_TYPES[kind] for kind in drawn.kinds),
-    ).with_ranges(NAMES, low, high)
+    ).with_ranges(strategy.columns, low[:columns], high[:columns])

@@ -26,12 +26,21 @@ class StrategyComparison(msgspec.Struct, frozen=True):
         delay: JCT in excess of the jobs' run times on unshared GPUs at full clock.
         energy: Energy of the jobs.
         by_source: Geometric mean of the cost, by trace.
+        money: Money for the energy of the jobs; None without prices.
+        late_frac: Share of the jobs with slack that end beyond it: of this strategy, and of the other.
     """
 
     cost: Interval
     delay: Interval
     energy: Interval
     by_source: dict[str, float]
+    money: Interval | None = None
+    late_frac: tuple[float, float] | None = None
+
+    @property
+    def energy_or_money(self) -> Interval:
+        """The ratio that counts in the cost: of money with prices, else of energy."""
+        return self.energy if self.money is None else self.money
 
 
 def compared(judge: Judge, mine: Costs, other: Costs) -> StrategyComparison:
@@ -44,7 +53,16 @@ def compared(judge: Judge, mine: Costs, other: Costs) -> StrategyComparison:
         interval(np.log(mine.floored_s / other.floored_s), groups),
         interval(np.log(mine.energy_j / np.maximum(other.energy_j, 1.0)), groups),
         {name: float(np.exp(cost[source == name].mean())) for name in np.unique(source).tolist()},
+        interval(np.log(mine.money_ratio(other)), groups) if judge.has_prices else None,
+        _late_fracs(judge, mine, other) if judge.has_prices else None,
     )
+
+
+def _late_fracs(judge: Judge, mine: Costs, other: Costs) -> tuple[float, float]:
+    jobs = sum(one.slack_frac * one.window.gpus.size for one in judge.settings)
+    assert mine.late is not None
+    assert other.late is not None
+    return float(mine.late.sum() / jobs), float(other.late.sum() / jobs)
 
 
 class Trained(msgspec.Struct, frozen=True):
@@ -110,9 +128,10 @@ class Trained(msgspec.Struct, frozen=True):
         if self.confirmed is None:
             return "keep what you have: nothing was better than the settings on the windows that choose"
         cost, delay = self.confirmed.cost, self.confirmed.delay
+        what = "energy" if self.confirmed.money is None else "money"
         measured = (
-            f"cost (time and energy, weighted) {cost}, delay {delay}, energy {self.confirmed.energy} of the "
-            f"settings, {cost.windows} windows held out"
+            f"cost (time and {what}, weighted) {cost}, delay {delay}, {what} "
+            f"{self.confirmed.energy_or_money} of the settings, {cost.windows} windows held out"
         )
         if self.is_better:
             gain = f"{1.0 - cost.ratio:.1%} [{1.0 - cost.high:.1%}, {1.0 - cost.low:.1%}]"

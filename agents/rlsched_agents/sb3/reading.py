@@ -21,9 +21,10 @@ import gymnasium as gym
 import torch
 from stable_baselines3.common.policies import ActorCriticPolicy
 
+from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS
 from rlsched.decide.policies.files import MODEL_MEMBERS, opened, read_members
 from rlsched.errors import CheckpointError
-from rlsched_envs.training.dial_env import spaces
+from rlsched_envs.training.dial_env import EARLIER_SIZES, spaces
 
 _DATA, _WEIGHTS = MODEL_MEMBERS
 _TRUSTED: Final = ("stable_baselines3.", "torch.nn.", "torch.optim.")
@@ -32,9 +33,6 @@ _CALLS: Final = frozenset(
     ("REDUCE", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "BUILD", "EXT1", "EXT2", "EXT4", "PERSID", "BINPERSID")
 )
 """Pickle instructions that run code. Plain values and class names need none of these instructions."""
-
-
-_OBSERVATIONS, _ACTIONS = spaces()
 
 
 def read_model(model: str | Path) -> tuple[ActorCriticPolicy, str]:
@@ -50,7 +48,7 @@ def read_model(model: str | Path) -> tuple[ActorCriticPolicy, str]:
     path, content = opened(model)
     members = read_members(path, content)
     data = _settings(members[_DATA], path)
-    _check_environment(data, path)
+    observations, actions = _check_environment(data, path)
     kind = _unpickled(data.get("policy_class"), path, "its policy")
     if not (isinstance(kind, type) and issubclass(kind, ActorCriticPolicy)):
         raise CheckpointError(
@@ -61,7 +59,7 @@ def read_model(model: str | Path) -> tuple[ActorCriticPolicy, str]:
     if data.get("use_sde") is True:
         kwargs = {**kwargs, "use_sde": True}
     try:
-        policy = kind(_OBSERVATIONS, _ACTIONS, lambda _: 0.0, **kwargs)
+        policy = kind(observations, actions, lambda _: 0.0, **kwargs)
         weights = torch.load(io.BytesIO(members[_WEIGHTS]), map_location="cpu", weights_only=True)
         policy.load_state_dict(weights)
     except Exception as error:  # the file can contain anything
@@ -86,26 +84,36 @@ def _settings(text: bytes, path: str | Path) -> Mapping[str, Any]:
     return data
 
 
-def _check_environment(data: Mapping[str, Any], path: str | Path) -> None:
-    """Check that a model was trained on `rlsched/Cluster-v0`, with its own observations and actions."""
+def _check_environment(data: Mapping[str, Any], path: str | Path) -> tuple[gym.spaces.Box, gym.spaces.Box]:
+    """Return the observation space and the action space of a model that `rlsched/Cluster-v0` trained.
+
+    Models of an earlier version have smaller spaces (`EARLIER_SIZES`).
+
+    Raises:
+        CheckpointError: the model was trained on another environment, or its spaces were wrapped.
+    """
     space = data.get("observation_space")
     saved = space.get("_shape") if isinstance(space, dict) else None
-    if saved != list(_OBSERVATIONS.shape):
-        sizes = saved if isinstance(saved, list) and all(isinstance(one, int) for one in saved) else []
-        raise CheckpointError(
-            f"{path}: expected a model trained on rlsched/Cluster-v0, whose observations are "
-            f"{_OBSERVATIONS.shape}, got one for {tuple(sizes) or 'something else'}"
-        )
-    _check_ranges(data, path)
+    for columns, dials in ((NUM_COLUMNS, NUM_DIALS), *EARLIER_SIZES):
+        if saved == [columns]:
+            observations, actions = spaces(columns, dials)
+            _check_ranges(data, path, observations, actions)
+            return observations, actions
+    sizes = saved if isinstance(saved, list) and all(isinstance(one, int) for one in saved) else []
+    raise CheckpointError(
+        f"{path}: expected a model trained on rlsched/Cluster-v0, whose observations are "
+        f"{(NUM_COLUMNS,)}, got one for {tuple(sizes) or 'something else'}"
+    )
 
 
-def _check_ranges(data: Mapping[str, Any], path: str | Path) -> None:
+def _check_ranges(
+    data: Mapping[str, Any], path: str | Path, observations: gym.spaces.Box, actions: gym.spaces.Box
+) -> None:
     """Check that a model was trained with the environment's own ranges of observations and actions."""
     for key, own, wrapped in (
-        ("observation_space", _OBSERVATIONS, "NormalizeObservation"),
-        ("action_space", _ACTIONS, "RescaleAction"),
+        ("observation_space", observations, "NormalizeObservation"),
+        ("action_space", actions, "RescaleAction"),
     ):
-        assert isinstance(own, gym.spaces.Box)
         space = data.get(key)
         saved = space if isinstance(space, dict) else {}
         ranges = {name: _numbers(saved.get(name)) for name in ("low", "high")}

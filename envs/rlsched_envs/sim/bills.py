@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.energy.relative import relative
+from rlsched.energy.relative import outlook, relative
 from rlsched.energy.series import HOUR_S, Integrals, Series, integrals
 from rlsched.errors import InputError
 from rlsched.workload.trace import Trace
@@ -56,8 +56,8 @@ class Bill:
 def signals_of(spec: ClusterSpec, trace: Trace, last_s: float) -> Integrals | None:
     """Return the signals of a cluster's electricity over the seconds of a trace; None: unknown.
 
-    The (K = 3) series are the price, the carbon intensity, and the ratio that policies follow
-    (`rlsched.energy.relative`), which is 0 after the end of its series.
+    The series are the price, the carbon intensity, the ratio that policies follow, and the columns of its
+    outlook (`rlsched.energy.relative`). After the end of its series, the ratio is 0.
 
     Raises:
         InputError: a file cannot be read, does not cover the trace, or the wall-clock time of the trace's
@@ -76,10 +76,12 @@ def signals_of(spec: ClusterSpec, trace: Trace, last_s: float) -> Integrals | No
     price, carbon = (Series.read(path) if path else None for path in (energy.price, energy.carbon))
     followed = price if energy.followed == energy.price else carbon
     assert followed is not None
-    ratio = replace(followed, values=relative(followed, energy.known_ahead_h * HOUR_S))
-    found = integrals([price, carbon, ratio], second_0, last_s)
-    end = math.ceil(((ratio.ends - second_0).total_seconds() - found.from_s) / found.step_s - 1e-9)
-    found.rates[2, end:] = 0.0
+    ahead_s = energy.known_ahead_h * HOUR_S
+    seen = (relative(followed, ahead_s), *outlook(followed, ahead_s).T)
+    followed_series = [replace(followed, values=values) for values in seen]
+    found = integrals([price, carbon, *followed_series], second_0, last_s)
+    end = math.ceil(((followed.ends - second_0).total_seconds() - found.from_s) / found.step_s - 1e-9)
+    found.rates[2:, end:] = 0.0
     return found
 
 

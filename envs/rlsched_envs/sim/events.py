@@ -321,7 +321,7 @@ def rewind(sim: SimArrays) -> None:
         demand.arrived, demand.burst_last_s = 0, -np.inf
         demand.error_square = demand.error_count = demand.own_square = demand.own_count = 0.0
     s.counters[0].live_jobs = s.counters[0].next_seq = 0
-    s.config[0].price_ratio, s.config[0].price_until_s = 0.0, np.inf
+    s.config[0].price_ratio, s.config[0].price_until_s, s.scratch[0].deferred = 0.0, np.inf, 0
     reset_dials(s)
     ledger.rebuild_index(s)
     for row in range(r.outcome.shape[0]):

@@ -17,7 +17,7 @@ from rlsched.cluster.arrays import Records, StateArrays, records
 from rlsched.cluster.dials import OUTSIDE
 from rlsched.compile.jit import kernel, specialise
 from rlsched.compile.reference import by_reference
-from rlsched.decide.constants import DIALLED, MODELLED, PRICED, after, begin, next_look_s, next_move
+from rlsched.decide.constants import DIALLED, PRICED, after, begin, next_look_s, next_move
 from rlsched.decide.dials.turning import any_due, turn_due
 from rlsched.decide.options import PriceOptions, RuleOptions
 from rlsched.decide.price import defer_jobs, next_to_pause, review_s
@@ -32,7 +32,8 @@ from rlsched_envs.sim.constants import (
     SKIPS_QUIET,
     STOPPED,
 )
-from rlsched_envs.sim.events import next_instant, waiting_jobs
+from rlsched_envs.sim.costs import costs_so_far
+from rlsched_envs.sim.events import next_instant
 from rlsched_envs.sim.moves import has_room, preempt, start
 from rlsched_envs.sim.signals import read_price
 from rlsched_envs.sim.sim_arrays import SimArrays
@@ -40,13 +41,12 @@ from rlsched_envs.sim.sim_arrays import SimArrays
 INSTANT: Final = np.dtype(
     [
         ("at_s", np.float64),
-        ("cost_s", np.float64),  # queueing and time lost while running so far, job-seconds
-        ("slope", np.float64),  # waiting jobs, plus time lost per second, after the instant
-        ("energy_j", np.float64),  # energy of the jobs so far, with models
-        ("power_w", np.float64),  # power of the jobs after the instant, with models
+        ("delay_s", np.float64),  # results of `costs.costs_so_far`
+        ("energy_j", np.float64),
+        ("money", np.float64),
     ]
 )
-"""Fields of a run's cost at an instant, and of the cost's slope after it."""
+"""Fields of a run's cost up to an instant."""
 
 
 @by_reference
@@ -74,9 +74,10 @@ def decide(sim: SimArrays, o: Any) -> None:
     now_s, part = run.now_s, s.derived.part
     if PRICED:
         read_price(sim)
-        defer_jobs(s, o.start.price, now_s)
     if DIALLED:
         turn_due(s, now_s)
+    if PRICED:
+        defer_jobs(s, o.start.price, now_s)
     while again:
         again = False
         for p in range(part.shape[0]):
@@ -136,6 +137,8 @@ def run_rule(sim: SimArrays, o: RuleOptions, until_row: int, curve: Curve) -> in
         run.undecided = 1
         if LOGGED and not has_room(sim, sim.state.counters[0].live_jobs):
             return NEED_ROOM
+        if PRICED:
+            read_price(sim)
         if DIALLED and sim.state.dials.controller[0] == OUTSIDE and any_due(sim.state):
             if RECORDS:
                 _note(sim, curve)
@@ -158,12 +161,7 @@ def _note(sim: SimArrays, curve: Curve) -> None:
         return
     note = curve.instant[k]
     note.at_s = run.now_s
-    note.cost_s, note.slope = run.queued_s, waiting_jobs(sim)
-    if MODELLED and sim.state.config[0].modelled:
-        books = sim.progress.books[0]
-        note.cost_s += books.lost_s
-        note.slope += books.lost_rate
-        note.energy_j, note.power_w = books.jobs_j, books.jobs_w
+    note.delay_s, note.energy_j, note.money = costs_so_far(sim)
     curve.length[0] = k + 1
 
 

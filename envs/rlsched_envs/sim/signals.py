@@ -6,14 +6,19 @@ from typing import Final
 
 import numpy as np
 
+from rlsched.cluster.kernels import set_price
 from rlsched.compile.jit import kernel
+from rlsched.energy.relative import OUTLOOK
 from rlsched_envs.sim.sim_arrays import ProgressArrays, SimArrays
 
 PRICE: Final = 0
 CARBON: Final = 1
 """Rows of `ProgressArrays.signal` with integrals; the values of price and carbon are in rows 2 and 3."""
 RATIO: Final = 4
-"""Row of `ProgressArrays.signal` with the price relative to the mean (`rlsched.energy.relative`)."""
+"""Row of `ProgressArrays.signal` with the price relative to the mean; the rows after it are the columns of
+`rlsched.energy.relative.OUTLOOK`.
+"""
+ROWS: Final = RATIO + 1 + len(OUTLOOK)
 
 
 @kernel
@@ -34,6 +39,15 @@ def signal_between(x: ProgressArrays, k: int, since_s: float, until_s: float) ->
 
 
 @kernel
+def _is_as_before(x: ProgressArrays, k: int) -> bool:
+    """Return whether step `k` of the price that policies follow equals the step before it."""
+    same = True
+    for row in range(RATIO, x.signal.shape[0]):
+        same = same and x.signal[row, k] == x.signal[row, k - 1]
+    return same
+
+
+@kernel
 def read_price(sim: SimArrays) -> None:
     """Set the current price of electricity in the state, and the time when it changes next.
 
@@ -42,13 +56,13 @@ def read_price(sim: SimArrays) -> None:
     x, now_s, config = sim.progress, sim.progress.run[0].now_s, sim.state.config[0]
     if x.signal.shape[1] == 0:
         if now_s >= config.price_until_s:
-            config.price_ratio, config.price_until_s = 0.0, np.inf
+            set_price(sim.state, 0.0, config.price_outlook, np.inf)
         return
     if config.price_ratio > 0.0 and now_s < config.price_until_s:
         return
     last, step_s = x.signal.shape[1] - 1, x.books[0].grid_step_s
     k = min(int((now_s - x.books[0].grid_from_s) / step_s), last)
-    config.price_ratio = x.signal[RATIO, k]
-    while k < last and x.signal[RATIO, k + 1] == config.price_ratio:
+    while k < last and _is_as_before(x, k + 1):
         k += 1
-    config.price_until_s = x.books[0].grid_from_s + (k + 1) * step_s if k < last else np.inf
+    until_s = x.books[0].grid_from_s + (k + 1) * step_s if k < last else np.inf
+    set_price(sim.state, x.signal[RATIO, k], x.signal[RATIO + 1 :, k], until_s)

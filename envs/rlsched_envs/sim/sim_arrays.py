@@ -138,8 +138,8 @@ class ProgressArrays(NamedTuple):
     scratch: NDArray[np.int32]  # (G,)
     run: Records  # (1,) RUN
     books: Records  # (1,) BOOKS
-    signal: NDArray[np.float64]  # (5, N + 1) integrals of price and carbon, their values in each step
-    # (`rlsched.energy.series.Integrals`), and the price relative to the mean; N + 1 = 0: none
+    signal: NDArray[np.float64]  # (R, N + 1) integrals of price and carbon, their values in each step
+    # (`rlsched.energy.series.Integrals`), and the rows from `signals.RATIO` on; N + 1 = 0: none
 
 
 @by_reference
@@ -168,7 +168,7 @@ def new_progress(slots: int, truth: Records, gpus: int, *, keep_placements: bool
         scratch=np.zeros(max(gpus, 1), np.int32),
         run=records(1, RUN),
         books=records(1, BOOKS),
-        signal=np.zeros((5, 0)),
+        signal=np.zeros((0, 0)),
     )
     progress.outcome.start_s[:] = progress.outcome.end_s[:] = np.nan
     progress.run.timer_s = progress.run.review_s = np.inf

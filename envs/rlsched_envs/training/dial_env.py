@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import Any, Final, TypedDict, cast
 
 import gymnasium as gym
 import msgspec
@@ -195,10 +195,9 @@ class DialFleet:
 
     def _summary(self, k: int) -> dict[str, Any]:
         episodes = self._episodes
-        progress, account = episodes.sim.progress, episodes.account[k, 0]
+        account = episodes.account[k, 0]
         last = episodes.curve.instant[k][int(episodes.curve.length[k, 0]) - 1]
         jobs = episodes.sim.truth.shape[1]
-        delay_s = float(progress.run.queued_s[k, 0]) + float(progress.books.lost_s[k, 0])
         return {
             "episode": {
                 "r": float(self._returns[k]),
@@ -206,22 +205,33 @@ class DialFleet:
                 "t": round(time.time() - self._began, 3),
             },
             "schedule": {
-                "delay_mean_s": delay_s / jobs,
-                "reference_delay_mean_s": float(last["cost_s"]) / jobs,
-                "jct_mean_s": (delay_s + float(account.work_s)) / jobs,
-                "reference_jct_mean_s": (float(last["cost_s"]) + float(account.work_s)) / jobs,
-                "energy_j": float(progress.books.jobs_j[k, 0]),
+                "delay_mean_s": float(account.delay_s) / jobs,
+                "reference_delay_mean_s": float(last["delay_s"]) / jobs,
+                "jct_mean_s": (float(account.delay_s) + float(account.work_s)) / jobs,
+                "reference_jct_mean_s": (float(last["delay_s"]) + float(account.work_s)) / jobs,
+                "energy_j": float(account.energy_j),
                 "reference_energy_j": float(last["energy_j"]),
+                **self._money_of(account, last),
                 "source": self._names[k],
             },
         }
 
+    def _money_of(self, account: Any, last: Any) -> dict[str, float]:
+        """Return the ratio of the money to the reference's; nothing without prices."""
+        if self._episodes.sim.progress.signal.shape[2] == 0:
+            return {}
+        return {"money_frac": float(account.money) / max(float(last["money"]), 1.0)}
 
-def spaces() -> tuple[gym.spaces.Box, gym.spaces.Box]:
-    """Return (observation space, action space)."""
+
+EARLIER_SIZES: Final = ((56, 9),)
+"""Numbers of columns and dials of earlier versions, whose models still set the first dials."""
+
+
+def spaces(columns: int = NUM_COLUMNS, dials: int = NUM_DIALS) -> tuple[gym.spaces.Box, gym.spaces.Box]:
+    """Return (observation space, action space) for these numbers of columns and dials."""
     return (
-        gym.spaces.Box(-3.0, 3.0, (NUM_COLUMNS,), np.float32),
-        gym.spaces.Box(-1.0, 1.0, (NUM_DIALS,), np.float32),
+        gym.spaces.Box(-3.0, 3.0, (columns,), np.float32),
+        gym.spaces.Box(-1.0, 1.0, (dials,), np.float32),
     )
 
 
@@ -232,19 +242,20 @@ class ClusterEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
     starts jobs, lets them share GPUs, preempts them and sets clocks. The agent sets the prices of these
     actions.
 
-    **Observation.** Box (F,) float32, -3 to 3: F = 56 named features of waiting, running and arriving jobs,
-    of the accuracy of predictions, and of the permitted actions (`rlsched.decide.dials.observing.NAMES`). A
-    live broker can compute all of them.
+    **Observation.** Box (F,) float32, -3 to 3: F = 68 named features of waiting, running and arriving jobs,
+    of the accuracy of predictions, of the permitted actions, and of the price of electricity
+    (`rlsched.decide.dials.observing.NAMES`). A live broker can compute all of them.
 
-    **Action.** Box (D,) float32, -1 to 1: D = 9 dials as fractions of their ranges
+    **Action.** Box (D,) float32, -1 to 1: D = 11 dials as fractions of their ranges
     (`rlsched.cluster.dials.DIALS`). 0 leaves the rule's settings unchanged. Dials are held for 10
     simulated minutes or 32 arrivals, whichever comes first, and then until the next event.
 
     **Reward.** The reference is a run of the same window by the same rule with all dials at 0. The reward is
     minus the cost since the last step in excess of the reference's, in per cent of the reference's total
     cost: 100 x ((1 - w) x time in excess / the reference's time in the system + w x energy in excess / the
-    reference's energy); w: weight of energy. The return is the saving in per cent; with all dials at 0 it is
-    exactly 0.
+    reference's energy); w: weight of energy. With prices (`Drawn.slack_fracs`), money takes the place of
+    energy, and only time beyond a job's slack counts (`rlsched_envs.training.dial_episode`). The return is
+    the saving in per cent; with all dials at 0 it is exactly 0.
 
     **Termination.** When the last job of the window has ended. Episodes are never truncated. A step before
     the first `reset`, or after the end, raises `gymnasium.error.ResetNeeded`.
@@ -270,7 +281,7 @@ class ClusterEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
     >>> trace, cluster = rlsched.synthesize("helios", jobs=2000, load=0.9, gpus=64)
     >>> env = gymnasium.make("rlsched/Cluster-v0", trace=trace, cluster=cluster)
     >>> env.observation_space.shape, env.action_space.shape
-    ((56,), (9,))
+    ((68,), (11,))
     """
 
     metadata = {"render_modes": []}  # noqa: RUF012 - Gymnasium's own form

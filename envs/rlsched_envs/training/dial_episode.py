@@ -15,11 +15,15 @@ from numpy.typing import NDArray
 from rlsched.cluster.arrays import Records
 from rlsched.compile.jit import kernel
 from rlsched.compile.reference import by_reference
+from rlsched.decide.constants import PRICED
 from rlsched.decide.dials.turning import set_dials, turn_due
 from rlsched.decide.options import energy_weight
+from rlsched.energy.relative import LEAST_RATIO
 from rlsched_envs.sim.constants import DIALS_DUE
+from rlsched_envs.sim.costs import costs_so_far
 from rlsched_envs.sim.events import rewind
 from rlsched_envs.sim.loop import Curve, run_rule
+from rlsched_envs.sim.signals import PRICE
 from rlsched_envs.sim.sim_arrays import SimArrays
 from rlsched_envs.training import batch
 
@@ -32,6 +36,9 @@ ACCOUNT: Final = np.dtype(
         ("at", np.int64),  # index of the reference run's latest instant
         ("work_s", np.float64),  # run times of all jobs, on unshared GPUs at full clock
         ("cost", np.float64),  # cost in excess of the reference's, up to the last step
+        ("delay_s", np.float64),  # results of `costs.costs_so_far` at the last step
+        ("energy_j", np.float64),
+        ("money", np.float64),
     ],
     align=True,
 )
@@ -72,21 +79,38 @@ def _is_next(curve: Curve, at: int, now_s: float) -> bool:
 def _cost(sim: SimArrays, curve: Curve, account: Any, over: bool) -> float:
     """Return the cost so far in excess of the reference's, in per cent of the reference's total cost.
 
-    100 x ((1 - w) x time in excess / the reference's time in the system + w x energy in excess / the
-    reference's energy); w: weight of energy. `over`: whether all jobs have ended; the costs of the complete
-    reference run are then subtracted.
+    100 x ((1 - w) x time in excess / the reference's time in the system + w x money in excess / the
+    reference's money); w: weight of energy. Without prices, money is energy. With prices, energy that the
+    reference has used and the run has not is owed: it counts at the mean price of about a day. At the end
+    nothing is owed. `over`: whether all jobs have ended; the costs of the complete reference run are then
+    subtracted.
     """
     now_s, length, at = sim.progress.run[0].now_s, curve.length[0], account.at
     while at + 1 < length and (over or _is_next(curve, at, now_s)):
         at += 1
     account.at = at
-    latest, last, books = curve.instant[at], curve.instant[length - 1], sim.progress.books[0]
-    since_s = 0.0 if over else now_s - latest.at_s
-    time_s = sim.progress.run[0].queued_s + books.lost_s - latest.cost_s - latest.slope * since_s
-    energy_j = books.jobs_j - latest.energy_j - latest.power_w * since_s
+    latest, last, frac = curve.instant[at], curve.instant[length - 1], 0.0
+    following = curve.instant[min(at + 1, length - 1)]
+    if following.at_s > latest.at_s:
+        frac = (now_s - latest.at_s) / (following.at_s - latest.at_s)
+    delay_s, energy_j, money = costs_so_far(sim)
+    account.delay_s, account.energy_j, account.money = delay_s, energy_j, money
+    delay_s -= latest.delay_s + frac * (following.delay_s - latest.delay_s)
+    energy_j -= latest.energy_j + frac * (following.energy_j - latest.energy_j)
+    money -= latest.money + frac * (following.money - latest.money)
+    if PRICED and not over:
+        money -= _mean_price(sim) * energy_j
     weight = energy_weight(sim.state)
-    relative = (1.0 - weight) * time_s / max(last.cost_s + account.work_s, 1.0)
-    return 100.0 * (relative + weight * energy_j / max(last.energy_j, 1.0))
+    relative = (1.0 - weight) * delay_s / max(last.delay_s + account.work_s, 1.0)
+    return 100.0 * (relative + weight * money / max(last.money, 1.0))
+
+
+@kernel
+def _mean_price(sim: SimArrays) -> float:
+    """Return the mean of about a day to which the current price is relative."""
+    x, now_s, ratio = sim.progress, sim.progress.run[0].now_s, sim.state.config[0].price_ratio
+    k = min(int((now_s - x.books[0].grid_from_s) / x.books[0].grid_step_s), x.signal.shape[1] - 1)
+    return x.signal[PRICE + 2, k] / max(ratio, LEAST_RATIO)
 
 
 @kernel

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Final
 
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.spec import ClusterSpec
+from rlsched.energy.series import DAY_S
 from rlsched.errors import InputError
 from rlsched.models.catalogue import load_catalogue
 from rlsched.workload.characterise.parts import keyed
@@ -19,11 +21,21 @@ from rlsched.workload.characterise.repeats import bursts
 from rlsched.workload.predict.informed import Informed
 from rlsched.workload.trace import Trace
 from rlsched_envs.sim.engine import PredictedTimes, predict_trace, run_time_s
+from rlsched_envs.training.tariffs import Tariff
 
 GPU_TYPES: Final = ("V100", "P100", "A100")
 """GPU types of windows: the types with the most data in the catalogue."""
 AS_MADE_FRAC: Final = 0.3
 """Share of windows that have the source's own predictions although predictions can be drawn."""
+SHORT_JOB_S: Final = 2 * 3_600.0
+SHORT_SLACK_S: Final = 6 * 3_600.0
+LONG_SLACK_S: Final = 86_400.0
+"""Slack that is drawn for jobs: 6 h if the job is predicted to run for less than 2 h, else 24 h, as in GAIA
+(ASPLOS'24). No public trace has slacks of its own.
+"""
+_THINNED_TRIES: Final = 20
+LOAD_ERROR: Final = 0.15
+"""Relative error of the load up to which a thinned window is accepted at once."""
 LONGEST_S: Final = 7 * 86_400.0
 """Upper limit of run times in training, seconds: a single longer job would decide a whole episode."""
 
@@ -51,6 +63,11 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         kinds: GPU types, indices in `GPU_TYPES`.
         mixed_frac: Share of windows on clusters whose nodes have all these types in turn, beginning with a
             random type; run times then refer to the first type.
+        thins: Whether windows keep the hours at which jobs were submitted: the jobs are drawn at random from
+            a longer part of the trace, which gives the load, and times are not scaled.
+        slack_fracs: Choices for the share of jobs with slack (`SHORT_SLACK_S`, `LONG_SLACK_S`). Above 0, each
+            window has one of its source's tariffs, and its cost counts money in place of energy, and time
+            beyond the slack.
     """
 
     jobs: int = 1500
@@ -67,6 +84,13 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     energy_weights: tuple[float, ...] = (0.0, 0.0, 0.3)
     kinds: tuple[int, ...] = tuple(range(len(GPU_TYPES)))
     mixed_frac: float = 0.0
+    thins: bool = False
+    slack_fracs: tuple[float, ...] = (0.0,)
+
+    @property
+    def has_prices(self) -> bool:
+        """Whether jobs have slack, so that windows need prices of electricity."""
+        return max(self.slack_fracs) > 0.0
 
     def __post_init__(self) -> None:
         for name in ("load", "nodes"):
@@ -96,6 +120,8 @@ class EpisodeSource:
         gpus_per_node: GPUs per node.
         workload: (J,) number of each job's workload in the catalogue; None: unknown.
         informed: Draws other predictions of the same jobs; None: not supported.
+        tariffs: Prices of electricity that windows can have.
+        day_s: Time since midnight (UTC) at the trace's second 0, seconds; 0 where the trace has no origin.
     """
 
     name: str
@@ -107,6 +133,8 @@ class EpisodeSource:
     gpus_per_node: int = 8
     workload: NDArray[np.int32] | None = None
     informed: Informed | None = None
+    tariffs: tuple[Tariff, ...] = ()
+    day_s: float = 0.0
 
     @classmethod
     def from_trace(
@@ -147,13 +175,15 @@ class EpisodeSource:
             sizes.pop(),
             load_catalogue().draw(trace, 0)[rows],
             Informed.from_jobs(duration_s, trace.num_gpus[rows], burst),
+            day_s=_seconds_of_day(trace.origin),
         )
 
     @cached_property
     def digest(self) -> str:
         """Return the first 12 hexadecimal digits of the SHA-256 of the data that windows are drawn from."""
         found = hashlib.sha256(repr((self.name, self.weight, self.gpus_per_node)).encode())
-        columns = (self.submit_s, self.duration_s, self.gpus, *self.predictions, self.workload)
+        prices = [one.rows for one in self.tariffs]
+        columns = (self.submit_s, self.duration_s, self.gpus, *self.predictions, self.workload, *prices)
         for column in columns:
             found.update(b"" if column is None else np.ascontiguousarray(column).tobytes())
         return found.hexdigest()[:12]
@@ -172,8 +202,17 @@ class EpisodeSource:
         )
 
 
+def _seconds_of_day(origin: datetime | None) -> float:
+    """Return the time since midnight (UTC) of a trace's origin, seconds; without an offset it is UTC."""
+    if origin is None:
+        return 0.0
+    at = origin.replace(tzinfo=UTC) if origin.tzinfo is None else origin.astimezone(UTC)
+    return at.timestamp() % DAY_S
+
+
 class EpisodeJobs(msgspec.Struct, frozen=True):
-    """Jobs of one window: arrays with one entry per job; the first job is submitted at 0.
+    """Jobs of one window: arrays with one entry per job. The first job is submitted at 0, or, in a thinned
+    window, at its time of day (UTC).
 
     `nodes`: number of nodes of the window's cluster. `first`: index of the first job in the source.
     """
@@ -195,17 +234,22 @@ def largest_gang(nodes: int, gpus_per_node: int) -> int:
 
 def draw_window(source: EpisodeSource, drawn: Drawn, rng: np.random.Generator) -> EpisodeJobs:
     """Draw a window at random, cap gangs at `largest_gang`, and scale time so that the load is as drawn."""
-    pick, gaps = _drawn_jobs(source, drawn, rng)
-    nodes = int(rng.integers(drawn.nodes_low, drawn.nodes_high + 1))
-    total = nodes * source.gpus_per_node
-    gpus = np.minimum(source.gpus[pick], largest_gang(nodes, source.gpus_per_node)).astype(np.int32)
-    duration_s = source.duration_s[pick]
-    load = float(rng.uniform(drawn.load_low, drawn.load_high))
-    span_s = max(float(gaps.sum()), 1.0)
-    stretch = float((duration_s * gpus).sum()) / (load * total * span_s)
+    if drawn.thins:
+        nodes = int(rng.integers(drawn.nodes_low, drawn.nodes_high + 1))
+        load = float(rng.uniform(drawn.load_low, drawn.load_high))
+        pick, submit_s, nodes = _thinned(source, drawn.jobs, nodes, load, rng)
+    else:
+        pick, gaps = _drawn_jobs(source, drawn, rng)
+        nodes = int(rng.integers(drawn.nodes_low, drawn.nodes_high + 1))
+        load = float(rng.uniform(drawn.load_low, drawn.load_high))
+        work_gpu_s = float((source.duration_s[pick] * _capped(source, nodes)[pick]).sum())
+        span_s = max(float(gaps.sum()), 1.0)
+        stretch = work_gpu_s / (load * nodes * source.gpus_per_node * span_s)
+        submit_s = np.round(np.cumsum(gaps) * stretch)
+    gpus, duration_s = _capped(source, nodes)[pick], source.duration_s[pick]
     predictions = _drawn_predictions(source, drawn, pick, rng)
     return EpisodeJobs(
-        np.round(np.cumsum(gaps) * stretch),
+        submit_s,
         duration_s,
         gpus,
         predictions.predicted_s,
@@ -214,6 +258,46 @@ def draw_window(source: EpisodeSource, drawn: Drawn, rng: np.random.Generator) -
         np.zeros(pick.size, np.int32) if source.workload is None else source.workload[pick],
         int(pick[0]),
     )
+
+
+def _capped(source: EpisodeSource, nodes: int) -> NDArray[np.int32]:
+    """Return the (J,) GPUs of each job of a source, at most `largest_gang`."""
+    return np.minimum(source.gpus, largest_gang(nodes, source.gpus_per_node)).astype(np.int32)
+
+
+def _thinned(
+    source: EpisodeSource, jobs: int, nodes: int, load: float, rng: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.float64], int]:
+    """Draw jobs from a part of a trace that is so long that they give the load on this number of nodes.
+
+    If the part has too few jobs, it is longer, and the cluster smaller.
+
+    Returns:
+        Indices of the jobs, their times since a midnight (UTC), and the number of nodes.
+    """
+    at_s = source.day_s + source.submit_s
+    if at_s.size < jobs:  # repeat the trace after a whole number of days
+        period_s = DAY_S * (np.floor((at_s[-1] - at_s[0]) / DAY_S) + 1.0)
+        at_s = (at_s + period_s * np.arange(-(-jobs // at_s.size))[:, None]).ravel()
+    rows = np.arange(at_s.size) % source.submit_s.size
+    work_gpu_s = (source.duration_s * _capped(source, nodes))[rows]
+    gpu_s = load * source.gpus_per_node  # per node and second
+    span_s = float(work_gpu_s.mean()) * jobs / (gpu_s * nodes)
+    best, least = np.arange(0), np.inf
+    for _ in range(_THINNED_TRIES):
+        since_s = float(rng.uniform(at_s[0], max(at_s[-1] - span_s, at_s[0] + 1.0)))
+        first = min(int(np.searchsorted(at_s, since_s)), at_s.size - jobs)
+        end = max(int(np.searchsorted(at_s, since_s + span_s)), first + jobs)
+        found = np.sort(rng.choice(np.arange(first, end), jobs, replace=False))
+        lasts_s = max(span_s, float(at_s[found[-1]] - at_s[found[0]]))
+        fit = max(min(round(float(work_gpu_s[found].sum()) / (gpu_s * lasts_s)), nodes), 1)
+        error = abs(float(work_gpu_s[found].sum()) / (gpu_s * fit * lasts_s) - 1.0)
+        if error < least:
+            best, least, fitting = found, error, fit
+        if least <= LOAD_ERROR:
+            break
+    midnight_s = DAY_S * np.floor(at_s[best[0]] / DAY_S)
+    return rows[best], np.round(at_s[best] - midnight_s), fitting
 
 
 def _drawn_jobs(

@@ -20,9 +20,13 @@ from rlsched.decide.dials.strategy import dial_arrays
 from rlsched.decide.order.keys import Order
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.rules.steps import CompiledRule
+from rlsched.energy.series import HOUR_S
+from rlsched.errors import InputError
 from rlsched_envs.sim.constants import FINISHED
+from rlsched_envs.sim.costs import costs_so_far
 from rlsched_envs.sim.events import rewind
 from rlsched_envs.sim.loop import NO_CURVE, Curve, for_run, run_rule
+from rlsched_envs.sim.signals import ROWS
 from rlsched_envs.sim.sim_arrays import SimArrays
 from rlsched_envs.training import batch
 from rlsched_envs.training.small_clusters import (
@@ -33,16 +37,30 @@ from rlsched_envs.training.small_clusters import (
     node_size,
     set_models,
 )
-from rlsched_envs.training.sources import Drawn, EpisodeJobs, EpisodeSource, draw_window
+from rlsched_envs.training.sources import (
+    LONG_SLACK_S,
+    SHORT_JOB_S,
+    SHORT_SLACK_S,
+    Drawn,
+    EpisodeJobs,
+    EpisodeSource,
+    draw_window,
+)
+from rlsched_envs.training.tariffs import HORIZON_H, Tariff
 
 COST: Final = np.dtype(
     [
-        ("delay_s", np.float64),  # JCT in excess of the run times on unshared GPUs at full clock, job-seconds
+        ("delay_s", np.float64),  # JCT in excess of the run times on unshared GPUs at full clock and of
+        # the slack, job-seconds
         ("energy_j", np.float64),  # energy of the jobs
+        ("money", np.float64),  # price of this energy, J x price; without prices the energy
+        ("late", np.int64),  # jobs more than `LATE_S` beyond their slack
         ("over", np.int64),  # 1: all jobs have ended
     ]
 )
 """Fields of the result of one run of a window."""
+LATE_S: Final = 600.0
+"""Time beyond its slack after which a job counts as late, seconds."""
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +75,9 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         preemptible_frac: Share of the jobs that may be preempted.
         restart_s: Restart cost of a preempted job, seconds.
         key: Key of the random draws.
+        slack_frac: Share of the jobs that have slack.
+        tariff: Prices of electricity; None: no price is known.
+        day: Day of the tariff on which the window begins.
     """
 
     source: str
@@ -67,6 +88,9 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     preemptible_frac: float
     restart_s: float
     key: int
+    slack_frac: float = 0.0
+    tariff: Tariff | None = None
+    day: int = 0
 
     @property
     def work_s(self) -> float:
@@ -80,15 +104,24 @@ def draw_setting(source: EpisodeSource, drawn: Drawn, rng: np.random.Generator) 
     kinds = (int(rng.choice(drawn.kinds)),)
     if drawn.mixed_frac > 0.0 and rng.random() < drawn.mixed_frac:
         kinds = tuple(rng.permutation(drawn.kinds).tolist())
+    group, priced = f"{source.name}/{window.first // drawn.jobs}", dict[str, Any]()
+    if drawn.has_prices:
+        if not source.tariffs:
+            raise InputError(f"{source.name}: windows of jobs with slack need prices of electricity")
+        tariff = source.tariffs[int(rng.integers(len(source.tariffs)))]
+        day = tariff.draw_day(float(window.submit_s[-1]), rng)
+        group = f"{source.name}/{tariff.name}/{tariff.quarter(day)}"
+        priced = {"slack_frac": float(rng.choice(drawn.slack_fracs)), "tariff": tariff, "day": day}
     return Setting(
         source=source.name,
-        group=f"{source.name}/{window.first // drawn.jobs}",
+        group=group,
         window=window,
         kinds=kinds,
         energy_weight=float(rng.choice(drawn.energy_weights)),
         preemptible_frac=float(rng.choice(drawn.preemptible_fracs)),
         restart_s=float(np.exp(rng.uniform(np.log(drawn.restart_low_s), np.log(drawn.restart_high_s)))),
         key=int(rng.integers(2**62)),
+        **priced,
     )
 
 
@@ -124,10 +157,15 @@ class DialledRuns:
         one = blank_run(drawn, size, gangs, _indexed(rule), modelled=True, assumed_scale=assumed_scale)
         dials = dial_arrays(1, OUTSIDE if outside else NETWORK, [np.zeros((0, 0))])
         one = one._replace(state=one.state._replace(dials=dials))
+        if drawn.has_prices:
+            one.progress.books.grid_step_s = HOUR_S
+            signal = np.zeros((ROWS, HORIZON_H + 1))
+            one = one._replace(progress=one.progress._replace(signal=signal))
         self.batch: SimArrays = batch.stack_run(one, count)
         self.rule: CompiledRule = rule
         self._class_of = class_numbers(gangs)
-        self._steps = rule.steps.with_dials()
+        steps = rule.steps.with_dials()
+        self._steps = steps.with_price() if drawn.has_prices else steps
 
     def compiled(self, template: Any, *, records: bool) -> Any:
         """Compile a kernel template for these runs; `records`: whether the kernel records the cost curves."""
@@ -142,6 +180,11 @@ class DialledRuns:
         self.follow(k, self.rule, preempts=setting.preemptible_frac > 0.0)
         chance = np.random.default_rng(setting.key).random(truth.pinned.shape[1])
         truth.pinned[k] = chance >= setting.preemptible_frac
+        if setting.tariff is not None:
+            slack_s = np.where(setting.window.predicted_s < SHORT_JOB_S, SHORT_SLACK_S, LONG_SLACK_S)
+            other = np.random.default_rng([setting.key, 1]).random(slack_s.size)
+            truth.slack_s[k] = np.where(other < setting.slack_frac, slack_s, 0.0)
+            self.batch.progress.signal[k] = setting.tariff.signal(setting.day)
         self.batch.progress.run.restart_s[k, 0] = setting.restart_s
 
     def follow(self, k: int, rule: CompiledRule, *, preempts: bool) -> None:
@@ -165,9 +208,19 @@ def run_windows(b: SimArrays, o: Any, which: NDArray[np.int64], cost: Any, curve
         sim = batch.view_run(b, which[at])
         rewind(sim)
         status = run_rule(sim, o, sim.truth.shape[0] + 1, curve)
-        cost.delay_s[at] = sim.progress.run[0].queued_s + sim.progress.books[0].lost_s
-        cost.energy_j[at] = sim.progress.books[0].jobs_j
+        cost.delay_s[at], cost.energy_j[at], cost.money[at] = costs_so_far(sim)
+        cost.late[at] = _late_jobs(sim)
         cost.over[at] = status == FINISHED
+
+
+@kernel
+def _late_jobs(sim: SimArrays) -> int:
+    """Return the number of ended jobs with slack whose delay is more than `LATE_S` beyond it."""
+    truth, outcome, late = sim.truth, sim.progress.outcome, 0
+    for row in range(truth.shape[0]):
+        delay_s = outcome.end_s[row] - truth.submit_s[row] - truth.duration_s[row]
+        late += truth.slack_s[row] > 0.0 and delay_s > truth.slack_s[row] + LATE_S
+    return late
 
 
 class Windows:

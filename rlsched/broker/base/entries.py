@@ -499,6 +499,8 @@ class EnergyPriced(Fact, frozen=True, kw_only=True, tag="energy_priced"):
     """Price or carbon intensity, in the unit of its file; None: unknown."""
     ratio: float
     """The price relative to the mean (`rlsched.energy.relative`); 0: unknown."""
+    outlook: tuple[float, ...] = ()
+    """Columns of `rlsched.energy.relative.OUTLOOK`; empty: all are 0, as in journals before version 9."""
     until_s: float
     """Time when the ratio changes next, Unix seconds; infinite: not known."""
 

@@ -26,7 +26,7 @@ from rlsched.cluster import dials as dial_arrays
 from rlsched.models import arrays as model_arrays
 
 _ROOT = Path(rlsched.__file__).resolve().parent
-_FOLDERS = ("broker", "cluster", "decide", "models", "wire", "workload")
+_FOLDERS = ("broker", "cluster", "decide", "energy", "models", "wire", "workload")
 """Packages whose classes a picture can contain. Their code is part of `code_digest`."""
 _LIST, _TUPLE, _DICT, _SET, _DEQUE, _ARRAY, _SCALAR, _OBJECT, _AGAIN, _ORDERED = range(10)
 _PLAIN = frozenset((type(None), bool, int, float, str, bytes))

@@ -119,7 +119,7 @@ class Journal:
 
         Version 2 added checksums, version 3 the table of ended jobs, version 4 `first`, version 5 held jobs
         and dependencies, version 6 changes of jobs and orders for single tasks, version 7 counts of cores
-        and memory, and usage, and version 8 prices of electricity.
+        and memory, and usage, version 8 prices of electricity, and version 9 their outlook.
         """
         self._db.execute("BEGIN IMMEDIATE")
         try:

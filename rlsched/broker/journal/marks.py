@@ -9,7 +9,7 @@ from typing import Any
 from rlsched.broker.base.rows import MEND
 from rlsched.errors import JournalError
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 WITH_ENDED = 3
 """The first journal version with a table of ended jobs."""
 WITH_FIRST = 4

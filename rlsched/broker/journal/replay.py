@@ -356,7 +356,7 @@ def _happen(
             quotas.review_quotas(now_s)
             gates.open_due_gates(now_s)
         case EnergyPriced():
-            state.set_price(change.ratio, change.until_s)
+            state.set_price(change.ratio, change.outlook, change.until_s)
         case AttemptOver(job=job, outcome=outcome) if outcome == QUEUED:
             attempts.note(change)
             state.requeue(seq_of[job], now_s, change.gpu_memory_mib, alone=change.alone)

@@ -444,8 +444,9 @@ class Machine:
         found = None if self._prices is None else self._prices.at(self.now_s)
         if found is None and known is None:
             return
-        price, ratio, until_s = (None, 0.0, math.inf) if found is None else found
-        now = EnergyPriced(price=price, ratio=ratio, until_s=until_s)
+        now = EnergyPriced(price=None, ratio=0.0, until_s=math.inf)
+        if found is not None:
+            now = EnergyPriced(**found._asdict())
         if now != known or self.scheduler.review_s(self.state.cluster) <= self.now_s:
             self._out.record(now)
 

@@ -131,6 +131,8 @@ def restore_base(state: Known, base: Base, policy_id: str) -> None:
     state.ran_on = {person: sum(1 << node for node in found) for person, found in base.ran_on.items()}
     for first, count in base.numbers:
         state.numbers.append_run(first, count)
+    if base.energy_price is not None:  # before the dials are restored, because a new price makes them due
+        state.set_price(base.energy_price)
     workloads = {one.job["seq"]: runs_as(one.submitted) for one in base.jobs}
     workloads |= {seq: 0 for one in base.held for _, seq in one.held}
     fill(state.cluster, base.ledger, workloads, policy_id, base.now_s)
@@ -138,8 +140,6 @@ def restore_base(state: Known, base: Base, policy_id: str) -> None:
         for _, seq in holder.held:
             state.cluster.share_job(seq, shares=False, gpu_need_mib=-1)  # GPUs of others are never shared
     state.models.pairs.take_up(base.factors, base.pairs)
-    if base.energy_price is not None:
-        state.set_price(base.energy_price)
     state.models.weigh(base.speed_energy)
     state.models.share(base.shares)
     for node in nodes:

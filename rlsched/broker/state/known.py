@@ -136,7 +136,7 @@ class Known:
     def set_price(self, entry: EnergyPriced) -> None:
         """Set the price of electricity."""
         self.energy_price = entry
-        self.cluster.set_price(entry.ratio, entry.until_s)
+        self.cluster.set_price(entry.ratio, entry.outlook, entry.until_s)
 
     def clear_on_finished(self) -> None:
         """Stop calling `on_finished` for finished jobs."""

@@ -11,13 +11,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import MAX_TENANTS, StateArrays
+from rlsched.cluster.arrays import DEFERRED, MAX_TENANTS, RUNNING, StateArrays
 from rlsched.cluster.dials import SPANS_S
 from rlsched.cluster.kernels import tenants_of
 from rlsched.compile.jit import kernel
-from rlsched.decide.dials.counting import fade, join_ends
+from rlsched.decide.dials.counting import fade, join_ends, partition_of
 from rlsched.decide.options import energy_weight, may_share
 from rlsched.decide.remaining import remaining_s
+from rlsched.energy.relative import OUTLOOK
 
 HOUR_S: Final = 3_600.0
 DAY_S: Final = 86_400.0
@@ -88,9 +89,18 @@ NAMES: Final = (
     "gpus",  # ln(GPUs) / 8
     "node_gpus",  # GPUs of a node / 8
     "static_power",  # idle power of the partition's GPU type, relative to its board power limit
+    # price of electricity; all 0 while no price is known
+    "price",  # ln(price / mean of about a day)
+    *OUTLOOK,
+    "deferred",  # ln(1 + GPUs requested by jobs that wait for a lower price, per GPU of the partition)
+    "waiting_slack",  # share of the waiting jobs that have slack
+    "running_slack",  # share of the GPUs in use that preemptible jobs with slack hold
 )
-"""Names of the columns of an observation, in order."""
-FIXED: Final = NAMES[NAMES.index("energy_weight") :]
+"""Names of the columns of an observation, in order. A new column comes last: older strategies do not read it.
+"""
+PRICE_COLUMNS: Final = NAMES[NAMES.index("price") :]
+"""Columns that are 0 while no price of electricity is known."""
+FIXED: Final = NAMES[NAMES.index("energy_weight") : NAMES.index("price")]
 """Columns that describe the set-up of a cluster, not its state."""
 
 
@@ -116,7 +126,8 @@ def observe(s: StateArrays, p: int, now_s: float, x: NDArray[np.float64]) -> Non
     join_ends(s, p)
     at = _arrival_columns(s, p, now_s, x, at)
     at = _prediction_columns(s, p, x, at)
-    _fixed_columns(s, p, x, at)
+    at = _fixed_columns(s, p, x, at)
+    _price_columns(s, p, x, at)
 
 
 @kernel
@@ -243,3 +254,28 @@ def _fixed_columns(s: StateArrays, p: int, x: NDArray[np.float64], at: int) -> i
     at = _put(x, at, part.node_size / 8.0)
     kind = min(part.kind, model.shape[0] - 1)
     return _put(x, at, model.static_w[kind] / max(model.tdp_w[kind], 1.0))
+
+
+@kernel
+def _price_columns(s: StateArrays, p: int, x: NDArray[np.float64], at: int) -> int:
+    config, job, part = s.config[0], s.job, s.derived.part[p]
+    if config.price_ratio <= 0.0:
+        while at < x.shape[0]:
+            at = _put(x, at, 0.0)
+        return at
+    at = _put(x, at, math.log(config.price_ratio))
+    for k in range(config.price_outlook.shape[0]):
+        at = _put(x, at, config.price_outlook[k])
+    deferred, waiting, used, slack_gpus = 0.0, 0, 0, 0
+    for k in range(s.job.shape[0] - s.counters[0].live_jobs, s.job.shape[0]):
+        slot = s.derived.slot.stack[k]
+        if job.status[slot] == DEFERRED and partition_of(s, slot) == p:
+            deferred += job.gpus[slot] * job.share_milli[slot] / 1000.0
+        if job.status[slot] == RUNNING and job.placed_in[slot] == p:
+            used += job.gpus[slot]
+            slack_gpus += job.gpus[slot] * (job.slack_s[slot] > 0.0 and job.pinned[slot] == 0)
+    for position in range(part.queue_len):
+        waiting += job.slack_s[s.derived.queue[p, position]] > 0.0
+    at = _put(x, at, math.log1p(deferred / max(part.open_gpus, 1)))
+    at = _put(x, at, waiting / max(part.queue_len, 1))
+    return _put(x, at, slack_gpus / max(used, 1))

@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.dials import CLIPPED, NETWORK, DialArrays, no_dials
-from rlsched.decide.dials.observing import NAMES
+from rlsched.cluster.dials import CLIPPED, NETWORK, PRICE_DIALS, DialArrays, no_dials
+from rlsched.decide.dials.observing import NAMES, PRICE_COLUMNS
 from rlsched.decide.dials.turning import RANGES
 from rlsched.decide.drift import Familiar
 from rlsched.decide.own import DEFAULT, is_inline
@@ -28,8 +28,10 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """A strategy file (JSON).
 
     Attributes:
-        columns: Input columns, in the order of the weights.
-        dials: Output dials, in the order of the rows of the last layer.
+        columns: Input columns, in the order of the weights: the first of `observing.NAMES`. A strategy has no
+            columns that are newer than itself.
+        dials: Output dials, in the order of the rows of the last layer: the first of `RANGES`. Newer dials
+            stay at 0.
         layers: One matrix for a linear strategy, three for a network; the last column of each is the bias.
             Hidden layers end in tanh.
         output: Activation of the last layer: `tanh`, or `clip` to -1 to 1.
@@ -44,9 +46,10 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @classmethod
     def from_layers(cls, *layers: NDArray[np.float64], output: Literal["tanh", "clip"] = "tanh") -> Strategy:
-        """Return a strategy with these matrices."""
+        """Return a strategy with these matrices, which reads the first columns and sets the first dials."""
         rows = tuple(tuple(tuple(float(x) for x in row) for row in layer) for layer in layers)
-        return cls(columns=NAMES, dials=tuple(RANGES), layers=rows, output=output)
+        columns, dials = layers[0].shape[1] - 1, layers[-1].shape[0]
+        return cls(columns=NAMES[:columns], dials=tuple(RANGES)[:dials], layers=rows, output=output)
 
     @classmethod
     def read(cls, path: str | Path) -> Strategy:
@@ -85,13 +88,13 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Check that the strategy fits this version of rlsched.
 
         Raises:
-            InputError: the strategy is for other columns or dials than this version has, its
+            InputError: the strategy is for columns or dials that this version does not have, its
                 matrices do not match, or a weight is not a number.
         """
         for words, mine, known in (("columns", self.columns, NAMES), ("dials", self.dials, tuple(RANGES))):
-            if mine != known:
+            if not mine or mine != known[: len(mine)]:
                 odd = next((one for one in mine if one not in known), None)
-                said = f"does not have {odd!r}" if odd else f"has {len(known)} in another order or number"
+                said = f"does not have {odd!r}" if odd else f"has {len(known)} in another order"
                 raise InputError(
                     f"{where}: {words}: this version {said}; train it again with `rlsched train`"
                 )
@@ -99,15 +102,15 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise InputError(f"{where}: familiar: {wrong}")
         if len(self.layers) not in (1, 3):
             raise InputError(f"{where}: layers: expected 1 or 3 matrices, got {len(self.layers)}")
-        width = NUM_COLUMNS
+        width = len(self.columns)
         for number, layer in enumerate(self.layers, start=1):
             if not layer or any(len(row) != width + 1 for row in layer):
                 raise InputError(f"{where}: layers: matrix {number}: expected rows of {width + 1} weights")
             width = len(layer)
             if not np.isfinite(np.array(layer)).all():
                 raise InputError(f"{where}: layers: matrix {number}: expected finite weights")
-        if width != NUM_DIALS:
-            raise InputError(f"{where}: layers: expected {NUM_DIALS} outputs, got {width}")
+        if width != len(self.dials):
+            raise InputError(f"{where}: layers: expected {len(self.dials)} outputs, got {width}")
 
     def write(self, path: Path) -> None:
         """Write the strategy file."""
@@ -123,13 +126,39 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """First 12 hexadecimal digits of the SHA-256 of the strategy."""
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:12]
 
+    @property
+    def matrices(self) -> list[NDArray[np.float64]]:
+        """The matrices of `layers`, for all columns and dials of this version: other weights are 0."""
+        first, *others = (np.array(layer, np.float64) for layer in self.layers)
+        missing = NUM_COLUMNS - len(self.columns)
+        found = [np.insert(first, [len(self.columns)] * missing, 0.0, axis=1), *others]
+        found[-1] = np.pad(found[-1], ((0, NUM_DIALS - len(self.dials)), (0, 0)))
+        return found
+
+    def without_prices(self) -> Strategy:
+        """Return the strategy without the columns and dials that follow the price of electricity.
+
+        A strategy that was trained without prices has untrained weights there.
+        """
+        columns = [name not in PRICE_COLUMNS for name in self.columns]
+        rows = [name not in PRICE_DIALS for name in self.dials]
+        matrices = [np.array(layer) for layer in self.layers]
+        matrices[0] = matrices[0][:, [*columns, True]]
+        matrices[-1] = matrices[-1][rows]
+        return Strategy.from_layers(*matrices, output=self.output)
+
+    @property
+    def follows_price(self) -> bool:
+        """Whether the strategy sets dials that follow the price of electricity."""
+        last = self.matrices[-1]
+        return any(last[row].any() for row, name in enumerate(RANGES) if name in PRICE_DIALS)
+
     def arrays(self, partitions: int, *, only_modelled: bool = False) -> DialArrays:
         """Return the strategy's network, and the dials of this many partitions, all 0, as arrays.
 
-        `only_modelled`: whether the dials stay at 0 while there are no models of speed.
+        `only_modelled`: whether dials that do not follow the price stay at 0 without models of speed.
         """
-        matrices = [np.array(layer, np.float64) for layer in self.layers]
-        made = dial_arrays(partitions, CLIPPED if self.output == "clip" else NETWORK, matrices)
+        made = dial_arrays(partitions, CLIPPED if self.output == "clip" else NETWORK, self.matrices)
         made.only_modelled[0] = only_modelled
         return made
 

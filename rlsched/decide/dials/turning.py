@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import CLOCKS_ALONE, StateArrays
-from rlsched.cluster.dials import CLIPPED, DIAL, DIALS, NETWORK
+from rlsched.cluster.dials import CLIPPED, DIAL, DIALS, NETWORK, PRICE_DIALS
 from rlsched.cluster.state import ClusterState
 from rlsched.compile.jit import kernel
 from rlsched.decide.dials.counting import EVERY_S
@@ -18,6 +18,7 @@ from rlsched.decide.dials.observing import observe
 RANGES: Final = {dial.name: dial.range for dial in DIALS}
 """Value of each dial at an output of 1, in the order of the network's outputs; at -1 the value is negated."""
 _RANGE: Final = tuple(RANGES.values())
+_OF_PRICE: Final = tuple(name in PRICE_DIALS for name in RANGES)
 _FIELDS: Final = len(DIAL.names or ())
 
 
@@ -71,8 +72,8 @@ def any_due(s: StateArrays) -> bool:
 def turn_due(s: StateArrays, now_s: float) -> None:
     """Observe each partition whose dials are due, and set its dials if a network computes them.
 
-    Finite weights can overflow to NaN or infinity; in that case the dials are set to 0. They are also set to
-    0 if `DialArrays.only_modelled` is set and no models of speed exist: strategies are trained with them.
+    Finite weights can overflow to NaN or infinity; in that case the dials are set to 0. Strategies are
+    trained with models of speed: with `DialArrays.only_modelled`, only `PRICE_DIALS` are set without models.
     """
     dials = s.dials
     for p in range(dials.seen.shape[0]):
@@ -84,10 +85,6 @@ def turn_due(s: StateArrays, now_s: float) -> None:
         clips = dials.controller[0] == CLIPPED
         if dials.controller[0] != NETWORK and not clips:
             continue
-        if dials.only_modelled[0] and s.config[0].modelled in (0, CLOCKS_ALONE):
-            dials.action[:] = 0.0
-            set_dials(s, p, dials.action)
-            continue
         if dials.layer1.shape[0] == 0:
             _layer(dials.output, dials.seen[p], dials.action, clips)
         else:
@@ -97,6 +94,9 @@ def turn_due(s: StateArrays, now_s: float) -> None:
         d.refused = 0 if _in_range(dials.action) else 1
         if d.refused:
             dials.action[:] = 0.0
+        if dials.only_modelled[0] and s.config[0].modelled in (0, CLOCKS_ALONE):
+            for k in range(len(_RANGE)):
+                dials.action[k] = dials.action[k] if _OF_PRICE[k] else 0.0
         set_dials(s, p, dials.action)
 
 

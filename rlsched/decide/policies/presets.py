@@ -94,7 +94,7 @@ PRESETS: Final[dict[str, Preset]] = {
     ),
     "priced": Preset(
         "tuned; follows the price of electricity: jobs with slack wait or pause for cheaper hours",
-        {**_TUNED, "price": {"defer": 5.0, "pause": 5.0}},
+        {**_TUNED, "price": {"defer": 2.0, "pause": 2.0}},
     ),
     "random": Preset(
         "starts any job that fits, or waits, with equal probability", {"rule": "random", "order": "area"}

@@ -101,7 +101,8 @@ class CompiledRule:
 
     def dialled_by(self, strategy: Strategy) -> CompiledRule:
         """Return the rule with a strategy that sets its dials."""
-        return replace(self, steps=self.steps.with_dials(), strategy=strategy)
+        steps = self.steps.with_dials()
+        return replace(self, steps=steps.with_price() if strategy.follows_price else steps, strategy=strategy)
 
     @property
     def sorted_queue(self) -> bool:

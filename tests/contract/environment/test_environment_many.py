@@ -28,6 +28,7 @@ from stable_baselines3.common.vec_env import (
     VecNormalize,
 )
 
+from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS
 from rlsched_envs.training.sources import EpisodeSource
 from tests.support.sim.small_env import NAME, SHORT, make, make_vec, many
 
@@ -41,7 +42,7 @@ def fns(sources: list[EpisodeSource], count: int = COUNT) -> list[Callable[[], g
 
 def drawn_dials(count: int, rng: np.random.Generator) -> NDArray[np.float32]:
     """(N, D) random actions."""
-    drawn: NDArray[np.float32] = rng.uniform(-1.0, 1.0, (count, 9)).astype(np.float32)
+    drawn: NDArray[np.float32] = rng.uniform(-1.0, 1.0, (count, NUM_DIALS)).astype(np.float32)
     return drawn
 
 
@@ -161,10 +162,10 @@ def test_vector_wrappers(wrap: Callable[[Envs], Envs], sources: list[EpisodeSour
 def test_dials_under_vector_wrappers_of_actions(sources: list[EpisodeSource]) -> None:
     envs = wrappers.vector.ClipAction(make_vec(sources, 2))
     envs.reset(seed=0)
-    seen = envs.step(np.full((2, 9), 5.0, np.float32))[0]
+    seen = envs.step(np.full((2, NUM_DIALS), 5.0, np.float32))[0]
     other = make_vec(sources, 2)
     other.reset(seed=0)
-    assert seen.tobytes() == other.step(np.ones((2, 9), np.float32))[0].tobytes()
+    assert seen.tobytes() == other.step(np.ones((2, NUM_DIALS), np.float32))[0].tobytes()
 
 
 # ---- Stable-Baselines3 ---------------------------------------------------------------------------
@@ -240,7 +241,7 @@ def test_stable_baselines3_wrappers(
 
 def test_frames_of_dials_can_be_stacked(sources: list[EpisodeSource]) -> None:
     envs = VecFrameStack(many(sources, 2, seed=0), 3)
-    assert np.asarray(envs.reset()).shape == (2, 3 * 56)
+    assert np.asarray(envs.reset()).shape == (2, 3 * NUM_COLUMNS)
 
 
 @pytest.mark.parametrize("way", ["pickle", "deepcopy"])

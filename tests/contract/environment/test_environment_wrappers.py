@@ -16,6 +16,7 @@ from gymnasium.utils.env_checker import check_env as check_gymnasium
 from stable_baselines3.common.env_checker import check_env as check_sb3
 from stable_baselines3.common.monitor import Monitor
 
+from rlsched.decide.dials.strategy import NUM_DIALS
 from rlsched_envs.training.sources import EpisodeSource
 from tests.support.sim.small_env import bare, dials, make, make_vec, many, play_out
 
@@ -138,14 +139,14 @@ def test_without_a_seed_windows_differ(sources: list[EpisodeSource]) -> None:
 # ---- wrong actions, and the order of calls -------------------------------------------------------
 
 WRONG: list[tuple[Any, str]] = [
-    (np.full(9, np.nan, np.float32), "got nan at 0"),
-    (np.array([0, 0, np.inf, 0, 0, 0, 0, 0, 0]), "got inf at 2"),
+    (np.full(NUM_DIALS, np.nan, np.float32), "got nan at 0"),
+    (np.array([0, 0, np.inf, *[0] * (NUM_DIALS - 3)]), "got inf at 2"),
     (np.zeros(3, np.float32), r"got shape \(3,\)"),
-    (np.zeros((1, 9), np.float32), r"got shape \(1, 9\)"),
+    (np.zeros((1, NUM_DIALS), np.float32), r"got shape \(1, 11\)"),
     (0.5, r"got shape \(\)"),
-    (np.array(["a"] * 9), "got dtype <U1"),
-    (np.zeros(9, np.complex64), "got dtype complex64"),
-    (np.zeros(9, np.bool_), "got dtype bool"),
+    (np.array(["a"] * NUM_DIALS), "got dtype <U1"),
+    (np.zeros(NUM_DIALS, np.complex64), "got dtype complex64"),
+    (np.zeros(NUM_DIALS, np.bool_), "got dtype bool"),
     (None, "got dtype object: None"),
     ({"action": 1}, "got dtype object"),
     ([[0.0], [0.0, 1.0]], "got something that is not an array"),
@@ -168,11 +169,11 @@ def test_wrong_actions_of_many_are_one_line(sources: list[EpisodeSource]) -> Non
     envs, native = many(sources, 2, seed=0), make_vec(sources, 2)
     envs.reset()
     native.reset(seed=0)
-    nan = np.zeros((2, 9))
+    nan = np.zeros((2, NUM_DIALS))
     nan[1, 4] = np.nan
     wrong: list[tuple[Any, str]] = [
         (nan, r"nan at \(1, 4\)"),
-        (np.zeros(9), "shape"),
+        (np.zeros(NUM_DIALS), "shape"),
         (np.zeros((2, 3)), "shape"),
         ("no", "dtype"),
     ]
@@ -184,7 +185,7 @@ def test_wrong_actions_of_many_are_one_line(sources: list[EpisodeSource]) -> Non
 
 def test_dials_outside_their_ranges_are_clipped(sources: list[EpisodeSource]) -> None:
     env, clipped = bare(sources), bare(sources)
-    action = np.linspace(-3.0, 3.0, 9)
+    action = np.linspace(-3.0, 3.0, NUM_DIALS)
     for one in (env, clipped):
         one.reset(seed=0)
     for _ in range(5):
@@ -195,7 +196,7 @@ def test_dials_outside_their_ranges_are_clipped(sources: list[EpisodeSource]) ->
 
 def test_steps_outside_an_episode_are_one_line(sources: list[EpisodeSource]) -> None:
     env, rng = bare(sources), np.random.default_rng(0)
-    action = np.zeros(9, np.float32)
+    action = np.zeros(NUM_DIALS, np.float32)
     with pytest.raises(ResetNeeded, match="no episode has begun, or the last one has ended; call reset"):
         env.step(action)
     for seed in (0, None):
@@ -212,7 +213,7 @@ def test_steps_outside_an_episode_are_one_line(sources: list[EpisodeSource]) -> 
     envs, native = many(sources, 2), make_vec(sources, 2)
     for step in (envs.step, native.step):
         with pytest.raises(ResetNeeded, match="has begun, or the last one has ended"):
-            step(np.zeros((2, 9)))
+            step(np.zeros((2, NUM_DIALS)))
     for one in (envs, native):
         one.reset()
         one.reset()

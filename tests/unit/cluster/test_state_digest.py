@@ -53,7 +53,7 @@ def test_burst_statistics_count_where_predictions_are_revised(name: str) -> None
 
 def test_slack_counts_where_a_price_is_known() -> None:
     state = state_of()
-    state.set_price(1.2, 100.0)
+    state.set_price(1.2, (), 100.0)
     before = state.digest()
     state.arrays.job.slack_s[state.slot_of(1)] = 60.0
     assert state.digest() != before

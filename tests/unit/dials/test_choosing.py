@@ -29,6 +29,8 @@ class FakeJudge:
         self.energy_weight = np.zeros(WINDOWS)
         self._taken = [np.ones(WINDOWS), *taken]
 
+    has_prices = False
+
     def run(self, strategies: Sequence[Layers], policy: Policy | None = None) -> list[Costs]:
         """Costs of the next strategies."""
         assert policy is None or policy == TUNED

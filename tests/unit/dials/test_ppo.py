@@ -54,7 +54,7 @@ def test_network_starts_as_the_linear_strategy(source: EpisodeSource) -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"width": 8}, "width: expected 9 or more"),
+        ({"width": 8}, "width: expected 11 or more"),
         ({"clusters": 5}, "an even number"),
         ({"batch_size": 3000}, r"a divisor of clusters x rollout_steps = 32768, got 3000"),
     ],

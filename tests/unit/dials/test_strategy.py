@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rlsched.cluster.dials import CLIPPED, NETWORK
+from rlsched.cluster.dials import CLIPPED, NETWORK, PRICE_DIALS
 from rlsched.cluster.spec import NodeSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.dials import turning
-from rlsched.decide.dials.observing import NAMES
+from rlsched.decide.dials.observing import NAMES, PRICE_COLUMNS
 from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
 from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.policies.files import to_send, with_whole_paths
@@ -50,10 +50,11 @@ def test_policy_has_the_strategy_of_its_file(tmp_path: Path) -> None:
             {"columns": (*NAMES[:-1], "phase_of_the_moon")},
             "columns: this version does not have 'phase_of_the_moon'",
         ),
-        ({"dials": ("gate_pair",)}, "dials: this version has 9 in another order or number"),
+        ({"dials": ("gate_more",)}, f"dials: this version has {NUM_DIALS} in another order"),
+        ({"dials": ("gate_pair",)}, f"layers: expected 1 outputs, got {NUM_DIALS}"),
         ({"layers": ()}, "layers: expected 1 or 3 matrices, got 0"),
         ({"layers": (((0.0,),),)}, f"layers: matrix 1: expected rows of {NUM_COLUMNS + 1} weights"),
-        ({"layers": (LINEAR.layers[0][:2],)}, "layers: expected 9 outputs, got 2"),
+        ({"layers": (LINEAR.layers[0][:2],)}, f"layers: expected {NUM_DIALS} outputs, got 2"),
         (
             {"layers": (((float("nan"),) * (NUM_COLUMNS + 1),) * NUM_DIALS,)},
             "layers: matrix 1: expected finite weights",
@@ -80,6 +81,43 @@ def test_invalid_file(content: str | None, said: str, tmp_path: Path) -> None:
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("hidden", [(), (5, 4)])
+def test_strategy_of_an_earlier_version_ignores_new_columns_and_dials(hidden: tuple[int, ...]) -> None:
+    columns, dials = NUM_COLUMNS - 12, NUM_DIALS - 2
+    sizes, rng = (columns, *hidden, dials), np.random.default_rng(1)
+    layers = [rng.normal(size=(after, before + 1)) for before, after in pairwise(sizes)]
+    old = Strategy.from_layers(*layers)
+    old.check("old.json")
+    assert (old.columns, len(old.dials)) == (NAMES[:columns], dials)
+    assert not old.follows_price
+    x = rng.normal(size=NUM_COLUMNS)
+    found = x
+    for layer in old.matrices:
+        found = np.tanh(layer[:, :-1] @ found + layer[:, -1])
+    expected = x[:columns]
+    for layer in layers:
+        expected = np.tanh(layer[:, :-1] @ expected + layer[:, -1])
+    np.testing.assert_allclose(found[:dials], expected)
+    assert (found[dials:] == 0.0).all()
+
+
+def test_strategy_that_was_trained_without_prices_does_not_follow_them() -> None:
+    sizes, rng = (NUM_COLUMNS, 5, 4, NUM_DIALS), np.random.default_rng(1)
+    whole = Strategy.from_layers(*(rng.normal(size=(after, before + 1)) for before, after in pairwise(sizes)))
+    assert whole.follows_price
+    blind = whole.without_prices()
+    blind.check("blind.json")
+    assert not blind.follows_price
+    assert (blind.columns, blind.dials) == (NAMES[: NAMES.index("price")], whole.dials[: -len(PRICE_DIALS)])
+    x = rng.normal(size=NUM_COLUMNS)
+    for name in PRICE_COLUMNS:
+        x[NAMES.index(name)] = 0.0
+    (mine, _), (theirs, _) = through(blind, x), through(whole, x)
+    np.testing.assert_allclose(mine[: -len(PRICE_DIALS)], theirs[: -len(PRICE_DIALS)])
+    x[NAMES.index("price")] = 1.0
+    assert (through(blind, x)[0] == mine).all()
+
+
 def through(strategy: Strategy, seen: NDArray[np.float64]) -> tuple[NDArray[np.float64], bool]:
     """Dials that the kernel of a strategy computes from an observation, and whether they are valid."""
     d = strategy.arrays(1)
@@ -87,7 +125,7 @@ def through(strategy: Strategy, seen: NDArray[np.float64]) -> tuple[NDArray[np.f
     turning._layer(d.layer1, seen, d.scratch[0], False)
     turning._layer(d.layer2, d.scratch[0], d.scratch[1], False)
     turning._layer(d.output, d.scratch[1], d.action, clips)
-    return d.action, bool(turning._in_range(d.action))
+    return d.action.copy(), bool(turning._in_range(d.action))
 
 
 @pytest.mark.parametrize("widths", [(4, 4), (3, 40), (40, 3)])

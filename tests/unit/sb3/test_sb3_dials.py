@@ -17,10 +17,10 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 
 import rlsched as rs
 from rlsched.broker.server.broker_policy import load_policy
-from rlsched.cluster.dials import CLIPPED, NETWORK
+from rlsched.cluster.dials import CLIPPED, NETWORK, PRICE_DIALS
 from rlsched.cluster.spec import NodeSpec
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.dials.strategy import Strategy
+from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
 from rlsched.decide.dials.turning import RANGES
 from rlsched.decide.guard import Guarded
 from rlsched.decide.order.queue import OrderedQueue
@@ -31,6 +31,7 @@ from rlsched.decide.scheduler import permit
 from rlsched.errors import CheckpointError, InputError
 from rlsched.models.catalogue import load_catalogue
 from rlsched_agents.sb3.dials import read_strategy
+from rlsched_envs.training.dial_env import EARLIER_SIZES, spaces
 from rlsched_envs.training.sources import EpisodeSource
 from rlsched_envs.training.windows import Drawn
 from tests.unit.sb3.test_sb3_models import altered, pickled
@@ -49,7 +50,7 @@ def saved(env: Any, path: Path, **kwargs: Any) -> PPO:
     model = PPO("MlpPolicy", env, n_steps=8, batch_size=8, seed=3, device="cpu", **kwargs)
     with torch.no_grad():
         model.policy.action_net.weight *= 200.0  # type: ignore[operator, union-attr]
-        model.policy.action_net.bias += torch.linspace(-1.0, 1.0, 9)  # type: ignore[operator, union-attr]
+        model.policy.action_net.bias += torch.linspace(-1.0, 1.0, NUM_DIALS)  # type: ignore[operator, union-attr]
     model.save(path)
     return model
 
@@ -132,7 +133,7 @@ def test_a2c_model_is_served_likewise(env: gymnasium.Env[Any, Any], tmp_path: Pa
 
 @pytest.mark.parametrize("modelled", [True, False])
 def test_model_sets_the_dials_in_a_ledger(modelled: bool, model: Path) -> None:
-    """As in a broker: its own observation, through the network, into the dials; all 0 without models."""
+    """As in a broker: its own observation, through the network, into the dials; some only with models."""
     scheduler = load_scheduler(Policy.of(f"sb3:{model}"))
     assert isinstance(scheduler, RuleScheduler)
     nodes = [NodeSpec(name=f"n{number}", gpus=4, gpu_type="V100") for number in range(2)]
@@ -148,8 +149,7 @@ def test_model_sets_the_dials_in_a_ledger(modelled: bool, model: Path) -> None:
     seen = dials.seen[:1].astype(np.float32)
     assert seen.any()
     if not modelled:
-        assert not dials.action.any()
-        assert not any(dials.dial[name][0] for name in RANGES)
+        assert not any(dials.dial[name][0] for name in RANGES if name not in PRICE_DIALS)
         return
     wanted, _ = PPO.load(model, device="cpu").predict(seen, deterministic=True)
     np.testing.assert_allclose(dials.action, wanted[0], atol=2e-6)
@@ -182,8 +182,33 @@ def test_strategy_can_be_combined_with_another_rule(model: Path, tmp_path: Path)
 
 def test_strategy_without_output_kind_is_unchanged() -> None:
     plain = Strategy.from_layers(np.zeros((9, 57)))
+    assert (len(plain.columns), len(plain.dials)) == (56, 9), "as files of earlier versions"
     assert plain.arrays(1).controller[0] == NETWORK
     assert plain.digest == "407923889c07", "files without an output kind keep their digests"
+
+
+def test_model_of_an_earlier_version_is_served(tmp_path: Path) -> None:
+    """It was trained on fewer columns and dials; the new dials stay at 0."""
+
+    class Earlier(gymnasium.Env[Any, Any]):
+        observation_space, action_space = spaces(*EARLIER_SIZES[0])
+
+        def reset(self, **_: Any) -> Any:
+            return self.observation_space.sample(), {}
+
+    path = tmp_path / "earlier.zip"
+    model = PPO("MlpPolicy", Earlier(), device="cpu", seed=3)
+    model.save(path)
+    strategy = read_strategy(path)
+    assert (len(strategy.columns), len(strategy.dials)) == EARLIER_SIZES[0]
+    seen = np.random.default_rng(0).uniform(-1.0, 1.0, NUM_COLUMNS)
+    wanted, _ = model.predict(seen[None, : len(strategy.columns)].astype(np.float32), deterministic=True)
+    found = seen
+    for layer in strategy.matrices[:-1]:
+        found = np.tanh(layer[:, :-1] @ found + layer[:, -1])
+    found = strategy.matrices[-1] @ np.append(found, 1.0)
+    np.testing.assert_allclose(np.clip(found[:9], -1.0, 1.0), wanted[0], atol=1e-5)
+    assert (found[9:] == 0.0).all()
 
 
 def test_unsupported_models_are_refused(env: gymnasium.Env[Any, Any], model: Path, tmp_path: Path) -> None:
@@ -196,17 +221,17 @@ def test_unsupported_models_are_refused(env: gymnasium.Env[Any, Any], model: Pat
         (
             "normal",
             wrappers.NormalizeObservation(env),
-            r"observation_space: expected .* \[56\] from -3 to 3, got \[56\] from -inf to inf; a broker",
+            r"observation_space: expected .* \[68\] from -3 to 3, got \[68\] from -inf to inf; a broker",
         ),
         (
             "rescaled",
             wrappers.RescaleAction(env, np.float32(0.0), np.float32(2.0)),
-            r"action_space: .* from -1 to 1, got \[9\] from 0 to 2; .* train without RescaleAction",
+            r"action_space: .* from -1 to 1, got \[11\] from 0 to 2; .* train without RescaleAction",
         ),
         (
             "stacked",
             wrappers.FlattenObservation(wrappers.FrameStackObservation(env, 2)),
-            r"rlsched/Cluster-v0, whose observations are \(56,\), got one for \(112,\)",
+            r"rlsched/Cluster-v0, whose observations are \(68,\), got one for \(136,\)",
         ),
     ):
         saved(wrapped, tmp_path / f"{name}.zip")

@@ -79,7 +79,7 @@ def test_unsupported_models_are_refused(source: EpisodeSource, model: Path, tmp_
     saved(source, tmp_path / "own.zip", activation_fn=OwnLayer)
     (tmp_path / "text.zip").write_text("no zip")
     for name, said in (
-        ("rows.zip", r"trained on rlsched/Cluster-v0, .* \(56,\), got one for \(24, 53\)"),
+        ("rows.zip", r"trained on rlsched/Cluster-v0, .* \(68,\), got one for \(24, 53\)"),
         ("masked.zip", r"its policy needs code outside .*sb3_contrib\.common.* FILE\.py:NAME"),
         ("own.zip", r"its policy_kwargs needs code .* FILE\.py:NAME"),
         ("text.zip", "File is not a zip file"),

@@ -314,9 +314,9 @@ def test_verbs_back_up_and_restore(
     assert "until all nodes of the backup have registered" in out
     assert run(["journal", "compact", *place]) == 0
     assert run(["journal", "check", *place]) == 0
-    assert "whole, version 8" in capsys.readouterr().out
+    assert "whole, version 9" in capsys.readouterr().out
     assert run(["journal", "check", place[1]]) == 0  # a folder, instead of the file in it
-    assert "whole, version 8" in capsys.readouterr().out
+    assert "whole, version 9" in capsys.readouterr().out
     kinds = [type(row.entry) for row in read_journal(directory / JOURNAL_FILE)]
     assert (kinds.count(JobSubmitted), kinds.count(Restored)) == (3, 1)
     assert len(journal_events(directory).seq_of) == 3

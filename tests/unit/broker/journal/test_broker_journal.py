@@ -74,7 +74,7 @@ def test_another_version_is_refused(path: Path) -> None:
     db.execute("UPDATE meta SET value = '99' WHERE key = 'version'")
     db.commit()
     db.close()
-    with pytest.raises(JournalError, match="journal version '99', this rlsched writes 8"):
+    with pytest.raises(JournalError, match="journal version '99', this rlsched writes 9"):
         Journal(path)
     with pytest.raises(JournalError, match="version '99'"):
         read_journal(path)

@@ -181,7 +181,7 @@ def test_journal_of_version_1_is_upgraded(tmp_path: Path) -> None:
     assert first == before
     with sqlite3.connect(path) as db:
         assert dict(db.execute("SELECT key, value FROM meta")) == {
-            "version": "8",
+            "version": "9",
             "first": "1",
             "entries": "22",
             "ended_at": "0",

@@ -127,7 +127,7 @@ def test_first_start_on_an_older_journal_builds_the_table(
     make(Journal(path)).journal.close()
     assert {row["job"]: row["state"] for row in rows(path)} == states
     report = check(path)
-    assert (report.version, report.damage, report.derived) == (8, [], [])
+    assert (report.version, report.damage, report.derived) == (9, [], [])
 
 
 def test_broker_adds_missing_rows_at_its_start(path: Path) -> None:

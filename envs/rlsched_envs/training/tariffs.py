@@ -1,0 +1,116 @@
+"""Prices of electricity for training windows: hourly, cut by time, moved by whole days."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.energy.relative import outlook, relative
+from rlsched.energy.series import DAY_S, HOUR_S, Series
+from rlsched.errors import InputError
+from rlsched_envs.sim.signals import CARBON, PRICE, RATIO, ROWS
+
+HORIZON_H: Final = 42 * 24
+"""Hours of prices that a window can use; later hours have the price of the last one."""
+LEAST_DAYS: Final = 140
+"""Fewest days of a series: seven parts of 20 days can be cut from it for training, choosing, confirming."""
+_DAY_H: Final = 24
+_WEEK_H: Final = 7 * _DAY_H
+
+
+@dataclass(frozen=True)
+class Tariff:
+    """Hourly prices from a midnight (UTC) on, with the columns that policies read.
+
+    Attributes:
+        name: Name for reports.
+        begins: The first midnight, UTC.
+        rows: (R, H) price, at least 0, in any unit; ratio; columns of `rlsched.energy.relative.OUTLOOK`.
+            The columns of an hour contain nothing that is published later.
+        first_day: First day on which a window can begin, counted from `begins`.
+        days: Number of days on which a window can begin.
+    """
+
+    name: str
+    begins: datetime
+    rows: NDArray[np.float64]
+    first_day: int
+    days: int
+
+    @classmethod
+    def of(cls, series: Series, known_ahead_s: float) -> Tariff:
+        """Return the tariff of a price series, in hours.
+
+        Raises:
+            InputError: the series is shorter than `LEAST_DAYS`.
+        """
+        hourly = _hourly(series)
+        days = len(hourly) // _DAY_H
+        if days < LEAST_DAYS:
+            raise InputError(
+                f"{series.name}: expected prices of {LEAST_DAYS} days or more, got {days}: windows for "
+                "training, choosing and confirming need different days"
+            )
+        prices = np.maximum(hourly.values, 0.0)
+        rows = np.vstack([prices, relative(hourly, known_ahead_s), outlook(hourly, known_ahead_s).T])
+        return cls(series.name, hourly.begins, rows, 0, days)
+
+    def part(self, since_frac: float, until_frac: float) -> Tariff:
+        """Return the part of the days between two fractions of all days. Its windows end in the part.
+
+        Where the part is shorter than a window, prices of its last week are repeated after its end.
+        """
+        first, end = round(self.days * since_frac), round(self.days * until_frac)
+        rows = self.rows[:, : (self.first_day + end) * _DAY_H]
+        return replace(self, rows=rows, first_day=self.first_day + first, days=end - first)
+
+    def draw_day(self, span_s: float, rng: np.random.Generator) -> int:
+        """Draw the day on which a window of this length begins."""
+        return self.first_day + int(rng.integers(max(self.days - int(span_s / DAY_S) - 1, 1)))
+
+    def quarter(self, day: int) -> str:
+        """Return the quarter of the year in which a window begins, such as `2024-Q3`."""
+        at = self.begins + timedelta(days=day)
+        return f"{at.year}-Q{(at.month + 2) // 3}"
+
+    def signal(self, day: int) -> NDArray[np.float64]:
+        """Return the (ROWS, HORIZON_H + 1) array `ProgressArrays.signal` of a window that begins on a day."""
+        hours = day * _DAY_H + np.arange(HORIZON_H + 1)
+        end = self.rows.shape[1]
+        hours = np.where(hours < end, hours, end - _WEEK_H + (hours - end) % _WEEK_H)
+        found = np.zeros((ROWS, HORIZON_H + 1))
+        found[PRICE + 2] = self.rows[0, hours]
+        found[PRICE, 1:] = np.cumsum(found[PRICE + 2, :-1]) * HOUR_S
+        found[CARBON + 2] = 0.0
+        found[RATIO:] = self.rows[1:, hours]
+        return found
+
+
+def _hourly(series: Series) -> Series:
+    """Return the means of a series in each hour, from its first midnight (UTC) on.
+
+    Raises:
+        InputError: hours are not whole numbers of steps, or a step is longer than an hour.
+    """
+    steps = round(HOUR_S / series.step_s)
+    if steps < 1 or steps * series.step_s != HOUR_S:
+        raise InputError(
+            f"{series.name}: expected steps that divide an hour, got {series.step_s:g} s; give hourly values"
+        )
+    begins = series.begins.astimezone(UTC)
+    midnight = datetime(begins.year, begins.month, begins.day, tzinfo=UTC)
+    late_s = (midnight - begins).total_seconds() % DAY_S
+    first = round(late_s / series.step_s)
+    hours = (len(series) - first) // steps
+    values = series.values[first : first + hours * steps].reshape(hours, steps).mean(axis=1)
+    return Series(series.name, begins + timedelta(seconds=late_s), HOUR_S, values)
+
+
+def parts_of(tariffs: Sequence[Tariff], since_frac: float, until_frac: float) -> tuple[Tariff, ...]:
+    """Return the same part of each tariff, as in `Tariff.part`."""
+    return tuple(one.part(since_frac, until_frac) for one in tariffs)

@@ -1,0 +1,152 @@
+"""`rlsched/Cluster-v0` with prices: thinned windows, exact money, and rewards that add up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import msgspec
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from rlsched.cluster.dials import PRICE_DIALS
+from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS
+from rlsched.decide.dials.turning import RANGES
+from rlsched.decide.policies.policy import Policy
+from rlsched.energy.series import DAY_S, HOUR_S
+from rlsched.energy.synth import synthesize
+from rlsched.errors import InputError
+from rlsched_envs.sim.signals import PRICE
+from rlsched_envs.training.dial_env import ClusterEnv
+from rlsched_envs.training.sources import LOAD_ERROR, Drawn, EpisodeSource, draw_window
+from rlsched_envs.training.tariffs import HORIZON_H, Tariff
+from rlsched_envs.training.windows import LATE_S, Setting, Windows, draw_setting
+
+DRAWN = Drawn(
+    jobs=200,
+    load_low=0.5,
+    load_high=0.7,
+    nodes_low=3,
+    nodes_high=4,
+    thins=True,
+    slack_fracs=(0.5, 1.0),
+    preemptible_fracs=(0.5, 1.0),
+    energy_weights=(0.3,),
+)
+STILL = np.zeros((NUM_DIALS, NUM_COLUMNS + 1))
+
+
+@pytest.fixture(scope="module")
+def priced(sources: list[EpisodeSource]) -> list[EpisodeSource]:
+    solar = synthesize("solar", datetime(2026, 1, 1, tzinfo=UTC), 200, seed=1)
+    return [replace(one, tariffs=(Tariff.of(solar, 12 * HOUR_S),)) for one in sources]
+
+
+def settings(priced: list[EpisodeSource], count: int = 6) -> list[Setting]:
+    rng = np.random.default_rng(3)
+    return [draw_setting(priced[k % 2], DRAWN, rng) for k in range(count)]
+
+
+def constant(**dials: float) -> NDArray[np.float64]:
+    """A strategy of constant dials, as fractions of their ranges."""
+    weights = STILL.copy()
+    for name, value in dials.items():
+        weights[list(RANGES).index(name), -1] = np.arctanh(value)
+    return weights
+
+
+def test_thinned_windows_keep_hours_and_load(sources: list[EpisodeSource]) -> None:
+    late = replace(sources[0], day_s=5 * HOUR_S)
+    recorded = {int((5 * HOUR_S + at_s) % DAY_S) for at_s in late.submit_s}
+    rng, loads = np.random.default_rng(0), list[float]()
+    for _ in range(30):
+        window = draw_window(late, DRAWN, rng)
+        assert window.gpus.size == DRAWN.jobs
+        assert (np.diff(window.submit_s) >= 0.0).all()
+        assert window.submit_s[0] < DAY_S
+        assert {int(at_s % DAY_S) for at_s in window.submit_s} <= recorded
+        work_gpu_s = float((window.duration_s * window.gpus).sum())
+        loads.append(work_gpu_s / (window.nodes * late.gpus_per_node * float(np.ptp(window.submit_s))))
+    low, high = DRAWN.load_low * (1.0 - LOAD_ERROR) - 0.1, DRAWN.load_high * (1.0 + LOAD_ERROR) + 0.1
+    assert np.mean([low <= load <= high for load in loads]) > 0.8
+
+
+def test_trace_that_is_shorter_than_a_window_is_repeated(sources: list[EpisodeSource]) -> None:
+    window = draw_window(sources[0].rows(slice(0, 90)), DRAWN, np.random.default_rng(0))
+    assert window.gpus.size == DRAWN.jobs
+    assert (np.diff(window.submit_s) >= 0.0).all()
+
+
+def test_money_is_price_times_power_in_two_ways(priced: list[EpisodeSource]) -> None:
+    """The accounts of the run, and the sum of the bills of its jobs."""
+    windows = Windows(settings(priced), priced, DRAWN, Policy("tuned"))
+    for weights in (STILL, constant(defer=0.5, pause=0.3)):
+        for k in range(len(windows)):
+            (cost,) = windows.run([weights], [k])
+            truth, outcome = windows._runs.batch.truth[k], windows._runs.batch.progress.outcome[k]
+            assert cost.money == pytest.approx(outcome.cost.sum(), rel=1e-9)
+            assert cost.energy_j == pytest.approx(outcome.energy_j.sum(), rel=1e-9)
+            end_s = outcome.end_s
+            delay_s = end_s - truth.submit_s - truth.duration_s
+            beyond_s = np.where(truth.slack_s > 0.0, np.maximum(delay_s - truth.slack_s, 0.0), delay_s)
+            assert cost.delay_s == pytest.approx(beyond_s.sum(), rel=1e-9)
+            late = (truth.slack_s > 0.0) & (delay_s > truth.slack_s + LATE_S)
+            assert cost.late == late.sum()
+
+
+def test_constant_price_is_energy(priced: list[EpisodeSource]) -> None:
+    flat = synthesize("flat", datetime(2026, 1, 1, tzinfo=UTC), 200, mean=3.0)
+    sources = [replace(one, tariffs=(Tariff.of(flat, 0.0),)) for one in priced]
+    windows = Windows(settings(sources), sources, DRAWN, Policy("tuned"))
+    still = windows.run([STILL])
+    assert still.money == pytest.approx(3.0 * still.energy_j, rel=1e-9)
+    moved = windows.run([constant(defer=0.9, pause=0.9)])
+    assert (moved.money == still.money).all(), "at the mean, no job waits or pauses"
+    assert (moved.delay_s == still.delay_s).all()
+
+
+def test_price_dials_lower_the_bill_and_use_slack(priced: list[EpisodeSource]) -> None:
+    windows = Windows(settings(priced, 12), priced, DRAWN, Policy("tuned"))
+    still, moved = windows.run([STILL]), windows.run([constant(defer=0.15, pause=0.15)])
+    assert np.log(moved.money / still.money).mean() < -0.01
+    paused = windows.run([constant(pause=0.15)])
+    assert np.log(paused.money / still.money).mean() < -0.005, "paused jobs do not start again at once"
+
+
+def test_dials_at_0_cost_exactly_0_and_returns_equal_the_savings(priced: list[EpisodeSource]) -> None:
+    env, moved = ClusterEnv(sources=priced, drawn=DRAWN), np.zeros(NUM_DIALS, np.float32)
+    for seed in range(2):
+        env.reset(seed=seed)
+        done = False
+        while not done:
+            _, reward, done, _, info = env.step(moved)
+            assert reward == 0.0
+        assert info["schedule"]["money_frac"] == 1.0
+    moved[[list(RANGES).index(name) for name in PRICE_DIALS]] = 0.2
+    for seed in range(2):
+        env.reset(seed=seed)
+        total, done = 0.0, False
+        while not done:
+            _, reward, done, _, info = env.step(moved)
+            total += reward
+        schedule = info["schedule"]
+        time = 1.0 - schedule["jct_mean_s"] / schedule["reference_jct_mean_s"]
+        assert total == pytest.approx(100.0 * (0.7 * time + 0.3 * (1.0 - schedule["money_frac"])), abs=1e-3)
+
+
+def test_a_window_in_the_environment_has_the_prices_of_its_day(priced: list[EpisodeSource]) -> None:
+    setting = settings(priced, 1)[0]
+    assert setting.tariff is not None
+    assert setting.group.endswith("/2026-Q1") or setting.group.endswith("/2026-Q2")
+    windows = Windows([setting], priced, DRAWN, Policy("tuned"))
+    signal = windows._runs.batch.progress.signal[0]
+    assert np.array_equal(signal[PRICE + 2], setting.tariff.signal(setting.day)[PRICE + 2])
+    assert float(setting.window.submit_s[-1]) < HORIZON_H * HOUR_S
+
+
+def test_windows_with_slack_need_prices(sources: list[EpisodeSource]) -> None:
+    with pytest.raises(InputError, match=r"need prices of electricity"):
+        draw_setting(sources[0], DRAWN, np.random.default_rng(0))
+    without = msgspec.structs.replace(DRAWN, slack_fracs=(0.0,))
+    assert draw_setting(sources[0], without, np.random.default_rng(0)).tariff is None

@@ -1,0 +1,77 @@
+"""Prices of training windows: parts of the days, hours of the day, and nothing that is published later."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+
+from rlsched.energy.relative import outlook, relative
+from rlsched.energy.series import HOUR_S, Series
+from rlsched.errors import InputError
+from rlsched_envs.sim.signals import PRICE, RATIO, ROWS
+from rlsched_envs.training.tariffs import HORIZON_H, LEAST_DAYS, Tariff, parts_of
+
+LATE = datetime(2025, 12, 31, 21, tzinfo=UTC)
+AHEAD_S = 12 * HOUR_S
+
+
+def series(days: int = 400, step_s: float = HOUR_S, begins: datetime = LATE) -> Series:
+    """Prices that tell the hour of the day and the day; some are negative."""
+    steps = round(days * 24 * HOUR_S / step_s)
+    at_h = begins.hour + np.arange(steps) * step_s / HOUR_S
+    return Series("p", begins, step_s, 10.0 * np.sin(at_h / 24.0 * 2.0 * np.pi) + at_h // 24 + 5.0)
+
+
+def test_a_tariff_begins_at_midnight_and_has_the_columns_of_the_series() -> None:
+    whole = series()
+    tariff = Tariff.of(whole, AHEAD_S)
+    assert tariff.begins == datetime(2026, 1, 1, tzinfo=UTC)
+    assert (tariff.first_day, tariff.days) == (0, 399)
+    at_midnight = Series("p", tariff.begins, HOUR_S, whole.values[3:])
+    hours = len(at_midnight)
+    assert np.array_equal(tariff.rows[0], np.maximum(at_midnight.values, 0.0))
+    assert np.array_equal(tariff.rows[1, :hours], relative(at_midnight, AHEAD_S))
+    assert np.array_equal(tariff.rows[2:], outlook(at_midnight, AHEAD_S).T)
+
+
+def test_short_steps_are_averaged_over_the_hour() -> None:
+    quarters = Tariff.of(series(step_s=900.0), AHEAD_S)
+    assert quarters.rows[0, 20] == pytest.approx(np.maximum(series(step_s=900.0).values[92:96].mean(), 0.0))
+
+
+def test_parts_have_different_days_and_end_in_their_part() -> None:
+    whole = Tariff.of(series(), AHEAD_S)
+    parts = [parts_of([whole], *span)[0] for span in ((0.0, 0.7), (0.7, 0.8), (0.8, 1.0))]
+    assert [one.days for one in parts] == [279, 40, 80]
+    assert [one.first_day for one in parts] == [0, 279, 319]
+    rng, last = np.random.default_rng(0), 0
+    for part in parts:
+        days = {part.draw_day(10 * 86_400.0, rng) for _ in range(2_000)}
+        assert min(days) == part.first_day >= last
+        last = max(days) + 11
+        assert last <= part.first_day + part.days
+        prices = part.signal(max(days))[PRICE + 2]
+        known = part.rows[0, max(days) * 24 :]
+        assert np.array_equal(prices[: known.size][:HORIZON_H], known[: prices.size])
+        assert set(prices[known.size :]) <= set(part.rows[0, -168:])
+    assert whole.quarter(300) == "2026-Q4"
+
+
+def test_a_signal_has_the_hours_of_its_day() -> None:
+    tariff = Tariff.of(series(), AHEAD_S)
+    signal = tariff.signal(30)
+    assert signal.shape == (ROWS, HORIZON_H + 1)
+    assert np.array_equal(signal[PRICE + 2], tariff.rows[0, 720 : 720 + HORIZON_H + 1])
+    assert np.array_equal(signal[RATIO:], tariff.rows[1:, 720 : 720 + HORIZON_H + 1])
+    assert signal[PRICE, 48] == pytest.approx(tariff.rows[0, 720:768].sum() * HOUR_S)
+
+
+def test_short_and_coarse_series_are_refused() -> None:
+    with pytest.raises(InputError, match=rf"p: expected prices of {LEAST_DAYS} days or more, got 99"):
+        Tariff.of(series(days=100), AHEAD_S)
+    with pytest.raises(InputError, match=r"p: expected steps that divide an hour, got 7200 s"):
+        Tariff.of(series(step_s=7_200.0), AHEAD_S)
+    with pytest.raises(InputError, match=r"p: expected steps that divide an hour, got 2400 s"):
+        Tariff.of(series(step_s=2_400.0, begins=LATE + timedelta(hours=3)), AHEAD_S)
