@@ -7,6 +7,7 @@ import zlib
 from pathlib import Path
 
 from rlsched.errors import InputError
+from rlsched.files.atomic import replace_file
 
 
 def read_text(path: str | Path) -> str:
@@ -35,10 +36,7 @@ def write_text(path: str | Path, text: str) -> None:
     target, data = Path(path), text.encode("utf-8")
     if target.suffix == ".gz":
         data = gzip.compress(data, compresslevel=6, mtime=0)
-    part = target.with_name(target.name + ".part")
     try:
-        part.write_bytes(data)
-        part.replace(target)
+        replace_file(target, data)
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise InputError(f"{path}: cannot write this series: {error.strerror or error}") from None

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import WAITING, StateArrays
+from rlsched.cluster.arrays import DEFERRED, WAITING, StateArrays
 from rlsched.cluster.demand import WHOLE_GPU_MILLI, Demand
 from rlsched.cluster.spec import NodeSpec
 from rlsched.cluster.state import ClusterState
@@ -76,9 +76,29 @@ class NodeNeed:
         self, state: StateArrays, demands: Sequence[Demand], busy_nodes: NDArray[np.int64]
     ) -> NDArray[np.int64]:
         """Return (K,) number of nodes of each set that waiting jobs would fill; busy nodes are left out."""
+        return self._filled(np.flatnonzero(state.job.status == WAITING), state, demands, busy_nodes)
+
+    def paused_nodes(
+        self, state: StateArrays, demands: Sequence[Demand], busy_nodes: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return (K,) number of nodes of each set that jobs would fill which pause for a lower price.
+
+        Jobs that have not run yet are left out: their nodes were in no demand.
+        """
+        job = state.job
+        paused = (job.status == DEFERRED) & (job.attained_gpu_s > 0.0)
+        return self._filled(np.flatnonzero(paused), state, demands, busy_nodes)
+
+    def _filled(
+        self,
+        slots: NDArray[np.intp],
+        state: StateArrays,
+        demands: Sequence[Demand],
+        busy_nodes: NDArray[np.int64],
+    ) -> NDArray[np.int64]:
+        """Return (K,) number of nodes of each set that the jobs in these slots would fill."""
         needed = np.zeros(len(self._sets))
         room = np.array([len(one.nodes) for one in self._sets]) - busy_nodes.astype(np.float64)
-        slots = np.flatnonzero(state.job.status == WAITING)
         if not len(slots) or not (room > 0).any():
             return needed.astype(np.int64)
         own, shared, number = (state.job[name][slots].astype(np.int64) for name in _ASKED)

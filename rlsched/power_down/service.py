@@ -3,7 +3,8 @@
 The rule follows Helios' CES (Hu et al., SC'21, and its published code): keep as many nodes awake as the
 forecast plus a buffer, put nodes to sleep only while demand falls, and wake nodes when jobs wait. There are
 two additions, so that a short dip of demand does not put too many nodes to sleep: a larger buffer after a
-wake-up, and a limit on the number of nodes put to sleep per review.
+wake-up, and a limit on the number of nodes put to sleep per review. Nodes of jobs that pause for a lower
+price of electricity are not needed before the price falls, so they sleep at the end of the slot.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class KeepRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                     f"keeping nodes: {field} must be a finite number >= 0, got {getattr(self, field)}"
                 )
 
-    def kept(self, awake: int, peak: float, last: float, falling: bool) -> int:
+    def kept(self, awake: int, peak: float, last: float, falling: bool, paused: int = 0) -> int:
         """Return the number of nodes that stay awake.
 
         Args:
@@ -61,11 +62,12 @@ class KeepRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             peak: Forecast of the highest future demand.
             last: Demand of the last slot.
             falling: Whether demand is below its recent mean, as `is_falling` returns it.
+            paused: Nodes that paused jobs have left. They can sleep in addition to `ramp_nodes`.
         """
         target = math.ceil(max(peak, last)) + self.buffer_nodes
-        if not falling or awake <= target:
+        if not (falling or paused) or awake <= target:
             return awake
-        return max(target, awake - self.ramp_nodes) if self.ramp_nodes else target
+        return max(target, awake - self.ramp_nodes - paused) if self.ramp_nodes else target
 
     def is_falling(self, demand: Floats) -> bool:
         """Return whether the last value of `demand` (N,) is below the mean of its last `falling_slots`.
@@ -83,7 +85,12 @@ class PowerDown(Protocol):
     """Decides which nodes sleep and wake; an engine or a broker calls `review` every 1 to 10 min."""
 
     def review(
-        self, now_s: float, busy_nodes: NDArray[np.bool_], waiting_nodes: int, states: NodeStates
+        self,
+        now_s: float,
+        busy_nodes: NDArray[np.bool_],
+        waiting_nodes: int,
+        states: NodeStates,
+        paused_nodes: int = 0,
     ) -> list[Command]:
         """Return commands for the nodes. The caller must carry out the commands.
 
@@ -92,6 +99,8 @@ class PowerDown(Protocol):
             busy_nodes: (N,) whether the node runs a job.
             waiting_nodes: Number of further nodes that waiting jobs would fill.
             states: States of the N nodes, advanced to `now_s`.
+            paused_nodes: Number of nodes that jobs filled which pause for a lower price of electricity. This
+                demand does not return before the price falls.
 
         Returns:
             Commands, which must be carried out in this order.
@@ -125,7 +134,12 @@ class PowerDownService:
         self._highest = 0.0
 
     def review(
-        self, now_s: float, busy_nodes: NDArray[np.bool_], waiting_nodes: int, states: NodeStates
+        self,
+        now_s: float,
+        busy_nodes: NDArray[np.bool_],
+        waiting_nodes: int,
+        states: NodeStates,
+        paused_nodes: int = 0,
     ) -> list[Command]:
         """Return commands as `PowerDown.review`. Idle draining nodes are put to sleep.
 
@@ -144,9 +158,8 @@ class PowerDownService:
         if not ended:
             return done
         history = np.array(self._demand)
-        keep = self.rule.kept(
-            awake, self.forecast.peak(history), max(history[-1], demand), self.rule.is_falling(history)
-        )
+        peak, last = self.forecast.peak(history) - paused_nodes, max(history[-1] - paused_nodes, demand)
+        keep = self.rule.kept(awake, peak, last, self.rule.is_falling(history), paused_nodes)
         rested = now_s - states.idle_since_s >= self.rule.min_idle_s
         idle = np.flatnonzero((state == NodeState.ON) & ~busy_nodes & rested)[::-1][: awake - keep]
         for node in idle.tolist():

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rlsched.errors import InputError
+from rlsched.files.atomic import replace_file
 from rlsched.report.figures import Plot
 
 
@@ -101,10 +102,7 @@ def write(text: str, path: Path) -> None:
     Raises:
         InputError: the file cannot be written.
     """
-    part = path.with_name(path.name + ".part")
     try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
+        replace_file(path, text.encode("utf-8"))
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise InputError(f"{path}: cannot write this page: {error.strerror or error}") from error

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.errors import InputError, TraceError
+from rlsched.files.atomic import replace_file
 from rlsched.installing import install_command
 
 if TYPE_CHECKING:
@@ -81,12 +82,9 @@ def write_table(path: Path, columns: Mapping[str, NDArray[Any]]) -> None:
     data = _parquet_bytes(columns) if suffix == ".parquet" else _csv_text(columns).encode("utf-8")
     if suffix == ".csv.gz":
         data = gzip.compress(data, compresslevel=6, mtime=0)
-    part = path.with_name(path.name + ".part")
     try:
-        part.write_bytes(data)
-        part.replace(path)
+        replace_file(path, data)
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise TraceError(f"{path}: cannot write this trace: {error.strerror or error}") from error
 
 

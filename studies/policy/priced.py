@@ -1,4 +1,4 @@
-"""The saving of `priced` over `tuned`: the bill of jobs with slack, on nodes that sleep soon.
+"""The saving of `priced` over `tuned`: the bill of jobs with slack, on nodes that sleep.
 
     .venv/bin/python -m studies.policy.priced        # the table in docs/how-to/signals.md
 
@@ -40,7 +40,7 @@ DAY_S: Final = 24 * HOUR_S
 SECOND_0: Final = datetime(2024, 2, 1, tzinfo=UTC) - timedelta(days=DAYS[0])
 SLACKS_H: Final = (0.0, 0.0, 4.0, 12.0, 24.0)
 SLEEPS_SOON: Final = PowerDownPlan(forecast="persistence", falling=Seconds(0.0), ramp_nodes=0, buffer_nodes=2)
-"""Nodes that sleep soon after they are idle."""
+"""Nodes that sleep soon after they are idle; by default, nodes sleep as a models file says by default."""
 
 
 def prices(path: Path) -> Series:
@@ -79,11 +79,11 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--zone", action="append", help=f"default: {', '.join(ZONES)}")
     parser.add_argument("--set", action="append", default=[], help="change of priced, such as price.defer=2")
     parser.add_argument("--seed", type=int, default=0, help="seed of the slacks")
-    parser.add_argument("--sleeps-late", action="store_true", help="nodes sleep as by default")
+    parser.add_argument("--sleep-soon", action="store_true", help="nodes sleep soon after they are idle")
     given = parser.parse_args(words)
     trace = with_slack(Trace.read(given.traces / "helios_venus.csv.gz"), given.seed)
     spec = ClusterSpec.read(given.traces / "helios_venus.cluster.toml")
-    plan = PowerDownPlan() if given.sleeps_late else SLEEPS_SOON
+    plan = SLEEPS_SOON if given.sleep_soon else PowerDownPlan()
     policies = {"tuned": Policy("tuned"), "priced": Policy("priced").changed(given.set)}
     print("| prices | bill of the jobs | bill of the cluster | mean JCT | late | mean delay without slack |")
     print("|---|--:|--:|--:|--:|--:|")

@@ -26,6 +26,7 @@ from rlsched.decide.dials.strategy import Strategy
 from rlsched.decide.dials.turning import RANGES
 from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError
+from rlsched.files.atomic import replace_file
 from rlsched_agents.dials.evolution import Evolution, EvolutionConfig, Generation
 from rlsched_agents.dials.judging import ALL_ZERO, Costs, Floats, Interval, Judge, Layers
 from rlsched_agents.dials.lesson import DialRecipe, Lesson
@@ -291,7 +292,8 @@ class Training:
         if self.state_file is None:
             return
         data = msgspec.json.encode({"seed": self.seed, "of": self._of, "stages": state})
-        _replace(self.state_file, data)
+        self.state_file.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(self.state_file, data)
 
     def _read_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the state of PPO.
@@ -313,15 +315,7 @@ class Training:
             return
         packed = io.BytesIO()
         np.savez_compressed(packed, allow_pickle=False, **arrays)  # a tenth of the size
-        _replace(self.state_file.with_name(PPO_FILE), packed.getvalue())
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Write a file, so that a crash leaves the old or the new contents."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_bytes(data)
-    partial.replace(path)
+        replace_file(self.state_file.with_name(PPO_FILE), packed.getvalue())
 
 
 def dials_frozen(judge: Judge, found: Layers, mine: Costs, policy: Policy) -> dict[str, Interval]:

@@ -66,14 +66,14 @@ class _PoweredSet:
         self.nodes, self.service = nodes.nodes, service
         self.states = NodeStates(len(nodes.nodes), by_state, now_s)
 
-    def ask(self, now_s: float, busy: NDArray[np.bool_], waiting: int) -> bool:
+    def ask(self, now_s: float, busy: NDArray[np.bool_], waiting: int, paused: int) -> bool:
         """Call the service, and apply its commands; return whether a node state may have changed."""
         states = self.states
         states.advance(now_s)
         ended = np.flatnonzero(states.busy & ~busy)
         done = [command for node in ended.tolist() for command in states.finish_last_job(node, now_s)]
         states.keep_busy(busy, now_s)
-        commands = self.service.review(now_s, states.busy, waiting, states)
+        commands = self.service.review(now_s, states.busy, waiting, states, paused)
         for command in commands:
             states.apply(command, now_s)
         return bool(done or commands)
@@ -172,12 +172,16 @@ class SleepingNodes:
         busy = _busy(state)
         by_set = [busy[one.nodes] for one in self._sets]
         counts = np.array([int(one.sum()) for one in by_set])
-        wanted = self._need.waiting_nodes(state, self._ledger.demands, counts) if waiting else 0 * counts
+        wanted = paused = 0 * counts
+        if waiting:
+            wanted = self._need.waiting_nodes(state, self._ledger.demands, counts)
+        if state.scratch[0].deferred:
+            paused = self._need.paused_nodes(state, self._ledger.demands, counts)
         return [
             at
             for at, one in enumerate(self._sets)
             if (fresh or wanted[at] or not np.array_equal(by_set[at], one.states.busy))
-            and one.ask(now_s, by_set[at], int(wanted[at]))
+            and one.ask(now_s, by_set[at], int(wanted[at]), int(paused[at]))
         ]
 
     def _carry_out(self, sim: SimArrays, sets: list[int], now_s: float) -> bool:

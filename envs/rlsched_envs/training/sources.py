@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.energy.series import DAY_S
+from rlsched.energy.series import DAY_S, HOUR_S, Series
 from rlsched.errors import InputError
 from rlsched.models.catalogue import load_catalogue
 from rlsched.workload.characterise.parts import keyed
@@ -177,6 +177,19 @@ class EpisodeSource:
             Informed.from_jobs(duration_s, trace.num_gpus[rows], burst),
             day_s=_seconds_of_day(trace.origin),
         )
+
+    def with_prices(self, *series: Series, known_ahead_h: float = 12.0) -> EpisodeSource:
+        """Return a copy of this source whose windows can have these prices of electricity.
+
+        Args:
+            series: Prices or carbon intensities, `rlsched_envs.training.tariffs.LEAST_DAYS` days or more.
+            known_ahead_h: Time for which they are known ahead, hours.
+
+        Raises:
+            InputError: a series is too short, or its steps do not divide an hour.
+        """
+        tariffs = tuple(Tariff.of(one, known_ahead_h * HOUR_S) for one in series)
+        return replace(self, tariffs=tariffs)
 
     @cached_property
     def digest(self) -> str:

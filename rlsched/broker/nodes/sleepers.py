@@ -160,14 +160,17 @@ class Sleepers:
         sets = node_sets(cluster, sorted(names))
         busy = [self._busy([names[number] for number in one.nodes.tolist()], now_s) for one in sets]
         counts = np.array([int(one.sum()) for one in busy], np.int64)
-        wanted = NodeNeed(sets).waiting_nodes(cluster.arrays, cluster.demands, counts)
+        need = NodeNeed(sets)
+        wanted = need.waiting_nodes(cluster.arrays, cluster.demands, counts)
+        paused = need.paused_nodes(cluster.arrays, cluster.demands, counts)
         sleep: list[str] = []
         wake: list[str] = []
-        for one, busy_nodes, waiting in zip(sets, busy, wanted.tolist(), strict=True):
+        each = zip(sets, busy, wanted.tolist(), paused.tolist(), strict=True)
+        for one, busy_nodes, waiting, pausing in each:
             of_set = [names[number] for number in one.nodes.tolist()]
             states = self._states(plan, of_set, busy_nodes, now_s)
             service = self._service(plan, one, len(names))
-            for command in service.review(now_s, busy_nodes, waiting, states):
+            for command in service.review(now_s, busy_nodes, waiting, states, pausing):
                 if isinstance(command, Sleep):
                     sleep.append(of_set[command.node])
                 elif isinstance(command, Wake):

@@ -20,7 +20,7 @@ from rlsched.errors import InputError
 from rlsched_envs.sim.signals import PRICE
 from rlsched_envs.training.dial_env import ClusterEnv
 from rlsched_envs.training.sources import LOAD_ERROR, Drawn, EpisodeSource, draw_window
-from rlsched_envs.training.tariffs import HORIZON_H, Tariff
+from rlsched_envs.training.tariffs import HORIZON_H
 from rlsched_envs.training.windows import LATE_S, Setting, Windows, draw_setting
 
 DRAWN = Drawn(
@@ -40,7 +40,7 @@ STILL = np.zeros((NUM_DIALS, NUM_COLUMNS + 1))
 @pytest.fixture(scope="module")
 def priced(sources: list[EpisodeSource]) -> list[EpisodeSource]:
     solar = synthesize("solar", datetime(2026, 1, 1, tzinfo=UTC), 200, seed=1)
-    return [replace(one, tariffs=(Tariff.of(solar, 12 * HOUR_S),)) for one in sources]
+    return [one.with_prices(solar) for one in sources]
 
 
 def settings(priced: list[EpisodeSource], count: int = 6) -> list[Setting]:
@@ -97,7 +97,7 @@ def test_money_is_price_times_power_in_two_ways(priced: list[EpisodeSource]) -> 
 
 def test_constant_price_is_energy(priced: list[EpisodeSource]) -> None:
     flat = synthesize("flat", datetime(2026, 1, 1, tzinfo=UTC), 200, mean=3.0)
-    sources = [replace(one, tariffs=(Tariff.of(flat, 0.0),)) for one in priced]
+    sources = [one.with_prices(flat, known_ahead_h=0.0) for one in priced]
     windows = Windows(settings(sources), sources, DRAWN, Policy("tuned"))
     still = windows.run([STILL])
     assert still.money == pytest.approx(3.0 * still.energy_j, rel=1e-9)

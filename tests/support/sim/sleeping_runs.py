@@ -24,10 +24,15 @@ class Moody:
         self._rng = np.random.default_rng(seed)
 
     def review(
-        self, now_s: float, busy_nodes: NDArray[np.bool_], waiting_nodes: int, states: NodeStates
+        self,
+        now_s: float,
+        busy_nodes: NDArray[np.bool_],
+        waiting_nodes: int,
+        states: NodeStates,
+        paused_nodes: int = 0,
     ) -> list[Command]:
         """See `PowerDown`."""
-        del now_s
+        del now_s, paused_nodes
         commands: list[Command] = []
         for node, state in enumerate(states.state.tolist()):
             if state in (NodeState.ASLEEP, NodeState.DRAINING):

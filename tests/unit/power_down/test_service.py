@@ -11,7 +11,7 @@ from rlsched.errors import InputError
 from rlsched.models.node_power import PowerByState
 from rlsched.power_down.service import KeepRule, PowerDownService
 from rlsched.power_down.states import Command, Drain, NodeState, NodeStates, Sleep, Wake
-from rlsched.workload.predict.node_demand import Persistence, TrailingMaximum
+from rlsched.workload.predict.node_demand import DemandForecast, Persistence, TrailingMaximum
 
 AT_ONCE = KeepRule(buffer_nodes=1, wake_buffer_nodes=2, ramp_nodes=0, falling_slots=0)
 ON, DRAINING, ASLEEP, BOOTING = NodeState
@@ -21,11 +21,11 @@ FAST = PowerByState(idle_w=600, asleep_w=10, boot_w=600, boot_s=300, shutdown_s=
 class Cluster:
     """Five nodes, and what the service did to them."""
 
-    def __init__(self, rule: KeepRule, nodes: int = 5) -> None:
-        self.service = PowerDownService(rule, Persistence())
+    def __init__(self, rule: KeepRule, nodes: int = 5, forecast: DemandForecast | None = None) -> None:
+        self.service = PowerDownService(rule, forecast or Persistence())
         self.states = NodeStates(nodes, FAST)
 
-    def review(self, now_s: float, busy: set[int], waiting: int = 0) -> list[Command]:
+    def review(self, now_s: float, busy: set[int], waiting: int = 0, paused: int = 0) -> list[Command]:
         """Nodes run and end jobs as said, then the service is asked and obeyed."""
         self.states.advance(now_s)
         for node in range(len(self.states.state)):
@@ -33,7 +33,7 @@ class Cluster:
                 self.states.start_job(node, now_s)
             elif node not in busy and self.states.busy[node]:
                 self.states.finish_last_job(node, now_s)
-        commands = self.service.review(now_s, self.states.busy, waiting, self.states)
+        commands = self.service.review(now_s, self.states.busy, waiting, self.states, paused)
         for command in commands:
             self.states.apply(command, now_s)
         return commands
@@ -60,6 +60,18 @@ def test_more_is_woken_than_waits_but_no_more_than_sleeps() -> None:
     assert len(cluster.review(600, {0})) == 2 * 6
     assert cluster.review(660, {0, 1}, waiting=1) == [Wake(2), Wake(3), Wake(4)]  # 3 wanted and 2, 2 awake
     assert cluster.review(720, {0, 1}, waiting=50) == [Wake(5), Wake(6), Wake(7)]
+
+
+@pytest.mark.parametrize(("paused", "sleep"), [(0, 0), (2, 1), (4, 3)])
+def test_nodes_of_paused_jobs_sleep_although_demand_was_high(paused: int, sleep: int) -> None:
+    """The forecast is the maximum of three hours, and one node may sleep per review."""
+    rule = KeepRule(buffer_nodes=1, wake_buffer_nodes=2, ramp_nodes=1, falling_slots=6)
+    cluster = Cluster(rule, forecast=TrailingMaximum(18))
+    for slot in range(8):
+        assert cluster.review(600.0 * slot, {0, 1, 2, 3, 4}) == []
+    assert cluster.review(4_700.0, {0}, paused=paused) == [], "within a slot"
+    commands = cluster.review(4_800.0, {0}, paused=paused)
+    assert [one for one in commands if isinstance(one, Sleep)] == [Sleep(4 - k) for k in range(sleep)]
 
 
 def test_busy_nodes_are_left_alone_whatever_their_number() -> None:

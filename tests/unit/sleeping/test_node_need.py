@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rlsched.cluster import kernels
 from rlsched.cluster.demand import Demand
 from rlsched.cluster.spec import ClusterSpec, NodeGroup, NodeSpec
+from rlsched.cluster.state import ClusterState
 from rlsched.decide.order.keys import Order
+from rlsched.decide.order.queue import OrderedQueue
 from rlsched.power_down.need import NodeNeed, node_sets, nodes_filled
 from rlsched.workload.trace import Trace
 from rlsched_envs.sim.engine import Engine
@@ -62,6 +65,20 @@ def needed(jobs: list[tuple[float, str, str]], busy: tuple[int, int, int, int] =
     assert engine.advance() == bool(jobs)  # all are submitted, none is decided
     need = NodeNeed(node_sets(engine.state))
     return need.waiting_nodes(engine.state.arrays, engine.state.demands, np.array(busy)).tolist()
+
+
+def test_only_jobs_that_have_run_count_as_paused() -> None:
+    state = ClusterState([NodeSpec(name=f"n{number}", gpus=4) for number in range(5)], OrderedQueue(Order()))
+    for job, gpus in enumerate((4, 8, 4, 1)):
+        state.add_job(num_gpus=gpus, submit_s=0.0, predicted_s=100.0, spread=1.0)
+        if job < 3:
+            kernels.defer(state.arrays, state.slot_of(job))
+        state.arrays.job.attained_gpu_s[state.slot_of(job)] = 0.0 if job == 0 else 60.0
+    need = NodeNeed(node_sets(state))
+    counts = np.zeros(1, np.int64)
+    assert need.paused_nodes(state.arrays, state.demands, counts).tolist() == [3], "jobs 1 and 2"
+    assert need.paused_nodes(state.arrays, state.demands, counts + 3).tolist() == [2], "of idle nodes"
+    assert need.waiting_nodes(state.arrays, state.demands, counts).tolist() == [1], "job 3"
 
 
 def test_sets_are_equal_nodes() -> None:

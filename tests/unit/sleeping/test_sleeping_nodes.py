@@ -43,10 +43,15 @@ class Scripted:
         self._script, self._wakes = script, wakes
 
     def review(
-        self, now_s: float, busy_nodes: NDArray[np.bool_], waiting_nodes: int, states: NodeStates
+        self,
+        now_s: float,
+        busy_nodes: NDArray[np.bool_],
+        waiting_nodes: int,
+        states: NodeStates,
+        paused_nodes: int = 0,
     ) -> list[Command]:
         """See `PowerDown`."""
-        del busy_nodes
+        del busy_nodes, paused_nodes
         down = np.flatnonzero((states.state == 1) | (states.state == 2)).tolist()
         if waiting_nodes > 0 and self._wakes:
             return [Wake(node) for node in down]

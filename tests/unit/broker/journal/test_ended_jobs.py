@@ -14,6 +14,7 @@ import pytest
 from rlsched.broker.base.entries import JobCancelled
 from rlsched.broker.journal.checking import check
 from rlsched.broker.journal.journal import Journal
+from rlsched.broker.journal.marks import SCHEMA_VERSION
 from rlsched.broker.journal.recovery import recover_state
 from rlsched.broker.journal.replay import JOURNAL_FILE
 from rlsched.broker.state.finished_job import EndedJob, ended_job, job_of
@@ -127,7 +128,7 @@ def test_first_start_on_an_older_journal_builds_the_table(
     make(Journal(path)).journal.close()
     assert {row["job"]: row["state"] for row in rows(path)} == states
     report = check(path)
-    assert (report.version, report.damage, report.derived) == (9, [], [])
+    assert (report.version, report.damage, report.derived) == (SCHEMA_VERSION, [], [])
 
 
 def test_broker_adds_missing_rows_at_its_start(path: Path) -> None:

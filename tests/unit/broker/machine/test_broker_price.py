@@ -13,10 +13,12 @@ from rlsched.broker.base.limits import Limits
 from rlsched.broker.events import Due, PricesRead
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
+from rlsched.broker.nodes.sleepers import SleepPlan
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.energy.relative import PriceTable
 from rlsched.energy.series import HOUR_S, Series
+from rlsched.power_down.plan import PowerDownPlan
 from rlsched.wire.messages import (
     Cancel,
     DrainNode,
@@ -57,8 +59,13 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
     journal.close()
 
 
-def make(journal: Journal, known: PriceTable | None, at_s: float = BEGINS_S + 60.0) -> HandBroker:
-    broker = HandBroker(load_scheduler(POLICY), journal, limits=LIMITS, now_s=at_s, prices=known)
+def make(
+    journal: Journal,
+    known: PriceTable | None,
+    at_s: float = BEGINS_S + 60.0,
+    sleep: SleepPlan | None = None,
+) -> HandBroker:
+    broker = HandBroker(load_scheduler(POLICY), journal, limits=LIMITS, now_s=at_s, prices=known, sleep=sleep)
     broker.says("n0", hello("n0", 4))
     return broker
 
@@ -139,6 +146,37 @@ def test_a_preemptible_job_pauses_while_electricity_is_expensive(journal: Journa
     assert shown(broker, job).reason.startswith("Price: ")
     said = pass_until(broker, BEGINS_S + 4 * HOUR_S)
     assert [(one.job, one.attempt) for one in said if isinstance(one, Launch)] == [(job, 2)]
+
+
+def test_the_node_of_a_paused_job_sleeps_until_the_price_falls(journal: Journal) -> None:
+    """Demand of the last hours would keep it awake: a job of the same length that ends does."""
+    plan = SleepPlan(
+        plan=PowerDownPlan(buffer_nodes=0, wake_buffer_nodes=0),
+        suspend_timeout_s=30.0,
+        resume_timeout_s=300.0,
+    )
+    broker = make(journal, prices(dear=(2, 3)), sleep=plan)
+    job = queue(broker, slack_s=24 * HOUR_S, preemptible=True, time_limit_s=40 * HOUR_S)
+    broker.says("n0", launched(job))
+    slot = broker.state.cluster.slot_of(broker.state.jobs[job].seq)
+    broker.state.cluster.arrays.job.predicted_s[slot] = 1e5
+    pass_until(broker, BEGINS_S + 2 * HOUR_S)
+    broker.says("n0", ended(job, exit_code=143, reason="killed"))
+
+    def wait(minutes: int) -> str:
+        for _ in range(minutes):
+            broker.wait(60.0)
+        return broker.state.nodes["n0"].sleep
+
+    assert wait(25) == "asleep"
+    assert shown(broker, job).reason.startswith("Price: ")
+    assert wait(90) == "asleep"
+    assert wait(10) == "waking", "the price has fallen"
+    broker.says("n0", hello("n0", 4))
+    assert state(broker, job) == "launching"
+    broker.says("n0", launched(job, attempt=2))
+    broker.says("n0", ended(job, attempt=2))
+    assert wait(60) == "", "demand of the last three hours"
 
 
 def test_a_job_on_a_drained_node_does_not_pause(journal: Journal) -> None:

@@ -13,6 +13,7 @@ import pytest
 from rlsched.broker.base.entries import RankEnded
 from rlsched.broker.journal.checking import check
 from rlsched.broker.journal.journal import Journal
+from rlsched.broker.journal.marks import SCHEMA_VERSION
 from rlsched.broker.nodes.metered import STALE_S
 from rlsched.broker.queries.pages import _job_bytes
 from rlsched.decisions.schema import JobEvent
@@ -315,7 +316,7 @@ def test_journal_of_version_6_gains_usage(tmp_path: Path) -> None:
     assert job(broker, 3).energy_j == 150_000.0
     broker.journal.close()
     report = check(path)
-    assert (report.version, report.damage, report.derived) == (8, [], [])
+    assert (report.version, report.damage, report.derived) == (SCHEMA_VERSION, [], [])
 
 
 def test_row_with_all_figures_is_within_the_size_assumed_for_a_page(broker: HandBroker) -> None:
