@@ -94,12 +94,14 @@ def test_prices_are_followed_by_a_policy_that_was_trained_with_them(tmp_path: Pa
     assert last.strategy is not None
     assert last.strategy.follows_price
     assert last.steps.priced
+    with pytest.raises(InputError, match="this training was started on other data"):
+        smoke("--out", str(tmp_path / "mine"), "--logdir", log, "--resume", "--signal", "wind")
     smoke("--out", str(tmp_path / "mine"), "--logdir", log, "--overwrite")
     blind = Policy.read(tmp_path / "log" / "last.toml").rule
     assert blind.strategy is not None
     assert not blind.strategy.follows_price
     for words, said in (
-        (("--signal", str(tmp_path / "none.csv")), "none.csv"),
+        (("--signal", "sollar"), "--signal sollar: expected a CSV file or one of solar, wind, spiky, flat"),
         (("--signal", "solar", "--known-ahead", "25"), "--known-ahead 25: expected hours from 0 to 24"),
     ):
         with pytest.raises(InputError, match=said):

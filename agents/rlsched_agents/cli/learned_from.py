@@ -84,6 +84,7 @@ class LearnedFrom:
 
         from rlsched.energy.series import HOUR_S, Series
         from rlsched.energy.synth import MEANS, synthesize
+        from rlsched.errors import InputError
         from rlsched_envs.training.tariffs import Tariff
 
         found = []
@@ -92,6 +93,10 @@ class LearnedFrom:
                 tell(f"drawing {SYNTHETIC_DAYS} days of prices like {name}")
                 series = synthesize(name, datetime(2026, 1, 1, tzinfo=UTC), SYNTHETIC_DAYS, seed=seed)
             else:
+                if not Path(name).is_file():
+                    raise InputError(
+                        f"--signal {name}: expected a CSV file or one of {', '.join(MEANS)}; no such file"
+                    )
                 series = Series.read(name)
                 tell(f"{name}: prices from {series.begins:%Y-%m-%d} to {series.ends:%Y-%m-%d}")
             found.append(Tariff.of(series, self.known_ahead_h * HOUR_S))

@@ -65,12 +65,8 @@ class Costs(msgspec.Struct, frozen=True):
 
     def rows(self, kept: slice | NDArray[np.int64]) -> Costs:
         """Return the results of some of the windows."""
-        columns = (self.delay_s, self.work_s, self.energy_j, self.money, self.late)
-        delay_s, work_s, energy_j, money, late = (None if one is None else one[kept] for one in columns)
-        assert delay_s is not None
-        assert work_s is not None
-        assert energy_j is not None
-        return Costs(delay_s, work_s, energy_j, money, late)
+        money, late = (None if one is None else one[kept] for one in (self.money, self.late))
+        return Costs(self.delay_s[kept], self.work_s[kept], self.energy_j[kept], money, late)
 
     def ln_ratio(self, other: Costs, energy_weight: Floats) -> Floats:
         """Return (n,) ln(cost relative to `other`): the weighted mean of time ratio and money ratio.

@@ -284,6 +284,7 @@ class Training:
             work_s,
             predicted_s,
             self.algorithm,
+            [float(one.rows.sum()) for source in self.lesson.sources for one in source.tariffs],
         )
         return hashlib.sha256(repr(words).encode()).hexdigest()[:12]
 

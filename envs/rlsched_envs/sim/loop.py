@@ -72,8 +72,6 @@ def decide(sim: SimArrays, o: Any) -> None:
     """
     s, run, again = sim.state, sim.progress.run[0], True
     now_s, part = run.now_s, s.derived.part
-    if PRICED:
-        read_price(sim)
     if DIALLED:
         turn_due(s, now_s)
     if PRICED:
