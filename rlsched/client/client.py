@@ -170,15 +170,15 @@ class Client:
     def update(self, job: int, *, tasks: Sequence[messages.Tasks] = (), **changes: Unpack[Changes]) -> None:
         """Change a submitted job: any of the settings below while it waits, some while it runs.
 
-        A job that has GPUs can change name, priority, `share` and time limit; only an admin can raise the
-        limit.
+        A job that has GPUs can change name, priority, `share`, `slack_s` and time limit; only an admin can
+        raise the limit.
 
         Args:
             job: Job number, or number of an array; the change also applies to tasks that are not jobs yet.
             tasks: Change only these tasks of an array, including tasks that are not jobs yet.
             changes: `name`, `priority`, `time_limit_s` (infinite: none), `begin_s` (in the past: at once),
                 `depends_on` and `singleton` (replace the present dependencies), `lost_after_s`,
-                `array_limit`, `gpu_types` (empty: any), `share`, `grace_s`.
+                `array_limit`, `gpu_types` (empty: any), `share`, `grace_s`, `slack_s`.
 
         Raises:
             InputError: there is no such job, it has finished, or a change is not possible now.

@@ -61,3 +61,4 @@ class Changes(TypedDict, total=False):
     array_limit: int
     gpu_types: list[str]
     grace_s: float
+    slack_s: float

@@ -86,8 +86,8 @@ def _span_s(option: str, text: str, expected: str) -> float:
         raise InputError(f"{option} {text!r}: expected {expected}") from error
 
 
-def begin_s(text: str, now_s: float) -> float:
-    """Return the earliest start, Unix seconds, from `--begin`.
+def when_s(option: str, text: str, now_s: float) -> float:
+    """Return a time, Unix seconds, from `--begin` or an option with the same forms.
 
     Accepted: `now+1h`, `now+30` (seconds), the next `16:00` or `noon`, a day, or a day with a time.
 
@@ -114,10 +114,10 @@ def begin_s(text: str, now_s: float) -> float:
             if when_s > now_s:
                 return when_s
     try:
-        return unix_s("--begin", text, now_s)
+        return unix_s(option, text, now_s)
     except InputError as error:
         raise InputError(
-            f"--begin {text!r}: expected now+1h, 16:00, 2026-11-01 or 2026-11-01T13:30"
+            f"{option} {text!r}: expected now+1h, 16:00, 2026-11-01 or 2026-11-01T13:30"
         ) from error
 
 
@@ -274,9 +274,41 @@ def changes_asked(asked: Mapping[str, Any], now_s: float) -> Changes:
 def _value(one: Declared, asked: Mapping[str, Any], now_s: float) -> Any:
     """Return the value of a setting: from its parser in `_PARSED`, else as click parsed the option."""
     if one.name == "begin_s":
-        return begin_s(asked["begin"], now_s) if asked["begin"] else None
+        return when_s("--begin", asked["begin"], now_s) if asked["begin"] else None
+    if one.name == "slack_s":
+        return _slack_s(asked, now_s)
     parse = _PARSED.get(one.name)
     return asked[one.setting.options[0].dest] if parse is None else parse(asked)
+
+
+def _slack_s(asked: Mapping[str, Any], now_s: float) -> float:
+    """Return the delay that a job accepts, seconds, from `--slack`, `--start-by` or `--finish-by`.
+
+    Raises:
+        InputError: two of the options are given, one is invalid, or the job cannot end in time.
+    """
+    given = [name for name in ("slack", "start_by", "finish_by") if asked.get(name) is not None]
+    if not given:
+        return 0.0
+    option, text = f"--{given[0].replace('_', '-')}", asked[given[0]]
+    if len(given) > 1:
+        raise InputError(f"{option} and --{given[1].replace('_', '-')}: expected one of the two, got both")
+    if option == "--slack":
+        return slack_s(text)
+    left_s = when_s(option, text, now_s) - now_s
+    if left_s < 0.0:
+        raise InputError(f"{option} {text!r}: expected a time in the future")
+    if option == "--start-by":
+        return left_s
+    limit_s = _PARSED["time_limit_s"](asked)
+    if limit_s is None:
+        raise InputError(f"{option} {text!r}: expected a time limit too, such as -t 6:00:00")
+    if limit_s > left_s:
+        raise InputError(
+            f"{option} {text!r}: expected a time after the time limit of {limit_s / 3600.0:.1f} h, "
+            f"got one in {left_s / 3600.0:.1f} h"
+        )
+    return float(left_s - limit_s)
 
 
 def _environment(asked: Mapping[str, Any]) -> dict[str, str]:
@@ -307,7 +339,6 @@ _PARSED: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
     "depends_on": lambda asked: dependencies(asked["dependency"])[0] if asked["dependency"] else [],
     "tasks": lambda asked: asked["array"] or "",
     "grace_s": lambda asked: None if asked["grace"] is None else grace_s(asked["grace"]),
-    "slack_s": lambda asked: 0.0 if asked["slack"] is None else slack_s(asked["slack"]),
     "lost_after_s": lambda asked: (
         None if asked["lost_after"] is None else lost_after_time_s(asked["lost_after"])
     ),

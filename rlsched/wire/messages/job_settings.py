@@ -326,10 +326,22 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
                 "--slack TIME",
                 "Delay that you accept for cheaper electricity: 6h, 30m. A policy with the setting price may "
                 "start the job later, and pause it with --preemptible.  [default: none]",
+                "Delay from submission that the user accepts for cheaper electricity: 6h, 30m; 0: none.",
+            ),
+            Option(
+                "--start-by WHEN",
+                "Latest start, in the forms of --begin: the slack is the time until then. If all GPUs are "
+                "taken then, the job starts later.",
+            ),
+            Option(
+                "--finish-by WHEN",
+                "Latest end, in the forms of --begin: the slack is the time until then, less the time limit, "
+                "which is required (-t).",
             ),
             least=0,
             most=MAX_SLACK_S,
             expects="0 to a year, in seconds",
+            changes="running",
         ),
     ] = 0.0
     """Delay that the user accepts for cheaper electricity, seconds."""
@@ -438,3 +450,5 @@ class JobChanges(msgspec.Struct, frozen=True, kw_only=True):
     gpu_types: list[str] | None = None
     """New accepted GPU types; empty: any type."""
     grace_s: float | None = None
+    slack_s: float | None = None
+    """New delay that the user accepts for cheaper electricity, counted from submission."""

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from rlsched.cli.shared.job_number import JobName, TasksParam
-from rlsched.cli.shared.job_options import begin_s, changes_asked
+from rlsched.cli.shared.job_options import changes_asked, when_s
 from rlsched.cli.shared.options import SILENT_S, BrokerAt, _WaitingLine
 from rlsched.cli.shared.selecting import of_numbers, states_of
 from rlsched.cli.users import job_orders
@@ -38,6 +38,7 @@ NOTHING = dict.fromkeys(
         "gpu_type",
         "share",
         "grace",
+        "slack",
     )
 )
 
@@ -77,6 +78,8 @@ def test_only_the_given_fields_change() -> None:
     assert changes_asked({**NOTHING, "grace": "5m"}, 0.0) == {"grace_s": 300.0}
     with pytest.raises(InputError, match="--grace 'long': expected seconds"):
         changes_asked({**NOTHING, "grace": "long"}, 0.0)
+    assert changes_asked({**NOTHING, "slack": "1h"}, 0.0) == {"slack_s": 3_600.0}
+    assert changes_asked({**NOTHING, "slack": "0"}, 0.0) == {"slack_s": 0.0}
     assert changes_asked({**NOTHING, "share": "no"}, 0.0) == {"share": "no"}
     with pytest.raises(InputError, match="expected something to change"):
         changes_asked(NOTHING, 0.0)
@@ -84,9 +87,9 @@ def test_only_the_given_fields_change() -> None:
 
 def test_times_of_day() -> None:
     now_s = time.mktime((2026, 11, 2, 11, 0, 0, 0, 0, -1))
-    assert begin_s("noon", now_s) == now_s + 3_600.0
-    assert begin_s("midnight", now_s) == now_s + 13 * 3_600.0
-    assert begin_s("tomorrow", now_s) == now_s + 86_400.0
+    assert when_s("--begin", "noon", now_s) == now_s + 3_600.0
+    assert when_s("--begin", "midnight", now_s) == now_s + 13 * 3_600.0
+    assert when_s("--begin", "tomorrow", now_s) == now_s + 86_400.0
 
 
 def info(job: int, array: int = 0, task: int = 0) -> JobInfo:

@@ -11,7 +11,6 @@ import click
 import pytest
 
 from rlsched.cli.shared.job_options import (
-    begin_s,
     dependencies,
     exported,
     grace_s,
@@ -21,6 +20,7 @@ from rlsched.cli.shared.job_options import (
     submission,
     time_s,
     total_gpus,
+    when_s,
 )
 from rlsched.cli.shared.selecting import states_of
 from rlsched.cli.shared.sizes import memory_mib
@@ -73,13 +73,13 @@ def test_invalid_time_is_refused_with_examples(text: str) -> None:
     ],
 )
 def test_begin_times(text: str, later_s: float) -> None:
-    assert begin_s(text, NOON_S) == NOON_S + later_s
+    assert when_s("--begin", text, NOON_S) == NOON_S + later_s
 
 
 @pytest.mark.parametrize("text", ["tomorrow-ish", "25:00", "now+1fortnight", "now-1h"])
 def test_invalid_begin_time_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="--begin"):
-        begin_s(text, NOON_S)
+        when_s("--begin", text, NOON_S)
 
 
 def test_dependencies_have_slurms_syntax() -> None:
@@ -247,6 +247,35 @@ def test_slack_is_a_directive_a_column_and_an_option(tmp_path: Path) -> None:
 def test_invalid_slack_is_refused_with_examples(text: str) -> None:
     with pytest.raises(InputError, match=rf"--slack {text!r}: expected a time such as 6h or 30m, or seconds"):
         slack_s(text)
+
+
+def test_slack_follows_from_a_latest_start_or_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = "#!/bin/bash\nsleep 1\n"
+    monkeypatch.setattr("rlsched.cli.shared.job_options.time.time", lambda: NOON_S)
+
+    def slack(*options: str) -> object:
+        return submission(parsed(tmp_path, script, *options))["slack_s"]
+
+    assert slack("--start-by", "16:00") == 4 * 3_600.0
+    assert slack("--finish-by", "now+10h", "-t", "6:00:00") == 4 * 3_600.0
+    assert slack("--finish-by", "now+1h", "--time-limit", "3600") == 0.0
+    directive = script.replace("sleep", "#RLSCHED --start-by now+90m\nsleep")
+    assert submission(parsed(tmp_path, directive))["slack_s"] == 5_400.0
+    for options, said in (
+        (("--start-by", "soon"), "--start-by 'soon': expected now+1h"),
+        (("--start-by", "2020-01-01"), "--start-by '2020-01-01': expected a time in the future"),
+        (("--finish-by", "now+1h"), "--finish-by 'now+1h': expected a time limit too, such as -t 6:00:00"),
+        (
+            ("--finish-by", "now+1h", "-t", "90"),
+            "expected a time after the time limit of 1.5 h, got one in 1",
+        ),
+        (
+            ("--slack", "1h", "--start-by", "16:00"),
+            "--slack and --start-by: expected one of the two, got both",
+        ),
+    ):
+        with pytest.raises(InputError, match=re.escape(said)):
+            slack(*options)
 
 
 def test_script_with_directives(tmp_path: object, capsys: pytest.CaptureFixture[str]) -> None:

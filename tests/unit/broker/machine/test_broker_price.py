@@ -249,6 +249,29 @@ def test_orders_reach_a_job_that_waits_for_the_price(journal: Journal) -> None:
     decided_alike(journal)
 
 
+def test_slack_can_change_while_a_job_waits_or_runs(journal: Journal) -> None:
+    broker = make(journal, prices())
+    waits, runs = (
+        queue(broker, slack_s=12 * HOUR_S),
+        queue(broker, preemptible=True, time_limit_s=40 * HOUR_S),
+    )
+    broker.says("n0", launched(runs))
+    assert (state(broker, waits), state(broker, runs)) == ("queued", "running")
+    broker.ask(Update(job=waits, slack_s=2 * HOUR_S))
+    assert state(broker, waits) == "queued"
+    broker.ask(Update(job=waits, slack_s=0.0))
+    assert state(broker, waits) == "launching"
+    decided_alike(journal)
+    broker.state.cluster.arrays.job.predicted_s[broker.state.cluster.slot_of(broker.state.jobs[runs].seq)] = (
+        1e5
+    )
+    broker.ask(Update(job=runs, slack_s=24 * HOUR_S))
+    assert broker.state.jobs[runs].spec.slack_s == 24 * HOUR_S
+    assert "slack_s must be 0 to a year" in str(broker.ask(Update(job=runs, slack_s=1e9)))
+    broker.says("n0", ended(runs, exit_code=143, reason="killed"))
+    assert state(broker, runs) == "queued", "it pauses"
+
+
 def test_without_a_price_slack_changes_nothing(journal: Journal) -> None:
     broker = make(journal, None)
     assert state(broker, queue(broker, slack_s=12 * HOUR_S)) == "launching"
