@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from studies.house import in_source
-from studies.house.in_source import PACKAGES, imported_pairs, last_name, room, sources
+from studies.house.in_source import PACKAGES, imported_pairs, last_name, nodes, room, sources
 
 STATES: Final = frozenset(
     {"queued", "launching", "running", "completed", "failed", "cancelled", "rejected", "ended"}
@@ -63,7 +63,7 @@ def private_classes_of_one_name() -> list[str]:
 def _classes() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for module, (_, tree) in sources().items():
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.ClassDef):
                 found.setdefault(node.name, []).append(module)
     return found
@@ -91,7 +91,7 @@ def states_as_literals() -> list[str]:
             f"{path.relative_to(in_source.ROOT)}:{text.lineno}: {text.value}"
             for module, (path, tree) in sources().items()
             if module not in DEFINED
-            for node in ast.walk(tree)
+            for node in nodes(tree)
             for value in _values_of_states(node)
             for text in ast.walk(value)
             if isinstance(text, ast.Constant) and text.value in STATES
@@ -122,8 +122,8 @@ def files_of_state_literals() -> list[str]:
 
 
 def _texts(tree: ast.Module) -> list[ast.Constant]:
-    parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
-    every = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in parts]
+    parts = {id(part) for node in nodes(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    every = [node for node in nodes(tree) if isinstance(node, ast.Constant) and id(node) not in parts]
     texts = [node for node in every if isinstance(node.value, str)]
     return sorted(texts, key=lambda node: (node.lineno, node.col_offset))
 
@@ -147,7 +147,7 @@ def _code_lines(path: Path, tree: ast.Module) -> int:
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type not in NO_CODE:
             lines |= set(range(token.start[0], token.end[0] + 1))
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Expr) and isinstance(text := node.value, ast.Constant):
             lines -= set(range(text.lineno, (text.end_lineno or text.lineno) + 1))
     return len(lines)

@@ -38,24 +38,33 @@ def reading(root: Path) -> Iterator[None]:
         yield
     finally:
         ROOT = before
-        sources.cache_clear()
+        for one in (sources, nodes, calls, called_in_loops):
+            one.cache_clear()
+
+
+@cache
+def nodes(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """A node and all nodes below it, in the order of `ast.walk`."""
+    return tuple(ast.walk(tree))
 
 
 def functions() -> Iterator[tuple[str, ast.FunctionDef]]:
     """Every function, with its module."""
     for name, (_, tree) in sources().items():
-        yield from ((name, node) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+        yield from ((name, node) for node in nodes(tree) if isinstance(node, ast.FunctionDef))
 
 
+@cache
 def calls(node: ast.AST) -> set[str]:
     """Names of functions called by their plain name."""
-    found = (one.func for one in ast.walk(node) if isinstance(one, ast.Call))
+    found = (one.func for one in nodes(node) if isinstance(one, ast.Call))
     return {func.id for func in found if isinstance(func, ast.Name)}
 
 
+@cache
 def called_in_loops(node: ast.AST) -> set[str]:
     """Return the names of functions called by their plain name inside loops."""
-    return {name for one in ast.walk(node) if isinstance(one, ast.For | ast.While) for name in calls(one)}
+    return {name for one in nodes(node) if isinstance(one, ast.For | ast.While) for name in calls(one)}
 
 
 def last_name(node: ast.AST) -> str:
@@ -67,7 +76,7 @@ def clock_loops() -> list[str]:
     """Functions with their own loop that moves the clock of a run."""
 
     def moves_it(node: ast.FunctionDef) -> bool:
-        used = [one for one in ast.walk(node) if isinstance(one, ast.Attribute) and one.attr == "now_s"]
+        used = [one for one in nodes(node) if isinstance(one, ast.Attribute) and one.attr == "now_s"]
         used = [one for one in used if last_name(one.value) != "self"]
         return {type(one.ctx) for one in used} == {ast.Load, ast.Store}
 
@@ -86,7 +95,7 @@ def deciding_bodies() -> list[str]:
     starting = {
         name
         for name, (_, tree) in sources().items()
-        for one in ast.walk(tree)
+        for one in nodes(tree)
         if isinstance(one, ast.ImportFrom) and one.module == "rlsched_envs.sim.moves"
         if any(alias.name == "start" for alias in one.names)
     }
@@ -103,10 +112,10 @@ def adapters() -> list[str]:
     return [
         f"{module}.{node.name}"
         for module, (_, tree) in sources().items()
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.ClassDef) and module.startswith("rlsched.decide.")
         if any(isinstance(one, ast.FunctionDef) and one.name == "decide" for one in node.body)
-        if any(isinstance(one, ast.Attribute) and _is_own_rule(one) for one in ast.walk(node))
+        if any(isinstance(one, ast.Attribute) and _is_own_rule(one) for one in nodes(node))
     ]
 
 
@@ -119,7 +128,7 @@ def probes() -> list[str]:
     return [
         f"{module}:{node.lineno}"
         for module, (_, tree) in sources().items()
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.Call) and last_name(node.func) in ("getattr", "hasattr")
         if ASKED.search(last_name(node.args[0])) and not module.startswith("rlsched_node")
     ]
@@ -131,16 +140,16 @@ def index_constants() -> list[str]:
     for module, (_, tree) in sources().items():
         from_where = {
             alias.asname or alias.name: f"{node.module}.{alias.name}"
-            for node in ast.walk(tree)
+            for node in nodes(tree)
             if isinstance(node, ast.ImportFrom)
             for alias in node.names
         }
         for node in tree.body:
             if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
                 targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
-                names = [last_name(name) for one in targets for name in ast.walk(one)]
+                names = [last_name(name) for one in targets for name in nodes(one)]
                 defined |= {f"{module}.{name}" for name in names if name and _is_index(node.value)}
-        for one in ast.walk(tree):
+        for one in nodes(tree):
             if isinstance(one, ast.Subscript):
                 entries = one.slice.elts if isinstance(one.slice, ast.Tuple) else [one.slice]
                 said = [name for entry in entries if (name := last_name(entry)).isupper()]
@@ -204,7 +213,7 @@ def largest_folder() -> list[str]:
 
 def _imported(tree: ast.Module) -> set[str]:
     found = set[str]()
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             found |= {one.name for one in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
