@@ -8,8 +8,8 @@ lint: install ; $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/li
 type: install ; $(BIN)/mypy
 test: install ; @.ci/test -n 2 --dist loadfile
 test-studies: install ; @.ci/test studies/tests -n 2 --dist loadfile
-soak: install ; $(BIN)/python -m tests.soak --rounds 300 && $(BIN)/python -m tests.soak --share --only node --rounds 100 && $(BIN)/python -m tests.soak --short-jobs 100000
-cov: install ; $(BIN)/pytest --cov=rlsched --cov=rlsched_envs --cov=rlsched_agents --cov=rlsched_node --cov-report=term --cov-report=html
+soak: install ; @.ci/soak
+cov: ; @.ci/install all,dev,cov && $(BIN)/pytest --cov=rlsched --cov=rlsched_envs --cov=rlsched_agents --cov=rlsched_node --cov-report=term --cov-report=html
 bench: install ; for file in benchmarks/bench_*.py; do $(BIN)/python -m benchmarks.$$(basename $$file .py) || exit 1; done
 demo: ; @.ci/install broker,node,board && $(BIN)/python benchmarks/demo.py
 checkpoint: install ; $(BIN)/python benchmarks/make_checkpoint.py

@@ -52,8 +52,17 @@ def trains_in_four_processes(place: Place, command: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("package", ["torch", "lightning", "accelerate"])
-@pytest.mark.parametrize("launch", ["torchrun", "per-gpu -- PYTHON"])
+@pytest.mark.parametrize(
+    ("package", "launch"),
+    [
+        ("torch", "per-gpu -- PYTHON"),  # with torchrun: in the script for Slurm below
+        *(
+            (package, launch)
+            for package in ("lightning", "accelerate")
+            for launch in ("torchrun", "per-gpu -- PYTHON")
+        ),
+    ],
+)
 def test_example_trains_on_two_nodes(place: Place, package: str, launch: str) -> None:
     if find_spec(package) is None:
         pytest.skip(f"needs the package {package}")

@@ -29,6 +29,7 @@ from tests.support.sim.random_runs import (
     work_is_done,
     workload,
 )
+from tests.support.soak_size import times
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -56,7 +57,7 @@ def watched(
     return engine
 
 
-@pytest.mark.parametrize("seed", quick(range(18), lambda seed: seed == 0))
+@pytest.mark.parametrize("seed", quick(range(times(12)), lambda seed: seed == 0))
 def test_work_and_energy_are_conserved(seed: int) -> None:
     name = ("mixed", "alike", "not told")[seed % 3]
     placement = ("spread", "consolidate", "fgd", "worst-fit")[seed % 4]
@@ -103,7 +104,7 @@ def test_gittins_conserves_work_and_energy(sharing: str) -> None:
     preempt = {"spread": 0.5, "margin": 0.1, "first_age": "8s", "tick": "5s"}
     one = RuleScheduler(Policy("gittins", preempt=preempt, **SHARING[sharing]))
     preemptions = 0
-    for seed in range(8):
+    for seed in range(times(4)):
         name, noise = ("mixed", "alike", "not told", "cut")[seed % 4], seed % 3 == 0
         engine, compiled = (watched(seed, name, noise=noise, order=one.order) for _ in range(2))
         table, other = engine.run(one), compiled.run_rule(one.rule)
@@ -116,7 +117,7 @@ def test_gittins_conserves_work_and_energy(sharing: str) -> None:
         np.testing.assert_array_equal(table.energy.job_j, other.energy.job_j)
         assert table.log is not None
         preemptions += int((table.log.reason == PREEMPTED).sum())
-    assert preemptions > 10
+    assert preemptions > 4
 
 
 @pytest.mark.parametrize("seed", quick(range(3), lambda seed: seed == 0))

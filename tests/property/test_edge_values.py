@@ -16,6 +16,7 @@ from rlsched.wire.messages import ClientRequest, NodeMessage, decode, encode
 from tests.support.broker.edges import make
 from tests.support.broker.hand import LIMITS, hello, submit
 from tests.support.broker.hand_broker import HandBroker
+from tests.support.soak_size import times
 
 NODES = ("n0", "n1")
 LIKELY = {
@@ -74,7 +75,7 @@ def trial(directory: Path, seed: int, messages: int, caplog: pytest.LogCaptureFi
     ("seed", "messages"),
     [
         *((seed, 400) for seed in range(4)),
-        *(pytest.param(seed, 2_500, marks=pytest.mark.slow) for seed in range(100, 130)),
+        *(pytest.param(seed, 2_500, marks=pytest.mark.slow) for seed in range(100, 100 + times(8))),
     ],
 )
 def test_decodable_messages_do_not_break_a_broker(

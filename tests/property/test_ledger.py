@@ -29,6 +29,7 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
 from rlsched.errors import AllocationError
+from tests.support.soak_size import times
 
 VCS = ("", "a", "b")
 NODES = st.lists(st.tuples(st.integers(0, 4), st.sampled_from([None, "a", "b"])), min_size=0, max_size=4)
@@ -458,7 +459,7 @@ class Ledger(RuleBasedStateMachine):
             np.testing.assert_array_equal(index.slot.stack[index.slot.stack_at], np.arange(len(kept.job)))
 
 
-Ledger.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Ledger.TestCase.settings = settings(max_examples=times(30), stateful_step_count=40, deadline=None)
 TestLedger = Ledger.TestCase
 
 

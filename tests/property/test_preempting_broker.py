@@ -59,6 +59,7 @@ from tests.quick import quick
 from tests.support.broker.hand import submit
 from tests.support.broker.hand_broker import HandBroker
 from tests.support.broker.quota_oracle import QuotaOracle
+from tests.support.soak_size import times
 
 LIMITS = Limits(
     heartbeat_s=1.0,
@@ -517,7 +518,7 @@ def rounds(world: World) -> Iterator[int]:
 
 @pytest.mark.slow
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(25), deadline=None)
 def test_no_gpu_is_given_twice_and_every_job_ends(seed: int) -> None:
     world = World(Random(seed), MemoryJournal())
     for _ in range(150):
@@ -544,7 +545,7 @@ def test_no_gpu_is_given_twice_and_every_job_ends(seed: int) -> None:
     "policy", quick(["fifo-backfill", "easy", "tuned", "gittins", "tiresias", "ppo"], "tuned".__eq__)
 )
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=times(5), deadline=None)
 def test_no_policy_exceeds_a_quota(policy: str, seed: int) -> None:
     world = World(Random(seed), MemoryJournal(), load_scheduler(policy))
     world.weights |= QUIET | {"submit": 30, "end": 30, "quota": 8}

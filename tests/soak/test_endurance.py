@@ -1,4 +1,4 @@
-"""Some thousand short jobs leave so little memory, files and journal that many more would fit."""
+"""Short jobs leave so little memory, files and journal that many more would fit."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.soak.endurance import endure
+from tests.support.soak_size import times
 
-JOBS = 3_000
+JOBS = times(800)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""A short sweep with each target twice; `make soak` runs the long one."""
+"""A short sweep with each target once; `make soak` runs the long one."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rlsched.broker.journal.replay import records_by_number
 from rlsched.decide.actions import Start
 from tests.soak.sweep import Sweep
 from tests.soak.systems import NODES, Ours
+from tests.support.soak_size import times
 
 
 @pytest.mark.slow
@@ -19,12 +20,12 @@ def test_kills_lose_no_acknowledged_job_and_fail_no_other(tmp_path: Path) -> Non
     system = Ours(tmp_path)
     try:
         sweep = Sweep(tmp_path, system, seed=7)
-        for number in range(2 * len(system.targets)):
+        for number in range(times(len(system.targets))):
             sweep.round(number)
     finally:
         system.close()
     assert sweep.outcome.faults == []
-    assert sweep.outcome.jobs > 10 * len(system.targets)
+    assert sweep.outcome.jobs > 5 * len(system.targets)
     if not system.left_out:
         seen = [row.entry for row in read_journal(tmp_path / "broker" / "journal.sqlite")]
         boots = {entry.boot_id for entry in seen if isinstance(entry, NodeUp)}
@@ -39,7 +40,7 @@ def test_kills_of_node_daemons_harm_no_job_that_shares_its_gpus(tmp_path: Path) 
     system = Ours(tmp_path, shares=True, only="node")
     try:
         sweep = Sweep(tmp_path, system, seed=11)
-        for number in range(6):
+        for number in range(times(4)):
             sweep.round(number)
     finally:
         system.close()

@@ -21,6 +21,7 @@ from studies.tests.gpu import fake_mps
 pytest.importorskip("torch")
 
 ROOT = Path(__file__).resolve().parents[3]
+KINDS = ("--kind", "idle", "--kind", "alone", "--kind", "pair")
 PROFILE = ["-m", "studies.gpu.profile_catalogue"]
 
 
@@ -37,23 +38,22 @@ def profile(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_rehearsal_measures_single_pairs_and_few_cores_and_resumes(tmp_path: Path) -> None:
-    chosen = ("--rehearse", "--seconds", "1", "--out", str(tmp_path), "--workload", "cnn_large")
+def test_rehearsal_measures_single_jobs_and_pairs_and_resumes(tmp_path: Path) -> None:
+    chosen = ("--rehearse", "--seconds", "1", "--out", str(tmp_path), "--workload", "cnn_small")
     done = profile(*chosen, "--budget-s", "120", "--kind", "alone")
     assert done.returncode == 0, done.stderr
-    done = profile(*chosen, "--budget-s", "180", "--resume", str(tmp_path / "record.jsonl"))
+    done = profile(*chosen, "--budget-s", "180", *KINDS, "--resume", str(tmp_path / "record.jsonl"))
     assert done.returncode == 0, done.stderr
     assert "MPS needs a GPU" in done.stdout
     assert "a rehearsal has no GPU to sample" in done.stdout
     with (tmp_path / "rows.csv").open() as file:
         rows = list(csv.DictReader(file))
     fields = {(row["workload"], row["field"]) for row in rows}
-    assert ("cnn_large-b4", "samples_per_s") in fields
-    assert ("cnn_large-b4", "speed_on_1_cores") in fields
+    assert ("cnn_small-b8", "samples_per_s") in fields
     assert {row["status"] for row in rows} == {"rehearsal"}
     with (tmp_path / "pairs.csv").open() as file:
         pairs = {(row["mode"], row["a"], row["b"]) for row in csv.DictReader(file)}
-    assert ("timeslice", "cnn_large-b4", "cnn_large-b4") in pairs
+    assert ("timeslice", "cnn_small-b8", "cnn_small-b8") in pairs
     assert len((tmp_path / "record.jsonl").read_text().splitlines()) > 4
 
 
@@ -88,3 +88,17 @@ def test_pair_under_mps_ends_before_its_daemon(tmp_path: Path, monkeypatch: pyte
     assert memory_mib(measurement, 0) is None, "the simulated GPU shows no processes"
     with pytest.raises(ProcessLookupError):
         os.kill(measurement.runs[0].warm.pid, 0)
+
+
+@pytest.mark.slow
+def test_job_on_one_core_is_measured() -> None:
+    settings = conductor.Settings(
+        seconds=1.0, window_s=0.2, warmup_s=0.2, settle_s=0.2, gpus=None, gpu=0, say=lambda _line: None
+    )
+    measurement = conductor.measure(Step("cores", "", (Job("cnn_small", 4),), 1), settings)
+    (run,) = measurement.runs
+    speed = samples_per_s(run, counted_span(measurement))
+    assert speed is not None
+    assert measurement.cores == 1
+    with pytest.raises(ProcessLookupError):
+        os.kill(run.warm.pid, 0)

@@ -16,6 +16,7 @@ from tests.support.moved_clock import MovedClock
 
 RLSCHED = (sys.executable, "-c", "from rlsched.cli.main import main; main()")
 DEADLINE_S = 60.0
+LEAST_PAUSE_S, MOST_PAUSE_S = 0.01, 0.1
 
 
 def until(
@@ -25,13 +26,14 @@ def until(
     progress: Callable[[], object] = lambda: None,
 ) -> None:
     """Poll until a condition is true; the time-out restarts whenever `progress` returns another value."""
-    seen, deadline = progress(), time.monotonic() + patience_s
+    seen, deadline, pause_s = progress(), time.monotonic() + patience_s, LEAST_PAUSE_S
     while time.monotonic() < deadline:
         if look():
             return
         if (now := progress()) != seen:
-            seen, deadline = now, time.monotonic() + patience_s
-        time.sleep(0.01)
+            seen, deadline, pause_s = now, time.monotonic() + patience_s, LEAST_PAUSE_S
+        time.sleep(pause_s)
+        pause_s = min(1.2 * pause_s, MOST_PAUSE_S)  # polls cost the broker more than the tested work
     raise AssertionError(f"waited in vain until {what}")
 
 

@@ -95,8 +95,9 @@ def test_confirmed_policy_is_written_with_its_card(
 
 @pytest.mark.slow
 def test_command_trains_all_seeds_in_processes(
-    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(make_checkpoint, "SEEDS", (1, 2))
     assert make_checkpoint.main(words) == 1
     assert not (tmp_path / "out").exists()
     kept = states(tmp_path / "state")

@@ -127,10 +127,16 @@ def test_up_repeats_messages_of_its_broker(tmp_path: Path) -> None:
     assert announced == [f"broker: {SAYS}: 1 of 4", f"broker: {SAYS}: 3 of 4"]
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a kernel cache, empty at first."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.mark.slow
-def test_warm_compiles_ahead_and_reports_progress(tmp_path: Path) -> None:
+def test_warm_compiles_ahead_and_reports_progress(cache: Path) -> None:
     words = [*RLSCHED, "warm", "--policy", "fifo", "--json"]
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
     said = []
     for _ in range(2):
         done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
@@ -144,7 +150,7 @@ def test_warm_compiles_ahead_and_reports_progress(tmp_path: Path) -> None:
     assert all(done <= needed for done, needed in counts)
     assert (second["policies"][0]["compiled"], none) == (0, [])
     assert first["folder"] == second["folder"]
-    assert Path(first["folder"]).is_relative_to(tmp_path)
+    assert Path(first["folder"]).is_relative_to(cache)
 
 
 def test_slow_kernel_is_reported_again() -> None:
@@ -178,15 +184,15 @@ def test_busy_process_reports_from_a_thread() -> None:
 
 
 @pytest.mark.slow
-def test_policies_compiled_together_equal_separate_compilation(tmp_path: Path) -> None:
+def test_policies_compiled_together_equal_separate_compilation(tmp_path: Path, cache: Path) -> None:
     trace, cluster = tmp_path / "t.csv.gz", tmp_path / "c.toml"
     synth = ("trace", "synth", "--like", "helios", "--jobs", "50", "--gpus", "16", "--seed", "1")
     words = [*synth, "-o", str(trace), "--cluster-out", str(cluster)]
     subprocess.run([*RLSCHED, *words], check=True, capture_output=True)
-    policies = [word for name in ("fifo", "easy", "tiresias") for word in ("--policy", name)]
+    policies = [word for name in ("easy", "sjf") for word in ("--policy", name)]
     reports, missing = [], []
     for workers in ("2", "1"):
-        cache = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+        environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
         words = ["evaluate", "--trace", str(trace), "--cluster", str(cluster), "--workers", workers]
         report = tmp_path / f"{workers}.json"
         code = (
@@ -197,14 +203,14 @@ def test_policies_compiled_together_equal_separate_compilation(tmp_path: Path) -
         )
         done = subprocess.run(
             [sys.executable, "-c", code, *words, "--json", str(report), *policies],
-            env=cache,
+            env=environment,
             capture_output=True,
             text=True,
             check=True,
         )
         reports.append(json.loads(report.read_text())["policies"])
         missing.append(int(done.stderr.split("missing ")[1][0]))
-    assert missing[0] >= 2, "a third kernel may have been compiled for predictions"
+    assert missing[0] >= 1, "another kernel may have been compiled for predictions"
     assert missing[1] == 0
     for found in reports:
         for policy in found.values():

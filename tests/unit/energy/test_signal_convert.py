@@ -122,7 +122,7 @@ def test_entsoe_across_a_change_of_the_clocks(
     np.testing.assert_array_equal(found.series.values, np.arange(float(len(times))))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     begins=st.datetimes(datetime(2015, 1, 1), datetime(2035, 1, 1)),
     zone=st.sampled_from(

@@ -219,6 +219,7 @@ PLAYER = PlayForward(4)
 @settings(max_examples=8, deadline=None)
 @given(st.lists(job, min_size=1, max_size=12), st.floats(1.0, 1e5))
 @example([(1, 1.0, 2.2250738585e-313, math.nan)], 2.0)
+@example([(1, 1.0, 0.0, math.nan), (1, 64357.0, 2.0, math.nan), (4, 1.0, 0.0, 60.0)], 21_142.0)
 def test_no_forecast_is_before_now_and_no_job_outlives_its_limit(
     jobs: list[tuple[int, float, float, float]], now_s: float
 ) -> None:
@@ -233,6 +234,4 @@ def test_no_forecast_is_before_now_and_no_job_outlives_its_limit(
         limit_s = jobs[seq][3]
         known = np.isfinite(ahead.end_s[row]) & np.isfinite(ahead.start_s[row])
         if waits[row] and not math.isnan(limit_s):
-            assert (ahead.end_s[row] - ahead.start_s[row])[known] == pytest.approx(
-                np.minimum((ahead.end_s[row] - ahead.start_s[row])[known], limit_s)
-            )
+            assert (ahead.end_s[row][known] - ahead.start_s[row][known] <= limit_s * (1.0 + 1e-9)).all()

@@ -278,8 +278,8 @@ def test_real_traces_have_a_page(name: str, shared_data: Path, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_million_jobs_take_at_most_minutes(tmp_path: Path) -> None:
-    trace, spec = synthesize("helios", 1_000_000, 0.9, 1024, predictability="causal")
+def test_a_quarter_million_jobs_take_at_most_a_minute(tmp_path: Path) -> None:
+    trace, spec = synthesize("helios", 250_000, 0.9, 1024, predictability="causal")
     began = time.process_time()
     write_page(describe(trace, spec), tmp_path / "r.html")
-    assert time.process_time() - began < 240
+    assert time.process_time() - began < 60
