@@ -116,6 +116,23 @@ class Link:
         self._context.term()
 
 
+class _Query:
+    """A query of Slurm in a thread.
+
+    Attributes:
+        began_s: When the thread began, which can be later than the request; monotonic, seconds.
+        facts: Result of the query.
+    """
+
+    def __init__(self, pool: ThreadPoolExecutor, reader: Reader) -> None:
+        self.began_s = time.monotonic()
+        self.facts = pool.submit(self._run, reader)
+
+    def _run(self, reader: Reader) -> Facts:
+        self.began_s = time.monotonic()
+        return reader.facts()
+
+
 def serve(
     gateway: Gateway,
     reader: Reader,
@@ -140,7 +157,7 @@ def serve(
     if first is not None:
         link.send(gateway.handle_facts(first))
         look_at_s = time.monotonic() + poll_s
-    began_s, asked = 0.0, None
+    asked: _Query | None = None
     with ThreadPoolExecutor(1, "slurm") as pool:
         while not stop.is_set():
             if alive.is_over:
@@ -152,11 +169,12 @@ def serve(
             if gateway.is_deciding(now_s) and not gateway.is_away:
                 alive.write_time(gateway.decided_s)  # so that jobs are held no longer than the gateway waits
             if asked is None and elapsed_s >= look_at_s:
-                began_s, asked = elapsed_s, pool.submit(reader.facts)
-            elif asked is not None and asked.done():
-                link.send(_handle_query(gateway, asked))
-                asked, look_at_s = None, max(began_s + poll_s, 2 * elapsed_s - began_s)
-            elif asked is not None and elapsed_s - began_s >= SLOW_S:
+                asked = _Query(pool, reader)
+            elif asked is not None and asked.facts.done():
+                link.send(_handle_query(gateway, asked.facts))
+                look_at_s = max(asked.began_s + poll_s, 2 * elapsed_s - asked.began_s)
+                asked = None
+            elif asked is not None and elapsed_s - asked.began_s >= SLOW_S:
                 link.send(gateway.cannot_look(f"no answer for {SLOW_S:g} s", now_s))
             else:
                 link.send(gateway.tick(now_s))
