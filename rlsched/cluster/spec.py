@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
@@ -152,6 +153,8 @@ class EnergySignals(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         follow: Series that policies with the setting `price` follow; without a price file, `carbon`.
         known_ahead_h: Time for which values are known ahead, hours: 12 in a day-ahead market, whose prices
             of a day are published by noon of the day before; 0: only the current value is known.
+        command: Command that prints the file of the followed series, split into words as by a shell. A broker
+            runs it at its start and then once an hour, and replaces the file. "": the file is only read.
     """
 
     price: str = ""
@@ -161,6 +164,7 @@ class EnergySignals(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     begins: str = ""
     follow: Literal["price", "carbon"] = "price"
     known_ahead_h: float = 0.0
+    command: str = ""
 
     def check(self, where: str) -> None:
         """Check the fields.
@@ -182,6 +186,22 @@ class EnergySignals(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             raise ClusterSpecError(
                 f"{where}: energy.begins: expected a time such as 2026-03-01T00:00Z, got {self.begins!r}"
             )
+
+        try:
+            words = self.command_words
+        except ValueError as error:
+            raise ClusterSpecError(f"{where}: energy.command: {error}: {self.command!r}") from error
+        if self.command and not words:
+            raise ClusterSpecError(f"{where}: energy.command: expected a command, got {self.command!r}")
+
+    @property
+    def command_words(self) -> list[str]:
+        """Words of `command`.
+
+        Raises:
+            ValueError: a quote is not closed.
+        """
+        return shlex.split(self.command)
 
     @property
     def followed(self) -> str:

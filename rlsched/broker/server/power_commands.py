@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shlex
-import signal
-import subprocess
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import IO, Any, Final, NamedTuple
+from typing import Final
 
 import msgspec
 
 from rlsched.broker.events import PowerDone, PowerNode
 from rlsched.broker.nodes.sleepers import SleepPlan
+from rlsched.broker.server.site_command import SiteCommand
 from rlsched.errors import InputError
-from rlsched.terminal.visible import visible
 
 AT_ONCE: Final = 16
 """Maximum number of commands that run at the same time; further commands wait."""
-_TAIL_BYTES: Final = 4096
 
 
 class PowerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,13 +49,6 @@ class PowerSettings(msgspec.Struct, frozen=True, kw_only=True):
         return [*found, order.node]
 
 
-class _Running(NamedTuple):
-    order: PowerNode
-    process: subprocess.Popen[bytes]
-    output: IO[Any]
-    until_s: float
-
-
 class PowerCommands:
     """Runs the operator's commands, one at a time per node, in order. If the broker exits, they continue.
 
@@ -73,30 +60,23 @@ class PowerCommands:
     def __init__(self, settings: PowerSettings | None, elapsed: Callable[[], float] = time.monotonic) -> None:
         self._settings, self._elapsed = settings, elapsed
         self._waiting: deque[PowerNode] = deque()
-        self._running: dict[str, _Running] = {}
+        self._running: dict[str, tuple[PowerNode, SiteCommand]] = {}
         self._over: list[PowerDone] = []
 
     def order(self, order: PowerNode) -> None:
         """Queue a node's command. An order is ignored if the same command waits or runs for the node."""
         running = self._running.get(order.node)
-        if order not in self._waiting and (running is None or running.order != order):
+        if order not in self._waiting and (running is None or running[0] != order):
             self._waiting.append(order)
         self._begin()
 
     def step(self) -> list[PowerDone]:
         """Return the results of commands that ended since the last call; kill commands that take too long."""
-        for node, one in list(self._running.items()):
-            code = one.process.poll()
-            late = code is None and self._elapsed() >= one.until_s
-            if late:
-                with contextlib.suppress(OSError):
-                    os.killpg(one.process.pid, signal.SIGKILL)
-                code = one.process.wait()
-            if code is not None:
+        for node, (order, command) in list(self._running.items()):
+            error = command.error()
+            if error is not None:
                 del self._running[node]
-                error = "took too long and was killed" if late else f"exit code {code}" if code else ""
-                self._over.append(PowerDone(node, one.order.order, _with_tail(error, one.output)))
-                one.output.close()
+                self._over.append(PowerDone(node, order.order, error))
         self._begin()
         over, self._over = self._over, []
         return over
@@ -112,28 +92,10 @@ class PowerCommands:
     def _start(self, settings: PowerSettings, order: PowerNode) -> None:
         sleep = settings.sleep
         most_s = sleep.suspend_timeout_s if order.order == "suspend" else sleep.resume_timeout_s
-        output = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the command has ended
         try:
-            process = subprocess.Popen(
-                settings.words(order),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            command = SiteCommand(settings.words(order), most_s, self._elapsed)
         except OSError as error:
-            output.close()
             why = f"cannot be run: {error.strerror or error}"
             self._over.append(PowerDone(order.node, order.order, why))
             return
-        self._running[order.node] = _Running(order, process, output, self._elapsed() + most_s)
-
-
-def _with_tail(error: str, output: IO[Any]) -> str:
-    """Return a command's error, with the last line that the command printed; "" if the command succeeded."""
-    if not error:
-        return ""
-    size = output.seek(0, os.SEEK_END)
-    output.seek(max(size - _TAIL_BYTES, 0))
-    lines = output.read().decode(errors="replace").strip().splitlines()
-    return f"{error}: {visible(lines[-1])}" if lines else error
+        self._running[order.node] = order, command

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlsched.broker.server.prices import EVERY_S, PriceSource
+from rlsched.broker.server.prices import COMMAND_EVERY_S, EVERY_S, PriceSource
 from rlsched.energy.series import HOUR_S, Series
 from rlsched.errors import InputError
+from tests.support.online.cluster import until
 
 BEGINS = datetime(2026, 3, 1, tzinfo=UTC)
 NOW_S = BEGINS.timestamp() + 60.0
@@ -91,3 +92,111 @@ def test_without_a_cluster_file_no_price_is_known() -> None:
     source = PriceSource(None, print)
     assert source.table is None
     assert source.step(NOW_S) == []
+
+
+class Commanded(Site):
+    """The same with a command that prints the file; its script is `command` in the folder."""
+
+    def __init__(self, folder: Path, script: str, *, has_file: bool = True) -> None:
+        self.command, self._has_file = folder / "command", has_file
+        self.says(script)
+        super().__init__(folder, f'[energy]\nprice = "p.csv"\ncommand = "sh {self.command}"\n')
+
+    def says(self, script: str) -> None:
+        """Give the command another script."""
+        self.command.write_text(script, encoding="utf-8")
+
+    def write(self, value: float, hours: int = 48) -> None:
+        if self._has_file:
+            super().write(value, hours)
+
+    def ended(self) -> list[float]:
+        """Wait for the end of the running command; prices that the next check gives."""
+        assert self.source._running is not None
+        process = self.source._running[0]._process
+        until(lambda: process.poll() is not None, "the command has ended")
+        return self.look()
+
+    def next_hour(self) -> list[float]:
+        """Let an hour pass; prices that the command then gives."""
+        self._at_s += COMMAND_EVERY_S
+        assert self.source.step(NOW_S) == []
+        return self.ended()
+
+
+def printing(value: float) -> str:
+    return f"echo utc,value\nfor hour in 00 01 02 03; do echo 2026-03-01T$hour:00,{value}; done\n"
+
+
+def price_of(source: PriceSource) -> float:
+    assert source.table is not None
+    found = source.table.at(NOW_S)
+    assert found is not None
+    return found.price
+
+
+def test_a_start_without_a_file_waits_for_the_command(tmp_path: Path) -> None:
+    site = Commanded(tmp_path, "sleep 0.2\n" + printing(70.0), has_file=False)
+    assert price_of(site.source) == 70.0
+    assert Series.read(site.prices).values.tolist() == [70.0] * 4
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c.toml", "command", "p.csv"]
+
+
+def test_the_command_renews_the_file_once_an_hour(tmp_path: Path) -> None:
+    site = Commanded(tmp_path, f"echo >> {tmp_path}/runs\n" + printing(70.0))
+    assert price_of(site.source) == 50.0, "the start does not wait"
+    assert site.ended() == [70.0]
+    for _ in range(57):
+        assert site.look() == []
+    assert (tmp_path / "runs").read_text() == "\n"
+    site.says(printing(80.0))
+    assert site.next_hour() == [80.0]
+    assert site.lines == []
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo no network >&2; exit 3", "exit code 3: no network"),
+        ("echo sorry", "its output: "),
+        ("", "its output: "),
+        (printing(1.0).replace("02", "07"), "its output: line"),
+    ],
+)
+def test_a_command_that_fails_keeps_the_earlier_values(tmp_path: Path, script: str, said: str) -> None:
+    site = Commanded(tmp_path, script)
+    assert [site.ended(), site.next_hour(), site.next_hour()] == [[], [], []]
+    (line,) = site.lines
+    assert said in line
+    assert line.endswith("; the earlier values apply; it runs again in an hour")
+    assert price_of(site.source) == 50.0
+    site.says(printing(90.0))
+    assert site.next_hour() == [90.0]
+    assert len(site.lines) == 1
+    assert not list(tmp_path.glob(".new*"))
+
+
+def test_a_command_that_takes_too_long_is_killed(tmp_path: Path) -> None:
+    site = Commanded(tmp_path, "sleep 600")
+    assert [site.look(), site.look()] == [[], []]
+    assert site.lines == [
+        "price: the command of [energy] failed: took too long and was killed; the earlier values apply; it "
+        "runs again in an hour"
+    ]
+
+
+def test_a_broker_starts_although_the_command_fails(tmp_path: Path) -> None:
+    site = Commanded(tmp_path, "exit 1", has_file=False)
+    assert site.source.table is None
+    assert site.lines == [
+        f"price: {site.prices} does not exist yet; waiting for the command of [energy]",
+        "price: the command of [energy] failed: exit code 1; no price is known; it runs again in an hour",
+    ]
+    site.says(printing(60.0))
+    assert site.next_hour() == [60.0]
+
+
+def test_a_command_without_words_is_refused(tmp_path: Path) -> None:
+    for command, said in (("'x", "No closing quotation"), (" ", "expected a command")):
+        with pytest.raises(InputError, match=said):
+            Site(tmp_path, energy=f'[energy]\nprice = "p.csv"\ncommand = "{command}"\n')
