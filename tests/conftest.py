@@ -12,8 +12,7 @@ from hypothesis import settings
 
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.register_profile("others", deadline=None)
-settings.load_profile("same")
-"""The same examples in every run; `--hypothesis-profile others` (`make soak`) draws others in each."""
+settings.load_profile("same")  # the same examples in each run; `make soak` draws `others`
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     # Two workers share two cores. With a thread for each core in both, torch and BLAS mostly wait for a

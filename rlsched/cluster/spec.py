@@ -154,7 +154,7 @@ class EnergySignals(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         known_ahead_h: Time for which values are known ahead, hours: 12 in a day-ahead market, whose prices
             of a day are published by noon of the day before; 0: only the current value is known.
         command: Command that prints the file of the followed series, split into words as by a shell. A broker
-            runs it at its start and then once an hour, and replaces the file. "": the file is only read.
+            runs it whenever the file is an hour old, and replaces the file. "": the file is only read.
     """
 
     price: str = ""
@@ -186,7 +186,6 @@ class EnergySignals(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             raise ClusterSpecError(
                 f"{where}: energy.begins: expected a time such as 2026-03-01T00:00Z, got {self.begins!r}"
             )
-
         try:
             words = self.command_words
         except ValueError as error:

@@ -156,7 +156,7 @@ class ClusterState(ClusterShape):
         """Set the user's time limit of a live job, nan: none."""
         self.arrays.job.limit_s[self.slot_of(seq)] = time_limit_s
 
-    def accept_delay(self, seq: int, slack_s: float) -> None:
+    def set_slack(self, seq: int, slack_s: float) -> None:
         """Set the delay that the user of a live job accepts for cheaper electricity; 0: none."""
         slot = self.slot_of(seq)
         self._undefer(slot)

@@ -1,16 +1,15 @@
-"""Reads the price of electricity from the file that a broker's cluster file names, and renews the file."""
+"""Reads the price of electricity from the file that a broker's cluster file names."""
 
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Final
 
 from rlsched.broker.events import PricesRead
-from rlsched.broker.server.site_command import SiteCommand
+from rlsched.broker.server.price_command import PriceCommand
 from rlsched.cluster.spec import ClusterSpec, EnergySignals
 from rlsched.energy.relative import PriceTable
 from rlsched.energy.series import HOUR_S, Series
@@ -18,21 +17,13 @@ from rlsched.errors import InputError
 
 EVERY_S: Final = 60.0
 """Interval at which the file is checked for changes, seconds."""
-COMMAND_EVERY_S: Final = 3600.0
-"""Interval at which the command that prints the file is run, seconds."""
-COMMAND_MOST_S: Final = 120.0
-"""Time after which the command is killed, seconds."""
-_POLL_S: Final = 0.05
-NO_FILE: Final = (0, 0)
-"""Stamp of a file that does not exist."""
 
 
 class PriceSource:
     """Source of the price that a broker's policy follows.
 
     A file that changes is read again. If that fails, the previous prices apply until they end. Where no price
-    is known, jobs start as without a price. A command of the operator can print the file: it runs at the
-    start and then once an hour. The start waits for it only if there is no file yet.
+    is known, jobs start as without a price.
 
     Args:
         cluster_file: Cluster file with the table `[energy]`; None: no price is known.
@@ -40,7 +31,7 @@ class PriceSource:
         elapsed: A monotonic clock, seconds.
 
     Attributes:
-        table: The prices; None: there is no file.
+        table: The prices; None: none are known yet.
 
     Raises:
         InputError: a file cannot be read, or the cluster file has no table `[energy]`.
@@ -54,17 +45,13 @@ class PriceSource:
     ) -> None:
         self._say, self._elapsed, self._checked_s = say, elapsed, elapsed()
         self._energy = None if cluster_file is None else _energy_of(cluster_file)
-        self._failed = self._has_ended = self._command_failed = False
-        self._running: tuple[SiteCommand, IO[Any]] | None = None
-        self._asked_s = -COMMAND_EVERY_S
-        self._renew()
-        if self._running is not None and not Path(self._followed).exists():
-            say(f"price: {self._followed} does not exist yet; waiting for the command of [energy]")
-        while self._running is not None and not Path(self._followed).exists():
-            time.sleep(_POLL_S)
-            self._renew()
+        self._failed = self._has_ended = False
+        self._command: PriceCommand | None = None
+        if self._energy is not None and self._energy.command:
+            self._command = PriceCommand(self._energy, say, elapsed)
+            self._command.begin()
         self._stamp, self.table = self._present_stamp(), None
-        if self._energy is not None and not (self._energy.command and self._stamp == NO_FILE):
+        if self._energy is not None and (self._command is None or self._stamp is not None):
             self.table = _table_of(self._energy)
 
     def step(self, now_s: float) -> list[PricesRead]:
@@ -75,7 +62,8 @@ class PriceSource:
         if self._energy is None or self._elapsed() - self._checked_s < EVERY_S:
             return []
         self._checked_s = self._elapsed()
-        self._renew()
+        if self._command is not None:
+            self._command.step()
         found = self._read_again()
         if self.table is not None and now_s >= self.table.ends_s and not self._has_ended:
             self._say(
@@ -99,55 +87,12 @@ class PriceSource:
         self._stamp, self._failed, self._has_ended = stamp, False, False
         return [PricesRead(self.table)]
 
-    @property
-    def _followed(self) -> str:
-        return "" if self._energy is None else self._energy.followed
-
-    def _present_stamp(self) -> tuple[int, int]:
+    def _present_stamp(self) -> tuple[int, int] | None:
         try:
-            found = os.stat(self._followed)
+            found = os.stat(self._energy.followed if self._energy is not None else "")
         except OSError:
-            return NO_FILE
+            return None
         return found.st_mtime_ns, found.st_size
-
-    def _renew(self) -> None:
-        """Run the command that prints the file once an hour; log once that it fails."""
-        if self._energy is None or not self._energy.command:
-            return
-        if self._running is None and self._elapsed() - self._asked_s >= COMMAND_EVERY_S:
-            self._asked_s = self._elapsed()
-            printed: IO[Any] = tempfile.NamedTemporaryFile(suffix=".csv")  # noqa: SIM115 - closed when it ends
-            try:
-                words = self._energy.command_words
-                self._running = SiteCommand(words, COMMAND_MOST_S, self._elapsed, printed), printed
-            except OSError as error:
-                printed.close()
-                self._note_command(f"cannot be run: {error.strerror or error}")
-        elif self._running is not None:
-            command, output = self._running
-            failure = command.error()
-            if failure is not None:
-                self._running = None
-                with output:
-                    self._note_command(failure or self._put(output.name))
-
-    def _put(self, printed: str) -> str:
-        """Replace the file with what the command printed. Return the error, "" for none."""
-        target = Path(self._followed)
-        part = target.with_name(f".new-{target.name}")  # `Series` compresses by the end of the name
-        try:
-            Series.read(printed).write(part)
-            part.replace(target)
-        except (InputError, OSError) as error:
-            part.unlink(missing_ok=True)
-            return str(error).replace(printed, "its output")
-        return ""
-
-    def _note_command(self, error: str) -> None:
-        if error and not self._command_failed:
-            applies = "no price is known" if self._present_stamp() == NO_FILE else "the earlier values apply"
-            self._say(f"price: the command of [energy] failed: {error}; {applies}; it runs again in an hour")
-        self._command_failed = bool(error)
 
 
 def _energy_of(cluster_file: Path) -> EnergySignals:

@@ -20,7 +20,7 @@ class SiteCommand:
 
     Args:
         words: Program and arguments.
-        most_s: Time after which the command and the processes of its session are killed, seconds.
+        most_s: Time after which the command and its process group are killed, seconds.
         elapsed: A monotonic clock, seconds.
         output: File for the standard output; None: like standard error, it is only used for errors.
 

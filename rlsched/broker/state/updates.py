@@ -86,7 +86,7 @@ def change_ledger(
     if entry.time_limit_s is not None:
         state.limit_job(seq, math.nan if entry.time_limit_s == math.inf else entry.time_limit_s)
     if entry.slack_s is not None:
-        state.accept_delay(seq, entry.slack_s)
+        state.set_slack(seq, entry.slack_s)
     if entry.gpu_types is not None:
         state.ask_for_types(seq, entry.gpu_types)
     if entry.share is not None and spec is not None:

@@ -273,12 +273,19 @@ def changes_asked(asked: Mapping[str, Any], now_s: float) -> Changes:
 
 def _value(one: Declared, asked: Mapping[str, Any], now_s: float) -> Any:
     """Return the value of a setting: from its parser in `_PARSED`, else as click parsed the option."""
-    if one.name == "begin_s":
-        return when_s("--begin", asked["begin"], now_s) if asked["begin"] else None
-    if one.name == "slack_s":
-        return _slack_s(asked, now_s)
+    if one.name in _TIMES:
+        return _TIMES[one.name](asked, now_s)
     parse = _PARSED.get(one.name)
     return asked[one.setting.options[0].dest] if parse is None else parse(asked)
+
+
+def _begin_s(asked: Mapping[str, Any], now_s: float) -> float | None:
+    return when_s("--begin", asked["begin"], now_s) if asked["begin"] else None
+
+
+def _time_limit_s(asked: Mapping[str, Any]) -> float | None:
+    limit_s: float | None = asked["time_limit"] if asked["time"] is None else time_s(asked["time"])
+    return limit_s
 
 
 def _slack_s(asked: Mapping[str, Any], now_s: float) -> float:
@@ -300,7 +307,7 @@ def _slack_s(asked: Mapping[str, Any], now_s: float) -> float:
         raise InputError(f"{option} {text!r}: expected a time in the future")
     if option == "--start-by":
         return left_s
-    limit_s = _PARSED["time_limit_s"](asked)
+    limit_s = _time_limit_s(asked)
     if limit_s is None:
         raise InputError(f"{option} {text!r}: expected a time limit too, such as -t 6:00:00")
     if limit_s > left_s:
@@ -308,7 +315,7 @@ def _slack_s(asked: Mapping[str, Any], now_s: float) -> float:
             f"{option} {text!r}: expected a time after the time limit of {limit_s / 3600.0:.1f} h, "
             f"got one in {left_s / 3600.0:.1f} h"
         )
-    return float(left_s - limit_s)
+    return left_s - limit_s
 
 
 def _environment(asked: Mapping[str, Any]) -> dict[str, str]:
@@ -333,7 +340,7 @@ _PARSED: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
     "num_cpus": lambda asked: (asked["cpus_per_task"] or 0) * (asked["ntasks"] or 1),
     "memory_mib": lambda asked: memory_mib(asked, total_gpus(asked)),
     "gpu_memory_mib": lambda asked: size_mib(asked["gpu_memory"] or "0", "--gpu-memory"),
-    "time_limit_s": lambda asked: asked["time_limit"] if asked["time"] is None else time_s(asked["time"]),
+    "time_limit_s": _time_limit_s,
     "env": _environment,
     "cwd": lambda asked: os.path.abspath(asked["cwd"] or "."),
     "depends_on": lambda asked: dependencies(asked["dependency"])[0] if asked["dependency"] else [],
@@ -345,6 +352,11 @@ _PARSED: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
     "notify": lambda asked: notices(asked["notify"], asked["mail_type"]),
 }
 """Parsers by setting. A setting without a parser has one option, which click parses."""
+_TIMES: Final[Mapping[str, Callable[[Mapping[str, Any], float], float | None]]] = {
+    "begin_s": _begin_s,
+    "slack_s": _slack_s,
+}
+"""Parsers of settings that depend on the present time, Unix seconds."""
 
 
 def job_options(command: Command) -> Command:

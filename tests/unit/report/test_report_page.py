@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-import time
 from datetime import datetime
 from html.parser import HTMLParser
 from pathlib import Path
@@ -275,11 +274,3 @@ def test_real_traces_have_a_page(name: str, shared_data: Path, tmp_path: Path) -
     assert "Waiting by size" in lacking
     assert ("Failed work" in lacking) is (name != "alibaba_openb2023")
     assert tuple(read((tmp_path / "r.html").read_text(encoding="utf-8")).text["h2"]) == TITLES
-
-
-@pytest.mark.slow
-def test_a_quarter_million_jobs_take_at_most_a_minute(tmp_path: Path) -> None:
-    trace, spec = synthesize("helios", 250_000, 0.9, 1024, predictability="causal")
-    began = time.process_time()
-    write_page(describe(trace, spec), tmp_path / "r.html")
-    assert time.process_time() - began < 60

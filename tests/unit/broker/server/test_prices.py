@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import time
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from rlsched.broker.server.prices import COMMAND_EVERY_S, EVERY_S, PriceSource
+from rlsched.broker.server import price_command
+from rlsched.broker.server.prices import EVERY_S, PriceSource
 from rlsched.energy.series import HOUR_S, Series
 from rlsched.errors import InputError
 from tests.support.online.cluster import until
@@ -109,17 +112,24 @@ class Commanded(Site):
     def write(self, value: float, hours: int = 48) -> None:
         if self._has_file:
             super().write(value, hours)
+            self.is_old(3_600.0)
+
+    def is_old(self, age_s: float) -> None:
+        """Set the time since the file was written."""
+        os.utime(self.prices, (time.time() - age_s,) * 2)
 
     def ended(self) -> list[float]:
         """Wait for the end of the running command; prices that the next check gives."""
-        assert self.source._running is not None
-        process = self.source._running[0]._process
+        command = self.source._command
+        assert command is not None
+        assert command._running is not None
+        process = command._running[0]._process
         until(lambda: process.poll() is not None, "the command has ended")
         return self.look()
 
     def next_hour(self) -> list[float]:
         """Let an hour pass; prices that the command then gives."""
-        self._at_s += COMMAND_EVERY_S
+        self._at_s += price_command.EVERY_S
         assert self.source.step(NOW_S) == []
         return self.ended()
 
@@ -140,6 +150,17 @@ def test_a_start_without_a_file_waits_for_the_command(tmp_path: Path) -> None:
     assert price_of(site.source) == 70.0
     assert Series.read(site.prices).values.tolist() == [70.0] * 4
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c.toml", "command", "p.csv"]
+
+
+def test_a_restart_within_the_hour_runs_no_command(tmp_path: Path) -> None:
+    site = Commanded(tmp_path, f"echo >> {tmp_path}/runs\n" + printing(70.0))
+    assert site.ended() == [70.0]
+    site.is_old(1_800.0)
+    again = PriceSource(tmp_path / "c.toml", site.lines.append, lambda: 0.0)
+    assert price_of(again) == 70.0
+    assert again._command is not None
+    assert again._command._running is None
+    assert (tmp_path / "runs").read_text() == "\n"
 
 
 def test_the_command_renews_the_file_once_an_hour(tmp_path: Path) -> None:
@@ -189,11 +210,38 @@ def test_a_broker_starts_although_the_command_fails(tmp_path: Path) -> None:
     site = Commanded(tmp_path, "exit 1", has_file=False)
     assert site.source.table is None
     assert site.lines == [
-        f"price: {site.prices} does not exist yet; waiting for the command of [energy]",
+        f"price: {site.prices} does not exist yet; waiting up to 10 s for the command of [energy]",
         "price: the command of [energy] failed: exit code 1; no price is known; it runs again in an hour",
     ]
     site.says(printing(60.0))
     assert site.next_hour() == [60.0]
+
+
+def test_a_start_waits_for_a_slow_command_for_seconds_only(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text(
+        f'name = "c"\n[energy]\nprice = "p.csv"\ncommand = "sleep 600"\n{NODES}', encoding="utf-8"
+    )
+    lines, seconds = list[str](), count()
+    source = PriceSource(tmp_path / "c.toml", lines.append, lambda: float(next(seconds)))
+    assert source.table is None
+    assert len(lines) == 1
+    assert next(seconds) < 60
+    while len(lines) < 2:
+        source.step(NOW_S)
+    assert "took too long and was killed; no price is known" in lines[1]
+
+
+def test_a_program_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    os.utime(site.prices, (0, 0))
+    (tmp_path / "c.toml").write_text(
+        f'name = "c"\n[energy]\nprice = "p.csv"\ncommand = "/no/such/fetch --zone DE"\n{NODES}',
+        encoding="utf-8",
+    )
+    lines = list[str]()
+    assert price_of(PriceSource(tmp_path / "c.toml", lines.append)) == 50.0
+    (line,) = lines
+    assert "failed: /no/such/fetch cannot be run: No such file or directory; the earlier values apply" in line
 
 
 def test_a_command_without_words_is_refused(tmp_path: Path) -> None:
