@@ -6,7 +6,7 @@ BIN := .venv/bin
 install: ; @.ci/install all,dev
 lint: install ; $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports && $(BIN)/python -m studies.house.prose
 type: install ; $(BIN)/mypy
-test: install ; @.ci/test -n 2 --dist loadfile
+test: install ; @.ci/test -n 3 --dist loadfile
 test-studies: install ; @.ci/test studies/tests -n 2 --dist loadfile
 soak: install ; @.ci/soak
 cov: ; @.ci/install all,dev,cov && $(BIN)/pytest --cov=rlsched --cov=rlsched_envs --cov=rlsched_agents --cov=rlsched_node --cov-report=term --cov-report=html
