@@ -6,6 +6,7 @@ import contextlib
 import shutil
 import signal
 import socket
+import subprocess
 import threading
 import time
 from collections import Counter
@@ -20,7 +21,7 @@ from rlsched.client.client import Client
 from rlsched.decide.dials.strategy import default_checkpoint
 from rlsched.decide.policies.policy import Policy
 from rlsched.transport.keys import KeyHome
-from tests.support.online.cluster import DEADLINE_S, RLSCHED, Cluster, all_up, started, until
+from tests.support.online.cluster import DEADLINE_S, RLSCHED, Cluster, all_up, until
 from tests.support.ports import free_addresses
 
 OPTIONS = (
@@ -62,9 +63,11 @@ class Apart(Cluster):
         """Start a broker or a standby at a place, and wait for a line."""
         address, directory, keys = self.places[name]
         before = self.log(name).count(says) if (self.directory / f"{name}.log").exists() else 0
-        place = ("--address", address, "--dir", str(directory), "--keys", str(keys))
-        command = [*RLSCHED, "broker", *place, *OPTIONS, *options]
-        self.running[name] = started(command, self.directory / f"{name}.log")
+        with (self.directory / f"{name}.log").open("ab") as log:
+            place = ("--address", address, "--dir", str(directory), "--keys", str(keys))
+            self.running[name] = subprocess.Popen(
+                [*RLSCHED, "broker", *place, *OPTIONS, *options], stdout=log, stderr=subprocess.STDOUT
+            )
         until(lambda: self.log(name).count(says) > before, f"{name} says {says!r}")
 
     def stand_by(self, name: str, of: str, *options: str, through: str = "") -> None:

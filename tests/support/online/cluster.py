@@ -7,17 +7,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import MappingProxyType
 
 from rlsched.client.client import Client
 from rlsched.transport.keys import KeyHome
 from tests.support.moved_clock import MovedClock
-from tests.support.online.preloaded import Preloaded
 
 RLSCHED = (sys.executable, "-c", "from rlsched.cli.main import main; main()")
-Started = subprocess.Popen[bytes] | Preloaded
 DEADLINE_S = 60.0
 LEAST_PAUSE_S, MOST_PAUSE_S = 0.01, 0.1
 
@@ -38,18 +35,6 @@ def until(
         time.sleep(pause_s)
         pause_s = min(1.2 * pause_s, MOST_PAUSE_S)  # polls cost the broker more than the tested work
     raise AssertionError(f"waited in vain until {what}")
-
-
-def started(command: Sequence[str], log: Path, env: Mapping[str, str] = MappingProxyType({})) -> Started:
-    """Start a command, with output in a file and more environment variables.
-
-    `rlsched ARGS` starts preloaded, unless it needs other libraries, which a fork would not load.
-    """
-    whole = {**os.environ, "OMP_NUM_THREADS": "1", **env}
-    if tuple(command[: len(RLSCHED)]) == RLSCHED and not whole.keys() & {"LD_LIBRARY_PATH", "LD_PRELOAD"}:
-        return Preloaded(command[len(RLSCHED) :], log, whole)
-    with log.open("ab") as file:
-        return subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=whole)
 
 
 class Cluster:
@@ -85,7 +70,7 @@ class Cluster:
         self.directory, self.keys = directory, directory / "home"
         self.journal = directory / "broker" / "journal.sqlite"
         self.address, self.known = address, known
-        self.running: dict[str, Started] = {}
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
         self.broker_options, self._node_options = broker_options, node_options
         KeyHome(self.keys).broker()
         try:
@@ -120,8 +105,13 @@ class Cluster:
         self.address = found.read_text().strip()
 
     def _spawn(self, name: str, *args: str) -> None:
-        command = self.command(name, *args, "--keys", str(self.keys))
-        self.running[name] = started(command, self.directory / f"{name}.log")
+        with (self.directory / f"{name}.log").open("ab") as log:
+            self.running[name] = subprocess.Popen(
+                self.command(name, *args, "--keys", str(self.keys)),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )
 
     def command(self, name: str, *args: str) -> list[str]:  # noqa: ARG002 - subclasses look at it
         """The command of `name` for these arguments of `rlsched`."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +27,6 @@ from rlsched.wire.messages import (
     decode,
     encode,
 )
-from tests.support.online.cluster import RLSCHED, started
 
 DEADLINE_S = 60.0
 M = TypeVar("M", bound=NodeMessage)
@@ -158,9 +159,25 @@ class Node:
     def __init__(self, home: Path, address: str, *options: str, libraries: Path | None = None) -> None:
         self.directory = home / "nodes" / "n0"
         self._log = home / "node.log"
-        place = ("--name", "n0", "--broker", address, "--keys", str(home))
-        command = [*RLSCHED, "node", *place, *(options or ("--gpus", "4", "--simulated"))]
-        self.process = started(command, self._log, {"LD_LIBRARY_PATH": str(libraries)} if libraries else {})
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-c",
+                    "from rlsched.cli.main import main; main()",
+                    "node",
+                    "--name",
+                    "n0",
+                    "--broker",
+                    address,
+                    "--keys",
+                    str(home),
+                    *(options or ("--gpus", "4", "--simulated")),
+                ],
+                stdout=log,
+                stderr=log,
+                env=os.environ | ({"LD_LIBRARY_PATH": str(libraries)} if libraries else {}),
+            )
 
     @property
     def log(self) -> str:
