@@ -29,7 +29,7 @@ from numba.core.types import Integer, int64, unliteral  # type: ignore[attr-defi
 import rlsched.compile.frontend  # noqa: E402
 import rlsched.compile.packing  # noqa: E402, F401 - how kernels pass tuples of arrays
 from rlsched.compile.kernel_cache import KernelCache  # noqa: E402
-from rlsched.compile.linking import EntryCompiler, InsideCompiler  # noqa: E402
+from rlsched.compile.linking import EntryCompiler, InsideCompiler, SharedCompiler  # noqa: E402
 from rlsched.compile.reference import BY_REFERENCE  # noqa: E402
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -44,7 +44,7 @@ class Kernel:
 
     Attributes:
         py_func: The original Python function.
-        kind: How the function is compiled: `kernel` or `array_kernel`.
+        kind: How the function is compiled: `kernel` or `array_kernel`; `shared_` before it for `shared`.
     """
 
     def __init__(self, function: Callable[..., Any], kind: str) -> None:
@@ -52,18 +52,15 @@ class Kernel:
         self.py_func, self.kind = function, kind
         self._options = {
             "error_model": "numpy",
-            "_nrt": kind == "array_kernel",
+            "_nrt": "array" in kind,
             "no_cfunc_wrapper": True,
         }
         self._entry: Any = None
         self._stateless: Any = None  # entry of a kernel without a state argument
         self._known: dict[tuple[object, ...], Callable[..., Any]] = {}
         self._known_for: object = None
-        self._inside = self._dispatcher(
-            "inside",
-            no_cpython_wrapper=True,
-            pipeline_class=InsideCompiler,
-        )
+        part, compiler = ("shared", SharedCompiler) if "shared" in kind else ("inside", InsideCompiler)
+        self._inside = self._dispatcher(part, no_cpython_wrapper=True, pipeline_class=compiler)
 
     def _dispatcher(self, part: str, **more: Any) -> Any:
         made = numba.njit(**self._options, **more)(self.py_func)
@@ -228,6 +225,15 @@ def kernel(function: F) -> F:
 def array_kernel(function: F) -> F:
     """Compile `function` like `kernel`, but with reference counts, for a function that makes arrays."""
     return _compiled(function, "array_kernel")
+
+
+def shared(function: F) -> F:
+    """Give a kernel machine code of its own, which all functions that call it share.
+
+    For large kernels with many callers: they are compiled once instead of once per entry, but never inlined.
+    """
+    given = cast("Kernel", function)
+    return cast("F", _compiled(given.py_func, f"shared_{given.kind}"))
 
 
 def _compiled(function: F, kind: str) -> F:

@@ -36,6 +36,7 @@ from numba.core.types import BaseNamedTuple  # type: ignore[attr-defined]
 
 from rlsched.compile.compiling import COMPILING
 from rlsched.compile.reference import BY_REFERENCE
+from rlsched.compile.shared_code import SHARED_CODE, SUFFIX
 
 KEPT_UNUSED_DAYS: Final = 30
 """Days after the last use of an entry after which the entry is removed."""
@@ -109,7 +110,7 @@ DIGESTS: Final = Digests()
 def _versions() -> str:
     """Return a digest of what else determines machine code: package versions, and how kernels are linked."""
     hasher = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__} {np.__version__}".encode())
-    for name in ("jit.py", "kernel_cache.py", "linking.py", "packing.py"):
+    for name in ("jit.py", "kernel_cache.py", "linking.py", "packing.py", "shared_code.py"):
         hasher.update(Path(__file__).with_name(name).read_bytes())
     return hasher.hexdigest()[:12]
 
@@ -123,7 +124,7 @@ def is_kept(function: types.FunctionType) -> bool:
 
 
 def folder(part: str) -> Path:
-    """Return the folder of a cache part: `inside` (called by kernels) or `entries` (called by Python)."""
+    """Return the folder of a cache part: `inside`, `shared`, or `entries` (called by Python)."""
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(root) / "rlsched" / f"kernels-{_versions()}" / part
 
@@ -155,13 +156,23 @@ class _Entries(CompileResultCacheImpl):  # type: ignore[misc]
         self._name = name
         self._filename_base = self.get_filename_base(name, "")
 
+    def reduce(self, cres: Any) -> Any:
+        """Return what is stored: numba's data, and the symbols of the shared kernels that the code calls."""
+        return cres.library.needs, super().reduce(cres)
+
+    def rebuild(self, target_context: Any, payload: Any) -> Any:
+        """Return the compiled function, with the shared kernels that it calls loaded."""
+        needs, data = payload
+        SHARED_CODE.load(target_context.codegen()._engine, folder("shared"), needs)
+        return super().rebuild(target_context, data)
+
 
 class KernelCache(FunctionCache):  # type: ignore[misc]
     """The cache's entries of one kernel. The key is computed at first use.
 
     Args:
         function: The kernel's Python function; the functions that it calls can be defined later.
-        part: `inside` or `entries`.
+        part: `inside`, `shared` or `entries`.
         calls: Functions of all kernels that the kernel calls, directly or indirectly.
     """
 
@@ -179,7 +190,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
             self._is_open = True
         self._cache_file = IndexDataCacheFile(
             cache_path=self.cache_path,
-            filename_base=f"{self._impl.filename_base}-{_types_digest(sig)}",
+            filename_base=f"{self._impl.filename_base}-{types_digest(sig)}",
             source_stamp=self._impl.locator.get_source_stamp(),
         )
 
@@ -216,7 +227,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         """See `numba.core.caching`. A digest replaces the types, which are ten times as long as the rest."""
-        return _types_digest(sig), codegen.magic_tuple(), DIGESTS.digest_of(self._function)
+        return types_digest(sig), codegen.magic_tuple(), DIGESTS.digest_of(self._function)
 
     @property
     def _said(self) -> bytes:
@@ -246,14 +257,14 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
 def _prune(root: Path) -> None:
     """Remove entries of all versions that were not loaded for `KEPT_UNUSED_DAYS`, once per process."""
     before_s = time.time() - KEPT_UNUSED_DAYS * 86400
-    for index in root.glob("kernels-*/*/*.nbi"):
+    for used in [*root.glob("kernels-*/*/*.nbi"), *root.glob(f"kernels-*/shared/*{SUFFIX}")]:
         with suppress(FileNotFoundError):  # another process removed it
-            if index.stat().st_mtime < before_s:
-                for entry in [*index.parent.glob(f"{index.stem}.*.nbc"), index]:
+            if used.stat().st_mtime < before_s:
+                for entry in [*used.parent.glob(f"{used.stem}.*.nbc"), used]:
                     entry.unlink()
 
 
-def _types_digest(sig: Any) -> str:
+def types_digest(sig: Any) -> str:
     """Return a digest of argument types, from numba's description.
 
     For a tuple, the digest includes the class, the fields, and how the tuple is passed.

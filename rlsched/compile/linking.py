@@ -3,9 +3,10 @@
 numba makes a library for every compiled function, links all called functions into this library, optimises
 it, and compiles it to machine code. If kernels call kernels, numba repeats most of this work for each caller.
 With this module, a kernel that only other kernels call stays intermediate code. A function that Python calls
-(an *entry*) is linked with all functions that it needs, optimised, and compiled to machine code once.
+(an *entry*) is linked with all functions that it needs, optimised, and compiled to machine code once. Only
+shared kernels are not linked: they have machine code of their own (`shared_code`).
 
-The extension point is numba's `pipeline_class`. The two kinds of library depend on internals of numba. Its
+The extension point is numba's `pipeline_class`. The kinds of library depend on internals of numba. Its
 version is pinned in `constraints.txt`, and `tests/unit/compile/test_jit.py` fails if a later version breaks
 the libraries.
 """
@@ -19,6 +20,9 @@ import llvmlite.binding as llvm
 from numba.core import funcdesc
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
+
+from rlsched.compile.kernel_cache import DIGESTS, folder, types_digest
+from rlsched.compile.shared_code import MARK, SHARED_CODE, is_shared, needed_by
 
 _ENVIRONMENT = "_ZN08NumbaEnv"  # numba sets a global of this name when it loads a function
 _LONGEST_NAME: Final = 256
@@ -41,7 +45,13 @@ funcdesc.default_mangler = _name
 
 
 class _Library(JITCodeLibrary):  # type: ignore[misc]
-    """Base class of both kinds of library."""
+    """Base class of all kinds of library.
+
+    Attributes:
+        needs: Symbols of the shared kernels that the code calls.
+    """
+
+    needs: list[str]
 
     def _optimize_functions(self, ll_module: Any) -> None:
         # numba makes a pass manager for each function, and for each mere declaration
@@ -62,23 +72,52 @@ class InsideLibrary(_Library):
 
     def finalize(self) -> None:
         """Link the library only; the `EntryLibrary` that uses it is optimised and compiled."""
+        whole = self._linked()
+        for function in whole.functions:
+            if not function.is_declaration and function.linkage == llvm.Linkage.external:
+                function.linkage = "linkonce_odr"
+        self.needs = needed_by(whole)
+        self._close(whole)
+
+    def _linked(self) -> Any:
+        """Return a module with this kernel and all functions that it needs."""
         self._raise_if_finalized()
         whole = self._final_module
         for library in dict.fromkeys(self._linking_libraries):
             self._reload_init.update(library._reload_init)
             whole.link_in(library._get_module_for_linking(), preserve=True)
         whole.verify()
+        return whole
+
+    def _close(self, whole: Any) -> None:
+        """Let callers link `whole`, and give numba an empty module."""
         own = [each for each in whole.global_variables if each.name.startswith(_ENVIRONMENT)]
-        shell = str(self._codegen._create_empty_module(self.name))
-        for function in whole.functions:
-            if not function.is_declaration and function.linkage == llvm.Linkage.external:
-                function.linkage = "linkonce_odr"
         self._shared_module = whole
-        self._final_module = llvm.parse_assembly(
-            "\n".join([shell, *(f'@"{each.name}" = common global ptr null' for each in own)])
-        )
+        self._final_module = self._empty(*(f'@"{each.name}" = common global ptr null' for each in own))
         self._final_module.name = whole.name
         self._finalize_final_module()
+
+    def _empty(self, *lines: str) -> Any:
+        """Return a module with these lines only."""
+        return llvm.parse_assembly("\n".join([str(self._codegen._create_empty_module(self.name)), *lines]))
+
+
+class SharedLibrary(InsideLibrary):
+    """A shared kernel: its callers declare it, and its machine code is in a file of its own."""
+
+    def finalize(self) -> None:
+        """Compile the kernel to machine code."""
+        whole = self._linked()
+        (symbol,) = [one.name for one in whole.functions if not one.is_declaration and is_shared(one.name)]
+        for function in whole.functions:
+            if not function.is_declaration and function.name != symbol:
+                function.linkage = "internal"
+        _optimize(self._codegen, whole)
+        needs, self.needs = needed_by(whole), [symbol]
+        code = self._codegen._tm.emit_object(whole)
+        SHARED_CODE.add(self._codegen._engine, folder("shared"), symbol, needs, code)
+        self._close(whole)
+        self._shared_module = self._empty()
 
 
 class EntryLibrary(_Library):
@@ -110,14 +149,30 @@ class EntryLibrary(_Library):
         for function in self._final_module.functions:
             if function.linkage == llvm.Linkage.linkonce_odr:
                 function.linkage = "internal"
-        # numba optimises twice, first to cancel pairs of reference counts: kernels have none. Level 1 takes
-        # half the time of level 3, and rules decide as fast: their functions are optimised one by one before.
-        passes, builder = self._codegen._module_pass_manager(opt=1)
-        passes.run(self._final_module, builder)
+        _optimize(self._codegen, self._final_module)
+        self.needs = needed_by(self._final_module)
+
+
+def _optimize(codegen: Any, module: Any) -> None:
+    """Optimise a linked module.
+
+    numba optimises twice, first to cancel pairs of reference counts: kernels have none. Level 1 takes half
+    the time of level 3, and rules decide as fast: their functions are optimised one by one before.
+    """
+    passes, builder = codegen._module_pass_manager(opt=1)
+    passes.run(module, builder)
 
 
 class _Into(Compiler):  # type: ignore[misc]
+    """Base class of the pipelines.
+
+    Attributes:
+        library: Kind of library that is made.
+        mark: Begins the part of a symbol that identifies code and argument types; "": numba counts functions.
+    """
+
     library: Any
+    mark = ""
 
     def __init__(self, typingctx: Any, targetctx: Any, library: Any, *rest: Any) -> None:
         super().__init__(typingctx, targetctx, library, *rest)
@@ -125,11 +180,26 @@ class _Into(Compiler):  # type: ignore[misc]
             self.state.library = self.library(targetctx.codegen(), self.library.__name__)
             self.state.library.enable_object_caching()
 
+    def _compile_bytecode(self) -> Any:
+        if self.mark:
+            # functions of several processes are linked with each other: their names must not be numbers
+            function = self.state.func_id
+            code = DIGESTS.digest_of(function.func).hex()[:32]
+            function.unique_id = f"{self.mark}{code}{types_digest(self.state.args)}"
+            function.unique_name = f"{function.func_qualname}${function.unique_id}"
+        return super()._compile_bytecode()
+
 
 class InsideCompiler(_Into):
     """The compiler pipeline of functions that only kernels call."""
 
-    library = InsideLibrary
+    library, mark = InsideLibrary, "inside"
+
+
+class SharedCompiler(_Into):
+    """The compiler pipeline of shared kernels."""
+
+    library, mark = SharedLibrary, MARK
 
 
 class EntryCompiler(_Into):

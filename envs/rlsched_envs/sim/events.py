@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rlsched.cluster import kernels as ledger
 from rlsched.cluster.arrays import MAX_TENANTS, NODE_DOWN, SLOT_EMPTY
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
-from rlsched.compile.jit import kernel
+from rlsched.compile.jit import kernel, shared
 from rlsched.decide.constants import MODELLED
 from rlsched.decide.dials.counting import reset_dials
 from rlsched.decide.order import queue
@@ -235,6 +235,7 @@ def _pass_time(sim: SimArrays, at_s: float) -> None:
     draw_power(sim, seconds, at_s)
 
 
+@shared
 @kernel
 def next_instant(sim: SimArrays) -> int:
     """Advance to the time of the next event, and carry out all events of that time.

@@ -14,7 +14,7 @@ from rlsched.cluster.choose import choose
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.kernels import tenants_of
 from rlsched.cluster.speed import gpu_kind
-from rlsched.compile.jit import kernel
+from rlsched.compile.jit import kernel, shared
 from rlsched.decide.clocks import clock_for, clock_on, cores_for, join_cores
 from rlsched.decide.constants import MODELLED
 from rlsched.decide.move import BY_OPTIONS, Move
@@ -209,6 +209,7 @@ def log_end(sim: SimArrays, slot: int, reason: int) -> None:
         jobs.run_s[row] = 0.0
 
 
+@shared
 @kernel
 def start(sim: SimArrays, p: int, move: Move, o: StartOptions) -> bool:
     """Start the job of a move in partition `p`; return False if the job does not fit there."""
@@ -290,6 +291,7 @@ def note_start(sim: SimArrays, slot: int) -> None:
         push_end(r, end_s if end_s == end_s else now_s + work_s, slot)
 
 
+@shared
 @kernel
 def preempt(sim: SimArrays, slot: int) -> None:
     """Preempt a running job and requeue it.

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import StateArrays
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
-from rlsched.compile.jit import kernel
+from rlsched.compile.jit import kernel, shared
 from rlsched.decide.constants import MODELLED
 from rlsched.decide.move import Move, start_of
 from rlsched.decide.options import BETTER, LUCID, NEVER, StartOptions, may_share
@@ -32,6 +32,7 @@ MOST_WAITERS: Final = 4
 """Most jobs per decision that fit but are passed over because waiting for other GPUs is worth more."""
 
 
+@shared
 @kernel
 def best_shared(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, above: float) -> Plan:
     """Return the best plan on the GPUs of running jobs of partition `p` that is worth more than `above`.

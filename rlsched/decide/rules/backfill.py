@@ -34,7 +34,7 @@ import numpy as np
 
 from rlsched.cluster.arrays import StateArrays
 from rlsched.cluster.placement import first_fitting, fits_slot
-from rlsched.compile.jit import array_kernel, kernel
+from rlsched.compile.jit import array_kernel, kernel, shared
 from rlsched.decide.move import Move
 from rlsched.decide.options import RuleOptions, StartOptions
 from rlsched.decide.plans.best import MOST_WAITERS, waits_for_better
@@ -50,6 +50,7 @@ from rlsched.decide.rules.reservation import (
 )
 
 
+@shared
 @kernel
 def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
     """Return the start of the next job in queue order that does not delay a reservation."""
@@ -64,6 +65,7 @@ def _has_waited(s: StateArrays, slot: int, now_s: float, reserve_after_s: float)
     return now_s - s.job.submit_s[slot] >= reserve_after_s or s.job.level[slot] > 0
 
 
+@shared
 @array_kernel
 def reserve_first(
     s: StateArrays, p: int, stop: int, now_s: float, reserve_after_s: float

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from rlsched.cluster.arrays import StateArrays
-from rlsched.compile.jit import kernel
+from rlsched.compile.jit import kernel, shared
 from rlsched.decide.move import Move
 from rlsched.decide.options import RuleOptions
 from rlsched.decide.rules import backfill, gittins
@@ -27,6 +27,7 @@ def begin(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> None:
         _weigh(s, p, o, now_s)
 
 
+@shared
 @kernel
 def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
     """Return the next move of the rule that currently applies."""

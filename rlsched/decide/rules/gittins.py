@@ -16,7 +16,7 @@ import numpy as np
 from rlsched.cluster.arrays import Records, StateArrays
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.placement import class_fits
-from rlsched.compile.jit import array_kernel, kernel
+from rlsched.compile.jit import array_kernel, kernel, shared
 from rlsched.decide.move import Move
 from rlsched.decide.options import RuleOptions
 from rlsched.decide.order.gittins import next_step_s
@@ -65,6 +65,7 @@ def _may_be_preempted(s: StateArrays, p: int, slot: int, now_s: float) -> bool:
     return job.placed_in[slot] == p and not job.pinned[slot] and job.start_s[slot] < now_s and whole
 
 
+@shared
 @kernel
 def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
     """Return the next preemption or start; a job starts once enough jobs have been preempted for it.

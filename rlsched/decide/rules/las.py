@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from rlsched.cluster.arrays import MAX_TENANTS, NODE_UP, StateArrays
 from rlsched.cluster.kernels import gpus_with
 from rlsched.cluster.placement import fits_in, fits_slot
-from rlsched.compile.jit import array_kernel, kernel
+from rlsched.compile.jit import array_kernel, kernel, shared
 from rlsched.decide.move import Move, nothing, preempt_of, start_of
 from rlsched.decide.options import RuleOptions
 from rlsched.decide.order.gittins import attained_gpu_s
@@ -43,6 +43,7 @@ def begin(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> None:
     s.scratch[0].out_at = s.scratch[0].in_at = 0
 
 
+@shared
 @kernel
 def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
     """Return the marked preemptions, then the starts of jobs with quota that fit; one per call."""

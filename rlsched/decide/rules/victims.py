@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import MAX_TENANTS, NODE_UP, StateArrays
 from rlsched.cluster.capacity import idle_places
-from rlsched.compile.jit import array_kernel, kernel
+from rlsched.compile.jit import array_kernel, kernel, shared
 
 _MORE_GPUS = 1 << 30
 
@@ -278,6 +278,7 @@ def _cost_of_node(
     return held
 
 
+@shared
 @kernel
 def find_victims_for(
     s: StateArrays, p: int, slot: int, index: NDArray[np.float64], above: float

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numba.core.errors import TypingError
 
-from rlsched.compile.jit import array_kernel, compile_time, kernel, specialise
+from rlsched.compile.jit import array_kernel, compile_time, kernel, shared, specialise
 from rlsched.compile.linking import EntryCompiler, EntryLibrary, InsideCompiler, InsideLibrary
 
 
@@ -71,6 +71,20 @@ def test_machine_code_is_made_only_for_calls_from_python() -> None:
     assert (type(entry), type(inside)) == (EntryLibrary, InsideLibrary)
     assert any(True for _ in entry.get_defined_functions())
     assert not any(True for _ in inside.get_defined_functions())
+
+
+def test_callers_declare_a_shared_kernel() -> None:
+    one = shared(halved)
+
+    @kernel
+    def through_shared(number: float) -> float:
+        return one(one(number))
+
+    assert through_shared(8.0) == 2.0
+    for compiler, options in ((EntryCompiler, {}), (InsideCompiler, {"no_cpython_wrapper": True})):
+        library = compiled_afresh(through_shared, compiler, **options)
+        (symbol,) = library.needs
+        assert "halved" in symbol
 
 
 def test_entry_points_keep_no_intermediate_code_in_the_cache() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rlsched.compile.kernel_cache import KEPT_UNUSED_DAYS
+from rlsched.compile.shared_code import SUFFIX
 
 MODULE = """
 from typing import NamedTuple
@@ -69,6 +70,56 @@ def test_unreadable_entry_is_made_again(tmp_path: Path) -> None:
     for entry in tmp_path.glob("rlsched/kernels-*/*/*.nbc"):
         entry.write_bytes(b"")
     assert run_version(tmp_path, "Pair") == "42.0"
+
+
+SHARING = """
+import numpy as np
+from rlsched.compile.jit import array_kernel, kernel, shared
+
+@shared
+@array_kernel
+def total(values):
+    return np.cumsum(values)[-1]
+
+@shared
+@kernel
+def mean(values):
+    return total(values) / len(values)
+
+@kernel
+def {caller}(values):
+    return mean(values) + total(values[1:])
+
+print({caller}(np.arange(4.0)))
+print(*(sum(one._inside.stats.cache_misses.values()) for one in (total, mean)))
+"""
+
+
+def run_sharing(place: Path, caller: str) -> list[str]:
+    """Run a program with two shared kernels, of which one calls the other."""
+    (place / "sharing.py").write_text(SHARING.format(caller=caller))
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", "import sharing"],
+        cwd=place,
+        env=os.environ | {"XDG_CACHE_HOME": str(place)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.split("\n")[:2]
+
+
+def test_shared_kernels_are_compiled_once_and_again_if_their_files_are_lost(tmp_path: Path) -> None:
+    assert run_sharing(tmp_path, "first") == ["7.5", "1 1"]
+    assert run_sharing(tmp_path, "first") == ["7.5", "0 0"], "the caller's machine code is loaded"
+    assert run_sharing(tmp_path, "second") == ["7.5", "0 0"], "another caller uses the same machine code"
+    files = [*tmp_path.glob(f"rlsched/kernels-*/shared/*{SUFFIX}")]
+    assert len(files) == 2
+    files[0].unlink()
+    files[1].write_bytes(files[1].read_bytes()[:100])
+    assert run_sharing(tmp_path, "first") == ["7.5", "1 1"]
+    assert run_sharing(tmp_path, "second") == ["7.5", "0 0"]
+    assert len([*tmp_path.glob(f"rlsched/kernels-*/shared/*{SUFFIX}")]) == 2
 
 
 def test_unused_entries_are_removed(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from numba.core.runtime import _nrt_python, rtsys
 from numpy.typing import NDArray
 
 from rlsched.compile.jit import Kernel, array_kernel, kernel
-from rlsched.compile.kernel_cache import Digests, _types_digest
+from rlsched.compile.kernel_cache import Digests, types_digest
 from rlsched.compile.packing import ReferenceModel
 from rlsched.compile.reference import by_reference
 
@@ -55,9 +55,9 @@ def test_only_marked_classes_are_passed_by_reference() -> None:
 
 def test_passing_mode_of_a_tuple_is_part_of_the_cache_key(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds, function = (numba.typeof(made()),), part.py_func  # type: ignore[attr-defined]
-    before = _types_digest(kinds), Digests().digest_of(function)
+    before = types_digest(kinds), Digests().digest_of(function)
     monkeypatch.setattr("rlsched.compile.kernel_cache.BY_REFERENCE", {Inner})
-    after = _types_digest(kinds), Digests().digest_of(function)
+    after = types_digest(kinds), Digests().digest_of(function)
     assert [one != other for one, other in zip(before, after, strict=True)] == [True, True]
 
 
