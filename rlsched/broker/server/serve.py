@@ -348,7 +348,7 @@ class Broker:
         return (
             f"rlsched broker ready at {self.address} (policy {self._machine.scheduler.name}, "
             f"predictions by {state.predictions.kind}, {self._dial()}"
-            f"epoch {state.epoch}, {len(live) - queued} jobs started, {queued} waiting, "
+            f"epoch {state.epoch}, jobs: {len(live) - queued} started, {queued} waiting, "
             f"journal {self._journal.path})"
         )
 

@@ -6,13 +6,23 @@ import difflib
 import hashlib
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from rlsched.decide.own import NO_PATHS, decides_itself, file_of, is_inline, is_own, name_of, rule_in_copy
+from rlsched.decide.own import (
+    NO_PATHS,
+    content_of,
+    decides_itself,
+    file_of,
+    is_inline,
+    is_own,
+    name_of,
+    rule_in_copy,
+)
 from rlsched.decide.policies.presets import PRESETS, Preset
 from rlsched.decide.settings import Settings, check
 from rlsched.errors import InputError, UnknownPolicyError
@@ -197,13 +207,17 @@ class Policy:
     def policy_id(self) -> str:
         """Policy id in records: a preset's name; for other policies, the name, `@`, and a digest.
 
-        The digest is `digest` without a strategy of the user's: the id must not depend on where its file is,
-        and the id of a scheduler with dials also has the strategy's own digest.
+        The id does not depend on where the user's files are. The digest is `digest` without a strategy of the
+        user's, because the id of a scheduler with dials also has the strategy's own digest; and for a
+        user-defined rule it has the content of the rule's file instead of the path.
         """
         plain = self.name in PRESETS and self.settings == Policy(self.name).settings
         table = as_table(self.settings)
         if self.settings.dials not in NO_PATHS:
             del table["dials"]
+        if is_own(self.settings.rule):
+            with suppress(OSError):
+                table["rule"] = f"{name_of(self.settings.rule)} {content_of(self.settings.rule)}"
         return self.name if plain else f"{self.name}@{_digest(table)}"
 
     @property

@@ -327,6 +327,17 @@ def test_user_rule_is_loaded_from_its_file(tmp_path: Path, monkeypatch: pytest.M
             load_scheduler(str(path))
 
 
+def test_id_of_an_own_rule_is_its_content(tmp_path: Path) -> None:
+    ids = []
+    for folder, text in (("one", "a = 1"), ("two", "a = 1"), ("two", "a = 2")):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "rule.py").write_text(text)
+        ids.append(Policy.of(str(tmp_path / folder / "rule.py")).policy_id)
+    assert ids[0] == ids[1] != ids[2]
+    (tmp_path / "two" / "rule.py").unlink()
+    assert "@" in Policy.of(str(tmp_path / "two" / "rule.py")).policy_id
+
+
 def test_id_of_a_trained_policy_does_not_depend_on_its_folder(tmp_path: Path) -> None:
     ids, digests = set(), set()
     for name in ("one", "two"):
