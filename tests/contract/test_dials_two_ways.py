@@ -26,9 +26,7 @@ RULES = {
         preempt={"declared": False}, reserve_after=None, order=None
     ),
     "pack": Policy("pack", share={"min_speed": 0.5, "min_gain": 0.5}),
-    "easy": Policy("easy", order="area^0.7", reserve_after="1d"),
     "gittins": Policy("gittins", predictions="revised"),
-    "weighed": Policy("qssf-backfill", clock={"rule": "weighed"}),
 }
 
 
@@ -75,9 +73,7 @@ def test_at_0_the_rule_decides_by_its_settings(name: str, strategies: dict[str, 
 
 
 @pytest.mark.parametrize("strategy", quick(("linear", "network"), lambda name: name == "network"))
-@pytest.mark.parametrize(
-    "name", quick([name for name in RULES if name != "easy"], lambda name: name == "tuned")
-)
+@pytest.mark.parametrize("name", quick(RULES, lambda name: name == "tuned"))
 def test_compiled_equals_one_decision_at_a_time(name: str, strategy: str, strategies: dict[str, str]) -> None:
     policy = RULES[name].with_settings(dials=strategies[strategy])
     compiled = run(policy)

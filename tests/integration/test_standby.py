@@ -106,6 +106,7 @@ def test_jobs_of_a_killed_broker_continue_under_its_standby(cluster: Doubled) ->
     assert len(started) == len(set(started)) == len(over) == len(set(over)) == 120
 
 
+@pytest.mark.slow
 def test_standby_waits_for_a_frozen_broker_and_refuses_one_that_restarts(cluster: Doubled) -> None:
     cluster.stand_by("standby")
     with cluster.client() as client:

@@ -138,6 +138,7 @@ class Forecasting(Scheduler):
         return self._inner.decide(state, partition, now_s, record=record)
 
 
+@pytest.mark.slow
 def test_forecasts_teach_nothing() -> None:
     """While jobs share and teach, hundreds of starts are simulated on copies."""
     trace, spec, predictions = crowd()

@@ -42,6 +42,7 @@ def states(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_too_few_windows_write_nothing_and_states_are_reused(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]

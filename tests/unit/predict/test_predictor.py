@@ -66,6 +66,7 @@ def test_calibrated_where_the_truth_is_known(known: tuple[Trace, AtSubmission]) 
         assert row["predicted_frac"] == pytest.approx(row["true_frac"], abs=0.03)
 
 
+@pytest.mark.slow
 def test_as_sharp_as_the_truth_allows(known: tuple[Trace, AtSubmission]) -> None:
     """P(longer) separates nearly as well as the true distributions of the names would."""
     trace, predictions = known
