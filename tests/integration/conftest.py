@@ -11,6 +11,7 @@ from rlsched_node.processes import shim
 from rlsched_node.processes.ranks import LiveRanks
 from rlsched_node.processes.shims import Shims
 from rlsched_node.processes.store import AttemptStore
+from tests.support.online.ranks import own_children
 
 
 @pytest.fixture
@@ -23,7 +24,8 @@ def ranks(store: AttemptStore, request: pytest.FixtureRequest) -> Iterator[LiveR
     """A daemon's ranks. Their shims come from a forker, as usual with a subreaper, or without one."""
     is_forked = request.param == "forked"
     was_subreaper = shim.become_subreaper() if is_forked else False
-    ranks = LiveRanks(store, is_subreaper=is_forked and was_subreaper, shims=Shims(forks=is_forked))
+    is_subreaper, spared = is_forked and was_subreaper, own_children()
+    ranks = LiveRanks(store, is_subreaper=is_subreaper, shims=Shims(forks=is_forked), spared=spared)
     yield ranks
     for key in list(store.scan()):
         ranks.hard_kill(key)

@@ -20,7 +20,7 @@ from rlsched_node.processes.ranks import LiveRanks
 from rlsched_node.processes.shims import Shims
 from rlsched_node.processes.steps import Event, Exited, Started
 from rlsched_node.processes.store import AttemptDir, AttemptStore
-from tests.support.online.ranks import KEY, collect, has_output, output, start, until
+from tests.support.online.ranks import KEY, collect, has_output, output, own_children, start, until
 
 pytestmark = pytest.mark.slow
 
@@ -110,7 +110,8 @@ def node(store: AttemptStore, tmp_path: Path, request: pytest.FixtureRequest) ->
     if cgroups is not None and cgroups.note:
         pytest.skip(f"no control groups: {cgroups.note}")
     is_subreaper = shim.become_subreaper()
-    ranks = LiveRanks(store, cgroups=cgroups, is_subreaper=is_subreaper, shims=Shims(forks=is_subreaper))
+    shims, spared = Shims(forks=is_subreaper), own_children()
+    ranks = LiveRanks(store, cgroups=cgroups, is_subreaper=is_subreaper, shims=shims, spared=spared)
     yield Node(ranks, store, cgroups, tmp_path / "stop")
     for key in list(store.scan()):
         ranks.hard_kill(key)

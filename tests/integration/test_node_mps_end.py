@@ -24,7 +24,7 @@ from rlsched_node.processes.shims import Shims
 from rlsched_node.processes.steps import Exited
 from rlsched_node.processes.store import AttemptDir, AttemptStore
 from tests.support import fake_mps
-from tests.support.online.ranks import KEY, collect, has_output, output, start, until
+from tests.support.online.ranks import KEY, collect, has_output, output, own_children, start, until
 
 NEIGHBOUR = AttemptKey(2, 1, 0, "c1")
 other_account = pytest.mark.skipif(
@@ -41,7 +41,7 @@ class Node:
         self.mode = fake_mps.install(path / "bin", interpreter)
         self.programs = path / "bin"
         self.store = AttemptStore(path / "node")
-        self.spared: set[int] = set()
+        self.spared = own_children()
         environment = {"PATH": f"{self.programs}:{os.environ['PATH']}"}
         self.mps = MpsSharing(path / "node", enabled=True, environment=environment, spared=self.spared)
         is_subreaper = shim.become_subreaper()

@@ -15,10 +15,16 @@ from rlsched_node.processes.launch import Terms, rank_environment
 from rlsched_node.processes.ranks import LiveRanks
 from rlsched_node.processes.steps import Event, Exited
 from rlsched_node.processes.store import AttemptDir, AttemptStore, MpsTerms
+from rlsched_node.usage.processes import children_of_all
 
 KEY = AttemptKey(1, 1, 0, "c1")
 DEADLINE_S = 60.0
 NO_LIMITS = RankLimits()
+
+
+def own_children() -> set[int]:
+    """Children of this process, which belong to no rank: multiprocessing's servers of other tests."""
+    return set(children_of_all().get(os.getpid(), ()))
 
 
 def start(
