@@ -1,4 +1,4 @@
-"""Parameters of a test for `make test`; the others are in the slow set, which `.ci/run` adds."""
+"""Parameters of a test for `make test`; the others are in a longer set."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 
-def quick(values: Iterable[Any], among: Callable[[Any], bool]) -> list[Any]:
-    """Parameters; those for which `among` is false are marked slow."""
-    return [one if among(one) else pytest.param(one, marks=pytest.mark.slow) for one in values]
+def quick(
+    values: Iterable[Any], among: Callable[[Any], bool], *, rest: pytest.MarkDecorator = pytest.mark.slow
+) -> list[Any]:
+    """Parameters; those for which `among` is false get the mark `rest`: `slow` or `soak`."""
+    return [one if among(one) else pytest.param(one, marks=rest) for one in values]

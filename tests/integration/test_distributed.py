@@ -37,8 +37,8 @@ def trains_in_four_processes(place: Place, command: str) -> str:
     (
         "package",
         "launch",
-    ),  # the other launchers: the script for Slurm and the documented line, below
-    [("torch", "per-gpu -- PYTHON"), ("lightning", "torchrun"), ("accelerate", "per-gpu -- PYTHON")],
+    ),  # Accelerate and the script for Slurm: below
+    [("torch", "per-gpu -- PYTHON"), ("lightning", "torchrun")],
 )
 def test_example_trains_on_two_nodes(place: Place, package: str, launch: str) -> None:
     if find_spec(package) is None:

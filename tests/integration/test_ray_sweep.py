@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import msgspec
@@ -188,12 +188,31 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     wait_for(lambda: not processes_with(mark))
 
 
-def test_same_numbers_and_records_as_locally(place: Place, tmp_path: Path) -> None:
+FLAGS = (
+    *("--policy", "qssf-backfill", "--policy", "random", "--policy", "ppo:other"),
+    *("--policy", "ppo", "--set", "share.max_jobs=2", "--seed", "0", "--seed", "1", "--records"),
+)
+
+
+class Here(NamedTuple):
+    """A local evaluation."""
+
+    report: Any
+    stores: Path
+
+
+@pytest.fixture(scope="module")
+def here(place: Place) -> Here:
+    stores = place.folder / "here"
+    return Here(place.report(*FLAGS, str(stores), "--workers", "1"), stores)
+
+
+def test_same_numbers_and_records_as_locally(place: Place, here: Here, tmp_path: Path) -> None:
     """Through the cluster's address: reports and records of rules and policies."""
-    compare_with_here(place, tmp_path, place.gcs)
+    compare(place, here, tmp_path, place.gcs)
 
 
-def test_same_numbers_through_ray_client(place: Place, tmp_path: Path) -> None:
+def test_same_numbers_through_ray_client(place: Place, here: Here, tmp_path: Path) -> None:
     """If Ray can start a client's server; on some machines that process exits at once."""
     alone = [sys.executable, "-c", "import sys, ray; ray.init(address=sys.argv[1])", place.client]
     for _ in range(3):
@@ -202,21 +221,16 @@ def test_same_numbers_through_ray_client(place: Place, tmp_path: Path) -> None:
             break
     else:
         pytest.skip("Ray cannot start the server of a Ray Client on this machine")
-    compare_with_here(place, tmp_path, place.client)
+    compare(place, here, tmp_path, place.client)
 
 
-def compare_with_here(place: Place, tmp_path: Path, address: str) -> None:
-    flags = ["--policy", "qssf-backfill", "--policy", "random", "--policy", "ppo:other"]
-    flags += ["--policy", "ppo", "--set", "share.max_jobs=2"]
-    flags += ["--seed", "0", "--seed", "1", "--records"]
-    here = place.report(*flags, str(tmp_path / "here"), "--workers", "1")
-    there = place.report(*flags, str(tmp_path / "there"), "--ray", address)
-    assert there == here
-    stores = sorted(path.name for path in (tmp_path / "here").iterdir())
-    assert stores == sorted(path.name for path in (tmp_path / "there").iterdir())
+def compare(place: Place, here: Here, there: Path, address: str) -> None:
+    assert place.report(*FLAGS, str(there), "--ray", address) == here.report
+    stores = sorted(path.name for path in here.stores.iterdir())
+    assert stores == sorted(path.name for path in there.iterdir())
     assert {"random", "random.seed1", "ppo_other", "ppo_changed"} <= set(stores)
     for store in stores:
-        one, two = (untimed(tmp_path / where / store) for where in ("here", "there"))
+        one, two = untimed(here.stores / store), untimed(there / store)
         assert len(one) > 100
         assert one == two
 

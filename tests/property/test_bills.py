@@ -68,7 +68,7 @@ class Priced:
         return found
 
 
-@pytest.mark.parametrize("name", quick(list(RULES), "tuned".__eq__))
+@pytest.mark.parametrize("name", quick(list(RULES), "tuned".__eq__, rest=pytest.mark.soak))
 def test_constant_price_is_the_energy_and_changes_no_decision(
     name: str, workload: tuple[Trace, ClusterSpec], tmp_path: Path
 ) -> None:
@@ -90,7 +90,7 @@ def test_constant_price_is_the_energy_and_changes_no_decision(
     assert cost.cluster == pytest.approx(table.energy.cluster_j / 3.6e9 * 100.0, rel=1e-12)
 
 
-@pytest.mark.parametrize("name", quick(list(RULES), "tuned".__eq__))
+@pytest.mark.parametrize("name", quick(list(RULES), "tuned".__eq__, rest=pytest.mark.soak))
 def test_parts_add_up_and_equal_the_sum_over_the_steps(
     name: str, workload: tuple[Trace, ClusterSpec], tmp_path: Path
 ) -> None:

@@ -57,7 +57,7 @@ def watched(
     return engine
 
 
-@pytest.mark.parametrize("seed", quick(range(times(12)), lambda seed: seed == 0))
+@pytest.mark.parametrize("seed", quick(range(times(12)), lambda seed: seed == 0, rest=pytest.mark.soak))
 def test_work_and_energy_are_conserved(seed: int) -> None:
     name = ("mixed", "alike", "not told")[seed % 3]
     placement = ("spread", "consolidate", "fgd", "worst-fit")[seed % 4]
@@ -120,7 +120,7 @@ def test_gittins_conserves_work_and_energy(sharing: str) -> None:
     assert preemptions > 4
 
 
-@pytest.mark.parametrize("seed", quick(range(3), lambda seed: seed == 0))
+@pytest.mark.parametrize("seed", quick(range(3), lambda seed: seed == 0, rest=pytest.mark.soak))
 def test_energy_is_conserved_where_clocks_cost_time(seed: int) -> None:
     table = watched(seed, "alike", switch_s=0.3).run(Whimsical(seed))
     energy_is_conserved(table)
@@ -141,8 +141,8 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("options", quick(OPTIONS, "share, slowdown and cores".__eq__))
-@pytest.mark.parametrize("name", quick(CLUSTERS, lambda name: name == "mixed"))
+@pytest.mark.parametrize("options", quick(OPTIONS, "share, slowdown and cores".__eq__, rest=pytest.mark.soak))
+@pytest.mark.parametrize("name", quick(CLUSTERS, lambda name: name == "mixed", rest=pytest.mark.soak))
 def test_compiled_rules_and_schedulers_agree(options: str, name: str) -> None:
     """A rule with start options gives the same run compiled and decision by decision, and a sound ledger."""
     spec = ClusterSpec(name=name, nodes=CLUSTERS[name])

@@ -75,7 +75,7 @@ def trial(directory: Path, seed: int, messages: int, caplog: pytest.LogCaptureFi
     ("seed", "messages"),
     [
         *((seed, 400) for seed in range(4)),
-        *(pytest.param(seed, 2_500, marks=pytest.mark.slow) for seed in range(100, 100 + times(8))),
+        *(pytest.param(seed, 2_500, marks=pytest.mark.soak) for seed in range(100, 100 + times(8))),
     ],
 )
 def test_decodable_messages_do_not_break_a_broker(

@@ -542,7 +542,12 @@ def test_no_gpu_is_given_twice_and_every_job_ends(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "policy", quick(["fifo-backfill", "easy", "tuned", "gittins", "tiresias", "ppo"], "tuned".__eq__)
+    "policy",
+    quick(
+        ["fifo-backfill", "easy", "tuned", "gittins", "tiresias", "ppo"],
+        "tuned".__eq__,
+        rest=pytest.mark.soak,
+    ),
 )
 @given(seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=times(5), deadline=None)

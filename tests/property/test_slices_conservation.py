@@ -81,7 +81,7 @@ def each_slice_has_one_job(engine: Watched) -> None:
     assert seen > 4
 
 
-@pytest.mark.parametrize("seed", quick(range(3), lambda seed: seed < 1))
+@pytest.mark.parametrize("seed", quick(range(3), lambda seed: seed < 1, rest=pytest.mark.soak))
 def test_energy_is_conserved_where_nodes_with_slices_sleep(seed: int) -> None:
     engine = WatchedAsleep(
         workload(seed, 30, small=False),

@@ -24,9 +24,11 @@ def without_snapshots(path: Path, copy: Path) -> Journal:
 
 
 @pytest.mark.parametrize(
-    "case", quick(CASES, lambda case: case[0] == "tuned"), ids=lambda case: f"{case[0]} {case[1]}"
+    "case",
+    quick(CASES, lambda case: case[0] == "tuned", rest=pytest.mark.soak),
+    ids=lambda case: f"{case[0]} {case[1]}",
 )
-@pytest.mark.parametrize("seed", quick(range(times(2)), lambda seed: seed == 0))
+@pytest.mark.parametrize("seed", quick(range(times(2)), lambda seed: seed == 0, rest=pytest.mark.soak))
 def test_snapshot_and_later_entries_equal_all_entries(
     tmp_path: Path, case: tuple[str, str, float], seed: int
 ) -> None:

@@ -12,7 +12,7 @@ from tests.support.soak_size import times
 JOBS = times(800)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_short_jobs_leave_next_to_nothing(tmp_path: Path) -> None:
     found = endure(tmp_path, JOBS)
     assert (found.jobs, found.failed) == (JOBS, 0)

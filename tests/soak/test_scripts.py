@@ -27,7 +27,7 @@ LINES = (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_damaged_scripts_are_read_or_refused_in_one_line() -> None:
     chance = Random(2)
     read = refused = lines = 0
@@ -48,7 +48,7 @@ def test_damaged_scripts_are_read_or_refused_in_one_line() -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < MAX_GROWTH_KIB
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_damaged_files_and_options_are_refused_as_on_the_command_line(tmp_path: Path) -> None:
     chance, path = Random(3), tmp_path / "job.sh"
     submitted, said = 0, list[str]()
@@ -64,7 +64,7 @@ def test_damaged_files_and_options_are_refused_as_on_the_command_line(tmp_path: 
     assert "\n" not in "".join(said)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_damaged_words_of_options_are_refused_in_one_line() -> None:
     chance = Random(4)
     words = (

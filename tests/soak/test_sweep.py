@@ -15,7 +15,7 @@ from tests.soak.systems import NODES, Ours
 from tests.support.soak_size import times
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_kills_lose_no_acknowledged_job_and_fail_no_other(tmp_path: Path) -> None:
     system = Ours(tmp_path)
     try:
@@ -34,7 +34,7 @@ def test_kills_lose_no_acknowledged_job_and_fail_no_other(tmp_path: Path) -> Non
         pytest.skip(f"all other targets passed; {system.left_out}")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_kills_of_node_daemons_harm_no_job_that_shares_its_gpus(tmp_path: Path) -> None:
     """Every job that had started is adopted, starts no second time, and ends with its own exit code."""
     system = Ours(tmp_path, shares=True, only="node")

@@ -104,7 +104,8 @@ class MeteredUsage:
         node = self._state.nodes[name]
         of_day = self._nodes.get(name)
         energy_day_j = None if of_day is None else of_day.energy_day_j
-        gpus_busy, cores, memory_mib, any_gpu, any_core = 0.0, 0.0, 0, False, False
+        gpus_busy, cores, memory_mib = 0.0, 0.0, 0
+        any_gpu = any_core = any_memory = False
         for number in node.live_jobs:
             attempt = self._state.jobs[number].active
             for rank, of in enumerate(attempt.ranks if attempt is not None else ()):
@@ -115,12 +116,13 @@ class MeteredUsage:
                     gpus_busy, any_gpu = gpus_busy + len(of.gpus) * told.usage.gpu_milli / 1e3, True
                 if told.usage.cpu_milli is not None:
                     cores, any_core = cores + told.usage.cpu_milli / 1e3, True
-                memory_mib += told.usage.memory_mib or 0
+                if told.usage.memory_mib is not None:
+                    memory_mib, any_memory = memory_mib + told.usage.memory_mib, True
         return NodeUse(
             energy_day_j=energy_day_j,
             gpu_frac=gpus_busy / node.spec.gpus if any_gpu and node.spec.gpus else None,
             cores=cores if any_core else None,
-            memory_mib=memory_mib if any_core else None,
+            memory_mib=memory_mib if any_memory else None,
         )
 
     def job(self, job: Job, now_s: float) -> SeenUsage | None:

@@ -105,7 +105,7 @@ class GpusReport(msgspec.Struct, frozen=True, kw_only=True):
     """Free GPUs on nodes that are up."""
     held: int
     absent: int
-    """Free GPUs on nodes that are down, unreachable or drained."""
+    """Free GPUs on nodes that are down, unreachable, drained or asleep, or that boot."""
 
 
 class PriceReport(msgspec.Struct, frozen=True, kw_only=True):

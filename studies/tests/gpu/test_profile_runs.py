@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 
 from rlsched_node.gpu.device import Tenant
 from rlsched_node.gpu.simulated import SimulatedGpus
-from studies.gpu import conductor
+from studies.gpu import conductor, profile_catalogue
 from studies.gpu.arithmetic import counted_span, memory_mib, power_w, samples_per_s
 from studies.gpu.plan import Step
 from studies.gpu.protocol import Job
@@ -20,32 +19,32 @@ from studies.tests.gpu import fake_mps
 
 pytest.importorskip("torch")
 
-ROOT = Path(__file__).resolve().parents[3]
-KINDS = ("--kind", "idle", "--kind", "alone", "--kind", "pair")
-PROFILE = ["-m", "studies.gpu.profile_catalogue"]
-
-
-def profile(*words: str) -> subprocess.CompletedProcess[str]:
-    paths = os.pathsep.join(str(ROOT / part) for part in ("", "node_daemon"))
-    return subprocess.run(
-        [sys.executable, *PROFILE, *words],
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+SMALL = Job("cnn_small", 8)
+STEPS = [
+    Step("idle", "", ()),
+    Step("alone", "", (SMALL,)),
+    Step("pair", "mps", (SMALL, SMALL)),
+    Step("pair", "timeslice", (SMALL, SMALL)),
+]
 
 
 @pytest.mark.slow
-def test_rehearsal_measures_single_jobs_and_pairs_and_resumes(tmp_path: Path) -> None:
-    chosen = ("--rehearse", "--seconds", "1", "--out", str(tmp_path), "--workload", "cnn_small")
-    done = profile(*chosen, "--budget-s", "120", "--kind", "alone")
-    assert done.returncode == 0, done.stderr
-    done = profile(*chosen, "--budget-s", "180", *KINDS, "--resume", str(tmp_path / "record.jsonl"))
-    assert done.returncode == 0, done.stderr
-    assert "MPS needs a GPU" in done.stdout
-    assert "a rehearsal has no GPU to sample" in done.stdout
+def test_rehearsal_measures_single_jobs_and_pairs_and_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def profile(steps: list[Step], *words: str) -> str:
+        monkeypatch.setattr(profile_catalogue, "chosen", lambda _: steps)
+        monkeypatch.setattr(
+            sys, "argv", ["profile", "--rehearse", "--seconds", "1", "--out", str(tmp_path), *words]
+        )
+        assert profile_catalogue.main() == 0
+        return capsys.readouterr().out
+
+    assert "1 measurements" in profile(STEPS[:2], "--budget-s", "120")
+    said = profile(STEPS, "--budget-s", "180", "--resume", str(tmp_path / "record.jsonl"))
+    assert "2 measurements" in said
+    assert "MPS needs a GPU" in said
+    assert "a rehearsal has no GPU to sample" in said
     with (tmp_path / "rows.csv").open() as file:
         rows = list(csv.DictReader(file))
     fields = {(row["workload"], row["field"]) for row in rows}
@@ -53,8 +52,8 @@ def test_rehearsal_measures_single_jobs_and_pairs_and_resumes(tmp_path: Path) ->
     assert {row["status"] for row in rows} == {"rehearsal"}
     with (tmp_path / "pairs.csv").open() as file:
         pairs = {(row["mode"], row["a"], row["b"]) for row in csv.DictReader(file)}
-    assert ("timeslice", "cnn_small-b8", "cnn_small-b8") in pairs
-    assert len((tmp_path / "record.jsonl").read_text().splitlines()) > 4
+    assert pairs == {("timeslice", "cnn_small-b8", "cnn_small-b8")}
+    assert len((tmp_path / "record.jsonl").read_text().splitlines()) == 3
 
 
 @pytest.mark.slow

@@ -28,11 +28,16 @@ def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two seeds in this process, on one short trace."""
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two seeds, on one short trace."""
     data = [TrainingData.cut(*synthesize("helios", 8_000, 0.95, 64, seed=1), own=True)]
     monkeypatch.setattr(make_checkpoint, "synthetic", lambda _: data)
     monkeypatch.setattr(make_checkpoint, "SEEDS", (1, 2))
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All seeds in this process."""
     pool = nullcontext(SimpleNamespace(map=map))
     monkeypatch.setattr(make_checkpoint, "ProcessPoolExecutor", lambda *_, **__: pool)
 
@@ -43,7 +48,7 @@ def states(folder: Path) -> dict[str, int]:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("short", "in_process")
 def test_too_few_windows_write_nothing_and_states_are_reused(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -71,11 +76,8 @@ def test_too_few_windows_write_nothing_and_states_are_reused(
     assert "seed 2: rollout 1 of 2, " in third
     assert third.endswith(again)
 
-    assert make_checkpoint.main(words) == 1
-    assert capsys.readouterr().out == first.out, "without --resume, all seeds begin again"
 
-
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("short", "in_process")
 def test_confirmed_policy_is_written_with_its_card(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,17 +97,11 @@ def test_confirmed_policy_is_written_with_its_card(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("short")
 def test_command_trains_all_seeds_in_processes(
-    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(make_checkpoint, "SEEDS", (1, 2))
     assert make_checkpoint.main(words) == 1
+    assert TOO_FEW in capsys.readouterr().out
     assert not (tmp_path / "out").exists()
-    kept = states(tmp_path / "state")
-    assert set(kept) == {f"seed-{seed}.npz" for seed in make_checkpoint.SEEDS}
-    first = capsys.readouterr().out
-    assert make_checkpoint.main([*words, "--resume"]) == 1
-    assert states(tmp_path / "state") == kept
-    assert capsys.readouterr().out.splitlines() == [
-        line for line in first.splitlines() if not line.startswith("seed ")
-    ]
+    assert set(states(tmp_path / "state")) == {"seed-1.npz", "seed-2.npz"}

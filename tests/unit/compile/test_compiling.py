@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ import pytest
 
 from rlsched.client.local import LocalCluster, Restarts, _LocalProcess
 from rlsched.compile.compiling import FIRST_S, LINES_EVERY_S, SAYS, Compiling
+from rlsched.compile.kernel_cache import folder
 from rlsched.logs import set_up
 from tests.support.online.cluster import RLSCHED
 
@@ -129,8 +131,12 @@ def test_up_repeats_messages_of_its_broker(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of a kernel cache, empty at first."""
-    return tmp_path_factory.mktemp("cache")
+    """Folder of a kernel cache without kernels that Python calls; the kernels inside them may be there."""
+    place = tmp_path_factory.mktemp("cache")
+    for part in ("inside", "shared"):
+        if (found := folder(part)).is_dir():
+            shutil.copytree(found, place / "rlsched" / found.parent.name / part, copy_function=os.link)
+    return place
 
 
 @pytest.mark.slow
@@ -142,7 +148,7 @@ def test_warm_compiles_ahead_and_reports_progress(cache: Path) -> None:
         done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
         said.append((json.loads(done.stdout), done.stderr.splitlines()))
     (first, lines), (second, none) = said
-    assert first["policies"][0]["compiled"] > 50
+    assert first["policies"][0]["compiled"] >= 3
     assert all(line.startswith(f"{SAYS}: ") for line in lines)
     said_of = [line.removeprefix(f"{SAYS}: ").partition(", ")[0] for line in lines]
     counts = [tuple(map(int, one.split(" of "))) for one in said_of]

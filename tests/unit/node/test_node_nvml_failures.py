@@ -280,7 +280,7 @@ def test_failed_call_loses_only_its_gpu_or_its_reading(
     check_all([CODES[name] for name in USUAL], function, nvml, tmp_path, log)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_every_error_of_nvml_is_handled(function: str, nvml: ctypes.CDLL, tmp_path: Path, log: Log) -> None:
     check_all(sorted(set(CODES.values())), function, nvml, tmp_path, log)

@@ -351,7 +351,7 @@ def test_verb_compacts(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["journal", "compact", *place, "--keep-days", "0"]) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_kill_at_any_instant_leaves_the_journal_whole(path: Path) -> None:
     """kill -9, at instants spread over a whole run."""
     with_history(path, jobs=200).journal.close()

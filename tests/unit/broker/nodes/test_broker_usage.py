@@ -137,6 +137,15 @@ def test_running_job_and_its_node_show_usage(broker: HandBroker) -> None:
     assert "its GPUs have drawn 1.00 kWh for it" in lines
 
 
+def test_node_shows_each_reading_that_its_ranks_have(broker: HandBroker) -> None:
+    broker.ask(submit(1))
+    broker.says("n0", launched(1))
+    only_memory = RankMetered(job=1, attempt=1, rank=0, usage=RankUsage(memory_mib=700))
+    broker.says("n0", Metered(ranks=[only_memory]))
+    at = node(broker, "n0")
+    assert (at.memory_mib, at.cores, at.gpu_frac) == (700, None, None)
+
+
 def test_ranks_of_a_gang_are_one_job(broker: HandBroker) -> None:
     broker.ask(submit(8))
     for rank in range(2):
