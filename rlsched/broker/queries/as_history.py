@@ -289,6 +289,8 @@ def _made(path: Path, read: _Reading) -> JournalHistory:
     alone = [job.spec is not None and job.spec.share == "no" for job in jobs]
     whole = [job.spec is not None and job.spec.exclusive for job in jobs]
     memory = [float(_asked(job, "memory_mib") or math.nan) for job in jobs]
+    stoppable = [job.spec is not None and job.spec.preemptible for job in jobs]
+    slack_s = [0.0 if job.spec is None or job.spec.slack_s is None else job.spec.slack_s for job in jobs]
     trace = Trace.from_columns(
         name=path.absolute().parent.name,
         submit_s=[job.submit_s - origin_s for job in jobs],
@@ -309,7 +311,9 @@ def _made(path: Path, read: _Reading) -> JournalHistory:
         extra={"queue_s": waits}
         | ({} if all(map(math.isnan, memory)) else {"memory_mib": memory})
         | ({"shares": ["false" if no else "" for no in alone]} if any(alone) else {})
-        | ({"exclusive": ["true" if yes else "" for yes in whole]} if any(whole) else {}),
+        | ({"exclusive": ["true" if yes else "" for yes in whole]} if any(whole) else {})
+        | ({"preemptible": ["true" if yes else "false" for yes in stoppable]} if any(stoppable) else {})
+        | ({"slack_s": slack_s} if any(slack_s) else {}),
     )
     is_counted = any(job.spec is not None and job.spec.counted for job in jobs)
     numbers = {name: number for number, name in enumerate(read.nodes)}

@@ -14,6 +14,7 @@ from rlsched.broker.events import Due, PricesRead
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.nodes.sleepers import SleepPlan
+from rlsched.broker.queries.as_history import history_of
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.energy.relative import PriceTable
@@ -275,3 +276,20 @@ def test_slack_can_change_while_a_job_waits_or_runs(journal: Journal) -> None:
 def test_without_a_price_slack_changes_nothing(journal: Journal) -> None:
     broker = make(journal, None)
     assert state(broker, queue(broker, slack_s=12 * HOUR_S)) == "launching"
+
+
+def test_history_has_the_slack_and_the_jobs_that_can_be_preempted(journal: Journal) -> None:
+    broker = make(journal, None)
+    queue(broker, slack_s=3600.0, preemptible=True)
+    job = queue(broker)
+    assert "slack_s" in history_of(journal.path).trace.extra
+    broker.ask(Update(job=job, slack_s=60.0))
+    extra = history_of(journal.path).trace.extra
+    assert extra["slack_s"].tolist() == [3600.0, 60.0]
+    assert extra["preemptible"].tolist() == ["true", "false"]
+
+
+def test_history_of_jobs_without_slack_has_no_such_columns(journal: Journal) -> None:
+    broker = make(journal, None)
+    queue(broker)
+    assert {"slack_s", "preemptible"} & set(history_of(journal.path).trace.extra) == set()
