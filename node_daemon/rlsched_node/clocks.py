@@ -6,7 +6,7 @@ A lock is written to disk before it is set, so that the next daemon can remove i
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -128,10 +128,19 @@ class ClockLocks:
                 self._gpus.lock_sm_clock(gpu, mhz)
         except GpuError as error:
             never = isinstance(error, GpuPermissionError | GpuNotSupportedError)
-            self._locked |= before
+            self._lock_again(before)
             self.reset([gpu for gpu in gpus if gpu not in before], quietly=never)
             return Lock(self.lowest_clock_mhz(gpus), str(error), never)
         return Lock(mhz)
+
+    def _lock_again(self, before: Mapping[int, int]) -> None:
+        """Lock GPUs to the clocks, MHz by GPU, that they had before a lock that failed."""
+        for gpu, mhz in before.items():
+            try:
+                self._gpus.lock_sm_clock(gpu, mhz)
+            except GpuError as error:
+                _log.warning("GPU %d may not be at %d MHz: %s", gpu, mhz, error)
+        self._locked |= before
 
     def reset(self, gpus: Sequence[int], *, quietly: bool = False) -> None:
         """Let these GPUs choose their clocks again. GPUs that this node has not locked are not changed.

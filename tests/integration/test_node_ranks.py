@@ -16,6 +16,7 @@ from rlsched_node.processes.ranks import LiveRanks
 from rlsched_node.processes.steps import Event, Exited, Started, StartFailed
 from rlsched_node.processes.store import AttemptStore, LaunchRecord
 from rlsched_node.records import claim
+from tests.support.exited import has_exited
 from tests.support.online.ranks import KEY, collect, has_output, output, start, until
 
 
@@ -227,6 +228,24 @@ def test_run_time_is_measured_by_a_monotonic_clock(store: AttemptStore, ranks: L
     later = LiveRanks(store)
     assert [one.ran_s for one in adopt_attempts(store, later)] == [ran_s]
     later.close()
+
+
+def test_run_time_is_kept_if_the_shim_cannot_write_its_record(store: AttemptStore, ranks: LiveRanks) -> None:
+    directory = start(ranks, store, "sleep", "0.2")
+    until(directory.process)
+    blocks = directory.path / "exit"
+    blocks.mkdir()
+    process = directory.process()
+    assert process is not None
+    until(lambda: has_exited(process.pid))
+    blocks.rmdir()
+    ends: list[Event] = []
+    until(lambda: ends.extend(ranks.collect()) or any(isinstance(end, Exited) for end in ends))
+    [ran_s] = [end.ran_s for end in ends if isinstance(end, Exited)]
+    kept = directory.exit()
+    assert kept is not None
+    assert ran_s is not None
+    assert kept.ran_s == ran_s
 
 
 @pytest.mark.parametrize(

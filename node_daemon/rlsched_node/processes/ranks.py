@@ -339,7 +339,7 @@ class LiveRanks:
             record = ExitRecord(EXIT_VANISHED, rank.directory.told_to_end() or VANISHED, time.time())
         if record != on_disk:
             try:
-                rank.directory.record_exit(record.exit_code, record.reason)
+                rank.directory.record_exit(record.exit_code, record.reason, record.ran_s)
             except OSError as error:
                 _log.warning("attempt %s: its end is remembered in memory only: %s", rank.key, error)
         return record

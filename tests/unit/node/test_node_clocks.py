@@ -100,6 +100,15 @@ def test_refused_lock_resets_the_other_gpus_and_reports_if_permanent(gpus: Gpus,
     assert locks.lock([1], 1560) == Lock(1560, "Unknown Error", never=False), "the lock may still be set"
 
 
+def test_failed_lock_returns_gpus_to_their_earlier_clock(gpus: Gpus, tmp_path: Path) -> None:
+    locks = ClockLocks(tmp_path, gpus)
+    locks.lock([0], 1200)
+    gpus.bad = 1
+    assert locks.lock([0, 1], 1560).note == "no"
+    assert gpus.done == [(0, 1200), (0, 1560), (0, 1200)]
+    assert locks.lowest_clock_mhz([0]) == 1200
+
+
 def test_failed_reset_is_retried_by_the_next_daemon(
     gpus: Gpus, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
