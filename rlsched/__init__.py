@@ -1,12 +1,12 @@
 """rlsched: a reinforcement-learning scheduling agent for GPU clusters.
 
-This module is the Python interface. Each of its attributes is imported at first use.
+This module is the Python interface. Each attribute is imported when it is first used.
 
 Attributes:
     Trace: Jobs with submission times and durations: `Trace.read("t.csv.gz")`.
     Cluster: Nodes and GPUs: `Cluster.read("c.toml")`.
     Policy: A scheduling policy as data: `Policy("easy", order="area^0.7")`.
-    Models: Models of the speed and power of jobs, given GPU sharing, clocks and cores: `Models()`.
+    Models: Models of jobs' speed and power, as a function of GPU sharing, clocks and cores: `Models()`.
     synthesize: Generates a random trace, and a cluster for the trace.
     simulate: Replays a trace under several policies, and returns `Runs` to compare.
     Client: Submits jobs to a running broker.
@@ -71,7 +71,7 @@ def __dir__() -> list[str]:
 
 
 def _above(name: str) -> Any:
-    """Return an object of another package, named by an entry point; that package imports this one."""
+    """Return an object of another package by entry point, because that package imports this package."""
     from importlib.metadata import entry_points
 
     for point in entry_points(group="rlsched.interface", name=name):

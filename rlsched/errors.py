@@ -11,7 +11,7 @@ RlschedError                 one clear line for users; the command line exits wi
 ├── JournalError             the journal cannot be read or written
 │   ├── JournalFullError     the journal's disk is full; nothing was written
 │   ├── JournalHeldError     another broker uses the journal (exit code 2)
-│   └── JournalLostError     the directory had another journal, or a longer one (exit code 2)
+│   └── JournalLostError     the directory had another journal, or a longer journal (exit code 2)
 ├── SupersededError          a later broker of the cluster is active; this broker has stopped
 ├── WireError                a message is malformed, or has another protocol version (exit code 2)
 ├── BrokerUnavailableError   no broker answers at the address (exit code 2)
@@ -30,7 +30,7 @@ class RlschedError(Exception):
 
 
 class InputError(RlschedError):
-    """A value from the user is wrong. The message has: expected, got, where, what to do."""
+    """A value from the user is wrong. The message states what was expected and found, where, and a remedy."""
 
     exit_code = 2
 
@@ -48,7 +48,7 @@ class CheckpointError(InputError):
 
 
 class UnknownPolicyError(InputError):
-    """There is no policy of this name."""
+    """There is no policy with this name."""
 
 
 class AllocationError(RlschedError):
@@ -74,7 +74,7 @@ class JournalHeldError(JournalError):
 
 
 class JournalLostError(JournalError):
-    """The journal is missing, empty, an older copy, or another cluster's, as files next to it show."""
+    """Files next to the journal show that it is missing, empty, an older copy, or of another cluster."""
 
     exit_code = 2
 

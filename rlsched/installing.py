@@ -1,4 +1,4 @@
-"""Makes the shell command that installs an optional dependency group (extra) on this machine."""
+"""Returns the shell command that installs an optional dependency group (extra) on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The decorators of kernels, for user-written rules (`examples/own_rule.py`)."""
+"""The decorators that compile kernels (functions on arrays), for user-written rules: examples/own_rule.py."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from rlsched.terminal.visible import visible
 LogFormat = Literal["text", "json"]
 FORMATS: Final = ("text", "json")
 FIELDS: Final = ("node", "job", "attempt", "rank", "notice")
-"""Fields of a JSON record; values are from `extra=`, or from attributes of the logging call's arguments."""
+"""Fields of a JSON record. Values are from `extra=`, or from attributes of the logging call's arguments."""
 _INDENT: Final = "    "
 _ROOT: Final = logging.getLogger("rlsched")
 
@@ -82,13 +82,13 @@ def set_up(
 ) -> Callable[[str], None]:
     """Configure logging to standard error, and return a function that prints or logs a line.
 
-    The format `text` leaves an existing configuration unchanged; `json` replaces it.
+    The format `text` leaves an existing logging configuration unchanged; `json` replaces it.
 
     Args:
         form: `json`: every line is JSON, including Python's warnings and an uncaught exception.
         level: Lowest level to log as text; JSON logs from INFO on.
         timed: Whether lines of text begin with the time of day.
-        fields: As in `JsonLines`.
+        fields: Fields that every JSON record of this process has, such as the node.
     """
     handler = logging.StreamHandler()
     if form == "text":
@@ -96,7 +96,7 @@ def set_up(
         logging.basicConfig(level=level, handlers=[handler])
         return click.echo
     handler.setFormatter(JsonLines(**fields))
-    COMPILING.told = False  # its lines are not JSON
+    COMPILING.told = False  # it prints lines that are not JSON
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     logging.captureWarnings(True)
     sys.excepthook = _uncaught
@@ -112,7 +112,7 @@ def is_json() -> bool:
 
 
 def fail(message: str) -> None:
-    """Log why this process exits."""
+    """Report the reason why this process exits, as JSON or text on standard error."""
     if is_json():
         _ROOT.critical("%s", message)
     else:

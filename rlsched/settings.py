@@ -48,7 +48,7 @@ def read_table(path: str | Path, what: str) -> dict[str, Any]:
     """Read the table of a TOML file.
 
     Raises:
-        InputError: the file cannot be read (the error names the kind of file, `what`), or is not TOML.
+        InputError: the file cannot be read (the message names the kind of file, `what`), or is not TOML.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -60,7 +60,7 @@ def read_table(path: str | Path, what: str) -> dict[str, Any]:
 
 
 def parse_table(text: str, where: str) -> dict[str, Any]:
-    """Parse a TOML text. `where`: source to name in errors.
+    """Parse a TOML text. Errors name the source `where`.
 
     Raises:
         InputError: the text is not TOML.
@@ -80,7 +80,7 @@ def convert_settings(table: Mapping[str, Any], kind: type[S], where: str, also: 
         table: As parsed from TOML.
         kind: Type of the settings.
         where: Source to name in errors, such as the file.
-        also: Keys of the file that are not settings of `kind`; errors list these as known keys too.
+        also: Keys of the file that are not settings of `kind`. Errors list these keys as known keys, too.
 
     Raises:
         InputError: a setting is unknown or has the wrong type; the message has the path of the setting, what
@@ -110,7 +110,7 @@ def encode_time(value: Any) -> str:
 
 
 def _in_words(error: str, kind: type[msgspec.Struct], also: tuple[str, ...]) -> str:
-    """Rephrase an error of msgspec, with the setting's path first, then the most similar known name."""
+    """Rephrase an error of msgspec: first the path of the setting, last the most similar known name."""
     text, _, at = error.partition(" - at `$")
     path = at.rstrip("`").strip(".")
     found = re.search(r"unknown field `(\w+)`", text)
@@ -134,7 +134,7 @@ def _names_at(kind: type[msgspec.Struct], path: str) -> tuple[str, ...]:
 
 
 def as_table(settings: msgspec.Struct) -> dict[str, Any]:
-    """Return settings as plain data without default values; a sub-table is omitted only if it is None."""
+    """Return settings as plain data without default values. A sub-table is omitted only if it is None."""
     made: dict[str, Any] = {}
     for field in msgspec.structs.fields(settings):
         value = getattr(settings, field.name)

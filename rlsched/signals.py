@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any, Final
 
 END: Final = (signal.SIGTERM, signal.SIGINT)
-"""Signals that a supervisor and Ctrl-C send to end a process."""
+"""Signals that end a process: sent by a supervisor (SIGTERM) and by Ctrl-C (SIGINT)."""
 _PR_SET_PDEATHSIG: Final = 1
 
 
@@ -19,9 +19,9 @@ _PR_SET_PDEATHSIG: Final = 1
 def on_signals(
     handler: Callable[[int, FrameType | None], Any] | signal.Handlers, numbers: Iterable[signal.Signals] = END
 ) -> Iterator[None]:
-    """Call `handler` at these signals within a `with` block; then restore the previous handlers.
+    """Call `handler` at these signals within a `with` block, and restore the previous handlers afterwards.
 
-    Therefore a program that runs an rlsched command in its own process, such as a test, keeps its handlers.
+    A program that runs an rlsched command in its own process, such as a test, thus keeps its handlers.
 
     Raises:
         ValueError: not called in the main thread.
@@ -33,12 +33,12 @@ def on_signals(
         yield
     finally:
         for number, was in before.items():
-            # None: a handler that is not Python's; it cannot be restored.
+            # None: the previous handler was not set by Python, and cannot be restored.
             signal.signal(number, signal.SIG_DFL if was is None else was)
 
 
 def end_with_parent(number: signal.Signals) -> None:
-    """Make the kernel send this process a signal when its parent exits. Has an effect only on Linux.
+    """Make the kernel send this process a signal when its parent exits. This has an effect only on Linux.
 
     More precisely, the kernel sends the signal when the thread that started this process exits. See prctl(2),
     PR_SET_PDEATHSIG.

@@ -2,8 +2,8 @@
 
 If the kernel groups sessions (`/proc/sys/kernel/sched_autogroup_enabled`), the niceness of a process and the
 policies SCHED_IDLE and SCHED_BATCH count only within its session. Between sessions, the niceness of the
-session counts (`/proc/PID/autogroup`). Therefore a process that leads a session sets both. If a control group
-limits the CPU, or sessions are not grouped, the process's own niceness counts.
+session counts (`/proc/PID/autogroup`). Therefore a process that leads a session sets its own niceness and
+that of its session. If a control group limits the CPU, or sessions are not grouped, only its own counts.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Learning and deciding: heuristics, PPO, and inference without torch."""
+"""Training and evaluation of policies, replays of a site's history, and the schedulers `sb3` and `random`."""

@@ -21,8 +21,8 @@ def adopt_attempts(store: AttemptStore, ranks: LiveRanks) -> list[LocalRank]:
     - Ended: there is an exit record. The end is reported until the broker acknowledges it.
     - Vanished: the shim does not run, and there is no exit record. The attempt's remaining processes are
       killed, and it ends with exit code 137. The reason is `node_stopped` if the machine has booted since,
-      so that the broker can requeue the job; else the reason in the order to end the attempt; `vanished`
-      without an order.
+      so that the broker can requeue the job. Otherwise it is the reason in the daemon's order to end the
+      attempt, or `vanished` if there was no order.
 
     An attempt that no shim has claimed never started. This function claims and drops it, so that a shim that
     is still starting does nothing. The attempt is not reported to the broker, which sends its order again.
@@ -54,7 +54,7 @@ def _adopt(key: AttemptKey, directory: AttemptDir, ranks: LiveRanks) -> LocalRan
     if record is None and process is not None and process.is_alive():
         ranks.adopt(key, process)
         return LocalRank(key, gpus, Phase.RUNNING, pid, limit_s=_limit_s(directory), workload=workload)
-    record = record or directory.exit()  # the shim may have written it just now
+    record = record or directory.exit()  # the shim may have written the record just now
     has_vanished = record is None
     if record is None:
         reason = "node_stopped" if directory.is_of_earlier_boot else directory.told_to_end() or VANISHED

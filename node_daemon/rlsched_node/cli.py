@@ -1,4 +1,4 @@
-"""The verb `rlsched node`."""
+"""The verb `rlsched node`, which runs the node daemon."""
 
 from __future__ import annotations
 
@@ -30,9 +30,19 @@ Example:
     subcommand_metavar="[drain|resume|down|remove ...]",
 )
 @BROKER
-@click.option("--name", help="Name of this node, as in its key.  [required]")
-@click.option("--gpus", type=int, metavar="N", help="Number of GPUs to offer; default: all that NVML lists.")
-@click.option("--simulated", "is_simulated", is_flag=True, help="Simulate the GPUs instead of using NVML.")
+@click.option("--name", help="Name of this node; its key must have the same name.  [required]")
+@click.option(
+    "--gpus",
+    type=int,
+    metavar="N",
+    help="Number of GPUs to offer to the broker. [default: all that NVML lists]",
+)
+@click.option(
+    "--simulated",
+    "is_simulated",
+    is_flag=True,
+    help="Simulate the GPUs instead of using real GPUs through NVML.",
+)
 @click.option(
     "--simulated-truth",
     type=PATH,
@@ -44,53 +54,59 @@ Example:
     "--replay-gpus",
     type=PATH,
     metavar="FILE",
-    help="Replay recorded GPU readings instead of using NVML.",
+    help="Read GPU values from this recording of --record-gpus instead of from NVML.",
 )
 @click.option(
     "--record-gpus",
     type=PATH,
     metavar="FILE",
-    help="Record GPU readings once a second, for --replay-gpus.",
+    help="Record the values that the GPUs report once a second to this file, for --replay-gpus.",
 )
 @click.option(
     "--no-gpm",
     is_flag=True,
-    help="Do not read GPU performance monitoring. Needed if a DCGM exporter reads the same counters.",
+    help="Do not read GPU performance monitoring (GPM). Needed if a DCGM exporter reads the same counters.",
 )
 @click.option(
     "--gpu-type",
     metavar="TYPE",
-    help="GPU model that jobs request; default: the model that NVML reports. MODEL/PROFILE "
-    "(h100-80gb/1g.10gb): offer the MIG instances of this profile.",
+    help="GPU model by which jobs request these GPUs, or MODEL/PROFILE (h100-80gb/1g.10gb) to offer the MIG "
+    "instances of this profile. [default: the model that NVML reports]",
 )
 @click.option(
     "--mig-create",
     multiple=True,
     metavar="GPU:PROFILE,...",
-    help="Create these MIG instances on a GPU in MIG mode (all: on each GPU), and destroy them at the end, "
-    "if no job runs; may be repeated; needs root. Default: only existing instances are used.",
+    help="Create these MIG instances on a GPU in MIG mode (all: on each GPU) at the start, and destroy them "
+    "at the exit if no job runs; may be repeated; requires root. [default: only existing instances are used]",
 )
 @shown(
     "--sharing",
     type=click.Choice(["time-slicing", "mps"]),
     default="time-slicing",
-    help="How jobs share a GPU (rlsched broker --share): in turn, or at the same time under MPS.",
+    help="How jobs share a GPU (see `rlsched broker --share`): in turn (time-slicing), or simultaneously "
+    "under NVIDIA MPS (mps).",
 )
 @click.option(
-    "--vc", default="", help="Virtual cluster that owns this node; default: none, so it serves all."
+    "--vc",
+    default="",
+    help="Virtual cluster that owns this node. [default: none; the node serves all virtual clusters]",
 )
-@directory_option("Directory for output and records of jobs; default: nodes/NAME in the directory of keys.")
+@directory_option(
+    "Directory for output and records of jobs. [default: nodes/NAME in the directory of --keys]"
+)
 @HOME
 @click.option(
     "--host",
     default="",
     metavar="ADDR",
-    help="Address of this node for other nodes of a gang; default: the address that the broker sees.",
+    help="Address at which other nodes reach this node, for jobs on several nodes. [default: the address "
+    "that the broker sees]",
 )
 @click.option(
     "--forget-cluster",
     is_flag=True,
-    help="End the jobs of another cluster that run here, and join the broker's cluster at once. "
+    help="If jobs of another cluster run on this node, end them and join the broker's cluster immediately. "
     "[default: the jobs continue, and the node joins after they have ended]",
 )
 @click.option(
@@ -98,26 +114,29 @@ Example:
     "--end-jobs",
     "end_jobs",
     is_flag=True,
-    help="End the jobs when this daemon stops; default: the jobs continue, and the next daemon adopts them.",
+    help="End the jobs when this daemon stops. [default: the jobs continue, and the next daemon adopts them]",
 )
 @shown(
     "--max-output-mib",
     type=click.IntRange(min=0),
     default=1024,
     metavar="N",
-    help="Maximum output of a job on disk, MiB; the first and the last part are kept. 0: no limit.",
+    help="Maximum output that is stored for each rank of a job, MiB; the first and the last part are kept. "
+    "0: no limit.",
 )
 @click.option(
     "--min-free-mib",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Free MiB on the disk of --dir required to start a job; default: 1024, or 5 % of a smaller disk.",
+    help="Free space on the disk of --dir below which no job is started, MiB. [default: 1024, or 5 % of a "
+    "smaller disk]",
 )
 @click.option(
     "--max-processes",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Maximum processes and threads of a job; 0: no limit  [default: 16384, or half of the kernel's]",
+    help="Maximum number of processes and threads of each rank of a job; 0: no limit. [default: 16384, or "
+    "half of the kernel's limit if that is lower]",
 )
 @shown(
     "--keep-output-days",
@@ -130,12 +149,12 @@ Example:
     "--pass-env",
     multiple=True,
     metavar="NAME",
-    help="Pass this variable of the node's environment to jobs; may be repeated.",
+    help="Pass this environment variable of the daemon to jobs; may be repeated.",
 )
 @click.option(
     "--run-as",
     metavar="USER",
-    help="Run jobs as this user; requires a daemon that runs as root. Default: the daemon's user.",
+    help="Run all jobs as this user; requires a daemon that runs as root. [default: the daemon's user]",
 )
 @click.option(
     "--run-as-owner",
@@ -146,34 +165,35 @@ Example:
     "--users",
     type=PATH,
     metavar="FILE",
-    help='File of lines `person = "account"` for accounts whose name differs from the person\'s; for '
-    "--run-as-owner.",
+    help='With --run-as-owner: file with a line `user = "account"` for each user whose account has '
+    "another name.",
 )
 @click.option(
     "--allow-root",
     is_flag=True,
     envvar="RLSCHED_ALLOW_ROOT",
-    help="Let a daemon that runs as root run jobs as root; or set RLSCHED_ALLOW_ROOT=1.",
+    help="Permit a daemon that runs as root to run jobs as root; RLSCHED_ALLOW_ROOT=1 has the same effect.",
 )
 @click.option(
     "--health-check",
     default="",
     metavar="CMD",
-    help="Command for sh. While it fails, the node gets no new jobs; its last output line is the reason.",
+    help="Shell command that checks the node; while it fails, the node gets no new jobs, and the last line "
+    "of its output is shown as the reason.",
 )
 @shown(
     "--health-check-every-s",
     type=click.FloatRange(min=1.0),
     default=60.0,
     metavar="S",
-    help="Seconds from one start of the health check to the next.",
+    help="Interval between two starts of the health check, seconds.",
 )
 @shown(
     "--health-check-timeout-s",
     type=click.FloatRange(min=0.1),
     default=30.0,
     metavar="S",
-    help="Kill the health check after this many seconds and count it as failed.",
+    help="Time after which the health check is killed and counts as failed, seconds.",
 )
 @LOG_FORMAT
 @click.pass_context
@@ -198,13 +218,14 @@ def node(
     """Offer this machine's GPUs to a broker, and run the jobs that the broker places here.
 
     Jobs survive a restart of this daemon, and the daemon survives a restart of the broker. A job's output is
-    in DIR/attempts/CLUSTER/JOB.ATTEMPT.RANK/output.log. Exit codes of jobs: their own; 128 + n after signal
-    n; 124 at the time limit; 126 or 127 when the command cannot be run; 137 when the job vanished.
+    in DIR/attempts/CLUSTER/JOB.ATTEMPT.RANK/output.log, where DIR is --dir. The exit code of a job is its
+    command's exit code, or 128 + n after signal n, 124 at the time limit, 126 or 127 if the command cannot be
+    run, and 137 if the job disappeared.
     """
     if ctx.invoked_subcommand is not None:
         return
     if simulated_truth is not None and not is_simulated:
-        raise InputError("--simulated-truth: expected with --simulated")
+        raise InputError("--simulated-truth can be used only together with --simulated")
     if name is None:
         raise click.UsageError("Missing option '--name'.", ctx)
     set_up(log_format, node=name)

@@ -72,7 +72,7 @@ class ClockLocks:
         self._absent: dict[str, int] = {}  # locks of GPUs that do not answer, by UUID
 
     def lowest_clock_mhz(self, gpus: Sequence[int]) -> int:
-        """Return the lowest clock to which any of these GPUs is locked, MHz; 0: none is locked."""
+        """Return the lowest clock to which any of these GPUs is locked, MHz; 0: no GPU is locked."""
         return min((self._locked[gpu] for gpu in gpus if gpu in self._locked), default=0)
 
     def supported(self) -> NodeClocks:
@@ -112,7 +112,7 @@ class ClockLocks:
         self.reset([gpu for gpu in self._locked if gpu not in held])
 
     def lock(self, gpus: Sequence[int], mhz: int) -> Lock:
-        """Lock these GPUs to a clock, all of them or none."""
+        """Lock these GPUs to a clock. After an error, GPUs that were not locked before are unlocked again."""
         before = {gpu: self._locked[gpu] for gpu in gpus if gpu in self._locked}
         try:
             self._write(self._locked | dict.fromkeys(gpus, mhz))
@@ -143,11 +143,11 @@ class ClockLocks:
         self._locked |= before
 
     def reset(self, gpus: Sequence[int], *, quietly: bool = False) -> None:
-        """Let these GPUs choose their clocks again. GPUs that this node has not locked are not changed.
+        """Unlock the clocks of these GPUs. GPUs that this node has not locked are not changed.
 
         If a GPU cannot be unlocked, a warning is logged, and the GPU stays in the file, so that the next
         daemon tries again. `quietly`: remove such a GPU from the file without a warning, because this
-        process has no permission to lock it, or the GPU does not support that.
+        process has no permission to lock clocks, or the GPU does not support locked clocks.
         """
         for gpu in [gpu for gpu in gpus if gpu in self._locked]:
             try:

@@ -19,26 +19,27 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         name: The node's name, as in its key.
         broker: tcp://HOST:PORT of the broker and its standbys, separated by commas.
         directory: The node's own directory.
-        gpu_type: GPU model, as named in the cluster's description.
-        vc: The VC that owns this node; "": all VCs.
+        gpu_type: GPU model, named as in the cluster file.
+        vc: The virtual cluster that owns this node; "": the node serves all virtual clusters.
         forget_cluster: If a broker of another cluster answers, join its cluster and end the jobs that run
             here.
         end_jobs: End the jobs when the daemon is stopped, instead of leaving them to the next daemon.
         max_output_mib: Maximum output of a rank on disk, MiB; 0: no limit.
-        min_free_mib: Free space on the disk of `directory` required to start a rank, MiB; None: see
-            `refuse_on_full_disk`.
-        max_processes: Maximum processes and threads of a rank; 0: no limit; None: see `most_processes`.
+        min_free_mib: Free space on the disk of `directory` that is required to start a rank, MiB; None: the
+            default of `refuse_on_full_disk`.
+        max_processes: Maximum processes and threads of a rank; 0: no limit; None: `most_processes()`.
         keep_output_days: Days for which the output of a finished job is kept.
         pass_env: Further variables of the daemon's environment that jobs get.
         run_as: User that runs the jobs; None: the daemon's own user.
         run_as_owner: Each job runs as the account of its owner.
         host: Address at which other nodes reach this node; "": the address from which it reaches the broker.
-        accounts: Account by person, for persons with another account name; None: no file of accounts.
+        accounts: Account name by person (user name at the broker), for persons whose account has another
+            name; None: no file of accounts was given.
         allow_root: Jobs may run as root.
         gpm: Read GPU performance monitoring if the GPUs have it.
         sharing: How jobs share GPUs: `time-slicing` or `mps`.
-        record_gpus: File to which GPU readings are recorded; None: none.
-        health_check: Command that checks whether the node is fit for jobs; "": none.
+        record_gpus: File to which GPU readings are recorded; None: no recording.
+        health_check: Command that checks whether the node is fit for jobs; "": no command.
         health_check_every_s: Seconds from one start of the health check to the next.
         health_check_timeout_s: Time-out for the health check, seconds.
     """

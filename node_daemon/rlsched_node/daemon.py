@@ -129,7 +129,7 @@ class NodeDaemon:
         self._environment = {  # a copy: `os.environ` decodes each name and value at each access
             name: value
             for name, value in os.environ.items()
-            if not (has_mps and name.startswith("CUDA_MPS_"))  # of a control daemon that is not this node's
+            if not (has_mps and name.startswith("CUDA_MPS_"))  # they name another control daemon than ours
         }
         self._home, self._closes_home = home or NodeHome(config.directory, config.name), home is None
         self._store = AttemptStore(config.directory)
@@ -331,9 +331,9 @@ class NodeDaemon:
         return events
 
     def _attributed(self, event: Exited) -> Exited:
-        """Return the exit of a rank; if a fault of MPS ended the rank, with that reason.
+        """Return the exit of a rank, with a new reason if an MPS fault ended the rank.
 
-        The reason is also written to disk.
+        The new reason is also written to disk.
         """
         found = self._mps.attribute(event)
         if found.reason != event.reason:
@@ -433,7 +433,7 @@ class NodeDaemon:
         for event in self._start_rank(key, launch):
             if isinstance(event, StartFailed):
                 self._release(key)
-                yield GpusOut(self._usage.gpus.outages.holdings)  # before the broker's next decision
+                yield GpusOut(self._usage.gpus.outages.holdings)  # the broker needs it for its next decision
             yield event
 
     def _start_rank(self, key: AttemptKey, launch: Launch) -> Iterator[Event]:

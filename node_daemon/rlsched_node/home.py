@@ -33,7 +33,9 @@ class KeptState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NodeHome:
-    """DIR of `rlsched node`: `lock`, `state.json`, `lease`, `records/`, `attempts/`. Locked until `close()`.
+    """The node's directory (`rlsched node --dir`), locked until `close()`.
+
+    It contains `lock`, `state.json`, `lease`, `records/` and `attempts/`.
 
     Raises:
         InputError: another daemon has the lock, the directory belongs to a node with another name, or it
@@ -62,7 +64,7 @@ class NodeHome:
         """Write cluster and epoch to disk. Called before the node acts on them.
 
         Raises:
-            OSError: the disk is full or missing. The values are then in memory, and written with the next
+            OSError: the disk is full or missing. The values are kept in memory, and written with the next
                 change.
         """
         self.state = msgspec.structs.replace(self.state, cluster=cluster, epoch=epoch)
@@ -70,7 +72,7 @@ class NodeHome:
 
     @property
     def lease(self) -> Path:
-        """Path of the lease file, which shims of fenced ranks read."""
+        """Path of the lease file, which the shims of jobs with `--lost-after` read."""
         return self.path / "lease"
 
     def close(self) -> None:
@@ -78,7 +80,7 @@ class NodeHome:
         self._lock.close()
 
     def _take_lock(self) -> BinaryIO:
-        # a job's user who could open the file could lock it, and block the next daemon
+        # mode 0600: a job's user who could open the file could lock it, and block the next daemon
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         lock = open(os.open(self.path / "lock", flags, 0o600), "a+b", buffering=0)  # noqa: SIM115
         os.fchmod(lock.fileno(), 0o600)
@@ -92,7 +94,7 @@ class NodeHome:
                 f"{self.path}: in use by another rlsched node (process {holder}); stop it, "
                 "or give another --dir"
             ) from error
-        with contextlib.suppress(OSError):  # on a full disk; the holder is only informative
+        with contextlib.suppress(OSError):  # a full disk; the process ID in the file is only informative
             lock.truncate(0)
             lock.write(f"{os.getpid()}\n".encode())
         return lock

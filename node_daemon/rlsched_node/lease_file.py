@@ -1,4 +1,6 @@
-"""Lease file: the time of the broker's last answer. The node's daemon writes it, and its shims read it.
+"""Lease file: the time of the broker's last answer. The node daemon writes the file, and shims read it.
+
+A shim is the process that starts and supervises one rank of a job.
 
 The shim imports this module, so it imports only the standard library.
 """
@@ -12,8 +14,8 @@ import time
 from rlsched_node import records
 
 LOOK_S = 1.0
-"""Seconds between two clock readings of a shim with a fence. They are frequent, because a suspension of the
-machine would prolong a long sleep."""
+"""Maximum sleep of a shim with a fence (`Fence`) between two readings of the clock, seconds. The sleep is
+short, because a suspension of the machine would prolong a long sleep."""
 MAX_MARGIN_S = 5.0
 """Maximum margin for clock drift, and for the time that the kernel needs to kill processes, seconds."""
 
@@ -26,8 +28,8 @@ def since_boot_s() -> float:
 def fence_times(lost_after_s: float, grace_s: float) -> tuple[float, float]:
     """Return (seconds without an answer after which a rank is ended, seconds between SIGTERM and SIGKILL).
 
-    The sum of both times is less than `lost_after_s`, by a margin. `grace_s`: the grace period if the job is
-    ended for another reason.
+    The sum of both times is less than `lost_after_s`, by a margin. `grace_s`: the grace period that applies
+    when the job is ended for another reason.
     """
     grace_s = min(grace_s, lost_after_s / 8)
     return lost_after_s - grace_s - _margin_s(lost_after_s), grace_s
@@ -41,8 +43,8 @@ def write_renewed(path: str, renewed_s: float) -> None:
     """Write the send time of the last answered heartbeat, seconds since boot.
 
     The file is written in place, which needs no space. It contains the time twice, so that a partial write is
-    detected. The first two fields are for shims of older versions: a deadline that is never reached, and a
-    grace period.
+    detected. Only shims of older versions read the first two fields of a line: a deadline that is never
+    reached, and a grace period.
     """
     line = f"inf 0 {renewed_s:.3f}".ljust(63) + "\n"
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -63,7 +65,7 @@ def read_renewed(path: str) -> float | None:
 
 
 class Fence:
-    """The lease of a node, as one rank reads it.
+    """A rank's check of the node's lease. It reports when the rank must end, because no broker has answered.
 
     Args:
         path: Path of the lease file.
@@ -90,7 +92,7 @@ class Fence:
         """
         if not self._path or since_boot_s() < self._until_s:
             return None
-        renewed_s = read_renewed(self._path)  # the deadline has passed: the file may have a later one
+        renewed_s = read_renewed(self._path)  # the deadline has passed: the file may contain a later time
         if renewed_s is not None:
             self._until_s = renewed_s + self._allowed_s
         if since_boot_s() < self._until_s:

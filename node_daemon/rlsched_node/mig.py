@@ -54,9 +54,9 @@ class Instance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         profile: NVIDIA's name of the profile.
         start: First memory slice.
         size: Number of memory slices.
-        gpu_instance: ID of the GPU instance; None: it may not exist yet.
-        compute_instance: ID of the compute instance; None: it may not exist yet.
-        uuid: UUID of the MIG device; "": it may not exist yet.
+        gpu_instance: ID of the GPU instance; None: the GPU instance may not exist yet.
+        compute_instance: ID of the compute instance; None: the compute instance may not exist yet.
+        uuid: UUID of the MIG device; "": the device may not exist yet.
     """
 
     gpu: str
@@ -84,7 +84,7 @@ def parse_layout(texts: Sequence[str]) -> Layout:
     """Read the values of `--mig-create`, such as `0:1g.10gb,3g.40gb`.
 
     Raises:
-        InputError: a value is malformed, or names a GPU again.
+        InputError: a value is malformed, or two values name the same GPU.
     """
     found: dict[int | None, tuple[str, ...]] = {}
     for text in texts:
@@ -103,9 +103,9 @@ def parse_layout(texts: Sequence[str]) -> Layout:
 
 @contextlib.contextmanager
 def created_instances(directory: Path, name: str, layout: Layout) -> Iterator[NodeHome | None]:
-    """The node's directory, locked, while the instances of the layout exist.
+    """Lock the node's directory and create the instances of the layout. Yield the directory.
 
-    At the end all instances that this node has created are destroyed, unless a job runs.
+    At the end of the block, all instances that this node has created are destroyed, unless a job runs.
 
     Args:
         directory: The node's directory.
@@ -113,7 +113,7 @@ def created_instances(directory: Path, name: str, layout: Layout) -> Iterator[No
         layout: The instances to create.
 
     Yields:
-        The directory; None, and not locked, if there is nothing to create and nothing to destroy.
+        The locked directory; None if there is nothing to create or destroy, then the directory is not locked.
 
     Raises:
         InputError: the directory is in use, or the instances cannot be created; the error names the
@@ -155,7 +155,7 @@ class MigInstances:
 
         Args:
             layout: The instances that this node has afterwards.
-            has_jobs: Jobs run on this node: nothing is destroyed, and nothing is created.
+            has_jobs: Jobs run on this node. Then nothing is destroyed or created.
 
         Raises:
             InputError: the layout is impossible, NVML refuses a call, or jobs run and the layout does not
@@ -228,7 +228,7 @@ class MigInstances:
             _log.warning("MIG instances stay until the next start of this node: %s", error)
 
     def _create(self, gpu: MigGpu, profile: Profile, place: Place) -> None:
-        """Create an instance, and record each step on disk before the next one."""
+        """Create an instance. Each step is recorded on disk before the next step begins."""
         one = Instance(gpu.uuid, profile.name, *place)
         self.created.append(one)
         self._write()
@@ -270,8 +270,8 @@ class MigInstances:
         """Return the ID of the GPU instance that a record describes.
 
         None: the instance does not exist, or another program has created another instance in its place. If
-        the daemon was killed while it created the GPU instance, the record has no ID. Then the instance with
-        the recorded profile and place is meant, if it has no compute instance.
+        the daemon was killed while it created the GPU instance, the record has no ID. Then the record
+        describes the instance with its profile and place, if that instance has no compute instance.
         """
         if not gpu.is_in_mig_mode:
             return None
@@ -311,7 +311,7 @@ class MigInstances:
 
 
 def _wanted(layout: Layout, gpus: Sequence[MigGpu]) -> dict[str, Counter[str]]:
-    """Return the number of instances by profile, for the UUID of each GPU of the layout that answers."""
+    """Return the number of instances to create of each profile, by UUID of the GPU; only GPUs that answer."""
     wanted = {}
     for number in range(len(gpus)) if None in layout else layout:
         if number is None or number >= len(gpus):

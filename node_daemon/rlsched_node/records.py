@@ -110,8 +110,8 @@ def sync_directory(path: str) -> None:
 def claim(directory: str, identity: dict[str, Any]) -> bool:
     """Claim an attempt for this process: write `pid`, unless the file exists.
 
-    Shim and daemon can both try this. Return False if the other one was first; then this process must not
-    start the attempt.
+    The shim and the daemon can both try this. Return False if the other process was first; then this process
+    must not start the attempt.
 
     Raises:
         FileNotFoundError: a daemon has claimed the attempt, and removed the directory.

@@ -22,8 +22,9 @@ Act = tuple[int, float, str, str]
 def compare(reader: StoreReader, other: StoreReader) -> dict[str, Any]:
     """Return the differences between the waiting times of two runs, for the jobs that started in both.
 
-    A job's waiting time is its first start minus its submission. `less` lists the jobs that wait less in
-    `reader` than in `other` (largest gain first), `more` the jobs that wait longer (largest loss first).
+    A job's waiting time is its first start minus its submission. In the result, `less` lists the jobs that
+    wait less in `reader` than in `other` (largest gain first), and `more` lists the jobs that wait longer
+    (largest loss first).
     """
     pairs = [
         (job, twin)
@@ -62,9 +63,10 @@ def _mean(values: list[float]) -> float:
 def _parting(reader: StoreReader, other: StoreReader) -> dict[str, Any] | None:
     """Return the first starts or preemptions that differ between the runs; None: no difference.
 
-    `this` is the decision of `reader`, `other` the decision of `other`; None: that run has no further start
-    or preemption. `worth` is a decision of `reader`, and its candidate that has the same effect as `other`'s
-    decision; None: there is no such candidate. A replay with this candidate shows the candidate's value.
+    `this` is the decision of `reader`, and `other` is the decision of `other`; each is None if the run has no
+    further start or preemption. `worth` names a decision of `reader`, and the candidate (alternative) of this
+    decision that has the same effect as `other`'s decision; None: there is no such candidate. A replay with
+    this candidate shows what the other decision would have been worth.
     """
     for mine, theirs in zip_longest(_acts(reader), _acts(other)):
         if mine is None or theirs is None or mine[1:] != theirs[1:]:
@@ -77,7 +79,7 @@ def _parting(reader: StoreReader, other: StoreReader) -> dict[str, Any] | None:
 
 
 def _worth(reader: StoreReader, mine: Act | None, theirs: DecisionRecord | None) -> dict[str, Any] | None:
-    """Return the row of a decision of `reader`, and its candidate with the same effect as `theirs`."""
+    """Return a decision of `reader`, and its candidate with the effect of `theirs`; None: no candidate."""
     rows = [] if mine is None else [mine[0]]
     if theirs is not None and (
         mine is None or theirs.now_s < mine[1]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def description_of(tag: str, descriptions: Mapping[str, str]) -> str:
-    """Return the description of a tag, "" if there is none.
+    """Return the description of a tag; "" if the tag has no description.
 
     The keys of `descriptions` are regular expressions that must match the whole tag.
     """
@@ -26,7 +26,7 @@ def description_of(tag: str, descriptions: Mapping[str, str]) -> str:
 
 
 class Curves:
-    """Writes curves to one event file. A curve is written only if it has a value other than 0.
+    """Writes curves to one event file. A curve whose values are all 0 is not written.
 
     Args:
         logdir: Folder of the event file (a run in TensorBoard); created if missing.
@@ -127,7 +127,7 @@ def _plain(value: object) -> bool | float | str:
 
 
 def flat(table: Mapping[str, Any], within: str = "") -> dict[str, object]:
-    """Return a nested table as a flat one: keys are joined by dots, lists become text."""
+    """Return a nested table as a flat table: the keys of each path are joined by dots."""
     found: dict[str, object] = {}
     for name, value in table.items():
         if isinstance(value, Mapping):

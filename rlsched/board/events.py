@@ -1,4 +1,4 @@
-"""Writes a TensorBoard event file in the caller's thread, so that the caller gets write errors at once."""
+"""Writes a TensorBoard event file in the caller's thread, so that the caller receives write errors."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ class EventFile:
         self._records.write(self._first.SerializeToString())
 
     def add(self, event: Any) -> None:
-        """Add an `Event` of TensorBoard. If many bytes are in memory, they are written.
+        """Add an `Event` of TensorBoard. If more than 64 KiB are in memory, write all events to the file.
 
         Raises:
-            InputError: as for `flush`.
+            InputError: the events in memory cannot be written, and are lost.
         """
         self._records.write(event.SerializeToString())
         if self._buffer.tell() > _MAX_HELD_BYTES:

@@ -64,7 +64,7 @@ class RequestQuery:
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
-        """Return a parameter that is a finite number; `default`: the value if the parameter is missing.
+        """Return a parameter that is a finite number, or `default` if the parameter is missing.
 
         Raises:
             InputError: the parameter is missing and has no default, or is not a finite number.
@@ -93,10 +93,10 @@ class RequestQuery:
 
 
 class Stores:
-    """Readers of the stores below a folder. Each reader is kept, so that a request reads only the added rows.
+    """Readers of the stores below a folder. Readers are kept, so that a request reads only new rows.
 
-    A store that is too large to be read at once is listed in parts. The last part has the store's name; the
-    name of each earlier part ends with the part's end time.
+    A store that is too large to be read in one piece is listed in parts. The last part has the name of the
+    store. The name of each earlier part ends with the part's end time.
 
     Args:
         logdir: The folder.
@@ -117,7 +117,7 @@ class Stores:
         return name in self._readers or self._found().get(name, (None, None))[1] is None
 
     def _found(self) -> dict[str, tuple[Path, Part | None]]:
-        """Return (folder, part) of each store or part, by name. Part None: the last part, which can grow."""
+        """Return (folder, part) of each store or part, by name; `part` is None for the last, growing part."""
         found: dict[str, tuple[Path, Part | None]] = {}
         for name, folder in find_stores(self._logdir).items() if self._logdir.is_dir() else ():
             found[name] = folder, None
@@ -165,7 +165,7 @@ class DecisionsPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
         self._replays = ReplayRunner()
 
     def is_active(self) -> bool:
-        """Return whether there is a store to show; if not, TensorBoard hides the tab."""
+        """Return whether there is a store to show. Otherwise, TensorBoard hides the tab."""
         return bool(self._stores.names())
 
     def frontend_metadata(self) -> base_plugin.FrontendMetadata:
@@ -266,7 +266,7 @@ def _row(reader: StoreReader, query: RequestQuery) -> int:
 
 
 def _number_of(reader: StoreReader, query: RequestQuery) -> int:
-    """Return the number of the requested decision, after a check that it has the requested candidate."""
+    """Return the number of the requested decision. Check that the decision has the requested candidate."""
     record, wanted = reader.record(_row(reader, query)), query.whole("candidate")
     if not any(one.number == wanted for one in candidates(record)):
         raise InputError(f"candidate: decision {record.number} has no candidate {wanted}")
@@ -275,7 +275,7 @@ def _number_of(reader: StoreReader, query: RequestQuery) -> int:
 
 @wrappers.Request.application
 def _static(request: wrappers.Request) -> wrappers.Response:
-    """Answer a request for a file of the page. Only the known file names are served."""
+    """Answer a request for a file of the page. Only files in `STATIC` are served."""
     files = {file.name: file for file in _files()}
     file = files.get(request.path.rpartition("/")[2])
     if file is None:

@@ -1,7 +1,7 @@
 """Runs replays for the tab «Decisions» one at a time, in a separate process that has a time limit.
 
-A replay is stopped if its page no longer requests its state. TensorBoard's own process imports neither the
-simulator nor the compiler: it runs `rlsched explain --instead` and passes on the output.
+A replay is stopped if the page no longer requests the replay's state. TensorBoard's process imports neither
+the simulator nor the compiler. It runs `rlsched explain --instead`, and returns the output to the page.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rlsched.errors import InputError
 from rlsched.yielding import give_way
 
 LIMIT_S: Final = 120.0
-"""Time limit that the replay itself observes and reports, seconds."""
+"""Time limit that the replay process itself enforces and reports, seconds."""
 GRACE_S: Final = 240.0
 """Additional time for the start of the process and for compiling, at low CPU priority, seconds."""
 UNWATCHED_S: Final = 10.0

@@ -1,4 +1,4 @@
-"""Creates summaries for which TensorBoard's own functions need TensorFlow."""
+"""Creates TensorBoard summaries without TensorFlow, which TensorBoard's own functions would need."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def charts(layout: Layout) -> Any:
 def compared_by(settings: Mapping[str, bool | float | str], metrics: Mapping[str, str]) -> Any:
     """Return the summary for the tab «HParams»: the settings of a run, and tags by which runs are compared.
 
-    `metrics`: description of each tag.
+    `metrics` has the description of each tag.
     """
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2

@@ -24,7 +24,7 @@ class Summary:
     Attributes:
         scalars: Values by tag; a tag ends with the unit. Tags without data in the batch are missing.
         histograms: One value per decision, by tag. No tag is in both `scalars` and `histograms`, because
-            TensorBoard gives each tag to one plugin only.
+            only one plugin of TensorBoard can display a tag.
     """
 
     scalars: dict[str, float]

@@ -39,9 +39,10 @@ def summary(name: str, reader: StoreReader) -> dict[str, Any]:
 def overview(reader: StoreReader, from_s: float, to_s: float) -> dict[str, Any]:
     """Return the data of the chart for a period.
 
-    The chart has a row for each GPU of each node, and a bar for each attempt. `bars` has a list
-    for each property, with one element per bar. The element of `rows` lists the bar's ranges of adjacent
-    rows: first row, number of rows, first row, ... If there are too many bars, the shortest are left out.
+    The chart has a row for each GPU of each node, and a bar for each attempt. `bars` has a list for each
+    property, with one element per bar. In the list `rows`, each element gives the bar's ranges of adjacent
+    rows: first row, number of rows, first row, ... If there are more than `MOST_BARS` bars, the shortest are
+    left out.
     """
     timeline = reader.timeline
     first_row, rows, nodes = {}, 0, []
@@ -94,7 +95,7 @@ def _job(job: JobSeen) -> dict[str, Any]:
 
 
 def _longest(seen: list[AttemptSeen], most: int) -> tuple[list[AttemptSeen], int]:
-    """Return the `most` longest bars, in the order of their starts, and the number of bars left out."""
+    """Return the `most` longest bars, in the order of their starts, and the number of omitted bars."""
     if len(seen) <= most:
         return seen, 0
     length = np.array([one.end_s - one.start_s for one in seen])
@@ -115,9 +116,9 @@ def _runs(one: AttemptSeen, first_row: dict[str, int]) -> list[int]:
 
 
 def _marks(reader: StoreReader, from_s: float, to_s: float) -> dict[str, Any]:
-    """Return rows and times of an evenly spaced sample of the decisions in a period, in the order of time.
+    """Return store rows and times of an evenly spaced sample of the decisions in a period, ordered by time.
 
-    `count`: number of all decisions in the period.
+    `count` is the number of all decisions in the period.
     """
     inside = np.flatnonzero((reader.times_s >= from_s) & (reader.times_s <= to_s))
     inside = inside[np.argsort(reader.times_s[inside], kind="stable")]
@@ -130,7 +131,7 @@ def _marks(reader: StoreReader, from_s: float, to_s: float) -> dict[str, Any]:
 
 
 def search(reader: StoreReader, text: str) -> list[dict[str, Any]]:
-    """Return jobs with `text` as number, user or VC, or with a name that begins with `text`.
+    """Return the jobs whose number, user or VC is `text`, or whose name begins with `text`.
 
     At most `MOST_FOUND` jobs are returned.
     """

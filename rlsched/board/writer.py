@@ -21,8 +21,8 @@ class DecisionWriter:
     """Writes curves of decisions to an event file: every `window` decisions become one point of each curve.
 
     The step of a point is the number of its last decision, counted from 1. A restarted broker continues the
-    count, because TensorBoard discards the earlier points from a step on if that step is written again.
-    Event files are written at only about 2 MB/s. Therefore the event file contains a summary; the decisions
+    count, because TensorBoard discards earlier points with the same or a higher step than a new point. Event
+    files are written at only about 2 MB/s. Therefore the event file contains only a summary. The decisions
     themselves are in a store in the same folder (`rlsched.decisions`), which the tab «Decisions» shows.
 
     Args:
@@ -55,7 +55,7 @@ class DecisionWriter:
             self._write_point()
 
     def add_scalars(self, step: int, scalars: dict[str, float]) -> None:
-        """Add a point to each curve in `scalars`, before the window is full. `step`: number of a decision."""
+        """Add a point to each curve in `scalars`, even if the window is not full. `step`: decision number."""
         self._open.add(step, scalars)
 
     def flush(self) -> None:
@@ -69,7 +69,7 @@ class DecisionWriter:
         self._open.flush()
 
     def close(self) -> None:
-        """Write all points, and close the file for further points. A second call does nothing."""
+        """Write all points, and close the file. A second call does nothing."""
         if self._curves is not None:
             try:
                 self._write_point()

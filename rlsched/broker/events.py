@@ -39,11 +39,14 @@ class Tick(msgspec.Struct, frozen=True):
 
 
 class Due(msgspec.Struct, frozen=True):
-    """The time at which the scheduler asked to decide again (`Machine.due_s`); messages may be unread."""
+    """The time has arrived at which the scheduler asked to decide again (`Machine.due_s`).
+
+    Unlike at a `Tick`, messages that arrived earlier may still be unread.
+    """
 
 
 class Intake(msgspec.Struct, frozen=True):
-    """Accept new submissions from now on (`refusal` is ""), or refuse them with the error `refusal`."""
+    """Accept later submissions (`refusal` is ""), or refuse later submissions with the error `refusal`."""
 
     refusal: str
 
@@ -70,7 +73,7 @@ class Commit(msgspec.Struct, frozen=True):
 
     entries: list[Entry]
     over: list[EndedJob] = []
-    """The jobs that finish with these entries."""
+    """Rows of the jobs that finish with these entries, for the table of ended jobs."""
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -103,7 +106,7 @@ class Records(msgspec.Struct, frozen=True):
 
 
 class PowerNode(msgspec.Struct, frozen=True):
-    """Run the operator's command for a node; its result comes back as `PowerDone`."""
+    """Run the operator's command that powers a node up or down. The result arrives as a `PowerDone`."""
 
     node: str
     order: Literal["suspend", "resume"]

@@ -1,4 +1,4 @@
-"""The command `rlsched`: one module per group of verbs, imported only when one of its verbs is used."""
+"""The command `rlsched`: one module per group of verbs (subcommands), imported on first use."""
 
 from rlsched.collector import imported
 

@@ -1,4 +1,4 @@
-"""The command `rlsched`: finds its verbs by entry point, prints errors as one line, sets the exit code."""
+"""The command `rlsched`: finds its verbs (subcommands) by entry point, prints errors as one line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Example:
 
 
 class VerbGroup(click.Group):
-    """The group of all verbs: the entry points `rlsched.commands`. A verb is imported when it is used."""
+    """The click group of all verbs (entry points `rlsched.commands`). A verb is imported when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Return this project's verbs in the order of the help page, then verbs of other packages by name."""
@@ -57,7 +57,7 @@ class VerbGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a verb; if it is unknown, suggest a similar verb, or the verb for a word of another tool."""
+        """Find a verb. For an unknown word, suggest a similar verb or the equivalent of a Slurm command."""
         wanted = bool(args) and not args[0].startswith("-") and not ctx.resilient_parsing
         if not wanted:
             return super().resolve_command(ctx, args)
@@ -103,7 +103,7 @@ def main() -> None:
         # The reader has closed the pipe; without this, Python prints another error at shutdown.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = code or EXIT_FAILED
-    gc.freeze()  # otherwise Python scans all objects of the kernels once more, for 0.3 s
+    gc.freeze()  # without this, the garbage collector scans the compiled kernels at exit, for 0.3 s
     sys.exit(code)
 
 

@@ -1,40 +1,40 @@
-"""Summaries of the verbs, and the extras that the verbs need; available without an import of the verbs."""
+"""Summaries of the verbs (subcommands), and the extras that verbs need, without an import of the verbs."""
 
 from __future__ import annotations
 
 SECTIONS: dict[str, dict[str, str]] = {
     "Workloads": {
-        "trace": "Describe, convert, synthesize and predict traces.",
+        "trace": "Describe, convert and generate job traces, and predict run times.",
         "cluster": "Make a cluster file from the nodes of a Slurm cluster.",
-        "models": "Show known figures of workloads on GPU types.",
-        "signal": "Generate, describe and convert prices and carbon intensity of electricity.",
+        "models": "Show the speed and power of known workloads by GPU type.",
+        "signal": "Generate, describe and convert series of electricity prices or carbon intensity.",
     },
     "Policies": {
         "policies": "List the named policies, and show one as TOML.",
         "evaluate": "Replay a trace under several policies and compare them.",
-        "whatif": "Replay your own history under other policies.",
-        "shadow": "Compare a policy with your Slurm by day, and show what it would have changed.",
-        "train": "Find better settings and dials of a rule for your history, with the gain.",
-        "warm": "Compile the kernels of a policy ahead, so that the first start is quick.",
-        "board": "Open TensorBoard on decisions and training curves.",
+        "whatif": "Replay the job history of your cluster under other policies.",
+        "shadow": "Report per day how a shadow policy would have changed your Slurm's schedule.",
+        "train": "Train a policy on your job history, and measure its gain.",
+        "warm": "Compile a policy in advance, so that its first use is fast.",
+        "board": "Show decisions and training curves in TensorBoard.",
     },
     "A cluster": {
-        "up": "Start a whole local cluster in the foreground.",
+        "up": "Start a local cluster: a broker, and nodes with simulated GPUs.",
         "broker": "Run the broker, which schedules the jobs.",
-        "node": "Run a node daemon, which starts processes; drain, resume, remove nodes.",
+        "node": "Run a node daemon, which starts jobs; drain, resume and remove nodes.",
         "engine": "Let rlsched schedule the jobs of a Slurm cluster.",
         "quota": "Limit the resources of users, accounts and VCs, and show their use.",
-        "keys": "Create, list and revoke keys, and join from another machine.",
+        "keys": "Create, list and revoke keys, and connect other machines to the broker.",
         "journal": "Check, export, back up, restore and compact the broker's journal.",
     },
     "Jobs": {
         "submit": "Submit a job: a command, or a script.",
-        "run": "Run a job as if it were local: its output, its exit code, Ctrl-C.",
+        "run": "Run a job, show its output and return its exit code; Ctrl-C ends the job.",
         "queue": "List waiting and running jobs.",
         "history": "List finished and running jobs.",
-        "account": "Sum up finished jobs: GPU-hours, energy, waiting, outcomes.",
+        "account": "Sum up finished jobs: GPU-hours, energy, waiting times, outcomes.",
         "why": "Explain why a job waits, or why it runs where it does.",
-        "explain": "Explain a job's history or a decision: the alternatives, and their prices.",
+        "explain": "Explain a job's history or a decision, and list the alternatives that the policy had.",
         "logs": "Show the output of a job.",
         "cancel": "Cancel jobs.",
         "hold": "Hold waiting jobs.",
@@ -48,7 +48,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "doctor": "Check this machine for problems, and print how to fix them.",
         "metrics": "Serve the broker's metrics to Prometheus.",
         "notify": "Send webhooks or mail about jobs submitted with --notify.",
-        "status": "Report whether the broker is healthy; an exit code for monitoring.",
+        "status": "Report whether the broker is healthy, also by exit code for monitoring.",
     },
 }
 """Summaries of this project's verbs, by section, in the order of the help page."""
@@ -70,8 +70,10 @@ ELSEWHERE: dict[str, str] = {
     "sstat": "top",
     "sacctmgr": "quota",
     "sdiag": "status",
+    "job": "queue, why, or history",
     "jobs": "queue",
     "list": "queue",
+    "show": "queue, nodes, or why",
     "ls": "queue",
     "ps": "queue",
     "kill": "cancel",
@@ -80,7 +82,7 @@ ELSEWHERE: dict[str, str] = {
     "daemon": "node",
     "start": "up",
 }
-"""For each command of Slurm, and words of similar tools, the verb or verbs that replace it."""
+"""The verb or verbs that replace a command of Slurm or a similar tool, by command."""
 
 _EXTRA_OF_MODULE = {
     "torch": "train",

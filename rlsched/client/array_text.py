@@ -13,7 +13,7 @@ _WHOLE: Final = re.compile(r"([\d,:-]+)(?:%(\d{1,9}))?")
 
 
 def tasks_of(text: str) -> tuple[list[Tasks], int]:
-    """Parse `0-99%8`, `1,3,7` or `0-20:5` into tasks and the number of tasks at a time (0: no limit).
+    """Parse `0-99%8`, `1,3,7` or `0-20:5` into (tasks, maximum number that run at once, 0: no limit).
 
     Raises:
         InputError: the text has another form.

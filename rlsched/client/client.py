@@ -170,15 +170,15 @@ class Client:
     def update(self, job: int, *, tasks: Sequence[messages.Tasks] = (), **changes: Unpack[Changes]) -> None:
         """Change a submitted job: any of the settings below while it waits, some while it runs.
 
-        A job that has GPUs can change name, priority, `share`, `slack_s` and time limit; only an admin can
-        raise the limit.
+        While a job has GPUs, only name, priority, `share`, `slack_s` and time limit can change, and only an
+        admin can raise the time limit.
 
         Args:
             job: Job number, or number of an array; the change also applies to tasks that are not jobs yet.
             tasks: Change only these tasks of an array, including tasks that are not jobs yet.
-            changes: `name`, `priority`, `time_limit_s` (infinite: none), `begin_s` (in the past: at once),
-                `depends_on` and `singleton` (replace the present dependencies), `lost_after_s`,
-                `array_limit`, `gpu_types` (empty: any), `share`, `grace_s`, `slack_s`.
+            changes: `name`, `priority`, `time_limit_s` (infinite: no limit), `begin_s` (a past time: start as
+                soon as possible), `depends_on` and `singleton` (replace the present dependencies),
+                `lost_after_s`, `array_limit`, `gpu_types` (empty: any type), `share`, `grace_s`, `slack_s`.
 
         Raises:
             InputError: there is no such job, it has finished, or a change is not possible now.
@@ -230,8 +230,8 @@ class Client:
 
         Args:
             finished: Include finished jobs.
-            limit: Maximum number of jobs, of which the latest are returned; None: 2,000 with `finished`,
-                otherwise all.
+            limit: Maximum number of jobs; the jobs with the highest numbers are returned. None: 2,000 with
+                `finished`, otherwise all jobs.
             before: Only jobs with a lower number than this.
         """
         return self.list_jobs(finished=finished, limit=limit, before=before).jobs
@@ -278,7 +278,7 @@ class Client:
         """Return finished jobs by end time, then running jobs by number. The broker is queried page by page.
 
         Args:
-            limit: Maximum number of jobs, of which the newest are returned; None: all.
+            limit: Maximum number of jobs; the newest jobs are returned. None: all jobs.
             since_s: Only jobs that ended at this time or later, Unix seconds, and all running jobs.
             until_s: Only jobs that ended before this time, and running jobs that started before it.
             user: Only jobs of this user.
@@ -300,7 +300,7 @@ class Client:
         while True:
             left = None if limit is None else limit - len(found)
             page = self._ask(msgspec.structs.replace(asked, limit=left), messages.History)
-            known = {job.job for job in found if job.end_s is None}  # one of them may have finished by now
+            known = {job.job for job in found if job.end_s is None}  # may be listed again as finished
             found += [job for job in page.jobs if job.job not in known][:left]
             if page.next is None or len(found) == limit:
                 return found[::-1]
@@ -473,7 +473,7 @@ class Client:
             tonight_s: Also forecast the job as submitted at this later time, Unix seconds.
 
         Raises:
-            InputError: the broker makes no forecasts, has none now, or the job can never run.
+            InputError: the broker makes no forecasts, has no forecast now, or the job can never run.
         """
         asked = messages.DryRun(
             num_gpus=num_gpus,

@@ -144,7 +144,7 @@ def tail(client: AsksBroker, info: JobInfo, num_bytes: int = TAIL_BYTES) -> Tail
             continue
         lines = chunk.data.splitlines()
         if chunk.offset > 0 and len(lines) > 1:
-            del lines[0]  # its beginning is missing
+            del lines[0]  # the beginning of this line is missing
         if lines:
             found.of_rank[rank] = lines
     return found

@@ -32,7 +32,7 @@ class JobRefusedError(InputError):
     Attributes:
         place: Position of the rejected job, from 0.
         why: Reason.
-        queued: Job numbers of the jobs that are queued already: the first ones of the submission.
+        queued: Job numbers of the jobs that are queued already: the jobs at the start of the submission.
     """
 
     def __init__(self, place: int, why: str, queued: Sequence[int] = ()) -> None:
@@ -113,7 +113,7 @@ def submit_many(
 
 
 def in_common(jobs: Sequence[Submit]) -> tuple[dict[str, str], list[Submit]]:
-    """Return the variables that all jobs have with equal values, and copies of the jobs without them."""
+    """Return the variables that are equal in all jobs, and copies of the jobs without these variables."""
     env = dict(jobs[0].env) if jobs else {}
     for job in jobs:
         env = {name: value for name, value in env.items() if job.env.get(name) == value}

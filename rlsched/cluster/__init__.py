@@ -1,1 +1,1 @@
-"""Clusters: the description (TOML), the state (arrays), and the ledger that allocates and releases GPUs."""
+"""Clusters: the description (TOML), the state (arrays), and the ledger, which allocates and releases GPUs."""

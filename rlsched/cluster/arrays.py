@@ -33,7 +33,9 @@ SLOT_EMPTY: Final = 0
 WAITING: Final = 1
 RUNNING: Final = 2
 LEAVING: Final = 3
-"""Status of a preempted job, without GPUs, while its processes run on (`ClusterState.stops_take_time`)."""
+"""Status of a preempted job that has no GPUs, but has processes that have not exited yet
+(`ClusterState.stops_take_time`).
+"""
 INELIGIBLE: Final = 4
 """Status of a job that is in no queue until a condition is met: `rlsched/broker/base/eligibility.py`."""
 DEFERRED: Final = 5
@@ -72,7 +74,7 @@ CONFIG: Final = np.dtype(
         ("preempts", np.int64),  # 1: a policy may preempt running jobs
         ("reserve_after_s", np.float64),  # waiting time after which a policy's starts must not delay
         # the first job that does not fit, seconds; infinite: no reservations
-        ("energy_ppm", np.int64),  # weight of energy against time, millionths, for jobs without their own
+        ("energy_ppm", np.int64),  # weight of energy against time, millionths; jobs can have another weight
         ("price_ratio", np.float64),  # price of electricity now, relative to the mean of about a day
         # (`rlsched.energy.relative`); 0: unknown
         ("price_until_s", np.float64),  # time when the price changes next; infinite: not known
@@ -95,8 +97,8 @@ COUNTERS: Final = np.dtype(
 SCRATCH: Final = np.dtype(
     [
         ("others", np.int64, (MAX_TENANTS,)),  # workloads of the co-tenants of a job, to compute its speed
-        ("outs", np.int64),  # entries of `slot.quota_out`
-        ("ins", np.int64),  # entries of `slot.quota_in`
+        ("outs", np.int64),  # number of entries in `slot.quota_out`
+        ("ins", np.int64),  # number of entries in `slot.quota_in`
         ("out_at", np.int64),  # next entry of `slot.quota_out` to process; `in_at` likewise
         ("in_at", np.int64),
         ("look_s", np.float64),  # lower bound of `look_s` of all running jobs
@@ -110,9 +112,10 @@ SCRATCH: Final = np.dtype(
 ORDER: Final = np.dtype(
     [
         ("by", np.int64),  # code of the queue order, 0: submission
-        ("gpus_power", np.float64),  # key: predicted run time x GPUs to this power
-        ("revises", np.int64),  # 1: predictions of waiting jobs are revised by other jobs of their burst
-        ("spread", np.float64),  # from here: parameters of the index, `decide.order.gittins.Gittins`
+        ("gpus_power", np.float64),  # exponent in the key (predicted run time) x GPUs^gpus_power
+        ("revises", np.int64),  # 1: run times of other jobs of a burst revise predictions of waiting jobs
+        ("spread", np.float64),  # this and all fields below: parameters of the index,
+        # `decide.order.gittins.Gittins`
         ("trust", np.float64),
         ("of_mean", np.int64),
         ("index_gpus_power", np.float64),
@@ -128,22 +131,22 @@ ORDER: Final = np.dtype(
 
 NODE: Final = np.dtype(
     [
-        ("cpu_milli", np.int64),  # its cores, thousandths; UNCOUNTED where unknown
+        ("cpu_milli", np.int64),  # CPU cores, thousandths; UNCOUNTED if unknown
         ("cpu_free_milli", np.int64),
-        ("memory_mib", np.int64),  # UNCOUNTED where unknown
+        ("memory_mib", np.int64),  # UNCOUNTED if unknown
         ("memory_free_mib", np.int64),
         ("gpus", np.int32),
-        ("first_gpu", np.int32),  # global number of its GPU 0
-        ("part_of", np.int32),  # its partition
+        ("first_gpu", np.int32),  # global number of the node's first GPU
+        ("part_of", np.int32),  # number of the node's partition
         ("status", np.int32),  # NODE_UP ... NODE_BOOTING; jobs start only on NODE_UP
-        ("free", np.int32),  # wholly free GPUs, for any status; 0 while a job has the whole node
-        ("kind", np.int32),  # number of its GPU type
-        ("fixed_clock", np.int32),  # 1: the SM clocks of its GPUs cannot be set
-        ("unshared", np.int32),  # 1: its GPUs run one job at a time
+        ("free", np.int32),  # number of wholly free GPUs, for any status; 0 while a job has the whole node
+        ("kind", np.int32),  # number of the GPU type
+        ("fixed_clock", np.int32),  # 1: the SM clocks of the GPUs cannot be set
+        ("unshared", np.int32),  # 1: each GPU runs one job at a time
         (
             "idle_w",
             np.float64,
-        ),  # idle power without its GPUs, W; set only with models, like the next fields
+        ),  # idle power without the GPUs, W; this field and the fields below are set only with models
         ("core_w", np.float64),  # additional power of each busy core, W
         ("asleep_w", np.float64),  # power of the whole node asleep, W
         ("boot_w", np.float64),  # power of the whole node booting, W
@@ -152,31 +155,32 @@ NODE: Final = np.dtype(
 )
 """One entry per node."""
 UNCOUNTED: Final = 1 << 60
-"""Cores or memory of a node whose description omits them: more than all jobs together request."""
+"""Value for cores or memory that a node's description omits: more than all jobs together request."""
 
 DEMAND: Final = np.dtype(
     [
-        ("kinds", np.int64),  # bit mask of accepted GPU types, ANY_KIND
-        ("cpu_milli_each", np.int64),  # with each GPU; of the whole job if it has no GPUs
+        ("kinds", np.int64),  # bit mask of accepted GPU types, or ANY_KIND
+        ("cpu_milli_each", np.int64),  # cores per GPU, thousandths; of the whole job if it has no GPUs
         ("memory_mib_each", np.int64),
-        ("arrived", np.int64),  # jobs of this class so far
+        ("arrived", np.int64),  # number of jobs of this class so far
         (
             "error_square",
             np.float64,
-        ),  # bursts, decaying: sum of ln(run time / first_predicted_s)^2 of ended jobs
+        ),  # revised predictions: sum of ln(run time / first_predicted_s)^2 of ended jobs; old jobs decay
         ("error_count", np.float64),
-        ("own_square", np.float64),  # likewise: squared deviations from the mean of the burst's earlier jobs
+        ("own_square", np.float64),  # the same for deviations of ln(run time / first_predicted_s) from the
+        # mean of the burst's earlier jobs
         ("own_count", np.float64),
         ("burst_last_s", np.float64),  # arrival of the last job of the latest burst
-        ("burst_spread", np.float64),  # from here: fields of the latest burst, as in JOB
+        ("burst_spread", np.float64),  # this and the next four fields: the latest burst, as in JOB
         ("burst_ln_sum", np.float64),
         ("burst_ended", np.int64),
         ("burst", np.int64),
         ("burst_vc", np.int32),
         ("gpus", np.int32),
         ("share_milli", np.int32),
-        ("plain", np.int32),  # 1: counts of free GPUs suffice to check whether its jobs fit
-        ("exclusive", np.int32),  # 1: its jobs get whole nodes
+        ("plain", np.int32),  # 1: counts of free GPUs suffice to check whether jobs of the class fit
+        ("exclusive", np.int32),  # 1: jobs of the class get whole nodes
     ],
     align=True,
 )
@@ -188,7 +192,8 @@ GPU: Final = np.dtype(
         ("free_milli", np.int32),  # 1,000 = wholly free; 0 while a job has the whole node
         ("tenant", np.int32, (MAX_TENANTS,)),  # job slot, -1 if none
         ("link", np.int32, (MAX_TENANTS,)),  # next place of the same job, as gpu * MAX_TENANTS + k; -1: none
-        ("power_w", np.float64),  # models: on the first GPU of its jobs, the power of all their GPUs, W
+        ("power_w", np.float64),  # power of all GPUs of the jobs on this GPU, W; this field and the fields
+        # below are set only with models, and only on the first GPU of these jobs
         ("idle_w", np.float64),  # power of all these GPUs without the jobs, W
         ("clock_frac", np.float64),  # SM clock of all these GPUs
         ("clock_since_s", np.float64),  # time of the last change of the clock, s
@@ -203,54 +208,54 @@ JOB: Final = np.dtype(
         (
             "moved_for",
             np.int64,
-        ),  # preempted to make room for the job of this number, until it starts again; -1: no
-        ("moved_attempt", np.int64),  # the attempt of the job of `moved_for` at that time
-        ("key", np.float64),  # its key in the queue order, set when it is queued
+        ),  # number of the job for which this job was preempted; -1: none, or this job has started again
+        ("moved_attempt", np.int64),  # attempt of the job `moved_for` at the time of the preemption
+        ("key", np.float64),  # sort key in the queue, set when the job is queued
         ("submit_s", np.float64),
-        ("predicted_s", np.float64),  # set at submission, and again when it is revised
+        ("predicted_s", np.float64),  # predicted run time, set at submission and at each revision
         ("spread", np.float64),  # standard deviation of ln(run time / predicted_s)
         ("limit_s", np.float64),  # the user's time limit, nan if none
         ("first_predicted_s", np.float64),  # if predictions are revised: the prediction at submission
-        ("burst", np.int64),  # arrival number of the first job of its burst
+        ("burst", np.int64),  # arrival number of the first job of this job's burst
         ("burst_ended", np.int64),  # number of jobs of the burst that have ended
-        ("burst_ln_sum", np.float64),  # sum of their ln(run time / first_predicted_s)
+        ("burst_ln_sum", np.float64),  # sum of ln(run time / first_predicted_s) of these ended jobs
         ("burst_spread", np.float64),  # spread of the first job of the burst
-        ("look_s", np.float64),  # time of the next age check while it runs
-        ("start_s", np.float64),  # start of the current attempt, nan while it waits
-        ("attained_gpu_s", np.float64),  # service in earlier attempts, and in this one a correction for
-        # changes of `share_milli`
+        ("look_s", np.float64),  # time of the next age check (`decide.order.bursts`) of a running job
+        ("start_s", np.float64),  # start of the current attempt, nan while the job waits
+        ("attained_gpu_s", np.float64),  # GPU-seconds of earlier attempts, and a correction for changes of
+        # `share_milli` in the current attempt
         ("overhead_left_s", np.float64),  # restart cost still to be paid
         ("saved_s", np.float64),  # work of earlier attempts that need not be done again
-        ("ln_weight", np.float64),  # ln of its weight in the order; 0: weight 1
+        ("ln_weight", np.float64),  # ln of the weight in the queue order; 0: weight 1
         ("sm_clock_frac", np.float64),
-        ("cpu_milli_each", np.int64),  # cores with each of its places, thousandths
+        ("cpu_milli_each", np.int64),  # cores per place, thousandths
         (
             "gpu_need_mib",
             np.int64,
-        ),  # memory that it takes on each GPU, -1: as models predict for its workload
+        ),  # memory that the job uses on each GPU, MiB; -1: as models predict for the workload
         ("rate", np.float64),  # speed relative to unshared GPUs at full clock
         ("rate_since_s", np.float64),
         ("status", np.int32),  # SLOT_EMPTY, WAITING, RUNNING, LEAVING, INELIGIBLE, DEFERRED
         ("vc", np.int32),  # number of the VC's name, -1 if none
-        ("own_partition", np.int32),  # partition of its VC's own nodes, -1 if it has none
-        ("shared_partition", np.int32),  # partition of the nodes that serve every VC, -1 if none
-        ("placed_in", np.int32),  # partition it runs in, -1 while it waits
+        ("own_partition", np.int32),  # partition of the VC's own nodes, -1 if the VC has no nodes
+        ("shared_partition", np.int32),  # partition of the nodes that serve every VC, -1 if there is none
+        ("placed_in", np.int32),  # partition in which the job runs, -1 while it waits
         ("gpus", np.int32),  # GPUs of the gang; 0: CPU only
-        ("share_milli", np.int32),  # share of each of its GPUs
-        ("demand", np.int32),  # its demand class
-        ("host", np.int32),  # first node that it runs on, -1 while it waits
-        ("attempt", np.int32),  # 1 for the first
+        ("share_milli", np.int32),  # share of each GPU, thousandths
+        ("demand", np.int32),  # number of the demand class
+        ("host", np.int32),  # first node on which the job runs, -1 while it waits
+        ("attempt", np.int32),  # number of the current attempt, from 1
         ("preemptions", np.int32),
         ("pinned", np.int32),  # 1: must not be preempted
-        ("unshared", np.int32),  # 1: it shares its GPUs with no other job
+        ("unshared", np.int32),  # 1: the job must not share GPUs with other jobs
         ("workload", np.int32),  # number in the catalogue of workloads, 0: unknown
-        ("energy_ppm", np.int32),  # its weight of energy, millionths; -1: the cluster's
-        ("reference_kind", np.int32),  # GPU type that its run time refers to, -1: the type it gets
-        ("generation", np.int32),  # incremented with every change of its rate
+        ("energy_ppm", np.int32),  # weight of energy, millionths; -1: the cluster's weight
+        ("reference_kind", np.int32),  # GPU type of the stated run time; -1: the type on which the job runs
+        ("generation", np.int32),  # incremented with every change of the rate
         ("level", np.int32),  # priority: jobs of higher levels start first; 0: default
-        ("head", np.int32),  # first place of its allocation, as gpu * MAX_TENANTS + k; -1 = none
-        ("slack_s", np.float64),  # delay that the user accepts for cheaper electricity; 0: none. The last
-        # field: without a known price, digests end before it
+        ("head", np.int32),  # first place of the allocation, as gpu * MAX_TENANTS + k; -1: none
+        ("slack_s", np.float64),  # delay that the user accepts for cheaper electricity; 0: none. Must be the
+        # last field: while no price is known, digests leave the last field out
     ],
     align=True,
 )
@@ -260,21 +265,21 @@ SLOT: Final = np.dtype(
     [
         ("key", np.float64),  # JOB.key of a waiting slot
         ("ln_age", np.float64),  # scratch: ln(age / prediction) of a running slot of a burst
-        ("leave", np.float64),  # scratch: preemption score of a running slot, -inf: it must stay
-        ("speed", np.float64),  # `present_speed` of a running slot; nan: not computed since its GPUs changed
-        ("open_key", np.float64),  # scratch: `key` of a waiting slot, infinite if it is skipped
-        ("quota_out", np.int32),  # scratch: by position, running slots that lose their quota
-        ("quota_in", np.int32),  # scratch: by position, waiting slots that have quota
-        ("stack", np.int32),  # all slots: the first J - live entries are empty slots, the others live jobs
+        ("leave", np.float64),  # scratch: preemption score of a running slot; -inf: must not be preempted
+        ("speed", np.float64),  # cached `present_speed` of a running slot; nan: must be computed again
+        ("open_key", np.float64),  # scratch: `key` of a waiting slot, infinite if the slot is skipped
+        ("quota_out", np.int32),  # scratch list: the running slots that lose their quota
+        ("quota_in", np.int32),  # scratch list: the waiting slots that have quota
+        ("stack", np.int32),  # all slots: the first J - live entries are empty, the others hold live jobs
         ("stack_at", np.int32),  # position of a slot in `stack`
         ("running", np.int32),  # the first `running_len` entries are running slots
         ("running_at", np.int32),  # position of a running slot in `running`
         ("next_of_burst", np.int32),  # scratch: the next running slot of a burst
-        ("next_alike", np.int32),  # of a running slot: the next one of its class in its partition, -1: none
-        ("back_alike", np.int32),  # of a running slot: the previous one of its class
+        ("next_alike", np.int32),  # next running slot of the same class and partition, -1: none
+        ("back_alike", np.int32),  # previous running slot of the same class and partition, -1: none
         ("child", np.int32, (2,)),  # pairing heaps of waiting slots, own and shared partition: first child
         ("next", np.int32, (2,)),  # next sibling in the pairing heap
-        ("back", np.int32, (2,)),  # previous sibling in the pairing heap; of a first child, its parent
+        ("back", np.int32, (2,)),  # previous sibling in the pairing heap; for a first child, the parent
     ],
     align=True,
 )
@@ -283,13 +288,13 @@ SLOT: Final = np.dtype(
 CLASS_QUEUE: Final = np.dtype(
     [
         ("asked_at", np.int64),  # `part.changes` when `fits` was last computed
-        ("least_s", np.float64),  # lower bound of the predicted run times of its waiting jobs
-        ("fits", np.int32),
-        ("node_size", np.int32),  # most places on one node when idle, up or not
+        ("least_s", np.float64),  # lower bound of the predicted run times of the waiting jobs
+        ("fits", np.int32),  # 1: a job of the class can start
+        ("node_size", np.int32),  # most places on one idle node, whether or not the node is up
         ("root", np.int32),  # slot of the first waiting job by (key, seq), -1 if none waits
         ("waiting", np.int32),
-        ("running", np.int32),  # a running job, -1 for none; `next_alike` links the other running jobs
-        ("delays", np.int32),  # scratch: whether its jobs would delay the job with the reservation
+        ("running", np.int32),  # slot of a running job, -1: none; `next_alike` links the other running jobs
+        ("delays", np.int32),  # scratch: whether jobs of the class would delay the job with the reservation
     ],
     align=True,
 )
@@ -299,14 +304,14 @@ PARTITION: Final = np.dtype(
     [
         ("changes", np.int64),  # incremented with every change of a node
         ("arrivals", np.int64),  # incremented with every job that is queued
-        ("seen_changes", np.int64),  # values of `changes` and `arrivals` when a rule last had nothing to do
+        ("seen_changes", np.int64),  # values of `changes` and `arrivals` when a rule last found no move
         ("seen_arrivals", np.int64),
         ("open_gpus", np.int32),  # GPUs on nodes that are up
         ("open_nodes", np.int32),
         ("free_gpus", np.int32),  # free GPUs on nodes that are up
-        ("node_size", np.int32),  # GPUs of the largest node, up or not
+        ("node_size", np.int32),  # GPUs of the largest node, whether or not the node is up
         ("queue_len", np.int32),
-        ("kind", np.int32),  # GPU type of most of its GPUs
+        ("kind", np.int32),  # GPU type of most GPUs of the partition
     ],
     align=True,
 )
@@ -319,25 +324,25 @@ class Index(NamedTuple):
 
     slot: Records  # (J,) SLOT
     part: Records  # (P,) PARTITION
-    holes: NDArray[np.int32]  # (P, M + 1) nodes that are up, by free GPUs
-    whole: NDArray[np.int32]  # (P, M + 1) nodes that are up and wholly free, by their size
-    by_free: NDArray[np.int64]  # (P, M + 1, words) bit sets of the nodes that are up, by free GPUs
-    by_whole: NDArray[np.int64]  # (P, M + 1, words) bit sets of the wholly free nodes, by their size
+    holes: NDArray[np.int32]  # (P, M + 1) number of nodes that are up, by number of free GPUs
+    whole: NDArray[np.int32]  # (P, M + 1) number of nodes that are up and wholly free, by number of GPUs
+    by_free: NDArray[np.int64]  # (P, M + 1, words) bit sets of the nodes counted in `holes`
+    by_whole: NDArray[np.int64]  # (P, M + 1, words) bit sets of the nodes counted in `whole`
     class_queue: Records  # (P, C) CLASS_QUEUE
-    queue: NDArray[np.int32]  # (P, J) waiting slots by (key, seq), if SORTS_QUEUE is set
-    running_len: NDArray[np.int32]  # (1,)
+    queue: NDArray[np.int32]  # (P, J) waiting slots by (key, seq), if `config.sorts_queue` is 1
+    running_len: NDArray[np.int32]  # (1,) number of running slots
 
 
 @by_reference
 class OrderArrays(NamedTuple):
     """The order of the queue."""
 
-    code: Records  # (1,) ORDER; (2,) if another order applies once a job may be preempted
-    cost: NDArray[np.float64]  # (spreads, ages) `order.gittins.gittins_table`; NO_COSTS without an index
+    code: Records  # (1,) ORDER, or (2,): the second order applies once a job may be preempted
+    cost: NDArray[np.float64]  # (spreads, ages) `order.gittins.gittins_table`; NO_COSTS for other orders
 
     @property
     def may_change(self) -> bool:
-        """Whether there is another order for when a job may be preempted; still true when it applies."""
+        """Whether there is a second order, for use once a job may be preempted; stays true afterwards."""
         return len(self.code) > 1
 
 
@@ -364,7 +369,7 @@ def records(count: int | tuple[int, ...], dtype: np.dtype[Any]) -> Records:
 
 
 def columns(entries: Records) -> NDArray[Any]:
-    """Return the entries as a plain array, in which a column is found ten times as fast."""
+    """Return the entries as a plain array, which finds a column by name ten times as fast."""
     return np.ndarray.view(entries, np.ndarray)
 
 
@@ -375,8 +380,8 @@ def bit_set_words(nodes: int) -> int:
 
 
 NO_COSTS: Final = np.zeros((0, 0))
-"""Value of `OrderArrays.cost` for an order without an index. The array is read-only, like the array
-of `gittins_table`: numba has another type for writable arrays, and would compile every kernel for both types.
+"""Value of `OrderArrays.cost` for orders without a Gittins index. The array is read-only, like the array of
+`gittins_table`: numba has another type for writable arrays, and would compile every kernel for both types.
 """
 NO_COSTS.flags.writeable = False
 
@@ -440,7 +445,10 @@ def empty_state(
 
 
 def grown(state: StateArrays, *, slots: int = 0, demands: int = 0) -> StateArrays:
-    """Return the state with room for this many jobs or demand classes; the caller rebuilds the index."""
+    """Return the state with room for at least `slots` jobs and `demands` demand classes in total.
+
+    The caller must rebuild the index.
+    """
     partitions, sizes = state.derived.holes.shape
     slots, demands = max(slots, state.job.shape[0]), max(demands, state.demand.shape[0])
     fresh = empty_state(state.node.shape[0], 0, slots, partitions, sizes - 1, demands=demands)

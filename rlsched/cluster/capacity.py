@@ -1,7 +1,8 @@
-"""Compiled counts of a demand class's places on a node, given GPU types, shares, CPU cores and memory.
+"""Compiled functions that count how many places for a demand class are free on a node.
 
-A place is room for one GPU of a gang with its part of the job's cores and memory. A job without GPUs needs
-one place.
+A demand class contains the jobs with equal requests. A place is room for one GPU of a job, with that GPU's
+part of the job's cores and memory. A job without GPUs needs one place. The counts respect GPU types, shares
+of GPUs, CPU cores and memory.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from rlsched.compile.jit import kernel
 
 @kernel
 def _within(places: int, each: int, available: int) -> int:
-    """Limit `places` to the number for which a resource suffices: `available`, at `each` per place."""
+    """Return `places`, or fewer if `available` units of a resource allow fewer at `each` units per place."""
     return min(places, available // each) if each > 0 else places
 
 
@@ -33,8 +34,8 @@ def will_do(s: StateArrays, c: int, n: int) -> bool:
 def takes_gpus_of(s: StateArrays, c: int, running: int) -> bool:
     """Return whether the nodes of a running job allow jobs of class `c` to share its GPUs.
 
-    All nodes must be up, of one GPU type (speeds of pairs are known for one type at a time) that the class
-    accepts, able to run several jobs on a GPU, and without MIG slices.
+    All nodes must be up, allow several jobs per GPU, and have no MIG slices. Their GPUs must be of one type
+    that the class accepts, because models predict the speed of co-tenants only on GPUs of one type.
     """
     place, kind = s.job.head[running], s.node.kind[s.job.host[running]]
     if s.models.gpu.sliced[kind]:
@@ -51,14 +52,14 @@ def takes_gpus_of(s: StateArrays, c: int, running: int) -> bool:
 
 @kernel
 def gpu_need_mib(s: StateArrays, slot: int, kind: int) -> float:
-    """Return the memory that a job uses on each GPU of a type, MiB: as submitted, else as modelled."""
+    """Return the memory that a job uses on each GPU of a type, MiB: the submitted, else a modelled value."""
     own = s.job.gpu_need_mib[slot]
     return float(own) if own >= 0 else s.models.trait.memory_mib[s.job.workload[slot], kind]
 
 
 @kernel
 def idle_places(s: StateArrays, c: int, n: int) -> int:
-    """Return the places of class `c` on an idle node `n`: at most 1 if it requests a share of a GPU."""
+    """Return the places of class `c` on an idle node `n`: at most 1 for a class that requests a GPU share."""
     if not will_do(s, c, n):
         return 0
     d = s.demand
@@ -71,7 +72,7 @@ def idle_places(s: StateArrays, c: int, n: int) -> int:
 
 @kernel
 def has_tenant_place(s: StateArrays, g: int) -> bool:
-    """Return whether GPU `g` can take one more job."""
+    """Return whether GPU `g` runs fewer jobs than `MAX_TENANTS`."""
     k = 0
     while k < MAX_TENANTS and s.gpu.tenant[g, k] >= 0:
         k += 1
@@ -113,12 +114,12 @@ def has_no_job(s: StateArrays, n: int) -> bool:
 
 @kernel
 def places_on(s: StateArrays, c: int, n: int) -> int:
-    """Return the free places of class `c` on node `n`, up or not.
+    """Return the free places of class `c` on node `n`, whether or not the node is up.
 
     If the class gets whole nodes, a node on which a job runs has no free places.
 
-    A plain class (`demand.plain_demands`) is never limited by cores or memory. If cores are lent
-    (`clocks.cores_for`), too few may be left for a job of a plain class; it starts with the remaining cores.
+    Cores and memory do not limit a plain class (`demand.plain_demands`). If spare cores are lent to other
+    jobs (`clocks.cores_for`), a job of a plain class may start with fewer cores than it requested.
     """
     if not will_do(s, c, n):
         return 0
@@ -147,7 +148,7 @@ def open_places(s: StateArrays, c: int, p: int, n: int) -> int:
 
 @kernel
 def is_untouched(s: StateArrays, c: int, p: int, n: int) -> bool:
-    """Return whether node `n` is up, in partition `p`, without a GPU in use, and has all its places free."""
+    """Return whether node `n` is up, in partition `p`, and all its GPUs and places of class `c` are free."""
     if s.node.free[n] < s.node.gpus[n]:
         return False
     return open_places(s, c, p, n) == idle_places(s, c, n) > 0

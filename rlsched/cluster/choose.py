@@ -1,16 +1,16 @@
 """The placement rules, compiled: they choose the GPUs for a job that fits.
 
 *consolidate*: see `placement`; a share of a GPU gets the GPU with the smallest sufficient free share.
-*best-fit*: as consolidate, but the remainder of a gang after whole nodes gets the node that has the fewest
-free GPUs afterwards.
+*best-fit*: as consolidate, but the GPUs of a gang (all GPUs of a job) that remain after whole nodes are on
+the node that has the fewest free GPUs afterwards.
 *worst-fit*: the node with most free GPUs (for a share: the GPU with the largest free share).
 *spread*: one GPU at a time, each on the node with most free GPUs. A gang can therefore span many nodes
 although it would fit on one node; all other rules place a gang on as few nodes as possible.
 *fgd*: the node and GPU where fragmentation grows least (`fragmentation`; Weng et al., ATC'23); ties go to the
 fewest free GPUs.
 
-A job without GPUs gets the node with the fewest GPUs; of several, the node with the fewest free cores
-(*worst-fit*: the most). All other ties go to the lowest node number.
+A job without GPUs gets the node with the fewest GPUs; of several such nodes, the node with the fewest free
+cores (*worst-fit*, *spread*: the most). All other ties go to the lowest node number.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rlsched.compile.jit import array_kernel, kernel
 
 @kernel
 def _gpu_for_share(s: StateArrays, n: int, c: int, classes: NDArray[np.int64]) -> int:
-    """Return the GPU of node `n` that the rule chooses for a share of class `c`, -1 if none has room."""
+    """Return the GPU of node `n` that the rule chooses for a share of class `c`, -1 if no GPU has room."""
     rule, share = s.config[0].placement, s.demand.share_milli[c]
     if rule in (WORST_FIT, SPREAD):
         return loosest_gpu(s, n, share)
@@ -45,7 +45,7 @@ def _gpu_for_share(s: StateArrays, n: int, c: int, classes: NDArray[np.int64]) -
 
 @kernel
 def _cost(s: StateArrays, n: int, c: int, classes: NDArray[np.int64]) -> tuple[float, float]:
-    """Return the cost of node `n`, which has room for a job of class `c`. The least cost is chosen."""
+    """Return the cost of placing a job of class `c` on node `n`, where it fits, and a cost to decide ties."""
     rule, d = s.config[0].placement, s.demand
     sign = -1.0 if rule in (WORST_FIT, SPREAD) else 1.0
     if d.gpus[c] == 0:
@@ -63,7 +63,7 @@ def _cost(s: StateArrays, n: int, c: int, classes: NDArray[np.int64]) -> tuple[f
 
 @kernel
 def _best_node(s: StateArrays, p: int, c: int, classes: NDArray[np.int64]) -> int:
-    """Return the rule's preferred node that has room for a whole job of class `c`, -1 if none has."""
+    """Return the node of least cost that has room for a whole job of class `c`, -1 if no node has room."""
     best, first, second = -1, np.inf, np.inf
     for n in range(s.node.shape[0]):
         if open_places(s, c, p, n) >= max(s.demand.gpus[c], 1):
@@ -75,7 +75,7 @@ def _best_node(s: StateArrays, p: int, c: int, classes: NDArray[np.int64]) -> in
 
 @kernel
 def _put(s: StateArrays, n: int, c: int, classes: NDArray[np.int64], out: NDArray[np.int32]) -> None:
-    """Write the GPUs of node `n` that a job of class `c` gets, if the node holds the whole job."""
+    """Write into `out` the GPUs of node `n` for a job of class `c`, which fits on this node."""
     if s.demand.share_milli[c] < WHOLE_GPU_MILLI:
         out[0] = _gpu_for_share(s, n, c, classes)
     else:
@@ -86,7 +86,7 @@ def _put(s: StateArrays, n: int, c: int, classes: NDArray[np.int64], out: NDArra
 def _gang(s: StateArrays, p: int, c: int, out: NDArray[np.int32]) -> int:
     """Place a gang that does not fit on one node: whole nodes, and one more node for the remainder.
 
-    Returns the first node or -1.
+    Returns the first node, -1 if the gang does not fit.
     """
     nodes, needed = s.node.shape[0], s.demand.gpus[c]
     taken = np.zeros(nodes, np.bool_)
@@ -137,8 +137,8 @@ def _spread(s: StateArrays, p: int, c: int, out: NDArray[np.int32]) -> int:
 def choose(s: StateArrays, p: int, slot: int, node: int, out: NDArray[np.int32]) -> int:
     """Write the GPUs of the job in a slot into `out`. Returns the first node, -1 if the job does not fit.
 
-    `node` >= 0 requests that node, or, for a gang that does not fit on one node, nodes of its GPU type; -1:
-    the rule chooses.
+    `node` >= 0 requests this node or, for a gang that does not fit on one node, nodes with the same GPU type
+    as this node; -1: the rule chooses.
     """
     if node < 0 and s.demand.plain[s.job.demand[slot]] and s.config[0].placement == CONSOLIDATE:
         return consolidate(s, p, s.job.gpus[slot], out)
@@ -150,7 +150,7 @@ def choose(s: StateArrays, p: int, slot: int, node: int, out: NDArray[np.int32])
 
 @array_kernel
 def gang_of_kind(s: StateArrays, p: int, c: int, kind: int, out: NDArray[np.int32]) -> int:
-    """Place a gang that does not fit on one node on nodes of one GPU type. Returns the first node, or -1."""
+    """Place a gang on several nodes of one GPU type. Returns the first node, -1 if the gang does not fit."""
     admitted = s.demand.kinds[c]
     if admitted != ANY_KIND and (admitted >> kind) & 1 == 0:
         return -1

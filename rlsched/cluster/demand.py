@@ -18,7 +18,7 @@ WHOLE_GPU_MILLI: Final = 1000
 ANY_KIND: Final = -1
 """Bit mask of a job that accepts any GPU type."""
 MAX_KINDS: Final = 62
-"""Most GPU types in a cluster: the bits of a mask."""
+"""Maximum number of GPU types in a cluster: the bits of a mask."""
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,8 +27,8 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         gpus: GPUs of the gang; 0: CPU only.
         share_milli: Requested share of a GPU, thousandths; 1,000: whole GPUs.
-        gpu_types: Accepted GPU models, in name order, matched by `stands_for`; empty: any (but see
-            `accepts`).
+        gpu_types: Accepted GPU models, in name order, matched by `stands_for`; empty: any model, within the
+            limits of `accepts`.
         cpu_milli: CPU cores of the whole job, thousandths; 0: unknown, not counted.
         memory_mib: Host memory of the whole job, MiB; 0: unknown, not counted.
         gpu_memory_mib: Least memory of each GPU, MiB; 0: any.
@@ -89,11 +89,12 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         return not self.gpu_types or any(stands_for(one, gpu_type) for one in self.gpu_types)
 
     def accepts(self, gpu_type: str, gpu_memory_mib: int = 0) -> bool:
-        """Return whether the job accepts GPUs of this type with this much memory (0: unknown, sufficient).
+        """Return whether the job accepts GPUs of this type with this much memory.
 
-        A job of one GPU gets a whole MIG slice. Gangs get no slices: between slices there is no peer-to-peer
-        link (NVIDIA's MIG guide, application considerations; recalled) nor CUDA IPC (RAPIDS' guide to MIG).
-        Jobs that request a share of a GPU get no slices either, because slices are not shared further.
+        A memory of 0 is unknown and counts as sufficient. A job of one GPU gets a whole MIG slice. Gangs get
+        no slices: slices have neither a peer-to-peer link (NVIDIA's MIG guide, application considerations;
+        from memory) nor CUDA IPC (RAPIDS' guide to MIG). Jobs that request a share of a GPU get no slices
+        either, because slices are not shared further.
         """
         if not self.names(gpu_type):
             return False
@@ -115,16 +116,16 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cpu_milli_each(self) -> int:
-        """CPU cores with each place, thousandths, rounded up."""
+        """CPU cores per place, thousandths, rounded up."""
         return -(-self.cpu_milli // self.places)
 
     @property
     def memory_mib_each(self) -> int:
-        """Host memory with each place, MiB, rounded up."""
+        """Host memory per place, MiB, rounded up."""
         return -(-self.memory_mib // self.places)
 
     def places_on_node(self, node: NodeGroup | NodeSpec) -> int:
-        """Return the places of this job on an idle node of this kind; cores and memory of 0 are unknown."""
+        """Return the places of this job on a node when idle; 0 cores or 0 memory of the node mean unknown."""
         if not self.gpus and not (self.cpu_milli and node.cpus):
             return 0
         known_mib = node.gpu_memory_mib if isinstance(node, NodeSpec) else 0
@@ -162,13 +163,13 @@ def plain_demands(demands: Sequence[Demand], nodes: Sequence[NodeSpec]) -> list[
 
 
 def holds(sizes: Counter[int], places: int) -> bool:
-    """Return whether a gang fits these nodes, if all are free, by the placement rule *consolidate*.
+    """Return whether the placement rule *consolidate* can place a gang on these nodes when all are free.
 
     A gang that fits on the largest node gets one node. A larger gang gets whole nodes, largest first, and one
     more node for the remainder.
 
     Args:
-        sizes: Number of nodes by their places while idle.
+        sizes: Number of nodes, by number of places on the node when idle.
         places: Places of the gang.
     """
     sizes = Counter({size: count for size, count in sizes.items() if size > 0 and count > 0})
@@ -185,7 +186,7 @@ def holds(sizes: Counter[int], places: int) -> bool:
 
 
 def nodes_of_gang(sizes: Counter[int], places: int) -> int:
-    """Return how many of these nodes a gang gets if all are free; 0 if it does not fit (`holds`)."""
+    """Return how many of these nodes a gang gets when all are free; 0 if the gang does not fit (`holds`)."""
     if not holds(sizes, places):
         return 0
     if places <= max(sizes):

@@ -1,6 +1,7 @@
 """State of a policy that sets dials: the dials, the counts for its observation, and its network.
 
-The ledger stores this state for `rlsched.decide.dials` and does not read it.
+A dial is a number that adjusts a rule while the rule runs. The ledger stores this state for
+`rlsched.decide.dials` and does not read it.
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ DIALS: Final = (
     ),
     Dial("pause", 5.0, "slope", "the same for running jobs, which are preempted (`price.pause`)"),
 )
-"""All dials, in the order of the network's outputs and of the rows of strategy files. A new dial comes last:
-older strategies leave it at 0.
+"""All dials, in the order of the network's outputs and of the rows of strategy files. Append a new dial at
+the end: older strategy files then leave the new dial at 0.
 """
 PRICE_DIALS: Final = ("defer", "pause")
 """Dials that have no effect while no price of electricity is known."""
@@ -90,7 +91,7 @@ DIAL: Final = np.dtype(
         *((dial.name, np.float64) for dial in DIALS),
         ("due", np.int64),  # 1: the dials must be set before the next decision
         ("next_s", np.float64),  # the first event at or after this time makes the dials due, s
-        ("arrivals", np.int64),  # arrivals since the dials were set; many arrivals make the dials due too
+        ("arrivals", np.int64),  # arrivals since the dials were set; many arrivals also make the dials due
         ("refused", np.int64),  # 1: the network's output was out of range or NaN: all dials are 0
     ],
     align=True,
@@ -105,11 +106,11 @@ SPANS_S: Final = (600.0, 3_600.0, 21_600.0, 86_400.0, 604_800.0)
 COUNTED: Final = np.dtype(
     [
         ("jobs", np.float64, (len(SPANS_S),)),  # jobs that arrived, decaying over each span
-        ("gpu_s", np.float64, (len(SPANS_S),)),  # predicted GPU-seconds of these jobs, decaying likewise
+        ("gpu_s", np.float64, (len(SPANS_S),)),  # predicted GPU-seconds of these jobs, with the same decay
         ("noted_s", np.float64),  # time up to which the counts have decayed, s
         ("first_s", np.float64),  # time of the first arrival, s
-        ("ended", np.float64, (2,)),  # number of ended jobs: [0] decaying over about 200 jobs, [1] of the
-        # latest instant; the next fields are sums over the same jobs
+        ("ended", np.float64, (2,)),  # number of ended jobs: [0] decaying over about 200 jobs, [1] only jobs
+        # of the latest instant; the (2,) fields below are sums over the same jobs
         ("ended_s", np.float64),  # the latest instant, s
         ("log_predicted", np.float64, (2,)),  # x = ln(prediction)
         ("log_ran", np.float64, (2,)),  # y = ln(run time)
@@ -126,10 +127,11 @@ COUNTED: Final = np.dtype(
 class DialArrays(NamedTuple):
     """Dials of all partitions, and the network that sets them.
 
-    F columns of an observation, D dials; the network's hidden layers have H and G units; H = 0: linear.
+    Shapes: P partitions, F columns of an observation, D dials. The network's hidden layers have H and G
+    units; H = 0: the network is linear.
     """
 
-    controller: NDArray[np.int64]  # (1,) code of the source of the dials
+    controller: NDArray[np.int64]  # (1,) source of the dials: NO_CONTROLLER, NETWORK, OUTSIDE or CLIPPED
     only_modelled: NDArray[np.int64]  # (1,) 1: without models of speed, dials stay at 0, except `PRICE_DIALS`
     dial: Records  # (P,) DIAL
     counted: Records  # (P,) COUNTED

@@ -1,8 +1,8 @@
-"""Digest of the jobs and GPUs of a state: sums of mixed words, in one pass of a compiled kernel.
+"""Digest of the jobs and GPUs of a state: sums of hashed 64-bit words, in one pass of a compiled kernel.
 
 Sums do not depend on order, so jobs need not be sorted by number, and each slot is read once. SHA-256 of the
-same columns took ten times as long on clusters of thousands of GPUs. Two states that differ have the same sum
-with a probability of 2^-64. Collisions can be constructed deliberately.
+same columns took ten times as long on clusters of thousands of GPUs. Two different states have the same sum
+with a probability of 2^-64. The digest is not cryptographic: collisions can be constructed deliberately.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BURST: Final = frozenset(
 
 @kernel
 def _mixed(word: np.uint64, salt: np.uint64) -> np.uint64:
-    """Mix a word with a salt: each bit of the word and of the salt changes half of the bits of the result."""
+    """Hash a word with a salt: each bit of the word and of the salt changes half of the result's bits."""
     z = word + salt * _STEP
     z = (z ^ (z >> _LESS[0])) * _FIRST
     z = (z ^ (z >> _LESS[1])) * _SECOND
@@ -43,7 +43,7 @@ def _mixed(word: np.uint64, salt: np.uint64) -> np.uint64:
 
 @kernel
 def sums(s: StateArrays, rows: NDArray[np.uint64], masks: NDArray[np.uint64]) -> tuple[np.uint64, np.uint64]:
-    """Return two sums of mixed words: of the live jobs, and of the pairs (job, place on a GPU that it holds).
+    """Return two sums of hashed words: over live jobs, and over pairs (job, place on one of the job's GPUs).
 
     Args:
         s: The state.

@@ -1,10 +1,10 @@
 """Fragmentation of a node, compiled: the measure of fragmentation-gradient descent.
 
-Weng et al., "Beware of Fragmentation" (ATC'23), define the fragmentation of a node as its free GPU capacity
-that a task class cannot use, averaged over the classes, weighted by their numbers of arrivals. This
-implementation counts the jobs of this state (the paper: a sample of the production workload), and ignores
-classes with fewer than 1 in 200 arrivals. It also ignores CPU-only classes and gangs that do not fit on one
-node, because they add the same amount to every choice.
+Weng et al., "Beware of Fragmentation" (ATC'23), define the fragmentation of a node as the free GPU capacity
+that a task class cannot use, averaged over the classes with their numbers of arrivals as weights. The paper
+counts arrivals in a sample of the production workload; this implementation counts the jobs of this state, and
+ignores classes with fewer than 1 in 200 arrivals. It also ignores CPU-only classes and gangs that do not fit
+on one node, because they add the same amount to every choice.
 """
 
 from __future__ import annotations
@@ -71,7 +71,10 @@ def fragmentation_milli(
     cpu_milli: int,
     memory_mib: int,
 ) -> float:
-    """Return the sum over classes of arrivals x unusable free capacity of node `n`, milli-GPU x jobs."""
+    """Return the fragmentation of node `n`: the sum over classes of arrivals x unusable free capacity.
+
+    The unit is milli-GPU x jobs.
+    """
     total = 0.0
     for k in range(classes.shape[0]):
         c = classes[k]

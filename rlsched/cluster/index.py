@@ -1,12 +1,12 @@
 """Index structures of the state, compiled: jobs by demand class, and sets of nodes.
 
-Each partition has a pairing heap of waiting jobs for each demand class, with the first job on top.
+Each partition has one pairing heap of waiting jobs per demand class, with the first job at the root.
 
-If one job of a class fits, all jobs of the class fit. Therefore the first job that fits is found among the
-tops of the heaps of the classes that fit, regardless of the length of the queue.
+If one job of a class fits, all jobs of the class fit. Therefore the first job that fits is one of the roots
+of the heaps of the classes that fit, and the search does not depend on the length of the queue.
 Pairing heaps (Fredman et al., 1986) need no memory of their own: their links are in the slots. A job waits in
-at most two heaps: `side` 0 is the heap of its VC's own partition, `side` 1 of the shared partition. Running
-jobs are in linked lists, which have no order.
+at most two heaps: `side` 0 is the heap in the partition of the VC's own nodes, `side` 1 the heap in the
+shared partition. Running jobs are in linked lists, which have no order.
 
 A set of nodes finds its lowest member in a few steps for any number of nodes. It is an array of words: one
 bit per node, then one bit for each word that is not 0.
@@ -51,7 +51,7 @@ def _meld(s: StateArrays, side: int, a: int, b: int) -> int:
 
 @kernel
 def _combine(s: StateArrays, side: int, first: int) -> int:
-    """Merge the siblings from `first` on into one heap: first in pairs, then the pairs from right to left."""
+    """Merge `first` and the siblings after it into one heap: first in pairs, then the pairs right to left."""
     slot = s.derived.slot
     pairs = -1
     while first >= 0:

@@ -1,7 +1,7 @@
-"""The ledger, compiled: queue, allocation, release and node status; keeps the derived index up to date.
+"""Compiled functions of the ledger: queue jobs, allocate and release GPUs, and set the status of nodes.
 
-Callers check legality (`ClusterState` for users and the broker, the candidate list for the simulator);
-kernels do not check.
+They keep the derived index (`arrays.Index`) up to date. They do not check whether a change is legal: callers
+do (`ClusterState` for users and the broker, the candidate list for the simulator).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _remove(s: StateArrays, side: int, p: int, slot: int) -> None:
 
 @kernel
 def enqueue(s: StateArrays, slot: int, key: float) -> None:
-    """Add a waiting slot to the queues of the partitions that serve it, after slots of a lower key."""
+    """Add a waiting slot (entry of a live job) to the queues of its partitions, which are sorted by key."""
     s.job.key[slot] = s.derived.slot.key[slot] = key
     if s.job.own_partition[slot] >= 0:
         _insert(s, 0, s.job.own_partition[slot], slot)
@@ -86,7 +86,7 @@ def dequeue(s: StateArrays, slot: int) -> None:
 
 @kernel
 def reorder(s: StateArrays, slot: int, key: float) -> None:
-    """Move a waiting slot to its new place in the queues after a change of its key."""
+    """Set a new key of a waiting slot, and move the slot to its new position in the queues."""
     dequeue(s, slot)
     enqueue(s, slot, key)
 
@@ -151,7 +151,7 @@ def add_job(
 
 @kernel
 def rank_job(s: StateArrays, slot: int, level: int, ln_weight: float) -> None:
-    """Set the priority level of a job, and the logarithm of its weight."""
+    """Set the priority level of a job, and the natural logarithm of its weight in the queue order."""
     s.job.level[slot], s.job.ln_weight[slot] = level, ln_weight
 
 
@@ -172,7 +172,7 @@ def admit_job(
     unshared: bool,
     gpu_need_mib: int,
 ) -> int:
-    """Call `add_job`, `rank_job` and `share_job` at once, because each call from Python has overhead."""
+    """Call `add_job`, `rank_job` and `share_job` in one kernel: each call from Python has overhead."""
     slot = add_job(s, demand, vc, own, shared, submit_s, predicted_s, spread, limit_s, pinned)
     if slot >= 0:
         rank_job(s, slot, level, ln_weight)
@@ -182,7 +182,7 @@ def admit_job(
 
 @kernel
 def describe_job(s: StateArrays, slot: int, workload: int, energy_ppm: int) -> int:
-    """Set a job's workload and weight of energy (-1: the cluster's). Returns the job's number."""
+    """Set a job's workload and weight of energy (-1: the cluster's weight). Returns the job's number."""
     s.job.workload[slot], s.job.energy_ppm[slot] = workload, energy_ppm
     if s.job.head[slot] >= 0:
         forget_speeds(s, s.job.head[slot] // MAX_TENANTS)
@@ -193,7 +193,7 @@ def describe_job(s: StateArrays, slot: int, workload: int, energy_ppm: int) -> i
 def share_job(s: StateArrays, slot: int, unshared: bool, gpu_need_mib: int) -> None:
     """Set whether a job must not share GPUs, and the memory that it uses on each (-1: as models predict).
 
-    A job with whole nodes never shares.
+    A job that gets whole nodes never shares GPUs.
     """
     s.job.unshared[slot] = unshared or s.demand.exclusive[s.job.demand[slot]] != 0
     s.job.gpu_need_mib[slot] = gpu_need_mib
@@ -279,7 +279,7 @@ def close_node(s: StateArrays, n: int) -> None:
 
 @kernel
 def _open_node(s: StateArrays, n: int) -> None:
-    """Free all GPUs, cores and memory of node `n`, which a job had as a whole."""
+    """Free all GPUs, cores and memory of node `n`, which was allocated to one job."""
     for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
         s.gpu.free_milli[g] = WHOLE_GPU_MILLI
     _set_free(s, n, s.node.gpus[n])
@@ -288,7 +288,10 @@ def _open_node(s: StateArrays, n: int) -> None:
 
 @kernel
 def gpus_with(s: StateArrays, slot: int) -> int:
-    """Return how many GPUs a running job would free: its GPUs, or with whole nodes, all GPUs of its nodes."""
+    """Return how many GPUs the end of a running job would free.
+
+    A job with whole nodes frees all GPUs of its nodes; any other job frees its own GPUs.
+    """
     if not s.demand.exclusive[s.job.demand[slot]]:
         return s.job.gpus[slot]
     place, gpus = s.job.head[slot], 0
@@ -307,8 +310,8 @@ def occupy(s: StateArrays, slot: int, gpus: NDArray[np.int32], host: int, p: int
     """Allocate these GPUs of partition `p` to the job in a slot; change nothing else.
 
     `gpus` is grouped by node, and the first group is on `host`. A job without GPUs gets cores and memory of
-    `host`. If the job gets whole nodes, no other job runs there, and the rest of the nodes is withheld.
-    Returns the first place of the allocation (`JOB.head`), -1 without GPUs.
+    `host`. If the job gets whole nodes, the nodes must be idle, and their other GPUs, cores and memory are
+    withheld. Returns the first place of the allocation (`JOB.head`), -1 without GPUs.
     """
     gpu, counted = s.gpu, _uses_more_than_gpus(s, slot)
     exclusive = s.demand.exclusive[s.job.demand[slot]] != 0
@@ -377,7 +380,7 @@ def vacate(s: StateArrays, slot: int, head: int, host: int, p: int, share_milli:
 
 @kernel
 def forget_speeds(s: StateArrays, g: int) -> None:
-    """Mark the speeds of the jobs on GPU `g` as unknown after a change of jobs, cores or clock."""
+    """Discard the cached speeds of the jobs on GPU `g` after a change of its jobs, cores or clock."""
     for k in range(MAX_TENANTS):
         if s.gpu.tenant[g, k] >= 0:
             s.derived.slot.speed[s.gpu.tenant[g, k]] = np.nan
@@ -394,7 +397,7 @@ def allocate(
     sm_clock_frac: float,
     now_s: float,
 ) -> None:
-    """Give a waiting slot these GPUs of partition `p` (grouped by node, the first on `host`) and start it."""
+    """Start a waiting slot on these GPUs of partition `p` (grouped by node, the first on `host`)."""
     dequeue(s, slot)
     s.job.head[slot] = occupy(s, slot, gpus, host, p, share_milli)
     _run(s, slot, host, p, share_milli, sm_clock_frac, now_s)
@@ -406,7 +409,7 @@ def allocate(
 def _run(
     s: StateArrays, slot: int, host: int, p: int, share_milli: int, sm_clock_frac: float, now_s: float
 ) -> None:
-    """Mark a slot that has its GPUs as running."""
+    """Mark a slot as running, after its GPUs have been allocated."""
     job = s.job
     job.status[slot] = RUNNING
     note_moved(s, slot, -1)
@@ -447,8 +450,8 @@ def join(
 ) -> None:
     """Start a waiting slot on all GPUs of the running slot `share_with`, which has the same number of GPUs.
 
-    All jobs on these GPUs get equal shares; the first tenant gets the remainder. `cpu_milli_each`: cores that
-    the new job adds to each GPU; all jobs share all cores.
+    All jobs on these GPUs get equal shares; the first tenant gets the remainder. `cpu_milli_each`: cores,
+    thousandths, that the new job adds to each GPU; all jobs on the GPU share its cores.
     """
     dequeue(s, slot)
     s.job.cpu_milli_each[slot] = cpu_milli_each
@@ -488,8 +491,8 @@ def tenants_of(s: StateArrays, g: int) -> int:
 def _share_out(s: StateArrays, g: int, now_s: float) -> None:
     """Give equal shares to all jobs on GPU `g`, which have all their GPUs in common.
 
-    The service of this attempt is computed as if the present share had applied since its start. The
-    difference to the service at the previous shares is added to `attained_gpu_s`.
+    `release` multiplies the length of the whole attempt by the last share. Therefore `attained_gpu_s`
+    receives the difference between the service (GPU-seconds) at the previous share and at the new share.
     """
     count, job = tenants_of(s, g), s.job
     left = WHOLE_GPU_MILLI
@@ -506,10 +509,10 @@ def _share_out(s: StateArrays, g: int, now_s: float) -> None:
 
 @kernel
 def _take_over(s: StateArrays, g: int, share_milli: int, cpu_milli_each: int, now_s: float) -> None:
-    """Give the share of a released job on GPU `g` to its co-tenants, and give them the cores that they lack.
+    """Give the share of a released job on GPU `g` to its co-tenants, and the cores that they lack.
 
-    `cpu_milli_each`: cores that the released job had with each GPU, which are free now. The co-tenants get
-    cores even if the node has lent its free cores, because they shared the cores of the released job before.
+    `cpu_milli_each`: cores, thousandths, that the released job had with each GPU; they are free now. The
+    co-tenants shared these cores before, so they get them even if the node has no spare cores.
     """
     first = -1
     for k in range(MAX_TENANTS):
@@ -552,7 +555,7 @@ def release(s: StateArrays, slot: int, now_s: float) -> None:
 
 @kernel
 def wait_again(s: StateArrays, slot: int) -> None:
-    """Let a released job wait for its next attempt. The slot is in no queue yet: call `enqueue`."""
+    """Mark a released job as waiting for its next attempt. The slot is in no queue yet: call `enqueue`."""
     s.job.status[slot] = WAITING
     s.job.start_s[slot] = np.nan
     s.job.attempt[slot] += 1
@@ -563,7 +566,7 @@ def wait_again(s: StateArrays, slot: int) -> None:
 
 @kernel
 def make_ineligible(s: StateArrays, slots: NDArray[np.int64]) -> None:
-    """Remove waiting slots from the queues, so that they cannot start."""
+    """Mark waiting slots as ineligible, and remove them from the queues."""
     for slot in slots:
         dequeue(s, slot)
         s.job.status[slot] = INELIGIBLE
@@ -579,14 +582,16 @@ def defer(s: StateArrays, slot: int) -> None:
 
 @kernel
 def undefer(s: StateArrays, slot: int) -> None:
-    """Let a deferred job wait. The slot is in no queue yet: call `enqueue`."""
+    """Mark a deferred job as waiting. The slot is in no queue yet: call `enqueue`."""
     s.job.status[slot] = WAITING
     s.scratch[0].deferred -= 1
 
 
 @kernel
 def set_price(s: StateArrays, ratio: float, outlook: NDArray[np.float64], until_s: float) -> None:
-    """Set the price of electricity. If it has changed, the dials of all partitions are due.
+    """Set the price of electricity. If it has changed, mark the dials of all partitions as due.
+
+    A strategy sets due dials (numbers that adjust a rule) before the next decision.
 
     Args:
         s: The state.

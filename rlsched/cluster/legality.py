@@ -33,11 +33,11 @@ def check_gang(
         state: The cluster.
         slot: Slot of the waiting job.
         gpus: Global numbers of the GPUs to give to the job.
-        share_milli: Share of each GPU.
-        sm_clock_frac: SM clock.
+        share_milli: Share of each GPU, thousandths.
+        sm_clock_frac: SM clock, fraction of the maximum.
         node: Node of a job without GPUs.
         cpu_milli_each: Cores with each GPU, thousandths; -1: the cores that the job requested.
-        drained_too: Whether the nodes may be drained.
+        drained_too: Whether drained nodes are also legal.
 
     Raises:
         AllocationError: the start is not legal; the message names the reason.
@@ -138,7 +138,7 @@ def check_join(
         slot: Slot of the waiting job.
         share_with: Slot of the running job.
         gpus: Global numbers of the GPUs to share: all GPUs of the running job.
-        sm_clock_frac: SM clock of the waiting job.
+        sm_clock_frac: SM clock of the waiting job, fraction of the maximum.
         cpu_milli_each: Cores that the waiting job adds to each GPU, thousandths; -1: none.
     """
     job = columns(state.arrays.job)

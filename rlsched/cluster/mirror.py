@@ -12,10 +12,10 @@ from rlsched.cluster.state import ClusterState
 
 
 def mirror_of(state: ClusterState) -> ClusterState:
-    """Return an independent copy of a state; kernels compiled for the state work on the copy.
+    """Return an independent copy of a state, which kernels compiled for the state accept.
 
-    Immutable data is shared: descriptions of nodes, and read-only arrays. A copy of a read-only array would
-    be writable, which is another type to a compiled function.
+    The copy shares immutable data with the state: descriptions of nodes, and read-only arrays. A copy of a
+    read-only array would be writable, and numba compiles a separate kernel for writable arrays.
     """
     kept = [*state.nodes, *(array for array in _arrays(state.arrays) if not array.flags.writeable)]
     return copy.deepcopy(state, {id(one): one for one in kept})

@@ -1,7 +1,7 @@
 """Compiled checks of whether a job can start in a partition now, and on which GPUs.
 
-The rule *consolidate*: a gang that fits the partition's largest node gets one node: of the nodes with enough
-free GPUs, the node with the fewest. A larger gang gets wholly free nodes, largest first, and for the
+The rule *consolidate*: a gang (all GPUs of a job) that fits the partition's largest node gets one node, the
+node with the fewest free GPUs that suffice. A larger gang gets wholly free nodes, largest first, and for the
 remainder the node with the most free GPUs. Ties go to the lowest node number. On identical nodes this is the
 rule of Lucid's simulator (Hu et al., ASPLOS'23). The other rules are in `choose`.
 
@@ -24,7 +24,7 @@ from rlsched.compile.jit import array_kernel, kernel
 
 @kernel
 def hole_for(holes: NDArray[np.int32], gpus: int) -> int:
-    """Return the least number of free GPUs, `gpus` or more, that a node has; -1 if no node has so many.
+    """Return the least number of free GPUs on a node that has at least `gpus`; -1 if no node has that many.
 
     `holes`: (M + 1,) number of nodes with 0, 1, 2, ... free GPUs.
     """
@@ -36,9 +36,9 @@ def hole_for(holes: NDArray[np.int32], gpus: int) -> int:
 
 @kernel
 def gang_remainder(holes: NDArray[np.int32], whole: NDArray[np.int32], gpus: int) -> int:
-    """Return the GPUs of a gang that remain after whole nodes, -1 if the gang does not fit.
+    """Return how many GPUs of a gang remain to be placed after whole nodes, -1 if the gang does not fit.
 
-    `holes`, `whole`: (M + 1,) numbers of nodes, as in `Index`.
+    `holes`, `whole`: (M + 1,) counts of nodes, as in `Index`.
     """
     left = gpus
     taken_at_least = 0
@@ -60,7 +60,7 @@ def gang_remainder(holes: NDArray[np.int32], whole: NDArray[np.int32], gpus: int
 
 @kernel
 def fits_in(holes: NDArray[np.int32], whole: NDArray[np.int32], node_size: int, gpus: int) -> bool:
-    """Return whether a gang fits nodes that are given by their numbers, as in `gang_remainder`."""
+    """Return whether a gang fits the nodes that `holes` and `whole` count, as in `gang_remainder`."""
     if gpus <= node_size:
         return hole_for(holes, gpus) >= 0
     return gang_remainder(holes, whole, gpus) >= 0
@@ -108,7 +108,7 @@ def _has_room(s: StateArrays, c: int, p: int, needed: int, taken: NDArray[np.boo
 
 @kernel
 def take_untouched(s: StateArrays, c: int, p: int, needed: int, taken: NDArray[np.bool_]) -> int:
-    """Mark in `taken` (N,) idle nodes for a gang of several nodes, largest first; return their places."""
+    """Mark in `taken` (N,) idle nodes for a gang of several nodes, largest first; return the total places."""
     got = 0
     for size in range(s.derived.class_queue.node_size[p, c], 0, -1):
         for n in range(s.node.shape[0]):
@@ -215,7 +215,7 @@ def _on_node(s: StateArrays, n: int, gpus: NDArray[np.int32]) -> bool:
 
 @kernel
 def largest_hole(s: StateArrays, p: int) -> int:
-    """Return the most free GPUs on one node of partition `p` that is up."""
+    """Return the largest number of free GPUs on one node of partition `p` that is up."""
     for free in range(s.derived.part.node_size[p], 0, -1):
         if s.derived.holes[p, free] > 0:
             return free

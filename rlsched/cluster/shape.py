@@ -38,9 +38,9 @@ class Needs(NamedTuple):
     """Features for which the kernels of a state must be compiled.
 
     Attributes:
-        models: Models of speed and power.
-        preemption: Running jobs may be preempted under a policy.
-        reservations: Jobs that do not fit may have reservations under a policy.
+        models: Whether models of speed and power are used.
+        preemption: Whether a policy may preempt running jobs.
+        reservations: Whether a policy may make reservations for jobs that do not fit.
     """
 
     models: bool
@@ -52,8 +52,8 @@ class Queue(Protocol):
     """Order and predictions of waiting jobs (`rlsched.decide.order`).
 
     Attributes:
-        order: The order; equal orders compare equal.
-        arrays: The order for kernels.
+        order: The order as a Python object; equal orders compare equal.
+        arrays: The order as arrays, for kernels.
     """
 
     @property
@@ -61,7 +61,7 @@ class Queue(Protocol):
     @property
     def arrays(self) -> OrderArrays: ...
     def arrive(self, s: StateArrays, slot: int, now_s: float) -> None:
-        """Queue a job that just got its slot."""
+        """Queue a new job, which has a slot but is in no queue yet."""
 
     def rank(self, s: StateArrays, slot: int, now_s: float) -> None:
         """Move a waiting job to its new place in the queue after a change of its level or weight."""
@@ -100,7 +100,7 @@ def alike_by_type(nodes: Sequence[NodeSpec]) -> list[NodeSpec]:
 
 
 class ClusterShape:
-    """Nodes of a cluster, and the permissions of policies on it.
+    """The nodes of a cluster, and the actions that policies may take on the cluster.
 
     Attributes:
         arrays: The arrays that kernels work on; replaced when they grow.
@@ -170,7 +170,7 @@ class ClusterShape:
 
     @property
     def decisions(self) -> int:
-        """Number of the next decision; action draws are keyed by it."""
+        """Number of the next decision; random draws for the decision are derived from it."""
         return int(columns(self.arrays.counters)["decisions"][0])
 
     def _lay_out(self, nodes: list[NodeSpec]) -> None:
@@ -240,7 +240,7 @@ class ClusterShape:
     def use_models(self, models: ModelArrays, *, cores_as_asked: bool = False) -> None:
         """Use these models for the speed and power of jobs. Their GPU types have the order of `kind_names`.
 
-        `cores_as_asked`: see CORES_AS_ASKED.
+        `cores_as_asked`: whether each job has exactly the cores that it requested (`CORES_AS_ASKED`).
         """
         from rlsched.cluster.speed import fill_beside
 
@@ -253,7 +253,7 @@ class ClusterShape:
         self.arrays = self.arrays._replace(dials=dials)
 
     def clock_by_models(self, models: ModelArrays | None) -> None:
-        """Use models only to choose SM clocks (`CLOCKS_ALONE`); None: clocks are not chosen.
+        """Use models only to choose SM clocks (`CLOCKS_ALONE`); None: all clocks stay at full speed.
 
         The models have the GPU types `kind_names`, in this order. Call this method again after a node with a
         new GPU type has joined.
@@ -305,7 +305,7 @@ class ClusterShape:
         self.arrays.config[0].energy_ppm = round(weight * 1e6)
 
     def set_price(self, ratio: float, outlook: Sequence[float], until_s: float) -> None:
-        """Set the price of electricity. If it has changed, the dials of all partitions are due.
+        """Set the price of electricity. If it has changed, mark the dials of all partitions as due.
 
         Args:
             ratio: The price relative to the mean, 0 if it is unknown.
@@ -321,7 +321,7 @@ class ClusterShape:
 
     @property
     def energy_weight(self) -> float:
-        """As `energy_counts`, but 0 without models."""
+        """`energy_counts` if models are used, else 0."""
         return self.energy_counts if self.arrays.config[0].modelled else 0.0
 
     def _note_kinds(self) -> None:
@@ -338,7 +338,7 @@ class ClusterShape:
             self.arrays.derived.part.kind[p] = int(np.argmax(counts)) if counts.size else 0
 
     def partitions_of(self, vc: str) -> tuple[int, int]:
-        """Return (partition of the VC's own nodes, partition that serves all VCs); -1 if there is none."""
+        """Return (partition of the VC's own nodes, partition that serves all VCs), -1 for a missing one."""
         shared = len(self._owners) if len(self.partition_names) > len(self._owners) else -1
         return (self._owners.index(vc) if vc in self._owners else -1), shared
 
@@ -379,7 +379,7 @@ class ClusterShape:
         return [self.demand_number(demand) for demand in demands]
 
     def _mark_plain(self) -> None:
-        """Mark the classes for which counts of free GPUs suffice."""
+        """Mark the plain demand classes: their jobs can be placed by counts of free GPUs only."""
         self.arrays.demand.plain[: len(self._demands)] = plain_demands(
             list(self._demands), alike_by_type(list(self._shapes))
         )

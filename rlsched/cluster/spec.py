@@ -16,7 +16,7 @@ from rlsched.models.slice_name import slice_name, whole_type
 MAX_GPUS_PER_NODE = 64
 Placement = Literal["consolidate", "best-fit", "worst-fit", "spread", "fgd"]
 SHARED_PARTITION = "shared"
-"""Name of the partition of the nodes that serve every VC; no VC may have this name."""
+"""Name of the partition whose nodes serve every virtual cluster (VC); no VC may have this name."""
 
 
 class _Nodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -42,7 +42,7 @@ class NodeGroup(_Nodes, frozen=True, forbid_unknown_fields=True, kw_only=True):
         cpus: CPU cores on each node, 0 if unknown.
         memory_mib: Host memory on each node, MiB, 0 if unknown.
         vc: The virtual cluster that owns these nodes; None: the nodes serve all virtual clusters.
-        slices: MIG slices that every GPU in the node is partitioned into; 0: GPUs are whole.
+        slices: Number of MIG slices into which each GPU is partitioned; 0: GPUs are whole.
     """
 
     slices: int = 0
@@ -59,10 +59,10 @@ class NodeGroup(_Nodes, frozen=True, forbid_unknown_fields=True, kw_only=True):
         memory_mib: int = 0,
         vc: str | None = None,
     ) -> NodeGroup:
-        """Return nodes of `gpus` GPUs of this type, each partitioned into the same MIG slices.
+        """Return a group of nodes in which every GPU is partitioned into the same MIG slices.
 
         Args:
-            mig: Profiles of the slices of one GPU, all the same.
+            mig: Profile of each slice on one GPU; all profiles must be equal.
             gpus: GPUs in each node.
             gpu_type: GPU model with MIG support.
             count: Number of nodes.
@@ -105,7 +105,7 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
     vc: str | None = None
     slices: int = 0
     gpu_memory_mib: int = 0
-    """Memory of each GPU, MiB, 0 if unknown; the ledger uses the least value of all nodes of a type."""
+    """Memory of each GPU, MiB, 0 if unknown; the ledger uses the least value among nodes of one GPU type."""
 
     @property
     def devices(self) -> int:
@@ -147,14 +147,16 @@ class EnergySignals(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         price: Path of a CSV file with the price per MWh (`rlsched.energy.series`); "": unknown.
         carbon: Path of a CSV file with the carbon intensity, g CO2e per kWh; "": unknown.
         currency: Unit of the price, for reports.
-        pue: Energy of the whole facility / energy of the hardware; multiplies cost and carbon.
+        pue: Power usage effectiveness: energy of the whole facility / energy of the hardware. Cost and carbon
+            are multiplied by it.
         begins: Wall-clock time of the trace's second 0, ISO 8601; without an offset it is UTC. "": the origin
             that the trace states.
         follow: Series that policies with the setting `price` follow; without a price file, `carbon`.
-        known_ahead_h: Time for which values are known ahead, hours: 12 in a day-ahead market, whose prices
-            of a day are published by noon of the day before; 0: only the current value is known.
-        command: Command that prints the file of the followed series, split into words as by a shell. A broker
-            runs it whenever the file is an hour old, and replaces the file. "": the file is only read.
+        known_ahead_h: Hours for which future values are known. In a day-ahead market 12, because the prices
+            of a day are published by noon of the day before. 0: only the current value is known.
+        command: Command that prints a new version of the followed series' file, split into words as by a
+            shell. A broker runs the command whenever the file is an hour old, and replaces the file. "": the
+            file is only read.
     """
 
     price: str = ""
@@ -209,7 +211,7 @@ class EnergySignals(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     @property
     def second_0(self) -> datetime | None:
-        """Wall-clock time of the trace's second 0; None: as the trace states."""
+        """Wall-clock time of the trace's second 0; None: the origin that the trace states."""
         try:
             found = datetime.fromisoformat(self.begins)
         except ValueError:
@@ -239,8 +241,8 @@ class ClusterSpec(_SharedFields, frozen=True, forbid_unknown_fields=True, kw_onl
         max_retries: Number of times that a failed job is queued again; None: no limit.
         node_events: Path of a CSV file of nodes that go down, drain and come up, for simulated runs
             (`rlsched_envs.sim.node_events`); in a cluster file, relative to the file. "": nodes stay up.
-        preemptible: Jobs that may be preempted. `declared`: only jobs that declare so. `all`: all jobs that
-            do not refuse preemption.
+        preemptible: Jobs that may be preempted. `declared`: only jobs that are declared preemptible. `all`:
+            all jobs that do not refuse preemption.
         energy: Price and carbon of the electricity, for simulated runs with models; in a cluster file, file
             names are relative to the file. None: unknown.
         nodes: Groups of identical nodes.
@@ -293,7 +295,7 @@ class ClusterSpec(_SharedFields, frozen=True, forbid_unknown_fields=True, kw_onl
         """Reject numbers below zero, a VC with an invalid name, and a cluster without GPUs.
 
         Raises:
-            ClusterSpecError: names the group at fault.
+            ClusterSpecError: a value is invalid; the message names the field or the group.
         """
         if self.max_retries is not None and self.max_retries < 0:
             raise ClusterSpecError(f"{where}: max_retries must be 0 or more, got {self.max_retries}")
@@ -375,7 +377,7 @@ class ClusterSpec(_SharedFields, frozen=True, forbid_unknown_fields=True, kw_onl
         placement: Placement = "consolidate",
         preemptible: Literal["declared", "all"] = "declared",
     ) -> ClusterSpec:
-        """Return `nodes` nodes of `gpus` GPUs each, in one pool."""
+        """Return a cluster of `nodes` equal nodes with `gpus` GPUs each, which serve all virtual clusters."""
         group = NodeGroup(count=nodes, gpus=gpus, gpu_type=gpu_type, cpus=cpus)
         return cls(name=name, placement=placement, preemptible=preemptible, nodes=(group,))
 

@@ -1,7 +1,7 @@
 """Compiled speed of a job in a state, given its clock, sharing, GPU type, nodes and cores.
 
-Decisions and the simulator use the same functions: decisions to predict speeds, the simulator to compute the
-actual speeds. Only the simulator adds the part that no model explains (`sharing.pair_noise`).
+Decisions use the functions to predict speeds, and the simulator uses them to compute the actual speeds. Only
+the simulator adds the part that no model explains (`sharing.pair_noise`).
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def gpu_rate(s: StateArrays, slot: int, kind: int, x: float, shared: float, node
         kind: Type of its GPUs.
         x: SM clock, fraction of the maximum.
         shared: Speed with sharing, relative to solo.
-        nodes: Nodes of the job.
-        fewest: Fewest nodes that hold the job.
+        nodes: Number of nodes on which the job runs.
+        fewest: Least number of nodes on which the job fits.
     """
     t, w = s.models.trait, s.job.workload[slot]
     speed = shared / relative_time(t.clock_bound[w, kind], x)
@@ -85,14 +85,14 @@ def gpu_rate(s: StateArrays, slot: int, kind: int, x: float, shared: float, node
 
 @kernel
 def type_speed(s: StateArrays, slot: int, kind: int) -> float:
-    """Return a job's speed on fully used GPUs of this type; 1: on the type that its run time refers to."""
+    """Return a job's full speed on GPUs of this type, relative to the GPU type of its stated run time."""
     t, w, reference = s.models.trait, s.job.workload[slot], s.job.reference_kind[slot]
     return 1.0 if reference < 0 or reference == kind else t.speed[w, kind] / t.speed[w, reference]
 
 
 @kernel
 def feed(s: StateArrays, slot: int, kind: int, cores_each: float) -> float:
-    """Return the fraction of full speed that so many cores per GPU allow; 1 if the job requested no cores."""
+    """Return the fraction of full speed that `cores_each` cores per GPU allow; 1 without requested cores."""
     if s.demand.cpu_milli_each[s.job.demand[slot]] == 0:
         return 1.0
     return input_speed(cores_each, s.models.trait.cores_each[s.job.workload[slot], kind])
@@ -106,14 +106,14 @@ def asked_feed(s: StateArrays, slot: int, kind: int) -> float:
 
 @kernel
 def reference_feed(s: StateArrays, slot: int, kind: int) -> float:
-    """Return `asked_feed` on the GPU type of the job's given run time, or on `kind` if there is none."""
+    """Return `asked_feed` on the GPU type of the job's stated run time, or on `kind` if no type is stated."""
     reference = s.job.reference_kind[slot]
     return asked_feed(s, slot, kind if reference < 0 else reference)
 
 
 @kernel
 def cores_given(s: StateArrays, slot: int, kind: int) -> float:
-    """Return the CPU cores per GPU of a job; co-tenants divide the sum of their cores by need."""
+    """Return the CPU cores per GPU of a job; co-tenants divide their cores in proportion to their needs."""
     head, held = s.job.head[slot], s.job.cpu_milli_each[slot] / 1000.0
     if head < 0 or s.job.share_milli[slot] >= s.demand.share_milli[s.job.demand[slot]]:
         return held
@@ -131,7 +131,7 @@ def cores_given(s: StateArrays, slot: int, kind: int) -> float:
 def fed_rate(s: StateArrays, slot: int, kind: int, allowed: float) -> float:
     """Return a job's rate: the lower of the rates that its GPUs and its cores allow.
 
-    At a rate of 1 the attempt takes the job's run time.
+    At a rate of 1 the attempt lasts the job's stated run time.
     `allowed`: speed that the GPUs allow, as a fraction of the speed on fully used GPUs of this type.
     """
     delivered = feed(s, slot, kind, cores_given(s, slot, kind))
@@ -142,7 +142,7 @@ def fed_rate(s: StateArrays, slot: int, kind: int, allowed: float) -> float:
 def speed_alone(s: StateArrays, slot: int, kind: int) -> float:
     """Return the predicted solo rate of a waiting job at full clock on GPUs of a type.
 
-    The prediction assumes the fewest nodes that hold the job, and the cores that it requested.
+    The prediction assumes the least number of nodes on which the job fits, and the requested cores.
     """
     allowed = min(gpu_rate(s, slot, kind, 1.0, 1.0, 1, 1), asked_feed(s, slot, kind))
     return allowed / reference_feed(s, slot, kind) * type_speed(s, slot, kind)

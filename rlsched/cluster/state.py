@@ -1,6 +1,7 @@
 """`ClusterState`: a cluster and its live jobs, and the ledger that keeps all changes consistent.
 
-The state holds only facts that a broker has: no true durations. Simulator and broker use the same class.
+The state contains only facts that a broker knows, so it has no true run times of unfinished jobs. Simulator
+and broker use the same class.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ class ClusterState(ClusterShape):
     """State of a cluster and its live jobs.
 
     Attributes:
-        stops_take_time: Whether a preempted job waits again only after its processes have exited and
-            `requeue` was called (a broker), or at once (the simulator).
+        stops_take_time: True (a broker): a preempted job waits again after its processes have exited and
+            `requeue` has been called. False (the simulator): a preempted job waits again immediately.
     """
 
     stops_take_time = False
@@ -87,13 +88,13 @@ class ClusterState(ClusterShape):
             time_limit_s: The user's time limit, nan if there is none.
             preemptible: Whether the job may be stopped in favour of another job.
             workload: Number in the catalogue of workloads, 0 if unknown.
-            energy_weight: Weight of energy against time, 0 to 1; None: the cluster's.
+            energy_weight: Weight of energy against time, 0 to 1; None: the cluster's weight.
             shares: Whether the job may share its GPUs with other jobs, if GPUs are shared.
             gpu_need_mib: Memory that the job uses on each of its GPUs, MiB; -1: as models predict for its
                 workload.
             level: Priority of the job; jobs of a higher level start first.
             ln_weight: ln of the job's weight in the order of the queue.
-            slack_s: Delay that the user accepts for cheaper electricity.
+            slack_s: Delay that the user accepts for cheaper electricity, seconds.
 
         Raises:
             AllocationError: `num_gpus` is used and less than 1, or the submission time, the prediction or
@@ -153,11 +154,11 @@ class ClusterState(ClusterShape):
         kernels.share_job(self.arrays, slot, True, int(self.arrays.job.gpu_need_mib[slot]))
 
     def limit_job(self, seq: int, time_limit_s: float) -> None:
-        """Set the user's time limit of a live job, nan: none."""
+        """Set the user's time limit of a live job, seconds; nan: no limit."""
         self.arrays.job.limit_s[self.slot_of(seq)] = time_limit_s
 
     def set_slack(self, seq: int, slack_s: float) -> None:
-        """Set the delay that the user of a live job accepts for cheaper electricity; 0: none."""
+        """Set the delay, seconds, that a live job's user accepts for cheaper electricity; 0: no delay."""
         slot = self.slot_of(seq)
         self._undefer(slot)
         self.arrays.job.slack_s[slot] = slack_s
@@ -195,7 +196,7 @@ class ClusterState(ClusterShape):
         self.ordering.make_eligible(self.arrays, slots, now_s)
 
     def _undefer(self, slot: int) -> None:
-        """Return a job to the queues if a policy defers it, because a fact changes the job."""
+        """Put a job back into the queues if it is deferred, before the caller changes the job."""
         if self.arrays.job.status[slot] == DEFERRED:
             kernels.undefer(self.arrays, slot)
             kernels.enqueue(self.arrays, slot, float(self.arrays.job.key[slot]))
@@ -215,10 +216,10 @@ class ClusterState(ClusterShape):
     ) -> None:
         """Start a waiting job on exactly these GPUs, or a job without GPUs on this node.
 
-        `share_milli`: share of each GPU; None: the share that the job requested. `share_with`: number of the
-        running job that shares all of its GPUs with this job, -1: the GPUs are free. `cpu_milli_each`: cores
-        with each GPU, -1: the cores that the job requested. `by_engine`: another component has started the
-        job there already.
+        `share_milli`: share of each GPU, thousandths; None: the share that the job requested. `share_with`:
+        number of the running job that shares all of its GPUs with this job, -1: the GPUs are free.
+        `cpu_milli_each`: cores with each GPU, thousandths; -1: the cores that the job requested. `by_engine`:
+        whether an engine, such as a Slurm cluster, has already started the job; drained nodes are then legal.
 
         Raises:
             AllocationError: the state is unchanged. The job does not wait; the number of GPUs, the share or
@@ -247,8 +248,8 @@ class ClusterState(ClusterShape):
     def hold(self, gpus: Sequence[int], now_s: float, until_s: float | None = None) -> int:
         """Mark free GPUs of one node, which may be drained or down, as unavailable to jobs of this cluster.
 
-        Returns the number of a placeholder job that runs at once and is never preempted. To free the GPUs,
-        `release` the placeholder.
+        Returns the number of a placeholder job, which starts immediately and is never preempted. To free the
+        GPUs, `release` the placeholder.
 
         Args:
             gpus: Global GPU numbers.
@@ -294,7 +295,7 @@ class ClusterState(ClusterShape):
         """Return (partition, first node) of a legal start.
 
         Raises:
-            AllocationError: as `start` would raise; the state is unchanged.
+            AllocationError: the start is not legal (see `start`); the state is unchanged.
         """
         slot = self._in_status(seq, WAITING, "waiting")
         if share_with >= 0:
@@ -306,7 +307,7 @@ class ClusterState(ClusterShape):
         return check_gang(self, slot, gpus, share, sm_clock_frac, node, cpu_milli_each, drained_too=by_engine)
 
     def queue_key(self, seq: int) -> float | None:
-        """Return the sort key of a waiting job in the queue, lowest first; None: the job is in no queue."""
+        """Return the sort key of a waiting job (the lowest key is first); None: the job is in no queue."""
         slot = self.slot_of(seq)
         return float(self.arrays.job.key[slot]) if self.arrays.job.status[slot] == WAITING else None
 
@@ -330,10 +331,10 @@ class ClusterState(ClusterShape):
         kernels.forget(self.arrays, slot)
 
     def requeue(self, seq: int, now_s: float, gpu_memory_mib: int = 0, *, alone: bool = False) -> None:
-        """End the attempt of a running or preempted job, and let the job wait for its next attempt.
+        """End the attempt of a running or preempted job, and queue the job for its next attempt.
 
-        `gpu_memory_mib`: least memory of each of the job's GPUs from now on, if more than before. `alone`:
-        whether the job must not share GPUs from now on.
+        `gpu_memory_mib`: new minimum memory of each of the job's GPUs; a value below the previous minimum has
+        no effect. `alone`: whether the job must not share GPUs in later attempts.
 
         Raises:
             AllocationError: the job neither runs nor is being stopped.
@@ -342,7 +343,7 @@ class ClusterState(ClusterShape):
         more = asked
         if gpu_memory_mib > asked.gpu_memory_mib:
             more = msgspec.structs.replace(asked, gpu_memory_mib=gpu_memory_mib)
-        demand = self.demand_number(more)  # first: it may replace the arrays and rebuild the queues
+        demand = self.demand_number(more)  # called first: may replace the arrays and rebuild the queues
         slot = self._stopped(seq, now_s)
         if alone:
             self.arrays.job.unshared[slot] = 1
@@ -362,7 +363,7 @@ class ClusterState(ClusterShape):
         if self.arrays.job.status[slot] != INELIGIBLE:
             self._in_status(seq, WAITING, "waiting")
         asked = msgspec.structs.replace(self._demand_of(seq), gpu_types=tuple(sorted(gpu_types)))
-        demand = self.demand_number(asked)  # first: it may replace the arrays and rebuild the queues
+        demand = self.demand_number(asked)  # called first: may replace the arrays and rebuild the queues
         if self.arrays.job.status[slot] == INELIGIBLE:
             self.arrays.job.demand[slot] = demand
             return
@@ -384,15 +385,15 @@ class ClusterState(ClusterShape):
         return slot
 
     def preempt(self, seq: int, now_s: float, *, moved_for: int = -1) -> None:
-        """Stop a running job in favour of another job, and free its GPUs in this ledger at once.
+        """Stop a running job in favour of another job, and immediately free its GPUs in this ledger.
 
-        The job then waits for its next attempt: at once or, with `stops_take_time`, after `requeue`.
+        The stopped job is queued for its next attempt: immediately or, with `stops_take_time`, by `requeue`.
 
         Args:
             seq: Number of the job to stop.
             now_s: Current time.
-            moved_for: Number of the waiting job that gets the GPUs, if the stopped job will restart elsewhere
-                at once; -1: the stopped job is preempted to wait.
+            moved_for: Number of the waiting job that gets the GPUs, if the stopped job will restart on other
+                GPUs immediately; -1: the stopped job is preempted to wait.
 
         Raises:
             AllocationError: see `check_preempt`.
@@ -452,9 +453,10 @@ class ClusterState(ClusterShape):
     def refit_node(
         self, n: int, *, cpus: int, memory_mib: int, gpu_memory_mib: int = 0, gpu_type: str | None = None
     ) -> None:
-        """Set cores and memory of a node, 0 if unknown, and its GPU type.
+        """Set cores, memory and GPU memory of a node, each 0 if unknown, and the node's GPU type.
 
-        Jobs keep their cores and memory on the node. If the node now has less, its free amount is negative.
+        Jobs keep their cores and memory on the node. If jobs use more than the node now has, the free amount
+        is negative.
         """
         before = self._nodes[n]
         kind = before.gpu_type if gpu_type is None else gpu_type

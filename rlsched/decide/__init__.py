@@ -1,1 +1,1 @@
-"""The scheduling core: candidates, features, rules, the `Scheduler` interface, the guard, the record."""
+"""The scheduling core: policies, rules, queue orders, dials, schedulers, the guard, decision records."""

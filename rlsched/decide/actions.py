@@ -8,7 +8,7 @@ from rlsched.errors import AllocationError
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
-    """Start a waiting job on exact GPUs.
+    """Start a waiting job on the GPUs listed.
 
     Attributes:
         seq: The job's sequence number.
@@ -33,14 +33,14 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
 class Preempt(msgspec.Struct, frozen=True, tag="preempt"):
     """Stop a running job in favour of another job, and queue the stopped job again.
 
-    A broker sends the job a stop signal. The job waits again once its processes have exited, and the jobs
-    that get its GPUs start then. `Preempt` is illegal for a job that must not be preempted (`job.pinned`),
-    and for a job that started at this instant.
+    A broker sends the job a stop signal. Once the job's processes have exited, the job waits in the queue
+    again, and the jobs that get its GPUs start. `Preempt` is illegal for a job that must not be preempted
+    (`job.pinned`), and for a job that started at this instant.
 
     Attributes:
         seq: The number of the job to stop.
-        moved_for: Number of the waiting job that gets the GPUs, if the stopped job restarts elsewhere at
-            once; for records and messages. -1: the stopped job waits in the queue.
+        moved_for: Number of the waiting job that gets the GPUs, if the stopped job restarts immediately on
+            other GPUs; for records and messages. -1: the stopped job waits in the queue.
     """
 
     seq: int

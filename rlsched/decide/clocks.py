@@ -31,7 +31,7 @@ def can_set_clocks(s: StateArrays, gpus: NDArray[np.int32]) -> bool:
 
 @kernel
 def clock_on(s: StateArrays, p: int, slot: int, gpus: NDArray[np.int32], o: StartOptions) -> float:
-    """Return the SM clock of a job on these GPUs of partition `p`; 1 if the clock of any of them is fixed."""
+    """Return the SM clock of a job on these GPUs of partition `p`; 1 if any GPU has a fixed clock."""
     if not MODELLED or gpus.shape[0] == 0 or not can_set_clocks(s, gpus):
         return 1.0
     return clock_for(s, p, slot, gpu_kind(s, gpus[0]), o)
@@ -71,9 +71,9 @@ def clock_for(s: StateArrays, p: int, slot: int, kind: int, o: StartOptions) -> 
 
 @kernel
 def price_factor(s: StateArrays, power: float) -> float:
-    """Return the factor (price / mean)^power, by which the odds of energy against time are multiplied.
+    """Return (electricity price / mean price)^power: the factor of the weight of energy relative to time.
 
-    1 without a known price.
+    Returns 1 if no price is known.
     """
     ratio = s.config[0].price_ratio
     return ratio**power if ratio > 0.0 and power != 0.0 else 1.0
@@ -92,9 +92,9 @@ def weighed_level(
 ) -> int:
     """Return the clock level with the least weighted cost of time and energy.
 
-    `weight` is the weight of energy (0: the highest clock). Time and energy are relative to the full clock.
-    The price of time rises with the number of waiting jobs, this job included, and falls as electricity gets
-    more expensive (`energy_factor`, from `price_factor`).
+    `weight` is the weight of energy (0: the highest clock). Time and energy are relative to their values at
+    full clock. The price of time rises with the number of waiting jobs, this job included, and falls as
+    electricity gets more expensive (`energy_factor`, from `price_factor`).
     """
     if weight == 0.0:
         return 0
@@ -111,8 +111,8 @@ def cores_for(s: StateArrays, slot: int, gpus: NDArray[np.int32], o: StartOption
 
     If the option `cores` is off, the job gets the cores that it requested. If the option is on, the job gets
     the cores that it can use: fewer than requested if fewer suffice, more if its nodes have spare cores.
-    Spare cores are lent until the job that uses them ends. Until then a node may have fewer cores than its
-    free GPUs need; a job that starts on these GPUs gets a proportional part.
+    A job keeps its spare cores until it ends. Until then a node may have fewer free cores than its free GPUs
+    need; a job that starts on these GPUs gets a proportional part of the free cores.
     """
     asked = s.demand.cpu_milli_each[s.job.demand[slot]]
     if not MODELLED or not o.cores or asked == 0 or gpus.shape[0] == 0:
@@ -140,7 +140,7 @@ def join_cores(s: StateArrays, slot: int, share_with: int, kind: int) -> int:
     """Return the CPU cores (thousandths) that a waiting job adds to each GPU that it shares.
 
     The added cores are spare cores of the nodes, at most as many as all jobs on the GPUs together lack. With
-    CORES_AS_ASKED they are the requested cores.
+    CORES_AS_ASKED, the job adds the cores that it requested.
     """
     job, cores = s.job, s.models.trait.cores_each
     asked = s.demand.cpu_milli_each[job.demand[slot]]
@@ -157,6 +157,6 @@ def join_cores(s: StateArrays, slot: int, share_with: int, kind: int) -> int:
 
 @kernel
 def lacks_cores(s: StateArrays, slot: int, share_with: int) -> bool:
-    """Return whether a waiting job must get its requested cores, and the running job's nodes lack them."""
+    """Return whether jobs must get the cores requested, and the nodes of `share_with` have too few spare."""
     asked = s.demand.cpu_milli_each[s.job.demand[slot]]
     return s.config[0].modelled == CORES_AS_ASKED and asked > spare_cpu_milli_each(s, share_with)

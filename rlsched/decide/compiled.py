@@ -15,7 +15,7 @@ def for_state(template: Any, state: ClusterState, **bound: Any) -> Any:
     """Compile a kernel template for the features that this state needs, and return the kernel.
 
     Args:
-        template: Kernel that uses constants of `decide.constants`, which have no values yet.
+        template: Kernel template: the constants of `decide.constants` that it uses have no values yet.
         state: The state that the kernel will be called with.
         **bound: Values of further constants that the template uses.
     """

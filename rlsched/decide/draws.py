@@ -6,7 +6,7 @@ import numpy as np
 
 
 def draw(seed: int, number: int, half: int) -> float:
-    """Return the first uniform number in [0, 1) of `generator`."""
+    """Return the first uniform number in [0, 1) from the `generator` of these arguments."""
     return float(generator(seed, number, half).random())
 
 

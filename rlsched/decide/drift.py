@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 SLACK: Final = 0.1
 """Each range is widened on both sides by this share of its width."""
 TOLERANCE: Final = 1e-5
-"""Tolerance for a column that was constant in training, because rows are float32."""
+"""Width added on both sides of each range: rows are float32, and a column may be constant in training."""
 BEGIN_FRAC: Final = 0.5
-"""Drift begins when a column is outside its range in more than this share of its looks (`DriftWatch`)."""
+"""Drift begins when a column is outside its range in more than this share of the remembered inputs."""
 END_FRAC: Final = 0.25
-"""Drift ends when no column is outside its range in more than this share of the looks."""
+"""Drift ends when no column is outside its range in more than this share of the remembered inputs."""
 NO_RANGES: Final = "not watched: no ranges in its strategy"
 
 
@@ -54,7 +54,7 @@ class Familiar(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
 
 
 class ColumnOutOfRange(msgspec.Struct, frozen=True, kw_only=True):
-    """A column that was outside its training range in recent looks.
+    """A column that was outside its training range in recent looks (inputs of the policy: `DriftWatch`).
 
     Attributes:
         column: Name of the column.
@@ -85,15 +85,15 @@ class ColumnOutOfRange(msgspec.Struct, frozen=True, kw_only=True):
 class DriftWatch:
     """Detects drift: stores which columns were outside their ranges in the latest looks.
 
-    A look is the input of the policy for one decision, or for one update of its dials: K rows. A column
+    A look is the policy's input for one decision, or for one update of its dials. It has K rows. A column
     counts as outside if it is outside its range in more than half of the rows. A queue full of unusual
     jobs is therefore counted, a single unusual job is not.
 
     Args:
         familiar: Ranges seen in training.
         names: The columns of a look, in order; columns without a range are not watched.
-        remembered: Number of looks remembered. Before that many looks, no drift is reported.
-        fixed: Columns that describe the set-up of the cluster: counted, but without effect on `active`.
+        remembered: Number of looks stored. No drift is reported until this number of looks has been stored.
+        fixed: Columns that describe the set-up of the cluster. They are reported, but do not affect `active`.
 
     Attributes:
         active: Whether there is drift.
@@ -153,7 +153,7 @@ class DriftWatch:
 
     @property
     def in_words(self) -> str:
-        """The column that was outside most often, as text; `only_warns` columns do not count. "": none."""
+        """The column that was outside most often, as text; excludes `only_warns` columns; "": none."""
         return next((one.in_words for one in self.outside(1) if not one.only_warns), "")
 
 
@@ -161,10 +161,10 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
     """How the latest input of a policy differs from the input in training.
 
     Attributes:
-        note: Why drift cannot be detected; "": it can be detected.
+        note: Reason why drift cannot be detected; "" if it can be detected.
         active: Whether the fallback decides in place of the policy.
         looks: Number of looks so far; the shares in `outside` refer to the latest of these looks.
-        outside: Columns that were outside their ranges in training, as in `DriftWatch.outside`.
+        outside: Columns that were outside their training ranges in recent looks, from `DriftWatch.outside`.
         settings_refused: Number of times that dials were set to 0 because the strategy raised an exception
             or returned values that are not numbers.
     """
@@ -177,7 +177,7 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def unlike(familiar: Familiar, state: ClusterState) -> list[str]:
-    """Return the ways in which a cluster is outside the ranges seen in training, one line per way.
+    """Return one line of text per property of a cluster that is outside its range in training.
 
     Nodes that are down count as part of the cluster; removed nodes do not.
     """

@@ -1,4 +1,4 @@
-"""The guard: a fallback decides if a policy raises, requests an illegal action, is late, or drifts."""
+"""The guard: a fallback decides if a policy fails, requests an illegal action, is late, or drifts."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ class Guarded(Scheduler):
 
     The fallback decides if
 
-    - the policy raises, or requests an action that the ledger would reject;
+    - the policy raises an exception, or requests an action that the ledger would reject;
     - the policy's previous decision exceeded the time budget: the fallback takes `penalty_decisions`
       decisions, then the policy decides again;
-    - the policy's strategy raised, or set dials out of range: all dials are 0 until they are set again;
+    - the policy's strategy raised an exception, or set dials out of range: all dials are 0 until the next
+      update;
     - there is drift: the policy's recent input is outside the ranges seen in training (`DriftWatch`). Drift
       depends only on the states.
 
@@ -76,7 +77,7 @@ class Guarded(Scheduler):
             self._watch = DriftWatch(self.familiar, NAMES, REMEMBERED_SETTINGS, FIXED)
 
     def replaced_by_fallback(self) -> str:
-        """Return why the fallback decides now; "": the policy decides."""
+        """Return the reason why the fallback decides now; "" if the policy decides."""
         if self._drifting:
             return self._drift_words()
         if self._dials_failed:
@@ -92,7 +93,7 @@ class Guarded(Scheduler):
         return f"drift: {self._watch.in_words or 'less than before'}"
 
     def drift(self) -> Drift | None:
-        """Return the drift of the policy's input from its training; None: the policy was not trained."""
+        """Return how the policy's input differs from its input in training; None if it was not trained."""
         if self.strategy is None:
             return None
         if self._watch is None:
@@ -113,7 +114,7 @@ class Guarded(Scheduler):
         return not self.replaced_by_fallback() and self._policy.pauses(state, partition, now_s)
 
     def begin_instant(self, state: ClusterState, now_s: float) -> None:
-        """Set the policy's dials that are due. If the strategy raises, or in case of drift, set all to 0."""
+        """Update the policy's dials that are due; if the strategy fails or the input drifts, set all to 0."""
         due = state.arrays.dials.dial.due != 0 if self.strategy is not None else None
         self._set_dials(state, now_s)
         if due is None or not due.any():
@@ -137,7 +138,7 @@ class Guarded(Scheduler):
             self._dials_failed = f"{type(error).__name__}: {error}"
             refuse_dials(state)
             if state.arrays.scratch[0].deferred:
-                defer_jobs(state.arrays, NO_PRICE, now_s)  # returns them to the queues
+                defer_jobs(state.arrays, NO_PRICE, now_s)  # returns the deferred jobs to the queues
         else:
             if self.strategy is not None and not state.arrays.dials.dial.refused.any():
                 self._dials_failed = ""

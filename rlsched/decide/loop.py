@@ -22,14 +22,15 @@ def decide_all(
     record: bool = False,
     job_name: JobName | None = None,
 ) -> Iterator[tuple[int, Decision]]:
-    """Let the scheduler decide for each partition until it waits, and apply its decisions to the state.
+    """Call the scheduler for each partition until it returns *wait*, and apply its decisions to the state.
 
-    The scheduler decides for a partition while a waiting job fits there. A scheduler that preempts or shares
-    decides while any job waits there. A scheduler also decides while a job must pause. After each pass with a
-    preemption it decides for all partitions again, because a job can wait for two partitions.
+    The scheduler is called for a partition while a waiting job fits there. A scheduler that preempts or
+    shares GPUs is called while any job waits there. Every scheduler is also called while a job must pause.
+    After a pass with a preemption, all partitions are decided again, because a job can wait for two
+    partitions.
 
-    Yields (partition, decision) after each decision has been applied. If *wait* is
-    the only possible action in a partition, there is no decision.
+    Yields (partition, decision) after each decision has been applied. If *wait* is the only possible action
+    in a partition, the scheduler is not called.
 
     If `job_name` is given, records contain the names of their jobs and nodes.
     """

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from rlsched.compile.jit import kernel
 
 BY_OPTIONS: Final = -1.0
-"""Clock value: use the clock that the start options give."""
+"""Value of `Move.clock`: the start options determine the clock."""
 
 
 class Move(NamedTuple):
@@ -38,7 +38,7 @@ def nothing() -> Move:
 
 @kernel
 def start_of(slot: int, share_with: int) -> Move:
-    """Return the move that starts a job on free GPUs or on a running job's GPUs; slot -1: an empty move."""
+    """Return the move that starts a job on free GPUs, or on GPUs of `share_with`; slot -1: an empty move."""
     return Move(-1, slot, share_with, -1, -1, BY_OPTIONS)
 
 

@@ -16,7 +16,7 @@ NEVER: Final = 0
 BLOCKED: Final = 1
 LUCID: Final = 2
 BETTER: Final = 3
-"""Which jobs share GPUs. NEVER: none. BLOCKED: jobs that do not fit on free GPUs. LUCID: all jobs, before
+"""Which jobs share GPUs. NEVER: no job. BLOCKED: jobs that do not fit on free GPUs. LUCID: all jobs, before
 free GPUs are used. BETTER: jobs for which shared GPUs (of another type) are worth more than free ones, and
 jobs that do not fit on free GPUs."""
 
@@ -31,7 +31,7 @@ weighted cost of time and energy.
 """
 
 KEEP_FRAC: Final = 0.85
-"""Speed that all jobs on a shared GPU must keep. Accuracy of this bound: `docs/explanation/sharing.md`."""
+"""Least predicted speed of each job on a shared GPU; its accuracy is in `docs/explanation/sharing.md`."""
 
 
 class Gate(NamedTuple):
@@ -66,12 +66,13 @@ NO_GATE: Final = Gate(False, -1.0, -1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 class PriceOptions(NamedTuple):
-    """How decisions follow the price of electricity (`decide.price`); all 0: they do not.
+    """Options that make decisions follow the price of electricity (`decide.price`); 0: no effect.
 
     Attributes:
-        power: Exponent of price / mean in the odds of energy against time, when clocks are chosen.
-        defer: Slope with which the share of their slack that waiting jobs use rises with ln(price / mean).
-        pause: The same for running jobs, which are preempted; 0: no job is preempted for its price.
+        power: Exponent p: in the choice of clocks, the weight of energy relative to time is multiplied by
+            (price / mean)^p.
+        defer: Slope: waiting jobs use the share tanh(defer x ln(price / mean)) of their slack, at most 0.8.
+        pause: The same slope for running jobs, which are preempted; 0: no job is preempted for the price.
     """
 
     power: float
@@ -88,14 +89,14 @@ class StartOptions(NamedTuple):
     Attributes:
         share: Which jobs share GPUs: NEVER, BLOCKED, LUCID or BETTER.
         max_jobs: Most jobs on a GPU.
-        min_speed: Predicted speed that all jobs on a shared GPU must keep; 1: the speed without sharing.
+        min_speed: Least predicted speed of each job on a shared GPU; 1: the speed without sharing.
         clock: How a job's SM clock is chosen: FULL, FIXED, SLOWDOWN, LULL or WEIGHED.
         clock_value: FIXED: clock as a fraction of the maximum. SLOWDOWN, LULL: slowdown allowed. WEIGHED:
             weight of energy against time, -1: the cluster's weight.
         cores: Whether input-bound jobs get idle cores, and other jobs release cores that they cannot use.
         gate: Least gain of sharing.
-        chooses_type: Whether a job's GPU type is chosen by its value to the job (`decide.plans.alone`).
-        type_price: Price of fast GPUs in that choice.
+        chooses_type: Whether a job gets the GPU type of highest worth to it (`decide.plans.plan.type_worth`).
+        type_price: Price of fast GPUs in that choice, as an exponent of the usual speed on the type.
         later: Factor of the waiting time for GPUs of a better type; infinite: no job waits for such GPUs.
         price: How decisions follow the price of electricity.
     """
@@ -121,8 +122,9 @@ class RuleOptions(NamedTuple):
         reserve_after_s: Waiting time, seconds, after which a job that does not fit gets a reservation.
         long_job_s: Predicted run time, seconds, above which a job counts as long.
         leave_frac: Share of a partition's GPUs that a long job leaves free when it starts.
-        threshold_gpu_s: Attained service, GPU-seconds, above which a job follows all jobs with less.
-        tick_s: Decisions are taken at multiples of this time, seconds; 0: at every event.
+        threshold_gpu_s: Attained service, GPU-seconds, above which a job is ordered behind all jobs with
+            less.
+        tick_s: Decisions are made at multiples of this time, seconds; 0: at every event.
         preempts: Whether jobs may be preempted.
         start: Options for starting jobs.
         own: (n,) numbers for a user-defined rule.
@@ -154,7 +156,7 @@ def energy_weight(s: StateArrays) -> float:
 
 @kernel
 def policy_start(s: StateArrays) -> StartOptions:
-    """Return the start options of a policy's reference rule: everything that the state's models support.
+    """Return the start options of a policy's reference rule, which uses all models of the state.
 
     If models exist only for clocks, the reference rule chooses clocks by weighted cost.
     """

@@ -34,7 +34,7 @@ def is_inline(text: str) -> bool:
 
 
 def is_own(rule: str) -> bool:
-    """Return whether a rule is user-defined instead of the name of an installed rule."""
+    """Return whether the setting `rule` names a Python file (a user-defined rule), not an installed rule."""
     return _OWN.fullmatch(rule) is not None
 
 
@@ -58,7 +58,7 @@ def content_of(rule: str) -> str:
 
 
 def rule_in_copy(rule: str, file: Path) -> str:
-    """Return the value of a policy's setting `rule` for the same rule in a copy of its file."""
+    """Return the value of the setting `rule` that names the same rule in a copy of its file."""
     name = _parts(rule)[1]
     return f"{file}:{name}" if name else str(file)
 

@@ -1,7 +1,7 @@
-"""Compiled functions that follow the price of electricity: which jobs wait, or pause, for cheaper hours.
+"""Compiled functions that choose which jobs wait, or pause, until electricity is cheaper.
 
-A job waits for a lower price only within the slack that its user declared. Without a declared slack, or
-without a known price, nothing changes.
+A job waits for a lower price only within the slack (accepted delay) that its user declared. Without a
+declared slack, or without a known price, nothing changes.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from rlsched.decide.order.queue import undefer
 from rlsched.decide.remaining import remaining_s
 
 MOST_SLACK_FRAC: Final = 0.8
-"""Most of its slack that a job may spend on waiting for a lower price; the rest is for the queue after it."""
+"""Largest share of its slack that a job may spend waiting for a lower price; the rest is for the queue."""
 LEAST_LEFT_S: Final = 1800.0
 """Jobs that are predicted to end within this time, seconds, are not paused: a restart costs minutes."""
 
 
 @kernel
 def slack_frac(s: StateArrays, slope: float) -> float:
-    """Return the share of their slack that jobs may use at the current price; 0: at or below the mean.
+    """Return the share of their slack that jobs may use at this price; 0 if it is at or below the mean.
 
     The share is tanh(slope x ln(price / mean)), at most `MOST_SLACK_FRAC`.
     """
@@ -52,10 +52,10 @@ def _defers(s: StateArrays, o: PriceOptions) -> bool:
 
 @kernel
 def _defer_slope(s: StateArrays, slot: int, o: PriceOptions) -> float:
-    """Return the slope with which a waiting job uses its slack.
+    """Return the slope of `slack_frac` that applies to a waiting job.
 
-    A preemptible job that has run before also waits as long as it would pause, so that a paused job does not
-    start again at once.
+    A preemptible job that has run before waits at least as long as it would pause. Otherwise, a paused job
+    would start again immediately.
     """
     dial = s.dials.dial[partition_of(s, slot)]
     slope = o.defer + dial.defer
@@ -66,9 +66,9 @@ def _defer_slope(s: StateArrays, slot: int, o: PriceOptions) -> float:
 
 @kernel
 def deferred_until_s(s: StateArrays, slot: int, frac: float, now_s: float) -> float:
-    """Return the time until which a job may be deferred, if it may use this share of its slack, seconds.
+    """Return the time until which a job may be deferred if it may use the share `frac` of its slack, seconds.
 
-    The service that the job has attained does not use up slack; on shared GPUs, a job attains less. The
+    Time in which the job ran does not use up slack; on shared GPUs, only a part of that time counts. The
     result is rounded up to whole milliseconds, like the times of a broker.
     """
     job = s.job
@@ -79,7 +79,7 @@ def deferred_until_s(s: StateArrays, slot: int, frac: float, now_s: float) -> fl
 
 @kernel
 def defer_jobs(s: StateArrays, o: PriceOptions, now_s: float) -> None:
-    """Remove waiting jobs from the queues while electricity is expensive, and return the others.
+    """Defer waiting jobs that have slack while electricity is expensive, and requeue other deferred jobs.
 
     Sets `scratch.defer_s`, the time when the first deferred job has used up its share of the slack.
     """
@@ -103,7 +103,7 @@ def defer_jobs(s: StateArrays, o: PriceOptions, now_s: float) -> None:
 
 @kernel
 def _is_on_up_nodes(s: StateArrays, slot: int) -> bool:
-    """Return whether all nodes of a running job are up, so that its GPUs are of use when it pauses."""
+    """Return whether all nodes of a running job are up; otherwise a pause would not free usable GPUs."""
     place, up = s.job.head[slot], s.node.status[s.job.host[slot]] == NODE_UP
     while place >= 0 and up:
         up = s.node.status[s.gpu.node[place // MAX_TENANTS]] == NODE_UP
@@ -115,9 +115,9 @@ def _is_on_up_nodes(s: StateArrays, slot: int) -> bool:
 def next_to_pause(s: StateArrays, p: int, o: PriceOptions, now_s: float) -> int:
     """Return the running job of partition `p` to preempt next because electricity is expensive, -1 for none.
 
-    The job is preemptible, runs on nodes that are up, has more of its slack left than `deferred_until_s`
-    requires, and is predicted to run for `LEAST_LEFT_S` more. Of several such jobs, it is the one that
-    arrived first.
+    The job is preemptible, started before this instant, runs on nodes that are up, has not used the share of
+    its slack that the price permits, and is predicted to run for at least `LEAST_LEFT_S` more. Of several
+    such jobs, returns the job that arrived first.
     """
     frac, found = slack_frac(s, o.pause + s.dials.dial[p].pause), -1
     if frac <= 0.0:
@@ -137,10 +137,10 @@ def next_to_pause(s: StateArrays, p: int, o: PriceOptions, now_s: float) -> int:
 
 @kernel
 def review_s(s: StateArrays, o: PriceOptions) -> float:
-    """Return the time when jobs must be reviewed again although nothing happens; infinite: never.
+    """Return the next time at which jobs must be reviewed without an event; infinite: never.
 
-    This is the time when the price changes, if a job is deferred or may pause, or the time when a deferred
-    job has used up its share of the slack.
+    This is the time of the next price change, if a job is deferred or may pause, or the time when a deferred
+    job has used up its share of the slack, whichever is first.
     """
     if s.scratch[0].deferred > 0:
         return min(s.scratch[0].defer_s, s.config[0].price_until_s)

@@ -14,9 +14,9 @@ QUEUED = 50
 """Maximum number of queued jobs in a record."""
 
 Source = Literal["policy", "rule", "guard", "engine", "automatic", "search"]
-"""Maker of a decision; `search` occurs only in records and journals of earlier versions."""
+"""Component that made a decision; `search` occurs only in records and journals of earlier versions."""
 JobName = Callable[[int], str]
-"""Returns the display name of a job, given its number in the cluster's state."""
+"""Function that returns the display name of a job, given its number in the cluster's state."""
 
 
 class PlanSeen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -25,7 +25,7 @@ class PlanSeen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         how: On `free` GPUs, on GPUs of running jobs (`share`), on GPUs of a preempted job (`preempt`), or not
             now (`later`).
-        verdict: Why the plan is not allowed; "": it is allowed.
+        verdict: Reason why the plan is not allowed; "" if it is allowed.
         chosen: Whether the plan was chosen.
         node: First node; "" if unknown.
         nodes: Number of nodes that the plan uses.
@@ -36,7 +36,7 @@ class PlanSeen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         cpu_milli_each: CPU cores with each GPU, thousandths.
         speed_frac: Predicted speed; 1: the speed on the same GPUs without co-tenants.
         gain_frac: Predicted speed less the speed that the co-tenants lose.
-        asked_frac: Least gain required at current prices; None: none.
+        asked_frac: Least gain required at current prices; None: no gain is required.
         wait_s: Time until the job could start, seconds; None: unknown.
         run_s: Predicted time from start to end, seconds.
         power_w: Power that the job would add while it runs, watts; None without models.
@@ -82,7 +82,7 @@ class Names(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One decision of a scheduler. Jobs and nodes have their numbers in the cluster's state; see `names`.
+    """One decision of a scheduler. Jobs and nodes are numbered as in the cluster's state; see `names`.
 
     Attributes:
         version: `RECORD_VERSION`.
@@ -91,21 +91,21 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
             possible).
         policy_id: Name or content hash of the policy.
         state_digest: `ClusterState.digest()` before the decision, hexadecimal.
-        number: Decision number within the run; action draws are keyed by it.
+        number: Decision number within the run; random draws of the decision depend on this number.
         now_s: Seconds from the trace's origin (online: Unix time).
         partition: Name of the partition.
         action: The action chosen.
         took_us: Time from state to action, microseconds.
         guard: Why the guard intervened, "" if it did not.
-        reference: Name of the policy without its dials, whose choice a replay can take instead; "": there are
-            no dials.
+        reference: Name of the policy without its dials; a replay can use the choice of this policy instead.
+            "" if there are no dials.
         turn: Number of the job under consideration: the job that started, or the job for which another job
-            was preempted; for a *wait* the first of the queue. -1: none.
+            was preempted; for a *wait*, the first job of the queue. -1 if there is no such job.
         queue: int32 numbers of the first `QUEUED` jobs waiting for the partition, in queue order; empty in
             records of earlier versions.
         plans: Plans of the job under consideration.
         prices: Current prices, by name: of GPU time, of GPU types, and the weight of energy.
-        plans_failed: Why the plans could not be listed; "": they were listed.
+        plans_failed: Reason why the plans could not be listed; "" if they were listed.
         names: Display names of all jobs and nodes in this record; empty in records of earlier versions.
     """
 

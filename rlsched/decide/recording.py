@@ -50,7 +50,7 @@ class Recording:
     Args:
         state: The state.
         partition: The partition of the decision.
-        now_s: Now.
+        now_s: Current time, seconds.
         wanted: Whether a record will be made.
         start: Start options of jobs; None: the options of a policy's reference rule.
 
@@ -208,7 +208,7 @@ def _note(s: StateArrays, p: int, slot: int, o: StartOptions, how: int, plan: Pl
 
 @kernel
 def _rank(verdict: int, worth: float) -> float:
-    """Return the sort key of a plan: allowed plans precede others."""
+    """Return the rank of a plan: its worth, or -inf if the plan is not allowed."""
     return worth if verdict == TAKEN_OR_OPEN else -math.inf
 
 
@@ -274,10 +274,10 @@ def plans_of(
     Args:
         state: The state before the action.
         partition: The partition.
-        seq: The job.
+        seq: Number of the job.
         start: Start options of the job.
-        now_s: Now.
-        action: The action; None: none yet.
+        now_s: Current time, seconds.
+        action: The action chosen; None if no action has been chosen yet.
     """
     arrays, slot = state.arrays, state.slot_of(seq)
     found = records(len(state.kind_names) + MOST_SHARED + 2, FOUND)

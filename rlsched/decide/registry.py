@@ -51,7 +51,7 @@ def own_scheduler(policy: Policy, seed: int) -> Scheduler:
     """Return the scheduler of a policy that is a class in a user's file.
 
     The class is called with the policy and the seed if it has an `__init__`, else without arguments. The
-    predictions and the numbers `own` come from the settings; so does the queue order if the class has none.
+    settings determine the predictions and the numbers `own`, and the queue order if the class has none.
 
     Raises:
         InputError: the scheduler cannot be created, or does not read a setting that is set.

@@ -44,13 +44,13 @@ def _without_dials(policy: Policy) -> Policy:
 
 
 class RuleScheduler(Scheduler):
-    """A scheduler that follows a rule: one preemption or start at a time, then *wait*.
+    """A scheduler that returns the moves of a rule: one preemption or start per call, then *wait*.
 
-    The *wait* lasts until the time of the rule's `next_look_s`, if it is finite.
+    The *wait* ends at the time that the rule's `next_look_s` returns, if that time is finite.
 
     Args:
         policy: A policy whose settings define a rule.
-        strategy: Sets the rule's dials; None: the policy's own strategy, if it has one.
+        strategy: Strategy that sets the rule's dials; None: the policy's own strategy, if it has one.
 
     Raises:
         InputError: the settings define no rule, or the rule cannot be loaded.
@@ -61,7 +61,7 @@ class RuleScheduler(Scheduler):
         self.name, self.policy_id = policy.name, policy.policy_id
         self.order, self.oracle, rule = self.rule.order, policy.oracle, self.rule
         self.strategy = rule.strategy
-        if rule.strategy is not None:  # its file may change
+        if rule.strategy is not None:  # the id has a digest, because the file may change
             self.policy_id = f"{policy.policy_id}+{rule.strategy.digest}"
             self.familiar = rule.strategy.familiar
             self.reference = _without_dials(policy)
@@ -82,12 +82,12 @@ class RuleScheduler(Scheduler):
         self.defer_jobs(state, now_s)
 
     def defer_jobs(self, state: ClusterState, now_s: float) -> None:
-        """Defer waiting jobs as the policy's settings require; without such settings, return all jobs."""
+        """Defer waiting jobs as the settings of the policy require; without such settings, requeue all."""
         if self.rule.steps.priced or state.arrays.scratch[0].deferred:
             defer_jobs(state.arrays, self.rule.options.start.price, now_s)
 
     def review_s(self, state: ClusterState) -> float:
-        """Return the time when a change of the price of electricity requires a decision; infinite: never."""
+        """Return the next time at which the price of electricity requires a decision; infinite: never."""
         return (
             float(review_s(state.arrays, self.rule.options.start.price))
             if self.rule.steps.priced
@@ -99,7 +99,7 @@ class RuleScheduler(Scheduler):
         return self._next_to_pause(state, partition, now_s) >= 0
 
     def _next_to_pause(self, state: ClusterState, partition: int, now_s: float) -> int:
-        """Return the slot of the job that pauses next, -1 for none. Defers the job that paused before it."""
+        """Return the slot of the next job to pause, -1 for none; first defer the job paused before."""
         if not self.rule.steps.priced:
             return -1
         self.defer_jobs(state, now_s)

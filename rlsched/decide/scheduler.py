@@ -29,7 +29,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         source: The component that decided.
         record: The decision record, None unless requested.
         guard: Why the guard intervened, "" if it did not: the kind of intervention, a colon, and details.
-        record_failed: Why a requested record could not be made; "": no failure.
+        record_failed: Reason why a requested record could not be made; "" if there was no failure.
     """
 
     action: Action
@@ -71,12 +71,12 @@ class Scheduler(ABC):
         name: The name of the policy.
         policy_id: Name or content hash of the policy, for records.
         order: The queue order that `ClusterState` uses for the scheduler.
-        oracle: Whether the scheduler receives the true run times instead of predictions: a bound.
+        oracle: Whether the scheduler receives true run times instead of predictions, as a bound for others.
         abilities: Abilities of the scheduler in addition to starting jobs on free GPUs.
-        rule: The rule, if the scheduler only follows a rule: simulators run the rule compiled.
-        strategy: Sets the dials of a rule (`decide.dials`); None: they stay at 0.
-        reference: The fallback policy if the scheduler fails; None: it cannot fail.
-        familiar: Ranges of the strategy's columns in training; None: the strategy has none.
+        rule: The rule, if the scheduler only follows a rule; simulators then run the compiled rule itself.
+        strategy: Strategy that sets the dials of a rule (`decide.dials`); None: the dials stay at 0.
+        reference: The fallback policy if the scheduler fails; None: the scheduler cannot fail.
+        familiar: Ranges of the strategy's columns in training; None: no ranges are known.
     """
 
     name: str
@@ -98,15 +98,15 @@ class Scheduler(ABC):
         """
 
     def replaced_by_fallback(self) -> str:
-        """Return why the fallback decides now; "": the scheduler decides itself."""
+        """Return the reason why the fallback decides now; "" if the scheduler decides itself."""
         return ""
 
     def drift(self) -> Drift | None:
-        """Return the drift of the scheduler's input from its training; None: nothing was learned."""
+        """Return how the scheduler's input differs from its input in training; None if it was not trained."""
         return None
 
     def review_s(self, state: ClusterState) -> float:  # noqa: ARG002 - optional hook
-        """Return the time when a change of the price of electricity requires a decision; infinite: never."""
+        """Return the next time at which the price of electricity requires a decision; infinite: never."""
         return math.inf
 
     def pauses(self, state: ClusterState, partition: int, now_s: float) -> bool:  # noqa: ARG002 - optional hook
@@ -114,11 +114,11 @@ class Scheduler(ABC):
         return False
 
     def begin_instant(self, state: ClusterState, now_s: float) -> None:  # noqa: B027 - optional hook
-        """Prepare for the decisions of an instant: called after all its events, before its decisions."""
+        """Prepare for the decisions of an instant; called after all events of the instant."""
 
 
 def permit(state: ClusterState, scheduler: Scheduler) -> None:
-    """Prepare a state for a scheduler: enable its abilities, and dials if it sets any.
+    """Prepare a state for a scheduler: enable the scheduler's abilities, and dials if it has a strategy.
 
     Dials that the state already has keep their values.
     """

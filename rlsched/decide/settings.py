@@ -61,7 +61,7 @@ class Share(_Part, frozen=True, kw_only=True):
 
 
 class ClockSettings(_Part, frozen=True, kw_only=True):
-    """SM clocks below the highest, if models know their cost (`decide.clocks`).
+    """SM clocks below the highest, if models predict their effect (`decide.clocks`).
 
     Attributes:
         rule: `fixed`: the same for all jobs. `slowdown`: for each job the clock of least energy within a
@@ -116,7 +116,7 @@ class PreemptSettings(_Part, frozen=True, kw_only=True):
 
 
 class Types(_Part, frozen=True, kw_only=True):
-    """Jobs start on the GPU type that is worth most to them, if there are several and models know them.
+    """Jobs start on the GPU type of highest worth to them, if models predict the speeds on several types.
 
     Attributes:
         price: Price of a type's usual speed; 0: fastest first; 1: fast GPUs go to the jobs that gain most.
@@ -129,7 +129,7 @@ class Types(_Part, frozen=True, kw_only=True):
 
 
 class PriceSettings(_Part, frozen=True, kw_only=True):
-    """Decisions follow the price of electricity, where it is known (`decide.price`).
+    """Decisions follow the price of electricity, if the price is known (`decide.price`).
 
     Attributes:
         power: Exponent of price / mean in the odds of energy against time, when `weighed` clocks are chosen.
@@ -145,7 +145,7 @@ class PriceSettings(_Part, frozen=True, kw_only=True):
 
 
 class ProfilerSettings(_Part, frozen=True, kw_only=True):
-    """Cost of a profiler: jobs that run longer than `run` begin with this much work that is lost.
+    """Cost of a profiler: a job that runs longer than `run` first does work of this length, which is lost.
 
     Attributes:
         run: Time that the profiler runs a job.
@@ -239,7 +239,7 @@ def check(settings: Settings, where: str) -> None:
     """Check that settings are in range and consistent.
 
     Raises:
-        InputError: names the setting, the value expected and the value given.
+        InputError: a setting is wrong; the message names the setting, the value expected and the value given.
     """
     for path, (low, high, expected) in _RANGES.items():
         value: Any = settings

@@ -1,4 +1,4 @@
-"""Functions for Python callers that return starts as actions, with GPUs, clock and cores."""
+"""Functions that return `Start` actions, with GPUs, clock and cores, to Python callers."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def policy_start(state: ClusterState) -> StartOptions:
 def start_action(
     state: ClusterState, partition: int, seq: int, node: int = -1, *, start: StartOptions = PLAIN_START
 ) -> Start:
-    """Return the start of a job that fits, on this node, or where the placement rule puts it (`node` -1).
+    """Return the start of a fitting job on `node`; -1: on nodes that the placement rule chooses.
 
-    `start`: options that choose the clock and the cores.
+    `start`: options that determine the clock and the cores; with `node` -1, also the GPU type.
     """
     arrays, slot = state.arrays, state.slot_of(seq)
     job = columns(arrays.job)

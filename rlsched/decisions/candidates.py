@@ -1,4 +1,4 @@
-"""Candidates of a decision: the numbered alternatives from which a replay can choose another one."""
+"""Candidates of a decision: the numbered alternatives, one of which a replay can choose instead."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Candidate:
     """One alternative of a decision.
 
     Attributes:
-        number: Number within the decision, from 1; 0: the static rule's choice.
+        number: Number within the decision, from 1; 0 for the static rule's choice.
         of: Kind of the candidate: the `rule`'s choice, or a `plan`.
         at: Index in the record's plans; -1 for the rule's choice.
         taken: Whether the scheduler chose this candidate.
@@ -36,8 +36,8 @@ class Candidate:
 def candidates(record: DecisionRecord) -> list[Candidate]:
     """Return the candidates of a decision, including the chosen one.
 
-    If a policy or a rule with dials decided, the first candidate is the choice of the rule without dials.
-    Plans that were not possible are left out.
+    If a policy decided, or a rule with dials (numbers that change while the rule runs), the first candidate
+    is the choice of the rule without dials. Plans that were not possible are left out.
     """
     found: list[Candidate] = []
     if record.source != "rule" or record.reference:
@@ -54,7 +54,7 @@ def candidates(record: DecisionRecord) -> list[Candidate]:
 
 
 def candidate(record: DecisionRecord, asked: str) -> Candidate:
-    """Return the candidate that `asked` names: `rule`, or a candidate's number.
+    """Return the candidate that `asked` names: `rule`, or the number of a candidate.
 
     Raises:
         InputError: the decision has no such candidate.
@@ -77,12 +77,12 @@ def candidate(record: DecisionRecord, asked: str) -> Candidate:
 
 
 def numbers_of_plans(record: DecisionRecord) -> dict[int, int]:
-    """Return the number of each candidate that is a plan, by the index of the plan in the record."""
+    """Return the candidate numbers of the possible plans, by the index of the plan in the record."""
     return {one.at: one.number for one in candidates(record) if one.of == "plan"}
 
 
 def as_another(record: DecisionRecord, other: DecisionRecord | None) -> Candidate | None:
-    """Return a candidate, not the chosen one, that has the same effect as another run's decision; None: none.
+    """Return a candidate that was not chosen and has the effect of another run's decision, or None.
 
     Jobs of the two runs are matched by displayed ID.
 

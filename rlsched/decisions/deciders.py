@@ -30,7 +30,7 @@ class Decider(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def note_decider(folder: Path, policy: Policy, since_s: float) -> None:
-    """Record that a broker uses a policy from `since_s` on, if the last record has another policy.
+    """Record that a broker uses a policy since `since_s`. Do nothing if the last record has the same policy.
 
     Raises:
         OSError: the file cannot be written, or the existing file cannot be read.
@@ -65,7 +65,7 @@ def decider_at(folder: Path, at_s: float) -> Policy:
 
 
 def _deciders(path: Path) -> list[Decider]:
-    """Return the recorded policies of a file, in order. Skip incomplete lines, which a full disk can cause.
+    """Return the recorded policies of a file, in order. Skip lines that are incomplete after a full disk.
 
     Raises:
         OSError: the file cannot be read.

@@ -47,7 +47,8 @@ def decided_by(record: DecisionRecord) -> str:
 def ranked_plans(record: DecisionRecord) -> list[tuple[PlanSeen, str, str]]:
     """Return the plans of a decision as (plan, description, outcome).
 
-    The chosen plan is first, then possible plans by value, then plans that were not possible.
+    The chosen plan is first. Then come the other possible plans by value, and the plans that were not
+    possible.
     """
     compared = sum(not plan.verdict for plan in record.plans) > 1
 

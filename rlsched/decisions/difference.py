@@ -1,4 +1,4 @@
-"""Compares two schedules of the same jobs from a decision on: waiting times, job times and ends."""
+"""Compares two schedules of the same jobs after a decision: waiting times, job times and ends."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ MOST_JOBS: Final = 10
 
 
 def difference(was: Timeline, other: Timeline, from_s: float, to_s: float) -> dict[str, Any]:
-    """Return how another schedule differs from the actual one, for the jobs that exist between two times.
+    """Return the differences of another schedule from the actual one, for jobs that exist in a period.
 
-    A job's waiting time is its time in the queue between these times. Its job time (JCT) is the time from
+    A job's waiting time is its time in the queue in the period. Its job time (JCT) is the time from
     submission to end, and counts if the job ends before `to_s` in both schedules. `less` lists the jobs that
-    wait less in `other`, `more` the jobs that wait longer.
+    wait less in `other`, and `more` lists the jobs that wait longer.
 
     Args:
         was: The actual schedule.
@@ -74,7 +74,7 @@ def _row(job: JobSeen, twin: JobSeen, from_s: float, to_s: float) -> dict[str, A
 
 
 def waiting_s(job: JobSeen, from_s: float, to_s: float) -> float:
-    """Return for how long a job is in the queue between two times, seconds."""
+    """Return the time that a job spends in the queue between two times, seconds."""
     since_s = from_s if math.isnan(job.submit_s) else max(job.submit_s, from_s)
     total = max(min(job.end_s, to_s) - since_s, 0.0)
     for one in job.attempts:
@@ -83,7 +83,7 @@ def waiting_s(job: JobSeen, from_s: float, to_s: float) -> float:
 
 
 def _start_s(job: JobSeen, from_s: float, to_s: float) -> float | None:
-    """Return the time of a job's first start between two times, seconds; None: no start."""
+    """Return the time of a job's first start between two times, seconds; None if there is no start."""
     return next((one.start_s for one in job.attempts if from_s <= one.start_s < to_s), None)
 
 

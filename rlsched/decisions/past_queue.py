@@ -1,4 +1,4 @@
-"""Restores the queue at a past time, in the order that decision records give."""
+"""Restores the queue at a past time, in the order that the decision records show."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from rlsched.decisions.reading import StoreReader
 from rlsched.decisions.timeline import JobSeen
 
 MOST_LOOKED: Final = 200
-"""Maximum number of decisions searched before a time, and after it, for each partition's nearest decision."""
+"""Maximum number of decisions, before and after a time, searched for each partition's nearest decision."""
 
 
 def rows_around(reader: StoreReader, at_s: float) -> tuple[list[int], list[int]]:
-    """Return the rows of decisions up to a time, and of later decisions; nearest first in both lists."""
+    """Return the rows of decisions up to a time, and of later decisions; each list has the nearest first."""
     order = np.argsort(reader.times_s, kind="stable")
     middle = int(np.searchsorted(reader.times_s[order], at_s, side="right"))
     return order[:middle][::-1].tolist(), order[middle:].tolist()
 
 
 def queue_at(reader: StoreReader, at_s: float) -> list[tuple[JobSeen, str]]:
-    """Return the jobs that wait at a time, each with the partition of its queue, "" if unknown.
+    """Return the jobs that wait at a time, each with the partition of its queue ("" if unknown).
 
     Between two decisions of a partition, jobs are submitted and cancelled, but no job starts. Therefore a
     partition's queue is the queue in the record of its next decision, without the jobs submitted after
@@ -54,7 +54,7 @@ def _queues(reader: StoreReader, rows: Iterable[int]) -> dict[str, list[str]]:
 
 
 def _merged(first: list[str], then: list[str]) -> list[str]:
-    """Return `then`, and add the jobs that are only in `first`, each after its predecessor in `first`."""
+    """Return `then` with the jobs that are only in `first` added, each after its predecessor in `first`."""
     merged, there = list(then), set(then)
     for at, job in enumerate(first):
         if job not in there:

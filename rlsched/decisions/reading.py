@@ -1,4 +1,4 @@
-"""Reads a store of decisions. The broker can write to the store at the same time; each row is read once."""
+"""Reads a store of decisions. A broker can write to the store at the same time. Each row is read once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class StoreReader:
 
     Args:
         folder: The store.
-        part: The part to read (see `parts`); None: the last part, to which a broker adds rows.
+        part: The part to read (see `parts`); None for the last part, to which a broker adds rows.
 
     Attributes:
         info: Description of the store.
@@ -57,7 +57,7 @@ class StoreReader:
         self.info: StoreInfo = read_info(self.folder)
         self._segments: dict[Path, SegmentReader] = {}
         self._batches: list[Any] = []  # batches of the table `decisions`
-        self._first_row: list[int] = [0]  # first row of each batch, and the number of all rows
+        self._first_row: list[int] = [0]  # first row of each batch; last, the number of all rows
         self._numbers: list[NDArray[np.int64]] = []
         self._times_s: list[NDArray[np.float64]] = []
         self.numbers: NDArray[np.int64] = np.zeros(0, np.int64)
@@ -141,7 +141,7 @@ class StoreReader:
         return {name: batch.column(name)[at].as_py() for name in batch.schema.names if name != RECORD}
 
     def row_of(self, number: int) -> int | None:
-        """Return the row of the decision with this number; None if there is none.
+        """Return the row of the decision with this number; None if there is no such decision.
 
         After a change of the policy, several decisions can have the same number; the last row is returned.
         """
@@ -167,7 +167,8 @@ class Part(NamedTuple):
     Attributes:
         first_s: Time of the first decision in the part, seconds.
         last_s: Time of the last decision in the part, seconds; infinite for the part that still grows.
-        first: File name of the part's first segment, by table; "": the table's first segment; "~": none.
+        first: File name of the part's first segment, by table; "": the table's first segment; "~": the part
+            has no segment of the table.
         last: File name of the part's last segment, by table; "": the table's last segment.
     """
 
@@ -229,7 +230,7 @@ def _rows(batch: Any, kind: type[JobEvent | NodeChange | ForecastSeen]) -> Itera
 
 
 def find_stores(folder: str | Path) -> dict[str, Path]:
-    """Return the stores in a folder and in its subfolders, by relative path; `.`: the folder itself."""
+    """Return the stores in a folder and its subfolders, by relative path (`.` for the folder itself)."""
     folder = Path(folder)
     return {str(path.parent.relative_to(folder)): path.parent for path in sorted(folder.rglob("store.json"))}
 
@@ -265,7 +266,7 @@ def last_records(folder: str | Path, most: int) -> list[DecisionRecord]:
 
 
 def last_forecasts(folder: str | Path, since_s: float) -> list[ForecastSeen]:
-    """Return the forecasts with an outcome that became known at or after `since_s`, in writing order."""
+    """Return the forecasts whose outcomes became known at or after `since_s`, in the order of writing."""
     found = [
         ForecastSeen(**dict(zip(ForecastSeen.__struct_fields__, row, strict=True)))
         for path in segment_files(Path(folder), "forecasts")

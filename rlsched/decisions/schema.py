@@ -43,7 +43,7 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
         user: Owner of the job.
         vc: Virtual cluster of the job.
         num_gpus: Number of GPUs that the job requests.
-        predicted_s: Predicted run time at submission, seconds; nan in other events, and if unknown.
+        predicted_s: Predicted run time at submission, seconds; nan if unknown, and in other events.
         attempt: Number of the attempt; 0 before the first attempt.
         nodes: Name of the node of each GPU of the attempt.
         gpus: Index of each GPU on its node.
@@ -108,10 +108,12 @@ class ForecastSeen(msgspec.Struct, frozen=True, kw_only=True):
         low_s: 10 % quantile of the forecast.
         median_s: 50 % quantile of the forecast.
         high_s: 90 % quantile of the forecast; infinite: beyond the horizon.
-        seen_s: The outcome.
+        seen_s: Outcome: the time at which the event happened.
         raw: The three quantiles before correction.
-        last_s: Forecast of a simple rule: the previous outcome of a job of this size class; nan: none.
-        week: 10, 50 and 90 % quantiles of this size class's outcomes in the week before; nan: none.
+        last_s: Forecast of a simple rule: the previous outcome in the job's size class; nan if there was
+            none.
+        week: 10, 50 and 90 % quantiles of the outcomes in the job's size class in the week before; nan if
+            there were none.
         list_s: Forecast of list scheduling.
     """
 

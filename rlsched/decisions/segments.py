@@ -73,7 +73,7 @@ class SegmentWriter:
 
     @property
     def begins(self) -> bool:
-        """Return whether the next row begins a segment."""
+        """Return whether the next row begins a new segment."""
         return self._path is None
 
     def add(self, columns: dict[str, list[Any]]) -> None:
@@ -121,7 +121,7 @@ class SegmentWriter:
                 os.ftruncate(file, whole)
                 raise
         except OSError:
-            self._path = None  # begin a new segment: the beginning of this one can be missing
+            self._path = None  # begin a new segment: the start of the present one can be missing
             if file >= 0 and whole == 0:
                 path.unlink(missing_ok=True)
             raise

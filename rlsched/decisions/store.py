@@ -1,4 +1,4 @@
-"""Writes a store of decisions. Rows are collected in memory for a short time and written in batches."""
+"""Writes a store of decisions. Rows stay in memory for a short time, and are then written in batches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rlsched.wire.states import QUEUED
 
 HELD_ROWS: Final = 1024
 HELD_S: Final = 0.1
-"""Time for which rows stay in memory, seconds. A write takes half a millisecond, for 1 row or for 100."""
+"""Time for which rows stay in memory, seconds. A write takes half a millisecond, for 1 row or 100 rows."""
 KEEP_BYTES: Final = KEEP_MIB << 20
 """Default maximum size of all tables together, bytes."""
 _OF_JOBS: Final = 4
@@ -79,7 +79,7 @@ class DecisionStore:
         self._written_s = -math.inf
 
     def add_decisions(self, records: Sequence[DecisionRecord]) -> None:
-        """Add decisions, in order. If many rows are in memory, all are written at once.
+        """Add decisions, in order. If at least `HELD_ROWS` decisions are in memory, write all rows.
 
         Raises:
             OSError, pyarrow.ArrowException: rows in memory could not be written, and are lost.
@@ -87,7 +87,7 @@ class DecisionStore:
         self.add_rows([decision_row(record) for record in records])
 
     def add_rows(self, rows: list[list[Any]]) -> None:
-        """Add decisions that `decision_row` has converted to rows. Raises the errors of `add_decisions`."""
+        """Add decisions, as rows from `decision_row`. Raises the same errors as `add_decisions`."""
         self._take("decisions", rows)
 
     def add_events(self, events: Sequence[JobEvent | NodeChange | ForecastSeen]) -> None:

@@ -20,12 +20,12 @@ from rlsched.wire.states import QUEUED, RUNNING
 
 MOST_QUEUED: Final = 200
 MOST_BEFORE: Final = 256
-"""Number of earlier decisions among which the last change of prices is searched."""
+"""Maximum number of earlier decisions in which the last change of prices is searched."""
 J_PER_KWH: Final = 3.6e6
 
 
 def when(reader: StoreReader, at_s: float) -> str:
-    """Return a time of a store as text: local date and time, or day and time since the start of the trace."""
+    """Return a time of a store as text: local date and time, or days and time since the trace's start."""
     return time_text(reader.info.time, at_s)
 
 
@@ -40,7 +40,7 @@ def time_text(kind: str, at_s: float) -> str:
 
 
 def decision_at(reader: StoreReader, at_s: float) -> int | None:
-    """Return the row of the last decision at or before a time; None: there is none."""
+    """Return the row of the last decision at or before a time; None if there is no such decision."""
     return next(iter(rows_around(reader, at_s)[0]), None)
 
 
@@ -74,10 +74,10 @@ def decision(reader: StoreReader, row: int) -> dict[str, Any]:
 
 
 def _price_change(reader: StoreReader, row: int, record: DecisionRecord) -> dict[str, Any] | None:
-    """Return the last change of a partition's prices, up to the decision in this row.
+    """Return the last change of a partition's prices at or before the decision in this row.
 
     The result has the first decision with the new prices, the cluster's state at that time, and the old
-    prices. None: the record has no prices, or the last `MOST_BEFORE` decisions all had the same prices.
+    prices. Return None if the record has no prices, or if the last `MOST_BEFORE` decisions had equal prices.
     """
     if not record.prices:
         return None
@@ -133,7 +133,7 @@ def _plans(record: DecisionRecord) -> list[dict[str, Any]]:
 
 
 def _met(reader: StoreReader, at_s: float) -> dict[str, float]:
-    """Return the numbers of waiting jobs by size class, of busy GPUs, and of all GPUs, just before a time."""
+    """Return the numbers of waiting jobs (by size class), busy GPUs and all GPUs just before a time."""
     before = np.array([np.nextafter(at_s, -math.inf)])
     return {name: float(level[0]) for name, level in reader.timeline.curves(before).items()}
 
@@ -166,7 +166,7 @@ def job_story(reader: StoreReader, job: JobSeen, at_s: float | None = None) -> d
     Args:
         reader: The store.
         job: The job.
-        at_s: Latest possible time of that last decision, seconds; None: no limit.
+        at_s: Latest possible time of the last decision about the job, seconds; None: no limit.
     """
     rows = reader.rows_of.get(job.job, [])
     story = {
@@ -199,7 +199,7 @@ def last_start(reader: StoreReader, job: JobSeen, at_s: float | None = None) -> 
     Args:
         reader: The store.
         job: The job.
-        at_s: Ignore decisions after this time, seconds; None: ignore none.
+        at_s: Time after which decisions are ignored, seconds; None: no decision is ignored.
 
     Raises:
         InputError: the store has no decision about the job.
@@ -261,8 +261,8 @@ def _row_of_start(reader: StoreReader, seen: AttemptSeen) -> int | None:
 def _made_room(reader: StoreReader, seen: AttemptSeen) -> list[dict[str, Any]]:
     """Return the decisions that preempted other jobs in favour of this attempt, oldest first.
 
-    The list has the preemptions at the job's turn while the job waited for this attempt, and the preemptions,
-    at the attempt's start, of jobs on the attempt's GPUs.
+    The list contains the preemptions decided for this job while it waited for the attempt. It also contains
+    preemptions, at the time of the attempt's start, of other jobs that ran on the attempt's GPUs.
     """
     job, since_s = seen.job.job, seen.job.waited_since_s(math.nextafter(seen.start_s, -math.inf))
     rows = [
@@ -297,7 +297,7 @@ def _made_room(reader: StoreReader, seen: AttemptSeen) -> list[dict[str, Any]]:
 
 
 def _stopped_by(reader: StoreReader, seen: AttemptSeen) -> dict[str, Any] | None:
-    """Return the decision that preempted an attempt, and the jobs that got its GPUs; None: not preempted."""
+    """Return the decision that preempted an attempt, and the jobs that got the GPUs; None: no preemption."""
     found, first = None, _row_of_start(reader, seen)
     for row in reader.rows_of.get(seen.job.job, []):
         cells = reader.cells(row)

@@ -70,7 +70,7 @@ def _attempt_lines(attempt: dict[str, Any], predicted_s: float | None) -> list[s
 
 
 def left_words(left: dict[str, tuple[int, int]]) -> str:
-    """Return a text that lists the free GPUs of each node, for the first `MOST_NODES` nodes."""
+    """Return a text with the number of free GPUs of each node, for the first `MOST_NODES` nodes."""
     said = [f"{free} of {count} GPUs of {node}" for node, (free, count) in left.items()]
     return ", ".join([*said[:MOST_NODES], *(["..."] if len(said) > MOST_NODES else [])])
 
@@ -139,7 +139,7 @@ def _order(moment: dict[str, Any]) -> str:
 
 
 def instead_lines(found: dict[str, Any]) -> list[str]:
-    """Return the result of a replay with another choice as lines of text."""
+    """Return the result of a replay in which one decision was replaced, as lines of text."""
     until = f"until {found['until']}, when nothing is left" if found["whole"] else f"until {found['until']}"
     lines = [
         f"decision {found['number']}, {found['when']}: {found['did']}",
@@ -187,7 +187,7 @@ def _waits(row: dict[str, Any]) -> str:
 
 
 def change(seconds: float) -> str:
-    """Return the change of a duration as text: a duration and `less` or `more`, or `as long`."""
+    """Return a change of a duration as text, such as `5 min less`; `as long` if it is below `LEAST_S`."""
     if abs(seconds) < LEAST_S:
         return "as long"
     return f"{span(abs(seconds))} {'less' if seconds < 0 else 'more'}"

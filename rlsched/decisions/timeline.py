@@ -1,4 +1,4 @@
-"""The history of jobs, attempts and nodes, rebuilt from a store's events; gives the state at any time."""
+"""The history of jobs, attempts and nodes, rebuilt from a store's events. Returns the state at any time."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class JobSeen:
         return not any(one.start_s <= at_s < one.end_s for one in self.attempts)
 
     def waited_since_s(self, at_s: float) -> float:
-        """Return the time since which the job waits, seconds. The job must wait at `at_s`."""
+        """Return the time since which the job has waited, seconds. The job must be waiting at `at_s`."""
         return max([self.submit_s, *(one.end_s for one in self.attempts if one.end_s <= at_s)])
 
 
@@ -130,7 +130,7 @@ class Timeline:
         self.attempts: list[AttemptSeen] = []
         self.nodes: dict[str, NodeSeen] = {}
         self.first_s = self.last_s = math.nan
-        self._waiting = [array("d") for _ in SIZE_CLASSES]  # changes of each curve: time, by, time, by, ...
+        self._waiting = [array("d") for _ in SIZE_CLASSES]  # per curve: time, change, time, change, ...
         self._busy, self._there = array("d"), array("d")
         self._power, self._measured = array("d"), array("d")
 
@@ -160,7 +160,7 @@ class Timeline:
             self.saw(first_s, last_s)
 
     def saw(self, *times_s: float) -> None:
-        """Extend the known period, from `first_s` to `last_s`, so that it includes these times."""
+        """Extend the known period (`first_s` to `last_s`) so that it includes these times."""
         self.first_s = min(times_s if math.isnan(self.first_s) else (self.first_s, *times_s))
         self.last_s = max(times_s if math.isnan(self.last_s) else (self.last_s, *times_s))
 
@@ -200,7 +200,7 @@ class Timeline:
     ) -> None:
         seen = self._of(job, name, user, vc, num_gpus)
         if seen.submit_s == time_s:
-            return  # repeated at the beginning of a segment
+            return  # a submission that is repeated at the beginning of a segment
         seen.submit_s, seen.predicted_s = time_s, predicted_s
         self._queue(seen, time_s, 1)
 
@@ -278,7 +278,7 @@ class Timeline:
         ]
 
     def before_on(self, attempt: AttemptSeen) -> list[AttemptSeen]:
-        """Return earlier attempts on one of the attempt's GPUs that did not end before this attempt began."""
+        """Return earlier attempts on one of the attempt's GPUs that ended at or after the attempt's start."""
         return [
             other
             for other in self.attempts
@@ -313,7 +313,7 @@ class Timeline:
         }
 
     def curves(self, at_s: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-        """Return the numbers of waiting jobs by size class, of busy GPUs, and of all GPUs, at times (N,).
+        """Return, at times (N,), the numbers of waiting jobs by size class, of busy GPUs and of all GPUs.
 
         `busy_gpus` counts shares: two jobs with half of a GPU each are 1 busy GPU.
         """
@@ -349,7 +349,7 @@ def _held(attempt: AttemptSeen) -> float:
 
 
 def _level(changes: array[float], at_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return, for each time, the sum of the changes until then, at least 0; `changes`: time, change, ..."""
+    """Return the sum of the changes up to each time, at least 0. `changes` has time, change, time, ..."""
     if not changes:
         return np.zeros(len(at_s))
     when_s, by = np.array(changes).reshape(-1, 2).T

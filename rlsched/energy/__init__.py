@@ -1,1 +1,1 @@
-"""Price and carbon of electricity over time: read from files, described, converted, generated."""
+"""Price and carbon intensity of electricity over time: reads, describes, converts and generates series."""

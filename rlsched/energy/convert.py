@@ -33,8 +33,8 @@ class Conversion(NamedTuple):
         form: Name of the file's form, as in `FORMS`.
         column: Column of the values.
         filled: Number of steps without a value that were filled.
-        left_out: Number of steps without a value at the start and the end of the file; the series omits them.
-        other_auctions: Number of rows of other auctions (ENTSO-E) that were left out.
+        left_out: Number of steps without a value at the start and the end of the file, which are left out.
+        other_auctions: Number of rows that were left out because they are of another auction (ENTSO-E).
     """
 
     series: Series
@@ -55,18 +55,19 @@ class Row(NamedTuple):
 
 
 def convert(path: Path, form: str = "auto", column: str | None = None, fill_h: float = 0.0) -> Conversion:
-    """Read a public CSV file, also with gzip.
+    """Read a public CSV file, which can be compressed with gzip.
 
     Args:
         path: The file.
-        form: One of `FORMS`, or `auto`: the form that the header shows.
-        column: Column of the values. None: the column of the form; in a plain file the only numeric column.
-        fill_h: Longest gap that is filled, hours. A step gets the value 24 h before it, or the last value if
-            there is none 24 h before.
+        form: One of `FORMS`; `auto` detects the form from the header.
+        column: Column of the values. None: the usual column of the form; in a plain file, the only numeric
+            column.
+        fill_h: Longest gap that is filled, hours. A step is filled with the value 24 h earlier; if there is
+            none, with the value of the step before.
 
     Raises:
         InputError: the file cannot be read, does not have the form, or has a gap longer than `fill_h`; the
-            column is unknown; no column is given, and not exactly one column can have the values.
+            column is unknown; no column is given, and none or several columns can contain the values.
     """
     table = Table.read(path)
     form = recognised(table) if form == "auto" else form
@@ -81,7 +82,7 @@ def convert(path: Path, form: str = "auto", column: str | None = None, fill_h: f
 
 
 def recognised(table: Table) -> str:
-    """Return the name of the form that the header shows."""
+    """Return the name of the form that the header has; `plain` if it has no special form."""
     if table.find(_ENTSOE_TIME):
         return "entsoe"
     if table.find(_MAPS_TIME) and table.find(_MAPS_VALUE):
@@ -188,7 +189,7 @@ def _one_place(table: Table, column: str) -> None:
 
 
 def _other_auctions(table: Table, at: str) -> set[int]:
-    """Return the lines of all auctions except the main auction of each day, by the column `Sequence`."""
+    """Return the line numbers of all auctions except each day's main auction, by the column `Sequence`."""
     columns = table.find("^sequence$")
     if not columns:
         return set()
@@ -236,9 +237,9 @@ def _value(table: Table, line: int, column: str, cell: str) -> float | None:
 def _step_s(path: str, rows: list[Row]) -> float:
     """Return the length of the steps, seconds.
 
-    If rows have lengths, this is the shortest length. Otherwise it is the shortest distance between the
-    starts of successive rows, or the most frequent distance if some distances are not multiples of the
-    shortest.
+    If the rows have lengths, the step is the shortest length. Otherwise, the step is the shortest distance
+    between the starts of successive rows. If not all distances are multiples of the shortest distance, the
+    step is the most frequent distance.
     """
     lasts = [row.lasts_s for row in rows if row.lasts_s is not None]
     apart = Counter((other.begins - one.begins).total_seconds() for one, other in pairwise(rows))
@@ -254,7 +255,7 @@ def _step_s(path: str, rows: list[Row]) -> float:
 
 
 def _by_step(path: str, rows: list[Row], step_s: float) -> list[float | None]:
-    """Return the value of each step from the first row on; None: unknown.
+    """Return the value of each step, beginning at the first row; None: unknown.
 
     The value of a row that is longer than a step applies to all steps of the row.
     """

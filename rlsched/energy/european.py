@@ -1,4 +1,4 @@
-"""Times as the ENTSO-E Transparency Platform writes them, in UTC or in a European local time."""
+"""Parses times in the format of the ENTSO-E Transparency Platform, in UTC or a European local time."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ October, is one hour further ahead, except for UTC.
 
 
 class EuropeanClock:
-    """Converts intervals of a file, in the order of the file, to UTC.
+    """Converts the intervals of a file to UTC. Intervals must be passed in the order of the file.
 
-    In autumn one hour occurs twice: the first occurrence is read as summer time, the second as winter time,
-    unless the time has a mark such as `(CET)`.
+    In autumn, one local hour occurs twice. The first occurrence is read as summer time, and the second as
+    winter time, unless the time has a mark such as `(CET)`.
 
     Attributes:
         zone: Name of the winter time: UTC, WET, CET or EET.
@@ -36,10 +36,10 @@ class EuropeanClock:
         self._last: datetime | None = None
 
     def read(self, text: str) -> tuple[datetime, float] | None:
-        """Return the start of an interval, UTC, and its length, seconds. None: the clocks skip this hour.
+        """Return (start in UTC, length in seconds) of an interval; None if the clocks skip this hour.
 
         Raises:
-            ValueError: the text is no interval such as `01.01.2023 00:00 - 01.01.2023 01:00`.
+            ValueError: the text is not an interval such as `01.01.2023 00:00 - 01.01.2023 01:00`.
         """
         start, dash, end = text.partition(" - ")
         if not dash:
@@ -51,7 +51,7 @@ class EuropeanClock:
             return None
         begins = later[0] if later else starts[-1]
         self._last = begins
-        # If the clocks change within an interval, one of these differences is an hour too long.
+        # If the clocks change within an interval, one of the differences is an hour too long.
         ends = self._candidates(local_end, mark_end) or [self._winter(local_end)]
         lasts = [local_end - local, *(one - begins for one in ends)]
         positive = [one for one in lasts if one > timedelta(0)]

@@ -19,17 +19,17 @@ MOST_STEPS: Final = 20_000_000
 def filled(
     name: str, begins: datetime, step_s: float, values: Sequence[float | None], fill_h: float
 ) -> tuple[Series, int, int]:
-    """Return a series without gaps, the number of filled steps, and the number left out at both ends.
+    """Return a series without gaps, the number of filled steps, and the number of steps left out.
 
-    A step is filled with the value 24 h before it, or with the last value if there is none 24 h before. Both
-    values are already known when the step begins.
+    A step is filled with the value 24 h earlier; if there is none, with the value of the step before. Both
+    values are already known when the filled step begins.
 
     Args:
         name: Name of the series.
         begins: Start of the first step, UTC.
         step_s: Length of a step, seconds.
         values: Value of each step; None: unknown. Unknown steps at both ends are left out.
-        fill_h: Longest gap that is filled, hours; 0: none.
+        fill_h: Longest gap that is filled, hours; 0: no gap is filled.
 
     Raises:
         InputError: a gap is longer than `fill_h`, or there are fewer than two values.

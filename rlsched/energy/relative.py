@@ -1,8 +1,8 @@
-"""Price relative to the mean of about a day, and its outlook: the numbers by which decisions follow a price.
+"""Computes the numbers by which decisions follow a price: the ratio to a daily mean, and the outlook.
 
-The mean covers the next 24 hours. A value that is not known yet counts as the value 24 hours earlier, so
-nothing here contains anything that is published later. Prices of a day-ahead market are known for 12 hours
-ahead or more at any time, prices of a real-time market only for the current step.
+The mean covers the next 24 hours. A value that is not known yet counts as the value 24 hours earlier, so that
+no result depends on values that are published later. At any time, prices of a day-ahead market are known for
+the next 12 hours or more, and prices of a real-time market only for the current step.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ LEAST_RATIO: Final = 0.02
 MOST_RATIO: Final = 50.0
 """Range to which ratios are clipped: prices can be negative, and spikes reach a hundred times the mean."""
 OUTLOOK: Final = (
-    "price_rank_6_h",  # share of the steps of the next 6 h in which the price is lower than now; then ...
-    "price_rank_12_h",
-    "price_rank_24_h",
+    "price_rank_6_h",  # share of the steps of the next 6 h in which the price is lower than now
+    "price_rank_12_h",  # the same share for the next 12 h
+    "price_rank_24_h",  # the same share for the next 24 h
     "price_lowest",  # ln(lowest price of the next 24 h / price now)
     "price_rise",  # ln(price now / price in the step before)
     "price_day",  # ln(mean of the next 24 h / mean of the past 7 days)
     "price_error",  # mean |ln(price / price 24 h earlier)| over the past 24 h
-    "price_known",  # time for which prices are known ahead / 24 h
+    "price_known",  # (time from now for which prices are known) / 24 h
 )
 """Names of the columns that `outlook` returns."""
 _RANKS_S: Final = (6 * HOUR_S, 12 * HOUR_S, DAY_S)
 _TINY: Final = 1e-9
 _ROWS: Final = 4096
-"""Number of steps whose next days are in memory at the same time."""
+"""Number of steps processed together. The limit saves memory, because each step needs its next 24 h."""
 
 
 def relative(series: Series, known_ahead_s: float) -> NDArray[np.float64]:
-    """Return the (N,) value in each step of a series, divided by the mean that this module describes.
+    """Return the (N,) value in each step of a series, divided by the mean over about a day (see the module).
 
     A ratio is at least `LEAST_RATIO` and at most `MOST_RATIO`. It is 1 if the mean is 0 or less.
 
@@ -62,12 +62,13 @@ def relative(series: Series, known_ahead_s: float) -> NDArray[np.float64]:
 def outlook(series: Series, known_ahead_s: float) -> NDArray[np.float64]:
     """Return the (N, K) columns `OUTLOOK` in each step of a series.
 
-    Prices that are not known yet count as in `relative`. In logarithms, a price is at least `LEAST_RATIO`
-    times the mean price of the past 7 days; logarithms of a mean of 0 or less are 0.
+    Prices that are not known yet are replaced as in `relative`. Before a logarithm is taken, a price is
+    raised to at least `LEAST_RATIO` times the mean price of the past 7 days. If this mean is 0 or less, the
+    columns with logarithms are 0.
 
     Args:
         series: The series, N steps.
-        known_ahead_s: As in `relative`.
+        known_ahead_s: Time for which values are known ahead, seconds; 0: only the current step is known.
     """
     values, steps = series.values, len(series)
     day = max(round(DAY_S / series.step_s), 1)
@@ -92,7 +93,7 @@ def outlook(series: Series, known_ahead_s: float) -> NDArray[np.float64]:
 
 
 def _past_means(values: NDArray[np.float64], steps: int) -> NDArray[np.float64]:
-    """Return the (N,) means over each step and the steps before it, at most `steps` steps."""
+    """Return the (N,) mean over each step and the steps before; `steps`: maximum number of steps."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     end = np.arange(1, values.size + 1)
     first = np.maximum(end - steps, 0)
@@ -119,7 +120,7 @@ def _set_next_day(
     for column, span_s in enumerate(_RANKS_S):
         ahead_of = day_values[:, 1 : max(round(span_s / step_s), 1)]
         found[:, column] = (ahead_of < present).mean(axis=1) if ahead_of.shape[1] else 0.0
-    floor = np.maximum(least[now], _TINY)  # columns where it is _TINY are set to 0 afterwards
+    floor = np.maximum(least[now], _TINY)  # where the floor is _TINY, the caller sets 0
     lowest = np.maximum(day_values.min(axis=1), floor)
     found[:, 3] = np.log(lowest / np.maximum(present[:, 0], floor))
     mean = np.maximum(day_values.mean(axis=1), floor)
@@ -133,7 +134,7 @@ class PriceAt(NamedTuple):
         price: The value.
         ratio: The value relative to the mean.
         outlook: (K,) values of the columns `OUTLOOK`.
-        until_s: Time when the price changes next, Unix seconds; infinite: never, as far as it is known.
+        until_s: Time of the next change of the price, Unix seconds; infinite if no change is known.
     """
 
     price: float
@@ -143,11 +144,11 @@ class PriceAt(NamedTuple):
 
 
 class PriceTable:
-    """Steps of a price series with their ratios and outlooks, by Unix time; equal steps in a row are joined.
+    """Prices of a series with their ratios and outlooks, by Unix time. Successive equal steps are joined.
 
     Args:
         series: The series.
-        known_ahead_s: As in `relative`.
+        known_ahead_s: Time for which values are known ahead, seconds; 0: only the current step is known.
 
     Attributes:
         name: Name of the series.
@@ -163,7 +164,7 @@ class PriceTable:
         self._seen: list[list[float]] = seen[first].tolist()
 
     def at(self, now_s: float) -> PriceAt | None:
-        """Return the price at a time, Unix seconds; None: the series does not cover it."""
+        """Return the price at a time, Unix seconds; None if the series does not cover this time."""
         if not self._from_s[0] <= now_s < self.ends_s:
             return None
         k = bisect.bisect_right(self._from_s, now_s) - 1

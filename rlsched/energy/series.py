@@ -46,10 +46,11 @@ class Series:
 
     @classmethod
     def read(cls, path: str | Path) -> Series:
-        """Read a CSV file, also with gzip (`.gz`), with the columns `utc` and `value`.
+        """Read a CSV file (plain, or `.gz`) with the columns `utc` and `value`.
 
-        `utc` is the start of a step in ISO 8601. Without an offset it is UTC; with an offset it is converted,
-        so a file in local time may change its offset during the year. Other columns are ignored.
+        `utc` is the start of a step in ISO 8601. A time without an offset is UTC. A time with an offset is
+        converted to UTC, so that a file in local time can change its offset during the year. Other columns
+        are ignored.
 
         Raises:
             InputError: the file cannot be read, a column is missing, a value is not a number, or the steps
@@ -98,7 +99,7 @@ class Series:
         return self.begins + timedelta(seconds=self.step_s * len(self))
 
     def write(self, path: str | Path) -> None:
-        """Write a CSV file that `read` reads, with gzip if its name ends in `.gz`.
+        """Write a CSV file for `read`; compress it with gzip if its name ends in `.gz`.
 
         Equal series give equal bytes.
 
@@ -152,7 +153,7 @@ def _text(at: datetime) -> str:
 
 @dataclass(frozen=True)
 class Integrals:
-    """Several series over the seconds of a trace, on one grid of equal steps, with their integrals.
+    """Several series over the time of a trace, on a common grid of equal steps, with their integrals.
 
     Attributes:
         from_s: Start of the first step, seconds of the trace; at most 0.
@@ -185,13 +186,13 @@ class Integrals:
 
 
 def integrals(series: Iterable[Series | None], second_0: datetime, last_s: float) -> Integrals:
-    """Convert series to one grid over the seconds of a trace, with integrals.
+    """Convert series to a common grid over the time of a trace, and compute their integrals.
 
     Args:
         series: K series, at least one of them not None; None stands for a series of zeros.
         second_0: Wall-clock time of the trace's second 0, with an offset from UTC.
-        last_s: Last second that the series must cover. After its end, a series has the mean of its last 7
-            days.
+        last_s: Last second of the trace that the series must cover. After the end of a series, its value is
+            the mean of its last 7 days.
 
     Raises:
         InputError: a series begins after second 0, or ends before `last_s`; or a grid that contains the start
@@ -227,7 +228,7 @@ def integrals(series: Iterable[Series | None], second_0: datetime, last_s: float
 
 
 def _grid_step_s(series: list[Series]) -> float:
-    """Return the longest step of a grid that contains the start of every step of these series, seconds."""
+    """Return the longest grid step for which every step of these series begins on the grid, seconds."""
     whole = [timedelta(seconds=one.step_s) for one in series]
     whole += [abs(one.begins - series[0].begins) for one in series]
     tick = timedelta(microseconds=1)
@@ -235,7 +236,7 @@ def _grid_step_s(series: list[Series]) -> float:
 
 
 def _values_at(series: Series, since_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the values `since_s` seconds after the series begins; after its end, the last 7 days' mean."""
+    """Return the values `since_s` seconds after the start; after the end, the mean of the last 7 days."""
     lately = series.values[-max(round(WEEK_S / series.step_s), 1) :]
     continued = np.append(series.values, lately.mean())
     found: NDArray[np.float64] = continued[np.minimum(since_s / series.step_s, len(series)).astype(np.intp)]

@@ -22,7 +22,7 @@ MEANS: Final = {"solar": 50.0, "wind": 95.0, "spiky": 70.0, "flat": 100.0}
 WIND_H: Final = 30.0
 """Correlation time of `wind`, hours."""
 LOWEST: Final = -0.08
-"""Lowest value of `wind`, as a multiple of its mean before clipping."""
+"""Lowest value of `wind`, as a multiple of the mean before values are clipped."""
 SPIKES: Final = (10.0, 60.0)
 """Lowest and highest value of a spike, as multiples of the mean."""
 MOST_SPIKES_FRAC: Final = 0.6
@@ -40,7 +40,7 @@ def synthesize(
     """Return a series of one kind. The same arguments give the same values.
 
     solar: like day-ahead prices of California, 2023-24 (p5 0.15, p95 2.4, p99 3.6 times the mean, 2 % of the
-        hours below 0, correlation with the day before 0.9): cheap at noon, dear in the evening, similar
+        hours below 0, correlation with the day before 0.9): cheap at noon, expensive in the evening, similar
         every day, and lower at weekends.
     wind: like day-ahead prices of Germany, 2023-24 (p5 0, p95 1.8, p99 2.4 times the mean, 4 % of
         the hours below 0, a smaller daily pattern): swings over days, AR(1)
@@ -55,8 +55,8 @@ def synthesize(
         like: One of `MEANS`.
         begins: Start of the first step, UTC.
         days: Length, days.
-        step_s: Length of a step, seconds; it divides a day.
-        mean: Mean of the values, in any unit; more than 0. None: as in `MEANS`.
+        step_s: Length of a step, seconds; must divide a day.
+        mean: Mean of the values, in any unit; more than 0. None: the default in `MEANS`.
         seed: Random seed.
 
     Raises:
@@ -115,7 +115,7 @@ def _spikes(at_h: Values, step_h: float, draw: np.random.Generator) -> Values:
     left = MOST_SPIKES_FRAC * len(at_h)
     is_tight = _tight_days(math.ceil(len(at_h) * step_h / 24.0), draw)
     height, block_h, is_first = 0.0, max(step_h, 1.0), True
-    for block in range(math.floor(len(at_h) * step_h / block_h)):  # of an hour or more
+    for block in range(math.floor(len(at_h) * step_h / block_h)):  # a block is an hour or more
         stays, starts, size = draw.random(3).tolist()
         begin, end = round(block * block_h / step_h), round((block + 1) * block_h / step_h)
         hour = at_h[begin] % 24.0

@@ -21,7 +21,7 @@ _ISO = re.compile(r"\s*\d{4}-\d\d-\d\d")
 
 @dataclass(frozen=True)
 class Table:
-    """A CSV file: `rows` are (line, cells), and each has as many cells as `columns`."""
+    """A CSV file: `rows` contains (line number, cells); each row has as many cells as `columns`."""
 
     path: str
     columns: tuple[str, ...]
@@ -29,7 +29,7 @@ class Table:
 
     @classmethod
     def read(cls, path: Path) -> Table:
-        """Read a CSV file, also with gzip; commas, semicolons or tabs separate its cells.
+        """Read a CSV file, plain or compressed with gzip. Commas, semicolons or tabs separate the cells.
 
         Raises:
             InputError: the file cannot be read, has no rows, or a row and the header differ in length.

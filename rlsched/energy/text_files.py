@@ -11,7 +11,7 @@ from rlsched.files.atomic import replace_file
 
 
 def read_text(path: str | Path) -> str:
-    """Return the text of a file in UTF-8, without a byte order mark; line ends are kept.
+    """Return the text of a UTF-8 file without its byte order mark. Line ends are unchanged.
 
     Raises:
         InputError: the file cannot be read, is damaged, or is not text.
@@ -28,7 +28,7 @@ def read_text(path: str | Path) -> str:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write a file in UTF-8, atomically; equal texts give equal bytes.
+    """Write a UTF-8 file atomically. Equal texts give equal bytes, also with gzip.
 
     Raises:
         InputError: the file cannot be written.

@@ -1,4 +1,4 @@
-"""Follows the attempts that the broker ordered: compares each with its Slurm job at every poll."""
+"""Follows the attempts that the broker ordered: compares each attempt with its Slurm job at every poll."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from rlsched.wire.messages import EndedAck, Kill, Launch, Launched
 _log = logging.getLogger("rlsched.engine")
 VANISHED_EXIT_CODE = 137
 FOREIGN_EXIT_CODE = 126
-"""Exit code of a job that a user submitted to the broker directly: only jobs submitted to Slurm can run."""
+"""Exit code of a job that a user submitted directly to the broker. Only jobs submitted to Slurm can run."""
 
 
 class SlurmAttempts:
     """Follows each attempt from the broker's order until the broker has acknowledged the attempt's end.
 
     Args:
-        desk: The gateway's desk.
+        desk: State that the parts of the gateway share.
     """
 
     def __init__(self, desk: Desk) -> None:
         self._desk, self._placing = desk, Placing(desk)
 
     def adopt(self, facts: Facts) -> None:
-        """After a restart, add the attempts that are recorded in the marks of Slurm's jobs."""
+        """Add the attempts recorded in the marks (AdminComments) of Slurm's jobs, after a restart."""
         for job in facts.jobs.values():
             marks = job.marks or {}
             parts = marks.get("j", "").split(".")
@@ -85,7 +85,7 @@ class SlurmAttempts:
             self._follow(number, known, now_s)
 
     def adopt_offered(self, key: str, now_s: float) -> None:
-        """Update the unconfirmed attempts of a Slurm job, after the broker has answered the job's offer."""
+        """Update the unconfirmed attempts of a Slurm job after the broker's answer to the job's offer."""
         for number, attempt in list(self._desk.attempts.items()):
             if attempt.key == key and not attempt.is_sure and self._desk.facts and not self._desk.is_away:
                 self._follow(number, attempt, now_s)
@@ -126,7 +126,7 @@ class SlurmAttempts:
         if attempt.end is None:
             job = self._desk.job(attempt.key)
             if job is not None and "left" in (job.marks or {}):
-                attempt.end = (KILLED_EXIT_CODE, "cancelled", None)  # the job is Slurm's own now
+                attempt.end = (KILLED_EXIT_CODE, "cancelled", None)  # the job was left to Slurm
             elif job is None or (job.marks or {}).get("s") != attempt.stamp:
                 self._end_lost(attempt, now_s)
             else:
@@ -136,7 +136,7 @@ class SlurmAttempts:
             self._desk.out += [Say(node, ended) for node, ended in attempt.ends(number)]
 
     def _end_lost(self, attempt: SlurmAttempt, now_s: float) -> None:
-        """End an attempt of a job that Slurm no longer knows."""
+        """End an attempt whose job Slurm no longer lists."""
         _log.warning("Slurm does not know job %s any more, which was running", attempt.key)
         code, reason = (KILLED_EXIT_CODE, "killed") if attempt.kill else (VANISHED_EXIT_CODE, "vanished")
         attempt.end = (code, reason, now_s)
@@ -161,7 +161,7 @@ class SlurmAttempts:
             attempt.end = (KILLED_EXIT_CODE, "killed" if attempt.kill else "node_stopped", None)
             return
         is_this = (job.marks or {}).get("j") == f"{number.job}.{number.attempt}"
-        if job.is_over:  # after this attempt, after one that the broker has given up, or before any
+        if job.is_over:  # the job ended in this attempt, in a discarded attempt, or before any attempt
             self._report_end(attempt, job)
         elif job.runs and self._desk.places and not is_this:
             self._runs_otherwise(job)
@@ -183,7 +183,7 @@ class SlurmAttempts:
             self._placing.stop(attempt, job, now_s)
         elif attempt.is_whole and job.is_held:
             if attempt.is_found and not self._desk.registered.issuperset(attempt.nodes):
-                return  # the broker may not know this attempt
+                return  # the broker may not know this attempt yet
             if attempt.placed_s is None or now_s - attempt.placed_s >= self._desk.times.repeat_s:
                 self._placing.place(number, attempt, job, now_s)
         elif not job.is_held and attempt.is_whole and self._is_refused(attempt, job, now_s):
@@ -193,8 +193,8 @@ class SlurmAttempts:
     def _runs_otherwise(self, job: SlurmJob) -> None:
         """Handle a job that runs as another attempt, or without an attempt because a user released it.
 
-        An earlier attempt can run if a killed gateway's write arrives late. The job continues to run, and its
-        GPUs count as used by other jobs.
+        An earlier attempt can run if a write of a killed gateway arrives late. The job continues to run. Its
+        GPUs are reported to the broker as used by a job that the broker did not start.
         """
         started_as = (job.marks or {}).get("j", "")
         if not any(started_as == f"{one.job}.{one.attempt}" for one in self._desk.attempts):
@@ -216,7 +216,7 @@ class SlurmAttempts:
                 self._desk.queue_message(node, _launched(number, attempt, rank))
 
     def say_again(self) -> None:
-        """Send `Launched` again for running ranks. `follow` repeats `Ended` until it is acknowledged."""
+        """Send `Launched` again for running ranks. `Ended` is not sent here, because `follow` repeats it."""
         for number, attempt in self._desk.attempts.items():
             if attempt.end is None:
                 for rank in sorted(attempt.told):

@@ -14,7 +14,7 @@ from rlsched.wire.messages import NodeMessage
 
 
 class RememberedJobs(NamedTuple):
-    """Copies of the desk's `forgotten`, `dead` and `withdrawn` at the time of a question to the broker."""
+    """Copies of `Desk.forgotten`, `dead` and `withdrawn`, made when the broker is asked for its jobs."""
 
     forgotten: set[SlurmKey]
     dead: set[SlurmKey]
@@ -28,29 +28,31 @@ class Desk:
         name: Name of the gateway's key; the tokens of offers begin with this name.
         cluster: Slurm's ClusterName.
         partitions: Partitions that the broker schedules.
-        writer: Sends all writes.
-        times: The gateway's times.
+        writer: Sends all writes to Slurm.
+        times: Time-outs and intervals of the gateway.
         preempts: Whether jobs that Slurm can requeue are offered as preemptible.
-        places: Whether the broker decides when and where jobs start, and jobs are held until then. If not,
-            Slurm starts the jobs in the order of the broker's queue.
-        sm_clocks_mhz: SM clocks that Slurm can set on all GPUs, MHz, highest first; empty: none.
+        places: Whether jobs are held until the broker decides when and where they start. If not, Slurm
+            starts the jobs in the order of the broker's queue.
+        sm_clocks_mhz: SM clocks that Slurm can set on all GPUs, MHz, highest first; empty if Slurm sets no
+            clocks.
         secret: Makes the tokens of offers unguessable; must be the same after a restart.
 
     Attributes:
-        identity: Identity of the broker's journal, from the broker's last `Welcome`, or from the marks of a
-            job after a restart.
+        identity: Identity of the broker's journal, from the broker's last `Welcome`; after a restart, from
+            the marks (AdminComment) of a job.
         epoch: The highest epoch in a `Welcome`.
         facts: The last facts from Slurm; None before the first poll.
         is_away: Whether Slurm failed to answer the last query.
-        offered: The broker's job number by the key of the Slurm job, from the answer to the offer.
+        offered: The broker's job number, from the answer to the offer; by the key of the Slurm job.
         attempts: Attempts whose ends the broker has not acknowledged yet.
         forgotten: Attempts that the broker considers ended, or does not know.
-        dead: Attempts that will never start.
-        registered: Nodes that the broker has welcomed.
+        dead: Attempts that will never start, even if a late order arrives.
+        registered: Nodes whose registration the broker has accepted.
         starting: Jobs that Slurm itself has started, and that are being reported to the broker.
-        limited_until_s: Time until which a job is not offered, because a limit of Slurm prevents its start;
-            by job.
-        cleared_s: Time at which a job's GPU request was removed to set another one; by job.
+        limited_until_s: Time until which a job is not offered because a limit of Slurm prevents its start, by
+            the key of the job.
+        cleared_s: Time at which a job's GPU request was removed before a new one is set, by the key of the
+            job.
         withdrawn: Jobs withdrawn from the broker, by the broker's job number. The broker's orders to end
             these jobs must not end the jobs in Slurm.
         out: Outgoing messages and questions.
@@ -89,7 +91,7 @@ class Desk:
         self.out: list[Say | Ask] = []
 
     def nodes(self, facts: Facts | None = None) -> Iterator[tuple[SlurmNode, str]]:
-        """Yield (node, partition) for each node that the broker schedules. `facts` None: the last facts."""
+        """Yield (node, partition) for each node that the broker schedules, by `facts` or the last facts."""
         facts = facts or self.facts
         yield from nodes_with_gpus(facts, self.partitions).values() if facts is not None else ()
 
@@ -102,7 +104,7 @@ class Desk:
         return job.marks is not None and "s" in job.marks and job.partition in self.partitions
 
     def waits(self, job: SlurmJob) -> bool:
-        """Return whether a job waits: held if `places`, otherwise in Slurm's own queue."""
+        """Return whether a job waits: held if `places` is set, otherwise in Slurm's own queue."""
         return job.state == "PENDING" and job.is_held == self.places
 
     def is_open(self, job: SlurmJob) -> bool:
@@ -110,7 +112,7 @@ class Desk:
         return self.waits(job) or job.key in self.starting
 
     def at_work(self) -> set[str]:
-        """Return the keys of Slurm's jobs that have an attempt."""
+        """Return the keys of Slurm's jobs that have a confirmed attempt without an end."""
         return {one.key for one in self.attempts.values() if one.end is None and one.is_sure}
 
     def asks_for_live(self) -> None:
@@ -118,9 +120,10 @@ class Desk:
         self._asked_of = RememberedJobs(set(self.forgotten), set(self.dead), set(self.withdrawn))
 
     def has_live(self, live: Collection[int]) -> None:
-        """Remove, from `forgotten`, `dead` and `withdrawn`, the copied entries that are not in `live`.
+        """Remove the entries of jobs that the broker no longer has from `forgotten`, `dead`, `withdrawn`.
 
-        An attempt that is in the marks of a Slurm job stays; otherwise it would be adopted again.
+        Only entries that `asks_for_live` copied are removed. An attempt that the marks of a Slurm job name
+        stays; otherwise the attempt would be adopted again.
 
         Args:
             live: Numbers of all jobs that the broker has.

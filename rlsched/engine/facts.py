@@ -13,9 +13,9 @@ from rlsched.errors import RlschedError
 MARK = "rlsched:"
 """Start of the AdminComment of a job held by job_submit.lua; `key=value` pairs follow, separated by `;`."""
 USER_HOLD = "[held]"
-"""Start of the Comment of a job that its user holds. Priority 0 is not enough: the gateway sets it too."""
+"""Start of the Comment of a job that its user holds. Priority 0 is no sign of it: the gateway sets it too."""
 UNLIMITED_MIN = 365 * 24 * 60
-"""A time limit of this length or more (a year) counts as no limit, minutes."""
+"""Time limit from which a job counts as unlimited (a year), minutes."""
 LIVE = ("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT")
 _OVER = {
     "COMPLETED": "",
@@ -29,7 +29,7 @@ _OVER = {
     "PREEMPTED": "node_stopped",
     "REVOKED": "cancelled",
 }
-"""The entry of `END_REASONS` for each state of an ended job."""
+"""End reason (an entry of `END_REASONS`) for each Slurm state of an ended job."""
 _BAD_NODE = (
     "DOWN",
     "DRAIN",
@@ -55,17 +55,18 @@ class SlurmJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job, or one task of an array.
 
     Attributes:
-        key: ID of the job for `scontrol`: JOB, or ARRAY_TASK.
-        marks: Pairs in the AdminComment after `MARK`; None: rlsched has not marked the job.
+        key: ID of the job for `scontrol`: job ID, or array job ID and task ID joined by `_`.
+        marks: Key-value pairs in the AdminComment after `MARK`; None: rlsched has not marked the job.
         nodes: Nodes on which the job runs.
         gpus: GPU numbers on each of `nodes`, empty if Slurm does not report them.
         is_commented: Whether the AdminComment has content that rlsched did not write.
-        gpus_asked: Total number of GPUs that the job requests, of any type; 0: none.
-        nice: As in `scontrol show job`.
+        gpus_asked: Total number of GPUs that the job requests, of any type.
+        nice: Nice value, as in `scontrol show job`.
         submit_s: Time of the submission, or requeue, Unix seconds.
         end_reason: One of `END_REASONS`, if the job has ended.
         num_nodes: Minimum number of nodes that the job requests.
-        bound: A request that the broker does not support, so that only Slurm can place the job; "": none.
+        bound: Kind of request that the broker does not support, so that only Slurm can place the job; "" if
+            the broker supports the job.
     """
 
     key: str
@@ -113,7 +114,7 @@ class SlurmJob(msgspec.Struct, frozen=True, kw_only=True):
         return self.state in LIVE
 
     def mark(self, name: str, default: int = 0) -> int:
-        """Return the number in the mark with this name."""
+        """Return the number in the mark with this name; `default` if there is no such number."""
         said = (self.marks or {}).get(name, "")
         return int(said) if said.isdecimal() else default
 
@@ -123,9 +124,9 @@ class SlurmNode(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         gpus: Number of GPUs.
-        types: GRES type by GPU number, if every GPU has its own type, so that a job can request this GPU;
-            else empty.
-        unusable: Reason why the node can get no jobs, "" if it can.
+        types: GRES type by GPU number. Not empty only if every GPU has its own type, so that a job can
+            request a certain GPU.
+        unusable: Reason why the node can get no jobs; "" if the node can get jobs.
     """
 
     name: str
@@ -137,7 +138,7 @@ class SlurmNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """State of a Slurm cluster at one time."""
+    """State of a Slurm cluster at the time `now_s` (Unix seconds): jobs by key, nodes by name."""
 
     now_s: float
     jobs: dict[str, SlurmJob]
@@ -303,13 +304,13 @@ def _gpus_asked(one: dict[str, Any]) -> int:
 
 
 def _nice(said: Any) -> int:
-    """Parse a nice value. A negative value can be given modulo 2**32, as Slurm 22.05 prints it."""
+    """Parse a nice value. Slurm 22.05 prints a negative value modulo 2**32."""
     nice = _number(said)
     return nice - (1 << 32) if nice >= 1 << 31 else nice
 
 
 def _number(said: Any) -> int:
-    """Parse a number in Slurm's JSON; later versions print {"set": true, "number": 3}."""
+    """Parse a number in Slurm's JSON; newer versions print an object, {"set": true, "number": 3}."""
     if isinstance(said, dict):
         return int(said.get("number") or 0) if said.get("set", True) else 0
     return int(said or 0)

@@ -1,11 +1,11 @@
-"""The state machine between a Slurm cluster and the broker. No socket, process or clock.
+"""The state machine between a Slurm cluster and the broker. It uses no socket, process or clock.
 
-The gateway handles facts from Slurm and messages from the broker. It returns messages, and writes to Slurm.
-It has no storage of its own. A job's token is computed from the job's number, from the stamp that
-job_submit.lua gave the job, and from the gateway's secret. The job's AdminComment names the attempt that the
-broker decided. After a restart, number, stamp and attempt are read from Slurm. The gateway runs only broker
-jobs that it has offered itself. Any write to Slurm can be lost: the next facts show the loss, and the write
-is repeated.
+The gateway handles facts (Slurm's jobs and nodes at one time) and messages from the broker. It returns
+messages, and writes to Slurm. It has no storage of its own. A job's token identifies the job to the broker:
+it is computed from the job's number, from the stamp that job_submit.lua gave the job, and from the gateway's
+secret. The job's AdminComment names the attempt that the broker decided. After a restart, number, stamp and
+attempt are read from Slurm. The gateway runs only broker jobs that it has offered itself. Any write to Slurm
+can be lost: the next facts show the loss, and the write is repeated.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class Gateway:
         name: Name of the gateway's key; the tokens of offers begin with this name.
         cluster: Slurm's ClusterName.
         partitions: Partitions that the broker schedules.
-        writer: Sends all writes.
-        times: The gateway's times.
+        writer: Sends all writes to Slurm.
+        times: Time-outs and intervals of the gateway; None: the defaults.
         preempts: Whether jobs that Slurm can requeue are offered as preemptible.
         sm_clocks_mhz: SM clocks that Slurm can set on all GPUs, MHz, highest first.
         secret: Makes the tokens of offers unguessable; must be the same after a restart.
-        nices: (lowest, highest) nice of jobs if jobs are not held and Slurm places them. None: jobs are held,
-            and the broker places them.
+        nices: (lowest, highest) nice of jobs, if jobs are not held and Slurm places them. None: jobs are
+            held, and the broker places them.
 
     Attributes:
         nodes: Registers the nodes with the broker.
@@ -113,7 +113,7 @@ class Gateway:
         if self._desk.places and self._desk.registered and self._silence.is_deciding(facts.now_s):
             self._offers.take_back(facts)
         said, self._desk.out = self._desk.out, []
-        self.nodes.report_changes(facts)  # reports GPUs that others hold before jobs that would get them
+        self.nodes.report_changes(facts)  # GPUs in use by others are reported before the jobs are offered
         self._desk.out += said
         if self._ordering is not None:
             self._ordering.begin(facts, self._offers)
@@ -192,7 +192,7 @@ class Gateway:
         return self._silence.decided_s
 
     def is_exact(self, facts: Facts) -> bool:
-        """Return whether on every node each GPU has its own GRES type, so that the broker can choose GPUs."""
+        """Return whether each GPU of each node has its own GRES type, so that the broker can choose GPUs."""
         return self.nodes.is_exact(facts)
 
     def hellos(self) -> list[Hello]:

@@ -27,7 +27,7 @@ RENEW_S = 10.0
 FORGET_S = 60.0
 """Age of a question above which its answer is no longer expected, seconds."""
 SLOW_S = 5.0
-"""Duration of a query above which Slurm counts as away until it answers, seconds."""
+"""Duration of a query above which Slurm counts as away until the query is answered, seconds."""
 WAIT_MS = 20
 Heard = tuple[list[ForNode], list[tuple[tuple[str, str], object]]]
 _log = logging.getLogger("rlsched.engine")
@@ -38,7 +38,7 @@ class Link:
 
     Args:
         addresses: Addresses of the broker and its standbys.
-        home: The keys.
+        home: Directory with the keys.
         name: Name of the engine's key.
 
     Attributes:
@@ -120,7 +120,7 @@ class _Query:
     """A query of Slurm in a thread.
 
     Attributes:
-        began_s: When the thread began, which can be later than the request; monotonic, seconds.
+        began_s: Monotonic time at which the query began in the thread, seconds. The request can be earlier.
         facts: Result of the query.
     """
 
@@ -167,7 +167,7 @@ def serve(
             now_s, elapsed_s = time.time(), time.monotonic()
             _hear(gateway, link, heard, now_s)
             if gateway.is_deciding(now_s) and not gateway.is_away:
-                alive.write_time(gateway.decided_s)  # so that jobs are held no longer than the gateway waits
+                alive.write_time(gateway.decided_s)  # limits how long job_submit.lua holds jobs
             if asked is None and elapsed_s >= look_at_s:
                 asked = _Query(pool, reader)
             elif asked is not None and asked.facts.done():

@@ -20,7 +20,7 @@ class SlurmNodes:
     """Registers the nodes with the broker, and reports changes of nodes.
 
     Args:
-        desk: The gateway's desk.
+        desk: State that the parts of the gateway share.
     """
 
     def __init__(self, desk: Desk) -> None:
@@ -30,7 +30,7 @@ class SlurmNodes:
         self._said: dict[str, tuple[str, list[Holding]]] = {}
 
     def is_exact(self, facts: Facts) -> bool:
-        """Return whether on every node each GPU has its own GRES type, so that the broker can choose GPUs."""
+        """Return whether each GPU of each node has its own GRES type, so that the broker can choose GPUs."""
         return all(node.types for node, _ in self._desk.nodes(facts))
 
     def hellos(self) -> list[Hello]:
@@ -93,7 +93,7 @@ class SlurmNodes:
         return held_by_others(facts, self._desk.at_work() | self._desk.starting)
 
     def report_changes(self, facts: Facts, *, again: bool = False) -> None:
-        """Report which nodes can get jobs, and which GPUs other jobs use; without `again`, only changes."""
+        """Report the nodes that can get jobs, and GPUs that other jobs use. Without `again`: only changes."""
         if again:
             self._said.clear()
         held = self.foreign_holdings(facts)
@@ -109,7 +109,7 @@ class SlurmNodes:
             self._said[node.name] = now
 
     def welcome(self, node: str, welcome: Welcome) -> None:
-        """Handle the broker's welcome of a node."""
+        """Handle `Welcome`, the broker's answer to a node's registration."""
         self._desk.identity, self._desk.epoch = welcome.cluster, max(welcome.epoch, self._desk.epoch)
         self._heartbeat_s = welcome.heartbeat_s
         for job, attempt in welcome.forget:
@@ -127,7 +127,7 @@ class SlurmNodes:
         self._hello_s.pop(node, None)
 
     def greet(self, now_s: float) -> None:
-        """Send the registrations that are due, of nodes that the broker has not welcomed."""
+        """Send the due registrations of nodes that the broker has not accepted yet."""
         missing = {
             node.name
             for node, _ in self._desk.nodes()
@@ -143,7 +143,7 @@ class SlurmNodes:
         self._beat_s = -1e9
 
     def beat(self, now_s: float) -> None:
-        """Send the nodes' heartbeats if they are due; a heartbeat also reports whether Slurm answers."""
+        """Send the nodes' heartbeats if they are due. A heartbeat also reports whether Slurm answers."""
         if now_s - self._beat_s < self._heartbeat_s / 2:
             return
         self._beat_s = now_s

@@ -1,4 +1,4 @@
-"""Offers waiting Slurm jobs to the broker, withdraws offers, and checks that the broker still has them."""
+"""Offers waiting Slurm jobs to the broker, withdraws them, and checks that the broker still has the jobs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Without the proof, a user could guess a token, and submit another job with this 
 
 
 def offer_secret(pair: KeyPair) -> bytes:
-    """Return a gateway's secret for tokens. It is derived from the key pair: a restart does not change it."""
+    """Return a gateway's secret for tokens, derived from the key pair and thus unchanged by a restart."""
     return hashlib.sha256(b"tokens of offers" + pair.secret).digest()
 
 
@@ -40,11 +40,11 @@ class Offers:
     """Offers jobs that can start, and withdraws jobs that no longer can.
 
     Args:
-        desk: The gateway's desk.
+        desk: State that the parts of the gateway share.
 
     Attributes:
-        queue_keys: Sort key of each job in the broker's queue, by the broker's job number, from the broker's
-            last list of jobs.
+        queue_keys: Sort key of each job in the broker's queue, by the broker's job number. Read from the
+            broker's last list of jobs.
     """
 
     def __init__(self, desk: Desk) -> None:
@@ -132,7 +132,7 @@ class Offers:
         if was_decided and not is_waiting and not offer.withdrawn and not offer.was_cancelled:
             if offer.job is None and job is not None and job.is_over:
                 self._drop(offer.key)  # the answer to the submission was lost, but the job ran
-            return  # its attempt reports the end; `_listed` handles the rest
+            return  # the job's attempt reports the end, and `_listed` then removes the offer
         is_there = is_waiting and job is not None and (job.runs or self._may_start(job, now_s))
         if not is_there and not offer.withdrawn and not (offer.was_cancelled and offer.job is None):
             offer.withdrawn, offer.asked_s = True, -1e9
@@ -165,7 +165,7 @@ class Offers:
             offer.not_before_s = now_s + self._desk.times.look_round_s
 
     def look_round(self, now_s: float) -> None:
-        """Ask the broker which jobs it has, if the interval has passed."""
+        """Ask the broker for its list of jobs, if the interval since the last list has elapsed."""
         if self._desk.registered and now_s - self._looked_round_s >= self._every_s:
             self._looked_round_s, self._live, self._queued, self._pages = now_s, set(), set(), {}
             self._desk.asks_for_live()
@@ -204,7 +204,7 @@ class Offers:
             self._over_there(offer, answer.jobs[0])
 
     def clear(self) -> None:
-        """Remove all offers, because the broker has another journal. All jobs are then offered again."""
+        """Remove all offers because the broker's journal was replaced. All jobs are then offered again."""
         self._offers.clear()
         self._desk.offered.clear()
 
@@ -238,7 +238,7 @@ class Offers:
         job = self._desk.job(offer.key)
         if known.state in LIVE or job is None or not self._desk.waits(job):
             return
-        if known.reason == WITHDRAWN:  # withdrawn by this gateway, and the mark was lost
+        if known.reason == WITHDRAWN:  # this gateway withdrew the job, and the write of the mark was lost
             self._desk.writer.mark(job.key, {**(job.marks or {}), "o": str(job.mark("o") + 1)})
         elif known.state in (CANCELLED, COMPLETED):
             _log.info(

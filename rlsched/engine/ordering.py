@@ -22,7 +22,7 @@ from rlsched.wire.messages import Begin
 
 _log = logging.getLogger("rlsched.engine")
 TRIES = 4
-"""Number of times that the broker can refuse the report of a start; then the job is left to Slurm."""
+"""Number of refusals of a reported start, by the broker, after which the job is left to Slurm."""
 MOST_WRITES = 200
 """Maximum number of writes per poll; jobs at the front of the queue are written first."""
 NICES = {"priority/basic": (-60_000, -1_000), "priority/multifactor": (-1_000_000_000, -1_000_000)}
@@ -51,7 +51,7 @@ class Ordering:
     """Sets the nices of waiting jobs, and reports jobs that Slurm has started.
 
     Args:
-        desk: The gateway's desk.
+        desk: State that the parts of the gateway share.
         nices: Lowest and highest nice.
     """
 
@@ -107,7 +107,7 @@ class Ordering:
             if job is None or offer.job is None or not is_same or not job.runs or offer.key in at_work:
                 continue
             if not job.gpus or not all(job.gpus):
-                continue  # it is ending: Slurm does not report its GPUs any more
+                continue  # the job is ending, and Slurm no longer reports its GPUs
             found.add(offer.key)
             if facts.now_s - self._said_s.get(offer.key, -1e9) >= self._desk.times.repeat_s:
                 self._said_s[offer.key] = facts.now_s
@@ -133,7 +133,7 @@ class Ordering:
 
 
 def spaced(nices: Sequence[int | None], low: int, high: int) -> list[int]:
-    """Return ascending nices within [low, high]; change as few as possible, or all if there is no gap.
+    """Return ascending nices within [low, high]. Change as few as possible, or all if a gap is too small.
 
     Args:
         nices: Present nices, in the desired order of the jobs; None: not set yet.

@@ -10,7 +10,7 @@ from rlsched.terminal.visible import visible
 from rlsched.wire.messages import Ended, Launch, Submit
 
 PROGRAM = "slurm"
-"""First word of the command of an offered job; the Slurm job's key and stamp follow."""
+"""First word of the command of an offered job; the key and the stamp of the Slurm job follow."""
 _OF_THE_NODE = (
     "None",
     "Resources",
@@ -20,7 +20,7 @@ _OF_THE_NODE = (
     "PartitionDown",
     "BadConstraints",
 )
-"""Slurm's reasons, related to the job's nodes, why a released job does not start."""
+"""Prefixes of the reasons that Slurm reports if a released job does not start because of its nodes."""
 
 _LIMITS = (
     "Assoc",
@@ -32,7 +32,7 @@ _LIMITS = (
     "Licenses",
     "Reservation",
 )
-"""Slurm's reasons why a job starts on no node: a limit, or a missing permission."""
+"""Prefixes of the reasons that Slurm reports if a limit or a missing permission prevents a job's start."""
 
 
 class SlurmKey(NamedTuple):
@@ -43,9 +43,9 @@ class SlurmKey(NamedTuple):
 
 
 RELEASED = "released"
-"""Mark of a job left to Slurm's own scheduling because no broker decided."""
+"""Value of the mark `left` of a job that is left to Slurm's own scheduling because no broker decided."""
 REMOVED = "removed"
-"""Mark of a job left to Slurm's own scheduling for good, because rlsched was removed."""
+"""Value of the mark `left` of a job that is left to Slurm permanently because rlsched was removed."""
 HIGHEST = "high"
 """Name of the highest clock for `--gpu-freq`."""
 
@@ -56,13 +56,13 @@ class Offer:
 
     Attributes:
         stamp: Stamp of the submission, which distinguishes jobs for which Slurm reuses a number.
-        token: Token of the broker's job; a new offer after a withdrawal has another token.
+        token: Token of the broker's job; an offer after a withdrawal has a new token.
         job: The broker's job number; None before the broker has answered.
         asked_s: Time of the last question to the broker about this offer.
         not_before_s: Earliest time of the next offer, after the broker has rejected the job.
         withdrawn: Whether the offer is being withdrawn, so that the job must not start.
-        was_cancelled: Whether the job was cancelled while no gateway ran. The broker is then asked for the
-            job's number first.
+        was_cancelled: Whether the job was cancelled while no gateway ran. The gateway then asks the broker
+            for the job's number before it withdraws the offer.
     """
 
     key: str
@@ -87,15 +87,16 @@ class SlurmAttempt:
         sm_clock_mhz: Highest SM clock of the GPUs, MHz; 0: unchanged.
         is_found: Whether the attempt was found in the Slurm job's marks after a restart of the gateway.
         is_sure: Whether the answer to the offer has confirmed that the broker's job is this Slurm job.
-        orders: The broker's `Launch` by rank; none if `is_found`.
-        restarts: Number of requeues before the attempt. If Slurm counts more, the attempt has ended.
-        placed_s: Time at which the placement was written to Slurm last; None: not yet.
-        cleared_s: Time at which the job's earlier GPU request was removed last.
-        first_placed_s: Time at which the placement was written to Slurm first.
+        orders: The broker's `Launch` messages by rank; empty if `is_found`.
+        restarts: Number of requeues before the attempt. If Slurm counts more requeues, the attempt has ended.
+        placed_s: Time of the last write of the placement to Slurm; None: not written yet.
+        cleared_s: Time of the last removal of the job's earlier GPU request.
+        first_placed_s: Time of the first write of the placement to Slurm.
         has_run: Whether the facts have shown the attempt running on its nodes.
-        kill: Whether the broker has ordered to end the attempt.
+        kill: Whether the broker has ordered the end of the attempt.
         again: Whether the job is held after the attempt's end, and waits for another attempt.
-        giving_up: Reason why Slurm did not start the attempt; the job is then being held again.
+        giving_up: Reason why Slurm did not start the attempt, set while the job is being held again; "" if
+            the attempt is not given up.
         end: The attempt's end: (exit code, reason, Unix seconds).
         told: Ranks for which `Launched` was sent.
         acknowledged: Ranks for which the broker has journalled the end.
@@ -154,12 +155,12 @@ class SlurmAttempt:
 
 
 def is_about_node(reason: str) -> bool:
-    """Return whether Slurm's reason why a job does not start concerns the job's nodes."""
+    """Return whether a job does not start because of its nodes, by the reason that Slurm reports."""
     return reason.startswith(_OF_THE_NODE)
 
 
 def is_about_limits(reason: str) -> bool:
-    """Return whether Slurm's reason why a job does not start is a limit or a missing permission."""
+    """Return whether a limit or a missing permission prevents a job's start, by Slurm's reason."""
     return reason.startswith(_LIMITS) and not is_about_node(reason)
 
 
@@ -171,7 +172,8 @@ def gres_of(types: list[str], gpus: list[int]) -> str:
 def asked_gres(job: SlurmJob) -> str:
     """Return the `TresPerNode` that restores a job's submitted request; "": keep the present request.
 
-    A job with GPUs by type keeps them, because Slurm rejects a number without a type for such a job.
+    A job that requests GPUs by type keeps this request, because Slurm rejects a number of GPUs without a type
+    for such a job.
     """
     was_placed = ("j" in (job.marks or {}) or job.mark("t")) and job.gpus_asked
     return "" if not job.mark("x") or was_placed else f"gres:gpu:{job.mark('g')}"
@@ -271,6 +273,6 @@ def may_be_taken_back(job: SlurmJob, partitions: tuple[str, ...]) -> bool:
 
 
 def marks_of_taken_back(job: SlurmJob, more: int) -> dict[str, str]:
-    """Return the new marks of a job that is held for a broker again. `more`: added to its offer count."""
+    """Return the new marks of a job that is held for a broker again. `more` is added to the offer count."""
     kept = {name: value for name, value in (job.marks or {}).items() if name in ("g", "n", "x", "t")}
     return {**kept, "s": (job.marks or {})["b"], "o": str(job.mark("o") + more)}

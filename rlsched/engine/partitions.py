@@ -12,7 +12,7 @@ LONG_S = 300 * 86_400.0
 
 
 def nodes_with_gpus(facts: Facts, partitions: Sequence[str]) -> dict[str, tuple[SlurmNode, str]]:
-    """Return (node, first of `partitions` with this node) by node name, for each node with GPUs."""
+    """Return (node, first entry of `partitions` that contains the node), by name, for nodes with GPUs."""
     found = {}
     for node in facts.nodes.values():
         partition = next((name for name in partitions if name in node.partitions), "")
@@ -22,9 +22,9 @@ def nodes_with_gpus(facts: Facts, partitions: Sequence[str]) -> dict[str, tuple[
 
 
 def unlike(facts: Facts, partitions: Sequence[str], do: str) -> list[str]:
-    """Return reasons why the broker cannot schedule partitions.
+    """Return the reasons why the broker cannot schedule these partitions.
 
-    A reason is a partition with different numbers of GPUs per node, or a node in several of the partitions.
+    All nodes of a partition must have the same number of GPUs, and no node may be in two of the partitions.
 
     Args:
         facts: Facts of Slurm.
@@ -56,7 +56,7 @@ def empty(facts: Facts, partitions: Sequence[str]) -> list[str]:
 
 
 def held_by_others(facts: Facts, ours: Collection[str]) -> dict[str, list[Holding]]:
-    """Return, by node, the GPUs of running jobs that are not in `ours`."""
+    """Return, by node, the GPUs used by running jobs whose keys are not in `ours`."""
     found: dict[str, list[Holding]] = {}
     for job in facts.jobs.values():
         if not job.runs or job.key in ours:

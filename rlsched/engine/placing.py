@@ -1,4 +1,4 @@
-"""Places an attempt in Slurm as the broker decided, or stops it."""
+"""Places an attempt in Slurm as the broker decided, or stops the attempt."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Placing:
     """Writes attempts to Slurm, and reports attempts that cannot start.
 
     Args:
-        desk: The gateway's desk.
+        desk: State that the parts of the gateway share.
     """
 
     def __init__(self, desk: Desk) -> None:
@@ -69,7 +69,7 @@ class Placing:
             self._desk.writer.clear(job.key)
 
     def mark(self, number: SlurmKey, attempt: SlurmAttempt, job: SlurmJob) -> None:
-        """Record the attempt in the marks of a job that Slurm has started itself."""
+        """Record the attempt in the marks (AdminComment) of a job that Slurm itself has started."""
         attempt.restarts = job.restarts
         self._desk.writer.mark(job.key, {**(job.marks or {}), **self._said(number, attempt)})
 
@@ -82,7 +82,7 @@ class Placing:
     ) -> None:
         """End an attempt; the caller repeats the call until the facts show the end.
 
-        If the job was released before, holding the job is not enough, because the job can have started since.
+        A released job can have started since the last facts. Holding such a job is not enough to stop it.
         """
         if job is None or job.is_over:
             return
@@ -120,7 +120,7 @@ class Placing:
             attempt.end = (KILLED_EXIT_CODE, "node_stopped", None)
 
     def _refuse_or_end(self, number: SlurmKey, attempt: SlurmAttempt, why: str) -> None:
-        """Refuse an attempt; if the broker already counts it as running, report its end instead."""
+        """Refuse an attempt, or report its end if the broker already counts the attempt as running."""
         self._desk.dead.add(number)
         if attempt.told or not attempt.orders:
             attempt.end = (KILLED_EXIT_CODE, "node_stopped", None)

@@ -20,12 +20,12 @@ KNOWN = (21, 8), (25, 11)
 """Oldest and newest supported Slurm version. The oldest is the first that has `squeue --json`."""
 TIMEOUT_S = 30.0
 _WHOLE = {"SLURM_BITSTR_LEN": "0"}
-"""Environment for Slurm's commands: list all waiting tasks of an array, not only 64 characters."""
+"""Environment for Slurm's commands: print all waiting tasks of an array, not only the first 64 characters."""
 _log = logging.getLogger("rlsched.engine")
 
 
 class Reader:
-    """Queries one Slurm cluster: the one that `SLURM_CONF` selects, or this machine's.
+    """Queries one Slurm cluster: the cluster that `SLURM_CONF` selects, or the cluster of this machine.
 
     Args:
         partitions: Partitions that the broker schedules.
@@ -34,7 +34,7 @@ class Reader:
 
     Attributes:
         asked: Number of queries to the controller so far.
-        ran: Number of queries by Slurm command, or by path of slurmrestd.
+        ran: Number of queries, by Slurm command or path of slurmrestd.
 
     Raises:
         InputError: the address is invalid.
@@ -51,7 +51,8 @@ class Reader:
         """Check that Slurm has a supported version and the partitions. Return its configuration.
 
         Raises:
-            InputError: something is missing; the message is one line.
+            InputError: a command or a partition is missing, Slurm does not answer, or its version is not
+                supported; the message is one line.
         """
         missing = [name for name in PROGRAMS if shutil.which(name) is None]
         if missing:

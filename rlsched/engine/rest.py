@@ -1,4 +1,4 @@
-"""Queries slurmrestd for the JSON of `squeue --json` and `sinfo --json`, without starting processes."""
+"""Queries slurmrestd, which returns the JSON of `squeue --json` and `sinfo --json`. Starts no process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _JOBS: Final = re.compile(r"/slurm/v(\d+)\.(\d+)\.(\d+)/jobs/?")
 
 
 class SlurmRest:
-    """A client of slurmrestd, by a unix socket or HTTP. Requests have the token in `SLURM_JWT`, if set.
+    """A client of slurmrestd over a unix socket or HTTP. Sends the token in `SLURM_JWT`, if set.
 
     Args:
         address: unix:/PATH or http://HOST:PORT.

@@ -44,7 +44,7 @@ def check_sight(config: dict[str, str]) -> None:
 
 
 def _level(config: dict[str, str]) -> tuple[str, str]:
-    """Return (name of this user, the user's admin level in Slurm in lower case)."""
+    """Return (name of this user, admin level of this user in Slurm, in lower case)."""
     uid = os.getuid()
     match = re.search(r"\((\d+)\)", config.get("SlurmUser", ""))
     if uid == 0 or (match is not None and int(match[1]) == uid):

@@ -12,13 +12,13 @@ _log = logging.getLogger("rlsched.engine")
 
 
 class Silence:
-    """Detects that no broker sends messages. If the gateway itself is down, see `rlsched.engine.fallback`.
+    """Detects that no broker sends messages. `rlsched.engine.fallback` covers a gateway that is down.
 
     Args:
-        desk: The gateway's desk.
+        desk: State that the parts of the gateway share.
 
     Attributes:
-        has_released: Whether jobs are released and no longer held, because no broker decides.
+        has_released: Whether held jobs were released because no broker decides.
     """
 
     def __init__(self, desk: Desk) -> None:
@@ -34,7 +34,7 @@ class Silence:
     def decided_s(self) -> float:
         """Time of the broker's last message, Unix seconds.
 
-        Before the first message: time of the first call of `is_deciding`, or 0 if there was none.
+        Before the first message, the value is the time of the first call of `is_deciding`; before that, 0.
         """
         return self._decided_s or 0.0
 
@@ -60,7 +60,7 @@ class Silence:
                 self._desk.leave(job, RELEASED)
 
     def look_up(self, facts: Facts) -> None:
-        """End the release of jobs if a broker decides again."""
+        """Clear `has_released` if a broker decides again, so that new jobs are held."""
         if self.has_released and self.is_deciding(facts.now_s):
             self.has_released = False
             _log.info("a broker decides again: new jobs are held")

@@ -15,10 +15,12 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         start_s: Time within which Slurm must start a released job; otherwise the job is held again.
         limited_s: Time after which a job is offered again if a limit of Slurm prevented its start.
-        repeat_s: Interval at which writes that the facts do not show, and unacknowledged ends, are repeated.
+        repeat_s: Interval at which unacknowledged ends are sent again, and writes that had no effect in Slurm
+            are repeated.
         ask_again_s: Interval at which an unanswered question is repeated, and a refused job offered again.
-        look_round_s: Interval at which the broker is asked which of the offered jobs it still has.
-        order_s: Replaces `look_round_s` if jobs are not held: the answer also has the order of the queue.
+        look_round_s: Interval at which the broker is asked for the offered jobs that it still has.
+        order_s: Replaces `look_round_s` if jobs are not held, because the answer also contains the order of
+            the queue.
         release_after_s: Time without a broker after which held jobs are left to Slurm's own scheduling.
     """
 
@@ -39,7 +41,7 @@ class Say(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """A question to the broker. The answer is passed to `Gateway.handle_answer` with `about`."""
+    """A question to the broker. The answer is passed to `Gateway.handle_answer`, together with `about`."""
 
     about: tuple[str, str]
     message: ClientRequest

@@ -1,4 +1,4 @@
-"""Writes to Slurm. All writes are made by a `Writer`; a shadow has none."""
+"""Writes to Slurm. A `Writer` makes all writes; a shadow, which never writes to Slurm, has no `Writer`."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Writer:
     A write can be lost. Therefore the caller checks the facts afterwards; each write can be repeated safely.
 
     Args:
-        send: Receives the lines, in order.
+        send: Function that sends lines to Slurm, in order.
     """
 
     def __init__(self, send: Callable[[Sequence[str]], object] = _tell_slurm) -> None:
@@ -82,8 +82,8 @@ class Writer:
     ) -> None:
         """Set the nodes and the `TresPerNode` of a held job, and release the job.
 
-        Marks and placement are written in one RPC, before the release. After a crash in between, the job's
-        marks contain the decision, and the job is still held.
+        Marks and placement are written in one RPC, before the release. After a crash between the two, the
+        job's marks contain the decision, and the job is still held.
 
         Args:
             key: The job's key.
@@ -91,7 +91,8 @@ class Writer:
             nodes: All nodes of the job.
             gres: GPUs on each node; "": the job's request is unchanged.
             freq: SM clock of the GPUs in the form of `--gpu-freq`; "": unchanged.
-            again: Whether the job was requeued: Slurm would delay such a job for two minutes.
+            again: Whether the job was requeued. The start time is then reset, because Slurm would delay a
+                requeued job for two minutes.
         """
         count = f"NumNodes={len(nodes)}-{len(nodes)}"
         said = f"AdminComment={comment_of(marks)} {count} ReqNodeList={','.join(nodes)}"
@@ -123,9 +124,10 @@ class Writer:
         """Set the nice of a job that is not held, which moves the job in Slurm's own queue.
 
         Args:
-            key: The job.
+            key: The job's key.
             nice: The job's nice; a higher nice means a later start.
-            marks: New marks for the job's AdminComment; None: unchanged; empty: the comment is removed.
+            marks: New marks for the job's AdminComment. None leaves the comment unchanged; an empty dict
+                removes the comment.
         """
         comment = "" if marks is None else f" AdminComment={comment_of(marks) if marks else ''}"
         self._write(key, f"update JobId={key} Nice={nice}{comment}")
@@ -139,9 +141,9 @@ class Writer:
         self._write(key, f"{CANCEL}{key}")
 
     def leave(self, key: str, marks: dict[str, str], gres: str, *, freq: str = "", again: bool) -> None:
-        """Restore the submitted request of a held job. Args as in `place`.
+        """Restore the submitted request of a held job. The arguments are as in `place`.
 
-        The caller calls `release` after the facts show the marks.
+        The caller calls `release` when the facts show the new marks.
         """
         said = f"AdminComment={comment_of(marks)} ReqNodeList=" + (f" TresPerNode={gres}" if gres else "")
         said += f" TresFreq=gpu:{freq}" if freq else ""

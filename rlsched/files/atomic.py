@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write a file atomically. On an error, the old file stays, and nothing else is left.
+    """Write a file atomically. On an error, the old file stays, and no temporary file is left.
 
     Raises:
         OSError: the file cannot be written.

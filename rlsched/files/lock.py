@@ -1,4 +1,4 @@
-"""The lock file of a journal: only one broker at a time can lock it; the kernel unlocks it at exit."""
+"""The lock file of a journal. Only one broker at a time can hold the lock; the kernel releases it at exit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def lock_file(path: Path) -> FileIO:
 
 
 def take_lock(lock: FileIO) -> bool:
-    """Lock the file, and write this process as the `Holder` into it. Return False if it is already locked."""
+    """Lock the file, and write this process into it as the `Holder`. Return False if it is already locked."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -39,7 +39,7 @@ def take_lock(lock: FileIO) -> bool:
 
 
 class Holder(NamedTuple):
-    """The process that locked a journal, as its lock file names it; "" and 0 for unknown values."""
+    """The process that a journal's lock file names as its holder; "" and 0 for unknown values."""
 
     boot_id: str
     process: int
@@ -54,9 +54,9 @@ class Holder(NamedTuple):
             return cls("", 0)
 
     def runs(self) -> bool:
-        """Return whether a process with this id runs, and the machine has not rebooted since.
+        """Return whether the holder still runs: a process has its id, and the machine has not rebooted since.
 
-        This does not take the lock.
+        The method itself does not take the lock.
         """
         return bool(self.boot_id) and self.boot_id == boot_id() and Path(f"/proc/{self.process}").exists()
 

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
 
 def make_private(directory: str | os.PathLike[str]) -> None:
-    """Create a directory and its missing parents, each with mode 0700; change no existing directory.
+    """Create a directory and its missing parents, each with mode 0700. Existing directories are unchanged.
 
-    `mkdir(mode=..., parents=True)` applies its mode only to the last directory.
+    `Path.mkdir(mode=..., parents=True)` would apply the mode only to the last directory.
 
     Raises:
         OSError: a directory cannot be created, or the path is a file.

@@ -1,1 +1,1 @@
-"""Forecasts of job starts and ends: simulated futures, corrected by the outcomes of earlier forecasts."""
+"""Forecasts of job starts and ends, from simulations that are corrected by the outcomes of past forecasts."""

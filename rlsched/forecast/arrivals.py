@@ -1,4 +1,4 @@
-"""Simulated future arrivals: repetitions of the arrivals of earlier hours and days."""
+"""Arrivals of jobs in simulated futures. The arrivals of earlier hours and days are repeated."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 BLOCK_S: Final = 6 * 3600.0
-"""Length of a block of arrivals, seconds. A block is repeated as a whole, so that bursts are preserved."""
+"""Length of a block of arrivals, seconds. A block is repeated as a whole, which preserves bursts."""
 DAY_S: Final = 86_400.0
 DAYS: Final = 7
 KEPT_S: Final = (DAYS + 1) * DAY_S
@@ -22,17 +22,17 @@ CAME: Final = np.dtype(
     [
         ("number", np.int64),  # number of the job
         ("submit_s", np.float64),
-        ("run_s", np.float64),  # run time, nan: not known yet
+        ("run_s", np.float64),  # run time; nan: unknown, because the job has not ended
         ("predicted_s", np.float64),
         ("spread", np.float64),
-        ("limit_s", np.float64),  # nan: none
-        ("demand", np.int32),  # its demand class
+        ("limit_s", np.float64),  # time limit; nan: no limit
+        ("demand", np.int32),  # demand class of the job
         ("vc", np.int32),
         ("pinned", np.int32),  # 1: must not be preempted
     ]
 )
-"""Fields of an arrived job. The job's partition is not stored but found when the arrival is repeated, because
-nodes can be added.
+"""Fields of an arrived job. The partition is not stored, because it can change when nodes are added. It is
+looked up when the arrival is repeated.
 """
 
 
@@ -79,7 +79,7 @@ class RecentJobs:
         return numbers
 
     def places(self, numbers: Sequence[int]) -> NDArray[np.int64]:
-        """Return the (L,) positions in `rows` of the jobs with these numbers; -1: no longer stored."""
+        """Return the (L,) positions in `rows` of the jobs with these numbers; -1: the job is not stored."""
         at = np.array([self._at.get(number, -1) for number in numbers], np.int64)
         return np.where(at >= self._first, at - self._first, -1)
 
@@ -98,11 +98,11 @@ class RecentJobs:
         self._first, self._end = 0, len(kept)
 
     def next_block(self, now_s: float, block: int, draws: np.random.Generator) -> tuple[slice, float]:
-        """Choose the arrivals of one block of a future: the slice of `rows` to repeat, and the time offset.
+        """Choose the arrivals for one block of a future: (slice of `rows` to repeat, time offset in seconds).
 
-        The first block repeats either the most recent hours or the same hours of an earlier day, with equal
-        probability. Later blocks repeat the same hours of an earlier day, or random known hours if no such
-        day is known.
+        The first block repeats the most recent hours or the same hours of an earlier day, with equal
+        probability. A later block repeats the same hours of an earlier day, or random known hours if no
+        earlier day with these hours is known.
 
         Args:
             now_s: Present time.

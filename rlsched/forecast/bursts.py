@@ -1,13 +1,13 @@
-"""Similar run times within a burst: a common factor, conditional on the ended and running jobs of the burst.
+"""Models similar run times within a burst by a common factor, given the burst's ended and running jobs.
 
-Jobs that one VC submits in a row with equal requests are a burst. For job i of a burst, the position of the
-run time in the job's predicted distribution, as a normal score, is sqrt(c) u + sqrt(1 - c) e_i. The factor u
-is common to the burst, e_i belongs to the job, and both are standard normal (a Gaussian copula with one
-factor). While nothing about the burst is known, each single run time keeps its predicted distribution. An
-ended job reveals its score. A running job reveals that its score is above the score of its age, so that
-waiting jobs are predicted to run longer. A running job keeps its own distribution, given its age: siblings
-that ended early say little about siblings that did not. The common share c is learned from bursts in which
-several jobs have ended.
+Jobs that one VC submits in a row with equal requests are a burst. The score of a job is the position of its
+run time in its predicted distribution, as a normal quantile. The score of job i of a burst is modelled as
+sqrt(c) u + sqrt(1 - c) e_i. The factor u is common to the burst, e_i belongs to the job, and both are
+standard normal (a Gaussian copula with one factor). While nothing about the burst is known, each single run
+time keeps its predicted distribution. An ended job reveals its score. A running job reveals that its score is
+above the score of its age, so that the waiting jobs of the burst are predicted to run longer. A running job
+keeps its own distribution, given its age: jobs that ended early say little about jobs that still run. The
+common share c of the variance is learned from bursts in which several jobs have ended.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ Whole = NDArray[np.int64]
 FIRST_SHARE: Final = 0.5
 """Common share of the variance before any burst is known."""
 FIRST_PAIRS: Final = 20.0
-"""Weight of `FIRST_SHARE`, as a number of jobs that ended after another job of their burst."""
+"""Weight of `FIRST_SHARE`, as a number of ended jobs. The first ended job of a burst does not count."""
 MOST_SHARE: Final = 0.9
 _U: Final = np.linspace(-4.0, 4.0, 81)
 _HALF: Final = 0.5 * (_U[1] - _U[0])
 MOST_HEARD: Final = 1.0
-"""Maximum total weight of a burst's running jobs, in jobs; limited because these jobs are not independent."""
+"""Maximum total weight of the running jobs of a burst, in jobs, because these jobs are not independent."""
 _MOST: Final = 5.0
 """Maximum absolute value of a score."""
 _Z: Final = np.linspace(-12.0, 12.0, 4801)
@@ -43,12 +43,12 @@ _LN_OVER: Final = np.log(_OVER)
 
 
 def normal_score(share: Floats) -> Floats:
-    """Return the normal quantile of each share, limited to the range -5 to 5."""
+    """Return the standard normal quantile of each share, limited to the range -5 to 5."""
     return np.clip(np.interp(share, 1.0 - _OVER, _Z), -_MOST, _MOST)
 
 
 def _ln_over(score: Floats) -> Floats:
-    """Return, for each score, the logarithm of the normal probability of a higher score."""
+    """Return the logarithm of the probability that a standard normal value exceeds each score."""
     return np.asarray(np.interp(score, _Z, _LN_OVER))
 
 
@@ -60,7 +60,7 @@ class Bursts:
         demand: (N,) demand class of each job.
         submit_s: (N,) submission time of each job.
         gpus: (N,) GPUs of each job.
-        score: (N,) normal score of each job's run time, nan: unknown.
+        score: (N,) normal score of each job's run time; nan: unknown.
 
     Attributes:
         shares: (SIZES,) common share of the variance of scores, by size class.
@@ -87,7 +87,7 @@ class Bursts:
         """Find the bursts of past jobs.
 
         Args:
-            past: (N,) CAME.
+            past: (N,) past jobs, with the fields `CAME`.
             gpus: (N,) GPUs of the jobs.
             like: Distributions of recent run times.
         """
@@ -101,7 +101,7 @@ class Bursts:
         return cls(vc, demand, past["submit_s"], gpus, np.where(tells, score, np.nan))
 
     def _learned(self, square: Floats, gpus: Floats) -> Floats:
-        """Return the intraclass correlation of ended jobs, by size class."""
+        """Return the intraclass correlation of the scores of ended jobs, by size class."""
         several = self._ended > 1.0
         ended, total = self._ended[several], self._sum[several]
         size = size_classes(gpus[several])
@@ -114,10 +114,11 @@ class Bursts:
         """Draw (L, samples) positions, 0 to 1, in the distributions of the jobs' remaining run times.
 
         Args:
-            rows: (L,) position of each job among the N jobs; -1: the job is not among them, and in no burst.
+            rows: (L,) position of each job among the N jobs; -1: the job is not among the N jobs, and belongs
+                to no burst.
             seqs: (L,) number of each job.
             gpus: (L,) GPUs of each job.
-            outlived: (L,) share of its predicted distribution that each job has outlived; 0: the job waits.
+            outlived: (L,) share of the predicted distribution that each job has outlived; 0: the job waits.
             samples: Number of futures.
         """
         burst = -1 - np.arange(len(rows), dtype=np.int64)
@@ -142,7 +143,7 @@ class Bursts:
     def _believed(
         self, ids: Whole, share: Floats, member: Whole, outlived: Floats, root: Floats, rest: Floats
     ) -> Floats:
-        """Return the (B, U) probability that each burst's common factor is at most each value of `_U`."""
+        """Return (B, U) probabilities: the common factor of burst b is at most the value u of `_U`."""
         ended, total = np.zeros((2, len(ids)))
         known = ids >= 0
         ended[known], total[known] = self._ended[ids[known]], self._sum[ids[known]]

@@ -9,7 +9,7 @@ from rlsched.wire.messages import JobForecast
 
 NOT_WITHIN = "not within 7 days"
 AGED_S = 30.0
-"""Minimum age in seconds at which a forecast is shown with its age."""
+"""`cell` shows the age of a forecast if the age exceeds 2 x `AGED_S` + 60 seconds."""
 
 
 def in_words(forecast: JobForecast, now_s: float) -> str:
@@ -23,7 +23,7 @@ def in_words(forecast: JobForecast, now_s: float) -> str:
 
 
 def times_in_words(times: Sequence[float | None], now_s: float) -> str:
-    """Return the median and the 10 to 90 % range as text, relative to now."""
+    """Return the median and the 10 to 90 % range of a time as text, relative to `now_s`."""
     low, median, high = (None if time is None else max(time - now_s, 0.0) for time in times)
     if low is None:
         return NOT_WITHIN
@@ -34,7 +34,7 @@ def times_in_words(times: Sequence[float | None], now_s: float) -> str:
 
 
 def cell(times: Sequence[float | None] | None, now_s: float, said_s: float) -> str:
-    """Return the median and the 10 to 90 % range as short text, with the age of an old forecast."""
+    """Return the median and the 10 to 90 % range as text for a table, with the age of an old forecast."""
     if times is None:
         return ""
     low, median, high = (None if time is None else max(time - now_s, 0.0) for time in times)

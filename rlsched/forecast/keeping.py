@@ -26,14 +26,16 @@ _RUNNING: Final[tuple[What, ...]] = ("end-running",)
 
 
 class LiveJob(NamedTuple):
-    """A live job: displayed ID and size."""
+    """A live job: displayed ID, and number of GPUs."""
 
     job: str
     num_gpus: float
 
 
 class When(NamedTuple):
-    """Quantiles (10, 50 and 90 %) of a job's start and end, seconds of the clock; inf: beyond the horizon.
+    """Quantiles (10, 50 and 90 %) of a job's start and end, as clock times in seconds.
+
+    A quantile beyond the horizon is infinite.
 
     Attributes:
         start_s: Quantiles of the start; None: the job has started.
@@ -45,11 +47,11 @@ class When(NamedTuple):
 
 
 class Keeping:
-    """Open forecasts, and the record of the outcomes of earlier forecasts.
+    """Open forecasts (with unknown outcomes), and the record of the outcomes of earlier forecasts.
 
-    Only a job's first forecast of each kind is scored. A waiting job has forecasts of its start and its end.
-    A job that was already running at its first forecast has only a forecast of its end. Later forecasts are
-    corrected, not scored.
+    Only the first forecasts of a job are scored. If the job waits at that time, these are forecasts of its
+    start and of its end. If the job already runs, there is only a forecast of its end. Later forecasts are
+    corrected, but not scored.
     """
 
     def __init__(self) -> None:
@@ -71,7 +73,7 @@ class Keeping:
     ) -> dict[str, When]:
         """Correct the simulated times of live jobs, store new forecasts, and return all forecasts by job.
 
-        `ahead` has the simulated futures, `listed` the list scheduling of the same jobs.
+        `ahead` has the times of the jobs in simulated futures. `listed` has their times by list scheduling.
         """
         by_list = dict(
             zip(
@@ -124,7 +126,7 @@ class Keeping:
     ) -> tuple[float, ...]:
         """Return the corrected quantiles of one job, without storing a forecast.
 
-        `times` are (1, S) simulated times of the clock; `list_s` is the time by list scheduling.
+        `times` has the (1, S) simulated clock times. `list_s` is the clock time by list scheduling.
         """
         late = self._late(now_s).get((what, size_class(num_gpus)))
         by = self.record.correction(what, num_gpus, late)
@@ -145,12 +147,12 @@ class Keeping:
     # ---- outcomes ---------------------------------------------------------------------------------
 
     def saw(self, job: str, start_s: float, end_s: float) -> None:
-        """Record the start and the end of a job; nan: unknown, or no outcome (a cancelled job's end)."""
+        """Record the start and the end of a job. A time is nan if unknown, or for a cancelled job's end."""
         if job in self._open:
             self._came[job] = (start_s, end_s)
 
     def drop_job(self, job: str) -> None:
-        """Remove an ended job and its forecasts that are still open, such as the end of a cancelled job."""
+        """Remove an ended job and its open forecasts, such as the forecast end of a cancelled job."""
         self._open.pop(job, None)
         self._met.discard(job)
 

@@ -1,4 +1,4 @@
-"""Distributions of recent run times relative to predictions, by job size, for drawing run times."""
+"""Estimates distributions of recent run times relative to predictions, by job size; draws use them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from rlsched.forecast.record import SIZES, size_classes
 Floats = NDArray[np.float64]
 
 FEWEST: Final = 30
-"""Minimum number of ended jobs for the shape (distribution) of a size class. A class with fewer jobs uses the
-shape of all sizes; if all sizes together have fewer jobs, there is no shape.
+"""Minimum number of ended jobs from which the shape (distribution) of a size class is estimated. A class with
+fewer jobs uses the shape of all sizes. If all sizes together have fewer jobs, no shape is used.
 """
 OUTLIVED: Final = 5
-"""If at most this many ended jobs ran longer than a job's age, no distribution is used for the job."""
+"""If fewer ended jobs than this ran longer than a job's age, no distribution is used for the job."""
 LEAST_SPREAD: Final = 0.05
 """Minimum spread of a prediction. A prediction with less spread counts as certain and uses no shape."""
 _KNOTS: Final = 512
 _BEYOND: Final = 0.5
-"""Mean excess of run times above the longest ended job, as a fraction of the longest run time."""
+"""Assumed mean excess of run times above the longest known run time, as a fraction of that run time."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class _Shape:
         z: (K,) values, ascending.
         below: (K,) share of jobs with at most each value.
         middle: (K,) share of jobs below each value, plus half of the jobs with exactly this value.
-        oldest: The `OUTLIVED`-th largest value among the ended jobs.
+        oldest: `OUTLIVED`-th largest value of the ended jobs. For an age above, no distribution is used.
     """
 
     z: Floats
@@ -46,8 +46,8 @@ class _Shape:
 class Lengths:
     """Distributions of run times relative to their predictions, by size class.
 
-    The distributions are product-limit estimates (Kaplan, Meier, JASA 1958): a running job counts as longer
-    than its age. Without running jobs, short jobs, which end first, would have too much weight.
+    The distributions are product-limit estimates (Kaplan, Meier, JASA 1958): a running job counts as a run
+    time above its age. Without the running jobs, short jobs, which end first, would have too much weight.
 
     Args:
         gpus: (N,) GPUs of ended and running jobs.
@@ -69,7 +69,7 @@ class Lengths:
         spread: Floats,
         ended: NDArray[np.bool_],
     ) -> Lengths:
-        """Estimate distributions from (N,) run times so far and predictions; nan: the job has not started."""
+        """Estimate distributions from (N,) run times so far (nan: not started), and (N,) predictions."""
         counts = (run_s > 0.0) & (predicted_s > 0.0) & (spread >= LEAST_SPREAD)
         z = np.log(run_s[counts] / predicted_s[counts]) / spread[counts]
         return cls(gpus[counts], z, ended[counts])
@@ -98,7 +98,7 @@ class Lengths:
         return found
 
     def outlived(self, gpus: Floats, predicted_s: Floats, spread: Floats, age_s: Floats) -> Floats:
-        """Return the (L,) share of jobs of each job's size class that end by the job's age; nan: unknown."""
+        """Return (L,) shares: the part of the job's distribution below its age `age_s`; nan: unknown."""
         found = np.full(len(gpus), np.nan)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             aged = np.where(age_s > 0.0, np.log(age_s / predicted_s) / spread, -np.inf)
@@ -108,11 +108,11 @@ class Lengths:
         return found
 
     def shares(self, gpus: Floats, z: Floats) -> Floats:
-        """Return the (N,) share of jobs of each job's size class with a shorter run; nan: unknown.
+        """Return (N,) shares: the part of the job's size class with lower `z`; nan: unknown.
 
         Args:
             gpus: (N,) GPUs of the jobs.
-            z: (N,) ln(run time / predicted) / spread of each job, nan: unknown.
+            z: (N,) ln(run time / predicted) / spread of each job; nan: unknown.
         """
         found = np.full(len(gpus), np.nan)
         for shape, mine in self._by_shape(gpus, np.isfinite(z)):

@@ -1,4 +1,4 @@
-"""Outcomes of earlier forecasts: corrections by size class, scores, and simple rules for comparison."""
+"""Outcomes of earlier forecasts, and what follows from them: corrections by size class, scores, baselines."""
 
 from __future__ import annotations
 
@@ -22,22 +22,25 @@ WEEK_S: Final = 7 * 86_400.0
 SIZES: Final = (1, 2, 4, 8)
 """Lower bounds of the size classes in GPUs: 1, 2 to 3, 4 to 7, 8 and more."""
 RULES: Final = ("last", "week", "list")
-"""Simple rules for comparison: the last outcome of the size class; the 10, 50 and 90 % quantiles of the
-outcomes in the last week; list scheduling.
+"""Simple forecast rules for comparison: the last outcome of the size class (`last`); the 10, 50 and 90 %
+quantiles of the outcomes in the last week (`week`); list scheduling (`list`).
 """
 RECENT: Final = 300
 """Number of latest forecasts of a size class from which its correction is computed."""
 OF_ONE: Final = 8
-"""Maximum number of forecasts per refresh and size class used for corrections, because they share errors."""
+"""Maximum number of forecasts per refresh and size class that are used for corrections.
+
+Forecasts of one refresh (one run of the forecaster) share errors.
+"""
 FEWEST: Final = 30
-"""Minimum weight of a correction, in forecasts; other classes fill up a class with fewer forecasts."""
+"""Minimum number of forecasts for a correction. Forecasts of other classes supplement a smaller class."""
 BLENDS: Final = np.linspace(0.0, 1.0, 5)
 """Candidate weights of the simulated futures in a forecast; list scheduling has the remaining weight."""
 BLEND_TRUST: Final = 10.0
-"""A candidate counts 1 / e as much if its loss exceeds the least loss by the fraction 1 / BLEND_TRUST."""
+"""A candidate whose loss exceeds the least loss by the fraction 1 / BLEND_TRUST has 1 / e of the weight."""
 _END_S: Final = HORIZON_S * (1.0 - 1e-9)
 _UNIT_S: Final = 60.0
-"""Unit u of the comparison of times as ln(1 + time / u): a minute counts less, the longer the time is."""
+"""Unit u in ln(1 + time / u), by which times are compared, seconds: a minute counts less in a longer time."""
 
 
 def size_class(num_gpus: float) -> int:
@@ -61,7 +64,7 @@ def size_words(position: int) -> str:
 
 @dataclass
 class OpenForecast:
-    """A forecast with an unknown outcome. Fields are as in `Seen`; `teaches`: used for corrections."""
+    """A forecast with an unknown outcome; fields as in `Seen`. `teaches`: whether corrections use it."""
 
     job: str
     num_gpus: float
@@ -84,16 +87,16 @@ def _unln(value: float) -> float:
 
 
 def teaching(count: int) -> NDArray[np.int64]:
-    """Return evenly spread positions among the `count` forecasts of a refresh: those used for corrections."""
+    """Return the positions, evenly spread among `count` forecasts of a refresh, to use for corrections."""
     return np.unique(np.linspace(0.0, count - 1.0, min(count, OF_ONE)).round().astype(np.int64))
 
 
 def _levels(said_s: Floats, weights: Floats) -> Floats:
-    """Return the (3,) quantile levels of past errors that give the wanted levels of future errors.
+    """Return the (3,) quantile levels of past errors at which future errors have the levels `QUANTILES`.
 
     With G exchangeable groups, the quantile at (G + 1) / G times 90 % bounds a new group's value with
     probability 90 % (conformal prediction for two-layer models, Dunn, Wasserman, Ramdas, JASA 2023). A group
-    is a refresh; G is the effective number of groups of equal weight.
+    contains the forecasts of one refresh. G is the effective number of groups of equal weight.
 
     Args:
         said_s: (N,) time of each forecast.
@@ -138,8 +141,8 @@ class _OfClass:
     """Forecasts and outcomes of a size class, newest last."""
 
     known: deque[tuple[float, ...]] = field(default_factory=lambda: deque(maxlen=RECENT))
-    """A row per forecast: logarithms of three quantiles of the futures, of the time by list scheduling, and
-    of the outcome; then the time of the forecast."""
+    """One row per forecast: logarithms of the three quantiles of the futures, of the time by list scheduling,
+    and of the outcome; then the time of the forecast."""
     came: deque[tuple[float, float]] = field(default_factory=deque)  # (time of the outcome, outcome)
     last_s: float = math.nan
 
@@ -148,11 +151,12 @@ class Record:
     """The outcomes of a forecaster's earlier forecasts, and the corrections computed from them.
 
     A forecast blends the quantiles of the simulated futures with list scheduling, as logarithms, and is then
-    corrected. The weights in the blend follow from the pinball losses of both over the last forecasts of the
-    class (exponential weights, Vovk 1990). The correction is conformal, for each quantile: the correction of
-    the 10 % quantile is the 10 % quantile of (outcome - forecast 10 % quantile). It is 0 if the forecasts are
-    calibrated. Forecasts of one refresh share their simulated futures, so at most `OF_ONE` per class are used
-    for corrections, and intervals are wider with fewer refreshes.
+    corrected. The weights of the blend follow from the pinball losses of the two over the last forecasts of
+    the size class (exponential weights, Vovk 1990). The correction is conformal, for each quantile: the
+    correction of the 10 % quantile is the 10 % quantile of (outcome - forecast 10 % quantile). The correction
+    is 0 if the forecasts are calibrated. Forecasts of one refresh (one run of the forecaster) share their
+    simulated futures. Therefore at most `OF_ONE` of them per class are used for corrections, and intervals
+    are wider with fewer refreshes.
     """
 
     def __init__(self) -> None:
@@ -171,7 +175,7 @@ class Record:
             self.add(one, at in teach)
 
     def add(self, seen: Seen, teaches: bool = True) -> None:
-        """Add an outcome. If not `teaches`, it counts only in scores and simple rules, not in corrections."""
+        """Add an outcome. Without `teaches`, scores and simple rules use it, but corrections do not."""
         mine = self._class(seen.what, seen.num_gpus)
         if teaches:
             list_s = seen.raw[1] if math.isnan(seen.list_s) else seen.list_s
@@ -193,9 +197,9 @@ class Record:
         Args:
             what: Kind of the forecast.
             num_gpus: Size of the job.
-            late: (W, 6) open forecasts that can be used for corrections. Logarithms of three quantiles of the
-                futures, of list scheduling and of the forecast's age; then the time of the forecast. An open
-                forecast that is already late counts with its delay so far.
+            late: (W, 6) open forecasts that can be used for corrections. A row has the logarithms of the
+                three quantiles of the futures, of the time by list scheduling and of the forecast's age, and
+                the time of the forecast. An open forecast that is already late counts with its delay so far.
         """
         own = self._class(what, num_gpus).known
         known, weights = np.array(own, np.float64).reshape(-1, _LOGS + 1), np.ones(len(own))
@@ -231,10 +235,10 @@ class Record:
     def corrected(
         raw: Sequence[float], list_s: float, by: Correction, least_s: float = 0.0
     ) -> tuple[float, ...]:
-        """Blend and correct quantiles: seconds from now, in ascending order, each at least `least_s`.
+        """Return blended and corrected quantiles: seconds from now, ascending, each at least `least_s`.
 
-        A time beyond the horizon counts as the horizon, as in the record. The result is infinite unless the
-        correction moves it below the horizon.
+        An input beyond the horizon counts as the horizon, as in the record. A result at the horizon is
+        returned as infinite.
         """
         made, floor = [], least_s
         listed = (1.0 - by.share) * float(ln_of(list_s)) if by.share < 1.0 else 0.0
@@ -244,7 +248,7 @@ class Record:
         return tuple(made)
 
     def rules(self, what: What, num_gpus: float, now_s: float) -> tuple[float, list[float]]:
-        """Return a size class's last outcome, and quantiles of the last week's outcomes; nan: unknown."""
+        """Return a size class's (last outcome, quantiles of the outcomes in the last week); nan: unknown."""
         mine = self._class(what, num_gpus)
         while mine.came and mine.came[0][0] < now_s - WEEK_S:
             mine.came.popleft()
@@ -258,14 +262,14 @@ _LOGS: Final = len(QUANTILES) + 2
 
 
 def _blended(logs: Floats, share: float | Floats) -> Floats:
-    """Blend the quantiles of futures and list scheduling: (N, 5) logarithms -> (N, 3) logarithms."""
+    """Blend the quantiles of the futures with list scheduling: (N, 5) logarithms -> (N, 3) logarithms."""
     return np.asarray(share * logs[:, : len(QUANTILES)] + (1.0 - share) * logs[:, len(QUANTILES) : -1])
 
 
 def _share_of(known: Floats, weights: Floats) -> float:
-    """Return the weight of the futures: a weighted mean of the candidates in `BLENDS`.
+    """Return the weight of the futures in forecasts: a weighted mean of the candidates in `BLENDS`.
 
-    A candidate with a smaller loss after correction has a larger weight in this mean.
+    A candidate with a smaller loss after correction has a larger weight in the mean.
     """
     truth_s = np.expm1(known[:, -1]) * _UNIT_S
     losses, counts = np.empty(len(BLENDS)), np.tile(weights[:, None], len(QUANTILES))
@@ -286,7 +290,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         jobs: Number of jobs.
-        covered_frac: Share of outcomes within 10 to 90 %.
+        covered_frac: Share of outcomes between the 10 % and the 90 % quantile.
         loss_s: Mean pinball loss of the three quantiles, seconds.
         rules: Mean pinball loss of each simple rule for the same jobs; None if the rule made no forecasts.
     """

@@ -1,4 +1,4 @@
-"""Run times drawn from predictions, conditional on a job's age and its time limit."""
+"""Draws run times from predicted distributions, given the age and the time limit of each job."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ _LN: Final = np.log(EDGES_S)
 _Z: Final = np.linspace(-6.0, 6.0, 4001)
 _BELOW: Final = np.array([0.5 * math.erfc(-z / math.sqrt(2.0)) for z in _Z.tolist()])
 _GONE: Final = 1e-6
-"""If a smaller share of the predicted distribution remains, the job has outlived its prediction."""
+"""Share of the predicted distribution above a job's age below which the job has outlived its prediction."""
 _BEYOND: Final = 0.5
-"""Mean remaining time of a job that has outlived its prediction, as a fraction of its age."""
+"""Assumed mean remaining time of a job that has outlived its prediction, as a fraction of the job's age."""
 EVERY: Final = (16, 4, 2, 1)
-"""Strides of futures, longest first; every 16th future is simulated furthest ahead."""
+"""Strides of subsets of futures, longest first. Every 16th future is simulated the furthest ahead."""
 _LAST: Final = np.uint64(2**64 - 1)
 LEAST_LEFT_S: Final = 1.0
 """Minimum remaining time of a running job, seconds."""
 
 
 def strata(keys: NDArray[np.int64], samples: int) -> Floats:
-    """Return (L, samples) numbers in (0, 1) for (L,) keys, one in each of `samples` equal parts.
+    """Return (L, samples) stratified numbers in (0, 1): each key gets one in each of `samples` equal parts.
 
-    The numbers depend only on the keys: a job gets the same numbers in each refresh, so its forecast changes
-    with events and not with the draws. The numbers of every 16th, 4th and 2nd future are also evenly spread
-    among themselves: only few futures reach a week ahead, and these must not be a biased choice.
+    The numbers depend only on the keys. A job therefore gets the same numbers in each refresh, and its
+    forecast changes with events and not with the draws. The numbers of every 16th, every 4th and every 2nd
+    future are evenly spread as well, because only few futures reach a week ahead, and these futures must not
+    be a biased choice.
     """
     salt = np.arange(samples, dtype=np.uint64)
     mixed = _mixed(keys.astype(np.uint64)[:, None] * np.uint64(0x9E3779B97F4A7C15) + salt[None, :])
@@ -71,14 +72,14 @@ def run_times(
     """Return the total run times of L jobs in S futures, seconds.
 
     Args:
-        chances: (L, BINS) predicted distribution. A row of nan: median and spread are used instead, with the
-            shape of `like`, or as a lognormal if that shape is unknown.
-        predicted_s: (L,) median.
-        spread: (L,) standard deviation of the logarithm.
-        limit_s: (L,) time limits of the users, nan if there is none.
-        age_s: (L,) age of each job, the minimum of its run time; 0: the job waits.
+        chances: (L, BINS) predicted distribution. If a row is nan, median and spread are used instead, with
+            the distribution shape of `like`, or as a lognormal if that shape is unknown.
+        predicted_s: (L,) predicted median, seconds.
+        spread: (L,) standard deviation of the logarithm of the run time.
+        limit_s: (L,) time limits that users have set, seconds; nan: no limit.
+        age_s: (L,) time that each job has run, seconds; a lower bound of its run time. 0: the job waits.
         at: (L, S) position in the distribution of the remaining time, 0 to 1.
-        like: Recent run times of jobs, and the (L,) GPUs of the L jobs.
+        like: Distributions of recent run times, and the (L,) GPUs of the jobs.
     """
     binned = np.isfinite(chances[:, 0]) if chances.size else np.zeros(len(at), bool)
     total = np.empty(at.shape)
@@ -103,7 +104,7 @@ def outlived(
     age_s: Floats,
     like: tuple[Lengths, Floats] | None = None,
 ) -> Floats:
-    """Return the (L,) shares of the distributions that jobs have outlived; arguments as in `run_times`."""
+    """Return the (L,) share of its distribution that each job has outlived; arguments as in `run_times`."""
     binned = np.isfinite(chances[:, 0]) if chances.size else np.zeros(len(age_s), bool)
     found = _outlived_lognormal(predicted_s, spread, age_s)
     if like is not None:
@@ -159,6 +160,6 @@ def _from_lognormal(predicted_s: Floats, spread: Floats, age_s: Floats, at: Floa
 
 
 def _or_beyond(total: Floats, left: Floats, age_s: Floats, at: Floats) -> Floats:
-    """Return `total`, or, for jobs that have outlived their prediction, an exponential scaled by age."""
+    """Return `total`, with exponential draws scaled by age for jobs that have outlived their prediction."""
     beyond = age_s[:, None] * (1.0 - _BEYOND * np.log1p(-at))
     return np.where((left < _GONE)[:, None], beyond, total)

@@ -1,4 +1,4 @@
-"""Input and output of a forecaster; forecasters are installed as entry points."""
+"""The interface of forecasters: input, output, and loading. Forecasters are installed as entry points."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class HypotheticalJob(NamedTuple):
     Attributes:
         demand: Requested whole GPUs and other resources.
         vc: Virtual cluster of the job.
-        submit_s: Time at which the job would be submitted.
-        predicted_s: Median run time.
+        submit_s: Time at which the job would be submitted, seconds.
+        predicted_s: Predicted median run time, seconds.
         spread: Standard deviation of the logarithm of the run time.
-        limit_s: Time limit, nan: none.
+        limit_s: Time limit, seconds; nan: no limit.
         preemptible: Whether the job can be preempted.
     """
 
@@ -59,16 +59,16 @@ class HypotheticalJob(NamedTuple):
 
 @dataclass(frozen=True)
 class World:
-    """Input of a forecast: only data that a broker has.
+    """Input of a forecast. It contains only data that a broker has.
 
     Attributes:
         state: The cluster and its live jobs; a forecaster does not change it.
         rule: Scheduling rule that makes the decisions in the futures.
         now_s: Present time.
-        chances: Predicted (BINS,) distribution of the run time, by number of the live job in the state. A job
-            without a distribution gets the lognormal of the prediction in the state.
+        chances: Predicted (BINS,) distribution of the run time, by index of the live job in the state. A job
+            without an entry has the lognormal distribution of the prediction in the state.
         past: Recent jobs.
-        numbers: Job number in `past`, by number of the live job in the state. A live job without an entry
+        numbers: Job number in `past`, by index of the live job in the state. A live job without an entry
             belongs to no burst.
     """
 
@@ -81,7 +81,7 @@ class World:
 
     @cached_property
     def served(self) -> NDArray[np.int32]:
-        """(1 + VCs, 2): own and shared partition, by VC number plus one; row 0 is for jobs without a VC."""
+        """(1 + VCs, 2) own and shared partition of each VC: row 1 + VC number; row 0: jobs without a VC."""
         names = ["", *self.state.vc_names]
         return np.array([self.state.partitions_of(name) for name in names], np.int32).reshape(-1, 2)
 
@@ -91,11 +91,11 @@ class Ahead:
     """Simulated times of L live jobs in S futures.
 
     Attributes:
-        seqs: (L,) numbers of the jobs in the state; -1: the hypothetical job, which is last.
+        seqs: (L,) indices of the jobs in the state; -1 for the hypothetical job, which is last.
         running: (L,) whether the job runs now.
-        start_s: (L, S) time of the job's start, infinite: not within the horizon; the actual start if the job
+        start_s: (L, S) time of the job's start; infinite if beyond the horizon; the actual start if the job
             runs now.
-        end_s: (L, S) time of the job's end, infinite: not within the horizon.
+        end_s: (L, S) time of the job's end; infinite if beyond the horizon.
     """
 
     seqs: NDArray[np.int64]
@@ -108,7 +108,7 @@ class Forecaster(Protocol):
     """Simulates futures of a state.
 
     Attributes:
-        futures: S, maximum number of futures.
+        futures: Maximum number of futures, S.
     """
 
     futures: int
@@ -117,7 +117,7 @@ class Forecaster(Protocol):
         """Simulate futures of all live jobs, or of only the hypothetical job."""
 
     def list_schedule(self, world: World, asked: HypotheticalJob | None = None) -> Ahead:
-        """Simulate list scheduling: the one future without arrivals, with predicted run times."""
+        """Simulate list scheduling: a single future with predicted run times, and without arrivals."""
 
 
 def forecaster_names() -> list[str]:

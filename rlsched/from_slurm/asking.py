@@ -1,4 +1,4 @@
-"""Runs the commands of the site's Slurm; if a command gives no output, reports the reason in one line."""
+"""Runs Slurm's commands. If a command fails, the error gives the reason in one line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlsched.errors import InputError
 
 DEADLINE_S: Final = 60.0
 SACCT_DEADLINE_S: Final = 1800.0
-"""Time-out of sacct, seconds: a query for a year of jobs takes minutes."""
+"""Time-out of sacct, seconds. A query for a year of jobs takes minutes."""
 SACCT_FIELDS: Final = (
     *("JobID", "JobName", "User", "Account", "Partition", "QOS", "State", "Submit", "Start", "End"),
     *("ElapsedRaw", "TimelimitRaw", "NNodes", "NodeList", "ReqTRES", "AllocTRES"),
@@ -44,7 +44,7 @@ def answer(command: Sequence[str], instead: str) -> Iterator[Path]:
     The command writes times as Unix seconds, so that the time zone does not matter.
 
     Raises:
-        InputError: as for `ask`.
+        InputError: the command is missing, fails, or does not answer in time.
     """
     name = command[0]
     with TemporaryDirectory(prefix="rlsched-") as folder:
@@ -75,7 +75,7 @@ def answer(command: Sequence[str], instead: str) -> Iterator[Path]:
 
 
 def sacct(since_s: float, until_s: float | None) -> list[str]:
-    """Return the command that lists the jobs of all users between two times (None: now), Unix seconds."""
+    """Return the command that lists the jobs of all users between two Unix times; `until_s` None: now."""
     return [
         *("sacct", "--allusers", "--duplicates", "--parsable2"),
         *("--starttime", _time(since_s), "--endtime", "now" if until_s is None else _time(until_s)),
@@ -84,7 +84,7 @@ def sacct(since_s: float, until_s: float | None) -> list[str]:
 
 
 def sacctmgr_events(since_s: float) -> list[str]:
-    """Return the command that lists the times at which nodes were down or drained."""
+    """Return the command that lists the periods in which nodes were down or drained, since a Unix time."""
     return [
         *("sacctmgr", "--parsable2", "show", "event", f"start={_time(since_s)}"),
         f"format={','.join(EVENT_FIELDS)}",
@@ -92,7 +92,7 @@ def sacctmgr_events(since_s: float) -> list[str]:
 
 
 def _time(unix_s: float) -> str:
-    """Format a time in this machine's time zone, as these commands expect."""
+    """Format a time in this machine's time zone, as sacct and sacctmgr expect."""
     from datetime import datetime
 
     return datetime.fromtimestamp(unix_s).strftime(_FORM)

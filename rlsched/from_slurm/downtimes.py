@@ -1,4 +1,4 @@
-"""Converts the times at which nodes were down or drained (`sacctmgr show event`) to node events."""
+"""Converts the periods in which nodes were down or drained (`sacctmgr show event`) to node events."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Change(NamedTuple):
 
 @dataclass(frozen=True)
 class Downtimes:
-    """Node events imported from a list.
+    """Node events imported from the output of `sacctmgr show event`.
 
     Attributes:
         changes: (seconds of the trace, name of the node in the cluster file, event), in order of time.
@@ -63,7 +63,7 @@ def downtimes(
     Args:
         text: The output.
         names: Name of a node in the cluster file, by its name in Slurm.
-        origin_s: Time of second 0 of the trace, as `clock` returns it.
+        origin_s: Time of the trace's second 0, on the scale of times that `clock` returns.
         clock: Parses the times in the output.
         where: Source to name in messages.
 
@@ -110,7 +110,7 @@ def downtimes(
 
 
 def _joined(changes: list[_Change]) -> list[_Change]:
-    """Remove each `up` of a node if the node's next event in the same second takes it out of service."""
+    """Remove an `up` event of a node if another event takes the node out of service at the same time."""
     again = {(one.time_s, one.node) for one in changes if one.event != "up"}
     return [one for one in changes if one.event != "up" or (one.time_s, one.node) not in again]
 

@@ -53,8 +53,8 @@ class Imported:
 def imported(text: str, name: str, where: str) -> Imported:
     """Make a cluster from Slurm's list of nodes.
 
-    A partition becomes a VC if its nodes are in no other partition. Nodes in several partitions serve every
-    VC.
+    Nodes in exactly one partition belong to a VC with the name of this partition. Nodes in several partitions
+    serve every VC.
 
     Args:
         text: Output of `scontrol show node`, or of `sinfo -N -h -o '%N|%R|%c|%m|%G|%T'`.
@@ -62,7 +62,8 @@ def imported(text: str, name: str, where: str) -> Imported:
         where: Source to name in messages.
 
     Raises:
-        InputError: the text is the output of neither command, a value is malformed, or no node has a GPU.
+        InputError: the text is not the output of one of these commands, a value is malformed, or no node has
+            a GPU.
     """
     nodes = _of_scontrol(text, where) if "NodeName=" in text else _of_sinfo(text, where)
     there = [node for node in nodes if not any(word in node.state for word in _GONE)]
@@ -181,7 +182,7 @@ def _of_sinfo(text: str, where: str) -> list[_Node]:
 
 
 def _whole(text: str, what: str, at: str) -> int:
-    """Parse a whole number; 0 if unknown. sinfo writes `64+` if the nodes of a line differ."""
+    """Parse a whole number; return 0 for an empty text. sinfo prints `64+` if the nodes of a line differ."""
     plain = text.removesuffix("+")
     if plain and not plain.isdecimal():
         raise InputError(f"{at}: {what}: expected a whole number, got {text[:40]!r}")
@@ -189,7 +190,7 @@ def _whole(text: str, what: str, at: str) -> int:
 
 
 def _gpus(gres: str, at: str) -> tuple[int, str]:
-    """Parse the number and the type of a node's GPUs, from `gpu:a100:8(S:0-1),shard:16`."""
+    """Parse the number and the type of a node's GPUs from a text such as `gpu:a100:8(S:0-1),shard:16`."""
     counts: Counter[str] = Counter()
     for part in re.split(r",(?![^()]*\))", gres):
         if part.partition(":")[0].partition("(")[0] != "gpu":
@@ -203,5 +204,5 @@ def _gpus(gres: str, at: str) -> tuple[int, str]:
         raise InputError(f"{at}: expected at most {MAX_GPUS_PER_NODE} GPUs in a node, got {total}")
     types = [one for one in counts if counts[one] and one]
     if len(types) > 1 and all(counts[one] == 1 and _ONE_NAME_EACH.fullmatch(one) for one in types):
-        types = []  # i0, i1, ...: a name for each GPU, so that a job can get exactly that GPU
+        types = []  # each GPU has its own type name (i0, i1, ...), so that a job can request this GPU
     return total, "+".join(types) or _GENERIC

@@ -1,1 +1,1 @@
-"""Models of speed and power: clocks, sharing, CPU cores, locality; and the catalogue of workloads."""
+"""Models of speed and power: clocks, sharing, MIG, CPU cores, nodes of a gang; the workload catalogue."""

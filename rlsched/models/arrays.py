@@ -30,13 +30,13 @@ GPU_MODEL: Final = np.dtype(
         ("tdp_w", np.float64),  # board power limit: clocks fall before power exceeds it
         ("cap_w", np.float64),  # power cap set by an operator; default: the board's limit
         ("knee_frac", np.float64),  # x_c: clock below which voltage no longer falls, fraction of the maximum
-        ("voltage_slope", np.float64),  # k
+        ("voltage_slope", np.float64),  # k: slope of the voltage against the clock, above the knee
         ("theta", np.float64),  # share of dynamic power that follows the work done instead of the clock
         ("memory_mib", np.float64),
         ("max_clock_mhz", np.float64),
         ("switch_s", np.float64),  # duration of a clock change
         ("levels_frac", np.float64, (NUM_LEVELS,)),  # fractions of the maximum, descending, the first 1
-        ("usual_speed", np.float64),  # geometric mean speed of the workloads on it, 1 on the reference type
+        ("usual_speed", np.float64),  # geometric mean speed of all workloads; 1 on the reference type
         ("sliced", np.int64),  # 1: a MIG slice, which has no clock of its own and is never shared
     ],
     align=True,
@@ -46,17 +46,17 @@ GPU_MODEL: Final = np.dtype(
 TRAIT: Final = np.dtype(
     [
         ("util_frac", np.float64),  # solo GPU utilisation
-        ("memory_mib", np.float64),  # on each GPU
+        ("memory_mib", np.float64),  # memory that a job uses on each GPU
         ("clock_bound", np.float64),  # rho: share of the run time that follows the SM clock
         ("dynamic_w", np.float64),  # A: power per GPU above `static_w`, running solo at full clock
         ("sensitivity", np.float64),  # latent factors of sharing; nan: `sharing.stranger_speed` applies
         ("pressure", np.float64),
-        ("speed", np.float64),  # relative to the same workload on the reference GPU type
+        ("speed", np.float64),  # speed relative to the same workload on the reference GPU type
         ("cores_each", np.float64),  # CPU cores per GPU that are just sufficient for full speed
         ("node_penalty", np.float64),  # time added by each doubling of nodes beyond the fewest, fraction
         ("checkpoint_s", np.float64),  # time to save and load: the cost of a preemption
-        ("more_sensitive", np.float64),  # learnt factor of its slowdown when sharing; 1: as modelled
-        ("more_pressing", np.float64),  # learnt factor of the slowdown of its co-tenants
+        ("more_sensitive", np.float64),  # learnt factor of the workload's own slowdown; 1: as modelled
+        ("more_pressing", np.float64),  # learnt factor of the slowdown of co-tenants; 1: as modelled
         ("sensitivity_sd", np.float64),  # standard deviation of the logarithms of both factors
         ("pressure_sd", np.float64),
         (
@@ -64,7 +64,7 @@ TRAIT: Final = np.dtype(
             np.float64,
             (MAX_WORKLOADS,),
         ),  # predicted speed next to each other workload: modelled and learnt
-        ("modelled", np.float64, (MAX_WORKLOADS,)),  # the same before any observation; `fill_beside`
+        ("modelled", np.float64, (MAX_WORKLOADS,)),  # modelled speed, without learning; `fill_beside`
         ("times_seen", np.float32, (MAX_WORKLOADS,)),  # number of observations of each pair
         ("seen_log", np.float32, (MAX_WORKLOADS,)),  # mean ln(speed) of these observations
     ],
@@ -72,7 +72,7 @@ TRAIT: Final = np.dtype(
 )
 """Fields of a workload on a GPU type."""
 WORKED_OUT: Final = (TRAIT.names or ())[(TRAIT.names or ()).index("more_sensitive") :]
-"""Fields of `TRAIT` that no catalogue contains: predictions (`speed.fill_beside`) and learnt values."""
+"""Fields of `TRAIT` that catalogues do not contain: predictions (`speed.fill_beside`), learnt values."""
 
 
 @by_reference

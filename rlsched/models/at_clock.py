@@ -1,8 +1,8 @@
 """Time and power at an SM clock as formulas of plain numbers; `clocks` compiles the formulas for kernels.
 
 The module contains no compiled code: nodes have no numba, and use the simulator's formulas to divide the
-energy of their GPUs among jobs. No formula calls a function, so that numba can compile each one separately.
-`rlsched.models.clocks` describes the model.
+energy of their GPUs among jobs. No formula calls another formula, so that numba can compile each one
+separately. `rlsched.models.clocks` describes the model.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def clock_bound_of(time: float, x: float) -> float:
 
 
 def relative_voltage(knee_frac: float, voltage_slope: float, x: float) -> float:
-    """Return v(x): core voltage at clock `x` relative to full clock; it falls linearly down to the knee."""
+    """Return v(x): core voltage at clock `x` relative to full clock; falls linearly with x to the knee."""
     return 1.0 + voltage_slope * (max(x, knee_frac) - 1.0)
 
 
@@ -82,8 +82,8 @@ def dynamic_w(full_w: float, theta: float, time: float, voltage: float, x: float
         time: T(x).
         voltage: v(x).
         x: SM clock, fraction of the maximum.
-        speed_frac: Speed (0 to 1) that remains to the job at this clock, next to its co-tenants and with its
-            input.
+        speed_frac: Speed of the job, 0 to 1, relative to its speed at this clock without co-tenants and with
+            enough input.
     """
     work = theta / time + (1.0 - theta) * x
     return full_w * work * voltage * voltage * speed_frac

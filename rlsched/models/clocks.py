@@ -1,7 +1,7 @@
 """Time and power of a job as functions of the SM clock, and the choice of the clock.
 
-x is the SM clock as a fraction of its maximum. For each job: rho, its clock-bound share, and A, its dynamic
-power at full clock; for each GPU type: P_s, x_c, k and theta (`GPU_MODEL`)::
+x is the SM clock as a fraction of its maximum. A job has rho, its clock-bound share, and A, its dynamic power
+at full clock. A GPU type has P_s, x_c, k and theta (`GPU_MODEL`)::
 
     T(x) = ((rho/x)^5 + 1 - rho^5)^(1/5)            time, relative to x = 1
     v(x) = max(1 + k(x-1), 1 + k(x_c-1))            voltage, relative to x = 1
@@ -47,9 +47,9 @@ def dynamic_power_w(
         dynamic_w: A, W.
         clock_bound: rho.
         x: SM clock, fraction of the maximum.
-        speed_frac: Speed (0 to 1) that remains to the job at this clock, next to its co-tenants and with its
-            input. The GPU works for the job in this share of the time, and power falls in proportion.
-            (Assumed: no public data set has power under sharing.)
+        speed_frac: Speed of the job, 0 to 1, relative to its speed at this clock without co-tenants and with
+            enough input. The GPU works for the job in this share of the time, and power falls in proportion
+            (assumed: no public data set has power under sharing).
     """
     g = gpu[kind]
     v = relative_voltage(g.knee_frac, g.voltage_slope, x)
@@ -60,8 +60,9 @@ def dynamic_power_w(
 def gpu_power_w(gpu: Records, kind: int, jobs: int, dynamic_sum_w: float) -> float:
     """Return the power of one GPU, W.
 
-    Without jobs: `idle_w`. With jobs: the static power plus the sum of the jobs' dynamic power, at most the
-    board's limit and at least `idle_w`, because the fit of a V100 puts P_s below the power of the idle board.
+    A GPU without jobs draws `idle_w`. A GPU with jobs draws the static power plus the sum of the jobs'
+    dynamic power, at most the board's limit and at least `idle_w`. The lower limit is needed because the
+    fitted P_s of a V100 is below the power of the idle board.
 
     Args:
         gpu: (K,) GPU_MODEL.
@@ -93,16 +94,16 @@ def job_part_w(gpu: Records, kind: int, jobs: int, dynamic_sum_w: float, own_dyn
 
 @kernel
 def power_at(gpu: Records, kind: int, clock_bound: float, dynamic_w: float, x: float) -> float:
-    """Return P(x): power of a GPU with only this job at clock `x`, W."""
+    """Return P(x): the power of a GPU at clock `x` with only this job, W."""
     return gpu_power_w(gpu, kind, 1, dynamic_power_w(gpu, kind, dynamic_w, clock_bound, x, 1.0))
 
 
 @kernel
 def capped_clock(gpu: Records, kind: int, clock_bound: float, dynamic_w: float, cap_w: float) -> float:
-    """Return the clock of a GPU with only this job under a power cap, fraction of the maximum.
+    """Return the clock of a GPU under a power cap with only this job, as a fraction of the maximum.
 
     The clock is the largest x <= 1 with P(x) <= `cap_w`, within 1e-9, and satisfies P(x) <= `cap_w`. It is
-    never below MIN_CLOCK_FRAC, where the power can exceed the cap. P never falls as x grows.
+    never below MIN_CLOCK_FRAC; at that clock the power can exceed the cap. P never falls as x grows.
     """
     if power_at(gpu, kind, clock_bound, dynamic_w, 1.0) <= cap_w:
         return 1.0

@@ -25,7 +25,7 @@ than one core counts as needing one.
 
 
 class CoreRow(NamedTuple):
-    """One row of Synergy's profiles: throughput with this many cores per GPU, relative to three cores."""
+    """One row of Synergy's profiles: throughput by cores per GPU, relative to three cores per GPU."""
 
     cores_each: float
     throughput: float
@@ -69,5 +69,5 @@ def cores_needed(rows: Iterable[CoreRow]) -> float:
 
 
 def throughput(cores_each: float, gpu_bound: float) -> float:
-    """Return the throughput with these cores per GPU and this GPU limit, relative to three cores."""
+    """Return the throughput by cores per GPU and limit of the GPU, relative to three cores per GPU."""
     return min(gpu_bound, THROUGHPUT_OF_ONE_CORE * cores_each**CORE_EXPONENT)

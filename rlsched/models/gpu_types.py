@@ -17,7 +17,7 @@ GENERIC: Final = "generic"
 
 
 class Figure(NamedTuple):
-    """One figure of a table: its value, `measured`, `fitted` or `assumed`, and its source."""
+    """One figure: its value, its status (`measured`, `fitted` or `assumed`), and its source."""
 
     value: float
     status: str
@@ -52,7 +52,7 @@ class _Curve(NamedTuple):
 
 
 class _Type(NamedTuple):
-    """A row of `_TYPES`; `GPU_FIGURES` adds the sources."""
+    """Figures of a GPU type, without most sources; `GPU_FIGURES` adds the sources."""
 
     tdp_w: float
     memory_mib: float
@@ -104,8 +104,8 @@ GPU_FIGURES: Final[Mapping[str, Mapping[str, Figure]]] = MappingProxyType(
 )
 """Figures by GPU type and field of `GPU_MODEL`. `levels_frac` is not included, because it is a choice.
 
-K80: one of the board's two GPUs. Board limits and memory are of the SXM board for V100, A100, H100 and
-H200, and of the PCIe board for P100; memory as reported by NVML.
+The figures of a K80 are for one of the board's two GPUs. Board limits and memory refer to the SXM
+board for V100, A100, H100 and H200, and to the PCIe board for P100. Memory is as NVML reports it.
 """
 
 _PATTERNS: Final = (
@@ -146,7 +146,7 @@ def canonical_kind(name: str) -> str:
 
 
 def asked_type(text: str) -> str:
-    """Return a requested GPU type in the table's spelling, if the table has it: `h100` becomes `H100`."""
+    """Return a requested GPU type as spelt in `GPU_FIGURES`, if it is listed: `h100` becomes `H100`."""
     text = text.strip()
     kind = canonical_kind(text)
     return kind if kind != GENERIC and "".join(_words(text)) == kind.lower() else text

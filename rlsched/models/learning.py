@@ -37,7 +37,7 @@ FLOOR_SD: Final = 0.05
 SLOWEST, FASTEST = 1e-3, 0.999
 """Limits of observed speeds: the logarithm of 0 would dominate every mean."""
 WIDEST: Final = 4.0
-"""Limit for the absolute logarithm: sensitivities and pressures stay between e^-4 and e^4."""
+"""Limit of the absolute logarithm of a factor: sensitivities and pressures stay between e^-4 and e^4."""
 MAX_PAIRS: Final = 100_000
 """Maximum number of pairs stored individually; beyond it, the pair least recently observed is removed."""
 
@@ -85,7 +85,7 @@ class PairKnowledge:
     """Beliefs about workloads that share a GPU. Every query and every update takes constant time.
 
     A prediction combines the observed speeds of the pair, if any, with the factors of the two workloads.
-    Initial factors are set by `introduce`, or else are the population's; observations update them.
+    `introduce` sets the initial factors of a workload; the default is `POPULATION`. Observations update them.
     """
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class PairKnowledge:
         self._factors[kind, workload] = Factors(math.log(sensitivity), math.log(pressure), sd, sd)
 
     def factors(self, workload: str, kind: str) -> Factors:
-        """Return the beliefs about a workload; if the workload is unknown, the population's."""
+        """Return the beliefs about a workload; for an unknown workload, the beliefs about the population."""
         return self._factors.get((kind, workload), STRANGER)
 
     def predicted_speed(self, workload: str, partner: str, kind: str) -> float:
@@ -117,7 +117,7 @@ class PairKnowledge:
         return math.exp(min(with_pair(self._modelled(workload, partner, kind), count, mean), 0.0))
 
     def observe(self, seen: Observed) -> None:
-        """Learn from one observation: update the pair's mean, and both workloads' factors.
+        """Learn from one observation: update the mean of the pair, and one factor of each workload.
 
         Raises:
             InputError: the speed is not a positive number.
@@ -152,7 +152,7 @@ class PairKnowledge:
         after = most_likely(before, both, log_speed)
         log_factor, sd = moved(mine.log_sensitivity, of_mine, both, before, after)
         self._factors[seen.kind, seen.workload] = replace(mine, log_sensitivity=log_factor, sensitivity_sd=sd)
-        theirs = self.factors(seen.partner, seen.kind)  # again: a workload may be its own partner
+        theirs = self.factors(seen.partner, seen.kind)  # read again: a workload may be its own partner
         log_factor, sd = moved(theirs.log_pressure, of_theirs, both, before, after)
         self._factors[seen.kind, seen.partner] = replace(theirs, log_pressure=log_factor, pressure_sd=sd)
 
@@ -205,7 +205,7 @@ def moved(
         after: ln of the product after the observation, by `most_likely`. The factor takes the part
             `variance` / `both` of the change.
     """
-    slope = 1.0 / (1.0 + math.exp(-after))  # of -ln(speed) in the logarithm of the product
+    slope = 1.0 / (1.0 + math.exp(-after))  # slope of -ln(speed) in the logarithm of the product
     gain = slope**2 / (both * slope**2 + OBSERVATION_SD**2)
     sd = max(math.sqrt(variance * (1.0 - variance * gain)), FLOOR_SD)
     return min(max(log_factor + (after - before) * variance / both, -WIDEST), WIDEST), sd
@@ -215,8 +215,8 @@ def with_pair(log_speed: float, count: float, mean: float) -> float:
     """Combine the ln(speed) that the factors predict for a pair with the observations of the pair.
 
     Args:
-        log_speed: Prediction of the factors.
-        count: Observations of this pair.
+        log_speed: ln(speed) that the factors predict.
+        count: Number of observations of this pair.
         mean: Mean ln(speed) of these observations.
     """
     return log_speed + count / (count + (REPEAT_SD / OBSERVATION_SD) ** 2) * (mean - log_speed)

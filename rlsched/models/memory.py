@@ -45,7 +45,8 @@ slice.
 FAULT_FRAC: Final = 0.1
 """Fraction of job failures that are fatal faults of the GPU's context. Assumed: in two months of Philly,
 invalid memory accesses and CUDA errors are about a tenth of the failures (Jeon et al., ATC'19, table of
-failure reasons, recalled). Most failures are: out of host memory, wrong inputs, and errors of the program.
+failure reasons, recalled). Most failures have other causes: out of host memory, wrong inputs, and errors of
+the program.
 """
 
 
@@ -64,7 +65,7 @@ def is_device_fault(key: np.uint64, failure: int, fault_frac: float) -> bool:
 
 @kernel
 def memory_limit_mib(gpu_memory_mib: float, tenants: int) -> float:
-    """Return the memory that this many tenants can use together, MiB; several cannot use the margin."""
+    """Return the memory that `tenants` jobs can use together, MiB; the margin applies to two or more jobs."""
     return gpu_memory_mib if tenants <= 1 else (1.0 - MARGIN_FRAC) * gpu_memory_mib
 
 

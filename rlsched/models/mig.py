@@ -34,7 +34,7 @@ class SliceProfile(NamedTuple):
 
 
 def _profiles(names: str, gib: tuple[float, float, float, float]) -> tuple[SliceProfile, ...]:
-    """Return the five common profiles, 1g to 7g; `gib` is the memory of 1g, 2g, of 3g and 4g, and of 7g."""
+    """Return the five common profiles, 1g to 7g; `gib`: memory of 1g; of 2g; of 3g and 4g; of 7g."""
     memory_gib = (gib[0], gib[1], gib[2], gib[2], gib[3])
     shapes = ((1, 1, 7), (2, 2, 3), (3, 4, 2), (4, 4, 1), (7, 8, 1))
     return tuple(
@@ -103,9 +103,10 @@ BEND: Final = 2.62
 """Exponent p in `slice_speed`. Fitted, as is SIZE_FRAC, to `MEASURED_A100` without DeepSpeech2
 (`studies/models/fit_sharing.py`)."""
 SIZE_FRAC: Final = (nan, 0.143, 0.263, 0.436, 0.505, nan, nan, 1.0)
-"""By compute slices: effective size relative to a 7g slice, for a job that needs a whole slice. 4g is half,
-like its memory, not 4/7. The scale is set by 1g, which has a seventh of the multiprocessors. The other values
-are fitted on A100, and also used for the other GPUs, which have nearly the same shares per slice.
+"""By compute slices: effective size relative to 7g, which is the speed of a job that keeps a whole GPU busy.
+The size of 4g is about a half, like its memory, not 4/7. The scale is set by 1g, which has a seventh of
+the multiprocessors. The other values are fitted on A100, and also used for the other GPUs, which have nearly
+the same shares per slice.
 """
 
 
@@ -118,8 +119,8 @@ def slice_speed(demand: float, compute: int) -> float:
     slices share no relevant resource.
 
     Args:
-        demand: Share of the GPU that the job keeps busy, 0 to 1: the job's solo utilisation (an
-            assumption: MISO's logs have none).
+        demand: Share of the GPU that the job keeps busy, 0 to 1. The job's solo utilisation is used (an
+            assumption: MISO's logs contain no utilisation).
         compute: Compute slices: 1, 2, 3, 4 or 7.
     """
     return (1.0 + demand**BEND * (SIZE_FRAC[compute] ** -BEND - 1.0)) ** (-1.0 / BEND)
@@ -133,7 +134,7 @@ def measured_speed(model: str, batch: int, compute: int) -> float:
 
 
 def combined_throughput(model: str, batch: int, compute: int) -> float:
-    """Return the throughput of as many equal slices as fit, with equal jobs, relative to 7g; nan: unknown."""
+    """Return the throughput of equal jobs on as many equal slices as fit, relative to 7g; nan: unknown."""
     return _at_most(compute) * measured_speed(model, batch, compute)
 
 
@@ -150,12 +151,12 @@ class Slice(NamedTuple):
 
     @property
     def memory_frac(self) -> float:
-        """Fraction of the GPU's memory slices; assumed also for the GPU's idle and static power."""
+        """Fraction of the GPU's memory slices; also the assumed fraction of idle and static power."""
         return self.profile.memory / MEMORY_SLICES
 
     @property
     def compute_frac(self) -> float:
-        """Fraction of the GPU's compute slices; assumed also for the board's power above static power.
+        """Fraction of the GPU's compute slices; also the assumed fraction of the power above static power.
 
         If the power above static power were split by memory, seven 1g slices could draw only seven eighths of
         it. There is no public data on the power of a slice.
@@ -164,7 +165,7 @@ class Slice(NamedTuple):
 
     @property
     def size_frac(self) -> float:
-        """Effective size of the slice relative to the GPU, for a job that needs a whole slice."""
+        """Effective size relative to the GPU: the speed of a job that keeps a whole GPU busy."""
         return SIZE_FRAC[self.profile.compute]
 
     def was_measured(self, workload: str) -> bool:

@@ -1,7 +1,8 @@
-"""`LearntPairs`: observations of pairs of workloads, by the names of GPU types and workloads.
+"""`LearntPairs`: learnt values of pairs of workloads, by the names of GPU types and workloads.
 
 `observing.observe` learns on the arrays of one set of models. A broker replaces its models when a node of
-another GPU type registers, and compacts its journal. `LearntPairs` therefore stores the observations exactly.
+another GPU type registers, and compacts its journal. `LearntPairs` therefore stores the learnt values by
+name, and applies them to new models.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class LearntFactor(msgspec.Struct, array_like=True):
 
     Attributes:
         kind: GPU type.
-        workload: Name in the catalogue.
+        workload: Name of the workload in the catalogue.
         suffers: True: the factor applies to the workload's own sensitivity. False: to its pressure on
             co-tenants.
         factor: The factor; 1: as modelled.
@@ -65,7 +66,7 @@ def learn_pair(m: ModelArrays, kind: int, a: int, b: int, speed: float) -> bool:
     """Learn from the observed speed of workload `a` next to workload `b` on a GPU type.
 
     `a` and `b` are numbers of the catalogue. Returns False if nothing was learnt, because a workload is
-    unknown (0), or because the table of measured pairs has the pair.
+    unknown (0), or because the pair is in the table of measured pairs.
     """
     if a <= 0 or b <= 0:
         return False
@@ -108,7 +109,7 @@ class LearntPairs:
         return True
 
     def count(self, kind: str, workload: str, partner: str) -> int:
-        """Return the number of observations of a workload next to another one on a GPU type."""
+        """Return the number of observations of `workload` next to `partner` on a GPU type."""
         known = self._pairs.get((kind, workload, partner))
         return 0 if known is None else int(known.count)
 
@@ -138,6 +139,6 @@ class LearntPairs:
         return list(self._factors.values()), list(self._pairs.values())
 
     def take_up(self, factors: Sequence[LearntFactor], pairs: Sequence[LearntPair]) -> None:
-        """Restore the result of `kept`."""
+        """Restore the factors and pairs that `kept` returned."""
         self._factors = {(one.kind, one.workload, one.suffers): one for one in factors}
         self._pairs = {(one.kind, one.workload, one.partner): one for one in pairs}

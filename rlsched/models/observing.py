@@ -1,9 +1,10 @@
 """Learning from observed pairs in compiled runs: the formulas of `learning` on the arrays of the models.
 
-A run learns factors of the modelled slowdown. A pair is predicted as modelled until one of its workloads was
-observed: 1 / (1 + (1 / modelled - 1) x more_sensitive x more_pressing). For workloads with latent factors
-this is the formula of `PairKnowledge`. If only `stranger_speed` is available, its prediction is `modelled` in
-the same formula. Pairs in the table of measured pairs are known, and are not learnt.
+A run learns factors of the modelled slowdown. The predicted speed of a pair is 1 / (1 + (1 / modelled - 1) x
+more_sensitive x more_pressing), which is the modelled speed until one of its workloads has been observed. For
+workloads with latent factors this is the formula of `PairKnowledge`. If only `stranger_speed` is available,
+its prediction is `modelled` in the same formula. Pairs in the table of measured pairs are known, and are not
+learnt.
 """
 
 from __future__ import annotations

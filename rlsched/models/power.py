@@ -26,9 +26,10 @@ def gpu_models(kinds: Sequence[str]) -> Records:
         kinds: Names of GPU types as in a cluster description or a trace (see `canonical_kind`). A memory size
             in a name is used if it differs from the table's.
 
-    A MIG slice (`A100-40GB/3g.20gb`) has a fraction of the GPU's idle and static power (by memory), and of
-    the power from there to the board's limit (by multiprocessors), so that the slices of a GPU never exceed
-    the GPU's limit. A slice has only the full clock, because the GPU has one clock for all its slices.
+    A MIG slice (`A100-40GB/3g.20gb`) gets a part of the GPU's idle and static power in proportion to its
+    memory slices, and a part of the power between static power and the board's limit in proportion to its
+    compute slices. Together, the slices of a GPU never exceed the GPU's power limit. A slice has only the
+    full clock, because the GPU has one clock for all its slices.
 
     Returns:
         (K,) GPU_MODEL.
@@ -39,7 +40,7 @@ def gpu_models(kinds: Sequence[str]) -> Records:
         for field, figure in GPU_FIGURES[kind].items():
             row[field] = figure.value
         row["levels_frac"] = levels_frac(kind)
-        row["cap_w"], row["usual_speed"] = row["tdp_w"], 1.0  # until a catalogue gives speeds on it
+        row["cap_w"], row["usual_speed"] = row["tdp_w"], 1.0  # until a catalogue provides speeds on this type
         named_mib = named_memory_mib(name)
         if named_mib and abs(row["memory_mib"] / named_mib - 1.0) > NAME_TOLERANCE:
             row["memory_mib"] = named_mib
@@ -76,7 +77,7 @@ class NodePower(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     power supplies are not counted.
 
     Attributes:
-        base_w: Board, memory, disks, fans and network, while the node is on (assumed).
+        base_w: Power of board, memory, disks, fans and network while the node is on (assumed).
         cpu_idle_w_per_core: Power of an idle core (assumed).
         cpu_active_w_per_core: Power of a busy core, idle power included (data sheet: Xeon
             E5-2698 v4 of the DGX-1, 135 W for 20 cores).

@@ -19,10 +19,10 @@ from rlsched.models.learning import REPEAT_SD
 
 SATURATION: Final = 1.194
 """Slowdown that each further unit of utilisation adds on a full GPU. This constant and the next three were
-fitted by `studies/models/fit_sharing.py` to two sets of values with equal weight: the solo-normalised formula
-of Lucid's pairs (RTX 3090; R2 .45 there, but not 1 for a solo job), and the mean combined throughput by bands
-of utilisation of the 1,091 measured pairs. Error against the formula: rms .013, at most .031; against the
-bands: at most .05 of 2.
+fitted by `studies/models/fit_sharing.py` to two sets of values with equal weight: an earlier formula, fitted
+to the speeds of Lucid's pairs relative to solo (RTX 3090; R2 .45, but its value for a solo job is not exactly
+1), and the mean combined throughput of the 1,091 measured pairs by bands of utilisation. Error against the
+formula: rms .013, at most .031; against the bands: at most .05 of 2.
 """
 THRESHOLD: Final = 1.487
 """Total utilisation of all tenants at which the GPU is full."""
@@ -34,7 +34,7 @@ RESIDUAL_SD: Final = 0.10
 """Standard deviation of ln(speed) around the prediction: .10 around the formula on Lucid's pairs (RTX 3090);
 around latent factors, on held-out pairs, .11 on P100, .10 on K80 and .32 on V100 (Gavel)."""
 OF_JOBS: Final = REPEAT_SD / RESIDUAL_SD
-"""Part of a deviate that belongs to the two jobs. The rest is the same for all jobs of both workloads."""
+"""Part of a deviate (random noise) that belongs to the two jobs; the rest belongs to their workloads."""
 OF_SINGLES: Final = math.sqrt(0.55)
 """Part of a deviate that belongs to the single workloads: the sensitivity of one, the pressure of the other.
 On held-out pairs of Lucid (RTX 3090), the formula leaves .60 of the variance, and the formula with factors of
@@ -87,8 +87,9 @@ def latent_speed(sensitivity: float, pressure_sum: float) -> float:
 def factors_of_util(util_frac: float) -> tuple[float, float]:
     """Return the initial sensitivity and pressure of a job with a known solo utilisation and no other data.
 
-    The formula is not a product. The logarithm of its slowdown is averaged over co-tenants of utilisation .1
-    to 1, which gives the nearest product in least squares; `studies/models/fit_sharing.py` reports the error.
+    `stranger_speed` is not a product of two factors. The logarithm of its slowdown is averaged over
+    co-tenants of utilisation .1 to 1, which gives the nearest product in least squares;
+    `studies/models/fit_sharing.py` reports the error.
 
     Args:
         util_frac: Solo GPU utilisation, 0 to 1.
@@ -114,10 +115,11 @@ def known_pair(m: ModelArrays, kind: int, workload: int, partner: int) -> float:
 def shared_speed(m: ModelArrays, kind: int, workload: int, others: NDArray[np.int64], count: int) -> float:
     """Return the predicted speed of a job on a shared GPU, from the best data for each co-tenant.
 
-    One co-tenant: the measured speed of the pair if the table has it; else the latent factors if the job's
-    sensitivity and the co-tenant's pressure are known; else the formula. Several: the slowdowns of the known
-    pairs and of the latent factors add up, and the remaining co-tenants add the difference between the
-    formula for all utilisations together and the formula without the remaining co-tenants. An additional
+    With one co-tenant, this is the measured speed of the pair if the table has the pair; else the speed by
+    latent factors if the job's sensitivity and the co-tenant's pressure are known; else the speed by the
+    formula (`stranger_speed`). With several co-tenants, the slowdowns of measured pairs and of latent factors
+    add up. The remaining co-tenants add the formula's slowdown with all co-tenants, minus the formula's
+    slowdown without the remaining ones. An additional
     tenant therefore never makes the job faster (except for table entries above 1). Without data the result is
     the formula; if all factors are known, it is `latent_speed`. More than one co-tenant is an extrapolation:
     all fits are of pairs.
@@ -198,8 +200,8 @@ def share_deviate(luck: np.uint64, kind: int, workload: int, partner: int, of_jo
     """Return a standard normal deviate of a job next to another job, composed of three parts.
 
     The parts belong to the single workloads, to the pair of workloads, and to the two jobs. All parts except
-    the jobs' are the same for all jobs of these workloads in a run, which makes learning worthwhile. They
-    differ between GPU types (a pair's combined throughput correlates by only .43 to .55 between types:
+    the jobs' are the same for all jobs of these workloads in a run, which makes learning worthwhile. The
+    parts differ between GPU types (a pair's combined throughput correlates by only .43 to .55 between types:
     Gavel).
 
     Args:

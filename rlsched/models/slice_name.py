@@ -27,6 +27,6 @@ def is_slice(gpu_type: str) -> bool:
 
 
 def whole_type(gpu_type: str) -> str:
-    """Return the type of the GPU that a slice belongs to; the type itself for a whole GPU."""
+    """Return the type of the whole GPU for the type of a slice; for a whole GPU, return `gpu_type`."""
     name = slice_name(gpu_type)
     return gpu_type if name is None else name.whole

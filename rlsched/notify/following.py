@@ -1,4 +1,4 @@
-"""Follows a journal and sends notices in order; a cursor on disk stores the position across restarts."""
+"""Follows a journal, and sends notices in order. A cursor on disk stores the position across restarts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAGE_ROWS: Final = 500
 FIRST_DELAY_S: Final = 1.0
 LONGEST_DELAY_S: Final = 60.0
 TRIES: Final = 3
-"""Number of tries to send a notice that the receiver rejects; then the notice is skipped."""
+"""Number of tries to send a notice that the receiver rejects, after which the notice is skipped."""
 _log = logging.getLogger("rlsched.notify")
 
 
@@ -30,12 +30,12 @@ class Cursor(msgspec.Struct, kw_only=True):
     """Position in a journal up to which notices were sent.
 
     Attributes:
-        entry: Number of the last processed entry: its notice was delivered or skipped, or there is no notice
-            for it; 0: before the first entry.
-        crc: Checksum of `entry`; distinguishes this journal from others.
+        entry: Number of the last processed entry. The entry's notice was delivered or skipped, or the entry
+            needs no notice. 0: no entry was processed yet.
+        crc: Checksum of the entry `entry`, which distinguishes this journal from others.
         since: Number of the entry at which a restarted process begins to read, to find the live jobs with
             requested notices.
-        restored: Number of the last `Restored` entry up to `entry`; 0: there is none.
+        restored: Number of the last `Restored` entry up to `entry`; 0 if there is no such entry.
     """
 
     entry: int = 0
@@ -66,7 +66,7 @@ class CursorFile:
             ) from None
 
     def read(self) -> Cursor | None:
-        """Return the cursor; None if there is none yet."""
+        """Return the cursor; None if the file does not exist yet."""
         try:
             return msgspec.json.decode(self.path.read_bytes(), type=Cursor)
         except FileNotFoundError:
@@ -95,14 +95,14 @@ class NoticeFollower:
     """Sends the notices of a journal in order, each at least once.
 
     If the receiver is not available, a notice is retried until it is accepted; later notices wait in the
-    journal. If the receiver rejects a notice, it is tried `TRIES` times and then skipped, and a line in the
-    log reports this.
+    journal. If the receiver rejects a notice, the notice is tried `TRIES` times and then skipped, and the log
+    reports the skipped notice.
 
     Args:
         journal: The broker's journal.
-        cursor: File of the position to start from, which is updated. A new cursor starts at the journal's
-            end, or, if the journal does not exist yet, at its start.
-        send: Sends one notice.
+        cursor: File with the position to start from; the file is updated. A new cursor starts at the end of
+            the journal, or at the start if the journal does not exist yet.
+        send: Function that sends one notice.
         stop: Event that ends `run` and every wait.
         first_delay_s: Delay before the second try, seconds; the delay doubles with each try, up to
             `LONGEST_DELAY_S`.
@@ -145,7 +145,7 @@ class NoticeFollower:
         """Send the notices of the next page of the journal. Return whether there may be more pages.
 
         Args:
-            patiently: Whether to wait for a receiver that is not available; if not, its error is raised.
+            patiently: Whether to wait for a receiver that is not available. If not, the error is raised.
 
         Raises:
             JournalError: the journal cannot be read, or is damaged.
@@ -162,7 +162,7 @@ class NoticeFollower:
         for row in rows:
             notice = watch.apply(row)
             if notice is not None:
-                self._watch = None  # it is ahead of the cursor until this is delivered
+                self._watch = None  # until the delivery, the watch is ahead of the cursor
                 if not self._deliver(notice, patiently):
                     return False
                 self._watch = watch
@@ -205,10 +205,10 @@ class NoticeFollower:
         return cursor, watch
 
     def _after_restore(self, journal: Reading, cursor: Cursor) -> Cursor:
-        """Return the cursor at which to continue if the cursor was written for another journal.
+        """Return the cursor to continue from, if the stored cursor does not fit the journal.
 
-        A restored backup has the same entries up to its `Restored` entry; sending continues from there. A
-        journal without a new `Restored` entry is another journal: sending begins at its start.
+        A restored backup has the same entries up to its `Restored` entry; sending continues there. A journal
+        without a new `Restored` entry is another journal; sending begins at its start.
         """
         found = [
             row.n
@@ -223,7 +223,7 @@ class NoticeFollower:
         return Cursor(entry=before, crc=journal.crc_of(before) or 0, restored=cursor.restored)
 
     def _deliver(self, notice: Notice, patiently: bool) -> bool:
-        """Send a notice, or skip it. Return False if `stop` was set before either was done."""
+        """Send or skip a notice. Return False if `stop` was set before the notice was sent or skipped."""
         delay_s, tries, about = self._first_delay_s, 0, {"job": notice.job, "notice": notice.id}
         named = f"notice {notice.id} of job {notice.called}"
         while not self._stop.is_set():

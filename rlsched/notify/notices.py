@@ -1,4 +1,4 @@
-"""Makes notices from journal entries, for jobs for which notices were requested."""
+"""Makes notices from journal entries, for jobs whose users have requested notices."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
         cluster: Cluster of the journal.
         job: Job number.
         called: Job number as displayed to users, such as `17_3` for task 3 of array 17.
-        name, user, vc, num_gpus: As submitted.
-        attempt: Number of the attempt that started or ended, else of the last attempt; 0: there was none.
+        name, user, vc, num_gpus: Values from the job's submission.
+        attempt: Number of the attempt that started or ended, else of the last attempt; 0: no attempt yet.
         state: New state of the job.
         exit_code: Exit code of the job, if it has one.
-        reason: Reason for the event; "": none.
+        reason: Reason for the event; "" if there is no reason.
         time: Time of the journal entry, RFC 3339 in UTC.
         time_s: The same time, Unix seconds.
     """
@@ -83,7 +83,7 @@ class _Watched:
 
 @dataclass(slots=True)
 class _WatchedArray:
-    """An array with requested notices. `come`: number of tasks that became jobs or were cancelled before."""
+    """An array with requested notices. `come`: number of tasks that became jobs, or were cancelled first."""
 
     head: Head
     since: int
@@ -104,7 +104,7 @@ class JobWatch:
         self._parts: list[BasePart] = []
 
     def _read_base(self, base: Base, n: int) -> None:
-        """Start with the jobs in the base of a compacted journal; `n`: number of the base's entry."""
+        """Read the jobs in a journal's base (its compacted start); `n`: number of the base's last entry."""
         self.cluster = base.identity
         for one in base.jobs:
             if one.submitted.notify:
@@ -112,9 +112,9 @@ class JobWatch:
                 self._jobs[one.submitted.job] = _Watched(_small(one.submitted), n, attempt)
 
     def since(self, now: int) -> int:
-        """Return the number of the first entry that a restarted process must read to find these jobs.
+        """Return the number of the first entry that a restarted process must read to find the watched jobs.
 
-        `now`: number of the next entry.
+        `now` is the number of the next entry, which is returned if no jobs are watched.
         """
         return min(next((one.since for one in some.values()), now) for some in (self._jobs, self._arrays))
 

@@ -1,4 +1,4 @@
-"""Sends notices to a URL or a program of the operator. An error states whether a retry can help."""
+"""Sends notices to a URL or to a program of the operator. An error indicates whether a retry can help."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rlsched.terminal.visible import visible
 EX_TEMPFAIL: Final = 75
 """Exit code, from sysexits.h, that requests a later retry."""
 _ITS_OWN_FAULT: Final = (400, 413, 422)
-"""HTTP status codes that mean that a notice will never be accepted. After other codes, a retry can help."""
+"""HTTP status codes of a notice that will never be accepted. After other codes, a retry can help."""
 _MOST_SAID: Final = 300
 
 
@@ -30,7 +30,8 @@ class NotDeliveredError(Exception):
     """A notice was not accepted. The message gives the reason in one line.
 
     Attributes:
-        is_passing: Whether the reason is temporary, so that retries continue; if not, a few tries are enough.
+        is_passing: Whether the reason is temporary, so that retries continue. If not, only a few tries are
+            made.
     """
 
     def __init__(self, why: str, *, is_passing: bool) -> None:
@@ -54,7 +55,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         headers: HTTPMessage,
         newurl: str,
     ) -> None:
-        """Do not follow redirects, because a redirected POST becomes a GET; the redirect is then an error."""
+        """Treat a redirect as an error, because a redirected POST would become a GET."""
         del req, fp, code, msg, headers, newurl
 
 
@@ -63,7 +64,7 @@ class Webhook:
 
     Args:
         url: URL with scheme http or https.
-        timeout_s: Time-out for the connection, and of each wait for data, seconds.
+        timeout_s: Time-out for the connection, and for each wait for data, seconds.
         token: Token to send as `Authorization: Bearer`; "": no token.
 
     Raises:
@@ -94,7 +95,7 @@ class Webhook:
                 answer.read(1)
         except urllib.error.HTTPError as error:
             error.close()
-            if error.code != 409:  # the receiver has it already
+            if error.code != 409:  # 409: the receiver already has the notice
                 raise NotDeliveredError(
                     f"the receiver answered {error.code}", is_passing=error.code not in _ITS_OWN_FAULT
                 ) from None
@@ -114,7 +115,7 @@ class Command:
         timeout_s: Time-out for the program, seconds.
 
     Raises:
-        InputError: there are no words, or a quote is not closed.
+        InputError: `words` is empty, or a quote is not closed.
     """
 
     def __init__(self, words: str, timeout_s: float) -> None:

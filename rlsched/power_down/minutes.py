@@ -18,7 +18,7 @@ class MinuteOutcome(msgspec.Struct, frozen=True, kw_only=True):
     nodes_asleep: float
     wake_up_events: int
     node_minutes_short: float
-    """Sum of the minutes for which demand waited for nodes, in node-minutes."""
+    """Node-minutes of demand that waited because no node was free."""
     days: float
 
 
@@ -68,7 +68,7 @@ def _reviewed(states: NodeStates, service: PowerDown, waiting: int, now_s: float
 
 
 def _placed(states: NodeStates, demand: int, now_s: float) -> int:
-    """Start or end jobs until `demand` nodes, or all ON nodes, are busy. Return `demand` less busy nodes."""
+    """Start or end jobs until `demand` nodes, or all ON nodes, are busy. Return the unmet demand."""
     running = np.flatnonzero(states.busy)
     if len(running) == demand:
         return 0

@@ -29,7 +29,7 @@ class NodeSet(NamedTuple):
 def node_sets(state: ClusterState, among: Sequence[int] | None = None) -> list[NodeSet]:
     """Return the sets of nodes of equal partition, GPU type and resources, in the order of their first nodes.
 
-    `among`: numbers of the nodes to count, ascending; None: all.
+    `among`: numbers of the nodes to include, ascending; None: all nodes.
     """
     members: dict[tuple[int, str, int, int, int], list[int]] = {}
     nodes = state.nodes
@@ -42,7 +42,7 @@ def node_sets(state: ClusterState, among: Sequence[int] | None = None) -> list[N
 
 
 def nodes_filled(demand: Demand, node: NodeSpec) -> float:
-    """Return how many idle nodes of this kind a job fills: below 1 if several jobs fit, 0 if none does."""
+    """Return how many idle nodes of this kind a job fills: below 1 if a node fits several, 0 if none."""
     places = demand.places_on_node(node)
     if places == 0:
         return 0.0
@@ -64,8 +64,8 @@ class NodeNeed:
 
     A job is counted in a set of nodes on which it can run. The sets of the job's VC are filled before shared
     sets. If a job fits on the largest node, it is counted on one node of the smallest kind that can hold it;
-    else on the largest nodes first, as the rule *consolidate* places it. If too few nodes of a set are idle
-    and not yet counted, the remaining jobs are counted in the next set.
+    a larger job is counted on the largest nodes first, as the rule *consolidate* places it. If too few nodes
+    of a set are idle and not yet counted, the remaining jobs are counted in the next set.
     """
 
     def __init__(self, sets: Sequence[NodeSet]) -> None:
@@ -81,9 +81,9 @@ class NodeNeed:
     def paused_nodes(
         self, state: StateArrays, demands: Sequence[Demand], busy_nodes: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Return (K,) number of nodes of each set that jobs would fill which pause for a lower price.
+        """Return (K,) number of nodes of each set that jobs paused for a lower price would fill.
 
-        Jobs that have not run yet are left out: their nodes were in no demand.
+        Jobs that have not run yet are left out, because past demand does not include their nodes.
         """
         job = state.job
         paused = (job.status == DEFERRED) & (job.attained_gpu_s > 0.0)

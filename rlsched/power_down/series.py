@@ -1,4 +1,4 @@
-"""Node demand over time, which is the number of busy nodes."""
+"""`NodeDemand`: the number of busy nodes over time."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class KeepRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ramp_nodes: int = 2
     """Maximum number of nodes to put to sleep per review; 0: no limit."""
     falling_slots: int = 6
-    """Nodes are put to sleep only if demand is below its mean in this many last slots; 0: at any demand."""
+    """Nodes are put to sleep only if demand is below its mean over this number of slots; 0: at any demand."""
     headroom_nodes: int = 0
     """Number of free awake nodes below which nodes are woken, even if no job waits."""
     min_idle_s: float = 0.0
@@ -62,7 +62,7 @@ class KeepRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             peak: Forecast of the highest future demand.
             last: Demand of the last slot.
             falling: Whether demand is below its recent mean, as `is_falling` returns it.
-            paused: Nodes that paused jobs have left. They can sleep in addition to `ramp_nodes`.
+            paused: Number of nodes that paused jobs have left; they can sleep in addition to `ramp_nodes`.
         """
         target = math.ceil(max(peak, last)) + self.buffer_nodes
         if not (falling or paused) or awake <= target:
@@ -73,7 +73,7 @@ class KeepRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Return whether the last value of `demand` (N,) is below the mean of its last `falling_slots`.
 
         The mean includes the last value. The minimum difference of a tenth of a node is from Helios' code.
-        Returns False if there are fewer values.
+        Returns False if there are fewer values than `falling_slots`, and True if `falling_slots` is 0.
         """
         if self.falling_slots == 0:
             return True
@@ -99,8 +99,8 @@ class PowerDown(Protocol):
             busy_nodes: (N,) whether the node runs a job.
             waiting_nodes: Number of further nodes that waiting jobs would fill.
             states: States of the N nodes, advanced to `now_s`.
-            paused_nodes: Number of nodes that jobs filled which pause for a lower price of electricity. This
-                demand does not return before the price falls.
+            paused_nodes: Number of nodes of jobs that pause until the price of electricity falls. This demand
+                does not return before the price falls.
 
         Returns:
             Commands, which must be carried out in this order.
@@ -141,7 +141,7 @@ class PowerDownService:
         states: NodeStates,
         paused_nodes: int = 0,
     ) -> list[Command]:
-        """Return commands as `PowerDown.review`. Idle draining nodes are put to sleep.
+        """Return commands, see `PowerDown.review`. Idle draining nodes are put to sleep.
 
         The node with the lowest number wakes first; the idle node with the highest number sleeps first.
         """

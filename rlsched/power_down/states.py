@@ -42,7 +42,7 @@ class Sleep(msgspec.Struct, frozen=True):
 
 
 class Wake(msgspec.Struct, frozen=True):
-    """Command to power a node up or, if it is still draining, to let jobs start on it again."""
+    """Command to power a node up or, if it is still draining, to allow job starts on it again."""
 
     node: int
 
@@ -72,7 +72,7 @@ class NodeStates:
         self.energy_j = 0.0
         """Energy of the nodes without jobs so far, J, from `idle_w`, `asleep_w` and `boot_w`."""
         self.nodes_booted = 0
-        """Number of wake-ups of sleeping nodes; each node counts."""
+        """Number of wake-ups of sleeping nodes; nodes woken at the same time count separately."""
         self.wake_up_events = 0
         """Number of instants at which sleeping nodes were woken; nodes woken at the same time count once."""
         self._now_s = now_s
@@ -157,7 +157,7 @@ class NodeStates:
                     self._wake(node, now_s)
 
     def _wake(self, node: int, now_s: float) -> None:
-        # Booting begins after the rest of the shutdown, which counts at the power of booting.
+        # Booting begins after the rest of the shutdown. The power during that rest counts as `boot_w`.
         down_s = self.since_s[node] + self.power.shutdown_s
         self._enter(node, NodeState.BOOTING, now_s)
         self.ready_s[node] = max(down_s, now_s) + self.power.boot_s
@@ -180,7 +180,7 @@ class NodeStates:
             )
 
     def _energy_until(self, now_s: float) -> float:
-        """Return the energy of nodes without jobs since the last `now_s`, J, in the present states."""
+        """Return the energy from the previous time to `now_s`, J, without jobs, in the current states."""
         power, state, span_s = self.power, self.state, now_s - self._now_s
         awake = (state == NodeState.ON) | (state == NodeState.DRAINING)
         boot_s = np.clip(np.minimum(self.ready_s, now_s) - self._now_s, 0.0, span_s)[

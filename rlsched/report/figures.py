@@ -1,4 +1,4 @@
-"""Draws plots as SVG inside a page: text stays text, and colours are CSS variables of the page."""
+"""Draws plots as SVG for an HTML page. Text stays text, and colours are CSS variables of the page."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rlsched.terminal.show import in_words
 INK, MUTED, GRID = "#010101", "#020202", "#030303"
 COLOURS = ("#0a0a01", "#0a0a02", "#0a0a03", "#0a0a04", "#0a0a05", "#0a0a06")
 GAIN_COLOURS = ("#0b0b01", "#0b0b02", "#0b0b03")
-"""Colours for better, equal and worse, different from the colours of policies."""
+"""Colours for better, equal and worse results; they differ from the colours of policies."""
 VARIABLES = {
     INK: "var(--ink)",
     MUTED: "var(--muted)",
@@ -104,7 +104,7 @@ class Plot(NamedTuple):
 
 
 class Canvas:
-    """Draws the plots of one page; each plot has a number of its own, which makes its ids unique."""
+    """Draws the plots of one page. A number of each plot makes the ids in its SVG unique."""
 
     def __init__(self) -> None:
         self._drawn = 0
@@ -120,7 +120,7 @@ class Canvas:
     ) -> Plot:
         """Draw shares as bars, side by side or stacked: values between 0 and 1, shown in %.
 
-        `colours`: One colour per series, from `COLOURS` or `GAIN_COLOURS`.
+        `colours` has one colour per series, from `COLOURS` or `GAIN_COLOURS`.
         """
         with rc_context(STYLE):
             figure, axes = _axes()
@@ -235,7 +235,7 @@ class Canvas:
     ) -> Plot:
         """Draw 7 rows of 24 hours as a heat map: higher values in stronger colour, unknown values as gaps.
 
-        The scale begins at 0, or at the lowest value if that is above half of the highest value.
+        The scale begins at 0, or at the lowest value if the lowest value is above half of the highest value.
         """
         with rc_context(STYLE):
             figure, axes = _axes()
@@ -262,7 +262,7 @@ class Canvas:
         FigureCanvasSVG(figure)
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         with warnings.catch_warnings():
-            # A name in another script is laid out with placeholder glyphs, and shown in the reader's fonts.
+            # Names in other scripts are laid out with placeholder glyphs; the browser uses its own fonts.
             warnings.filterwarnings("ignore", message="Glyph .* missing from font", category=UserWarning)
             figure.savefig(out, format="svg", metadata=nothing)
         self._drawn += 1
@@ -315,7 +315,7 @@ def _inline(svg: str, prefix: str, title: str) -> str:
 
 
 def _own(tag: str, prefix: str) -> str:
-    """Return an SVG tag with `prefix` before its ids, and with the page's colours."""
+    """Return an SVG tag with `prefix` before all ids, and with the colours of the page."""
     tag = re.sub(r'\bid="', f'id="{prefix}', tag)
     tag = re.sub(r'(?:xlink:)?href="#', f'href="#{prefix}', tag).replace("url(#", f"url(#{prefix}")
     return re.sub(r"#[0-9a-f]{6}\b", lambda colour: VARIABLES.get(colour[0], colour[0]), tag)

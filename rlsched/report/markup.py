@@ -1,4 +1,4 @@
-"""Renders the parts of the page as HTML. Only this module escapes text."""
+"""Renders the parts of the page as HTML. Text is escaped here and nowhere else."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Section(NamedTuple):
         key: Id in the page.
         title: Heading.
         parts: HTML of the section's parts, in order.
-        lacks: Reason for missing data; "" if there are data.
+        lacks: Reason for missing data; "" if no data are missing.
     """
 
     key: str
@@ -43,7 +43,7 @@ def figure(plot: Plot) -> str:
 
 
 def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[str]], folded: bool = True) -> str:
-    """Return a table as HTML; the first column contains row headings. `folded`: collapse the table."""
+    """Return a table as HTML. The first column has the row headings. `folded`: whether it is collapsed."""
     head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
     body = "".join(_row(row) for row in rows)
     inner = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
@@ -67,7 +67,7 @@ def cards(facts: Iterable[tuple[str, str]]) -> str:
 
 
 def document(title: str, subtitle: str, lead: str, sections: Sequence[Section], foot: str) -> str:
-    """Return the whole page as HTML; its content security policy forbids loads from the network."""
+    """Return the whole page as HTML. Its content security policy forbids loading from the network."""
     style = files("rlsched.report").joinpath("page.css").read_text(encoding="utf-8")
     links = "".join(f'<li><a href="#{one.key}">{escape(one.title)}</a></li>' for one in sections)
     body = "".join(

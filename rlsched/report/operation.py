@@ -1,4 +1,4 @@
-"""Makes the sections on the jobs and the cluster: capacity, utilisation, load, waiting, failures."""
+"""Makes the sections on the operation of the cluster: capacity, utilisation, load, waiting, failures."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def cluster(report: Report, canvas: Canvas) -> Section:
 
 
 def utilisation(report: Report, canvas: Canvas) -> Section:
-    """Make the section on GPUs in use by jobs, by hour and weekday."""
+    """Make the section on the GPUs that jobs use, by hour and weekday."""
     key, title, found = "utilisation", "Utilisation by hour and weekday", report["utilisation"]
     if (lacks := within(key, title, found)) is not None:
         return lacks

@@ -1,4 +1,4 @@
-"""Makes the page of `rlsched trace describe --html`: the figures of `workload.describe` as HTML."""
+"""Makes the page of `rlsched trace describe --html`, from the figures that `workload.describe` computes."""
 
 from __future__ import annotations
 

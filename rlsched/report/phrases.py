@@ -24,7 +24,7 @@ def section(key: str, title: str, *parts: str) -> Section:
 
 
 def within(key: str, title: str, found: Report, *more: str) -> Section | None:
-    """Return a section that names the missing data and their column; None if no data are missing."""
+    """Return a section that names the missing data and the columns needed; None if no data are missing."""
     if not is_missing(found):
         return None
     columns = found["missing"]
@@ -33,7 +33,7 @@ def within(key: str, title: str, found: Report, *more: str) -> Section | None:
 
 
 def left_out(found: Report, what: str) -> str:
-    """Return a sentence on the jobs that a section leaves out; "" if it leaves out none."""
+    """Return a sentence on the jobs that a section leaves out; "" if the section has all jobs."""
     if not found["left_out"]:
         return ""
     return f" {number(found['left_out'])} jobs without a known {what} are left out."

@@ -21,8 +21,8 @@ class Column(NamedTuple):
         title: Heading.
         max_width: Maximum width, characters; wider cells are cut if the table has a maximum width.
         is_right: Whether to align right, for numbers.
-        shrinks: Whether the column can be cut if a line is too long; the widest column is cut first. The last
-            column can always be cut.
+        shrinks: Whether the column can be cut if a line is too long. The widest of these columns is cut
+            first. The last column can always be cut.
     """
 
     title: str
@@ -34,7 +34,7 @@ class Column(NamedTuple):
 def table(
     columns: Sequence[Column], rows: Sequence[Sequence[str | Text]], width: int | None, gap: int = GAP
 ) -> list[Text]:
-    """Return a line of titles and a line per row, of at most `width` characters (None: any length)."""
+    """Return a line of titles and a line per row, each at most `width` characters long (None: any length)."""
     cells = [[_text(cell) for cell in row] for row in rows]
     widths = [
         max([len(column.title), *(row[at].cell_len for row in cells)]) for at, column in enumerate(columns)
@@ -96,7 +96,7 @@ def side_by_side(cells: Sequence[Text], width: int) -> list[Text]:
 
 
 def joined(parts: Iterable[str | Text], width: int, between: str = "  ") -> Text:
-    """Join parts to a line of at most `width` characters; parts that do not fit are omitted."""
+    """Join parts to a line of at most `width` characters. The first part that does not fit ends the line."""
     line = Text()
     for part in map(_text, parts):
         used = len(between) if line else 0
@@ -122,9 +122,9 @@ def shares(wanted: Sequence[int], lines: int) -> list[int]:
 
 
 def window(count: int, room: int, at: int | None) -> tuple[int, int]:
-    """Return the range of row indices to show, without its end, if only `room` of `count` rows fit.
+    """Return the (first, end) row indices to show if only `room` of `count` rows fit; `end` is exclusive.
 
-    The range contains row `at`; None: the first rows are shown.
+    The range contains row `at`. If `at` is None, the range begins at row 0.
     """
     if count <= room:
         return 0, count

@@ -11,14 +11,14 @@ LINES_EVERY_S: Final = 10.0
 
 
 class Progress:
-    """Progress bars on a terminal, which are removed at the end; elsewhere, occasional lines for a log.
+    """Progress bars on a terminal, removed at the end; without a terminal, occasional lines for a log.
 
-    Without a terminal, the first line is printed at once, then at most one line every ten seconds.
+    Without a terminal, the first line is printed immediately, then at most one line every ten seconds.
 
     Args:
         shown: Whether to print anything.
         lines: Whether to print lines if there is no terminal.
-        clock: Returns seconds.
+        clock: Function that returns a monotonic time, seconds.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Progress:
             self._line(f"{self._what[bar]}: {said}")
 
     def print_line(self, line: str) -> None:
-        """Print a line in addition to the progress; at once, even without a terminal."""
+        """Print a line in addition to the progress. Without a terminal, the line is not delayed."""
         if self._has_bars:
             self._bars.console.print(line, markup=False)
         elif self._has_lines:

@@ -29,14 +29,14 @@ def console() -> Console:
 
 
 def print_lines(lines: Callable[[int | None], list[Text]]) -> None:
-    """Print the lines that `lines` returns for the terminal's width, or for None without a terminal."""
+    """Call `lines` with the terminal's width (None without a terminal), and print the lines it returns."""
     out = console()
     for line in lines(out.width if out.is_terminal else None):
         out.print(line, soft_wrap=True)
 
 
 def print_text(text: str) -> None:
-    """Print a sentence, wrapped between words on a terminal."""
+    """Print a text. On a terminal, long lines are wrapped between words."""
     from rich.text import Text
 
     out = console()
@@ -51,7 +51,7 @@ def print_sentences(lines: Iterable[str], indent: int = 2) -> None:
 
 
 def folded(line: str, width: int, indent: int) -> str:
-    """Return a line wrapped between words to `width`; continuation lines have `indent` more spaces."""
+    """Return a line wrapped between words to `width`. Continuation lines have `indent` more spaces."""
     from textwrap import wrap
 
     begin = line[: len(line) - len(line.lstrip())]
@@ -70,9 +70,9 @@ def folded(line: str, width: int, indent: int) -> str:
 def print_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], note: str = "", *, whole: bool = False
 ) -> None:
-    """Print a table with the first column left-aligned and the others right-aligned, and `note` below it.
+    """Print a table, with `note` below. The first column is left-aligned, and the others are right-aligned.
 
-    With `whole`, the figures of a row stay on one line, and only the first column is cut.
+    With `whole`, only cells of the first column are wrapped; the figures of a row stay on one line.
     """
     from rich import box
     from rich.table import Table
@@ -88,7 +88,7 @@ def print_table(
 
 
 def print_json(report: object) -> None:
-    """Print a report as JSON; numbers that are not finite become null."""
+    """Print a report as JSON. Numbers that are not finite become null."""
     click.echo(json.dumps(finite(report), indent=2, allow_nan=False))
 
 
@@ -118,7 +118,7 @@ def clock_skew(skew_s: float) -> str:
 
 
 def skewed_nodes(skews_s: Mapping[str, float], nodes: int) -> list[str]:
-    """Return a line for each of the first `MOST_SKEWED` nodes with a skewed clock, and one for the rest.
+    """Return a line for each of the first `MOST_SKEWED` nodes with skewed clocks, and one for all others.
 
     Args:
         skews_s: Clock skew by node name, seconds; positive if the node is ahead of the broker.

@@ -120,7 +120,7 @@ class Turns(Generic[T]):
         return True
 
     def wait(self, key: bytes, said: T) -> bool:
-        """Queue a message for a later turn. Return False if it is dropped, because too many wait."""
+        """Queue a message for a later turn. Return False if it is dropped, because too many messages wait."""
         waiting = self._waiting.setdefault(key, deque())
         if len(waiting) >= self._limits.waiting:
             return False

@@ -39,8 +39,8 @@ class Connection:
         pair: Key pair of this client.
         broker_public: Public key of the broker, z85.
         keys: Key directory, for error messages.
-        epochs: Epochs of known brokers. With several addresses, a broker with an earlier epoch gets no
-            request.
+        epochs: Highest known epoch of each cluster; a later broker has a higher epoch. With several
+            addresses, a broker with a lower epoch gets no request.
         waits: Called a few times a second while a call waits, with the address, the time waited and the
             maximum waiting time, both in seconds. At the end of the wait, the time waited is 0. None: not
             called.
@@ -251,7 +251,7 @@ class Connection:
     def _silence(self) -> str:
         """Explain why no answer came, from the events of the connection since the last answer.
 
-        A listener that cannot decrypt our messages disconnects at once, so handshakes fail repeatedly. A
+        A listener that cannot decrypt our messages disconnects immediately, so handshakes fail repeatedly. A
         broker that was killed or is slow causes only one or two failed handshakes.
         """
         failures, self._failed = self._failed, []

@@ -1,4 +1,7 @@
-"""The highest epochs, by cluster, that clients with a common key directory have received."""
+"""The highest epoch of each cluster that clients with a common key directory have received.
+
+A cluster's broker sets a higher epoch at each start, so that clients can distinguish it from earlier brokers.
+"""
 
 from __future__ import annotations
 

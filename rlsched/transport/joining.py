@@ -30,7 +30,7 @@ _Z85 = re.compile(rb"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 
 
 class Token(msgspec.Struct, frozen=True, array_like=True):
-    """Content of a join token. Role and name are for display only; the broker uses its own record."""
+    """Content of a join token. Role and name are for display only; the broker uses its access list."""
 
     address: str
     broker_public: bytes
@@ -125,7 +125,7 @@ def invite(
 
 
 def admit(home: KeyHome, one_time: bytes, join: Join, now_s: float) -> Joined | Refused:
-    """Answer a `Join` that was sent with this one-time key (z85). `now_s`: Unix seconds."""
+    """Answer a `Join` that was sent with the key `one_time` (z85). `now_s`: present time, Unix seconds."""
     public = join.public.encode()
     with home.locked():
         members = home.access.members()
@@ -147,7 +147,7 @@ def admit(home: KeyHome, one_time: bytes, join: Join, now_s: float) -> Joined | 
 
 
 def revoke(home: KeyHome, name: str, role: Role | None = None) -> list[AccessEntry]:
-    """Remove all keys with this name from the access list, including tokens. The broker notices that at once.
+    """Remove all keys with this name from the access list, including tokens, with immediate effect.
 
     Raises:
         InputError: there is no such key, or keys of several roles have this name and `role` is not given.

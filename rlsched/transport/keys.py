@@ -145,10 +145,12 @@ class KeyHome:
             raise InputError(f"{path}: cannot read the broker's key: {error.strerror}") from error
 
     def own_clients_are_admins(self) -> None:
-        """Give the role admin to clients whose secret keys are in HOME; earlier versions made them users.
+        """Give the role admin to clients whose secret keys are in HOME.
+
+        Earlier versions gave these clients the role user.
 
         Raises:
-            InputError: as for `broker`.
+            InputError: see `broker`.
         """
         from rlsched.transport.access import AccessEntry
         from rlsched.transport.roles import Peer

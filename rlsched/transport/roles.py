@@ -43,7 +43,7 @@ ANONYMOUS = Peer("user", "")
 
 
 def may_send(role: Role, message: Message) -> bool:
-    """Return whether a key of this role may send such a message."""
+    """Return whether a key of this role may send this message."""
     return isinstance(message, _sendable()[role])
 
 
@@ -78,7 +78,7 @@ def signed(by: Peer, submit: Submit) -> Submit:
     """Return a submission with its user: the key's person, or the user that an admin or engine names.
 
     Raises:
-        InputError: the submission names another user, and the key may not do that.
+        InputError: the submission names another user, and the key has no permission for that.
     """
     if submit.user in ("", by.person):
         return msgspec.structs.replace(submit, user=by.person)

@@ -1,7 +1,8 @@
 """The broker's socket: a ROUTER under CURVE that checks the access list for every message.
 
-The ZAP handler is a REP socket, served in the same poll loop. `ZAP_ENFORCE_DOMAIN` makes libzmq refuse every
-handshake that the handler does not answer, so a dead thread cannot leave access open.
+The ZAP handler (ZeroMQ's authentication of handshakes) is a REP socket, served in the same poll loop.
+`ZAP_ENFORCE_DOMAIN` makes libzmq refuse every handshake that the handler does not answer, so a dead thread
+cannot leave access open.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ MAX_UNREAD = 1_000
 """Maximum number of messages queued for a peer that does not read.
 
 Further messages are dropped, and sent again when the peer repeats its request. Pages of lists and pieces of
-logs are 64 KiB, so such a peer costs the broker 64 MB at most.
+logs are 64 KiB, so a peer that does not read costs the broker 64 MB at most.
 """
 MAX_DROPPED = 32
 """Maximum number of messages dropped unread in one turn.

@@ -79,7 +79,7 @@ class Setting:
         self.characters, self.changes, self.scontrol, self.keyword = characters, changes, scontrol, keyword
 
     def out_of_range(self, name: str, value: float | None) -> str:
-        """Return the error for a number outside the range, in one line; "" if it is valid or None."""
+        """Return the error for a number outside the range, in one line; "" if the number is valid or None."""
         if value is None or self.least is None:
             return ""
         if self.most is None:
@@ -91,7 +91,10 @@ class Setting:
 
 
 class Declared(NamedTuple):
-    """A field with its declaration. `type`: without `Annotated`; `default`: `NODEFAULT` if required."""
+    """A field with its declaration.
+
+    `type` is the field's type without `Annotated`; `default` is `NODEFAULT` if the field is required.
+    """
 
     name: str
     type: Any

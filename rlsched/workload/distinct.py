@@ -1,4 +1,4 @@
-"""Finds distinct values of columns and numbers the rows by value, without sorting a million rows."""
+"""Numbering of the distinct values of columns, and of each row's value, without sorting a million rows."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def fingerprints(column: NDArray[np.str_]) -> NDArray[np.uint64]:
 
 
 def surely_differ(column: NDArray[np.str_]) -> bool:
-    """Return whether all texts differ; False also if two different texts have one fingerprint."""
+    """Return whether all texts differ; False also if two different texts have the same fingerprint."""
     ordered = np.sort(fingerprints(column))
     return not bool((ordered[1:] == ordered[:-1]).any())
 
@@ -54,7 +54,7 @@ def _numbered(column: NDArray[Any]) -> tuple[NDArray[np.intp], int]:
     """Return the (J,) rank of each value among the distinct values, and the number of distinct values."""
     if column.dtype.kind == "U":
         return _numbered_texts(column)
-    whole = np.fmin(column, _SMALL).astype(np.intp)  # a nan is the largest
+    whole = np.fmin(column, _SMALL).astype(np.intp)  # fmin turns nan into _SMALL
     small = (whole == column) & (whole >= 0) & (whole < _SMALL)
     if not (small | np.isnan(column)).all():
         values, number = np.unique(column, return_inverse=True)
@@ -79,6 +79,6 @@ def _numbered_texts(column: NDArray[np.str_]) -> tuple[NDArray[np.intp], int]:
 def _first_and_number(code: NDArray[np.intp], count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return index and inverse as `np.unique` does, for whole numbers from 0 to `count` - 1."""
     first = np.full(count, -1, np.intp)
-    first[code[::-1]] = np.arange(len(code) - 1, -1, -1)  # the last one written remains
+    first[code[::-1]] = np.arange(len(code) - 1, -1, -1)  # of equal codes, the first row is written last
     there = first >= 0
     return first[there], (np.cumsum(there) - 1)[code]

@@ -88,10 +88,10 @@ def _find_demands(trace: Trace) -> tuple[list[Demand], NDArray[np.intp]]:
 
 
 def runnable_mask(trace: Trace, spec: ClusterSpec) -> Runnable:
-    """Find the jobs that can never run on this cluster, with the reasons (ARCHITECTURE, decision 10).
+    """Find the jobs that can never run on this cluster, with the reasons.
 
     A node with `vc` serves only that VC, a node without `vc` serves every VC; a gang stays inside one
-    partition.
+    partition (docs/explanation/design.md, decision 10).
     """
     groups = partition_groups(spec)
     demands, which = trace_demands(trace)
@@ -150,7 +150,7 @@ def span_s(trace: Trace) -> float:
 
 
 def offered_load(trace: Trace, spec: ClusterSpec) -> float:
-    """Return the offered load, a fraction of the cluster; nan if all jobs are submitted at once.
+    """Return the offered load, a fraction of the cluster; nan if all jobs are submitted at one instant.
 
     load = sum of duration x GPUs of the jobs that can run / (GPUs x (last - first submission))
     """
@@ -279,7 +279,7 @@ def _proportional(weights: list[int], total: int) -> list[int]:
 
 
 def _most_to_spare(groups: list[NodeGroup], counts: list[int]) -> int:
-    """Return the index of the group that loses a node: one without GPUs, else of the VC with most nodes."""
+    """Return the index of the group that loses a node: without GPUs if possible, else of the largest VC."""
     nodes_of: Counter[str | None] = Counter()
     for group, count in zip(groups, counts, strict=True):
         nodes_of[group.vc] += count if group.gpus else 0

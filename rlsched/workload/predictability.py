@@ -1,8 +1,9 @@
 """Predictions of synthetic jobs with a chosen accuracy. Errors are correlated among the jobs of one burst.
 
-A prediction is the median of the duration, given a noisy observation of the job's normal score within its
-size class. So predictions are calibrated (ln(true / predicted) has the stated spread), and each prediction is
-within the range of its class. The noisier the observation, the closer is the prediction to the class median.
+A job's normal score is the standard normal quantile of the job's rank by duration within its size class. A
+prediction is the median of the duration, given a noisy observation of this score. So predictions are
+calibrated (ln(true / predicted) has the stated spread), and each prediction is within the range of its class.
+The noisier the observation, the closer the prediction is to the class median.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ LEVELS: tuple[Level, ...] = ("none", "causal", "informative")
 CAUSAL_CORRELATION = 0.4
 """Middle of the Spearman correlations of 0.1 to 0.6 that causal predictions reach on real traces."""
 INFORMATIVE_MIX: tuple[tuple[float, float], ...] = ((0.2, 0.40), (0.6, 0.35), (1.4, 0.25))
-"""(standard deviation of ln(true / predicted), share of the bursts): Spearman about 0.9."""
+"""Pairs (standard deviation of ln(true / predicted), share of the bursts): Spearman correlation about 0.9."""
 BURST_SHARE = 0.7
 """Share of the variance of the observation noise that all jobs of a burst have in common."""
 

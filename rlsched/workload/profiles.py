@@ -6,8 +6,8 @@
 * philly: Philly, Microsoft 2017 (Jeon et al., ATC'19; CC-BY-4.0), all virtual clusters together;
 * itp: Microsoft ITP 2021, clusters 01, 05, 07 and 08 (Gu et al., ElasticFlow, ASPLOS'23; MIT).
 
-Durations are clipped at 7 days. These traces have no users, job names, cores or status: those fields of a
-profile are ASSUMED, with the study that supports them.
+Durations are clipped at 7 days. These traces have no users, job names, cores or status: a profile's values
+for these fields are ASSUMED, with the study that supports them.
 
 acme is an LLM cluster, Kalos of Shanghai AI Laboratory, 2023 (Hu et al., NSDI'24). The profile matches
 published statistics; it is not fitted to a trace.
@@ -35,8 +35,8 @@ class Profile:
         bursts: By size class: share of the bursts by number of jobs (fitted).
         hours: Starts of bursts by hour of the day, mean about 1; hour 0 is the trace's origin (fitted).
         weekdays: Starts of bursts by day of the week, mean about 1 (fitted).
-        day_sigma: Standard deviation of ln(starts on one day) beyond the weekly rhythm (fitted).
-        day_correlation: Correlation of that deviation from one day to the next (fitted).
+        day_sigma: Standard deviation of ln(starts on one day) after removal of the weekly rhythm (fitted).
+        day_correlation: Correlation of ln(starts) between successive days, after the same removal (fitted).
         burst_gap_s: Mean time between submissions of one burst, seconds (fitted).
         burst_correlation: Correlation of the normal scores of durations within a burst (fitted).
         name_correlation: Part of `burst_correlation` that all jobs of one user and name share (assumed:
@@ -257,7 +257,7 @@ ITP = Profile(
     users=60,
     names_per_user=4,
     user_exponent=1.0,
-    # Nothing is published for ITP: Philly's final states.
+    # No final states are published for ITP: the profile uses the final states of Philly.
     statuses={"completed": 0.693, "cancelled": 0.135, "failed": 0.172},
     cpus_per_gpu=12,
     gpu_type="V100",
@@ -283,7 +283,8 @@ ACME = Profile(
         9: {1: 0.9, 2: 0.1},
         128: {1: 0.9, 2: 0.1},
     },
-    # Nothing is published on these five: values of Helios, of the same country and kind of user.
+    # Acme's values of these five fields are not published: the profile uses the values of Helios, a cluster
+    # of the same country and kind of user.
     hours=HELIOS.hours,
     weekdays=HELIOS.weekdays,
     day_sigma=HELIOS.day_sigma,
@@ -298,8 +299,8 @@ ACME = Profile(
     statuses={"completed": 0.541, "cancelled": 0.062, "failed": 0.397},
     cpus_per_gpu=16,
     gpu_type="A100",
-    # Kalos' GPUs are 99 % busy at the median; half of an evaluation's time keeps its GPU busy. The catalogue
-    # has no model that needs several GPUs: these language workloads are closest. Shares: assumed.
+    # The median utilisation of Kalos' GPUs is 99 %; an evaluation keeps its GPU busy half of the time. The
+    # catalogue has no model that needs several GPUs: these language workloads are closest. Shares: assumed.
     workloads={
         1: {
             "transformer-multi30k-b16": 0.4, "lstm-wikitext2-b5": 0.2, "bert-base-sentiment140-b16": 0.2,

@@ -24,7 +24,7 @@ class Split:
     """A trace cut by submission time: the first 70 % of its span, the next 10 %, the last 20 %.
 
     The cuts are at points in time, not at numbers of jobs, so that no part contains information about later
-    times. The three windows touch, do not overlap, and together contain every job.
+    times. The three windows are adjacent, do not overlap, and together contain every job.
     """
 
     train: Window

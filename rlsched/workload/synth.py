@@ -1,4 +1,4 @@
-"""The synthetic generator: draws a trace similar to a known cluster's at a given load, and its cluster."""
+"""The synthetic generator: draws a trace similar to a published one, and a cluster with the given load."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def synthesize(
     """Draw a trace whose offered load on a uniform cluster is `load`; the same arguments give the same trace.
 
     The trace has a span of (sum of duration x GPUs) / (load x GPUs of the cluster), and the first job is
-    submitted at 0. Gangs have at most half the cluster. Submission and run times are whole seconds.
+    submitted at 0. A job has at most half of the cluster's GPUs. Submission and run times are whole seconds.
 
     Args:
         like: `helios`, `philly`, `itp` or `acme`.
@@ -72,9 +72,8 @@ def synthesize(
         seed: Seed of all draws.
         predictability: Accuracy of predicted durations: `none` (no predictions in the trace), `causal`,
             `informative`, or the standard deviation of ln(true / predicted); see `predictability`.
-        habit: Share (0 to 1) of the variance of the normal scores of the run times, among jobs of one size,
-            that user and job name determine. None: as in the trace that `like` is fitted to, where names
-            determine little.
+        habit: How far user and job name determine the run time: their share (0 to 1) of the variance of the
+            run time's normal score among jobs of one size. None: the profile's own share, which is small.
 
     Raises:
         InputError: an argument is out of its range; the message gives the range.

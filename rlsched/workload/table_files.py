@@ -133,7 +133,7 @@ def _read_parquet(path: Path) -> RawTable:
     data = io.BytesIO(path.read_bytes())
     try:
         table = parquet.read_table(data)
-    except Exception as error:  # pyarrow raises many kinds for a file that is not Parquet
+    except Exception as error:  # pyarrow raises many types of exception for a file that is not Parquet
         raise TraceError(f"{path}: not a Parquet file: {str(error).splitlines()[0]}") from error
     names = table.column_names
     if len(set(names)) < len(names):
@@ -281,7 +281,7 @@ class PlainCells(Sequence[str]):
         return np.concatenate(blocks) if blocks else np.empty(0, dtype=np.str_)
 
     def numbers(self) -> NDArray[np.float64] | None:
-        """Return all (J,) cells as floats, nan if blank; None: some are not plainly written numbers."""
+        """Return all (J,) cells as floats, nan if blank; None: some cells are not plainly written numbers."""
         found = np.empty(len(self))
         for block in self._blocks():
             values, plain = _as_numbers(block)
@@ -304,7 +304,7 @@ class PlainCells(Sequence[str]):
         for first in range(0, len(self), rows):
             length = lengths[first : first + rows]
             wide = max(int(length.max()), 1)
-            # Overlapping strings, one starting at every byte: an index copies as many bytes from each place.
+            # A view of the file as overlapping strings of `wide` bytes, one starting at every byte.
             from_each = np.ndarray((len(self._raw) - wide + 1,), f"V{wide}", self._raw, strides=(1,))
             signs = from_each[self._begins[first : first + rows]].view(np.uint8).reshape(-1, wide)
             yield _Block(first, signs * (np.arange(wide) < length[:, None]), length)
@@ -357,7 +357,7 @@ def _as_text(block: _Block) -> NDArray[np.str_]:
 
 
 def _as_numbers(block: _Block) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return the values of the cells, nan if blank, and a mask of the exact ones.
+    """Return the values of the cells, nan if blank, and a mask of the exact values.
 
     A value is exact if the cell has few digits and at most one point. Its digits are then an integer below
     2^53, and the power of ten that divides it is exact too. Only the quotient is rounded, so the result is

@@ -1,4 +1,4 @@
-"""`Trace`: the jobs of a workload in the normal form, sorted by submission; and relations between jobs."""
+"""`Trace`: jobs in the normal form (rlsched's own columns), sorted by submission; relations between jobs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Trace:
-    """J jobs, sorted by `submit_s`; jobs of the same second keep the order of their rows, which breaks ties.
+    """J jobs, sorted by `submit_s`; jobs with equal `submit_s` keep the order of their rows.
 
     All arrays have shape (J,). Text is "" if unknown, a number is nan if unknown; `submit_s`, `duration_s`,
     `num_gpus` and `job_id` are always known, and ids are unique.
@@ -37,7 +37,7 @@ class Trace:
         gpu_type: GPU model that the job requests.
         submit_s: Submission, seconds from the trace's origin, 0 or more, ascending.
         duration_s: True run time, seconds, 0 or more.
-        num_gpus: GPUs of the gang; 0: CPU only; between 0 and 1: a share of one GPU; above 1: whole.
+        num_gpus: GPUs of the gang; 0: CPU only; between 0 and 1: a share of one GPU; above 1: whole GPUs.
         num_cpus: CPU cores.
         predicted_s: Predicted run time, seconds.
         predicted_spread: Standard deviation of ln(true / predicted).
@@ -210,7 +210,7 @@ def _anything_known(cells: NDArray[Any]) -> bool:
 
 
 def dependencies(trace: Trace) -> dict[int, list[int]]:
-    """Return, by row, the rows of the jobs of this trace that a job waits for."""
+    """Return the rows of the jobs for which each dependent job waits, by the row of the dependent job."""
     cells = trace.extra.get("depends_on")
     if cells is None or not (cells != "").any():
         return {}
@@ -224,7 +224,7 @@ def dependencies(trace: Trace) -> dict[int, list[int]]:
 
 
 def failures(trace: Trace) -> dict[int, list[float]]:
-    """Return, by row, the run time in seconds of each attempt that fails."""
+    """Return the run times, seconds, of each job's failing attempts, by the row of the job."""
     cells = trace.extra.get("fail_after_s")
     if cells is None:
         return {}

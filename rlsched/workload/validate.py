@@ -162,7 +162,7 @@ def check_columns(cells: Mapping[str, Cells], where: Where) -> dict[str, NDArray
 
 def _known(name: str) -> TraceColumn:
     column = column_of(name)
-    assert column is not None  # check_header has rejected all others
+    assert column is not None  # check_header has rejected unknown columns
     return column
 
 
@@ -335,7 +335,7 @@ def _check_dependencies(job_id: NDArray[np.str_], cells: NDArray[np.str_], where
 
 
 def _on_circle(row: int, parents: dict[int, set[int]], open_parents: dict[int, int]) -> int:
-    """Return the first row of a cycle that contains this row, or that this row waits for."""
+    """Return the first row of a dependency cycle that contains this row, or for which this row waits."""
     seen: dict[int, None] = {}
     while row not in seen:
         seen[row] = None

@@ -31,7 +31,6 @@ TERMS = (
         "fair share",
         "fallback",
         "forecaster",
-        "gang",
         "gateway",
         "grace",
         "grade",
@@ -54,11 +53,11 @@ TERMS = (
         "standby",
         "strategy",
     ),
-    *("synthetic", "token", "trace", "window", "workload"),
+    *("synthetic", "token", "trace", "workload"),
 )
 """Words of the field in help. A new one is added here, and the test fails until the glossary has it."""
 PLAIN = {
-    *("CPU", "CSV", "JSON", "POST", "TOML", "UTC"),
+    *("CPU", "CSV", "JSON", "NVIDIA", "POST", "TOML", "UTC"),
     *("ALL", "BEGIN", "END", "FAIL", "REQUEUE", "UNLIMITED"),  # as sbatch has them
     *("ATTEMPT", "CARD", "CLUSTER", "MODEL", "PATH", "PROFILE", "RANK"),  # placeholders within others
 }

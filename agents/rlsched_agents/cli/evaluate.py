@@ -19,13 +19,15 @@ if TYPE_CHECKING:
     "--cluster", required=True, metavar="C", help="Cluster file (TOML): nodes, placement, failures."
 )
 @policies_option(
-    "Policy to replay: a name from `rlsched policies`, ppo:PATH, sb3:PATH, a TOML file, or "
-    "FILE.py[:NAME]; may be repeated.",
+    "Policy to replay: a name that `rlsched policies` lists, a TOML file, a trained policy (ppo:PATH, "
+    "sb3:PATH), or your own code (FILE.py[:NAME]); may be repeated.",
     required=True,
 )
 @setting
 @click.option(
-    "--baseline", metavar="NAME", help="Policy that the others are compared with. [default: the first]"
+    "--baseline",
+    metavar="NAME",
+    help="Policy with which the others are compared. [default: the first --policy]",
 )
 @click.option(
     "--nodes",
@@ -34,15 +36,21 @@ if TYPE_CHECKING:
     help="Number of nodes; replaces the number in the cluster file.",
 )
 @click.option(
-    "--load", type=float, metavar="L", help="Scale the nodes of each VC so that the offered load is L."
+    "--load",
+    type=float,
+    metavar="L",
+    help="Scale the number of nodes of each VC (virtual cluster) so that the offered load, requested GPU "
+    "time / available GPU time, is L.",
 )
 @click.option(
     "--since",
     type=float,
     metavar="S",
-    help="Measure jobs submitted at or after second S of the trace; the replay starts 7 days earlier.",
+    help="Report only on jobs submitted at or after second S of the trace; the replay starts 7 days earlier.",
 )
-@click.option("--until", type=float, metavar="S", help="Measure jobs submitted before second S of the trace.")
+@click.option(
+    "--until", type=float, metavar="S", help="Report only on jobs submitted before second S of the trace."
+)
 @click.option(
     "--seed",
     "seeds",
@@ -50,36 +58,49 @@ if TYPE_CHECKING:
     multiple=True,
     default=(0,),
     metavar="K",
-    help="Random seed of the policies; may be repeated: the report then has means over the seeds. "
+    help="Random seed of the policies; may be repeated, and the report then contains means over the seeds. "
     "[default: 0]",
 )
 @MODELS
 @click.option(
     "--profiles",
     metavar="STORE",
-    help="With --models: run jobs by the GPU time, GPU memory and speeds of pairs that a broker learnt; "
-    "STORE is its directory or journal.",
+    help="With --models: simulate jobs with the GPU use, the GPU memory and the speeds on shared GPUs that "
+    "a broker has measured. STORE is the directory or the journal of that broker.",
 )
 @click.option(
     "--prediction",
     metavar="KIND",
-    help="Predictor of run times that the trace lacks: hedge or running-mean. [default: hedge, if the trace "
-    "names users or jobs]",
+    help="Predictor of run times if the trace has no predictions: hedge (weighted average of several "
+    "predictors) or running-mean. [default: hedge if the trace names users, jobs or commands, else "
+    "running-mean]",
 )
-@click.option("--json", "json_path", metavar="FILE", help="Write the report as JSON.")
+@click.option("--json", "json_path", metavar="FILE", help="Write the report to this file, as JSON.")
 @HTML
-@click.option("--jobs-out", metavar="DIR", help="Write all jobs and all attempts as CSV files.")
-@click.option("--records", metavar="DIR", help="Write all decisions, for `explain` and `board`.")
-@click.option("--logdir", metavar="DIR", help="Write curves and decisions for TensorBoard.")
+@click.option(
+    "--jobs-out",
+    metavar="DIR",
+    help="Write all jobs and all attempts (starts of jobs) to this directory, as CSV files.",
+)
+@click.option(
+    "--records",
+    metavar="DIR",
+    help="Write all decisions to this directory, for `rlsched explain` and `rlsched board`.",
+)
+@click.option(
+    "--logdir", metavar="DIR", help="Write curves and decisions to this directory, for TensorBoard."
+)
 @click.option(
     "--workers",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Number of processes that replay policies. [default: one per core; with --ray, number of "
-    "concurrent tasks]",
+    help="Number of replays that run in parallel. [default: one per core; with --ray, as many as the "
+    "cluster allows]",
 )
 @click.option(
-    "--ray", metavar="ADDRESS", help="Replay on a Ray cluster: local, auto, HOST:PORT or ray://HOST:PORT."
+    "--ray",
+    metavar="ADDRESS",
+    help="Run the replays on a Ray cluster: local, auto, HOST:PORT or ray://HOST:PORT.",
 )
 @click.pass_context
 def evaluate(

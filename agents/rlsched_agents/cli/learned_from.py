@@ -23,7 +23,7 @@ SYNTHETIC_DAYS = 730
 
 @dataclass(frozen=True)
 class LearnedFrom:
-    """The training data that a command line names. Each field has the value of one option."""
+    """Training data that a command line names. Each field has the value of one option."""
 
     traces: tuple[Path, ...]
     histories: tuple[Path, ...]
@@ -115,8 +115,8 @@ def learned_from(predictability: str) -> Callable[[Any], Any]:
             multiple=True,
             type=PATH,
             metavar="T",
-            help="Trace to learn from; may be repeated, each with its own --cluster. The last 20 % are not "
-            "used.",
+            help="Trace to learn from; may be repeated, each with its own --cluster. The last 20 % of the "
+            "trace are not used.",
         ),
         click.option(
             "--history",
@@ -124,15 +124,16 @@ def learned_from(predictability: str) -> Callable[[Any], Any]:
             multiple=True,
             type=PATH,
             metavar="FILE",
-            help="Job history of your site to learn from: output of sacct, or any format that `rlsched trace "
-            "convert` reads; may be repeated, each with its own --cluster. The last 20 % confirm the result.",
+            help="Job history of your site to learn from, which is the output of sacct or another format of "
+            "`rlsched trace convert`; may be repeated, each with its own --cluster. The last 20 % serve to "
+            "confirm the result.",
         ),
         click.option(
             "--from",
             "form",
             default="",
             metavar="FORMAT",
-            help="Format of the --history (see: rlsched trace convert --help). [default: detected]",
+            help="Format of --history, as in `rlsched trace convert --from`. [default: detected]",
         ),
         click.option(
             "--cluster",
@@ -140,30 +141,33 @@ def learned_from(predictability: str) -> Callable[[Any], Any]:
             multiple=True,
             type=PATH,
             metavar="C",
-            help="Cluster file (TOML): one per trace, then one per history, or a single one for all. Not "
-            "required for a history whose format describes the nodes.",
+            help="Cluster file (TOML) of each --trace, then of each --history; a single file applies to "
+            "all. Not required for a history whose format describes the nodes.",
         ),
         click.option(
             "--synthetic",
             multiple=True,
             type=click.Choice(["helios", "philly", "itp"]),
             metavar="LIKE",
-            help="Also learn from a synthetic trace: helios, philly or itp; may be repeated.",
+            help="Learn from a synthetic trace that imitates the published trace helios, philly or itp; may "
+            "be repeated.",
         ),
         shown(
             "--predictability",
             default=predictability,
             metavar="LEVEL",
-            help="Accuracy of the predicted durations of synthetic jobs (see: rlsched trace synth --help).",
+            help="Accuracy of the predicted durations of synthetic jobs, as in `rlsched trace synth "
+            "--predictability`.",
         ),
         click.option(
             "--signal",
             "prices",
             multiple=True,
             metavar="PRICES",
-            help="Price or carbon intensity of electricity that the policy learns to follow: a CSV file "
-            "(docs/how-to/signals.md), or solar, wind, spiky or flat for a synthetic one; may be repeated. "
-            "Jobs get slack, and money counts in place of energy.",
+            help="Electricity prices or carbon intensities that the policy learns to follow: a CSV file "
+            "(docs/how-to/signals.md), or solar, wind, spiky or flat for a synthetic series; may be "
+            "repeated. Jobs then accept delays (slack), and the cost of electricity replaces energy in the "
+            "objective.",
         ),
         shown(
             "--known-ahead",
@@ -171,8 +175,8 @@ def learned_from(predictability: str) -> Callable[[Any], Any]:
             type=float,
             default=12.0,
             metavar="HOURS",
-            help="Time for which the prices of each --signal are known ahead, hours: 12 in a day-ahead "
-            "market, 0 in a real-time market.",
+            help="How far ahead the prices of --signal are known, hours: 12 in a day-ahead market, 0 in a "
+            "real-time market.",
         ),
     )
 
@@ -208,7 +212,7 @@ def recipe_option(help: str) -> Callable[[Any], Any]:
 
 
 def make_writable(folder: Path) -> None:
-    """Create a folder, and check before a long run that files can be written there.
+    """Create a folder, and check that files can be written there, before a long run.
 
     Raises:
         InputError: the folder cannot be created or written.

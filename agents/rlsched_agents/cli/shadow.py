@@ -12,14 +12,16 @@ from rlsched.cli.shared.options import PATH, json_option
 
 @click.command()
 @click.argument("directory", metavar="DIR", type=PATH)
-@click.option("--day", metavar="YYYY-MM-DD", help="Report only this local day. [default: all days]")
+@click.option("--day", metavar="YYYY-MM-DD", help="Report only this day, in local time. [default: all days]")
 @json_option("Print the report as JSON.")
-@click.option("--html", "html_path", type=PATH, metavar="FILE", help="Write the report as a page.")
+@click.option(
+    "--html", "html_path", type=PATH, metavar="FILE", help="Write the report to this file, as a web page."
+)
 def shadow(directory: Path, day: str | None, as_json: bool, html_path: Path | None) -> int:
-    """Report per day how often a policy agrees with your Slurm, and what it would have changed.
+    """Report per day how often a shadow policy agreed with your Slurm, and what it changes in a replay.
 
-    DIR is the --dir of `rlsched engine slurm --shadow`, which can still run. Differences in waiting time are
-    reported only if a replay of the site's own rule comes close to what Slurm did.
+    DIR is the --dir of `rlsched engine slurm --shadow`, which can still be running. Differences in waiting
+    time are reported only if a replay by your Slurm's own rule comes close to the recorded starts.
 
     \b
     Example:

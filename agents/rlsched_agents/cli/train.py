@@ -1,4 +1,4 @@
-"""`rlsched train`: finds better settings and dials of a policy from past jobs, and measures the gain."""
+"""`rlsched train`: learns better settings and dials of a policy from past jobs, and measures the gain."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 EXIT_INTERRUPTED = 130
 NARROW = 110
-"""Width of a terminal, in characters, below which only the cost has its interval in the table."""
+"""Width of a terminal, in characters, below which the table shows an interval only for the cost."""
 LAST = "last.toml"
 """File in the log folder with the last policy of a training run, even if the policy is not confirmed."""
 
@@ -34,35 +34,36 @@ LAST = "last.toml"
     "--policy",
     default="tuned",
     metavar="P",
-    help="Policy to improve: a preset or a TOML file. Its own strategy, if any, is ignored.",
+    help="Policy to improve: a named policy or a TOML file. If it has a trained strategy, that is ignored.",
 )
 @click.option(
     "--out",
     required=True,
     type=PATH,
     metavar="FOLDER",
-    help="Folder to write: the policy, its strategy if it sets dials, and a card. --policy serves it. "
-    "With a name that ends in .toml, the three files get this name instead. Nothing is written unless the "
-    "policy is confirmed to be better than its reference.",
+    help="Folder to write, which --policy of other commands accepts: the settings, the trained strategy if "
+    "there is one, and a description. With a name that ends in .toml, files of this name are written "
+    "instead. Nothing is written unless the result is confirmed to be better than --policy.",
 )
 @click.option(
     "--logdir",
     type=PATH,
     metavar="DIR",
-    help="Folder for TensorBoard logs and for the state that --resume reads.",
+    help="Folder for TensorBoard logs, and for the state from which --resume continues.",
 )
-@click.option("--resume", is_flag=True, help="Continue the training in --logdir.")
+@click.option("--resume", is_flag=True, help="Continue the interrupted training in --logdir.")
 @overwriting
-@seed_option("Random seed of windows and candidates.")
+@seed_option("Random seed of the training.")
 @shown(
     "--algorithm",
     type=click.Choice(["ppo", "es"]),
     default="ppo",
-    help="ppo: evolution of a linear strategy, then training of a network by PPO from there. es: only the "
-    "evolution strategy.",
+    help="ppo: evolve a linear strategy, then train a neural network by PPO from it. es: only evolve the "
+    "linear strategy.",
 )
 @recipe_option(
-    "Recipe: default, quick (a fifth of default), smoke (checks that training runs), or a .toml file."
+    "Hyper-parameters of the training: default, quick (a fifth of the work), smoke (only checks that "
+    "training runs), or a .toml file."
 )
 @WORKERS
 @json_option("Print the result as JSON.")
@@ -82,13 +83,15 @@ def train(
     as_json: bool,
     quiet: bool,
 ) -> int:
-    """Train a policy on your jobs: better settings, and a strategy that sets dials by the cluster's state.
+    """Train a policy on past jobs: better settings, and a strategy that adapts to the state of the cluster.
 
-    Histories and traces are split by time. Windows of the first 70 % train, later windows choose, and windows
-    of a last part confirm, once, the gain over the original policy. A --history uses its last 20 % to
-    confirm; a --trace uses 5 % to choose and 5 % to confirm, and keeps the last 20 % for testing. The last
-    lines of the output give the result, the file of the last weights and the next step. After Ctrl-C,
-    --resume continues if --logdir was given.
+    A strategy sets dials, which are numbers that change the prices and margins of the policy. The last lines
+    of the output give the result, the file of the last weights and the next step. After Ctrl-C, --resume
+    continues the training if --logdir was given.
+
+    The data is split by time. Of a --history, 70 % are for training, 10 % to select the best candidate, and
+    20 % for one final comparison with --policy. Of a --trace, 70 % are for training, 5 % to select the best
+    candidate, and 5 % for the comparison; the last 20 % are not used, so that you can test on them.
 
     \b
     Example:
@@ -212,7 +215,7 @@ def _finish(
 
 
 class _Shown:
-    """Shows the progress of a training run as text and, if there is a log folder, as curves."""
+    """Display of the progress of a training run: as text and, if there is a log folder, as curves."""
 
     def __init__(self, total: dict[str, int], drawing: TrainingCurves | None, progress: Progress) -> None:
         self._total, self._drawing, self._progress = total, drawing, progress

@@ -1,4 +1,4 @@
-"""Checks a log folder with files of an earlier training: the training is refused, continued or cleared."""
+"""Checks a log folder for files of an earlier training, which a user can continue or overwrite."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WRITTEN: Final = (
     "last.json",
     "ppo.npz",
 )
-"""Files that trainings write in a log folder."""
+"""Patterns of the files that a training run writes in a log folder."""
 
 Command = TypeVar("Command", bound=Any)
 
@@ -26,7 +26,7 @@ def overwriting(command: Command) -> Command:
     option = click.option(
         "--overwrite",
         is_flag=True,
-        help="Remove the files of an earlier training in --logdir and start again.",
+        help="Remove the files of an earlier training from --logdir, and start again.",
     )
     made: Command = option(command)
     return made

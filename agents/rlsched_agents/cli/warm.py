@@ -24,7 +24,8 @@ BUDGET_MS = 60_000.0
 
 @click.command(cls=PolicyCommand)
 @policies_option(
-    f"Policy: a name from `rlsched policies`, ppo:PATH, or a file; may be repeated. [default: {DEFAULT}]"
+    "Policy to compile: a name that `rlsched policies` lists, ppo:PATH, or a file; may be repeated. "
+    f"[default: {DEFAULT}]"
 )
 @setting
 @JSON
@@ -35,10 +36,10 @@ def warm(
     changes: Sequence[str],  # noqa: ARG001 - `given_policies` passes it together with the policies
     as_json: bool,
 ) -> None:
-    """Compile the kernels that a broker and `evaluate` compile on first use of a policy.
+    """Compile a policy in advance, so that a broker or `rlsched evaluate` need not compile it on first use.
 
-    Compiled kernels stay on disk until the version changes, or for 30 days without use. Afterwards `rlsched
-    up` and `rlsched broker` are ready within seconds.
+    The compiled code (kernels) stays on disk until the version of rlsched changes, or until it was not used
+    for 30 days. With it, `rlsched up` and `rlsched broker` are ready within seconds.
 
     \b
     Example:

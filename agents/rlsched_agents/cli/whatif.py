@@ -19,21 +19,27 @@ if TYPE_CHECKING:
 
 @click.command(cls=PolicyCommand)
 @click.argument("history", metavar="HISTORY", type=PATH)
-@click.option("--from", "form", default="", metavar="FORMAT", help="Format of HISTORY. [default: detected]")
+@click.option(
+    "--from",
+    "form",
+    default="",
+    metavar="FORMAT",
+    help="Format of HISTORY, as in `rlsched trace convert --from`. [default: detected]",
+)
 @click.option(
     "--cluster",
     type=PATH,
     metavar="C",
-    help="Cluster file (TOML) of the history; not required if the format describes the nodes.",
+    help="Cluster file (TOML) of the history; not required if the format of HISTORY describes the nodes.",
 )
-@policies_option("Policy to evaluate; may be repeated. [default: tuned, qssf-backfill, easy]")
+@policies_option("Policy to compare with the history; may be repeated. [default: tuned, qssf-backfill, easy]")
 @setting
 @MODELS
 @shown(
     "--prediction",
     default="running-mean",
     metavar="KIND",
-    help="Predictor of run times: running-mean, or hedge as in a broker (takes minutes the first time).",
+    help="Predictor of run times: running-mean, or hedge as in a broker (the first run takes minutes).",
 )
 @JSON
 @HTML
@@ -54,12 +60,13 @@ def whatif(
     workers: int | None,
     quiet: bool,
 ) -> int:
-    """Report how other policies would have scheduled your history, if the replay reproduces it.
+    """Report how other policies would have scheduled the recorded jobs of your cluster.
 
-    The first step identifies the site's own rule: it replays the history under several rules and compares
-    each replay with the recorded starts. The best rule gets a grade; below C no results are reported (exit
-    code 2). The second step replays the history under each policy and compares it with that rule on the last
-    fifth of the history.
+    HISTORY is the output of sacct or another format of `rlsched trace convert`. The first step finds the rule
+    by which your scheduler started jobs: it replays the history under several rules, and compares each replay
+    with the recorded starts. The accuracy of the best rule gets a grade, A to D; below C no results are
+    reported, and the exit code is 2. The second step replays the history under each policy, and compares the
+    policy with the best rule on the last fifth of the history.
 
     \b
     Example:

@@ -1,1 +1,1 @@
-"""Training of strategies, which set the dials of a rule, by evolution or PPO, and their evaluation."""
+"""Training and evaluation of strategies, which set the dials (changing numbers) of a rule."""

@@ -21,7 +21,9 @@ from rlsched.decide.dials.turning import RANGES
 from rlsched_agents.dials.judging import ALL_ZERO, Costs, Floats, Judge
 
 _ONE_IN_TEN: Final = 1.28
-"""90 % quantile of the standard normal distribution. By chance, n weights have a signal of sd sqrt(2 / n)."""
+"""90 % quantile of the standard normal distribution. Under pure chance, the signal of n weights has the
+standard deviation sqrt(2 / n).
+"""
 COLUMNS: Final = (
     "waiting_per_gpu",
     "waiting_jobs",
@@ -37,7 +39,7 @@ COLUMNS: Final = (
     "energy_weight",
     "preempts",
 )
-"""Columns that a linear strategy reads, in addition to a constant."""
+"""Columns (observed features) that a linear strategy reads, in addition to a constant."""
 PRICED_COLUMNS: Final = (
     "waiting_per_gpu",
     "free",
@@ -68,8 +70,8 @@ class EvolutionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         step: Adam's step size at the start.
         final_step_frac: Step size at the end, as a fraction of `step`.
         averaged_frac: Fraction of the generations, at the end, whose weights are averaged for the result.
-        patience: Number of the generation after which evolution stops if its signal is below the level that
-            pure chance exceeds in one of ten cases.
+        patience: Number of the generation after which evolution stops if its `signal` (`Generation`) is below
+            the level that pure chance exceeds in one of ten cases.
         dials: Dials that evolve; the others stay at 0.
         columns: Columns on which the dials depend; empty: the dials are constants.
     """
@@ -89,7 +91,7 @@ class EvolutionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         """Return a copy for windows with prices; dials and columns that are not the default stay as they are.
 
         Constants evolve on all dials. A strategy that follows the price sets `PRICED_DIALS` by
-        `PRICED_COLUMNS`, with half the noise: the columns of prices are larger than others.
+        `PRICED_COLUMNS`, with half the noise, because columns of prices have larger values than others.
         """
         dials, columns, spread = self.dials, self.columns, self.spread
         if columns == COLUMNS:
@@ -125,7 +127,7 @@ class Generation(msgspec.Struct, frozen=True):
 
 
 class Evolution:
-    """One run of an evolution strategy, which proceeds by generations; its state is plain data.
+    """One run of an evolution strategy, which proceeds by generations. The state of the run is plain data.
 
     Args:
         judge: Training windows.

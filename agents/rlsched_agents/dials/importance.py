@@ -1,8 +1,8 @@
-"""Importance of a strategy's columns: the savings on held-out windows that are lost without each column.
+"""Importance of a strategy's columns (observed features): savings on held-out windows lost without each one.
 
 Permutation importance (Breiman, «Random Forests», Machine Learning 45, 2001): whenever dials are set, the
-column's value is replaced by a random one of the values that it had in all windows. All other inputs, and the
-jobs, stay the same.
+column's value is replaced by a value drawn at random from all values of this column in the windows. All other
+inputs, and the jobs, stay the same.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class ColumnImportance(msgspec.Struct, frozen=True):
 
     Attributes:
         name: A name from `rlsched.decide.dials.observing.NAMES`.
-        lost: Savings lost without the column, per cent of the reference's cost; below 0: the column does
-            harm.
+        lost: Savings lost without the column, per cent of the cost with all dials at 0; below 0: the column
+            does harm.
         low, high: 95 % bootstrap interval of `lost` over the windows.
     """
 
@@ -78,7 +78,7 @@ def importance_of(
     seed: int,
     windows: int = WINDOWS,
 ) -> Importance:
-    """Compute the importance of each column: run the same windows once per column, with its values shuffled.
+    """Compute the importance of columns: run the same windows once per column, with this column shuffled.
 
     Args:
         strategy: The trained strategy that sets the dials.

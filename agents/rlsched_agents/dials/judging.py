@@ -21,10 +21,10 @@ Floats = NDArray[np.float64]
 Layers = Sequence[Floats]
 
 LEAST_DELAY_FRAC: Final = 0.01
-"""Lower limit for a delay, as a fraction of the run time, because idle cores can make a delay negative."""
+"""Lower limit for a delay, as a fraction of the run times; idle cores can make a delay negative."""
 _RESAMPLES: Final = 2000
 _CHUNK: Final = 8
-"""Number of runs per message to a worker process; together they take a second or less."""
+"""Number of runs per message to a worker process; the runs of a message take a second or less."""
 ALL_ZERO: Final = (np.zeros((NUM_DIALS, NUM_COLUMNS + 1)),)
 """The strategy that leaves all dials at 0, so that the policy's settings apply."""
 
@@ -48,8 +48,8 @@ class Costs(msgspec.Struct, frozen=True):
         delay_s: Sum of the JCT in excess of `work_s` and of the jobs' slack, job-seconds.
         work_s: Sum of the jobs' run times on unshared GPUs at full clock, job-seconds.
         energy_j: Energy of the jobs, joules.
-        money: Price of this energy, in any unit; None: no prices, energy counts.
-        late: Number of jobs that ended beyond their slack; None: not counted.
+        money: Price of this energy, in any unit; None: there are no prices, and energy counts instead.
+        late: Number of jobs whose delay exceeds their slack by more than `windows.LATE_S`; None: not counted.
     """
 
     delay_s: Floats
@@ -60,7 +60,7 @@ class Costs(msgspec.Struct, frozen=True):
 
     @property
     def floored_s(self) -> Floats:
-        """Return the delays, each at least `LEAST_DELAY_FRAC` of the run times."""
+        """(n,) delays, each at least `LEAST_DELAY_FRAC` of the run times, job-seconds."""
         return np.maximum(self.delay_s, LEAST_DELAY_FRAC * self.work_s)
 
     def rows(self, kept: slice | NDArray[np.int64]) -> Costs:
@@ -86,13 +86,13 @@ class Judge:
     """Runs strategies on windows in several processes.
 
     Args:
-        pools: Pools of windows, each pool with its own models. Windows are numbered consecutively over all
+        pools: Pools (sets) of windows, each with its own models. Windows are numbered consecutively over all
             pools.
         workers: Number of processes; None: one per core.
         policy: Policy whose settings apply if a call has no policy; None: the policy of the windows.
 
     Attributes:
-        settings: Settings of all windows.
+        settings: All windows with their conditions.
         energy_weight: (N,) weight of energy in each window.
         has_prices: Whether the windows have prices of electricity.
     """

@@ -18,16 +18,16 @@ from rlsched_envs.training.sources import Drawn, EpisodeSource
 from rlsched_envs.training.windows import Windows, draw_setting
 
 LEAST_STRETCHES: Final = 6
-"""Minimum number of window-sized parts of the traces, for a confidence interval."""
+"""Minimum number of windows that must fit in the traces' parts for confirmation, for an interval."""
 LEAST_JOBS: Final = 250
 """Minimum number of jobs in a window: for short traces, windows are shortened down to this length."""
 MIXED_FRAC: Final = 0.5
-"""Share of windows on clusters of several GPU types, if the cluster of a trace has several."""
+"""Share of windows on clusters of several GPU types, if the cluster of a trace has several types."""
 PRICED_JOBS: Final = 600
 PRICED_NODES: Final = (6, 8)
 PRICED_LOADS: Final = (0.4, 0.9)
-"""Jobs, nodes and loads of windows with prices: they last for one to three weeks. At higher loads no work can
-be moved to cheaper hours.
+"""Jobs, nodes and loads of windows with prices. The windows last for one to three weeks. At higher loads no
+work can be moved to cheaper hours.
 """
 SETTINGS_TRIED: Final = (
     "share.min_gain=0.05",
@@ -122,10 +122,10 @@ class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     scales: tuple[float, ...] = (1.0, 0.7, 1.3)
 
     def fitted(self, data: Sequence[TrainingData]) -> DialRecipe:
-        """Return this recipe, fitted to these traces.
+        """Return this recipe with a window length and GPU types that fit these traces.
 
-        Windows are so short that `LEAST_STRETCHES` of them fit in the traces' parts for confirmation. Windows
-        have mixed GPU types if the cluster of a trace has several types.
+        Windows are shortened until `LEAST_STRETCHES` of them fit in the traces' parts for confirmation.
+        Windows have mixed GPU types if the cluster of a trace has several types.
 
         Raises:
             InputError: there are too few jobs even for the shortest windows.
@@ -150,7 +150,7 @@ class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def with_prices(self) -> DialRecipe:
         """Return this recipe for windows with prices of electricity and jobs with slack.
 
-        A recipe whose windows have slack already keeps its windows.
+        If the windows of the recipe already have slack, these windows stay unchanged.
         """
         replace, drawn = msgspec.structs.replace, self.drawn
         if not drawn.has_prices:

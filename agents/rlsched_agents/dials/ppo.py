@@ -33,7 +33,9 @@ from rlsched_envs.training.vector import ClusterVecEnv
 FIGURES: Final = ("approx_kl", "explained_variance", "value_loss", "std")
 """Figures of an update, by their names in the log of Stable-Baselines3."""
 PASSED_ON: Final = 0.3
-"""Factor on a sum that tanh units pass on: for a sum of 0.5, each of the two layers has an error of 0.7 %."""
+"""Factor on sums that tanh units pass on, so that tanh is nearly linear: for a sum of 0.5, each of the two
+layers has an error of 0.7 %.
+"""
 
 
 class MirroredNoise(StateDependentNoiseDistribution):
@@ -90,7 +92,11 @@ class PairedBuffer(RolloutBuffer):
     pair_weight = 1.0
 
     def compute_returns_and_advantage(self, last_values: torch.Tensor, dones: np.ndarray) -> None:
-        """Compute advantages, and add half the difference of the pair's returns, scaled by `pair_weight`."""
+        """Compute the advantages, and add a term for the difference between the two clusters of each pair.
+
+        The term of a cluster is half the difference between its return and that of the other cluster, per
+        step, scaled to the spread of the advantages, times `pair_weight`.
+        """
         super().compute_returns_and_advantage(last_values, dones)
         total = self.rewards.sum(axis=0)
         half = (total[0::2] - total[1::2]) / 2.0 / self.buffer_size
@@ -99,7 +105,7 @@ class PairedBuffer(RolloutBuffer):
 
 
 class DialPpo:
-    """One training run by PPO, which proceeds by rollouts; its state is a set of arrays.
+    """One training run by PPO, which proceeds by rollouts. The state of the run is a set of arrays.
 
     Each rollout draws from generators seeded by the training's seed and the rollout's number. A training run
     that stops and continues therefore gives exactly the same weights as one without a stop.
@@ -165,7 +171,7 @@ class DialPpo:
 
     @property
     def result(self) -> Layers:
-        """The three matrices of a `Strategy`: the mean of the network, without noise."""
+        """The network's mean action, without noise, as the three matrices of a `Strategy`."""
         return self._policy.layers()
 
     def step(self) -> Generation:

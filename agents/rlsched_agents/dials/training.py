@@ -46,7 +46,7 @@ PPO_FILE: Final = "ppo.npz"
 def _teaches(judge: Judge, found: Floats) -> bool:
     """Return whether a strategy is significantly better than dials at 0 on the training windows.
 
-    If the signal of evolution is weak, the strategy can drift and become worse.
+    If the signal of evolution is weak, its result can drift and be worse than dials at 0.
     """
     mine, zero = judge.run([(found,), ALL_ZERO])
     return compared(judge, mine, zero).cost.high < 1.0
@@ -125,7 +125,7 @@ class Training:
         )
 
     def _strategy(self, layers: Layers) -> Strategy:
-        """Return the strategy with these matrices; without prices in training, it follows no prices."""
+        """Return the strategy with these matrices; if training had no prices, it ignores prices."""
         made = Strategy.from_layers(*layers)
         return made if self.recipe.drawn.has_prices else made.without_prices()
 
@@ -138,7 +138,7 @@ class Training:
         tell: Callable[[str, Generation], None],
         say: Callable[[str], None],
     ) -> tuple[dict[str, StrategyComparison], str]:
-        """Return the costs of each alternative setting relative to the policy's own, and the best setting.
+        """Return the costs of each alternative setting relative to the policy's setting, and the best one.
 
         Costs are measured on the windows for choosing. The best setting is "" if no setting is significantly
         better: without a test of significance, the best of a dozen settings is often only the luckiest.
@@ -224,8 +224,8 @@ class Training:
         before it.
 
         Returns:
-            The costs of each stage relative to the original policy; the stage to confirm, "" for none; and,
-            for each stage that costs less than the chosen stage, its cost relative to the chosen stage.
+            The costs of each stage relative to the original policy; the stage to confirm, "" for none; and
+            the costs of all cheaper stages relative to the stage to confirm.
         """
         with self._judge("choosing") as judge:
             (zero,), costs = judge.run([ALL_ZERO]), judge.run(list(found.values()), policy=policy)

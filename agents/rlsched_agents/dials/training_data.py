@@ -1,4 +1,4 @@
-"""Prepares training data from traces and clusters: episodes, validation windows, lines for the card."""
+"""Prepares training data from traces and clusters: splits each trace by time, and describes the split."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ class TrainingData:
 
     Attributes:
         train: Source of the training episodes.
-        validation: Sources of the windows that choose among the policies of a run; windows do not span
+        validation: Sources of the windows for choosing among the policies of a run. A window does not span
             several sources.
-        confirmation: Sources of the windows that the chosen policy must also pass: later jobs, or other
-            traces. Empty if there is too little data for both.
-        uses: How the trace was split; lines of the card.
+        confirmation: Sources of the windows for confirming the chosen policy: later jobs, or other traces.
+            Empty if there is too little data for choosing and confirming.
+        uses: How the trace was split, for the card of the policy.
         mixed: Whether the trace's cluster has several GPU types.
     """
 
@@ -77,7 +77,7 @@ class TrainingData:
 
     @classmethod
     def cut(cls, trace: Trace, spec: ClusterSpec, *, own: bool = False) -> TrainingData:
-        """Split a trace 70 : 10 : 20 by time. Predictions are causal, so each part depends only on its past.
+        """Split a trace 70 : 10 : 20 by time. Predictions are causal: each uses only jobs that ended before.
 
         The first half of the validation jobs is for choosing a policy, the second half for confirming it, and
         the last 20 % are kept for testing. In a user's own history (`own`), all validation jobs are for
@@ -125,7 +125,7 @@ class TrainingData:
 
 
 def _halves(source: EpisodeSource) -> tuple[EpisodeSource, tuple[EpisodeSource, ...]]:
-    """Return the first and the second half of the jobs; if there are few, all jobs and no second half."""
+    """Return the first and the second half of the jobs, or all jobs and no second half if jobs are few."""
     jobs = source.submit_s.size
     if jobs < 2 * LEAST_JOBS:
         return source, ()
@@ -147,7 +147,7 @@ def read_data(
 
     Args:
         traces: Traces in the standard form.
-        clusters: Clusters of the traces, then of the histories; histories may have none.
+        clusters: Clusters of the traces, then of the histories; a history may have no cluster.
         histories: Histories in any format (`rlsched_agents.whatif.job_history`).
         form: Name of the format of the histories; "": detect the format.
         tell: Called with a line about each file.

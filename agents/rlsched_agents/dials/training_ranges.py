@@ -1,4 +1,4 @@
-"""Ranges of a strategy's observations on training windows, which are stored in the strategy's file."""
+"""Computes the ranges of observations on training windows; the file of a strategy contains these ranges."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ A cluster that finishes early starts another window.
 def familiar_to(
     strategy: Strategy, policy: Policy, sources: Sequence[EpisodeSource], drawn: Drawn, seed: int
 ) -> Familiar:
-    """Return the ranges of all columns at the times when dials are due, on at least `CLUSTERS` windows.
+    """Return the ranges of all columns (features) whenever dials are due, on `CLUSTERS` windows or more.
 
     Args:
         strategy: The strategy that sets the dials.

@@ -27,7 +27,8 @@ class StrategyComparison(msgspec.Struct, frozen=True):
         energy: Energy of the jobs.
         by_source: Geometric mean of the cost, by trace.
         money: Money for the energy of the jobs; None without prices.
-        late_frac: Share of the jobs with slack that end beyond it: of this strategy, and of the other.
+        late_frac: Share of the jobs with slack whose delay exceeds the slack by more than `windows.LATE_S`:
+            under this strategy, and under the other strategy.
     """
 
     cost: Interval
@@ -39,7 +40,7 @@ class StrategyComparison(msgspec.Struct, frozen=True):
 
     @property
     def energy_or_money(self) -> Interval:
-        """The ratio that counts in the cost: of money with prices, else of energy."""
+        """The ratio that counts in the cost: the money ratio with prices, otherwise the energy ratio."""
         return self.energy if self.money is None else self.money
 
 
@@ -85,7 +86,7 @@ class Trained(msgspec.Struct, frozen=True):
         last: Strategy of the last stage, even if it is not better.
         passed_over: Stages that cost less than the chosen stage on the windows for choosing, but were not
             chosen, with their costs relative to the chosen stage.
-        margin: How much the upper bound of the confirmed cost may exceed 1 for the policy to be written; 0:
+        margin: Amount by which the upper bound of the confirmed cost ratio may exceed 1 (`is_accepted`); 0:
             the policy must be better.
     """
 
@@ -189,7 +190,7 @@ class Trained(msgspec.Struct, frozen=True):
         return _written(path, self.policy, self.strategy, self.verdict)
 
     def write_last(self, path: Path) -> list[Path]:
-        """Write the strategy of the last stage in the form of `write`, although it is not confirmed.
+        """Write the policy with the strategy of the last stage, as `write` does, even if not confirmed.
 
         Returns:
             The written files.

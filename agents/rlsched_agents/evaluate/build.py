@@ -53,8 +53,8 @@ def build_report(
         spec: The simulated cluster.
         window: Defines which jobs are measured.
         seeds: The requested seeds.
-        outcomes: Outcomes of all policies, one per seed; a single outcome stands for all seeds.
-        baseline: The policy to compare with; None: the first.
+        outcomes: Outcomes of all policies, one per seed; only one if a policy does not depend on the seed.
+        baseline: The policy to compare with; None: the first policy.
         models: Models used by the outcomes.
         prediction: Predictor for jobs that have no predicted run time in the trace.
         scaled: Whether the cluster has other nodes than its file.

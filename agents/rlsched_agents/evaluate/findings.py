@@ -23,7 +23,7 @@ class PolicyUsed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Findings(msgspec.Struct, frozen=True, kw_only=True):
-    """Results of policies on the same jobs. None: not computed, or there is no data for it.
+    """Results of policies on the same jobs. A field is None if it was not computed or has no data.
 
     Attributes:
         trace: Name of the trace.
@@ -37,7 +37,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
         since_s: First second of the window; None: start of the trace.
         until_s: End of the window; None: end of the trace.
         baseline: The policy that `paired` compares the other policies with.
-        paired: Each other policy relative to the baseline, on the same jobs.
+        paired: Comparison of each other policy with the baseline, on the same jobs.
         rejected_reasons: Measured jobs that can never run, by reason.
         models: The models of all runs; None: jobs ran as recorded in the trace.
         profiled: Number of measured jobs whose workload comes from a learnt profile; None: no profiles were
@@ -53,7 +53,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
         fed_truth: Policies that receive the true run times. Their results are bounds: no broker can run these
             policies.
         crowded_vcs: Offered load of each VC whose load on its own nodes is above 1.
-        currency: Unit of the costs of electricity; "": there is no price, or there are no models.
+        currency: Currency of the costs of electricity; "" without a price or without models.
     """
 
     trace: str

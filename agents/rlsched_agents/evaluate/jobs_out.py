@@ -46,7 +46,7 @@ SEGMENT_COLUMNS: Final = (
 
 
 class Places:
-    """Node names and GPU indices of global GPU numbers, in the order of `ClusterSpec.expand`."""
+    """Converts global GPU numbers to node names and GPU indices, in the order of `ClusterSpec.expand`."""
 
     def __init__(self, spec: ClusterSpec) -> None:
         nodes = spec.expand()
@@ -88,7 +88,7 @@ def seed_stem(policy: str, seed: int, seeds: Sequence[int]) -> str:
 class _Books:
     """Formats the CSV cells `share`, `sm_clock_frac` and `energy_j` of jobs and attempts.
 
-    Without models a job has the share it requested, at full clock, and no energy. With models, share and
+    Without models, a job has the share that it requested, full clock, and no energy. With models, share and
     clock are means over the time that the job held its GPUs.
     """
 
@@ -139,10 +139,10 @@ def write_jobs(
 
     Times are seconds of the trace; a cell is blank if the time is unknown or the event never happened. A job
     that did not start has a row only in the first file. A job with several attempts has its first start, its
-    last end and its last GPUs in the first file. For a job without GPUs, all cells from `node` on are blank,
-    except the energy. Share and clock are means over the time that the job held its GPUs. Without models, a
-    job has the share that it requested, full clock, and no energy (blank). Cost (in the currency of the
-    cluster file) and carbon are blank if the price or the carbon intensity is unknown.
+    last end and its last GPUs in the first file. For a job without GPUs, the cells `node` to `sm_clock_frac`
+    are blank. Share and clock are means over the time that the job held its GPUs. Without models, a job has
+    the share that it requested, full clock, and no energy (blank). Cost (in the currency of the cluster file)
+    and carbon are blank if the price or the carbon intensity is unknown.
 
     Raises:
         InputError: the folder is not writable.

@@ -110,7 +110,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
         by_gpus: Metrics by number of GPUs, smallest first.
         by_vc: Metrics by VC, `-` for jobs without a VC.
         by_source: Number of decisions by source; empty if not counted.
-        bounded_slowdown_mean: Mean `bounded_slowdown`; the next field is the 99th percentile.
+        bounded_slowdown_mean: Mean `bounded_slowdown`; `bounded_slowdown_p99` is the 99th percentile.
         lost_gpu_s: GPU-seconds that attempts of measured jobs spent without lasting progress: work lost to a
             preemption, a failure or a node failure, and restart costs. Work that a time limit ended does not
             count, because no attempt repeats it. If speeds vary, the GPU-seconds are converted to full speed.
@@ -122,8 +122,8 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
             drawn at random could not have used (`occupancy.fragmentation`). None if placements were not kept,
             or no GPU was free.
         over_time: Allocation and fragmentation in steps of time; None if the time span is zero.
-        migrations: Preemptions after which the job started elsewhere at the same instant; `preemptions`
-            includes them.
+        migrations: Preemptions after which the job started again at the same instant; `preemptions` includes
+            these preemptions.
         by_end: Number of jobs that ended, by outcome: `completed`, `timeout` (killed at the time limit),
             `failed` (a failure without a remaining retry).
         energy_per_job_kwh: Mean energy of the measured jobs that ended. This field and the following fields
@@ -260,7 +260,7 @@ def quantile(values: Floats, percent: float) -> float | None:
 
 
 def quantiles(values: Floats, percents: list[float]) -> list[float] | list[None]:
-    """Return several percentiles in one pass through the values."""
+    """Return several percentiles of the values; None for each percentile if there are no values."""
     if not len(values):
         return [None] * len(percents)
     found: list[float] = np.percentile(values, percents, method="linear").tolist()
@@ -321,7 +321,7 @@ def by_vc(table: JobTable, measured: Mask) -> dict[str, GroupMetrics]:
 
 
 def group(table: JobTable, which: Mask, *, fragmentation_frac: float | None = None) -> GroupMetrics:
-    """Return the metrics of these jobs. `fragmentation_frac` is computed by the caller."""
+    """Return the metrics of these jobs. The caller computes `fragmentation_frac`."""
     done = np.flatnonzero(which & has_ended(table))
     rejected = int(np.count_nonzero(which & table.rejected))
     jct, queue, slowdown = jct_s(table, done), queue_s(table, done), bounded_slowdown(table, done)
@@ -363,7 +363,7 @@ def schedule_metrics(
         num_gpus: GPUs of the cluster.
         measured: (J,) jobs of the window; None: all jobs.
         wall_s: Wall time of the replay, seconds.
-        basis: Catalogue cells behind a run with models; None: not reported.
+        basis: Catalogue cells (figures of workloads) that a run with models uses; None: not reported.
     """
     measured = np.ones(len(table.trace), dtype=np.bool_) if measured is None else measured
     total = group(table, measured)
@@ -424,7 +424,7 @@ def schedule_metrics(
 
 
 def mean_over_seeds(runs: list[Metrics]) -> Metrics:
-    """Return the mean of each number over the runs of several seeds; None if a run lacks this number."""
+    """Return the mean of each metric over the runs of several seeds; None if a run lacks this metric."""
     if len(runs) == 1:
         return runs[0]
     return msgspec.convert(_merged([msgspec.to_builtins(run) for run in runs]), Metrics)

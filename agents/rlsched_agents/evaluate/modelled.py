@@ -1,4 +1,4 @@
-"""Metrics of a run with models: energy, GPU use, sharing, clocks, and the catalogue cells behind these."""
+"""Metrics of a run with models: energy, GPU use, sharing, clocks, and the catalogue cells they depend on."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class PowerDownMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BillMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """Cost of a run's electricity in the cluster's currency, or its carbon in kg CO2e, of the whole facility.
+    """Cost (cluster's currency) or carbon (kg CO2e) of a run's electricity, including facility overhead.
 
     Attributes:
-        jobs: Bill of the measured jobs: for their shares of the energy of their GPUs, and for their busy
+        jobs: Total of the measured jobs: for their shares of the energy of their GPUs, and for their busy
             cores, without idle power.
         per_job: Mean of the measured jobs that ended.
         cluster: Total of the whole cluster in the whole replay, including the warm-up.
@@ -67,7 +67,7 @@ class BillMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelMetrics(NamedTuple):
-    """Metrics that only a run with models has: fields of `metrics.Metrics` with the same names."""
+    """Metrics that only a run with models has. `metrics.Metrics` has fields with the same names."""
 
     energy_kwh: float | None = None
     energy_per_job_kwh: float | None = None
@@ -180,7 +180,7 @@ def _used(table: JobTable, books: ModelledAttempts, num_gpus: int, measured: Mas
 
 
 def used_gpus(table: JobTable, attempts: AttemptTable, books: ModelledAttempts) -> Floats:
-    """Return the (S,) mean number of busy GPUs of each attempt; 0 for zero length or while running."""
+    """Return the (S,) mean number of busy GPUs of each attempt; 0 if it still runs or has no length."""
     length_s = attempts.end_s - attempts.start_s
     used = np.zeros(len(attempts))
     np.divide(books.used_s, length_s, out=used, where=length_s > 0)
@@ -224,7 +224,7 @@ class Basis:
         self._has_slices = spec.num_slices > 0
 
     def measured_frac(self, metrics: ModelMetrics) -> float | None:
-        """Return the share of the catalogue cells behind a result that are measured or fitted, not assumed.
+        """Return the share of the catalogue cells used for a result that are measured or fitted, not assumed.
 
         A cell of a workload counts once for each measured job with this workload. The cost of several nodes
         counts if a job has more than one GPU. Cells of sharing count if jobs shared GPUs, and the clock-bound

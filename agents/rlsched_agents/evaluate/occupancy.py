@@ -34,7 +34,7 @@ class OverTime(msgspec.Struct, frozen=True, kw_only=True):
     """Means in equal steps of time, from the first to the last submission of the measured jobs.
 
     The step is the shortest of 1, 5 and 15 minutes, 1 and 6 hours, a day and a week that gives at most 200
-    steps (or a week, with more steps).
+    steps. If even weeks give more than 200 steps, the step is a week.
 
     Attributes:
         from_s: Start of the first step, seconds of the trace.
@@ -66,7 +66,7 @@ class Fragmentation(NamedTuple):
     """Free and unusable GPU-seconds of B steps, on nodes that at least one measured job can use."""
 
     free_gpu_s: Floats  # (B,)
-    unusable_gpu_s: Floats  # (B,) expected, not usable by a job drawn at random
+    unusable_gpu_s: Floats  # (B,) expected value for a job drawn at random
     by_gpus_frac: dict[float, float | None]  # share of free GPU-seconds that a job of this size cannot use
 
     @property
@@ -83,7 +83,7 @@ class Fragmentation(NamedTuple):
 
 
 def step_edges(table: JobTable, measured: Mask) -> Floats | None:
-    """Return the (B + 1,) edges of the steps, seconds; None: all measured jobs arrive at one instant."""
+    """Return the (B + 1,) edges of the steps, seconds; None if all measured jobs arrive at one instant."""
     times = table.trace.submit_s[measured]
     if not len(times) or times[-1] <= times[0]:
         return None
@@ -139,15 +139,15 @@ def fragmentation(table: JobTable, edges: Floats, measured: Mask) -> Fragmentati
     """Compute the free and unusable GPU-seconds of each step.
 
     Returns None without placements, and if jobs request shares of a GPU: the measure is defined for whole
-    GPUs. A GPU held by several jobs is not free. Jobs without GPUs do not count, and resources other than
-    GPUs are ignored.
+    GPUs. A GPU allocated to several jobs is not free. Jobs without GPUs do not count, and resources other
+    than GPUs are ignored.
 
     The measure is from Weng et al., «Beware of Fragmentation» (FGD), USENIX ATC 2023, for whole GPUs. If a
     job does not fit on a node, the node's free GPUs are fragments for this job. Jobs are drawn at random from
-    a workload, here the measured jobs that can run. There are three differences. A job is drawn for each
-    partition from the jobs that can run there, because VCs are hard partitions. A gang larger than the
-    partition's largest node needs whole nodes (the remainder is ignored). Nodes that no measured job can use
-    are left out.
+    a workload, here the measured jobs that can run. This function differs from the paper in three points. A
+    job is drawn for each partition from the jobs that can run there, because VCs are hard partitions. A gang
+    larger than the partition's largest node needs whole nodes (the remainder is ignored). Nodes that no
+    measured job can use are left out.
 
     Args:
         table: The replayed jobs with their placements.
@@ -176,11 +176,11 @@ def fragmentation(table: JobTable, edges: Floats, measured: Mask) -> Fragmentati
 
 
 class _Changes(NamedTuple):
-    """E changes of the number of free GPUs of a node."""
+    """E changes of the numbers of free GPUs of nodes."""
 
     time_s: Floats  # (E,)
     node: Small  # (E,)
-    change: Ints | Small  # (E,) GPUs that become free; below 0: GPUs that are taken
+    change: Ints | Small  # (E,) GPUs that become free; negative: GPUs that are allocated
 
     def select(self, which: Ints | Mask) -> _Changes:
         """Return the selected changes."""
@@ -318,9 +318,9 @@ def _as_array(useless: dict[Kind, Floats], kinds: list[Kind]) -> tuple[Floats, M
 class Holds(NamedTuple):
     """H intervals in which GPUs were allocated; intervals of the same GPUs do not overlap."""
 
-    attempt: Ints  # (H,) an attempt on these GPUs: index in `JobTable.attempts`
+    attempt: Ints  # (H,) index in `JobTable.attempts` of one attempt on these GPUs
     start_s: Floats  # (H,)
-    end_s: Floats  # (H,) nan while the GPUs are held
+    end_s: Floats  # (H,) nan while the GPUs are still allocated
 
     def select(self, which: Mask) -> Holds:
         """Return the selected intervals."""

@@ -203,7 +203,7 @@ def _over_time(report: EvaluationReport, drawn: Sequence[str], canvas: Canvas) -
 
 
 def _gains(report: EvaluationReport, jobs: Mapping[str, MeasuredJobs], canvas: Canvas) -> Iterator[Section]:
-    """Create the section on the jobs that wait less, and the jobs that wait longer, than in the baseline."""
+    """Create the section on the jobs that wait less, and that wait longer, than under the baseline."""
     base = jobs[report.baseline]
     names = [name for name in drawn_policies(report) if name != report.baseline]
     if not names or not len(base):

@@ -22,7 +22,7 @@ CONFIDENCE_FRAC: Final = 0.95
 DRAWS: Final = 2000
 DAY_S: Final = 86400.0
 LATE_S: Final = 600.0
-"""Time beyond its slack above which a job counts as late, seconds."""
+"""Delay in addition to a job's slack above which the job counts as late, seconds."""
 MIN_BLOCKS: Final = 10
 """Minimum number of blocks for a bootstrap interval; with fewer blocks, the interval would be too narrow."""
 
@@ -52,9 +52,9 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         jobs: Jobs compared.
-        jct_mean_ratio: Mean JCT / mean JCT under the baseline; None if the baseline's is zero.
-        queue_mean_ratio: Mean queueing delay / mean queueing delay under the baseline; None if the baseline's
-            is zero.
+        jct_mean_ratio: Mean JCT / mean JCT under the baseline; None if the latter is zero.
+        queue_mean_ratio: Mean queueing delay / mean queueing delay under the baseline; None if the latter is
+            zero.
         wins_frac: Share of jobs that waited less than under the baseline.
         losses_frac: Share of jobs that waited longer than under the baseline.
         blocks: Number of days with submissions, from which the bootstrap draws; None in older reports.
@@ -64,8 +64,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
             carbon intensity.
         waiting_blocks: Number of blocks with jobs that waited under either policy: with few such days, an
             interval of queueing delay is meaningless. None in older reports.
-        late_frac: Of the jobs with slack, the share that ended later than under the baseline by more than
-            their slack and `LATE_S`; None if no job has slack.
+        late_frac: Share of the jobs with slack that ended later than under the baseline by more than the sum
+            of their slack and `LATE_S`; None if no job has slack.
         urgent_jct_ratio: `jct_mean_ratio` of the jobs without slack; None if no job has slack.
     """
 
@@ -84,10 +84,10 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ratio_of_sums(ours: Floats, theirs: Floats, *, draws: int = DRAWS, seed: int = 0) -> Ratio | None:
-    """Return the ratio of the totals of (B,) sums per block, with an interval; None if `theirs` totals 0.
+    """Return the total of `ours` / the total of `theirs`, with an interval; None if `theirs` totals 0.
 
-    The bootstrap draws whole blocks with replacement, the same blocks for both sides. There is no interval
-    for fewer than ten blocks.
+    Both are (B,) sums per block. The bootstrap draws whole blocks with replacement, the same blocks for both
+    sides. There is no interval for fewer than ten blocks.
     """
     if not len(ours) or theirs.sum() <= 0:
         return None
@@ -105,7 +105,7 @@ def ratio_of_sums(ours: Floats, theirs: Floats, *, draws: int = DRAWS, seed: int
 def geometric_mean(ratios: Floats, *, draws: int = DRAWS, seed: int = 0) -> Ratio | None:
     """Return the geometric mean of (N,) ratios of independent sequences; None for no ratios.
 
-    The interval is from a bootstrap of the sequences; there is none for fewer than ten sequences.
+    The interval is from a bootstrap of the sequences. There is no interval for fewer than ten sequences.
     """
     if not len(ratios):
         return None
@@ -121,7 +121,7 @@ def geometric_mean(ratios: Floats, *, draws: int = DRAWS, seed: int = 0) -> Rati
 def compare(
     ours: Sequence[JobTable], baseline: Sequence[JobTable], measured: NDArray[np.bool_]
 ) -> Comparison:
-    """Compare replays of the same jobs on the same cluster, one replay per seed and side.
+    """Compare a policy with the baseline by replays of the same jobs on the same cluster, one per seed.
 
     Jobs in the same queue are not independent, so the bootstrap draws blocks of time: one day of submissions
     each. With fewer than ten days in the window there is no interval, because shorter blocks would be even
@@ -163,7 +163,7 @@ def compare(
 
 
 def _of_slack(slack: Floats, block: NDArray[np.int64], jct: Floats, base_jct: Floats) -> dict[str, Any]:
-    """Return the fields of `Comparison` on slack. `slack` (J,), `block` (J,), JCTs (seeds, J), seconds."""
+    """Return the fields of `Comparison` about slack. `slack` (J,), `block` (J,), JCTs (seeds, J), seconds."""
     urgent = slack <= 0.0
     if urgent.all():
         return {}
@@ -179,7 +179,7 @@ def mean_ratio(
     measured: NDArray[np.bool_],
     measure: Callable[[JobTable], Floats],
 ) -> Ratio | None:
-    """Return the mean of a (J,) measure of jobs, relative to the baseline, computed as in `compare`."""
+    """Return the mean of a (J,) measure of jobs / the mean under the baseline, computed as in `compare`."""
     both = ended_in_all([*ours, *baseline], measured)
     block = _days(ours[0].trace.submit_s[both])
     sums = [_sums(block, np.array([measure(table)[both] for table in side])) for side in (ours, baseline)]

@@ -1,4 +1,4 @@
-"""Jobs and models of a replay, with the workloads and the memory that a broker has learnt."""
+"""Adds the workloads and the GPU memory that a broker has learnt to the jobs of a replay."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from rlsched.workload.predict.facts import stem
 from rlsched.workload.trace import Trace
 
 COMMAND = "x_command"
-"""Column of command lines, which predictors also read."""
+"""Trace column of command lines, which predictors also read."""
 NEED = "gpu_need_mib"
-"""Column of the GPU memory that jobs use, MiB."""
+"""Trace column of the GPU memory that jobs use, MiB."""
 
 
 class Profiled(NamedTuple):
@@ -38,9 +38,9 @@ class Profiled(NamedTuple):
 
 
 def with_profiles(trace: Trace, store: str | Path) -> Profiled:
-    """Give each job with a learnt profile the workload and GPU memory that its broker would use.
+    """Assign the workload and GPU memory that the broker would use to each job with a learnt profile.
 
-    The workload is the one in the catalogue with the nearest GPU time; a job whose column `workload` names a
+    The workload is the catalogue's workload with the nearest GPU time; a job whose column `workload` names a
     workload keeps that workload. The memory is the bound that 99 % of similar jobs stay below, at least the
     request of the job (columns `gpu_need_mib` and `gpu_memory_mib`).
 

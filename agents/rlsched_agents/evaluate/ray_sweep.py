@@ -72,7 +72,7 @@ class _Order:
         number: Index of the task in the sweep.
         task: The task without output files, and without jobs and predictions, which all tasks share.
         wants_records: Whether the worker returns the store of decisions.
-        files: By setting: contents of the file that the setting names.
+        files: Contents of the files that settings name, by setting.
         build: `build_id()` of the sender.
     """
 
@@ -219,7 +219,7 @@ class _Sweep:
 
 
 def _work(order_bytes: bytes, jobs: bytes, reports: Any) -> bytes:
-    """Run one task in a Ray worker; errors for users are part of the returned answer."""
+    """Run one task in a Ray worker; return the pickled `_Answer`, which also contains errors for users."""
     order: _Order = pickle.loads(order_bytes)
     if order.build != build_id():
         error = RlschedError(
@@ -248,7 +248,7 @@ def _work(order_bytes: bytes, jobs: bytes, reports: Any) -> bytes:
 
 
 def _teller(number: int, reports: Any) -> Callable[[float], None]:
-    """Return a worker's progress function, which limits its rate and does not wait for an answer."""
+    """Return a worker's progress function, which limits the rate of reports and does not wait for answers."""
     said_s = time.monotonic()
 
     def tell(done: float) -> None:
@@ -302,7 +302,7 @@ def build_id() -> str:
 
 @contextmanager
 def _connected(address: str, workers: int | None) -> Iterator[None]:
-    """Connect to a Ray cluster, or start one here (`local`); at the end, disconnect or stop it.
+    """Connect to a Ray cluster, or start a local one (`local`); at the end, disconnect or stop it.
 
     Raises:
         InputError: no Ray cluster is reachable.

@@ -74,7 +74,7 @@ class RunStore:
             raise self._cannot(error) from error
 
     def outcome(self, table: JobTable, predicted_s: NDArray[np.float64]) -> None:
-        """Add the outcomes of all jobs that the replay reached, and the nodes.
+        """Add the outcomes of all jobs that the replay reached, and the changes of the nodes.
 
         Args:
             table: Result of the replay.

@@ -1,4 +1,4 @@
-"""The report of an evaluation: the JSON file of the contract."""
+"""The report of an evaluation, and its JSON file (docs/reference/report.md)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlsched_agents.evaluate.findings import Findings
 
 
 class EvaluationReport(Findings, frozen=True, kw_only=True):
-    """The report of an evaluation: the content of `rlsched evaluate --json`; as text, tables for users."""
+    """The report of an evaluation: the content of `rlsched evaluate --json`; `str` formats it as tables."""
 
     def __str__(self) -> str:
         """Format the report as text tables."""

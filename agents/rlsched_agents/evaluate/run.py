@@ -43,7 +43,7 @@ REPORT_EVERY_S: Final = 0.2
 Progress = Callable[[str, int, float], None]
 """Callback that receives a policy's name, a seed, and the progress of the replay (0 to 1)."""
 Loaded = dict[Policy, dict[int, Scheduler]]
-"""Schedulers by policy and seed. If the decisions do not depend on the seed, there is only the first seed."""
+"""Schedulers by policy and seed. A policy whose decisions ignore the seed has only the first seed."""
 
 
 def distinct(policies: Iterable[Policy]) -> list[Policy]:
@@ -83,7 +83,7 @@ def load_policies(policies: Iterable[Policy], models: Models | None, seeds: Sequ
 
 
 def _by_seed(policy: Policy, seeds: Sequence[int]) -> dict[int, Scheduler]:
-    """Return the schedulers of a policy by seed; only the first if the seed has no effect."""
+    """Return the schedulers of a policy by seed; only the first seed's scheduler if seeds have no effect."""
     first = load_scheduler(policy, seed=seeds[0])
     if first.rule is not None:
         return {seeds[0]: first}
@@ -158,17 +158,17 @@ def predictions_for(
     kind: str = RUNNING_MEAN,
     progress: Callable[[float], None] | None = None,
 ) -> PredictedTimes:
-    """Return the predictions of a trace; if no policy uses predictions, the prior for all jobs.
+    """Return the predictions of a trace; if no policy uses predictions, return the same prior for all jobs.
 
     Rules that keep the order of submission use no predictions, and oracle rules use true run times.
-    Predictions need a replay of the history, which takes longer than the replay of such a rule.
+    Predictions need a replay of the history, which takes longer than the replay of these rules.
 
     Args:
         loaded: The policies to run.
         trace: The whole trace.
         spec: The cluster.
-        window: Defines which jobs are measured. For the predictor, jobs that are not replayed ended as
-            recorded.
+        window: Defines which jobs are measured. The predictor assumes that the jobs before the replay ended
+            as recorded.
         looked_at: Whether models or decision records use the predictions.
         kind: Predictor for jobs without a prediction in the trace (`rlsched.workload.predict.kinds`).
         progress: Called with the progress of the predictor.
@@ -264,7 +264,7 @@ def _replay(
 
 
 def _ticker(submit_s: NDArray[np.float64], progress: Callable[[float], None]) -> Callable[[float], None]:
-    """Return a function that converts simulated time to progress and reports it a few times per second."""
+    """Return a function that converts simulated time to progress and reports it, every 0.2 s at most."""
     first_s, span_s = float(submit_s[0]), max(float(submit_s[-1] - submit_s[0]), 1.0)
     said = time.perf_counter()
 
@@ -282,7 +282,7 @@ def is_compiled(task: Task) -> bool:
     return task.records is None and not task.policy.scheduler
 
 
-_reports: Any = None  # in a worker process: queue to which it sends its progress
+_reports: Any = None  # in a worker process: queue to which the process sends its progress
 
 
 def _set_up_worker(reports: Any, says_what_it_compiles: bool) -> None:

@@ -121,7 +121,7 @@ class Runs(Mapping[str, Run]):
         """Compare each policy with the baseline on the same jobs; `print` shows the report as tables.
 
         Args:
-            baseline: The policy to compare with; None: the first.
+            baseline: The policy to compare with; None: the first policy.
 
         Raises:
             InputError: the baseline is not among the policies.
@@ -153,7 +153,7 @@ class Runs(Mapping[str, Run]):
 
     @property
     def rejected(self) -> list[str]:
-        """One line per reason: number of measured jobs that can never run, reason, first jobs' names."""
+        """One line per reason why measured jobs can never run: number of jobs, reason, first jobs' names."""
         table = self._outcomes[0].table
         return rejected_lines(table, self.window.measured(table.trace))
 
@@ -228,8 +228,8 @@ def simulate(
         policies: One policy, several policies, or a mapping from names of your choice to policies.
         load: Scale the nodes of all virtual clusters to this offered load.
         nodes: Number of nodes, in place of the cluster's own number.
-        since_s: Measure jobs submitted at or after this second of the trace; the replay starts 7 days
-            earlier.
+        since_s: Measure jobs submitted at or after this second of the trace; the replay starts 7 days before
+            it.
         until_s: Measure jobs submitted before this second.
         seeds: Seeds of the policies; numbers are means over the seeds.
         models: Models of speed and power, a models file, or "default"; None: jobs run as recorded in the

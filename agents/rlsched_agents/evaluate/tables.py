@@ -1,4 +1,4 @@
-"""The tables of `rlsched evaluate`, for terminals of any width: the verdict first, a legend last."""
+"""The text output of `rlsched evaluate`, for terminals of any width: verdict, tables, legend."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SPARE_TAILS = (0, 4)
 _SPARE_ENERGY = (3, 4)
 _WIDEST = 1_000
 TABLE_WIDTH = 130
-"""Width of tables without a terminal, columns."""
+"""Width of tables if the output is not a terminal, characters."""
 RECORDED = "recorded"
 
 

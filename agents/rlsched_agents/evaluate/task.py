@@ -28,7 +28,7 @@ class Task:
     Attributes:
         policy: The policy.
         seed: Seed of the policy.
-        trace: The jobs from the warm-up on.
+        trace: The jobs from the start of the warm-up.
         spec: The cluster.
         window: Defines which jobs are measured.
         predictions: Predictions for `trace`, shared by all policies that use causal predictions.
@@ -36,7 +36,7 @@ class Task:
         logdir: Folder for a TensorBoard log of the records; None: no log.
         rules: Restart costs, retries and node events.
         models: Models of speed and power; None: jobs run as recorded in the trace.
-        rule: The scheduler, if it is a rule and already loaded. A rule is not sent to other processes.
+        rule: The scheduler, if it is a compiled rule and already loaded; it is not sent to other processes.
     """
 
     policy: Policy

@@ -36,7 +36,7 @@ class _Measure(NamedTuple):
 
 
 LEAST_JOBS: Final = 20
-"""Minimum number of jobs of one size to report that jobs of this size wait longer; fewer are chance."""
+"""Minimum number of jobs of one size to report that jobs of this size wait longer; fewer can be chance."""
 _WAITING: Final = _Measure("jobs wait least", "queue_mean_s", "queue_mean_ratio")
 _JCT: Final = _Measure("jobs are done soonest", "jct_mean_s", "jct_mean_ratio")
 
@@ -46,9 +46,9 @@ def verdict_of(report: Findings) -> str:
 
     If the best policy beats the baseline, the sentence also names the jobs that wait longer under this
     policy. Policies are compared by queueing delay, or by JCT if queueing delay is misleading: with
-    preemption, and with models, which change run times. No gain is reported if the interval contains 1 or is
-    missing; the baseline is not reported as best while the interval of any policy contains 1. Policies that
-    receive the true run times are left out.
+    preemption, and with models, which change run times. No gain is reported if the confidence interval of the
+    ratio contains 1 or is missing. The baseline is reported as best only if the intervals of all policies are
+    above 1. Policies that receive the true run times are left out.
     """
     measure = _measure_of(report)
     baseline, base = report.baseline, report.policies[report.baseline]
@@ -104,7 +104,7 @@ def verdict_of(report: Findings) -> str:
 
 
 def _who_pays(report: Findings, measure: _Measure, best: str) -> str:
-    """Return the end of the sentence: the jobs that do worse under the best policy than in the baseline."""
+    """Return the end of the sentence: jobs that wait longer under the best policy than under the baseline."""
     mine, theirs = report.policies[best], report.policies[report.baseline]
     losers = f"{percent(report.paired[best].losses_frac)} of the jobs wait longer"
     worse = {
@@ -171,7 +171,7 @@ def _has_few(report: Findings, measure: _Measure, name: str) -> bool:
 
 
 def _not_told_apart(report: Findings) -> str:
-    """Return a sentence that names the policies possibly as good as the verdict's best; "" if none."""
+    """Return a sentence that names the policies that may be as good as the best policy; "" if none are."""
     measure = _measure_of(report)
     ratios = _ratios_of(report, measure)
     best = _best_of(ratios) if ratios else ""

@@ -1,4 +1,4 @@
-"""`random`: draws uniformly among the waiting jobs that fit, and *wait*."""
+"""The scheduler `random`: draws uniformly among starts of the waiting jobs that fit, and *wait*."""
 
 from __future__ import annotations
 

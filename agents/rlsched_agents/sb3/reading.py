@@ -129,7 +129,7 @@ def _check_ranges(
 
 
 def _numbers(text: object) -> set[float]:
-    """Return the distinct numbers, at most three, in the printed form of a numpy array."""
+    """Return the distinct numbers in the printed form of a numpy array, the lowest three at most."""
     try:
         found = {float(word) for word in str(text).strip("[]").split()}
     except ValueError:

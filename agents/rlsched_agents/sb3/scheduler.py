@@ -12,7 +12,7 @@ from rlsched_envs.training.dial_env import DEFAULT_POLICY
 
 
 def make_sb3(policy: Policy, seed: int) -> RuleScheduler:
-    """Return the rule with which the model was trained; the mean of the model's actions sets its dials.
+    """Return the rule with which the model was trained; the model's mean action sets the rule's dials.
 
     The rule without dials is also the fallback.
 

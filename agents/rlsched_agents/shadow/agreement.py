@@ -1,4 +1,4 @@
-"""Compares Slurm's starts with the policy's, and summarises the shadow's activity."""
+"""Compares Slurm's starts with the starts that a policy in shadow mode wanted; summarises the shadow."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         starts: Number of compared starts of Slurm.
-        same_instant: Starts that the policy wanted at most `SAME_INSTANT_S` before.
-        earlier: Starts that the policy wanted more than `SAME_INSTANT_S` before.
+        same_instant: Starts that the policy wanted at most `SAME_INSTANT_S` before Slurm's start.
+        earlier: Starts that the policy wanted more than `SAME_INSTANT_S` before Slurm's start.
         not_then: Starts at a time when the policy did not want to start the job.
         same_nodes: Wanted starts for which Slurm chose the same nodes as the policy.
         gpus_known: Wanted starts whose GPUs Slurm reported; Slurm reports no GPUs of very short jobs.
         same_gpus: Starts out of `gpus_known` for which Slurm chose the same GPUs as the policy.
         instants: Number of instants, counted per partition, at which Slurm started jobs.
         next: Number of these instants at which Slurm started the job that the policy puts first.
-        earlier_median_s: Median lead of the policy in the starts of `earlier`, seconds; None without such
-            starts.
+        earlier_median_s: Median time by which the policy wanted these `earlier` starts sooner than Slurm,
+            seconds; None if `earlier` is 0.
     """
 
     starts: int
@@ -66,16 +66,16 @@ class FeatureOutOfRange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Guarding(msgspec.Struct, frozen=True, kw_only=True):
-    """Activity of the shadow over a period.
+    """Activity of the shadow (policy that decides in parallel to Slurm, without effect) over a period.
 
     Attributes:
         watched_s: Time for which Slurm was observed, seconds.
         looks: Number of polls of Slurm.
         failed: Number of polls without an answer from Slurm.
         ran: Number of calls of each Slurm command.
-        decisions: Number of decisions of the policy and the guard.
+        decisions: Number of decisions of the policy, and of the guard that replaces it if necessary.
         guard: Number of decisions of the guard, by reason.
-        drift_minutes: Minutes in which the guard decided because of drift.
+        drift_minutes: Minutes in which the guard decided because of drift (features outside their ranges).
         outside: Features outside their ranges, most frequent first.
         note: Reason why features are not monitored; "" if features are monitored.
         left: Number of jobs that are not compared, by reason.

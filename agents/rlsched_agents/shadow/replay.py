@@ -135,9 +135,9 @@ def _change(recorded: Recorded, site_s: Floats, policy_s: Floats, which: Mask, f
 def _ratio(since_s: Floats, ours: Floats, theirs: Floats) -> tuple[str, Ratio | None]:
     """Return the kind of blocks, and the ratio of all waits with an interval.
 
-    The bootstrap draws days if there are ten, otherwise hours. Days are replayed separately, so a
-    replayed day does not depend on other days. Hours of a day depend on each other, so an interval over hours
-    is too narrow if queues last longer than an hour.
+    The bootstrap draws days if there are at least ten days, otherwise hours. Days are replayed separately, so
+    a replayed day does not depend on other days. Hours of a day depend on each other, so an interval over
+    hours is too narrow if queues last longer than an hour.
     """
     for name, length_s in (("days", DAY_S), ("hours", HOUR_S)):
         _, block = np.unique(np.floor(since_s / length_s), return_inverse=True)

@@ -21,7 +21,7 @@ class Day(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         day: The day, for example `2026-11-25`.
-        agreement: Comparison of Slurm's starts with the policy's.
+        agreement: Comparison of Slurm's starts with the starts that the policy wanted.
         guarding: Activity of the shadow.
         change: Estimated change in waits; None if unknown.
     """

@@ -22,7 +22,7 @@ CHANGE_NOTE = (
 
 
 def agreements(report: ShadowReport) -> Table:
-    """Return the table that compares Slurm's starts with the policy's, by day."""
+    """Return the table that compares Slurm's starts with the starts that the policy wanted, by day."""
     columns = (
         "day",
         "starts",

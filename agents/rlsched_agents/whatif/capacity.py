@@ -54,10 +54,10 @@ class Fewer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sleep(table: JobTable, since_s: float) -> SleepPotential | None:
-    """Simulate sleeping nodes with the default plan; None if placements or the time are unknown.
+    """Simulate sleeping nodes with the default plan; None if there are no placements or less than a day.
 
-    Uses time slots of ten minutes. A slot counts with its highest demand, so waits for nodes are
-    overestimated.
+    Time is divided into slots of ten minutes. Each slot counts the highest demand in it, so waits for nodes
+    are overestimated.
 
     Args:
         table: Result of a replay.
@@ -95,11 +95,11 @@ def fewer(
     most_wait_s: float,
     tell: Callable[[float], None],
 ) -> Fewer | None:
-    """Find the smallest sufficient cluster by bisection; None if jobs wait longer even on all nodes.
+    """Find the smallest sufficient cluster by bisection; None if jobs wait too long even on all nodes.
 
     Args:
         cluster: The full cluster.
-        replay: Replays the policy on another cluster.
+        replay: Function that replays the policy on a cluster.
         measured: Jobs whose wait counts; all of them must end.
         most_wait_s: Mean wait of these jobs under the site's rule on the full cluster, seconds.
         tell: Called with the progress.

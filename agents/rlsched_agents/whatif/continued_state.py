@@ -75,10 +75,11 @@ class Ends:
     def end_of(self, job: Job, attempt: Attempt) -> tuple[float, Outcome]:
         """Return the end time of an attempt, and the outcome of its job.
 
-        An attempt that starts at the same time as the recorded attempt that completed or failed ends at the
-        recorded time. Another attempt has the same run time as that recorded attempt. If there is none, the
-        run time is predicted. If the job was cancelled, another attempt ends only when the cancellation
-        arrives: the returned time is infinite.
+        The journal can record one attempt of the job that completed or failed. An attempt that starts at the
+        same time as the recorded attempt ends at the recorded time; at another time, it has the recorded run
+        time. Without a recorded attempt, the run time is predicted. If the job was cancelled, an attempt that
+        differs from the recorded attempt ends only when the cancellation arrives: the returned time is
+        infinite.
         """
         spec, ran_s = job.spec, 0.0
         seen = self._timeline.jobs.get(job.called)
@@ -87,14 +88,14 @@ class Ends:
                 as_it_was = bool(seen.attempts) and seen.attempts[-1].start_s == attempt.start_s
                 return (seen.end_s if as_it_was else math.inf), CANCELLED
             own = _OWN_ENDS.get(seen.state)
-            if not seen.attempts and own:  # it was running at the start of the journal
+            if not seen.attempts and own:  # the job was running at the start of the journal
                 return seen.end_s, own
             for one in seen.attempts:
                 if own := _OWN_ENDS.get(one.state):
                     as_it_was = one.start_s == attempt.start_s
                     end_s = one.end_s if as_it_was else attempt.start_s + (one.end_s - one.start_s)
                     return end_s, own
-                if one.end_s == math.inf and one.start_s == attempt.start_s:  # it is still running
+                if one.end_s == math.inf and one.start_s == attempt.start_s:  # the attempt is still running
                     ran_s = self._timeline.last_s - one.start_s
         self.by_predictions.add(job.number)
         run_s = ran_s + median_time_left(ran_s, spec.predicted_s, spec.spread)
@@ -132,7 +133,7 @@ class _WaitOnce(Scheduler):
         self._policy.begin_instant(state, now_s)
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        """Return the given decision to wait in its partition, and the policy's decision in others."""
+        """Return the given decision to wait in the given partition, else the policy's decision."""
         if partition == self._partition:
             return self._said
         return self._policy.decide(state, partition, now_s, record=record)
@@ -143,7 +144,7 @@ class Life:
 
     Args:
         scheduler: The policy.
-        watch: Time limit.
+        watch: Time limit of the replay.
 
     Attributes:
         state: The current state.
@@ -166,7 +167,7 @@ class Life:
             self._events += events_of_fact(row.entry, self.state, row.now_s)
 
     def choose(self, record: DecisionRecord, choice: Candidate) -> None:
-        """Make the recorded decision, which is due now, with another choice.
+        """Make another choice at the recorded decision, which is due now.
 
         Raises:
             InputError: the state differs from the recorded state, or the choice is not possible.
@@ -251,7 +252,7 @@ class Life:
     def _decide(self, now_s: float) -> None:
         cluster = self.state.cluster
         scheduler = self._scheduler
-        if self._waits is not None and self._waits[0] == now_s:  # not called again in this instant
+        if self._waits is not None and self._waits[0] == now_s:  # the other choice was to wait
             scheduler = _WaitOnce(scheduler, *self._waits[1:])
         for partition, decision in decide_all(cluster, scheduler, now_s):
             self._decided(partition, decision, now_s, already=True)
@@ -281,7 +282,7 @@ class Life:
         attempt = job.active
         assert attempt is not None
         end_s, outcome = self._ends.end_of(job, attempt)
-        if attempt.ending:  # it is ending, or its end was requested
+        if attempt.ending:  # the attempt is ending, or its end was requested
             left_s = self.state.now_s + STOP_S
             end_s, outcome = min(end_s, left_s), QUEUED if attempt.ending == "preempted" else attempt.ending
         heapq.heappush(self._planned, (end_s, job.number, attempt.number, outcome))
@@ -326,7 +327,7 @@ class Life:
                 return False
             if job.active is not None:
                 if self._ends.end_of(job, job.active)[0] < math.inf:
-                    return False  # it releases its GPUs at its recorded end
+                    return False  # the attempt releases its GPUs at its recorded end
                 return self._end(job.number, job.active.number, CANCELLED, now_s)
             return self._note(JobCancelled(job=job.number, reason=entry.reason), now_s)
         if isinstance(entry, TasksHeld | TasksCancelled) and entry.array not in state.arrays.live:

@@ -1,4 +1,4 @@
-"""The course of a run after a decision, and a time limit for replays."""
+"""The course (events and attempts) of a run after a decision, and a time limit for replays."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 The broker's state is built from the facts of the journal. After the decision, the policy makes all decisions
 again. External events (submissions, cancellations, changes of nodes) happen as recorded. A job ends after its
-recorded run time, or, if this is unknown, after its predicted run time.
+recorded run time, or after its predicted run time if none is recorded.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _OUTSIDE: Final = (
     PairSeen,
     JobUnshared,
 )
-"""Journal entries that do not depend on decisions. Of ends of jobs, only requested ends are included."""
+"""Journal entries that do not depend on decisions; among ends of jobs, only requested ends."""
 
 
 def courses(

@@ -14,7 +14,7 @@ from rlsched_agents.whatif.recorded import Mask
 from rlsched_envs.sim.job_table import JobTable
 
 MOST_USERS: Final = 20
-"""Maximum number of users compared: those with the longest total waiting, as most users have few jobs."""
+"""Maximum number of compared users, longest total waiting first; most users have few jobs."""
 LEAST_JOBS: Final = 30
 """Minimum number of jobs of a user for a comparison."""
 LONGER: Final = 1.1

@@ -1,4 +1,4 @@
-"""Replaces the choice at one decision; the same policy then continues, which gives an alternative course."""
+"""Replaces the choice at one decision, and continues with the same policy: an alternative course."""
 
 from __future__ import annotations
 

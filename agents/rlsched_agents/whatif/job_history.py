@@ -1,4 +1,4 @@
-"""Reads a history of jobs in any supported format, for commands that accept more than the normal form."""
+"""Reads a history of jobs in any supported format, for commands that accept more than rlsched's traces."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class JobHistory:
 
         Args:
             path: The file or folder.
-            cluster: Cluster file of the nodes (TOML); None: as described by the format.
+            cluster: Cluster file (TOML); None: the format describes the nodes.
             name: Name of the format; "": detect the format.
 
         Raises:

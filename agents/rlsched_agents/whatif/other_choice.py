@@ -16,7 +16,7 @@ from rlsched.decisions.candidates import Candidate
 from rlsched.errors import AllocationError, InputError
 
 LATER_S: Final = 600.0
-"""Maximum length of a wait for a job that could start at once, seconds; the next event ends the wait too."""
+"""Maximum wait of a job that could start immediately, seconds; the next event also ends the wait."""
 
 
 class OtherChoice(Scheduler):

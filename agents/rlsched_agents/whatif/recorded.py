@@ -21,10 +21,10 @@ LEAST_JOBS: Final = 100
 """Minimum number of jobs with a recorded start; with fewer, no rule is identified."""
 LEAST_KNOWN_FRAC: Final = 0.5
 MOST_UNABLE_FRAC: Final = 0.01
-"""Largest share of jobs that ran but can never run on this cluster; they may have run on removed nodes."""
+"""Maximum share of recorded jobs that can never run on this cluster; their nodes may have been removed."""
 MOST_ABOVE_S: Final = 60.0
 MOST_ABOVE_FRAC: Final = 0.001
-"""Largest share of the time with more busy GPUs than exist: tolerance for node clocks that differ."""
+"""Maximum share of the time with more busy GPUs than exist: tolerance for differing clocks of nodes."""
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
         prediction: Predictor of run times.
         site: Results of the site's rule; None if no results are reported.
         policies: The other policies.
-        best: The policy with significantly the least waiting, "" if none beats the site's rule.
+        best: The policy with the least waiting, if significantly less than under the site's rule, else "".
         sleep: Nodes that could sleep under the site's rule and under `best`, by name.
         fewer: Capacity that `best` does not need.
         verdict: The result in one sentence.
@@ -118,7 +118,7 @@ def why_refused(best: RuleFit, most_busy: float, gpus: int) -> str:
 
 
 def best_of(policies: list[Under]) -> str:
-    """Return the policy with significantly the least waiting; "" if none beats the site's rule."""
+    """Return the policy with the least waiting, if significantly less than under the site's rule, else ""."""
     shown = [
         (one.ratio.ratio, one.policy)
         for one in policies

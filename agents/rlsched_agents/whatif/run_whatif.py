@@ -54,7 +54,7 @@ class WhatifQuestion:
 
 
 def run_whatif(history: JobHistory, asked: WhatifQuestion, tell: Tell) -> WhatIf:
-    """Measure how well replays explain a history, and how long its last jobs wait under other policies.
+    """Measure how well rules explain a history, and how long its last jobs wait under other policies.
 
     Args:
         history: The history.
@@ -149,7 +149,7 @@ class _Claims:
         )
 
     def _predicted(self) -> PredictedTimes:
-        """Return the predicted run times for all policies, each from the recorded history before the job."""
+        """Return the predicted run times for all policies, from the recorded history before each job."""
         return predict_trace(
             self._recorded.trace,
             self._recorded.cluster,
@@ -206,7 +206,7 @@ class _Claims:
         return sleep(table, self._window.since_s)
 
     def _fewer(self, best: str, predictions: PredictedTimes) -> Fewer | None:
-        """Return the capacity that the best policy does not need; both replays are without downtimes."""
+        """Return the capacity that the best policy does not need, from replays without downtimes."""
         policy = next(one for one in self._asked.policies if one.name == best)
         run, site = replace(self._run, node_events=()), self._known.table
         if self._run.node_events or self._asked.models is not None:

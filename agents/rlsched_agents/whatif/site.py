@@ -43,19 +43,19 @@ NO_CLAIMS: Final = "D"
 
 
 class Errors(msgspec.Struct, frozen=True, kw_only=True):
-    """Errors of a replay against the record, for some jobs.
+    """Errors of a replay compared with the record, for some jobs.
 
-    `mean_frac` and `by_*` are relative to the recorded wait, whose mean counts as at least `LEAST_WAIT_S`.
+    `mean_frac` and `by_*` are divided by the recorded mean wait, which counts as at least `LEAST_WAIT_S`.
 
     Attributes:
         jobs: Number of jobs.
         recorded_mean_s: Mean recorded wait, seconds.
         replayed_mean_s: Mean replayed wait, seconds.
         mean_frac: Mean replayed wait less mean recorded wait.
-        by_size_frac: Sum of the absolute differences of the waits by number of GPUs.
-        by_partition_frac: Sum of the absolute differences of the waits by partition.
-        by_day_frac: Sum of the absolute differences of the waits by day of submission.
-        by_job_frac: Sum of the absolute differences of the waits by job.
+        by_size_frac: Sum of the absolute differences of the total waits by number of GPUs, per job.
+        by_partition_frac: Sum of the absolute differences of the total waits by partition, per job.
+        by_day_frac: Sum of the absolute differences of the total waits by day of submission, per job.
+        by_job_frac: Mean absolute difference of the waits of a job.
         same_start_frac: Share of the jobs that start within a minute of the recorded start.
     """
 
@@ -288,7 +288,7 @@ def _waits(recorded: Recorded, replay_s: Floats, which: Mask) -> dict[str, dict[
 
 
 def errors(trace: Trace, recorded_s: Floats, replay_s: Floats, which: Mask) -> Errors:
-    """Compute the errors of a replay against the record.
+    """Compute the errors of a replay compared with the record.
 
     Args:
         trace: J jobs.

@@ -27,7 +27,7 @@ Ints = NDArray[np.int64]
 MOST_STRETCHES: Final = 60
 """Maximum number of stretches; a stretch is a day, or longer if this maximum requires it."""
 MOST_AFTER_S: Final = 7 * DAY_S
-"""Time after a stretch, seconds. Jobs submitted later than this do not affect the stretch."""
+"""Seconds after a stretch; the replay of the stretch leaves out jobs that are submitted later than this."""
 _BEFORE_S: Final = 1.0
 """Seconds before the start of a stretch at which its running jobs are submitted, ahead of waiting jobs."""
 _RELATIONS: Final = ("depends_on", "array_id", "array_limit")
@@ -40,9 +40,10 @@ def replayed_waits(
     run: RunRules,
     first_s: float | None = None,
 ) -> Floats:
-    """Return the (J,) waits of jobs under a policy, each from the stretch in which the job is submitted.
+    """Return the (J,) waits of jobs under a policy, seconds.
 
-    A wait is nan if the job is not submitted in a stretch, or did not start.
+    The wait of a job is from the replay of the stretch in which the job is submitted. It is nan if the job is
+    not submitted in a stretch, or did not start.
 
     Args:
         recorded: The recorded history.

@@ -1,4 +1,4 @@
-"""Past GPU use of each user at each submission, computed from the record, for sites with fair share."""
+"""Past GPU use of each user at each submission, computed from the recorded history (for fair share)."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ FAILED: Final = 3
 PREEMPTED: Final = 4
 NODE_FAILURE: Final = 5
 NEIGHBOUR_FAULT: Final = 6
-"""Reason for an attempt's end: a fault of a job on the same GPU, which ends all jobs there."""
+"""Reason for an attempt's end: a co-tenant's fault, which ends all jobs on the GPU."""
 REASONS: Final = ("running", "ended", "timeout", "failed", "preempted", "node_failure", "neighbour_fault")
 """Reasons why an attempt ended, by code. *ended*, *timeout* and *failed* are also outcomes of jobs."""
 
@@ -25,12 +25,12 @@ JOB_LOG: Final = np.dtype(
     [
         ("duration_s", np.float64),  # work of the whole job, seconds at full speed
         ("limit_s", np.float64),  # an attempt is killed after running this long, nan: no limit
-        ("checkpoint_s", np.float64),  # work between two checkpoints, nan: saves on request
+        ("checkpoint_s", np.float64),  # work between two checkpoints, nan: saved only at a preemption
         ("restart_s", np.float64),  # extra time of each attempt after the first
-        ("profile_s", np.float64),  # extra time of the first attempt of a longer job: Lucid's profiler
+        ("profile_s", np.float64),  # extra time of the first attempt if the job is longer: Lucid's profiler
         ("saved_s", np.float64),  # work that the next attempt does not repeat
         ("run_s", np.float64),  # run time since the last failure
-        ("eligible_s", np.float64),  # time of eligibility, nan until then
+        ("eligible_s", np.float64),  # time when the job entered the queue, nan before
         ("latest", np.int64),  # current or latest attempt of the job, -1 before the first
         ("first_failure", np.int32),  # index in `fail_after_s` of the job's first planned failure
         ("failures_given", np.int32),  # number of planned failures
@@ -40,11 +40,11 @@ JOB_LOG: Final = np.dtype(
         ("waits_for", np.int32),  # number of jobs that must end before this job is eligible
         ("array", np.int32),  # index of the job's array, -1: no array with a limit
         ("stage", np.int32),  # TO_COME, HELD_BACK, LET_IN
-        ("ends_by", np.int32),  # reason why the current attempt ends unless interrupted
+        ("ends_by", np.int32),  # reason for the planned end of the current attempt
         ("over_by", np.int32),  # outcome of the job: ENDED, TIMEOUT, FAILED; ONGOING until it ends
     ]
 )
-"""Fields of the log for each row of the run."""
+"""Fields of the log for each row (job) of the run."""
 
 TO_COME: Final = 0
 HELD_BACK: Final = 1
@@ -56,7 +56,7 @@ ATTEMPT: Final = np.dtype(
         ("start_s", np.float64),
         ("end_s", np.float64),  # nan while it runs
         ("useful_s", np.float64),  # work that no later attempt repeats
-        ("done_s", np.float64),  # work, including restart costs; without models: run time
+        ("done_s", np.float64),  # work done, including restart costs; without models: run time
         ("energy_j", np.float64),  # 0 without models
         ("share_s", np.float64),  # integral of the attempt's share of each GPU, 0 without models
         ("used_s", np.float64),  # integral of the attempt's share of the GPUs' busy time

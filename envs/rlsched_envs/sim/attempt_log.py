@@ -22,7 +22,7 @@ UNLIMITED: Final = 2**31 - 1
 
 @dataclass(frozen=True)
 class PreemptionCosts:
-    """Restart costs of jobs whose trace has none (`restart_s`).
+    """Restart costs of jobs for which the trace has no `restart_s`.
 
     Each attempt after the first takes longer by the restart cost. The defaults are from Lucid's simulator
     (the artifact of Hu et al., «Lucid: A Non-intrusive, Scalable and Interpretable Scheduler for Deep
@@ -31,7 +31,7 @@ class PreemptionCosts:
     Attributes:
         restart_s: Seconds for a job of up to `large_gpus` GPUs.
         restart_large_s: Seconds for a larger job.
-        large_gpus: Largest size that does not count as large, GPUs.
+        large_gpus: Number of GPUs above which a job is large.
     """
 
     restart_s: float = 40.0
@@ -44,7 +44,7 @@ class RunRules:
     """Settings of a run that the trace does not contain.
 
     Attributes:
-        costs: Restart costs of jobs whose trace has none. None: in runs with models, costs from the
+        costs: Restart costs of jobs for which the trace has none. None: in runs with models, costs from the
             catalogue (`checkpoint_s` of each job's workload), otherwise `PreemptionCosts()`.
         max_retries: Number of times that a failed job is requeued; None: no limit.
         node_events: Failures, drains and returns of nodes, by time.
@@ -331,7 +331,7 @@ class Placements(Sequence[tuple[int, ...]]):
         at: NDArray[np.int64],
         gpu: NDArray[np.int32],
     ) -> Placements:
-        """Create placements of `jobs` jobs, of which only T `rows`, ascending, can have a placement.
+        """Create placements of `jobs` jobs; only the T jobs in `rows` (ascending) can have a placement.
 
         `kept`: (T,) whether each row has a placement. `at` (T + 1,) and `gpu` cover all T rows.
         """

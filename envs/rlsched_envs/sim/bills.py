@@ -25,15 +25,15 @@ MG_J_PER_KG_KWH: Final = 3.6e9
 
 @dataclass(frozen=True)
 class Bill:
-    """Cost or carbon of the energy of a run, of the whole facility (PUE).
+    """Cost or carbon of a run's energy, including the overhead of the facility (PUE).
 
     Amounts are in the currency of the cluster, or in kg CO2e.
 
     Attributes:
         jobs: (J,) amount for each job.
         idle: Amount for nodes, and for GPUs without jobs.
-        cluster: Amount for the whole cluster, counted separately.
-        signal: Price, currency per MWh, or carbon intensity, g CO2e per kWh, as a single series (K = 1).
+        cluster: Amount for the whole cluster, accumulated separately from `jobs` and `idle`.
+        signal: Price (currency per MWh) or carbon intensity (g CO2e per kWh), as a single series (K = 1).
     """
 
     jobs: NDArray[np.float64]
@@ -54,10 +54,11 @@ class Bill:
 
 
 def signals_of(spec: ClusterSpec, trace: Trace, last_s: float) -> Integrals | None:
-    """Return the signals of a cluster's electricity over the seconds of a trace; None: unknown.
+    """Return the series of a cluster's electricity over the seconds of a trace; None: no `energy` section.
 
-    The series are the price, the carbon intensity, the ratio that policies follow, and the columns of its
-    outlook (`rlsched.energy.relative`). After the end of its series, the ratio is 0.
+    The series are the price, the carbon intensity, the relative price that policies follow, and the columns
+    of its outlook (`rlsched.energy.relative`). After the end of the series that policies follow, the relative
+    price and its outlook are 0.
 
     Raises:
         InputError: a file cannot be read, does not cover the trace, or the wall-clock time of the trace's
@@ -88,7 +89,7 @@ def signals_of(spec: ClusterSpec, trace: Trace, last_s: float) -> Integrals | No
 def bills_of(
     progress: ProgressArrays, spec: ClusterSpec, rows: NDArray[np.intp], jobs: int
 ) -> list[Bill | None]:
-    """Return the bills of cost and of carbon of a run whose jobs are settled; None where unknown."""
+    """Return the cost bill and the carbon bill of a run whose jobs are settled; None: a bill is unknown."""
     energy, books = spec.energy, progress.books[0]
     if energy is None:
         return [None, None]

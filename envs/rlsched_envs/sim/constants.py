@@ -7,13 +7,13 @@ from typing import Any, Final
 from rlsched.compile.jit import compile_time
 
 LOGGED: Final[Any] = compile_time("LOGGED")
-"""Whether the run logs attempts (`SimArrays.log`), because not only the policy can interrupt jobs."""
+"""Whether the run logs attempts (`SimArrays.log`). Without a log, only the policy can interrupt jobs."""
 LOOKS: Final[Any] = compile_time("LOOKS")
-"""Whether the rule can request a call at a later time."""
+"""Whether the rule can request a call at a time without an event (a *look*)."""
 SKIPS_QUIET: Final[Any] = compile_time("SKIPS_QUIET")
-"""Whether to skip the call of the rule if nothing has changed since its last call."""
+"""Whether to skip the rule in a partition that has not changed since the rule's last call there."""
 RECORDS: Final[Any] = compile_time("RECORDS")
-"""Whether the costs of the run are recorded at each instant."""
+"""Whether the costs of the run are recorded at each instant (`loop.Curve`)."""
 
 MOVED: Final = 0
 FINISHED: Final = 1
@@ -22,6 +22,6 @@ STOPPED: Final = 3
 NEED_ROOM: Final = 4
 """Result: the attempt log is full. Call `grown_log`, then continue."""
 DIALS_DUE: Final = 6
-"""Result: dials that the caller sets are due. Observe (`turn_due`), set the dials, then continue."""
+"""Result: the caller must set the dials (numbers that adjust the rule). Call `turn_due`, set, continue."""
 REVIEW_DUE: Final = 5
-"""Result: the clock is at `run.review_s`, after all earlier events. Set the next review, then continue."""
+"""Result: the clock has reached `run.review_s`. Review the nodes, set the next review, then continue."""

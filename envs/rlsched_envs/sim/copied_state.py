@@ -57,8 +57,8 @@ def pack(run: SimArrays) -> PackedRun:
 def fill(to: StateArrays, s: StateArrays, slots: NDArray[np.int32], partition: int = -1) -> None:
     """Copy nodes, GPUs, demand classes and the jobs in `slots`; the job in `slots[k]` gets slot k.
 
-    The caller then rebuilds the index. The copied jobs belong only to `partition`; with -1, to their own
-    partitions.
+    The caller then rebuilds the index. The copied jobs belong only to `partition`. If `partition` is -1, each
+    job stays in its own partitions.
     """
     number = np.zeros(len(s.job) + 1, np.int32)
     number[-1] = -1
@@ -78,7 +78,7 @@ def fill(to: StateArrays, s: StateArrays, slots: NDArray[np.int32], partition: i
 
 @kernel
 def let_run(run: SimArrays, live: int) -> None:
-    """Set up the first `live` rows; a running job ends at `fixed_end_s`, if it is not preempted before."""
+    """Set up the first `live` rows (copied jobs). A running job ends at `fixed_end_s` unless preempted."""
     truth, job = run.truth, run.state.job
     for row in range(live):
         if job.status[row] == RUNNING:

@@ -1,4 +1,7 @@
-"""Compiled sums of what a run has cost so far: time beyond the jobs' slack, energy, and money."""
+"""Compiled sums of a run's costs so far: delay beyond the jobs' slack, energy, and money.
+
+The slack of a job is the delay that its user accepts for cheaper electricity.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,8 @@ def costs_so_far(sim: SimArrays) -> tuple[float, float, float]:
     """Return (delay, energy, money) of a run up to now; energy and money are 0 without models.
 
     The delay is the sum over the jobs of the time beyond their run times on unshared GPUs at full clock,
-    job-seconds. With prices, only the part beyond a job's slack counts, and an estimate stands for jobs that
-    have not ended (`_beyond_slack_s`). The money is the integral of price x power of the jobs, J x price;
+    job-seconds. With prices, only the part beyond a job's slack counts, and the delay of a job that has not
+    ended is estimated (`_beyond_slack_s`). The money is the integral of price x power of the jobs, J x price;
     without prices it is the energy, J.
     """
     run, books = sim.progress.run[0], sim.progress.books[0]
@@ -31,8 +34,8 @@ def costs_so_far(sim: SimArrays) -> tuple[float, float, float]:
 def _beyond_slack_s(sim: SimArrays) -> float:
     """Return the sum over all jobs of their delay beyond their slack, job-seconds.
 
-    Of a job that has not ended, the delay is its time since submission, less the service that it has
-    attained; on shared GPUs it attains less.
+    The delay of a job that has not ended is the time since its submission less its attained service. Time on
+    GPUs shared by two jobs counts half as service.
     """
     truth, outcome, total_s = sim.truth, sim.progress.outcome, 0.0
     for row in range(sim.progress.run[0].next_row):

@@ -52,7 +52,7 @@ def pop_ready(log: AttemptArrays) -> int:
 
 @kernel
 def next_task(log: AttemptArrays, a: int) -> None:
-    """Record the end of a task of array `a`. The next task that only the limit held back becomes eligible."""
+    """Record the end of a task of array `a`; make the next task eligible that only the limit holds back."""
     arrays = log.arrays
     arrays.inside[a] -= 1
     position = arrays.passed[a]

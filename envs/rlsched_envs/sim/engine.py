@@ -59,7 +59,7 @@ from rlsched_envs.sim.sleeping import SleepingNodes
 from rlsched_envs.sim.slices import fit_slices
 
 _ROWS_BETWEEN_LOOKS = 256
-"""Number of arrivals between two checks whether a run can stop; the same for rules and schedulers."""
+"""Number of arrivals after which the engine checks again whether a run can stop."""
 _REFERENCE = Policy("fifo-backfill")
 
 
@@ -258,7 +258,7 @@ class Engine:
 
     @property
     def now_s(self) -> float:
-        """The current instant."""
+        """Current time of the run, seconds of the trace."""
         return float(self.arrays.progress.run.now_s[0])
 
     def run_rule(self, rule: CompiledRule, *, until_started: NDArray[np.bool_] | None = None) -> JobTable:
@@ -290,7 +290,7 @@ class Engine:
     def looks(self, rule: CompiledRule, every_s: float) -> Iterator[int]:
         """Run a compiled rule, and pause at the first arrival that is `every_s` or more after the last pause.
 
-        Yields the number of rows of the run that have arrived, after the decisions of the instant.
+        Yields the number of rows (jobs) of the run that have arrived, after the decisions of the instant.
         """
         run = self.begun_by(rule)
         submit_s = self.arrays.truth.submit_s
@@ -533,10 +533,10 @@ class Engine:
 
 
 class _Stop:
-    """Checks at intervals of arrivals whether all `wanted` jobs are done; None: the run does not stop early.
+    """Checks at intervals of arrivals whether all `wanted` jobs are done, so that the run can stop early.
 
-    A finished job stays finished, so each check starts at the first job that was unfinished at the last
-    check.
+    If `wanted` is None, the run does not stop early. A finished job stays finished, so each check starts at
+    the first job that was unfinished at the last check.
 
     Attributes:
         next_look_row: Number of arrived rows at which the next check is due.

@@ -1,7 +1,7 @@
 """Events of a run, compiled. At one instant, jobs end first, then nodes change, then jobs arrive.
 
-Jobs that become eligible enter the queue before new submissions; the trace's row order breaks ties. Only this
-module uses true durations (`TRUTH` records); no feature contains them.
+Jobs that become eligible enter the queue before new submissions; the trace's row order breaks ties. True
+durations (`TRUTH` records) are used only to simulate events; no input of a policy contains them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def waiting_jobs(sim: SimArrays) -> int:
 
 @kernel
 def put_slot(sim: SimArrays, row: int, at_s: float) -> int:
-    """Add a row, submitted at `at_s`, to the queue, and return the row's slot. A slot must be free."""
+    """Add a row (job), submitted at `at_s`, to the queue; return the row's slot. A slot must be free."""
     truth = sim.truth
     slot = ledger.add_job(
         sim.state,
@@ -135,7 +135,7 @@ def _fail(sim: SimArrays, slot: int, reason: int) -> None:
 
 @kernel
 def _spreads(sim: SimArrays, row: int) -> bool:
-    """Return whether a job's current failure is a GPU fault: a random draw, keyed by job and failure."""
+    """Draw whether a job's current failure is a GPU fault; the draw is keyed by the job and the failure."""
     frac = sim.log.config[0].fault_ppm / 1e6
     return frac > 0.0 and is_device_fault(sim.progress.outcome.key[row], sim.log.jobs.failures[row], frac)
 

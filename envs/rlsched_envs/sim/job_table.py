@@ -35,8 +35,8 @@ class JobTable:
         by_source: Number of decisions by source.
         ended_by: (J,) outcome of each job, index in `attempt_arrays.REASONS`: 0 not yet or never ended, 1
             finished, 2 time limit, 3 failure. None: all jobs that ended have finished.
-        eligible_s: (J,) time when each job entered the queue (dependencies ended, room in its array), nan if
-            the job never entered. None: at submission.
+        eligible_s: (J,) time when each job entered the queue (dependencies ended, array below its limit), nan
+            if the job never entered. None: all jobs entered at their submission.
         log: All attempts. None: each job that started has one attempt, from its start to its end.
         energy: Energy of the run. None: no models.
         slept: Results of power-down. None: all nodes stayed on.

@@ -29,7 +29,7 @@ WATCH_S: Final = 300.0
 
 @kernel
 def _can_teach(s: StateArrays, kind: int, slot: int, other: int) -> bool:
-    """Return whether to learn a job's speed next to another: both workloads are known, the speed is not."""
+    """Return whether to learn a job's speed next to a co-tenant: workloads are known, the speed is not."""
     mine, theirs = s.job.workload[slot], s.job.workload[other]
     if mine <= 0 or theirs <= 0:
         return False
@@ -39,9 +39,9 @@ def _can_teach(s: StateArrays, kind: int, slot: int, other: int) -> bool:
 
 @kernel
 def watch(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> None:
-    """Start to watch the two jobs on GPU `g`, after its jobs have changed; a watched pair stays watched.
+    """Watch the pair of jobs on GPU `g`, after the jobs on this GPU have changed.
 
-    With another number of jobs, the watch ends.
+    A pair that is already watched stays watched. If the number of jobs is not two, no job is watched.
     """
     if x.books[0].learns == 0.0:
         return
@@ -68,7 +68,7 @@ def watch(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> None:
 
 @kernel
 def _learn_from(x: ProgressArrays, s: StateArrays, slot: int, other: int) -> None:
-    """Learn the observed speed of a job next to another job."""
+    """Learn the observed speed of a job next to its co-tenant `other`."""
     g = x.work.first_gpu[slot]
     kind = gpu_kind(s, g)
     delivered = feed(s, slot, kind, cores_given(s, slot, kind))

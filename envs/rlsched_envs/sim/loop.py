@@ -108,7 +108,7 @@ def decide(sim: SimArrays, o: Any) -> None:
 
 @kernel
 def pause_jobs(sim: SimArrays, p: int, o: PriceOptions) -> bool:
-    """Preempt the jobs of partition `p` that pause for the price; return whether there were any."""
+    """Preempt jobs of partition `p` that pause while electricity is expensive; return whether any did."""
     s, now_s = sim.state, sim.progress.run[0].now_s
     slot, paused = next_to_pause(s, p, o, now_s), False
     while slot >= 0:

@@ -41,15 +41,15 @@ class Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Models of speed and power: the settings of a models file (TOML).
 
     Attributes:
-        workload_seed: Seed of two draws: workloads for jobs that name none in the trace, and the scatter of
-            pairs.
+        workload_seed: Seed of two draws: the workloads of jobs for which the trace names no workload, and the
+            scatter of pairs.
         assumed_scale: Factor on the catalogue's assumed figures.
-        noise: Whether unmeasured pairs scatter around the formula.
+        noise: Whether speeds of unmeasured pairs (workloads on one GPU) scatter around the formula.
         learning: Whether predicted speeds of pairs follow observed speeds; has no effect without `noise`.
         energy_weight: Weight of energy relative to time, 0 to 1, for a policy that considers energy.
         power_cap_frac: Power cap of each GPU, as a fraction of its board's limit.
-        sharing_mode: How processes share a GPU: `time-sliced`, or `mps`, where a fault ends all processes on
-            the GPU.
+        sharing_mode: How processes share a GPU: `time-sliced`; `mps`, where a fault ends all processes on the
+            GPU; or `mig`, which has the same effect as `time-sliced`.
         fault_frac: Share of job failures that are faults of their GPU's context.
         pairs: Measured speeds of workloads that share a GPU, in addition to the catalogue's; the last
             entry for a pair counts.
@@ -166,7 +166,7 @@ def fair_cores_milli(spec: ClusterSpec) -> int:
 
 
 def with_fair_cores(demand: Demand, fair_milli: int) -> Demand:
-    """Return the demand, with the fair number of cores for its GPUs if it has no core count."""
+    """Return the demand; if it has no core count, set `fair_milli` thousandths of a core per GPU."""
     if demand.cpu_milli or not demand.gpus:
         return demand
     share = demand.gpus * demand.share_milli / 1000
@@ -191,7 +191,7 @@ def reference_kinds(demands: list[Demand], spec: ClusterSpec, kind_names: list[s
 
 
 def gpu_need_mib(trace: Trace) -> NDArray[np.int64]:
-    """Return (J,) the trace's GPU memory of each job on each of its GPUs, MiB, rounded up; 0: unknown."""
+    """Return the (J,) memory that each job needs on each of its GPUs, from the trace, MiB; 0: unknown."""
     given = np.asarray(trace.extra.get("gpu_need_mib", np.zeros(len(trace))), np.float64)
     return np.ceil(np.clip(np.nan_to_num(given), 0.0, _MOST_MIB)).astype(np.int64)
 
@@ -247,11 +247,11 @@ class Energy:
         job_j: (J,) energy of each job: its share of the energy of its GPUs, and the energy of its busy cores;
             0 if the job never ran.
         idle_j: Energy of nodes, and of GPUs without jobs.
-        cluster_j: Energy of the whole cluster from the first submission to the last event, counted
-            separately.
+        cluster_j: Energy of the whole cluster from the first submission to the last event, accumulated
+            separately from `job_j` and `idle_j`.
         span_s: Time from the first submission to the last event, seconds.
         cost: Cost at the cluster's price of electricity; None: the price is unknown.
-        carbon: Carbon at the cluster's carbon intensity; None: it is unknown.
+        carbon: Carbon at the cluster's carbon intensity; None: the carbon intensity is unknown.
     """
 
     job_j: NDArray[np.float64]

@@ -77,7 +77,7 @@ def refresh_group(sim: SimArrays, g: int) -> None:
 
 @kernel
 def begin_attempt(sim: SimArrays, slot: int, work_s: float, limit_s: float) -> None:
-    """Start the attempt of a slot that has been allocated, with this much work. Requires models."""
+    """Start an attempt with `work_s` of work in a slot whose resources are allocated. Requires models."""
     physics.begin(sim.progress, sim.state, slot, work_s, limit_s, sim.progress.run[0].now_s)
     if sim.state.job.head[slot] < 0:
         physics.enter_without_gpus(sim.progress, sim.state, slot)
@@ -106,7 +106,7 @@ def note_left(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def left_others(sim: SimArrays, slot: int) -> bool:
-    """Return whether a job that requested whole GPUs has shared them with jobs that still use them."""
+    """Return whether other jobs still run on the whole GPUs that a job has released."""
     if not MODELLED or not sim.state.config[0].modelled or sim.progress.work.first_gpu[slot] < 0:
         return False
     whole = sim.state.demand.share_milli[sim.state.job.demand[slot]] == WHOLE_GPU_MILLI
@@ -115,7 +115,7 @@ def left_others(sim: SimArrays, slot: int) -> bool:
 
 @kernel
 def has_room(sim: SimArrays, jobs: int) -> bool:
-    """Return whether the log has room for the starts of this number of jobs, on any GPUs."""
+    """Return whether the log has room for this number of starts, whichever GPUs they use."""
     log = sim.log
     if log.attempts.shape[0] - log.counters[0].attempts < jobs:
         return False
@@ -227,7 +227,7 @@ def start(sim: SimArrays, p: int, move: Move, o: StartOptions) -> bool:
 
 @kernel
 def _allocate(sim: SimArrays, p: int, slot: int, node: int) -> bool:
-    """Allocate GPUs of partition `p` to a waiting job, on `node` or, if it is -1, by the placement rule."""
+    """Allocate GPUs of partition `p` to a waiting job, on `node`, or by the placement rule (node -1)."""
     s, scratch = sim.state, sim.progress.scratch
     host = choose(s, p, slot, node, scratch)
     if host < 0:
@@ -296,9 +296,9 @@ def note_start(sim: SimArrays, slot: int) -> None:
 def preempt(sim: SimArrays, slot: int) -> None:
     """Preempt a running job and requeue it.
 
-    Without an attempt log, all work of the job is saved. The restart cost is added to `queued_s` at once, and
-    the part of the previous restart cost that the job has not yet spent is subtracted. At the end of a run,
-    `queued_s` is then the JCT in excess of the jobs' durations.
+    Without an attempt log, all work of the job is saved. `queued_s` immediately increases by the restart
+    cost, less the unspent part of the previous restart cost. At the end of a run, `queued_s` is therefore the
+    JCT in excess of the jobs' durations.
     """
     s, now_s = sim.state, sim.progress.run[0].now_s
     forget_end(sim.progress, slot)
@@ -346,7 +346,7 @@ def _save_all(sim: SimArrays, slot: int, restart_s: float) -> None:
 
 @kernel
 def give_back(sim: SimArrays, slot: int) -> None:
-    """Release the GPUs of a settled job; jobs that shared the GPUs continue at another rate."""
+    """Release the GPUs of a settled job, and update the rates of its co-tenants."""
     s = sim.state
     ledger.release(s, slot, sim.progress.run[0].now_s)
     if not left_others(sim, slot):

@@ -40,7 +40,8 @@ def read_node_events(path: str | Path, spec: ClusterSpec) -> tuple[NodeEvent, ..
         spec: The simulated cluster.
 
     Raises:
-        InputError: the file cannot be read, or a value is invalid: file, row, column, expected, got.
+        InputError: the file cannot be read, or a value is invalid; names the row, the column, the expected
+            and the given value.
     """
     try:
         text = Path(path).read_bytes().decode("utf-8-sig")

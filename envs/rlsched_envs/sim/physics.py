@@ -1,9 +1,9 @@
 """Compiled functions for the variable speed of jobs, and for their power.
 
 Jobs that hold the same GPUs are a *group*, identified by the first of these GPUs. After a change in a group
-(a job joins or leaves, or the clock changes), the work and the energy of the group's jobs are settled up to
-now, and their ends are planned again; other jobs are not affected. A job that has rate 1 from its start ends
-at start + run time, computed once.
+(a job joins or leaves, or the clock changes), the work and the energy of the group's jobs are settled (added
+to their accounts up to now), and their ends are planned again; other jobs are not affected. A job that has
+rate 1 from its start ends at start + run time, computed once.
 
 Power is recorded in three accounts that must agree: the whole cluster (by groups and nodes), each job (its
 share of its groups), and idle (nodes and GPUs without jobs). `tests/property/test_conservation.py` checks
@@ -78,7 +78,7 @@ def idle_gpus_w(s: StateArrays, n: int) -> float:
 
 @kernel
 def add_idle_w(x: ProgressArrays, watts: float) -> None:
-    """Add idle power of nodes or of GPUs without jobs to the accounts; negative: subtract."""
+    """Add idle power of nodes or of GPUs without jobs to the accounts; subtract it if `watts` is negative."""
     x.books[0].idle_w += watts
     x.books[0].total_w += watts
 
@@ -106,7 +106,7 @@ def settle(x: ProgressArrays, s: StateArrays, slot: int, now_s: float) -> None:
 def begin(
     x: ProgressArrays, s: StateArrays, slot: int, target_s: float, limit_s: float, now_s: float
 ) -> None:
-    """Start a slot's attempt with this work; the attempt is killed after `limit_s` (nan: no limit)."""
+    """Start an attempt with `target_s` of work in a slot. After `limit_s` it is killed (nan: no limit)."""
     work, head = x.work, s.job.head[slot]
     work.target_s[slot], work.done_s[slot], work.since_s[slot] = target_s, 0.0, now_s
     work.limit_end_s[slot] = now_s + limit_s if limit_s == limit_s else np.inf
@@ -141,7 +141,7 @@ def enter(x: ProgressArrays, s: StateArrays, slot: int) -> None:
 
 @kernel
 def leave(x: ProgressArrays, s: StateArrays, slot: int) -> bool:
-    """Remove a settled slot, which has released its GPUs, from its group; return whether jobs remain there.
+    """Remove a settled slot from its group after its GPUs were released; return whether jobs remain there.
 
     If jobs remain, the caller then calls `refresh` for the group.
     """
@@ -214,7 +214,7 @@ def _drawn_w(s: StateArrays, g: int, clock: float) -> float:
 
 @kernel
 def _deviate(x: ProgressArrays, s: StateArrays, slot: int, g: int) -> float:
-    """Return the standard normal deviate of a job's speed on GPU `g`; 0 if all its pairs are measured."""
+    """Return the standard normal deviate of a job's speed on GPU `g`; 0 if all pairs there are measured."""
     total, strangers, kind, luck = 0.0, 0, gpu_kind(s, g), np.uint64(x.books[0].luck)
     for k in range(MAX_TENANTS):
         other = s.gpu.tenant[g, k]
@@ -241,7 +241,7 @@ def true_share(x: ProgressArrays, s: StateArrays, slot: int, g: int) -> float:
 
 @kernel
 def _settle_group(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> None:
-    """Settle all jobs of a group, and set the group's clock; a clock change costs running jobs time."""
+    """Settle all jobs of a group, and set the group's clock; a clock change delays running jobs."""
     clock = group_clock(s, g, now_s)
     changed = s.gpu.clock_frac[g] not in (0.0, clock)
     if s.gpu.clock_frac[g] != clock:
@@ -352,7 +352,7 @@ def enter_without_gpus(x: ProgressArrays, s: StateArrays, slot: int) -> None:
 
 @kernel
 def end_s(x: ProgressArrays, slot: int, now_s: float) -> float:
-    """Return when a settled job, at its current rate, has done its work or reaches its time limit."""
+    """Return the time at which a settled job ends at its current rate, by its work or its time limit."""
     work = x.work
     at_s = now_s + max(work.target_s[slot] - work.done_s[slot], 0.0) / work.rate[slot]
     work.killed[slot] = work.limit_end_s[slot] < at_s

@@ -1,4 +1,4 @@
-"""Simulates the live state forward in many futures, with the simulator's own loop and the active rule.
+"""Simulates many futures of a live cluster, with the simulator's own loop and the active rule.
 
 `PlayForward` is the entry point `futures` of `rlsched.forecasters`. A future is a copy of the state: run
 times of running and waiting jobs are drawn, and arrivals resemble earlier hours and days. Nodes stay
@@ -46,7 +46,7 @@ _take_up = specialise(let_run, LOGGED=False, MODELLED=False)
 
 
 class PlayForward:
-    """Simulates futures of a live state. Each thread needs its own instance.
+    """Simulates futures of a live cluster. Each thread needs its own instance.
 
     Args:
         futures: S, number of futures; S / 2 if more than `MANY` jobs wait.
@@ -104,10 +104,10 @@ class PlayForward:
     ) -> tuple[Floats, Floats]:
         """Return (L,) starts and ends of the live jobs in one future.
 
-        With `extra`, the row of a hypothetical job, its start and end follow as last entries, and the future
-        ends when it starts: entries of other jobs can then be missing (infinite).
+        `extra` is the row of a hypothetical job. The start and end of this job are the last entries. The
+        future ends when this job starts, so entries of other jobs can be missing (infinite).
 
-        Without `draws` no new jobs arrive. With `draws` the future ends after this number of `blocks`, or at
+        Without `draws` no new jobs arrive. With `draws` the future ends after `blocks` times `BLOCK_S`, or at
         the horizon if the horizon is earlier. `ran_s` (N,) then has the run times of recent jobs in this
         future, nan for jobs with neither a known nor a drawn run time.
         """
@@ -186,7 +186,7 @@ def go_on(start_s: Floats, end_s: Floats, stopped_s: Floats) -> None:
 
 
 _BLOCKS: Final = tuple(zip(EVERY, (28, 8, 2, 1), strict=True))
-"""Pairs (n, length in `BLOCK_S`): every n-th future is at least this long; all cover the next hours."""
+"""Pairs (n, blocks of `BLOCK_S`): every n-th future has at least this length; each has one block or more."""
 _ALL_BLOCKS: Final = 28
 _MARK: Final = -7
 """Value of `workload` that marks the hypothetical job."""
@@ -212,7 +212,7 @@ class _LiveJobs(NamedTuple):
     end_s: Floats
 
     def is_done(self, outcome: Records) -> bool:
-        """Return whether all starts and ends are determined."""
+        """Return whether the starts and ends of all live jobs are determined."""
         jobs = len(self.slots)
         open_start = np.isnan(outcome.start_s[:jobs]) & ~self.running
         return not (open_start | (np.isnan(outcome.end_s[:jobs]) & self.may_stop)).any()
@@ -231,7 +231,7 @@ class _LiveJobs(NamedTuple):
         return Lengths.from_runs(both[0], both[1], both[2], both[3], np.arange(len(both[0])) < ended.sum())
 
     def predicted(self, world: World) -> Floats:
-        """Return the (L,) medians of the total run times."""
+        """Return the (L,) median total run time of each live job."""
         return self._run_times(world, np.full((len(self.slots), 1), _HALF), self.job["predicted_s"])[:, 0]
 
     def run_times(self, world: World, samples: int, like: Lengths) -> Floats:
@@ -256,7 +256,7 @@ class _LiveJobs(NamedTuple):
         return world.past.places([world.numbers.get(seq, -1) for seq in self.job["seq"].tolist()])
 
     def _first_predicted_s(self, world: World) -> Floats:
-        """Return the (L,) medians as predicted at submission.
+        """Return the (L,) median run times as predicted at submission.
 
         Later predictions include evidence from the job's burst, which would then count twice.
         """
@@ -285,7 +285,7 @@ class _LiveJobs(NamedTuple):
         return chances
 
     def ahead(self, start_s: Floats, end_s: Floats, asked: bool) -> Ahead:
-        """Return the result for the caller."""
+        """Return the starts and ends as an `Ahead`; with `asked`, the last job is the hypothetical job."""
         seqs = np.append(self.job["seq"], [-1] if asked else []).astype(np.int64)
         running = np.append(self.running, [False] if asked else []).astype(np.bool_)
         return Ahead(seqs, running, start_s, end_s)
@@ -399,7 +399,7 @@ def _last_row(until_s: float) -> Records:
 def _asked_row(
     state: ClusterState, asked: HypotheticalJob, drawn: tuple[np.random.Generator, Lengths] | None = None
 ) -> Records:
-    """Return the row of a hypothetical job, with the predicted run time or, with `drawn`, a random one."""
+    """Return the row of a hypothetical job. Its run time is as predicted; with `drawn`, it is random."""
     row = np.zeros(1, TRUTH).view(np.recarray)
     row.demand = state.demand_number(asked.demand)
     row.vc = state.vc_number(asked.vc)

@@ -25,7 +25,7 @@ ROWS: Final = RATIO + 1 + len(OUTLOOK)
 def signal_between(x: ProgressArrays, k: int, since_s: float, until_s: float) -> float:
     """Return the integral of price (k = 0) or carbon (k = 1) between two times, value x seconds.
 
-    The same as `rlsched.energy.series.Integrals.between`.
+    Compiled equivalent of `rlsched.energy.series.Integrals.between`.
     """
     from_s, step_s, last = x.books[0].grid_from_s, x.books[0].grid_step_s, x.signal.shape[1] - 1
     first = min(int((since_s - from_s) / step_s), last)
@@ -49,9 +49,9 @@ def _is_as_before(x: ProgressArrays, k: int) -> bool:
 
 @kernel
 def read_price(sim: SimArrays) -> None:
-    """Set the current price of electricity in the state, and the time when it changes next.
+    """Set the current price of electricity in the state, and the time of the next price change.
 
-    Without a signal, a price in the state lasts until it changes, and is unknown afterwards.
+    Without a signal, a price in the state stays valid until `price_until_s`, and is unknown afterwards.
     """
     x, now_s, config = sim.progress, sim.progress.run[0].now_s, sim.state.config[0]
     if x.signal.shape[1] == 0:

@@ -15,64 +15,64 @@ TRUTH: Final = np.dtype(
     [
         ("submit_s", np.float64),
         ("duration_s", np.float64),  # run time: the duration, or the time limit if that is shorter
-        ("fixed_end_s", np.float64),  # recorded end, nan: start + duration
+        ("fixed_end_s", np.float64),  # recorded end of the job; nan: start + `duration_s`
         ("predicted_s", np.float64),
         ("spread", np.float64),
         ("limit_s", np.float64),
         ("slack_s", np.float64),  # delay that the user accepts for cheaper electricity
         ("gpus", np.int32),
-        ("demand", np.int32),  # class of the job's request
+        ("demand", np.int32),  # demand class: number of the job's resource request
         ("vc", np.int32),
         ("own_partition", np.int32),
         ("shared_partition", np.int32),
         ("workload", np.int32),  # number in the catalogue, 0: unknown
-        ("reference_kind", np.int32),  # GPU type of the duration, -1: the allocated type
+        ("reference_kind", np.int32),  # GPU type that `duration_s` refers to; -1: the allocated type
         ("pinned", np.int32),  # 1: must not be preempted
         ("unshared", np.int32),  # 1: shares GPUs with no other job
-        ("gpu_need_mib", np.int64),  # memory of the job on each GPU; 0: as its workload
+        ("gpu_need_mib", np.int64),  # GPU memory of the job on each GPU; 0: that of its workload
     ]
 )
-"""Fields of a job of the run, which can run on the cluster; one record per row, in trace order."""
+"""Fields of a row of the run: a job that can run on the cluster. Rows are in trace order."""
 
 OUTCOME: Final = np.dtype(
     [
-        ("start_s", np.float64),  # nan until it starts
-        ("end_s", np.float64),  # nan until it ends
+        ("start_s", np.float64),  # first start, nan until the job starts
+        ("end_s", np.float64),  # nan until the job ends
         ("energy_j", np.float64),  # energy so far; only with models, like the next fields
         ("cost", np.float64),  # integral of price x power, J x price
         ("carbon", np.float64),  # integral of carbon intensity x power
         ("key", np.uint64),  # key of the job for random draws
     ]
 )
-"""Fields of the outcome of a row."""
+"""Fields of the outcome of a row (job)."""
 
 ENDS: Final = np.dtype(
     [
-        ("row", np.int32),  # row of a live slot
+        ("row", np.int32),  # row of the job in a live slot
         ("heap_s", np.float64),  # ends of running jobs: a binary heap by (time, row)
         ("heap_slot", np.int32),
     ]
 )
-"""Fields of a slot: its row, and an entry of the heap of planned ends."""
+"""Fields of a slot (place of a live job in the arrays): its row, and an entry of the heap of planned ends."""
 
 WORK: Final = np.dtype(
     [
         ("target_s", np.float64),  # work of the attempt, including restart costs
         ("done_s", np.float64),  # work done up to `since_s`
-        ("since_s", np.float64),
-        ("rate", np.float64),
-        ("limit_end_s", np.float64),  # time limit, infinite without a limit
+        ("since_s", np.float64),  # time up to which the accounts of the job are settled
+        ("rate", np.float64),  # work per second
+        ("limit_end_s", np.float64),  # time at which the job is killed, infinite without a time limit
         ("power_w", np.float64),  # the job's share of its group's power, including its cores
         ("share_frac", np.float64),  # the job's share of each of its GPUs, since `since_s`
         ("used_frac", np.float64),  # the job's share of the GPUs' busy time, since `since_s`
         ("share_s", np.float64),  # integral of `share_frac` over the attempt
         ("used_s", np.float64),  # integral of `used_frac`
         ("clock_s", np.float64),  # integral of the group's SM clock
-        ("seen_s", np.float64),  # time when the job has been watched next to another job long enough
-        ("watched", np.int64),  # `seq` of the job next to which this job is watched, -1: none
+        ("seen_s", np.float64),  # time at which the watched pair reveals its speeds, infinite: none
+        ("watched", np.int64),  # `seq` of the co-tenant in a watched pair (`lessons`), -1: none
         ("first_gpu", np.int32),  # first GPU, which identifies the job's group; -1 without GPUs
         ("killed", np.int32),  # 1: the planned end is the time limit
-        ("planned", np.int32),  # 1: an end is planned; 2: it must be planned again; 0: none is planned
+        ("planned", np.int32),  # 0: no end is planned; 1: an end is planned; 2: plan the end again
     ],
     align=True,
 )
@@ -81,16 +81,16 @@ WORK: Final = np.dtype(
 RUN: Final = np.dtype(
     [
         ("now_s", np.float64),
-        ("queued_s", np.float64),  # integral over time of the jobs waiting: all queueing so far, job-seconds
+        ("queued_s", np.float64),  # integral over time of the number of waiting jobs, job-seconds
         ("gpu_s", np.float64),  # GPU-seconds allocated so far
-        ("timer_s", np.float64),  # time of the next call requested by a *wait*, infinite: none; each instant
-        # resets it
+        ("timer_s", np.float64),  # time of the next call that the rule or scheduler requested, infinite:
+        # none; reset at each instant
         ("review_s", np.float64),  # time of the next review of the nodes by the caller, infinite: none
         ("restart_s", np.float64),  # restart cost of a preempted job if attempts are not logged
         ("next_row", np.int64),
         ("heap_len", np.int64),
         ("allocated_milli", np.int64),
-        ("starts", np.int64),  # starts less preemptions: number of arrived rows that do not wait
+        ("starts", np.int64),  # number of starts
         ("preemptions", np.int64),
         ("undecided", np.int64),  # 1: events of an instant are done, decisions are pending
     ],
@@ -103,7 +103,7 @@ BOOKS: Final = np.dtype(
         ("total_w", np.float64),  # power of the whole cluster now
         ("idle_w", np.float64),  # power of nodes and of GPUs without jobs
         ("jobs_w", np.float64),  # power of all jobs
-        ("energy_j", np.float64),  # integral of `total_w`; then of `idle_w` and of `jobs_w`
+        ("energy_j", np.float64),  # integral of `total_w`; next fields: of `idle_w`, of `jobs_w`
         ("idle_j", np.float64),
         ("jobs_j", np.float64),
         ("cost", np.float64),  # integrals of price x `total_w` and x `idle_w`, J x price
@@ -115,9 +115,9 @@ BOOKS: Final = np.dtype(
         ("lost_rate", np.float64),  # sum over running jobs of 1 - rate: time lost per second to sharing,
         # clocks and too few cores
         ("lost_s", np.float64),  # integral of `lost_rate`: JCT in excess of queueing and work, job-seconds
-        ("next_seen_s", np.float64),  # time when the next pair may have been watched long enough
-        ("noise", np.float64),  # 1: unmeasured pairs scatter around the formula; 0: they do not
-        ("luck", np.float64),  # seed of the deviates of pairs: a whole number below 2^53
+        ("next_seen_s", np.float64),  # earliest time at which a watched pair reveals its speeds
+        ("noise", np.float64),  # 1: speeds of unmeasured pairs scatter around the formula; 0: no scatter
+        ("luck", np.float64),  # seed of the random deviates of pairs: a whole number below 2^53
         ("learns", np.float64),  # 1: pairs that have run long enough reveal their speeds (`lessons`)
         ("dynamic_w", np.float64, (MAX_TENANTS,)),  # scratch: power that each job of a group adds to a GPU
     ],
@@ -128,18 +128,18 @@ BOOKS: Final = np.dtype(
 
 @by_reference
 class ProgressArrays(NamedTuple):
-    """Progress of a run: its state and its records."""
+    """State and results of a run with T rows (jobs), J slots (places of live jobs) and G GPUs."""
 
     ends: Records  # (J,) ENDS
     work: Records  # (J,) WORK
     outcome: Records  # (T,) OUTCOME
-    placed_at: NDArray[np.int64]  # (T + 1,) start of a job's GPUs in `placed_gpu`
+    placed_at: NDArray[np.int64]  # (T + 1,) index in `placed_gpu` of each row's first GPU
     placed_gpu: NDArray[np.int32]  # (sum of GPUs,), or (0,) if placements are not kept
     scratch: NDArray[np.int32]  # (G,)
     run: Records  # (1,) RUN
     books: Records  # (1,) BOOKS
-    signal: NDArray[np.float64]  # (R, N + 1) integrals of price and carbon, their values in each step
-    # (`rlsched.energy.series.Integrals`), and the rows from `signals.RATIO` on; N + 1 = 0: none
+    signal: NDArray[np.float64]  # (R, N + 1) integrals of price and carbon, then their values in each step
+    # (`rlsched.energy.series.Integrals`), then rows `signals.RATIO` to R - 1; N + 1 = 0: no signal
 
 
 @by_reference
@@ -149,8 +149,8 @@ class SimArrays(NamedTuple):
     state: StateArrays
     truth: Records  # (T,) TRUTH
     progress: ProgressArrays
-    log: Any = None  # `attempt_arrays.AttemptArrays`: all attempts; None if only a policy's
-    # preemptions interrupt jobs
+    log: Any = None  # `attempt_arrays.AttemptArrays`: all attempts; None if only the policy can
+    # interrupt jobs
 
 
 def new_progress(slots: int, truth: Records, gpus: int, *, keep_placements: bool) -> ProgressArrays:

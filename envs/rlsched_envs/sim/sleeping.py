@@ -46,7 +46,7 @@ class Slept:
     Attributes:
         wake_up_events: Number of instants at which one or more sleeping nodes were woken.
         nodes_booted: Number of node boots from sleep.
-        asleep_node_s: Node-seconds at sleeping power.
+        asleep_node_s: Node-seconds asleep, without the time in which nodes power down.
         saved_j: Energy saved: additional energy of the nodes, without their jobs, if they had stayed on,
             joules.
     """

@@ -1,4 +1,4 @@
-"""Validates callers' actions before a kernel reads them, with one-line errors."""
+"""Validates the actions of callers before a kernel reads them; errors have one line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SHOWN = 60
 
 
 def checked_dials(actions: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Return dial positions as float64 of this shape; values outside -1 to 1 are clipped.
+    """Return dial positions as a float64 array of this shape; values outside -1 to 1 are clipped.
 
     Raises:
         ValueError: the actions have another shape, are not real numbers, or are not finite.

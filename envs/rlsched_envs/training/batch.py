@@ -1,4 +1,4 @@
-"""Arrays of many episodes, with the environment as first axis."""
+"""Arrays of many episodes (runs), stacked along a new first axis."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlsched_envs.sim.sim_arrays import ProgressArrays, SimArrays
 
 
 def stack(episode: Any, count: int) -> Any:
-    """Return `count` copies of nested arrays, along a new first axis."""
+    """Return nested arrays with `count` copies of each array, stacked along a new first axis."""
     if episode is None:
         return None
     if isinstance(episode, tuple):
@@ -28,8 +28,8 @@ def stack(episode: Any, count: int) -> Any:
 def stack_run(one: SimArrays, count: int) -> SimArrays:
     """Return `count` copies of a run.
 
-    The copies share arrays that no run changes, the known workload properties, and the network that sets
-    dials.
+    The copies share arrays that no run changes: workload properties, the cost table of the queue order, and
+    the network that sets dials.
     """
     shared, made = one.state, stack(one, count)
     models = shared.models._replace(trait=stack(shared.models.trait, 1))
@@ -74,7 +74,7 @@ def restore(episode: Any, saved: Sequence[NDArray[Any]]) -> None:
 def view_run(b: SimArrays, k: int) -> SimArrays:
     """Return run `k` of a batch as views, without copies.
 
-    All runs share the network that sets dials, and one `trait`.
+    All runs share the network that sets dials, and the workload properties (`trait`).
     """
     s, i, r, d = b.state, b.state.derived, b.progress, b.state.dials
     index = Index(

@@ -32,7 +32,7 @@ _TRIES = 100
 
 
 class DialFleet:
-    """N clusters and their current windows.
+    """N simulated clusters, each of which runs a window (part of a trace).
 
     Args:
         sources: Traces that windows are drawn from, with probabilities by weight.
@@ -43,11 +43,11 @@ class DialFleet:
         in_pairs: Whether clusters 2 k and 2 k + 1 run the same windows, for comparisons.
 
     Attributes:
-        observations: (N, F) float32, with the columns of `rlsched.decide.dials.observing.NAMES`. An array
-            stays unchanged in the next step, and is overwritten in the step after it.
+        observations: (N, F) float32, with the columns of `rlsched.decide.dials.observing.NAMES`. The next
+            step returns another array; the step after that overwrites this array.
         rewards: (N,) float32.
         dones: (N,) bool.
-        live: (N,) bool; whether the cluster's episode has started and not ended.
+        live: (N,) bool; whether the cluster has an episode that has started and not ended.
     """
 
     def __init__(
@@ -83,8 +83,8 @@ class DialFleet:
     def reseed(self, seed: int | None) -> None:
         """Restart the random draws of all clusters with this seed; None: with a seed from the system.
 
-        A seed from the system is drawn when the first episode starts, so that copies made before that get
-        different seeds.
+        A seed from the system is drawn when the first episode starts. Copies made before the first episode
+        therefore get different seeds.
         """
         self._is_unseeded, seed, count = seed is None, seed or 0, self.dones.size
         streams = [k // 2 if self._in_pairs else k for k in range(count)]
@@ -146,7 +146,7 @@ class DialFleet:
         return self.observations, self.rewards, self.dones, self.live, self._returns, self._lengths
 
     def begin(self, k: int) -> None:
-        """Draw windows for cluster `k` until dials become due in one, and start an episode in this window.
+        """Draw windows for cluster `k` until a window has a time when dials are due; start it as an episode.
 
         Raises:
             InputError: no such window was found.
@@ -217,14 +217,14 @@ class DialFleet:
         }
 
     def _money_of(self, account: Any, last: Any) -> dict[str, float]:
-        """Return the ratio of the money to the reference's; nothing without prices."""
+        """Return the cost of electricity relative to the reference run; empty without prices."""
         if self._episodes.sim.progress.signal.shape[2] == 0:
             return {}
         return {"money_frac": float(account.money) / max(float(last["money"]), 1.0)}
 
 
 EARLIER_SIZES: Final = ((56, 9),)
-"""Numbers of columns and dials of earlier versions, whose models still set the first dials."""
+"""(columns, dials) of models of earlier versions, which can still be served and set only the first dials."""
 
 
 def spaces(columns: int = NUM_COLUMNS, dials: int = NUM_DIALS) -> tuple[gym.spaces.Box, gym.spaces.Box]:
@@ -251,21 +251,21 @@ class ClusterEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
     simulated minutes or 32 arrivals, whichever comes first, and then until the next event.
 
     **Reward.** The reference is a run of the same window by the same rule with all dials at 0. The reward is
-    minus the cost since the last step in excess of the reference's, in per cent of the reference's total
-    cost: 100 x ((1 - w) x time in excess / the reference's time in the system + w x energy in excess / the
+    minus the excess cost since the last step: the cost beyond the reference's cost, in per cent of its total:
+    100 x ((1 - w) x time in excess / the reference's time in the system + w x energy in excess / the
     reference's energy); w: weight of energy. With prices (`Drawn.slack_fracs`), money takes the place of
     energy, and only time beyond a job's slack counts (`rlsched_envs.training.dial_episode`). The return is
     the saving in per cent; with all dials at 0 it is exactly 0.
 
-    **Termination.** When the last job of the window has ended. Episodes are never truncated. A step before
-    the first `reset`, or after the end, raises `gymnasium.error.ResetNeeded`.
+    **Termination.** An episode terminates when the last job of the window has ended. It is never truncated. A
+    step before the first `reset`, or after the end, raises `gymnasium.error.ResetNeeded`.
 
-    **Draws.** `reset(seed=...)` determines the windows; without a seed each environment draws other windows,
-    and so do copies made before the first `reset`. Later pickles and deep copies continue exactly from the
+    **Draws.** `reset(seed=...)` determines the windows. Without a seed, each environment, and each copy made
+    before the first `reset`, draws different windows. Later pickles and deep copies continue exactly from the
     state of the original.
 
-    **Info.** At the end `info["schedule"]`: mean delay and JCT in seconds and energy in joules, for the agent
-    and for the reference.
+    **Info.** At the end, `info["schedule"]` contains mean delay and JCT in seconds and energy in joules, for
+    the agent and for the reference.
 
     Args:
         trace: Trace to draw windows from, or its file; default: 20,000 synthetic Helios-like jobs.
@@ -333,8 +333,8 @@ class ClusterEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
 
 
 FOR_SB3 = ("episode", "terminal_observation")
-"""Keys of `info` that only a `VecEnv` of Stable-Baselines3 has itself. Other environments leave `episode` to
-wrappers: `RecordEpisodeStatistics` and `Monitor` add it."""
+"""Keys of `info` that only a `VecEnv` of Stable-Baselines3 sets. In other environments, the wrappers
+`RecordEpisodeStatistics` and `Monitor` add `episode`."""
 
 
 def check_live(live: NDArray[np.bool_]) -> None:
@@ -350,7 +350,7 @@ def without_dials(policy: Policy | str) -> Policy:
 
 
 class SourceArguments(TypedDict, total=False):
-    """Arguments of `sources_of`, for constructors that pass them on."""
+    """Arguments of `sources_of`, for the signatures of constructors that forward these arguments."""
 
     trace: Trace | str | Path | None
     cluster: ClusterSpec | str | Path | None

@@ -1,8 +1,8 @@
-"""Compiled episodes in which the caller sets the dials, which adjust the prices of a rule.
+"""Compiled episodes in which the caller sets the dials (numbers that adjust the prices of a rule).
 
 The rule first runs the window with all dials at 0. The cost curve of this run is the reference. Then the
-window runs again: whenever the dials are due, the run stops with an observation, and the caller gets the cost
-so far and sets the dials.
+window runs again. Whenever the dials are due, the run stops and returns an observation and the cost so far,
+and the caller sets the dials.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ ACCOUNT: Final = np.dtype(
 
 @by_reference
 class DialEpisode(NamedTuple):
-    """Arrays of a batch of episodes. The first axis is the episode, except for `quiet`."""
+    """Arrays of a batch of episodes, with the episode as first axis (except `quiet`)."""
 
     sim: SimArrays
     curve: Curve
@@ -68,8 +68,8 @@ def _play(sim: SimArrays, o: Any, curve: Curve) -> bool:
 def _is_next(curve: Curve, at: int, now_s: float) -> bool:
     """Return whether the next point of the reference's curve counts in the cost up to `now_s`.
 
-    Of the points at exactly `now_s`, only the first counts, because the others include preemptions that the
-    decisions of this instant make.
+    Of several points at exactly `now_s`, only the first counts, because the other points include preemptions
+    by decisions of this instant.
     """
     next_s = curve.instant.at_s[at + 1]
     return next_s < now_s or (next_s == now_s and curve.instant.at_s[at] < now_s)
@@ -80,10 +80,10 @@ def _cost(sim: SimArrays, curve: Curve, account: Any, over: bool) -> float:
     """Return the cost so far in excess of the reference's, in per cent of the reference's total cost.
 
     100 x ((1 - w) x time in excess / the reference's time in the system + w x money in excess / the
-    reference's money); w: weight of energy. Without prices, money is energy. With prices, energy that the
-    reference has used and the run has not is owed: it counts at the mean price of about a day. At the end
-    nothing is owed. `over`: whether all jobs have ended; the costs of the complete reference run are then
-    subtracted.
+    reference's money); w: weight of energy. Without prices, money is energy. With prices, the run is charged
+    for energy that it has used less than the reference so far, at the mean price of about a day, because this
+    use is only postponed. `over`: whether all jobs have ended; then no use is postponed, and the costs of the
+    complete reference run are subtracted.
     """
     now_s, length, at = sim.progress.run[0].now_s, curve.length[0], account.at
     while at + 1 < length and (over or _is_next(curve, at, now_s)):
@@ -107,7 +107,7 @@ def _cost(sim: SimArrays, curve: Curve, account: Any, over: bool) -> float:
 
 @kernel
 def _mean_price(sim: SimArrays) -> float:
-    """Return the mean of about a day to which the current price is relative."""
+    """Return the mean price of about a day, by which the price is divided to get the price ratio."""
     x, now_s, ratio = sim.progress, sim.progress.run[0].now_s, sim.state.config[0].price_ratio
     k = min(int((now_s - x.books[0].grid_from_s) / x.books[0].grid_step_s), x.signal.shape[1] - 1)
     return x.signal[PRICE + 2, k] / max(ratio, LEAST_RATIO)
@@ -115,7 +115,7 @@ def _mean_price(sim: SimArrays) -> float:
 
 @kernel
 def _begin(sim: SimArrays, o: Any, curve: Curve, quiet: NDArray[np.int64], account: Any) -> bool:
-    """Run the reference, then advance until dials are due for the first time; False if they never are."""
+    """Run the reference, then advance until dials are due; return False if dials are never due."""
     rewind(sim)
     curve.length[0], account.at, account.cost, account.work_s = 0, 0, 0.0, 0.0
     for row in range(sim.truth.shape[0]):
@@ -124,7 +124,7 @@ def _begin(sim: SimArrays, o: Any, curve: Curve, quiet: NDArray[np.int64], accou
     while due:
         due = _play(sim, o, curve)
     if curve.length[0] <= 0:
-        return False  # no room for the whole curve
+        return False  # the curve has no room for all instants
     rewind(sim)
     return _play(sim, o, Curve(curve.instant, quiet))
 

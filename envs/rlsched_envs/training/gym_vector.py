@@ -74,8 +74,8 @@ class ClusterVectorEnv(VectorEnv[Floats, NDArray[Any], NDArray[Any]]):
         """Start a new episode in all clusters; there are no options.
 
         Args:
-            seed: Cluster k gets the draws of a single environment with seed `seed` + k, or with the k-th seed
-                of a list; None: the draws continue.
+            seed: Cluster k gets the same draws as a single environment with seed `seed` + k, or with the k-th
+                seed of a list; None: the random draws continue.
             options: Ignored.
 
         Raises:

@@ -1,4 +1,7 @@
-"""Small clusters of one partition in one batch of arrays, created once and loaded with each new window."""
+"""Small clusters in one batch of arrays, which is created once and loaded with each new window.
+
+Each cluster has one partition.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ def node_size(sources: Sequence[EpisodeSource]) -> int:
 
 
 def gang_sizes(sources: Sequence[EpisodeSource], drawn: Drawn) -> list[int]:
-    """Return all gang sizes that windows of these sources can have, ascending."""
+    """Return all gang sizes (GPUs of a job) that windows of these sources can have, ascending."""
     sizes: set[int] = set()
     for source in sources:
         own = np.unique(source.gpus)
@@ -47,7 +50,7 @@ def gang_sizes(sources: Sequence[EpisodeSource], drawn: Drawn) -> list[int]:
 
 
 def class_numbers(gangs: Sequence[int]) -> NDArray[np.int32]:
-    """Return the (largest gang + 1,) demand classes by number of GPUs, for gangs of these sizes."""
+    """Return the (largest gang + 1,) number of the demand class for each number of GPUs."""
     numbers = np.zeros(max(gangs) + 1, np.int32)
     numbers[list(gangs)] = np.arange(len(gangs))
     return numbers
@@ -65,9 +68,9 @@ def blank_run(
     """Create a run without jobs, on `drawn.nodes_high` nodes in one partition.
 
     Args:
-        drawn: Defines the number of jobs of a window, and the number of nodes.
+        drawn: Defines the number of jobs of a window and the maximum number of nodes.
         gpus_per_node: GPUs per node.
-        gangs: Sizes of future gangs, ascending.
+        gangs: All gang sizes of the windows that will be loaded, ascending.
         order: Order of the queue.
         modelled: Whether there are models of speed and power.
         assumed_scale: Factor applied to those catalogue figures that are assumed, not measured.
@@ -107,7 +110,7 @@ def set_models(
         batch: The runs.
         k: Index of the run.
         modelled: Whether the run has models of speed.
-        kinds: GPU types of the run's nodes, in turn; indices in `GPU_TYPES`.
+        kinds: GPU types that the run's nodes have in turn; indices in `GPU_TYPES`.
         weight: Weight of energy relative to time, 0 to 1.
         key: Key of the random draws of the run's jobs.
     """

@@ -26,7 +26,7 @@ from rlsched_envs.training.tariffs import Tariff
 GPU_TYPES: Final = ("V100", "P100", "A100")
 """GPU types of windows: the types with the most data in the catalogue."""
 AS_MADE_FRAC: Final = 0.3
-"""Share of windows that have the source's own predictions although predictions can be drawn."""
+"""Share of windows that keep the source's own predictions if predictions can also be drawn."""
 SHORT_JOB_S: Final = 2 * 3_600.0
 SHORT_SLACK_S: Final = 6 * 3_600.0
 LONG_SLACK_S: Final = 86_400.0
@@ -35,9 +35,9 @@ LONG_SLACK_S: Final = 86_400.0
 """
 _THINNED_TRIES: Final = 20
 LOAD_ERROR: Final = 0.15
-"""Relative error of the load up to which a thinned window is accepted at once."""
+"""Relative error of the load up to which a thinned window is accepted without further draws."""
 LONGEST_S: Final = 7 * 86_400.0
-"""Upper limit of run times in training, seconds: a single longer job would decide a whole episode."""
+"""Upper limit of run times in training, seconds: a single longer job would dominate a whole episode."""
 
 
 class Drawn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -108,7 +108,7 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 @dataclass(frozen=True)
 class EpisodeSource:
-    """J jobs to cut windows from, in the order of submission.
+    """J jobs from which windows are drawn, in the order of submission.
 
     Attributes:
         name: Name of the trace.
@@ -116,12 +116,12 @@ class EpisodeSource:
         duration_s: (J,) run times, seconds.
         gpus: (J,) GPUs of each job.
         predictions: Predictions of the jobs.
-        weight: Weight of this source in draws, relative to the others.
+        weight: Weight of this source in draws, relative to other sources.
         gpus_per_node: GPUs per node.
         workload: (J,) number of each job's workload in the catalogue; None: unknown.
         informed: Draws other predictions of the same jobs; None: not supported.
         tariffs: Prices of electricity that windows can have.
-        day_s: Time since midnight (UTC) at the trace's second 0, seconds; 0 where the trace has no origin.
+        day_s: Time of day (UTC) of the trace's second 0, seconds; 0 if the trace has no origin.
     """
 
     name: str
@@ -147,7 +147,7 @@ class EpisodeSource:
         weight: float = 1.0,
         predictions: PredictedTimes | None = None,
     ) -> EpisodeSource:
-        """Return the runnable jobs submitted in [since_s, until_s), with predictions from the whole past.
+        """Return the whole-GPU jobs submitted in [since_s, until_s); predictions use all earlier jobs.
 
         Raises:
             InputError: nodes differ in size, or no job was submitted in this time.
@@ -183,7 +183,7 @@ class EpisodeSource:
 
         Args:
             series: Prices or carbon intensities, `rlsched_envs.training.tariffs.LEAST_DAYS` days or more.
-            known_ahead_h: Time for which they are known ahead, hours.
+            known_ahead_h: Time for which prices are known ahead, hours.
 
         Raises:
             InputError: a series is too short, or its steps do not divide an hour.
@@ -216,7 +216,7 @@ class EpisodeSource:
 
 
 def _seconds_of_day(origin: datetime | None) -> float:
-    """Return the time since midnight (UTC) of a trace's origin, seconds; without an offset it is UTC."""
+    """Return the time of day (UTC) of a trace's origin, seconds; an origin without a time zone is UTC."""
     if origin is None:
         return 0.0
     at = origin.replace(tzinfo=UTC) if origin.tzinfo is None else origin.astimezone(UTC)
@@ -246,7 +246,7 @@ def largest_gang(nodes: int, gpus_per_node: int) -> int:
 
 
 def draw_window(source: EpisodeSource, drawn: Drawn, rng: np.random.Generator) -> EpisodeJobs:
-    """Draw a window at random, cap gangs at `largest_gang`, and scale time so that the load is as drawn."""
+    """Draw a window at random, cap gangs at `largest_gang`, and scale time to get the drawn load."""
     if drawn.thins:
         nodes = int(rng.integers(drawn.nodes_low, drawn.nodes_high + 1))
         load = float(rng.uniform(drawn.load_low, drawn.load_high))
@@ -281,9 +281,9 @@ def _capped(source: EpisodeSource, nodes: int) -> NDArray[np.int32]:
 def _thinned(
     source: EpisodeSource, jobs: int, nodes: int, load: float, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], int]:
-    """Draw jobs from a part of a trace that is so long that they give the load on this number of nodes.
+    """Draw jobs from a part of a trace; the length of the part gives the load on this number of nodes.
 
-    If the part has too few jobs, it is longer, and the cluster smaller.
+    If the part has too few jobs, a longer part and fewer nodes are used.
 
     Returns:
         Indices of the jobs, their times since a midnight (UTC), and the number of nodes.

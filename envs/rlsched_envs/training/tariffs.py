@@ -1,4 +1,4 @@
-"""Prices of electricity for training windows: hourly, cut by time, moved by whole days."""
+"""Prices of electricity for training windows: hourly, split by time, shifted by whole days."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from rlsched.errors import InputError
 from rlsched_envs.sim.signals import CARBON, PRICE, RATIO, ROWS
 
 HORIZON_H: Final = 42 * 24
-"""Hours of prices that a window can use; later hours have the price of the last one."""
+"""Hours of prices that a window can use; later hours have the price of the last hour."""
 LEAST_DAYS: Final = 140
-"""Fewest days of a series: seven parts of 20 days can be cut from it for training, choosing, confirming."""
+"""Minimum length of a series: seven parts of 20 days, for training, choosing and confirming."""
 _DAY_H: Final = 24
 _WEEK_H: Final = 7 * _DAY_H
 
 
 @dataclass(frozen=True)
 class Tariff:
-    """Hourly prices from a midnight (UTC) on, with the columns that policies read.
+    """Hourly prices that start at a midnight (UTC), with the columns (features) that policies read.
 
     Attributes:
         name: Name for reports.
         begins: The first midnight, UTC.
-        rows: (R, H) price, at least 0, in any unit; ratio; columns of `rlsched.energy.relative.OUTLOOK`.
-            The columns of an hour contain nothing that is published later.
+        rows: (R, H) price, at least 0, in any unit; price relative to the mean; columns of
+            `rlsched.energy.relative.OUTLOOK`. The entries of an hour contain nothing that is published later.
         first_day: First day on which a window can begin, counted from `begins`.
         days: Number of days on which a window can begin.
     """
@@ -61,9 +61,9 @@ class Tariff:
         return cls(series.name, hourly.begins, rows, 0, days)
 
     def part(self, since_frac: float, until_frac: float) -> Tariff:
-        """Return the part of the days between two fractions of all days. Its windows end in the part.
+        """Return the tariff of the days between two fractions of all days. Windows also end in these days.
 
-        Where the part is shorter than a window, prices of its last week are repeated after its end.
+        If the part is shorter than a window, the prices of the last week of the part are repeated.
         """
         first, end = round(self.days * since_frac), round(self.days * until_frac)
         rows = self.rows[:, : (self.first_day + end) * _DAY_H]
@@ -79,7 +79,7 @@ class Tariff:
         return f"{at.year}-Q{(at.month + 2) // 3}"
 
     def signal(self, day: int) -> NDArray[np.float64]:
-        """Return the (ROWS, HORIZON_H + 1) array `ProgressArrays.signal` of a window that begins on a day."""
+        """Return the (ROWS, HORIZON_H + 1) `ProgressArrays.signal` for a window that begins on this day."""
         hours = day * _DAY_H + np.arange(HORIZON_H + 1)
         end = self.rows.shape[1]
         hours = np.where(hours < end, hours, end - _WEEK_H + (hours - end) % _WEEK_H)
@@ -92,7 +92,7 @@ class Tariff:
 
 
 def _hourly(series: Series) -> Series:
-    """Return the means of a series in each hour, from its first midnight (UTC) on.
+    """Return the mean of a series in each hour, starting at the first midnight (UTC).
 
     Raises:
         InputError: hours are not whole numbers of steps, or a step is longer than an hour.
@@ -112,5 +112,5 @@ def _hourly(series: Series) -> Series:
 
 
 def parts_of(tariffs: Sequence[Tariff], since_frac: float, until_frac: float) -> tuple[Tariff, ...]:
-    """Return the same part of each tariff, as in `Tariff.part`."""
+    """Return the part between the same two fractions of each tariff (`Tariff.part`)."""
     return tuple(one.part(since_frac, until_frac) for one in tariffs)

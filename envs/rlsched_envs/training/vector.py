@@ -96,7 +96,7 @@ class ClusterVecEnv(VecEnv):
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Call a method for all clusters at once; returns one result per environment."""
+        """Call a method once for all clusters; return the results of the requested environments."""
         result = getattr(self, method_name)(*method_args, **method_kwargs)
         return [result[k] for k in self._get_indices(indices)]
 
@@ -108,7 +108,7 @@ class ClusterVecEnv(VecEnv):
         return [False for _ in self._get_indices(indices)]
 
     def seed(self, seed: int | None = None) -> Sequence[int | None]:
-        """Seed the draws of episodes from the next reset on; None: with a seed from the system."""
+        """Set the seed from which later episodes are drawn; None: a seed from the system."""
         self._dials.reseed(seed)
         return [seed] * self.num_envs
 

@@ -1,4 +1,4 @@
-"""Windows of jobs on small clusters, scheduled by rules with dials that a caller or a strategy sets.
+"""Windows (parts of traces) on small clusters, run under a rule whose dials a caller or a strategy sets.
 
 Strategies are trained and evaluated on windows. A window has the same jobs, predictions and random draws in
 every run.
@@ -50,17 +50,17 @@ from rlsched_envs.training.tariffs import HORIZON_H, Tariff
 
 COST: Final = np.dtype(
     [
-        ("delay_s", np.float64),  # JCT in excess of the run times on unshared GPUs at full clock and of
-        # the slack, job-seconds
+        ("delay_s", np.float64),  # JCT less the run time on unshared GPUs at full clock and the slack, sum
+        # over the jobs, job-seconds
         ("energy_j", np.float64),  # energy of the jobs
         ("money", np.float64),  # price of this energy, J x price; without prices the energy
-        ("late", np.int64),  # jobs more than `LATE_S` beyond their slack
+        ("late", np.int64),  # number of jobs whose delay exceeds their slack by more than `LATE_S`
         ("over", np.int64),  # 1: all jobs have ended
     ]
 )
 """Fields of the result of one run of a window."""
 LATE_S: Final = 600.0
-"""Time beyond its slack after which a job counts as late, seconds."""
+"""Delay in addition to a job's slack after which the job counts as late, seconds."""
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,13 +70,13 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         source: Name of the trace.
         group: Trace, and the part of the trace in which the window starts; windows of a group can share jobs.
         window: The jobs.
-        kinds: GPU types of the nodes, in turn; indices in `GPU_TYPES`.
+        kinds: GPU types that the nodes have in turn; indices in `GPU_TYPES`.
         energy_weight: Weight of energy relative to time, 0 to 1.
         preemptible_frac: Share of the jobs that may be preempted.
         restart_s: Restart cost of a preempted job, seconds.
         key: Key of the random draws.
         slack_frac: Share of the jobs that have slack.
-        tariff: Prices of electricity; None: no price is known.
+        tariff: Prices of electricity; None: the window has no prices.
         day: Day of the tariff on which the window begins.
     """
 
@@ -215,7 +215,7 @@ def run_windows(b: SimArrays, o: Any, which: NDArray[np.int64], cost: Any, curve
 
 @kernel
 def _late_jobs(sim: SimArrays) -> int:
-    """Return the number of ended jobs with slack whose delay is more than `LATE_S` beyond it."""
+    """Return the number of ended jobs whose delay exceeds their slack (above 0) by more than `LATE_S`."""
     truth, outcome, late = sim.truth, sim.progress.outcome, 0
     for row in range(truth.shape[0]):
         delay_s = outcome.end_s[row] - truth.submit_s[row] - truth.duration_s[row]
@@ -224,10 +224,10 @@ def _late_jobs(sim: SimArrays) -> int:
 
 
 class Windows:
-    """N settings, ready to run. The arguments are as in `DialledRuns`.
+    """N windows, loaded and ready to run. The arguments are as in `DialledRuns`.
 
     Attributes:
-        settings: The windows.
+        settings: The windows and their conditions.
     """
 
     def __init__(

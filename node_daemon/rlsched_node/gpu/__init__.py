@@ -86,7 +86,7 @@ def explained_errors(wanted: int = 4) -> Iterator[None]:
 def type_of(gpus: GpuSet, named: str = "") -> str:
     """Return the GPU type: the `named` model, by default the models that the driver reports, joined by `+`.
 
-    MIG instances have the profile after the model, such as `H100-80GB/1g.10gb`. The default is `generic` if
+    For MIG instances, the profile follows the model, such as `H100-80GB/1g.10gb`. The default is `generic` if
     there are no GPUs, and for simulated GPUs.
     """
     if gpus.kind == "simulated":

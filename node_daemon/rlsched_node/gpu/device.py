@@ -1,4 +1,4 @@
-"""Interface to the node's GPUs, real or not. None stands for a value that a GPU does not report."""
+"""Interface to the node's GPUs: real, simulated or replayed. A value that a GPU does not report is None."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ class GpuLostError(GpuError):
 
 
 class GpuUnfitError(GpuLostError):
-    """The GPU answers, but is not the GPU that this node offers. The message completes «GPU N is»."""
+    """The GPU answers, but is not the GPU that this node offers.
+
+    The message is the rest of a sentence that begins with «GPU N is».
+    """
 
 
 class GpuReadings(NamedTuple):
@@ -69,11 +72,11 @@ class GpuProcess(NamedTuple):
 
 
 class Tenant(NamedTuple):
-    """A rank that holds a GPU, for devices that simulate the load of ranks."""
+    """A rank that is assigned to a GPU. Simulated GPUs simulate the load of this rank."""
 
     pid: int
     workload: str = ""
-    """Name in the catalogue; "" if the job names none."""
+    """Name of the workload in the catalogue; "" if the job names no workload."""
 
 
 class GpuReading(NamedTuple):
@@ -111,17 +114,17 @@ class GpuSet(Protocol):
 
     kind: Literal["simulated", "nvml", "replayed"]
     note: str
-    """GPUs of the machine that the node does not offer, as text for people; "": the node offers all."""
+    """Text that lists the GPUs of the machine that the node does not offer; "": the node offers all."""
 
     @property
     def count(self) -> int:
-        """Number of GPUs; a MIG instance counts as one."""
+        """Number of GPUs; a MIG instance counts as a GPU."""
 
     def capabilities(self, gpu: int) -> GpuReadings:
         """Return which readings this GPU supports."""
 
     def uuid(self, gpu: int) -> str:
-        """Return an identifier that stays with the device."""
+        """Return a permanent identifier of the device."""
 
     def name(self, gpu: int) -> str:
         """Return the model of the GPU."""
@@ -144,7 +147,7 @@ class GpuSet(Protocol):
     def energy_j(self, gpu: int) -> float | None:
         """Return the joules since the driver was loaded.
 
-        Callers must take differences, and expect that the counter starts again from 0.
+        Callers must compute differences, and must handle a counter that restarts from 0.
         """
 
     def sm_clock_mhz(self, gpu: int) -> int | None:
@@ -160,10 +163,10 @@ class GpuSet(Protocol):
         """Limit the GPU's SM clock to `mhz`, a value of `sm_clocks_mhz`, until the clock is reset."""
 
     def reset_sm_clock(self, gpu: int) -> None:
-        """Let the GPU choose its SM clock again."""
+        """Unlock the GPU's SM clock."""
 
     def near_cpus(self, gpu: int) -> frozenset[int]:
-        """Return the numbers of the processors on the GPU's bus; empty if unknown."""
+        """Return the numbers of the processors that are local to the GPU; empty if unknown."""
 
     def device_minor(self, gpu: int) -> int | None:
         """Return N of the GPU's /dev/nvidiaN; None if the GPU has no such file, or N is unknown."""
@@ -172,10 +175,10 @@ class GpuSet(Protocol):
         """Return the processes on the GPU for which `is_ours(pid)` is false."""
 
     def read(self, gpu: int) -> GpuReading:
-        """Return all readings now; a failed reading is None. The meter's thread calls this."""
+        """Read the GPU, and return all readings; a failed reading is None. The meter's thread calls this."""
 
     def follow(self, held: Mapping[int, Sequence[Tenant]]) -> None:
-        """Set the ranks that each GPU is assigned to now. Only simulated GPUs use this."""
+        """Set the ranks that are assigned to each GPU now. Only simulated GPUs use this."""
 
     def close(self) -> None:
         """Release the driver."""

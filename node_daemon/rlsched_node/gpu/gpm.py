@@ -57,7 +57,7 @@ class Gpm:
     """The counters of one GPU or MIG instance, read alternately into two samples.
 
     Args:
-        handle: Returns NVML's handle of the GPU; for an instance, of the GPU that contains it.
+        handle: Returns NVML's handle of the GPU; for an instance, the handle of the GPU that contains it.
         gpu_instance_id: Returns the ID of the instance on its GPU; None: the whole GPU.
     """
 

@@ -1,5 +1,6 @@
-"""MIG instances that a node offers as GPUs: names of types, selection, shares of the board's energy.
+"""MIG instances that a node offers as GPUs: their selection, their type names, their shares of the energy.
 
+A board is a physical GPU, which contains the instances.
 The operator or `rlsched_node.mig` has created the instances. A node offers GPUs of one type: whole GPUs, or
 the instances of one profile.
 """
@@ -37,7 +38,7 @@ class Selection(NamedTuple):
     Attributes:
         units: The units, in the order of their GPU numbers on the node.
         profile: Profile of the units; "": whole GPUs.
-        note: GPUs and instances that the node does not offer, as text for people; "": the node offers all.
+        note: Text that lists the GPUs and instances that the node does not offer; "": the node offers all.
     """
 
     units: list[Unit]
@@ -63,7 +64,7 @@ def select(found: Sequence[Unit], wanted: str) -> Selection:
 
     Args:
         found: All GPUs and instances of the machine.
-        wanted: Profile in `--gpu-type`; "": none.
+        wanted: Profile in `--gpu-type`; "": the option names no profile.
 
     Raises:
         InputError: no instance has the wanted profile.
@@ -99,7 +100,7 @@ class BoardParts:
 
     Args:
         instances: All instances of the board, offered or not.
-        gpu_type: Any name of the board's type.
+        gpu_type: Name of the board's GPU type, in any spelling that `canonical_kind` accepts.
     """
 
     def __init__(self, instances: Sequence[Unit], gpu_type: str) -> None:

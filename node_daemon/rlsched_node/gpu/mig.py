@@ -1,7 +1,7 @@
 """Profiles of a GPU in MIG mode, and creation and destruction of its instances, through NVML.
 
-A GPU instance has memory and compute slices. rlsched creates one compute instance in it, with all its compute
-slices. The GPU instance and the compute instance together are a MIG device, which a job can use. This module
+A GPU instance has memory slices and compute slices. rlsched creates one compute instance in a GPU instance,
+with all of its compute slices. Together, the two instances are a MIG device, which a job can use. This module
 does not change the MIG mode. NVML lists GPU instances for root only.
 """
 
@@ -97,7 +97,7 @@ class MigGpu:
 
     @property
     def is_in_mig_mode(self) -> bool:
-        """Whether the GPU can have instances now."""
+        """Whether the GPU is in MIG mode now, so that it can have instances."""
         try:
             return mig_mode(self._board)
         except GpuNotSupportedError:
@@ -193,7 +193,7 @@ class MigGpu:
 
 
 def _compute_profiles(handle: Any) -> Iterator[Any]:
-    """NVML's profiles of the compute instances that a GPU instance can have."""
+    """Yield NVML's profiles of the compute instances that a GPU instance can have."""
     for number in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
         try:
             yield pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(
@@ -206,7 +206,7 @@ def _compute_profiles(handle: Any) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def mig_gpus() -> Iterator[list[MigGpu]]:
-    """All GPUs of the machine, while NVML is open.
+    """Open NVML, and yield all GPUs of the machine. NVML is closed at the end of the block.
 
     Raises:
         GpuUnavailableError: no driver or library.

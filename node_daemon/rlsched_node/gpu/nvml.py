@@ -92,7 +92,7 @@ class NvmlGpus:
     Args:
         count: Number of GPUs; None: all.
         gpm: Read GPU performance monitoring if the GPUs have it.
-        profile: Offer the MIG instances of this profile; "": see `select`.
+        profile: Offer the MIG instances of this profile; "": `select` chooses what the node offers.
 
     Raises:
         GpuUnavailableError: no driver or library, or no GPU.
@@ -185,11 +185,11 @@ class NvmlGpus:
         return self._instances[unit.uuid]
 
     def _board(self, gpu: int) -> Any:
-        """Return NVML's handle of a GPU; for an instance, of the GPU that contains it."""
+        """Return NVML's handle of a GPU; for an instance, the handle of the GPU that contains it."""
         return self._by_number(self._units[gpu].board)
 
     def _by_number(self, board: int) -> Any:
-        """Return NVML's handle of a board, cached because the index can mean another GPU later."""
+        """Return NVML's handle of a board. It is cached, because the index can denote another GPU later."""
         if self._handles[board] is None:
             try:
                 self._handles[board] = by_index(board)
@@ -200,7 +200,7 @@ class NvmlGpus:
         return self._handles[board]
 
     def _units_of(self, board: int) -> list[Unit]:
-        """Return the instances of a board, by GPU instance ID; the board itself if it has no instances."""
+        """Return the instances of a board, sorted by GPU instance ID; without instances, the board itself."""
         try:
             has_mig = _twice(self._mig_mode_of, board)
             if not has_mig:
@@ -347,7 +347,7 @@ class NvmlGpus:
         pynvml.nvmlDeviceResetGpuLockedClocks(self._handle(gpu))
 
     def near_cpus(self, gpu: int) -> frozenset[int]:
-        """Return the processors near a GPU, from NVML, else from the PCI bus in sysfs."""
+        """Return the processors near a GPU: NVML's list, or else the list for the PCI bus in sysfs."""
         try:
             words = _twice(self._cpu_affinity, gpu)
         except (GpuNotSupportedError, GpuPermissionError):
@@ -558,7 +558,7 @@ class NvmlGpus:
 
     @typed_errors
     def _pcie_mib_s(self, gpu: int, *, now_s: float) -> float:
-        """Return the PCIe traffic, sum of both directions; read again after `PCIE_EVERY_S`."""
+        """Return the PCIe traffic of both directions together, MiB/s. It is read every `PCIE_EVERY_S`."""
         at_s, mib_s = self._pcie.get(gpu, (-PCIE_EVERY_S, 0.0))
         if now_s - at_s >= PCIE_EVERY_S:
             kib_s = sum(
@@ -571,7 +571,10 @@ class NvmlGpus:
 
     @typed_errors
     def _process_utilisation(self, gpu: int) -> dict[int, float]:
-        """Return each process's share of time, a mean since the last call. Empty if no process ran."""
+        """Return the share of time in which the GPU worked for each process, a mean since the last call.
+
+        Empty if no process ran.
+        """
         try:
             samples = pynvml.nvmlDeviceGetProcessUtilization(self._handle(gpu), self._seen_us[gpu])
         except pynvml.NVMLError as error:
@@ -592,7 +595,7 @@ class NvmlGpus:
         return found + [one for one in self._mps_clients(gpu) if one.pid not in known]
 
     def _mps_clients(self, gpu: int) -> list[Any]:
-        """Return the clients of MPS, which the driver lists separately; empty if the call fails."""
+        """Return the processes that are MPS clients, which the driver lists separately; empty on failure."""
         try:
             return (
                 []
@@ -610,7 +613,7 @@ class NvmlGpus:
 
 
 class _Look:
-    """One reading of a GPU, made of calls that can fail independently."""
+    """One reading of all values of a GPU. Each value needs its own call, which can fail independently."""
 
     def __init__(self) -> None:
         self.is_answered = False
@@ -647,19 +650,23 @@ def _shut_down() -> None:
 
 @typed_errors
 def count_gpus() -> int:
-    """Number of GPUs of the machine, while NVML is open; MIG instances do not count."""
+    """Return the number of GPUs of the machine; MIG instances do not count. NVML must be open."""
     return int(pynvml.nvmlDeviceGetCount())
 
 
 @typed_errors
 def by_index(gpu: int) -> Any:
-    """NVML's handle of a GPU by its number."""
+    """Return NVML's handle of the GPU with this index."""
     return pynvml.nvmlDeviceGetHandleByIndex(gpu)
 
 
 @typed_errors
 def mig_mode(board: Any) -> bool:
-    """Whether a GPU is in MIG mode now; GpuNotSupportedError: it has no such mode."""
+    """Return whether a GPU is in MIG mode now.
+
+    Raises:
+        GpuNotSupportedError: the GPU has no MIG mode.
+    """
     current, _pending = pynvml.nvmlDeviceGetMigMode(board)
     return bool(current == pynvml.NVML_DEVICE_MIG_ENABLE)
 
@@ -681,7 +688,7 @@ def mig_devices(board: Any) -> list[tuple[str, Any]]:
 
 @typed_errors
 def gpu_instance_id(handle: Any) -> int:
-    """ID of the GPU instance of a MIG device."""
+    """Return the ID of the GPU instance that contains a MIG device."""
     return int(pynvml.nvmlDeviceGetGpuInstanceId(handle))
 
 

@@ -1,4 +1,4 @@
-"""Simulated GPUs: no device, readings that depend on the ranks, and names that mark them as simulated."""
+"""Simulated GPUs. Their readings are computed from the ranks on them; their names contain «simulated»."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CPUS_NEAR = 16
 
 
 class SimulatedGpus:
-    """Equal GPUs whose readings the simulator's models compute from the jobs on the GPUs.
+    """Simulated GPUs of one type. The simulator's models compute their readings from the jobs on them.
 
     The figures of a GPU type are in `GPU_FIGURES`, the figures of a job's workload in the catalogue. A job
     without a workload gets the median of all workloads. Jobs on a shared GPU divide its time: together they
@@ -32,7 +32,7 @@ class SimulatedGpus:
 
     Args:
         count: Number of GPUs, 1 to `MAX_GPUS_PER_NODE`.
-        node: Name of the node, part of the UUIDs.
+        node: Name of the node, which is part of the GPUs' UUIDs.
         clock: Monotonic seconds; energy is integrated with this clock.
         gpu_type: Model of the GPUs.
         truth: Behaviour that differs from the catalogue.
@@ -65,7 +65,7 @@ class SimulatedGpus:
         self._traits: dict[str, dict[str, float]] = {}
         self._power_w = [self._figures["idle_w"]] * count
         self._lock = threading.Lock()  # shared by the daemon and its meter
-        self._trait("")  # reads the catalogue, for which the first job would wait otherwise
+        self._trait("")  # read the catalogue now; otherwise the first job would wait for it
 
     @property
     def count(self) -> int:
@@ -144,7 +144,7 @@ class SimulatedGpus:
             self._draw(gpu)
 
     def near_cpus(self, gpu: int) -> frozenset[int]:
-        """Return the numbers of simulated processors; several can stand for the same real processor."""
+        """Return the numbers of simulated processors; several can represent the same real processor."""
         self._check(gpu)
         return frozenset(range(gpu * CPUS_NEAR, (gpu + 1) * CPUS_NEAR))
 

@@ -71,7 +71,7 @@ class SimulatedTruth(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         }
 
     def speeds(self, workloads: Sequence[str]) -> list[float | None]:
-        """Return the speed of each of two jobs on a GPU; None: unknown, or not two jobs."""
+        """Return the speed of each job on a shared GPU; None if unknown, or if there are not two jobs."""
         if len(workloads) != 2:
             return [None] * len(workloads)
         known = {(pair.workload, pair.partner): pair.speed for pair in self.pair}

@@ -1,8 +1,8 @@
-"""Looks up accounts of this machine, so that a directory service that hangs does not block the daemon.
+"""Looks up accounts of this machine. A directory service that hangs does not block the daemon.
 
 Each lookup runs in its own thread, and the caller waits for it for a limited time. If the lookup fails or
-takes longer, the caller gets the account from the last successful lookup of the name. Without such a lookup,
-the caller gets `AccountsAwayError`, and can ask again.
+takes longer, the caller gets the account from the last successful lookup of the name. If no lookup of the
+name was successful, the caller gets `AccountsAwayError`, and can retry.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from rlsched.errors import RlschedError
 
 WAIT_S: Final = 1.0
-"""Maximum time to wait for a lookup while no other lookup hangs, seconds."""
+"""Maximum time to wait for a lookup, seconds. While another lookup hangs, the wait is 0."""
 MOST_HANGING: Final = 8
 """Maximum number of threads that wait for the directory service."""
 
@@ -68,7 +68,7 @@ class _Lookup:
     Attributes:
         done: Set when the lookup has ended.
         found: The account; None if there is no such account, or the lookup failed.
-        failed: Whether the lookup failed, so that it is unknown whether there is such an account.
+        failed: Whether the lookup failed. Then it is unknown whether the account exists.
     """
 
     def __init__(self, name: str) -> None:

@@ -28,12 +28,12 @@ class Cgroup:
     """The control group of one rank. With path "" there is no group, and all calls do nothing."""
 
     def __init__(self, path: str, controllers: Collection[str] = (), all_memory_bytes: int = 0) -> None:
-        """Set the path and the limits of the node's group; creates nothing.
+        """Store the path and the limits; create nothing. The node's group is the parent of the ranks' groups.
 
         Args:
             path: Directory of the group.
             controllers: Controllers that the node's group delegates to this group.
-            all_memory_bytes: Memory limit of all ranks' groups together; 0: none.
+            all_memory_bytes: Memory limit of all ranks' groups together; 0: no limit.
         """
         self.path = path
         self._controllers, self._all_memory_bytes = controllers, all_memory_bytes
@@ -76,7 +76,7 @@ class Cgroup:
         return taken
 
     def oom_kills(self) -> int:
-        """Return how many processes of the group the kernel's OOM killer ended, at any memory limit."""
+        """Return the number of processes of the group that the OOM killer ended, at any memory limit."""
         try:
             for line in records.read(f"{self.path}/memory.events").splitlines() if self.path else ():
                 name, _, count = line.partition(b" ")
@@ -87,7 +87,7 @@ class Cgroup:
         return 0
 
     def kill(self) -> bool:
-        """SIGKILL all processes of the group. Return whether there were any."""
+        """SIGKILL all processes of the group. Return whether the group had processes."""
         if not self.path or not self.is_populated():
             return False
         with contextlib.suppress(OSError):
@@ -120,7 +120,7 @@ class Cgroups:
     Attributes:
         note: Why the node has no control groups; "" if it has them.
         controllers: Members of `CONTROLLERS` that the groups have.
-        missing: Why some controllers are missing; "" if none is.
+        missing: Why some controllers are missing; "" if no controller is missing.
     """
 
     def __init__(self, directory: str, memory_bytes: int = 0) -> None:
@@ -129,7 +129,7 @@ class Cgroups:
         Args:
             directory: The node's directory, which distinguishes its groups from groups of other nodes on this
                 machine.
-            memory_bytes: Memory limit of all ranks together; 0: none.
+            memory_bytes: Memory limit of all ranks together; 0: no limit.
         """
         import hashlib  # not in the shim, which does not need it and must start fast
 
@@ -207,12 +207,12 @@ def _controllers(own: str, root: str) -> tuple[frozenset[str], str]:
 def _give_on(group: str, wanted: Collection[str]) -> str:
     """Enable controllers for the groups below a group. Return why that failed; "" if it succeeded.
 
-    All controllers are enabled with one write. If they were enabled one by one, a group with processes of its
-    own would accept only `cpu`, and the groups below it would be threaded and accept no process.
+    All controllers are enabled with one write. With one write per controller, a group that contains processes
+    would accept only `cpu`, and the groups below it would be threaded and accept no process.
     """
     if not wanted:
         return ""
-    is_root = not os.path.exists(f"{group}/cgroup.type")  # only the root group may have both
+    is_root = not os.path.exists(f"{group}/cgroup.type")  # only the root may have processes and controllers
     if not is_root and _listed(f"{group}/cgroup.procs"):
         why = _step_aside(group)
         if why:
@@ -231,7 +231,7 @@ def _step_aside(group: str) -> str:
     daemon in the group itself, and that fails while jobs of this daemon are in groups below.
 
     Returns:
-        Why the process was not moved; "" if it was.
+        Why the process was not moved; "" if it was moved.
     """
     if os.environ.get("INVOCATION_ID"):
         return f"the unit of this node has no DelegateSubgroup={SUBGROUP}"

@@ -14,8 +14,8 @@ RESERVED_MIB: Final = (512, 16_384)
 """Minimum and maximum of the memory that no job gets, because daemon, shims and kernel need it."""
 OOM_FIRST: Final = 500
 """`oom_score_adj` of a rank that requested no memory. If the node's memory is full, the kernel kills such a
-rank before ranks that requested memory. The value is half of the scale of proc(5): the rank counts as if it
-used half of the node's memory in addition to its own."""
+rank before ranks that requested memory. The value is half of the scale of proc(5): the kernel adds half of
+the node's memory to the memory that the rank uses."""
 MAX_PROCESSES: Final = 16_384
 """Default limit of processes and threads of a rank; half of the kernel's limit if that is less. Eight GPUs
 with sixteen loaders of a hundred threads each need 12,800."""
@@ -27,7 +27,7 @@ class RankLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         cpus: Numbers of the processors on which the rank runs.
         owns_cpus: The processors are exclusive. If False, the rank shares them with all ranks that requested
-            none.
+            no cores.
         memory_bytes: Host memory of all processes of the rank together.
         asked_memory: The job requested this memory. If False, the memory is the share of the rank's GPUs.
         processes: Number of processes and threads.
@@ -48,9 +48,9 @@ class ProcessSetup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Limits that a shim sets on the command's process; the descendants inherit them.
 
     Attributes:
-        cpus: Processors; empty: the daemon's.
-        data_bytes: RLIMIT_DATA, for each process separately; 0: the daemon's.
-        processes: RLIMIT_NPROC, for all processes of the job's user together; 0: the daemon's.
+        cpus: Numbers of the processors; empty: the daemon's processors.
+        data_bytes: RLIMIT_DATA, for each process separately; 0: the daemon's limit.
+        processes: RLIMIT_NPROC, for all processes of the job's user together; 0: the daemon's limit.
         oom_score_adj: Adjustment for the kernel's OOM killer; processes with the highest value are killed
             first.
     """
@@ -62,7 +62,7 @@ class ProcessSetup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 def hold(group: Cgroup, limits: RankLimits) -> ProcessSetup:
-    """Set a rank's limits on its new control group. Return the limits to set on each process instead.
+    """Set a rank's limits on its new control group. Return the limits that its processes must get instead.
 
     Without a group, memory is limited only if the job requested it. The reason is that RLIMIT_DATA counts
     memory that a process has reserved but never used, and would end harmless programs.
@@ -89,9 +89,9 @@ def hold(group: Cgroup, limits: RankLimits) -> ProcessSetup:
 
 
 def on_machine(cpus: list[int]) -> list[int]:
-    """Return the processors of this machine that stand for these processors of a node.
+    """Return the processors of this machine that represent the given processors of a node.
 
-    A processor that this process may use stands for itself. Other processors, such as processors near
+    A processor that this process may use represents itself. Other processors, such as the processors of
     simulated GPUs, are mapped to processors that this process may use.
     """
     here = sorted(os.sched_getaffinity(0))

@@ -33,7 +33,7 @@ class JobUser(msgspec.Struct, frozen=True):
     home: str
     shell: str
     umask: int | None = None
-    """Umask of the account's jobs; None: the daemon's."""
+    """Umask of the account's jobs; None: the daemon's umask."""
 
     def environment(self) -> dict[str, str]:
         """Return the variables that a login of this user would set."""
@@ -41,17 +41,18 @@ class JobUser(msgspec.Struct, frozen=True):
 
 
 class JobUsers:
-    """The user that runs each job of this node.
+    """Chooses the user that runs each job of this node.
 
     Args:
         run_as: Name of the user for all jobs; None: no name was given.
         allow_root: Jobs may run as root.
         as_owner: Each job runs as the account of the user who submitted it.
-        accounts: Accounts by person, for persons with another account name and for system accounts.
+        accounts: Account name by person (user name at the broker), for persons whose account has another
+            name, and for system accounts.
 
     Raises:
-        InputError: jobs would run as root and may not, there is no such user, or only root can become that
-            user.
+        InputError: jobs would run as root without permission, the user does not exist, or the daemon must be
+            root to run jobs as this user.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class JobUsers:
         self._all = None if as_owner else job_user(run_as, allow_root=allow_root)
 
     def user_of(self, person: str) -> JobUser | None:
-        """Return the user that runs a job of this person; None: the daemon's own user.
+        """Return the user that runs a job of this person (the job's owner); None: the daemon's own user.
 
         Raises:
             OwnerError: the person has no account on this node, or the account may not run jobs.
@@ -112,13 +113,13 @@ class JobUsers:
         """Check that the users who run jobs can reach the node's directory.
 
         Raises:
-            InputError: a directory above it denies them access.
+            InputError: a parent directory denies them access.
         """
         if self._as_owner or self._all is not None:
             check_reachable(directory, self._all)
 
     def __str__(self) -> str:
-        """Return a description for people."""
+        """Return a description for the log."""
         if self._as_owner:
             return "each job runs as the account of its owner"
         if self._all is not None:
@@ -127,7 +128,7 @@ class JobUsers:
 
 
 def read_users(path: Path) -> dict[str, str]:
-    """Read the accounts by person from a file of lines `person = "account"`.
+    """Read a file with lines `person = "account"`. Return the account name by person.
 
     Raises:
         InputError: the file cannot be read, has another format, or is writable by other users.
@@ -161,8 +162,8 @@ def job_user(run_as: str | None, *, allow_root: bool) -> JobUser | None:
         allow_root: Jobs may run as root.
 
     Raises:
-        InputError: jobs would run as root and may not, there is no such user, or only root can become that
-            user.
+        InputError: jobs would run as root without permission, the user does not exist, or the daemon must be
+            root to run jobs as this user.
     """
     mine = os.geteuid()
     user = None
@@ -192,7 +193,7 @@ def check_reachable(directory: Path, user: JobUser | None) -> None:
     """Check that a user (None: every user) can reach a directory.
 
     Raises:
-        InputError: the user has no access to a directory above it.
+        InputError: the user has no access to a parent directory.
     """
     for above in directory.absolute().parents:
         found = above.stat() if above.exists() else None

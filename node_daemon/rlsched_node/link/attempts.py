@@ -1,7 +1,7 @@
-"""State of the node's ranks, from the launch order to the acknowledged end. No processes, no clocks.
+"""State of the node's ranks, from the launch order to the acknowledged end.
 
-Orders are idempotent: this daemon remembers the ranks that it has started, ended or refused while it runs.
-Ranks that are on disk are remembered longer.
+The module starts no processes and reads no clocks. Orders are idempotent: while the daemon runs, it remembers
+the ranks that it has started, ended or refused. A later daemon knows the ranks that are recorded on disk.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class NodeAttempts:
             Ranks of another cluster keep their GPUs until they have ended, and their exit reports until a
             broker of that cluster acknowledges them.
         tells_limits: The broker accepts reports of time limits.
-        tells_output: The broker understands reports of output that is not in its job's file.
+        tells_output: The broker accepts reports that output could not be copied to the job's output file.
     """
 
     def __init__(self, num_gpus: int, attempts: Iterable[LocalRank] = ()) -> None:
@@ -96,7 +96,7 @@ class NodeAttempts:
     # ---- orders -------------------------------------------------------------------------------------
 
     def launch(self, key: AttemptKey, launch: Launch, *, is_stopping: bool = False) -> Iterator[Effect]:
-        """Start a rank, or refuse it. While a rank that is being ended holds its GPUs, the rank waits."""
+        """Start a rank, or refuse it. It waits while a rank that is being ended holds one of its GPUs."""
         known = self.known.get(key)
         if known is not None:
             if known.is_forgotten:
@@ -135,7 +135,7 @@ class NodeAttempts:
             yield Send(attempt.end_report())
 
     def hold_clock(self, key: AttemptKey, mhz: int) -> Iterator[Effect]:
-        """Set the clock ordered for a rank. For a waiting rank, it is set at the start."""
+        """Set the SM clock that is ordered for a rank. If the rank waits, the clock is set at its start."""
         attempt = self.known.get(key)
         if attempt is None:
             return
@@ -161,7 +161,7 @@ class NodeAttempts:
                 yield LimitRank(key, limit_s)
 
     def forget(self, attempt: LocalRank, now_s: float) -> Iterator[Effect]:
-        """End a rank that the broker has disowned. Its end is not reported."""
+        """End a rank that the broker has disowned (`Welcome.forget`). Its end is not reported."""
         attempt.is_forgotten = True
         if attempt.is_live:
             yield Note(f"attempt {attempt.key} is not the broker's: ending it")
@@ -199,7 +199,7 @@ class NodeAttempts:
         return attempt if ended else None
 
     def record_acked_end(self, key: AttemptKey) -> Iterator[Effect]:
-        """Record that the broker has the end of a rank in its journal."""
+        """Record that the broker has written the end of a rank to its journal."""
         attempt = self.unacknowledged(key)
         if attempt is not None:
             yield from self._acknowledge(attempt)
@@ -207,14 +207,14 @@ class NodeAttempts:
     # ---- processes ----------------------------------------------------------------------------------
 
     def record_start(self, key: AttemptKey, pid: int) -> Iterator[Effect]:
-        """Record and report that a shim has claimed its rank."""
+        """Record and report that a rank runs, because its shim has claimed the attempt."""
         attempt = self.known[key]
         attempt.phase, attempt.pid = Phase.RUNNING, pid
         yield Note(f"attempt {key} runs as process {pid} on GPUs {list(attempt.gpus)}")
         yield Send(attempt.launched(tells_limit=self.tells_limits))
 
     def start_failed(self, failed: StartFailed) -> Iterator[Effect]:
-        """Refuse a rank that could not be started; the daemon has removed all parts of it."""
+        """Refuse a rank that could not be started; the daemon has removed its files and processes."""
         attempt = self.known[failed.key]
         yield Note(f"attempt {failed.key} cannot be started: {failed.message}")
         yield from self._reset_clocks(attempt)
@@ -255,7 +255,7 @@ class NodeAttempts:
             yield Send(attempt.clock_held())
 
     def record_copy_failure(self, key: AttemptKey, note: str) -> Iterator[Effect]:
-        """Record and report that the output of a rank is not in its job's file."""
+        """Record and report that the output of a rank could not be copied to the job's output file."""
         attempt = self.known[key]
         attempt.output_note = note
         yield Note(f"attempt {key}: {note}")
@@ -308,7 +308,7 @@ class NodeAttempts:
         return ""
 
     def _start_waiting(self) -> Iterator[Effect]:
-        """Start the waiting ranks, except ranks with a GPU that a rank still holds while it is being ended.
+        """Start the waiting ranks. A rank waits on while one of its GPUs has a rank that is being ended.
 
         A new rank shares its GPUs with the ranks that run on them.
         """
@@ -343,7 +343,7 @@ class NodeAttempts:
         return [attempt for attempt in self.live if not set(gpus).isdisjoint(attempt.gpus)]
 
     def _clock(self, gpus: Sequence[int], mhz: int | None = None) -> Iterator[Effect]:
-        """Lock GPUs to a clock; None: to the joint clock of the ranks that hold them."""
+        """Lock GPUs to a clock; `mhz` None: the joint clock (`_joint_mhz`) of the ranks on these GPUs."""
         tenants = self._tenants(gpus)
         mhz = _joint_mhz(tenants) if mhz is None else mhz
         for attempt in tenants:
@@ -376,9 +376,9 @@ class NodeAttempts:
 
 
 def _joint_mhz(tenants: Sequence[LocalRank]) -> int:
-    """Return the highest clock ordered for ranks on the same GPUs, MHz, as in the simulator.
+    """Return the clock for ranks on the same GPUs, MHz: the highest of their ordered clocks.
 
-    0 if a rank among them has no ordered clock.
+    Return 0 if no clock is ordered for one of the ranks. The simulator applies the same rule.
     """
     asked = [attempt.asked_mhz for attempt in tenants]
     return max(asked, default=0) if all(asked) else 0

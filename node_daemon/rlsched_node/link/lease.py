@@ -1,10 +1,10 @@
-"""Time of the broker's last answer, for ranks that must end if no answer comes for too long.
+"""Time of the broker's last answer, for ranks that must end if the broker does not answer for too long.
 
 If a job was submitted with `--lost-after T`, the broker starts the job elsewhere after T without a message
 from a node of the job. The node ends the job before that time, so that the job never runs twice at a time.
-The node knows when it sent each heartbeat, and an answer proves that the broker counts T from that time or
-later. The time is in a file that the shims read, so that the shims end their ranks even without a daemon. All
-other jobs continue while the broker is unreachable.
+The node records when it sent each heartbeat. An answer proves that the broker measures T from that time or a
+later time. A file contains the time; the shims read it, and end their ranks even if no daemon runs. All other
+jobs continue while the broker is unreachable.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Lease:
         self._last = 0
 
     def ask(self, now_s: float) -> int:
-        """Return the request number for a message that is sent now and that the broker will answer."""
+        """Record the send time of a message that the broker will answer. Return its request number."""
         self._last += 1
         self._sent_s[self._last] = now_s
         self._sent_s.pop(self._last - _KEPT, None)
@@ -35,7 +35,7 @@ class Lease:
     def record_answer(self, request: int) -> RenewLease | None:
         """Record the answer to a heartbeat or a `Hello`.
 
-        Return None if a later message was answered before.
+        Return None if a message that was sent later has already been answered.
         """
         sent_s = self._sent_s.pop(request, -math.inf)
         if sent_s <= self._renewed_s:

@@ -21,7 +21,7 @@ LINGER_MS = 200
 RENEW_S = 10.0
 """Seconds without a broker's `Welcome` after which a node connects with a new socket."""
 NEXT_S = 3.0
-"""Like `RENEW_S`, but for a node with several broker addresses."""
+"""Replaces `RENEW_S` for a node with several broker addresses."""
 APART_S = 0.1
 """Pause before the next address if no process listens at the present address, seconds."""
 LOOK_AROUND_S = 5.0
@@ -71,7 +71,7 @@ class BrokerLink:
 
     @property
     def address(self) -> str:
-        """Address in use."""
+        """Address of the broker to which this link connects now."""
         return self._addresses[self._at]
 
     @property
@@ -122,8 +122,9 @@ class BrokerLink:
     def look_around(self, cluster: str, epoch: int) -> None:
         """Probe the other addresses at an interval for a later broker of this cluster.
 
-        A broker sends its epoch to nodes that it does not know (`SayHello`); a standby does not answer. If a
-        probe finds an earlier broker, the node sends it a `LaterBroker`.
+        A later broker has a higher epoch. A broker sends its epoch to nodes that it does not know
+        (`SayHello`); a standby does not answer. If a probe finds a broker with a lower epoch, the node sends
+        it a `LaterBroker`.
         """
         if len(self._addresses) == 1:
             return
@@ -175,7 +176,7 @@ class BrokerLink:
     def receive(self, limit: int = 1000) -> list[Event]:
         """Return the events since the last call, from at most `limit` frames.
 
-        Changes of the connection come before messages.
+        Events about the connection precede messages.
         """
         events = self._watch()
         for _ in range(limit):

@@ -1,5 +1,6 @@
-"""The node's state machine: takes an event and the time, returns effects. No sockets, processes or clocks.
+"""The node's state machine: from an event and the time it computes effects.
 
+It uses no sockets, starts no processes and reads no clocks.
 This module contains the state of the node towards its broker; `attempts.py` contains the state of its ranks.
 """
 
@@ -83,13 +84,13 @@ class NodeMachine:
         cluster: The cluster to which this node belongs; "" before its first `Welcome`.
         epoch: The highest epoch among brokers of that cluster that the node has obeyed. Orders of a lower
             epoch are ignored.
-        is_connected: The connection is up.
+        is_connected: The connection to the broker is established.
         is_registered: The broker on this connection has answered the `Hello`.
         tells_power: The broker accepts the power draw of the GPUs in a heartbeat.
         tells_clock: The broker accepts the time of this machine in a heartbeat.
         tells_usage: The broker accepts the usage of ranks.
         is_stopping: The node is being stopped and accepts no new jobs.
-        is_checked: The health is known; before that, the node does not register.
+        is_checked: The result of the first health check is known; before that, the node does not register.
     """
 
     def __init__(
@@ -125,7 +126,7 @@ class NodeMachine:
         """Handle one event at `now_s` (seconds since boot, including time in suspension)."""
         was_foreign = self.is_foreign
         effects = list(self._steps(event, now_s))
-        if was_foreign and self.is_foreign:  # the broker's job numbers mean other jobs
+        if was_foreign and self.is_foreign:  # that broker uses the same job numbers for other jobs
             return [
                 one
                 for one in effects
@@ -226,11 +227,11 @@ class NodeMachine:
                 else:
                     yield from self.attempts.kill(key, message.grace_s, now_s)
             case EndedAck() if not self.is_registered:
-                pass  # may come from an earlier epoch; the end is reported to the current broker again
+                pass  # may be from an earlier broker; the end is reported to the current broker again
             case EndedAck(job=job, attempt=number, rank=rank):
                 key = self._key(job, number, rank)
                 ended = self.attempts.unacknowledged(key)
-                if ended is not None and ended.reason != "killed":  # the next broker may not know the order
+                if ended is not None and ended.reason != "killed":  # a standby may lack the order to kill
                     self._lately.append((ended, now_s))
                 yield from self.attempts.record_acked_end(key)
             case FetchLog():
@@ -305,7 +306,7 @@ class NodeMachine:
         yield from self._report_ends(now_s)
 
     def _stay(self, welcome: Welcome, running: list[LocalRank]) -> Iterator[Effect]:
-        """Keep the jobs while a broker of another cluster answers, and obey none of its orders."""
+        """Keep the jobs while a broker of another cluster answers, and obey no order of that broker."""
         if self._warned_cluster != welcome.cluster:
             self._warned_cluster = welcome.cluster
             yield Note(
@@ -317,7 +318,7 @@ class NodeMachine:
             yield TryNext()
 
     def _join(self, welcome: Welcome, now_s: float) -> Iterator[Effect]:
-        """Join another cluster. Its job numbers mean other jobs, and its epochs start from the beginning.
+        """Join another cluster. Its job numbers denote other jobs, and its epochs are counted separately.
 
         Ends that the broker of the previous cluster has not acknowledged are kept for that broker, unless the
         node forgets the previous cluster.

@@ -22,11 +22,11 @@ SERVER: Final = "nvidia-cuda-mps-server"
 PIPES: Final = "CUDA_MPS_PIPE_DIRECTORY"
 LOGS: Final = "CUDA_MPS_LOG_DIRECTORY"
 START_S: Final = 3.0
-"""Time-out for the start, seconds. The node daemon's loop waits for the start."""
+"""Time-out for the start of a control daemon, seconds. The node daemon's loop waits for the start."""
 COMMAND_S: Final = 5.0
 """Time-out for a command, seconds."""
 QUIT_S: Final = 5.0
-"""Time that a control daemon has to end after `quit`, and again after SIGTERM, seconds."""
+"""Time-out for the exit of a control daemon after `quit`, and again after SIGTERM, seconds."""
 MOST_SOCKET_BYTES: Final = 107
 """Maximum length of a Unix socket's path, bytes."""
 LONGEST_SOCKET: Final = "control_privileged"
@@ -144,7 +144,7 @@ class MpsControl:
     def new_faults(self) -> list[int]:
         """Return the fatal exceptions that the servers have logged since the last call.
 
-        There is an entry per exception: the process ID of the client, or 0 if the log does not name it.
+        Each entry is the process ID of the client that caused the exception; 0 if the log does not name it.
         NVIDIA documents that the server logs these exceptions, but not the wording. A line counts if it
         contains `fatal exception`, `fatal fault` or `fatal error`.
         """
@@ -226,7 +226,7 @@ def find_processes(pipes: Path) -> MpsProcesses:
 
 
 def pipes_of(pid: int) -> str | None:
-    """Return the pipe directory of an MPS process; None: not an MPS process, or not readable."""
+    """Return the pipe directory of an MPS process; None if it is no MPS process, or cannot be inspected."""
     fields = shim.read_stat(pid)
     if fields is None or fields[0] in "ZX" or not _is_named(pid):
         return None

@@ -1,8 +1,8 @@
 """The MPS control daemons of a node: one for each account and set of GPUs that jobs share.
 
-A control daemon starts with the first rank that shares, and ends after the last rank. Its record is written
-to disk before it starts, so that the next node daemon can adopt or end it. The loop of the node daemon waits
-only for the start; a thread sends all other commands.
+A control daemon starts with the first rank that shares its GPUs, and ends after the last such rank. Its
+record is written to disk before it starts, so that the next node daemon can adopt or end it. The loop of the
+node daemon waits only for the start; a thread sends all other commands.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ LOOK_S: Final = 5.0
 """Seconds between two listings of a control daemon's clients."""
 TURN_S: Final = 1.0
 FAULT_S: Final = 60.0
-"""Seconds after a server's fault in which the failure of a rank is attributed to the fault."""
+"""Seconds after the fault of an MPS server during which a rank's failure is attributed to the fault."""
 RETRY_S: Final = 60.0
-"""Seconds after a failed start in which no other start is tried."""
+"""Seconds after the failed start of a control daemon during which no other start is attempted."""
 CLOSE_S: Final = 20.0
-"""Maximum time for which the node daemon, at its end, waits for unused control daemons to end, seconds."""
+"""Maximum time that a stopping node daemon waits for unused control daemons to exit, seconds."""
 THREADS: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 MEMORY: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 _HIGHEST: Final = "99999999"
@@ -61,8 +61,8 @@ class MpsRecord(msgspec.Struct, frozen=True):
     """Record of a control daemon on disk.
 
     Attributes:
-        gpus: GPUs that its clients share, numbers on this node.
-        user: Account of its clients; None: the node daemon's.
+        gpus: GPU numbers, on this node, of the GPUs that its clients share.
+        user: Account of its clients; None: the node daemon's account.
         process: The control daemon; None while it is being started.
     """
 
@@ -92,11 +92,13 @@ class _Daemon:
     Attributes:
         ranks: Ranks that use this control daemon, each with its job's directory.
         clients: Process IDs of the clients at the last answer.
-        directories: Job's directory for each client that was ever listed, and each process found at adoption.
+        directories: The job's directory by process ID, for each client that was ever listed and each process
+            found at adoption.
         servers: Process IDs of the servers that ran at the last answer.
         on_gpus: Processes of its ranks on GPUs, as the meter reports them.
-        outside: Ranks that used a GPU with a process that is not a client, at the last two answers.
-        suspects: Ranks with such a process at the last answer.
+        outside: Ranks that had a process on a GPU that was not an MPS client, at each of the last two
+            answers.
+        suspects: Ranks that had such a process at the last answer.
         error: Last error; "" if the control daemon answers.
     """
 
@@ -125,8 +127,8 @@ class MpsSharing:
 
     Args:
         directory: The node's directory.
-        enabled: Ranks that share run under MPS. If False, no control daemon is started; control daemons of an
-            earlier node daemon are adopted while a job needs them.
+        enabled: Ranks that share GPUs run under MPS. If False, no control daemon is started; control daemons
+            of an earlier node daemon are adopted while a job needs them.
         environment: Environment of the node daemon.
         spared: Set of the process IDs of control daemons and commands, which belong to no rank.
 
@@ -208,7 +210,7 @@ class MpsSharing:
         Args:
             key: The rank.
             launch: The launch order of the rank.
-            user: Account that runs the rank; None: the node daemon's.
+            user: Account that runs the rank; None: the node daemon's account.
             directory: The job's directory.
             uuids: UUIDs of the rank's GPUs.
             env: Other variables of the rank. If the job itself sets a thread percentage, that value stays.
@@ -227,7 +229,7 @@ class MpsSharing:
         return found
 
     def terms_of(self, key: AttemptKey) -> MpsTerms | None:
-        """Return how the rank's shim can end GPU work before SIGKILL; None: the rank runs without MPS."""
+        """Return the data with which the rank's shim ends GPU work before SIGKILL; None: without MPS."""
         daemon = self._of(key)
         return None if daemon is None else daemon.control.terms
 
@@ -244,7 +246,7 @@ class MpsSharing:
                 self._wake.set()
 
     def attribute(self, ended: Exited) -> Exited:
-        """Return the same end of a rank, with a reason if a server's fault ended the rank.
+        """Return the end of a rank, with a reason added if the fault of an MPS server ended the rank.
 
         A fault ends all clients on the GPU. If the log names one rank as its cause, that rank has failed by
         itself, and the other ranks get `MPS_NEIGHBOUR_FAULT`. Otherwise all ranks get `MPS_FAULT`.
@@ -286,7 +288,7 @@ class MpsSharing:
         return pipes is not None and Path(pipes).is_relative_to(self._root)
 
     def close(self) -> None:
-        """End the control daemons that no rank needs; the others continue for the next node daemon."""
+        """End the control daemons that no rank needs; the next node daemon adopts the remaining ones."""
         self._is_closing = True
         if self._thread is not None:
             self._wake.set()
@@ -301,7 +303,7 @@ class MpsSharing:
         return MpsControl(directory, list(uuids), user, self._environment, self._spared)
 
     def _join(self, key: AttemptKey, gpus: list[int], user: JobUser | None, directory: str) -> _Daemon | None:
-        """Add a rank to the running control daemon for these GPUs and this account; None: there is none."""
+        """Add a rank to the running control daemon for these GPUs and this account; None if none runs."""
         with self._lock:
             for daemon in self._daemons:
                 if daemon.serves(gpus, user):
@@ -317,7 +319,7 @@ class MpsSharing:
         directory: str,
         uuids: Collection[str],
     ) -> _Daemon | None:
-        """Start a control daemon for a rank; None: this start failed, or another one within `RETRY_S`."""
+        """Start a control daemon for a rank; return None after a failure, and for `RETRY_S` after it."""
         if time.monotonic() - self._failed_s < RETRY_S:
             return None
         try:
@@ -422,8 +424,8 @@ class MpsSharing:
     def _list_clients(self, daemon: _Daemon) -> None:
         """Compare the processes on GPUs with the clients of MPS.
 
-        A rank runs without MPS if at two consecutive answers one of its processes on a GPU was not a client,
-        and still ran. If there is no answer, the clients of the last answer count.
+        A rank counts as running without MPS if, at two consecutive answers, one of its running processes on a
+        GPU was not a client. If the control daemon does not answer, the clients of its last answer are used.
         """
         on_gpus = daemon.on_gpus
         try:

@@ -36,7 +36,7 @@ def grace_s_of(launch: Launch) -> float:
 def launch_refused(
     key: AttemptKey, message: str, *, is_for_now: bool = False, is_about_owner: bool = False
 ) -> LaunchRefused:
-    """Return the message that a rank could not be started."""
+    """Return the message to the broker that a rank could not be started."""
     return LaunchRefused(
         job=key.job,
         attempt=key.attempt,
@@ -62,22 +62,22 @@ class LocalRank:
     """One rank on this node.
 
     Attributes:
-        gpus: GPU numbers on this node; held while LAUNCHING and RUNNING.
+        gpus: GPU numbers on this node; the rank holds these GPUs while LAUNCHING and RUNNING.
         exit_code: Exit code; None until ENDED.
         ended_s: Time of the end, Unix seconds; None if unknown.
         ran_s: Run time, seconds of a monotonic clock; None if unknown.
-        is_acknowledged: The broker has the end in its journal, or has disowned the attempt.
-        is_forgotten: The broker has disowned the attempt, so its end is not reported.
+        is_acknowledged: The broker has acknowledged the end, or has disowned the attempt.
+        is_forgotten: The broker has disowned the attempt (`Welcome.forget`), so its end is not reported.
         hard_kill_at_s: Time at which the daemon kills the rank if the shim has not ended it by then, seconds
             since boot; None: no end was ordered.
         launch: The launch order; stored while WAITING.
         sm_clock_mhz: Clock to which the rank's GPUs are locked, MHz; 0: not locked.
         asked_mhz: Clock that the broker ordered, MHz. Shared GPUs get the highest of their ranks' clocks.
         clock_note: Why the clock differs from the order.
-        output_note: Option, path and reason if the rank's output is not in its job's file.
-        limit_s: Time limit that the shim enforces, seconds, infinite for none; None: an older daemon started
+        output_note: Option, path and reason if the rank's output could not be copied to the job's file.
+        limit_s: Time limit that the shim enforces, seconds; infinite: no limit. None: an older daemon started
             the shim, so the limit cannot change.
-        workload: Name in the catalogue; "" if the job names none.
+        workload: Name of the workload in the catalogue; "" if the job names no workload.
         usage: Measured usage of an ENDED rank; None if not measured.
     """
 
@@ -145,7 +145,7 @@ class LocalRank:
         )
 
     def output_failed(self) -> OutputFailed:
-        """Return the message that the rank's output is not in its job's file."""
+        """Return the message that the rank's output could not be copied to the job's output file."""
         return OutputFailed(
             job=self.key.job, attempt=self.key.attempt, rank=self.key.rank, message=self.output_note
         )

@@ -35,9 +35,9 @@ def least_memory_mib(gpus: GpuSet) -> int:
 
 
 def minors_of(gpus: GpuSet) -> list[int | None]:
-    """Return the device file number of each GPU; None for a GPU that does not answer.
+    """Return N of each GPU's device file /dev/nvidiaN; None for a GPU that does not answer.
 
-    Empty if the GPUs have no device files.
+    Return an empty list if the GPUs have no device files.
     """
     found: list[int | None] = []
     for gpu in range(gpus.count):
@@ -59,7 +59,8 @@ class RankBounds:
         num_gpus: Number of GPUs of the node.
         memory_mib: Memory for all jobs together, MiB.
         max_processes: Maximum number of processes and threads per rank; 0: no limit.
-        minors: Returns the result of `minors_of`; called again before each start while a number is unknown.
+        minors: Returns the result of `minors_of`. While a device file number is unknown, it is called again
+            before each start.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class RankBounds:
 
     @property
     def weaker(self) -> list[str]:
-        """The weaker limits in use because controllers are missing; empty if none is missing."""
+        """The weaker limits in use because controllers are missing; empty if no controller is missing."""
         found = [words for name, words in _WEAKER.items() if name not in self._cgroups.controllers]
         return found + (["GPUs by CUDA_VISIBLE_DEVICES only"] if self._minors and self._opens_all else [])
 
@@ -101,8 +102,8 @@ class RankBounds:
     def allocate_limits(self, key: AttemptKey, launch: Launch) -> RankLimits:
         """Allocate the limits for a rank that is about to start; `release_limits` frees its cores.
 
-        A rank that requested no memory gets the share of its GPUs. If it shares its GPUs with other jobs, it
-        gets its part of that share.
+        A rank that requested no memory gets the memory share of its GPUs. If it shares its GPUs with other
+        jobs, this memory is divided among the jobs.
         """
         owns = launch.cores > 0
         gpus = max(len(launch.gpus), 1)

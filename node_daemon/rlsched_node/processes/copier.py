@@ -1,10 +1,10 @@
-"""Process that copies one stream of a rank to a file of the user, as the user that runs the job.
+"""Process that copies one output stream of a rank to the user's file, as the user that runs the job.
 
 The process is not part of the job and not a child of the shim, and it outlives the daemon. A file system that
 hangs blocks only this process. The process ends after it has copied the last byte.
 
 Run by the isolated interpreter (`python -I -S copier.py LABEL SOURCE SHIM_PID`). Descriptors: 1 and 2: the
-rank's `output.log`, for its messages; 3: the file of its progress, locked as long as it lives; 4: the
+rank's `output.log`, for its messages; 3: its progress file, which it keeps locked until it exits; 4: the
 directory of the attempt's records.
 """
 
@@ -52,7 +52,7 @@ class ShimWatch:
             except ProcessLookupError:
                 self.has_ended = True
             except OSError:
-                self._fd = -1  # no pidfd in this kernel: it is polled
+                self._fd = -1  # no pidfd in this kernel: the shim is polled
 
     def wait(self, seconds: float) -> None:
         """Wait for the end of the shim, but at most `seconds`. If the shim has ended, sleep for `seconds`."""
@@ -72,7 +72,7 @@ def open_target(target: str, source_fd: int, *, appends: bool) -> int:
 
     Raises:
         OSError: the file cannot be written.
-        ValueError: the path has a NUL character, or names the output that is copied.
+        ValueError: the path has a NUL character, or is the path of the file that is copied.
     """
     with contextlib.suppress(OSError):
         found = os.stat(target)
@@ -83,14 +83,14 @@ def open_target(target: str, source_fd: int, *, appends: bool) -> int:
 
 
 def copy_all(follower: Follower, target_fd: int, name: str, watch: ShimWatch) -> str:
-    """Copy until the shim has ended and everything is copied. A failed write is repeated.
+    """Copy until the shim has ended and all bytes are copied. Retry failed writes until the shim has ended.
 
     Returns:
-        The error because of which the last bytes are not written; "" if everything is written.
+        The error that prevented the last write; "" if all bytes are written.
     """
     failure, wait_s = "", LOOK_S[0]
     while True:
-        is_last = watch.has_ended  # before the last piece is read
+        is_last = watch.has_ended  # checked before reading: if it has ended, no output follows
         try:
             while data := follower.piece(is_last=is_last):
                 follower.advance(os.write(target_fd, data))
@@ -119,7 +119,7 @@ def main(source: str, shim_pid: int) -> int:
         failure = _copy(launch, source_fd, copy.target, name, watch)
     except OSError as error:
         failure = error.strerror or str(error)
-    except Exception as error:  # else the daemon would start it again
+    except Exception as error:  # otherwise the daemon would restart this copier
         failure = str(error)
     write_progress(PROGRESS_FD, ALL_COPIED, failure)
     if failure:
@@ -132,7 +132,7 @@ def _copy(launch: dict[str, Any], source_fd: int, target: str, name: str, watch:
 
     Raises:
         OSError: the user's file cannot be opened or closed.
-        ValueError: as in `open_target`.
+        ValueError: see `open_target`.
     """
     copied = read_progress(os.pread(PROGRESS_FD, 64, 0))
     shim.give_up_oom_protection()

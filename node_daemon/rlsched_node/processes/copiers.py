@@ -1,4 +1,4 @@
-"""Starts the processes that copy streams of ranks to files of their users, and follows them."""
+"""Starts and watches copiers: processes that copy the output streams of ranks to the users' files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Copiers:
 
         Args:
             directory: The attempt's directories.
-            shim_pid: The rank's shim; 0: it has ended.
+            shim_pid: Process ID of the rank's shim; 0: the shim has ended.
         """
         launch = directory.launch()
         for copy in launch.copies() if launch is not None else ():

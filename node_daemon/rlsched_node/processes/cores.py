@@ -1,7 +1,8 @@
 """Allocates processors to ranks: near their GPUs, and exclusively if the job requested cores.
 
 As in kubelet's static CPU manager, requested cores are exclusive, and all other ranks share the remaining
-cores. Idle cores are therefore available to ranks that requested none, until a later start allocates them.
+cores. Idle cores are therefore available to ranks that requested no cores, until a later start allocates
+them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class Cores:
 
     Args:
         cpus: Numbers of the processors that jobs may use.
-        near: For each GPU, the processors on its bus; empty if unknown.
+        near: For each GPU, the processors that are local to it; empty if unknown.
         cores: For each processor, the hyper-threads of its core; only the processor itself if unknown.
     """
 
@@ -41,13 +42,14 @@ class Cores:
 
     @property
     def shared_processors(self) -> list[int]:
-        """Processors that no rank has exclusively; all processors if every one is allocated."""
+        """Processors that are not exclusive to a rank; all processors if no other processor is left."""
         return sorted(self._cpus - self._taken() or self._cpus)
 
     def take(self, rank: Hashable, count: int, gpus: Sequence[int]) -> list[int]:
         """Allocate processors to one rank exclusively, whole cores near the rank's GPUs first.
 
-        Returns fewer than `count` processors if fewer are free; a broker that counts cores prevents that.
+        Returns fewer than `count` processors if fewer are free. That does not occur with a broker that counts
+        cores.
         """
         free = self._cpus - self._taken()
         near = frozenset[int]().union(*(self._near[gpu] for gpu in gpus if gpu < len(self._near)))

@@ -49,7 +49,7 @@ def _fork(path: str, pipe: int) -> int:
 
 
 def _fork_twice(path: str, pipe: int) -> int:
-    """Fork a shim without clone3. It becomes an orphan, so a child of the daemon, which is a subreaper."""
+    """Fork a shim without clone3. The shim becomes an orphan; the daemon, a subreaper, becomes its parent."""
     told, tells = os.pipe()
     middle = os.fork()
     if middle == 0:
@@ -100,7 +100,7 @@ def _become_shim(path: str, pipe: int) -> None:
 
 if __name__ == "__main__":
     os.closerange(shim.PIPE_FD + 1, 1 << 16)
-    for codec in ("ascii", "utf-8"):  # else each shim would load it
+    for codec in ("ascii", "utf-8"):  # load the codecs once; otherwise each shim would load them
         codecs.lookup(codec)
     gc.freeze()  # objects that exist now stay shared with the shims
     sys.exit(serve(socket.socket(fileno=int(sys.argv[1]))))

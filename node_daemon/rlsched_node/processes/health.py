@@ -167,7 +167,7 @@ class WatchedGpus(Protocol):
 
     @property
     def asked_s(self) -> float | None:
-        """Start of the reading that waits for an answer, monotonic seconds; None: no reading waits."""
+        """Start of a reading that the driver has not answered yet, monotonic seconds; None: none waits."""
 
     @property
     def power_w(self) -> float | None:
@@ -182,7 +182,7 @@ class OwnChecks:
     Args:
         gpus: The node's GPUs, as its meter reads them.
         directory: A directory on the disk to check.
-        min_free_mib: See `refuse_on_full_disk`.
+        min_free_mib: Required free space, MiB; None: the default of `refuse_on_full_disk`.
     """
 
     def __init__(self, gpus: WatchedGpus, directory: Path, min_free_mib: int | None) -> None:

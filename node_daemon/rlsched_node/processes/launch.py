@@ -23,7 +23,7 @@ from rlsched_node.processes.store import AttemptDir, LaunchRecord, MpsTerms
 
 MASTER_PORT_FIRST = 20_000
 MASTER_PORTS = 10_000
-"""Number of ports for gangs, all below Linux's ephemeral ports, which begin at 32,768."""
+"""Number of ports for gangs (jobs on several nodes). Linux's ephemeral ports begin above them, at 32,768."""
 FIRST_RANK_VARIABLE = "RLSCHED_FIRST_RANK"
 """Variable with the `RANK` of a node's first process, for `per_gpu.py`."""
 SLURMS_VARIABLE = "SLURM_SUBMIT_DIR"
@@ -57,7 +57,8 @@ INHERITED_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "NCCL_")
 class LaunchError(RlschedError):
     """This node cannot start the rank, for example because a GPU is in use or the disk is full.
 
-    `is_for_now`: the cause is temporary and not the job's, so the job waits until the node can start it.
+    `is_for_now`: the cause is temporary and not a fault of the job, so the job waits until the node can start
+    it.
     """
 
     def __init__(self, message: str, *, is_for_now: bool = False) -> None:
@@ -164,8 +165,8 @@ def rank_environment(
 def slurm_variables(launch: Launch, address: str) -> dict[str, str]:
     """Return Slurm's variables for a job and its nodes, under their present names.
 
-    `SLURM_NTASKS`, `SLURM_PROCID` and the earlier names `SLURM_JOBID` and `SLURM_NODELIST` are not set. If
-    they were, libraries would assume that `srun` has started this process, or that `srun` can start others.
+    `SLURM_NTASKS`, `SLURM_PROCID` and the earlier names `SLURM_JOBID` and `SLURM_NODELIST` are not set. From
+    these variables, libraries would conclude that `srun` has started this process, or can start processes.
 
     Args:
         launch: The launch order.
@@ -184,7 +185,7 @@ def slurm_variables(launch: Launch, address: str) -> dict[str, str]:
 
 
 def launch_command(launch: Launch, env: Mapping[str, str]) -> list[str]:
-    """Return the command that a rank's shim runs: the job's, or a launcher that starts it once for each GPU.
+    """Return the command for a rank's shim: the job's command, or a launcher that starts it once per GPU.
 
     Args:
         launch: The launch order.
@@ -210,7 +211,7 @@ def refuse_on_full_gpus(gpus: GpuSet, wanted: list[int], gpu_memory_mib: int) ->
     """Check that each GPU has the free memory that the job requested.
 
     Raises:
-        LaunchError: a GPU has less. A GPU that does not answer now is assumed to have enough.
+        LaunchError: a GPU has less free memory. A GPU that does not answer now is assumed to have enough.
     """
     for gpu in wanted if gpu_memory_mib else ():
         try:
@@ -232,7 +233,7 @@ def free_and_wanted_mib(directory: Path, min_free_mib: int | None) -> tuple[int,
 
 
 def refuse_on_full_disk(directory: Path, min_free_mib: int | None) -> None:
-    """Check the free space, to keep the last part of a disk for running jobs and journals on the same disk.
+    """Check the free space of a disk. The required space stays free for running jobs, and for journals.
 
     Args:
         directory: A directory on the disk to check.

@@ -19,8 +19,8 @@ class Leftovers:
 
     All processes in the rank's control group belong to the rank. Without a group, a process belongs to the
     rank if its environment names the job's directory, if it is in the session of the shim, if it was found
-    below the shim while the shim lived, or if it descends from such a process. If the daemon is a subreaper,
-    orphans of its own killed shims become its children, and are found as such.
+    below the shim while the shim lived, or if it descends from one of these processes. If the daemon is a
+    subreaper, orphans of its killed shims become children of the daemon; all its orphans belong to the rank.
 
     Attributes:
         job_path: The job's directory.
@@ -50,7 +50,7 @@ class Leftovers:
         self.seen = kept | seen
 
     def kill(self, shims: Collection[int]) -> int:
-        """SIGKILL the rank's processes. Return 0 if there were none.
+        """SIGKILL the rank's processes. Return 0 if the rank had no processes.
 
         Args:
             shims: Process IDs of the daemon's living children, which are not killed.

@@ -45,8 +45,8 @@ def run(
         program: Path of the program.
         env: Complete environment of the program.
         account: Account that runs the program; None: the account of this process.
-        option: Argument of the program; "": none.
-        command: Line on the program's standard input; "": none.
+        option: Argument of the program; "": no argument.
+        command: Line on the program's standard input; "": empty input.
         timeout_s: Time-out, seconds.
         began: Called with the process ID of the program; None: not called.
 

@@ -34,7 +34,7 @@ class _Outage(NamedTuple):
     """Why a GPU is out of service.
 
     Attributes:
-        why: Reason for people; constant during the outage.
+        why: Reason that is shown to users; constant during the outage.
         pid: The foreign process; 0: the GPU is lost, or is not the GPU that the node offers.
         good_looks: Number of consecutive good checks at present.
     """
@@ -149,7 +149,7 @@ class Outages:
     def _take_out(self, gpu: int, why: str, pid: int) -> None:
         outage = self._out.get(gpu)
         if outage is not None and not outage.pid and not pid:
-            why = outage.why  # the first call that fails varies between readings
+            why = outage.why  # keep the first reason: which call fails first varies between readings
         self._out[gpu] = _Outage(why, pid)
 
     def _foreign(self, gpu: int, processes: Iterable[GpuProcess], ours: Container[int]) -> list[GpuProcess]:

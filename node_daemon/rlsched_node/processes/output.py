@@ -33,8 +33,8 @@ class OutputBound:
     Args:
         path: The file.
         max_bytes: Maximum size on disk, at least 4 x 64 KiB; None: no limit.
-        copied: Returns the number of bytes that a copy of the file does not need any more; None: there is no
-            copy. Other bytes are dropped only at `MOST_KEPT` times the limit.
+        copied: Returns the number of bytes, from the start of the file, that the copier no longer needs;
+            None: the file is not copied. Other bytes are dropped only at `MOST_KEPT` times the limit.
     """
 
     def __init__(self, path: str, max_bytes: int | None, copied: Callable[[], int] | None = None) -> None:
@@ -62,7 +62,7 @@ class OutputBound:
         self.look_at_s = now_s + min(max(wait_s, LOOK_S[0]), LOOK_S[1])
 
     def _drop(self, max_bytes: int, *, is_due: bool) -> None:
-        """Drop the middle; `is_due`: also the part of it that has not been copied."""
+        """Drop the middle part; if `is_due`, also bytes that have not been copied."""
         first_end, size = _down(max_bytes // 4), os.fstat(self._fd).st_size
         last_start = _down(size - max_bytes // 2)
         copied = size if self._copied is None or is_due else self._copied()
@@ -76,7 +76,7 @@ class OutputBound:
 
 
 def read_piece(fd: int, offset: int, max_bytes: int) -> tuple[bytes, int, bool]:
-    """Return a piece of output from `offset` on, its start, and whether nothing follows it now.
+    """Return (piece of output that begins at `offset`, actual start of the piece, whether it is the last).
 
     The piece starts later than `offset` if a hole is skipped. If the file has become shorter than `offset`,
     the piece is the line `CUT`. A negative offset counts from the end.

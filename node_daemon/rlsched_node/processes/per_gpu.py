@@ -1,8 +1,8 @@
 """Starts a rank's command once for each of its GPUs, and ends all processes when the first one fails.
 
-The interpreter of the node daemon runs it as a script; it imports only the standard library. The environment
-gives the number of processes: see `launch_command`. The shim signals the whole process group, so each process
-receives the signal. A signal forwarded from here would arrive a second time, and interrupt a handler that
+The interpreter of the node daemon runs it as a script; it imports only the standard library. The number of
+processes is `LOCAL_WORLD_SIZE` (`rank_environment`). The shim signals the whole process group, so each
+process receives the signal. This script forwards no signal: the second signal would interrupt a handler that
 saves a checkpoint.
 """
 
@@ -15,7 +15,8 @@ import sys
 from types import FrameType
 
 GRACE_S = float(os.environ.get("RLSCHED_GRACE_S", "30"))
-"""Seconds between SIGTERM and SIGKILL of the other processes after one has failed: the job's grace period."""
+"""The job's grace period, seconds: after a process has failed, the other processes get SIGTERM, and SIGKILL
+after this time."""
 
 
 def main(command: list[str]) -> int:
@@ -24,7 +25,7 @@ def main(command: list[str]) -> int:
     running: dict[int, subprocess.Popen[bytes]] = {}
 
     for one in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(one, _wait_on)  # the processes would inherit `SIG_IGN`
+        signal.signal(one, _wait_on)  # not `SIG_IGN`, because the processes would inherit it
     for local in range(count):
         rank = str(first + local)
         env = os.environ | {"RANK": rank, "ROLE_RANK": rank, "LOCAL_RANK": str(local)}

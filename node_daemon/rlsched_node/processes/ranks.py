@@ -28,7 +28,7 @@ from rlsched_node.processes.store import AttemptDir, AttemptStore, ExitRecord, P
 LOOK_S = 2.0
 """Seconds between two listings of the processes of adopted ranks."""
 COPY_WAIT_S = 5.0
-"""Time that the end of a rank waits for the copies of its output, seconds: a file system may hang."""
+"""Maximum time that the report of a rank's end waits for the copies of its output, seconds."""
 DEFAULT_TERMS = Terms()
 MAX_TOLD_BYTES = 4096
 _log = logging.getLogger("rlsched.node")
@@ -49,9 +49,9 @@ class _WatchedShim:
             shim is polled.
         record: End of the rank; None while the shim runs. The GPUs are free after `leftovers` have ended too.
         has_vanished: The shim was killed, and has left its processes.
-        copy_failure: Last reported failure of the rank's copiers; "": none.
-        copied_by_s: Time until which the report of the end waits for the copiers, monotonic seconds; None: it
-            does not wait yet.
+        copy_failure: Last reported failure of the rank's copiers; "": no failure.
+        copied_by_s: Time until which the report of the end waits for the copiers, monotonic seconds; None:
+            the rank has not ended yet.
     """
 
     key: AttemptKey
@@ -74,11 +74,11 @@ class LiveRanks:
 
     Args:
         store: The attempts on disk.
-        mishaps: Keeps an error with one rank from affecting the others.
-        cgroups: Control groups for the ranks; None: none.
+        mishaps: Logs an error with one rank, so that the error does not affect other ranks.
+        cgroups: Control groups for the ranks; None: ranks have no control groups.
         is_subreaper: This process is a subreaper, and has no children except shims, their forker and
             `spared`.
-        shims: Starts shims; None: each with a new interpreter.
+        shims: Starts shims; None: each shim is started with a new interpreter.
         spared: Other children of this process, which belong to no rank.
     """
 
@@ -115,7 +115,7 @@ class LiveRanks:
         """Start a rank; `collect()` reports when it runs.
 
         Raises:
-            LaunchError: in the cases of `start_rank`.
+            LaunchError: see `start_rank`.
         """
         directory = self._store.directories_of(key)
         cgroup = self._cgroups.cgroup_of(f"{key.cluster}.{key}") if self._cgroups is not None else Cgroup("")
@@ -173,12 +173,12 @@ class LiveRanks:
         rank = self._ranks.get(key)
         if rank is None or rank.record is not None:
             return
-        with contextlib.suppress(OSError):  # on a full disk the shim falls back to its own grace
+        with contextlib.suppress(OSError):  # on a full disk, the shim uses its own grace period
             rank.directory.order_kill(grace_s, reason)
         self._signal(rank, signal.SIGTERM)
 
     def limit(self, key: AttemptKey, limit_s: float) -> None:
-        """Make the shim enforce a new time limit, seconds from the rank's start, infinite for none.
+        """Make the shim enforce a new time limit, seconds from the rank's start; infinite: no limit.
 
         Raises:
             OSError: the limit cannot be written, because the disk is full.
@@ -299,7 +299,7 @@ class LiveRanks:
             yield Exited(rank.key, record.exit_code, record.reason, record.when_s, record.ran_s)
 
     def _is_clear(self, rank: _WatchedShim) -> bool:
-        """End the remaining processes of a rank without a shim. Return whether there were none."""
+        """End the remaining processes of a rank whose shim has exited. Return whether no process was left."""
         left = rank.leftovers
         if left.kill(self._shims()) if rank.has_vanished else left.cgroup.kill():
             return False
@@ -356,7 +356,7 @@ class LiveRanks:
 
 
 def _told_record(told: bytes) -> ExitRecord | None:
-    """Return the exit record that a shim has sent; None: it sent none, because it was killed."""
+    """Return the exit record that a shim has sent; None: the shim was killed before it sent the record."""
     try:
         return msgspec.json.decode(told.removeprefix(shim.CLAIMED), type=ExitRecord)
     except msgspec.DecodeError:

@@ -1,12 +1,12 @@
 """The shim: the process between the node daemon and one rank of a job.
 
-It outlives the daemon, runs the command in its own process group, enforces the time limit, and leaves the
-exit code on disk.
+It outlives the daemon, runs the command in its own process group, enforces the time limit, and writes the
+exit code to disk.
 
 The isolated interpreter runs it as a plain script (`python -I -S shim.py LABEL`), so it imports only the
-standard library, and neighbouring modules that do the same. Shim and daemon communicate by files in the
-directory of the attempt's records. The shim receives this directory as an open descriptor, so that neither
-its command line nor the job's environment shows the path:
+standard library, and modules of this package with the same restriction. Shim and daemon communicate by files
+in the directory of the attempt's records. The shim receives this directory as an open descriptor, so that
+neither its command line nor the job's environment shows the path:
 
     launch.json   in:  the command and its conditions: `LaunchRecord` in store.py
     kill          in:  grace_s, reason; read when SIGTERM arrives
@@ -17,8 +17,8 @@ its command line nor the job's environment shows the path:
 A running daemon also receives a byte on a pipe when the attempt is claimed, and the exit record at its end.
 The daemon prefers the pipe to the file, because a job of the same user could write the file.
 
-Exit codes: the command's own; 128 + n when signal n ended it; 124 when the time limit did; 127 when the
-command does not exist; 126 when the command, or its working directory, cannot be used. A failed command gets
+Exit codes: the command's exit code; 128 + n if signal n ended the command; 124 at the time limit; 127 if the
+command does not exist; 126 if the command or its working directory cannot be used. A failed command gets
 the reason `out_of_memory` if the kernel has killed processes of its group because memory was short, and
 `gpu_out_of_memory` if its last output reports that a GPU was out of memory.
 """
@@ -72,8 +72,8 @@ _IGNORED = [
     for number in signal.valid_signals()
     if signal.getsignal(number) in (signal.SIG_IGN, signal.default_int_handler)
 ]
-"""Signals that a command gets with their default action, although Python, nohup or a shell's `&` may ignore
-them."""
+"""Signals whose default action is restored for the command, because Python, nohup or a shell's `&` has
+changed it."""
 _set_handler = getattr(signal.signal, "__wrapped__", signal.signal)
 _set_mask = getattr(signal.pthread_sigmask, "__wrapped__", signal.pthread_sigmask)
 """`pthread_sigmask` without its look-up of names, because a shim must start fast."""
@@ -135,7 +135,7 @@ def prctl(option: int, value: int | bytes) -> bool:
 
 
 def become_subreaper() -> bool:
-    """Make orphans below this process its children. Return whether the kernel supports that.
+    """Make this process the parent of orphaned descendants. Return whether the kernel supports that.
 
     Without support, a killed shim leaves processes behind.
     """
@@ -264,15 +264,15 @@ class ProcessGroup:
         self.cgroup = Cgroup(launch.get("cgroup", ""))
         self.exit_code: int | None = None
         self.mps = launch.get("mps")
-        self.told: set[int] = set()  # processes that got SIGTERM; the command's ID stands for its group
+        self.told: set[int] = set()  # processes that got SIGTERM; the command's ID represents its group
         self.pid = self.cgroup.fork()
         if self.pid == 0:
             run_command(launch, self.streams)
-        with contextlib.suppress(OSError):  # the child did so first, or runs the command already
+        with contextlib.suppress(OSError):  # the child has set its group itself, and may run the command now
             os.setpgid(self.pid, self.pid)
 
     def reap(self) -> bool:
-        """Reap the processes that have ended. Return whether any are left."""
+        """Reap the processes that have ended. Return whether child processes are left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -314,7 +314,8 @@ class ProcessGroup:
     def end_rest(self) -> None:
         """End the processes that a finished command left.
 
-        They get the rest of the grace period if the command was ended by an order, else `STRAGGLER_GRACE_S`.
+        They get `STRAGGLER_GRACE_S` between SIGTERM and SIGKILL; if the rank was being ended already, they
+        get the rest of its grace period.
         """
         self.limit_at_s = math.inf
         if not self.reason:
@@ -368,7 +369,7 @@ class ProcessGroup:
                 write_line(f"SIGKILL before MPS ended the GPU work of this job: {error}")
 
     def set_limit(self, limit_s: float | None) -> None:
-        """Set the time limit from the rank's start, seconds; None: none.
+        """Set the time limit, seconds from the rank's start; None: no limit.
 
         Does nothing if the rank is being ended.
         """
@@ -377,7 +378,7 @@ class ProcessGroup:
             self.limit_at_s = self.began_s + self.limit_s
 
     def read_limit(self) -> None:
-        """Apply the last limit that the daemon has ordered, if any."""
+        """Apply the last time limit that the daemon has ordered; do nothing if it has ordered none."""
         try:
             limit_s = json.loads(records.read("limit"))["time_limit_s"]
             self.set_limit(None if limit_s is None else float(limit_s))
@@ -430,7 +431,7 @@ def supervise(launch: dict[str, Any]) -> tuple[int, str]:
 
 
 def send_to_daemon(data: bytes) -> None:
-    """Send data to the daemon that started this shim. If that daemon has exited, the next reads the files."""
+    """Send data to the daemon that started this shim. After its exit, the next daemon reads the files."""
     with contextlib.suppress(OSError):
         os.write(PIPE_FD, data)
 

@@ -37,12 +37,12 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class StartFailed:
-    """The node could not start the rank, and has removed all parts of it."""
+    """The node could not start the rank, and has removed its files and processes."""
 
     key: AttemptKey
     message: str
     is_for_now: bool = False
-    """The cause is temporary and not the job's, so the job may wait for this node."""
+    """The cause is temporary and not a fault of the job, so the job may wait for this node."""
     is_about_owner: bool = False
     """The node runs no jobs of the job's owner."""
 
@@ -75,11 +75,11 @@ class ClocksLocked:
 
 @dataclass(frozen=True, slots=True)
 class CopyFailed:
-    """The output of a rank is not in its job's file."""
+    """The output of a rank could not be copied to the job's output file."""
 
     key: AttemptKey
     note: str
-    """Option, path and reason."""
+    """Option of `rlsched submit`, path of the file, and reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class GpusOut:
 
 @dataclass(frozen=True, slots=True)
 class NodeTick:
-    """Time has passed."""
+    """A turn of the daemon's loop: deadlines are checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ class HoldClocks:
 
 @dataclass(frozen=True, slots=True)
 class LimitRank:
-    """Change a rank's time limit, seconds from its start, infinite for none. Results in `Limited`."""
+    """Change a rank's time limit, seconds from its start; infinite: no limit. Results in `Limited`."""
 
     key: AttemptKey
     limit_s: float

@@ -51,7 +51,7 @@ REASONS = frozenset(
 """Reasons that an exit record can contain; see `rlsched.wire.messages.Ended`."""
 _FAR_FUTURE_S = 1e11
 MAX_TURNS = 1000
-"""Maximum number of calls in which one round of removals works on a directory; the next round continues."""
+"""Maximum number of calls of `clean` that continue the removal of one directory in one round of removals."""
 
 
 OUTPUT_GONE = b"rlsched: the output of this attempt has been removed\n"
@@ -59,7 +59,7 @@ _log = logging.getLogger("rlsched.node")
 
 
 class ProcessId(msgspec.Struct, frozen=True):
-    """A process, identified by ID, start time and boot: a later process with the same ID differs."""
+    """Identity of a process. Start time and boot distinguish it from a later process with the same ID."""
 
     pid: int
     start_ticks: int | None
@@ -91,7 +91,7 @@ class ExitRecord(msgspec.Struct, frozen=True):
 
     @property
     def when_s(self) -> float | None:
-        """`ended_s`; None if it is unknown."""
+        """Time of the end (`ended_s`), Unix seconds; None if unknown."""
         return self.ended_s or None
 
     def damage(self, *, has_limit: bool, told: str) -> str:
@@ -113,14 +113,14 @@ class ExitRecord(msgspec.Struct, frozen=True):
 
 
 class KillOrder(msgspec.Struct, frozen=True):
-    """Conditions of an order to end a rank; `reason` as in `ExitRecord`."""
+    """Order to end a rank: grace period, seconds, and reason as in `ExitRecord`."""
 
     grace_s: float
     reason: str
 
 
 class LimitOrder(msgspec.Struct, frozen=True):
-    """New time limit, seconds from the rank's start; None: none."""
+    """Order with a new time limit, seconds from the rank's start; None: no limit."""
 
     time_limit_s: float | None
 
@@ -145,18 +145,18 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Input of a shim.
 
     Attributes:
-        gpus: GPUs that the rank holds, numbers on this node.
-        lease: Path of the node's lease file; "": no fence.
+        gpus: GPU numbers, on this node, of the rank's GPUs.
+        lease: Path of the node's lease file; "": the rank continues without a broker.
         lost_after_s: As in `Launch`.
         max_output_bytes: Maximum output on disk; None: no limit.
-        cgroup: Directory of the rank's control group; "": none.
+        cgroup: Directory of the rank's control group; "": the rank has no control group.
         user: User that runs the command; None: the daemon's own user.
         limits: Resource limits for the rank; absent in records of older daemons.
-        setup: The limits to set on each process of the rank.
+        setup: Limits that the shim sets on each process of the rank.
         hears_limits: The shim reads a new time limit when it is signalled; shims of older daemons do not.
-        workload: Name in the catalogue; "" if the job names none.
-        grace_s: Seconds between SIGTERM and SIGKILL if the rank ends without an order: at the time limit, and
-            for lack of contact with a broker.
+        workload: Name of the workload in the catalogue; "" if the job names no workload.
+        grace_s: Seconds between SIGTERM and SIGKILL if the rank ends without an order: at the time limit, or
+            because no broker answers.
         mps: MPS control daemon that serves the rank; None: the rank runs without MPS.
         output: As in `Launch`; see `rlsched_node.processes.streams`.
         error: As in `Launch`.
@@ -195,8 +195,8 @@ class AttemptDir:
     """The two directories of one attempt. Files are written under another name, then renamed.
 
     Exit records are synced to disk. The files of a start are not synced: they must outlive the daemon, but
-    not a reboot, which ends the process too. After a reboot, the broker marks every attempt that is not
-    reported as lost.
+    not a reboot, which ends the process too. After a reboot, the broker marks the attempts that the node does
+    not report as lost.
 
     Attributes:
         path: The daemon's directory, with the records.
@@ -318,13 +318,13 @@ class AttemptDir:
         draft.rename(self.path / "kill")
 
     def order_limit(self, limit_s: float) -> None:
-        """Write a new time limit for the shim, seconds from the rank's start, infinite for none."""
+        """Write a new time limit for the shim, seconds from the rank's start; infinite: no limit."""
         draft = self._file("limit.tmp")
         records.write(draft, msgspec.json.encode(LimitOrder(None if limit_s == math.inf else limit_s)))
         os.rename(draft, self._file("limit"))
 
     def limit_ordered(self) -> float | None:
-        """Return the last limit ordered, seconds, infinite for none; None if no limit was ordered."""
+        """Return the last ordered time limit, seconds; infinite: no limit; None: no order was written."""
         order = self._read("limit", LimitOrder)
         if order is None:
             return None
@@ -344,13 +344,13 @@ class AttemptDir:
         records.write_whole(self._file("usage"), data)
 
     def usage(self) -> bytes | None:
-        """Return the usage written last; None if there is none."""
+        """Return the usage that was written last; None if no usage was written."""
         with contextlib.suppress(OSError):
             return records.read(self._file("usage"))
         return None
 
     def acknowledge(self) -> None:
-        """Record that the broker has the end in its journal. Only the exit record and the output are kept."""
+        """Record that the broker has acknowledged the end. Only the exit record and the output are kept."""
         try:
             os.utime(self._file("pid"), follow_symlinks=False)  # the retention time starts now
             os.rename(self._file("pid"), self._file("acknowledged"))
@@ -375,12 +375,12 @@ class AttemptDir:
             records.sync_directory(str(self.path.parent))
 
     def remove(self) -> None:
-        """Remove the job's directory, then the records, by which a later call can find that directory."""
+        """Remove the job's directory, then the records, because a later call needs the records to find it."""
         remove_tree(self.job_path)
         remove_tree(self.path)
 
     def read_output(self, offset: int, max_bytes: int) -> tuple[bytes, int, bool]:
-        """Return a piece of the output, its start, and whether nothing follows it now: see `read_piece`."""
+        """Return (piece of the output, start of the piece, whether it is the last), as `read_piece` does."""
         try:
             fd = os.open(self._file("output.log"), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
@@ -388,7 +388,7 @@ class AttemptDir:
             return OUTPUT_GONE if is_gone else b"", max(offset, 0), True
         try:
             return read_piece(fd, offset, max_bytes)
-        except OSError:  # a job of the earlier layout may have replaced it
+        except OSError:  # in the earlier layout, the job may have replaced the file
             return b"", offset, True
         finally:
             os.close(fd)

@@ -1,9 +1,9 @@
-"""Streams of a rank, their files in the attempt's records, and their copies to files of the user.
+"""Output streams of a rank, their files in the attempt's records, and their copies to the user's files.
 
 Without `--error`, both streams of a rank are in `output.log`. With a separate file for standard error, they
 are in `stdout.log` and `stderr.log`, and the shim appends both to `output.log`, in whole lines.
 
-Imported by the shim, so it imports only the standard library.
+The shim imports this module, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _TURNS = 64
 """Maximum number of pieces of a stream that one call merges; then the shim checks its signals."""
 _OFFSET_BYTES = 20
 ALL_COPIED: int = 10**_OFFSET_BYTES - 1
-"""The copy is complete, or has been given up."""
+"""Value in place of the number of copied bytes: the copy is complete, or has failed."""
 _LEAST_BOUND = 1 << 18
 
 
 class Copy(NamedTuple):
-    """A file of the user, and the file in the attempt's records that is copied to it."""
+    """A copy: `source` in the attempt's records, `target` of the user, and the option that requested it."""
 
     source: str
     target: str
@@ -39,7 +39,7 @@ class Copy(NamedTuple):
 
 
 def copies_of(launch: dict[str, Any]) -> list[Copy]:
-    """Return the copies that a launch record requests; records of older daemons request none."""
+    """Return the copies that a launch record requests; records of older daemons request no copies."""
     output, error, cwd = launch.get("output", ""), launch.get("error", ""), launch["cwd"]
     if not error or (output and _path(cwd, error) == _path(cwd, output)):
         return [Copy(LOG, output, "--output")] if output else []
@@ -60,13 +60,13 @@ def progress_name(source: str) -> str:
 
 
 def read_progress(data: bytes) -> int | None:
-    """Return the number of copied bytes of the source; None before the target was opened."""
+    """Return the number of copied bytes in a progress file; None if the target has not been opened yet."""
     number = data[:_OFFSET_BYTES]
     return int(number) if number.isdigit() else None
 
 
 def failure_of(data: bytes) -> str:
-    """Return why a copy has failed; "" if it has not."""
+    """Return the reason in a progress file why the copy has failed; "" if it has not failed."""
     return data[_OFFSET_BYTES:].decode(errors="replace")
 
 
@@ -103,7 +103,7 @@ class Follower:
         self._held_s: float | None = None
 
     def piece(self, *, is_last: bool = False) -> bytes:
-        """Return the next bytes; empty: there are none now. A line with the size replaces a dropped part.
+        """Return the next bytes; empty if there are none now. A line with its size replaces a dropped part.
 
         Args:
             is_last: The file does not grow any more.
@@ -135,7 +135,7 @@ class Follower:
         return data if now_s - self._held_s >= HOLD_S else b""
 
     def advance(self, num_bytes: int) -> None:
-        """Move on by the first `num_bytes` of the last piece, which the caller has written."""
+        """Advance past the first `num_bytes` of the last piece, because the caller has written them."""
         if self._note:
             self._note = self._note[num_bytes:]
         else:
@@ -198,7 +198,7 @@ class Streams:
                     os.write(1, data)
                 follower.advance(len(data))
                 moved, turns = True, turns + 1
-                if follower.offset >= most:  # else it could go on as long as a process writes
+                if follower.offset >= most:  # otherwise the loop could last as long as a process writes
                     break
             has_more |= turns == _TURNS
             stream.bound.enforce(is_last=is_last)

@@ -1,4 +1,7 @@
-"""The meter's accounts: take readings of GPUs and ranks, return usage. No thread, no clock, no device."""
+"""The meter's accounts: they compute the usage of ranks from readings of GPUs and processes.
+
+The module uses no thread, no clock and no device.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from rlsched_node.usage.sums import UsageSums
 WINDOW_S = 10.0
 """Period for which the readings of a report are averaged, seconds."""
 TOLD_EVERY_S = 60.0
-"""Seconds between two reports of a rank without changes."""
+"""Seconds between two reports of a rank whose usage does not change."""
 CHANGE_FRAC = 0.05
 CHANGE_LEAST = 20
 """Minimum change to report, in the unit of each field (2 % of a GPU or core, 20 MiB, ...). The change must
@@ -40,9 +43,9 @@ class Kept(msgspec.Struct):
     Attributes:
         boot_id: Boot to which counters and times belong.
         at_s: Time of the record, monotonic seconds.
-        cpu_s: CPU time until `at_s`.
+        cpu_s: CPU time until `at_s`, seconds.
         read_bytes: Bytes read until `at_s`.
-        counters_j: Energy counter at `at_s`, by GPU number.
+        counters_j: Energy counter at `at_s`, J, by GPU number.
         sums: Usage from the rank's start until `at_s`.
     """
 
@@ -58,13 +61,13 @@ class _RankAccount:
     """The account of one rank.
 
     Attributes:
-        window: Usage since the last report.
-        whole: Usage before the last report.
+        window: Usage in the present period of `WINDOW_S`.
+        whole: Usage in all earlier periods.
         seen: Last reading of the rank's processes.
-        seen_s: Time of that reading.
-        cpu_s: CPU time at that reading; None: the rank began before the first reading.
-        kept_j: Last energy counters that an earlier daemon stored, by GPU number.
-        kept_s: Time of these counters.
+        seen_s: Time of that reading, monotonic seconds.
+        cpu_s: CPU time at that reading, seconds; None: unknown, because an earlier daemon started the rank.
+        kept_j: Last energy counters that an earlier daemon stored, J, by GPU number.
+        kept_s: Time of these counters, monotonic seconds.
     """
 
     def __init__(self, place: Place, now_s: float, kept: Kept | None, *, is_new: bool) -> None:
@@ -98,10 +101,10 @@ class NodeUsage:
 
     Args:
         num_gpus: Number of GPUs of the node.
-        gpu_type: Any name of the GPUs' type.
+        gpu_type: Name of the GPUs' type, in any spelling that `canonical_kind` accepts.
 
     Attributes:
-        drawn_j: Energy of all boards since the accounts began, with and without jobs.
+        drawn_j: Energy of all GPUs since the accounts began, with and without jobs, J.
     """
 
     def __init__(self, num_gpus: int, gpu_type: str) -> None:
@@ -125,7 +128,7 @@ class NodeUsage:
     def begin(
         self, key: AttemptKey, place: Place, now_s: float, kept: Kept | None = None, *, is_new: bool = True
     ) -> None:
-        """Open the account of a rank. `kept`: its usage, if an earlier daemon started it."""
+        """Open the account of a rank. `kept`: usage that an earlier daemon stored for the rank."""
         self._ranks.setdefault(key, _RankAccount(place, now_s, kept, is_new=is_new))
 
     def end(self, key: AttemptKey, now_s: float) -> UsageSums | None:
@@ -215,7 +218,7 @@ class NodeUsage:
 
     @staticmethod
     def _while_nobody_looked(here: list[_RankAccount], gpu: int, reading: GpuReading, now_s: float) -> None:
-        """Divide a GPU's energy since an earlier daemon's last reading among the ranks of that time."""
+        """Divide a GPU's energy since an earlier daemon's last reading among that daemon's ranks."""
         stayed = [rank for rank in here if gpu in rank.kept_j]
         for rank in stayed:
             drawn_j = -1.0 if reading.energy_j is None else reading.energy_j - rank.kept_j.pop(gpu)
@@ -250,7 +253,7 @@ class NodeUsage:
         return told
 
     def on_gpus(self) -> dict[AttemptKey, frozenset[int]]:
-        """Return, by rank, the IDs of its processes on GPUs at the last reading, without its shim's."""
+        """Return the process IDs of each rank on GPUs at the last reading, without the rank's shim."""
         found = {}
         for key, rank in self._ranks.items():
             readings = [self._last[gpu] for gpu in rank.place.gpus]
@@ -295,7 +298,7 @@ def _weight(rank: _RankAccount, reading: GpuReading) -> float | None:
         return None
     own = _own(rank, reading)
     if not own and rank.seen is not None and rank.seen.pids:
-        return 0.0  # its processes are known, and none is on the GPU
+        return 0.0  # the rank's processes are known, and no process is on the GPU
     shares = [one.utilisation_frac for one in own]
     known = [share for share in shares if share is not None]
     return sum(known) if known and len(known) == len(shares) else None

@@ -1,4 +1,4 @@
-"""Energy of a GPU between two readings, and the part of each rank. The parts add up to the board's energy."""
+"""Energy of a GPU between two readings, and each rank's part. The parts add up to the energy of the GPU."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Board:
 
     Attributes:
         at_s: Time of the last reading, monotonic seconds; None: never read.
-        counter_j: Energy counter at the last reading; None if the GPU has none.
-        power_w: Power at the last reading.
-        claimed_j: Energy of the next interval that was already credited to ranks that ended.
+        counter_j: Energy counter at the last reading, J; None if the GPU has no counter.
+        power_w: Power at the last reading, W; None if the GPU does not report it.
+        claimed_j: Estimated energy since the last reading that ended ranks were credited with, J.
     """
 
     def __init__(self) -> None:
@@ -61,10 +61,10 @@ def parts_frac(watts: float, weights: Sequence[float | None], gpu_type: str) -> 
     Static power is divided evenly; the remaining power in proportion to the GPU's work for each rank.
 
     Args:
-        watts: Power of the board.
-        weights: For each rank, the share of time in which the GPU worked for it; None: unknown. If one is
-            unknown, all ranks count equally.
-        gpu_type: Any name of the GPU's type.
+        watts: Power of the board, W.
+        weights: For each rank, the share of time in which the GPU worked for it; None: unknown. If one weight
+            is unknown, all ranks get equal parts.
+        gpu_type: Name of the GPU's type, in any spelling that `canonical_kind` accepts.
     """
     count = len(weights)
     known = [weight for weight in weights if weight is not None]
@@ -77,7 +77,7 @@ def parts_frac(watts: float, weights: Sequence[float | None], gpu_type: str) -> 
     parts_w = [
         part_w(static_w, idle_w, tdp_w, count, dynamic_w, dynamic_w * weight / total) for weight in known
     ]
-    whole_w = sum(parts_w)  # the board's power, unless outside the range of its type's figures
+    whole_w = sum(parts_w)  # equals the board's power, unless that is outside the range of its type
     return [part / whole_w for part in parts_w]
 
 

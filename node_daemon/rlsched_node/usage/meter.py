@@ -26,7 +26,7 @@ _log = logging.getLogger("rlsched.node")
 
 
 class DayEnergy(msgspec.Struct, frozen=True):
-    """Energy of a node's GPUs on one day, with and without jobs."""
+    """Energy that a node's GPUs used on one day, with and without jobs."""
 
     day: str = ""
     energy_j: float = 0.0
@@ -37,8 +37,8 @@ class Meter:
 
     Args:
         gpus: The node's GPUs.
-        gpu_type: Any name of the GPUs' type.
-        day: Energy that an earlier daemon has counted for its last day; None: none.
+        gpu_type: Name of the GPUs' type, in any spelling that `canonical_kind` accepts.
+        day: Energy that an earlier daemon counted on its last day; None: no earlier daemon has stored it.
         recorder: Records every reading; None: no recording.
         every_s: Seconds between readings.
         clock: Monotonic seconds.
@@ -71,7 +71,7 @@ class Meter:
         self._told_s = -math.inf
         self.outages = Outages(gpus.count, is_ours)
         self._asked_s: float | None = None
-        self._lock = threading.Lock()  # held to update the accounts, never during a reading
+        self._lock = threading.Lock()  # locked while the accounts change, never during a reading
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="meter", daemon=True)
 
@@ -103,8 +103,8 @@ class Meter:
         Args:
             key: The rank.
             place: GPUs, shim and control group of the rank.
-            kept: The rank's usage that an earlier daemon stored (`usage_to_keep`); None: none.
-            is_new: This daemon started the rank. If False, an earlier daemon did.
+            kept: The rank's usage that an earlier daemon stored (`usage_to_keep`); None: nothing was stored.
+            is_new: This daemon started the rank. If False, an earlier daemon started it.
         """
         before = _kept(kept)
         with self._lock:
@@ -138,7 +138,7 @@ class Meter:
 
     @property
     def keys(self) -> set[AttemptKey]:
-        """Ranks that are read."""
+        """Ranks whose usage the meter reads."""
         return set(self._processes)
 
     def on_gpus(self) -> dict[AttemptKey, frozenset[int]]:

@@ -13,20 +13,20 @@ _PPID, _UTIME, _STIME, _CUTIME, _CSTIME, _RSS = 1, 11, 12, 13, 14, 21
 """Indices in the fields of `/proc/PID/stat` from the third (the state) on."""
 _READ: Final = 1 << 16
 READ_EVERY: Final = 5
-"""Number of readings of which one includes the bytes read by each process. It takes as long to read them as
-to read all other values."""
+"""Interval, in readings, at which a reading includes the bytes that each process has read from storage.
+Reading these numbers takes as long as reading all other values."""
 
 
 class ProcessReading(NamedTuple):
     """Usage of a rank up to now; None for a value that is not counted.
 
     Attributes:
-        cpu_s: CPU time since the rank's start, including ended processes.
+        cpu_s: CPU time since the rank's start, including ended processes, seconds.
         memory_mib: Memory that is resident now: anonymous and shared memory of the control group. If no group
             counts memory, the sum of all processes, in which shared pages count several times.
         read_bytes: Bytes read from storage since the rank's start.
-        io_stall_s: Time in which a process waited for storage since the rank's start.
-        periods: Periods of the rank's CPU limit since its start.
+        io_stall_s: Time since the rank's start in which a process waited for storage, seconds.
+        periods: Number of periods of the rank's CPU limit since the rank's start.
         throttled: Number of periods in which the CPU limit throttled the rank.
         pids: Processes of the rank.
     """
@@ -45,7 +45,7 @@ class RankProcesses:
 
     Args:
         pid: Process ID of the rank's shim, which does not count as a process of the rank.
-        cgroup: Directory of the rank's control group; "": none.
+        cgroup: Directory of the rank's control group; "": the rank has no control group.
     """
 
     def __init__(self, pid: int, cgroup: str = "") -> None:

@@ -31,7 +31,7 @@ class UsageSums(msgspec.Struct):
         measured_s: Length of the period, seconds.
         sums: Sum of value x weight, and sum of the weights, by name: for means over time and GPUs.
         highest: Maximum by name.
-        energy_j: Energy; None: not measured.
+        energy_j: Energy, J; None: not measured.
         read_bytes: Bytes read; None: not measured.
     """
 
@@ -42,18 +42,18 @@ class UsageSums(msgspec.Struct):
     read_bytes: int | None = None
 
     def mean(self, name: str, value: float | None, weight: float) -> None:
-        """Add a value with a weight, usually the seconds for which it holds."""
+        """Add a value to the weighted mean with this name. The weight is usually a duration, seconds."""
         if value is not None and weight > 0.0:
             total, weights = self.sums.get(name, (0.0, 0.0))
             self.sums[name] = total + value * weight, weights + weight
 
     def high(self, name: str, value: float | None) -> None:
-        """Add a value of which only the maximum is kept."""
+        """Add a value to the maximum with this name."""
         if value is not None:
             self.highest[name] = max(value, self.highest.get(name, value))
 
     def draw(self, energy_j: float) -> None:
-        """Add energy."""
+        """Add to the energy of the period."""
         self.energy_j = (self.energy_j or 0.0) + energy_j
 
     def gpu(self, reading: GpuReading, own: list[GpuProcess], *, alone: bool, lasted_s: float) -> None:

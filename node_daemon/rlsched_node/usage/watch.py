@@ -21,8 +21,8 @@ from rlsched_node.usage.books import Place
 from rlsched_node.usage.meter import DayEnergy, Meter, kept_usage
 
 KEEP_EVERY_S = 60.0
-"""Seconds between two writes of the usage to disk. A killed daemon loses the usage since the last write, but
-no values of counters that continue to count."""
+"""Seconds between two writes of the usage to disk. If the daemon is killed, the usage since the last write is
+lost, except values that come from counters, because the counters continue to count."""
 DAY_FILE = "energy.json"
 _log = logging.getLogger("rlsched.node")
 
@@ -36,7 +36,7 @@ class UsageWatch:
         store: Attempts on disk.
         directory: The node's directory.
         adopted: Ranks of an earlier daemon.
-        record_gpus: File to which GPU readings are recorded; None: none.
+        record_gpus: File to which GPU readings are recorded; None: no recording.
         is_ours: Returns whether rlsched started the process with this ID.
     """
 

@@ -21,7 +21,8 @@ class Eligibility:
     """Waiting jobs that are kept out of the queues, and the reasons.
 
     Args:
-        cluster: The ledger. The methods remove jobs from its queues and add them again.
+        cluster: The ledger (cluster state). The methods remove jobs from its queues, and add them again. A
+            `seq` is the number of a job in the ledger.
     """
 
     def __init__(self, cluster: ClusterState) -> None:
@@ -60,6 +61,6 @@ class Eligibility:
         return {reason: len(barred) for reason, barred in self._barred.items() if barred}
 
     def _without_other(self, seqs: Sequence[int], reason: Reason) -> Sequence[int]:
-        """Return the given jobs that no reason other than `reason` keeps out of the queues."""
+        """Return the jobs of `seqs` that have no reason other than `reason`."""
         others = [barred for other, barred in self._barred.items() if other != reason and barred]
         return [seq for seq in seqs if not any(seq in barred for barred in others)] if others else seqs

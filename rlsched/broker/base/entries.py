@@ -1,4 +1,4 @@
-"""Facts that the journal holds. A broker's state is the result of applying all facts in order."""
+"""Facts: the entries of the journal. A broker's state is the result of applying all facts in order."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ class BrokerStarted(Fact, frozen=True, kw_only=True, tag="broker_started"):
     from before brokers chose clocks, as are all other fields about clocks in this module.
     """
     shares: bool = False
-    """Whether jobs that allow it share GPUs, if the policy supports it. Absent before journal version 7."""
+    """Whether jobs that permit sharing share GPUs, if the policy can. Absent before journal version 7."""
     chosen: ChosenPolicy | None = None
     """The policy set by `rlsched policy set`; None: the policy that the broker was started with is used."""
     goes_on: bool = False
-    """Whether the policy that an earlier entry stores in `chosen` stays in force. It is not stored again here
-    because it may contain a checkpoint.
+    """Whether the policy that an earlier entry stores in `chosen` stays in use. The policy is not stored
+    again here because it may contain a checkpoint.
     """
 
 
@@ -142,7 +142,7 @@ class NodeUp(Fact, frozen=True, kw_only=True, tag="node_up"):
     host: str = ""
     """Address at which other nodes reach the node; absent in journals from before nodes reported it."""
     capabilities: Capabilities = Capabilities()
-    """Abilities of the node's engine; absent in journals from when rlsched's was the only engine."""
+    """Abilities of the node's engine; absent in journals from before there were several engines."""
 
 
 class NodeAway(Fact, frozen=True, kw_only=True, tag="node_away"):
@@ -195,7 +195,7 @@ class NodeSlept(Fact, frozen=True, kw_only=True, tag="node_slept"):
     asks_scheduler: ClassVar[bool] = True
     name: str
     off_s: float
-    """Time by which the node is off, Unix seconds. Earlier messages from the node do not mark it up."""
+    """Time by which the node is off, Unix seconds. Earlier messages from the node do not mark it as up."""
     reason: str
 
 
@@ -307,7 +307,7 @@ class TasksCancelled(Fact, frozen=True, kw_only=True, tag="tasks_cancelled"):
 
 
 class JobUpdated(JobChanges, Fact, frozen=True, kw_only=True, tag="job_updated", omit_defaults=True):
-    """Settings were changed: of a job, or of all tasks of an array that are not jobs yet.
+    """Settings of a job, or of tasks of an array that are not jobs yet, were changed.
 
     The predictions made at submission do not change. `depends_on` omits dependencies that are already met.
     """
@@ -336,8 +336,8 @@ class JobsRanked(Fact, frozen=True, kw_only=True, tag="jobs_ranked"):
 class Decided(Fact, frozen=True, kw_only=True, tag="decided"):
     """A decision of the scheduler was made.
 
-    A `Start` allocates GPUs and begins the next attempt of its job. A `Preempt` takes a job's GPUs away and
-    orders its attempt to end.
+    A `Start` allocates GPUs and begins the next attempt of its job. A `Preempt` revokes the GPUs of a job and
+    orders the job's attempt to end.
 
     Attributes:
         number: Decision number, the same as in the decision record.
@@ -346,7 +346,7 @@ class Decided(Fact, frozen=True, kw_only=True, tag="decided"):
         action: The action taken.
         contested: Whether more than one action was legal, so that there was a choice.
         guard: Reason why the guard intervened, "" if it did not.
-        marks_hold: False; earlier versions require the field.
+        marks_hold: Always False; earlier versions require the field.
     """
 
     number: int
@@ -393,7 +393,7 @@ class RankEnded(OfRank, Fact, frozen=True, kw_only=True, tag="rank_ended", omit_
     wall-clock times that `ended_s` gives.
     """
     usage: RankUsage | None = None
-    """Resource use of the rank during its whole run; absent in journals of version 6 and before."""
+    """Resource use of the rank during its whole run; absent before journal version 7."""
 
 
 class AttemptEnding(Fact, frozen=True, kw_only=True, tag="attempt_ending"):
@@ -403,8 +403,8 @@ class AttemptEnding(Fact, frozen=True, kw_only=True, tag="attempt_ending"):
         outcome: State of the job after the last rank has ended: `queued` (another attempt), `failed` or
             `cancelled`.
         charged: Whether the ended attempt counts against the job's retries.
-        lost: Whether the attempt ends because a node was lost. Such an attempt uses up no retry, but the job
-            fails after too many in a row (`rlsched.broker.nodes.launches.MAX_LOSSES`).
+        lost: Whether the attempt ends because a node was lost. Such an attempt does not count as a retry, but
+            the job fails after too many of them in a row (`rlsched.broker.nodes.launches.MAX_LOSSES`).
     """
 
     job: int
@@ -492,7 +492,7 @@ class EligibilityReviewed(Fact, frozen=True, kw_only=True, tag="eligibility_revi
 
 
 class EnergyPriced(Fact, frozen=True, kw_only=True, tag="energy_priced"):
-    """The price of electricity changed, or jobs are reviewed because a deferred job must wait no longer."""
+    """The price of electricity changed, or jobs are reviewed because a deferred job must not wait longer."""
 
     asks_scheduler: ClassVar[bool] = True
     price: float | None

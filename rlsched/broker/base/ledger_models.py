@@ -1,4 +1,4 @@
-"""Speed models of a broker's ledger. Without a weight of energy and without shared GPUs, it has no models."""
+"""Speed models of a broker's ledger. The ledger has models only if energy is weighed or GPUs are shared."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 
 class LedgerModels:
-    """Models of a `ClusterState`, limited to the models that its broker's decisions need.
+    """Models of the ledger (a `ClusterState`), limited to the models that the broker's decisions need.
 
     If GPUs are shared, the ledger gets all models, as in a simulator, except that each job has the cores that
     it requested. If only energy is weighed (by the broker, or by a live job), the ledger gets only the models
-    of clocks. Otherwise it gets no models: every start is at the full clock, and nodes get no clock orders.
-    If a job names a workload, the model of this workload on the same GPU type is used, and otherwise the
-    median of the catalogue (`rlsched.broker.state.job_requests.runs_as`).
+    of clocks. Otherwise the ledger gets no models: every start is at the full clock, and nodes get no clock
+    orders. A job uses the model of its workload (`rlsched.broker.state.job_requests.runs_as`) on the same GPU
+    type, or the median of the catalogue if no workload is known.
 
     Args:
-        cluster: The ledger.
+        cluster: The ledger (cluster state).
 
     Attributes:
         shares: Whether GPUs are shared.
@@ -43,8 +43,8 @@ class LedgerModels:
         self.pairs = LearntPairs()
         self._asking: set[int] = set()
         self.shares = False
-        self._gpus: dict[int, tuple[str, int]] = {}  # by node: type of its GPUs, and memory of each, MiB
-        self._of_type: dict[str, dict[int, int]] = {}  # by type: GPU memory, MiB -> number of nodes
+        self._gpus: dict[int, tuple[str, int]] = {}  # by node: (GPU type, memory of one GPU in MiB)
+        self._of_type: dict[str, dict[int, int]] = {}  # by GPU type: GPU memory in MiB -> number of nodes
         self._known: tuple[Any, ...] | None = None  # key of the ledger's current models
 
     def weigh(self, speed_energy: float) -> None:
@@ -96,13 +96,13 @@ class LedgerModels:
             self.pairs.observe(self._cluster.arrays.models, self._cluster.kind_names, seen, workload_number)
 
     def can_learn(self, kind: int, workload: int, partner: int) -> bool:
-        """Return whether `observe` would learn from a pair: it has no speed yet, its workloads are known."""
+        """Return whether `observe` can learn from a pair: workloads are known, and no speed is measured."""
         if not self.shares or self._known is None or workload <= 0 or partner <= 0:
             return False
         return bool(np.isnan(self._cluster.arrays.models.pair[kind, workload, partner]))
 
     def shared_frac(self, seq: int) -> float:
-        """Return the predicted speed of a running job next to its co-tenants, 0 to 1; 1 if it has none."""
+        """Return a running job's predicted speed next to its co-tenants, 0 to 1; 1 without co-tenants."""
         s, slot = self._cluster.arrays, self._cluster.slot_of(seq)
         others = self._cluster.beside(seq)
         if not others or not self.shares:
@@ -151,7 +151,7 @@ class LedgerModels:
 def _of_nodes(kinds: tuple[str, ...], gpu_memory_mib: Sequence[int]) -> ModelArrays:
     """Return the catalogue's models of these GPU types, with the GPU memory of this cluster if it is known.
 
-    The result is a copy because a ledger changes its models when it observes pairs.
+    The result is a copy, because observed pairs of jobs change the models of a ledger.
     """
     models = _models(kinds)
     gpu = np.array(models.gpu).view(np.recarray)

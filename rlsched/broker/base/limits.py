@@ -18,7 +18,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         heartbeat_s: Interval of the nodes' heartbeats.
         lease_s: Time without a heartbeat after which a node is unreachable: it keeps its jobs and gets no new
             jobs.
-        lost_after_s: Default of `Submit.lost_after_s`. 0: never; else at least `lease_s`.
+        lost_after_s: Default of `Submit.lost_after_s`, the time on an unreachable node after which a job is
+            lost. 0: never; else at least `lease_s`.
         launch_timeout_s: Time within which nodes must acknowledge the launch of ranks.
         drain_s: Time for which a node that refused to start a rank gets no new jobs.
         kill_again_s: Interval at which an order to end a rank is repeated until the rank has ended.

@@ -60,12 +60,12 @@ class Numbers:
 class NumberOfSeq:
     """Map from the number of a job in the cluster state (`seq`) to its job number.
 
-    Usually, both numbers grow by one per job; the map stores only the jobs at which they do not.
+    Usually, both numbers grow by one per job. The map stores only jobs at which their difference changes.
     """
 
     def __init__(self) -> None:
         self._seqs: list[int] = []  # first seq of each run
-        self._ahead: list[int] = []  # job number minus seq
+        self._ahead: list[int] = []  # job number minus seq, for each run
         self._last = -1
 
     def add(self, seq: int, number: int) -> None:

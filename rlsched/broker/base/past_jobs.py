@@ -1,4 +1,4 @@
-"""Jobs that ran before a broker's first entry, read from the output of sacct for its first predictions."""
+"""Jobs that ran before a journal begins, read from the output of sacct, to train the first predictions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ENDS, _COMES, _STARTS, _ENDS_AT_ONCE = range(4)
 
 @dataclass(frozen=True, eq=False)
 class PastJobs:
-    """Jobs that started and ended before the broker's first entry.
+    """Jobs that started and ended before the first entry of the broker's journal.
 
     Attributes:
         trace: The jobs.
@@ -71,7 +71,7 @@ class PastJobs:
         return cls(kept, origin_s, digest.hexdigest()[:12])
 
     def replay_into(self, predictor: Predictor) -> None:
-        """Pass submissions, starts and ends to a predictor, in order. No job of the broker has such an id."""
+        """Pass submissions, starts and ends to a predictor, in order, with ids that the broker never uses."""
         facts = [one._replace(job_id=f"past {one.job_id}") for one in facts_of(self.trace)]
         for at_s, what, job in self._events():
             if what == _COMES:

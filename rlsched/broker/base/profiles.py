@@ -33,13 +33,13 @@ FIELDS: Final = (
 but only from attempts at the highest clock. The other figures are per GPU and defined as in the catalogue.
 """
 MAX_SIGNATURES: Final = 5_000
-"""Maximum number of signatures in memory; beyond this, the least recently seen one is removed."""
+"""Maximum number of signatures in memory; beyond it, the least recently observed signature is removed."""
 LATEST: Final = 20.0
 """Number of attempts that count fully. The weight of older attempts decays because users change programs."""
 ATTEMPT_SPREAD: Final = 0.10
 """Assumed standard deviation of ln(value) between attempts of one signature, used for the first attempts."""
 Signature = tuple[str, str]
-"""(user, command)"""
+"""(user, command line without its numbers)"""
 
 
 class Estimate(msgspec.Struct, frozen=True, array_like=True):
@@ -103,7 +103,7 @@ class Learnt(msgspec.Struct, array_like=True):
 
 
 class KeptProfile(msgspec.Struct, frozen=True, array_like=True):
-    """Statistics of one signature on one GPU type, as they are stored."""
+    """Statistics of one signature on one GPU type, as stored in the base of a journal."""
 
     user: str
     command: str
@@ -170,7 +170,7 @@ class Profiles:
         return None if one is None else one.estimate()
 
     def kept_profiles(self) -> list[KeptProfile]:
-        """Return all profiles for storage, the least recently seen first. `from_kept` restores them."""
+        """Return all profiles for storage, the least recently observed first. `from_kept` restores them."""
         return [
             KeptProfile(*signature, gpu_type, fields)
             for signature, types in self._known.items()

@@ -68,7 +68,7 @@ def read_rows(
 
 
 def _in_pieces(db: sqlite3.Connection, query: str, after: int) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows after number `after`, in pages: an open SELECT keeps SQLite from emptying its WAL."""
+    """Yield the rows after row `after`, in pages: a SELECT left open keeps SQLite from emptying its WAL."""
     while rows := db.execute(query, (after,)).fetchall():
         yield from rows
         after = rows[-1][0]
@@ -100,7 +100,7 @@ def rows_and_damage(
 
 
 def rows_after(path: Path, db: sqlite3.Connection, n: int, most: int) -> Iterator[CheckedRow]:
-    """Yield at most `most` entries after entry `n`, in order. The journal has version 2 or later.
+    """Yield at most `most` entries after entry `n`, in order. The journal must have version 2 or later.
 
     Raises:
         JournalError: an entry is missing or damaged.

@@ -14,7 +14,8 @@ class SoftErrors:
 
     Attributes:
         lost: By kind, the number of items (such as records) lost since the broker started.
-        present: By kind, the log line of the first error since the last recovery; no entry after a recovery.
+        present: By kind, the log line of the first error since the last recovery. A kind that has recovered
+            has no entry.
     """
 
     def __init__(self, say: Callable[[str], None] = lambda _: None) -> None:
@@ -27,7 +28,7 @@ class SoftErrors:
         """Count an error, and log it if it is the first of its kind since the last recovery.
 
         Args:
-            kind: Key of `RecordsReport.lost`.
+            kind: Kind of the error, a key of `RecordsReport.lost`.
             what: Description of the action that failed.
             error: Reason for the failure.
             lost: Number of items that were lost because of the error.
@@ -39,7 +40,7 @@ class SoftErrors:
             self.log_line(f"{self.present[kind]}; decisions go on without")
 
     def mark_recovered(self, kind: str, what: str) -> None:
-        """Record that an action has succeeded; if it failed before, log its recovery."""
+        """Record that an action has succeeded; if the last try had failed, log the recovery."""
         if self.present.pop(kind, None) is not None:
             self.log_line(f"{what} again; {self.lost[kind] - self._lost_before[kind]} were lost")
 

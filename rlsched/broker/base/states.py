@@ -2,7 +2,7 @@
 
     queued -> launching                      the scheduler starts the job
     launching -> running                     all ranks run
-    launching, running -> queued             the attempt ended, and the job starts again
+    launching, running -> queued             the attempt ended, and the job waits for the next attempt
     launching, running -> completed, failed, cancelled
     queued -> cancelled
 

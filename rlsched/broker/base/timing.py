@@ -1,4 +1,4 @@
-"""Histograms of durations, which monitoring reads."""
+"""Histograms of durations, for monitoring."""
 
 from __future__ import annotations
 

@@ -30,9 +30,9 @@ FIRST_S: Final = 600.0
 EVERY_S: Final = DAY_S
 """Interval of later checks for old entries, seconds."""
 GROWN_EVERY_S: Final = 30.0
-"""Minimum time between two bases if retention is by number of entries, not by age, seconds."""
+"""Minimum time between two bases, seconds, if retention is by number of entries and not by age."""
 AGAIN_S: Final = 3600.0
-"""Minimum time from an attempt that failed, or that would have saved no space, to the next one, seconds."""
+"""Minimum time to the next attempt if an attempt failed or would have saved no space, seconds."""
 PIECE: Final = 500
 PIECE_EVERY_S: Final = 0.25
 PIECE_BUSY_S: Final = 1.0
@@ -42,7 +42,7 @@ LIMIT_S: Final = 4 * 3600.0
 
 
 def command(path: Path, before_s: float, half_life_s: float, keep_entries: int) -> list[str]:
-    """Return the command of the process that makes a base."""
+    """Return the command of the process that makes a base (state that replaces old entries)."""
     module = "rlsched.broker.compaction.process"
     words = (path, before_s, half_life_s, keep_entries)
     return background_command(module, *map(str, words))
@@ -53,8 +53,8 @@ class Compacting:
 
     Args:
         journal: The journal, locked by this process.
-        keeps: How long entries and rows of ended jobs are kept.
-        half_life_s: As in `BrokerState`.
+        keeps: Retention of entries and of rows of ended jobs.
+        half_life_s: Half-life of a user's usage, seconds, as in `BrokerState`.
         say: Logs a line after each compaction, successful or failed.
         make: Returns the command of the process that makes a base.
         elapsed: A monotonic clock, seconds.
@@ -100,7 +100,7 @@ class Compacting:
             self._remove_piece_if_due(is_quiet=is_quiet)
 
     def _is_grown(self) -> bool:
-        """Return whether a check makes a base: always if retention is by age, else if entries are many."""
+        """Return whether a base is due: retention is by age, or the journal has too many entries."""
         if self._keeps.days is not None:
             return self._keeps.days < math.inf
         return self._journal.last - self._journal.first >= GROWN * self._keeps.entries
@@ -120,7 +120,7 @@ class Compacting:
         before_s, keep_entries = (math.inf, entries) if days is None else (now_s - days * DAY_S, 0)
         try:
             with self._output.open("wb") as out:
-                self._output.chmod(0o600)  # it holds environments of jobs
+                self._output.chmod(0o600)  # the base contains environments of jobs
                 self._process = subprocess.Popen(
                     self._make(self._journal.path, before_s, self._half_life_s, keep_entries),
                     stdin=subprocess.DEVNULL,
@@ -159,6 +159,6 @@ class Compacting:
                 self._has_leftovers = self._journal.drop(PIECE) > 0
             else:
                 self._has_old_ended = self._journal.drop_ended(self._ended_before_s, PIECE) > 0
-        except JournalError as error:  # the rest does no harm until the next start
+        except JournalError as error:  # the remaining rows do no harm; the next start tries again
             self._has_leftovers = self._has_old_ended = False
             self._say(f"journal: replaced entries could not be removed: {error}")

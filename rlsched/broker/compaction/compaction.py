@@ -37,7 +37,7 @@ _WORTH: Final = 2
 
 @dataclass(frozen=True)
 class Cut:
-    """A base that is ready to be written.
+    """A base (state that replaces old entries) that is ready to be written.
 
     Attributes:
         n: Number of the last entry that the base replaces.
@@ -53,13 +53,13 @@ class Cut:
 
 
 def made(path: Path, before_s: float, half_life_s: float = math.inf, *, keep_entries: int = 0) -> Cut | None:
-    """Return the base that replaces the entries before a time, or None if that base would save no space.
+    """Return the base (state) that replaces entries before a time; None if the base would save no space.
 
     A broker can use the journal at the same time, because the journal is read page by page.
 
     Args:
         path: The journal.
-        before_s: The time, Unix seconds.
+        before_s: Entries before this time are replaced, Unix seconds.
         half_life_s: The half-life that the broker passes to `BrokerState`, seconds.
         keep_entries: Number of latest entries that are not replaced, even if they are older than `before_s`.
 
@@ -98,7 +98,10 @@ def made(path: Path, before_s: float, half_life_s: float = math.inf, *, keep_ent
 
 
 def put(journal: Journal, cut: Cut) -> bool:
-    """Write a base into its journal. Return False if the journal was replaced since the base was made.
+    """Write a base into its journal. Return False if the journal does not fit the base.
+
+    The journal fits if its entry `cut.n` still has the checksum `cut.crc`, and if its table of ended jobs
+    includes the entries up to `cut.n`.
 
     Raises:
         JournalError: the base cannot be written; the journal is unchanged.
@@ -127,7 +130,7 @@ def _base_before(path: Path) -> Base | None:
 
 
 def _last_before(journal: Reading, before_s: float) -> int:
-    """Return the number of the last entry before a time, limited to entries in the table of ended jobs.
+    """Return the number of the last entry before a time that the table of ended jobs includes.
 
     If no entry is before the time, return the number of the first entry minus 1.
     """

@@ -1,4 +1,4 @@
-"""The process that makes a base, started by `background_command`.
+"""The process that makes a base (state that replaces old entries), started by `background_command`.
 
 Arguments: journal, time before which entries are replaced (Unix seconds), half-life (seconds), number of
 entries to keep.

@@ -34,11 +34,11 @@ from rlsched.wire.states import QUEUED
 from rlsched.yielding import background_command
 
 AFTER_S: Final = 10.0
-"""Time from the broker's start to the forecaster's, seconds. A dry run starts the forecaster earlier."""
+"""Time from the broker's start to the forecaster's start, seconds. A dry run starts it earlier."""
 LEAST_S: Final = 2.0
 RETRY_S: Final = 5.0
 MAX_RETRY_S: Final = 600.0
-"""Maximum delay of a restart, seconds. The delay doubles with every exit; new forecasts reset it."""
+"""Maximum delay of a restart, seconds. The delay doubles with every exit; new forecasts reset the delay."""
 ANSWER_S: Final = 60.0
 MAX_QUESTIONS: Final = 16
 MAX_OF_ONE: Final = 4
@@ -84,7 +84,7 @@ class Forecasting(Forecasts):
         self._next = self._first_of_child = 1
 
     def latest_forecast(self, job: Job) -> JobForecast | None:
-        """Return the latest forecast of a live job; None: no forecast, or none since the job was requeued."""
+        """Return the latest forecast of a live job; None if there is none since the job was last requeued."""
         said = self._jobs.get(job.number) if job.live else None
         if said is None or job.attempt is None:
             return said
@@ -215,7 +215,7 @@ class _ForecasterProcess:
         self._reading.start()
         self._logging.start()
         assert self.process.stdin is not None
-        with contextlib.suppress(OSError):  # it has exited already
+        with contextlib.suppress(OSError):  # the process has exited already
             put(self.process.stdin, setup)
             os.set_blocking(self.process.stdin.fileno(), False)
 

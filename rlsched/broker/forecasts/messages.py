@@ -23,8 +23,8 @@ class ForecasterSetup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
         policy: Policy in force, as TOML.
         policy_name: Name of that policy.
         seed: Seed of the policy.
-        prediction: As `BrokerSettings.prediction`.
-        half_life_s: As `PriorityRules.half_life_s`.
+        prediction: Predictor of run times, as `BrokerSettings.prediction`.
+        half_life_s: Half-life of a user's usage for fair share, seconds; infinite: no fair share.
         least_s: Minimum time between two refreshes of the forecasts, seconds.
     """
 

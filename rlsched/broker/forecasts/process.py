@@ -331,7 +331,7 @@ def _rule_of(scheduler: Scheduler) -> tuple[str, CompiledRule]:
 
 
 def scores(seen: Iterable[Seen]) -> list[ForecastScore]:
-    """Return the accuracy of forecasts by kind and size class; class "all" has all sizes.
+    """Return the accuracy of forecasts by kind and size class; class "all" contains jobs of all sizes.
 
     The kinds are `start`, `end` and `end-running`.
     """

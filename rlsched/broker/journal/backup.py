@@ -1,4 +1,4 @@
-"""Backups of a journal, also of a running broker. After a restore, no job number is assigned twice.
+"""Backs up a journal, even while a broker runs, and restores it. No job number is then assigned twice.
 
 `rlsched.broker.nodes.unknown_attempts` handles jobs that run on nodes but are not in the restored journal.
 """
@@ -118,7 +118,7 @@ def restore(backup: str | Path, directory: str | Path) -> Restoration:
 
 
 def _marked(journal: Journal, replaced: Path) -> Restoration:
-    """Append a `Restored` entry to a restored journal, so that no number is assigned twice."""
+    """Append a `Restored` entry to a restored journal, so that no job number is assigned twice."""
     from rlsched.broker.journal.recovery import MOST_ENDED
     from rlsched.broker.state.predictions import Predictions
     from rlsched.decide.registry import load_scheduler
@@ -169,7 +169,7 @@ def take_over(journal: Journal, state: BrokerState) -> Restored:
 
 
 def _known(replaced: Path, state: BrokerState) -> tuple[int, int, float]:
-    """Return the highest (epoch, job number, time) in the backup and in the journal that it replaces."""
+    """Return the highest (epoch, job number, time in Unix seconds) in the backup and the replaced journal."""
     mark = JournalMark(replaced).read()
     marked = mark.epoch if mark is not None and mark.cluster == state.identity else 0
     found = max(state.epoch, marked), state.last_number, state.now_s
@@ -177,7 +177,7 @@ def _known(replaced: Path, state: BrokerState) -> tuple[int, int, float]:
     for row in _readable(replaced):
         match row.entry:
             case BrokerStarted(cluster=cluster) | BasePart(cluster=cluster) if cluster != state.identity:
-                return found  # another cluster's
+                return found  # the replaced journal belongs to another cluster
             case BasePart():
                 epoch, number = max(epoch, row.entry.epoch), max(number, row.entry.last_number)
             case BrokerStarted() | Restored():
@@ -253,7 +253,7 @@ def begin_anew(path: Path) -> str:
     log = path.with_name(path.name + "-wal")
     try:
         if log.exists() and not (path.exists() and path.stat().st_size):
-            log.rename(path.with_name(log.name + ".replaced"))  # its contents are useless without its journal
+            log.rename(path.with_name(log.name + ".replaced"))  # the log is useless without its journal
         lock = locked(path)
         try:
             mark = JournalMark(path)

@@ -62,7 +62,7 @@ class JournalCheck(msgspec.Struct, frozen=True, kw_only=True):
 def check(path: str | Path) -> JournalCheck:
     """Check a whole journal, even if a broker has it open.
 
-    The pages and checksums are checked, and whether each fact fits the facts before it.
+    The check covers the pages, the checksums, and whether each fact fits the facts before it.
 
     Raises:
         JournalError: the journal is missing, or so damaged that nothing can be read.
@@ -128,7 +128,7 @@ def check(path: str | Path) -> JournalCheck:
 
 
 def _snapshots(journal: Reading) -> list[str]:
-    """Return descriptions of damaged or outdated snapshots, which a start ignores."""
+    """Describe snapshots that are damaged or belong to another journal. A start ignores them."""
     if not journal.has_snapshots:
         return []
     found = SnapshotTable(journal.path, journal.db).newest_first()

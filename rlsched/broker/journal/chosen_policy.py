@@ -13,10 +13,10 @@ _STARTS = "SELECT n FROM entries WHERE kind = 'broker_started' AND n >= ? AND n 
 
 
 def choice_at(path: Path, db: sqlite3.Connection, first: int, last: int) -> ChosenPolicy | None:
-    """Return the chosen policy in use at the last broker start up to entry `last`; None: none was chosen.
+    """Return the chosen policy of the last broker start at or before entry `last`; None if none was chosen.
 
-    The entry of a start does not contain the choice if the previous start used the same choice. If no start
-    after a base contains the choice, it is read from the base.
+    The `BrokerStarted` entry omits the policy if the previous start used the same one (`goes_on`). If no
+    start after the base (the compacted start of the journal) contains the policy, the base contains it.
 
     Args:
         path: Path of the journal, for error messages.

@@ -59,7 +59,7 @@ def pack(thing: object, as_new: dict[type, dict[str, object]] | None = None) -> 
 
     Args:
         thing: The object.
-        as_new: By class and field name, a value to store in place of the field's value in every object.
+        as_new: Values, by class and field name, that replace the field's value in every stored object.
 
     Raises:
         PictureError: the graph contains an unsupported object.
@@ -199,7 +199,7 @@ class _Unpacker:
             flat = iter(packed)
             next(flat)
             for packed_key in flat:
-                key = self.thing(packed_key)  # before its value, in the order of packing
+                key = self.thing(packed_key)  # the key before its value, in the order of packing
                 made[key] = self.thing(next(flat))
         elif tag == _SET:
             made = (frozenset if packed[1] else set)(map(self.thing, packed[2:]))
@@ -235,7 +235,7 @@ class _Unpacker:
 
 @cache
 def _fields(kind: type) -> list[str] | None:
-    """Return the field names that a class declares; None for a plain class, which declares none."""
+    """Return the field names that a class declares; None for a plain class, which declares no fields."""
     if issubclass(kind, msgspec.Struct):
         return [one.name for one in msgspec.structs.fields(kind)]
     if issubclass(kind, tuple):

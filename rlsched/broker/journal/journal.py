@@ -1,4 +1,7 @@
-"""The journal: SQLite (WAL, synchronous=FULL), one row per fact. A batch is committed before its output."""
+"""The journal: an SQLite file with one row per fact. A batch is committed before its output is sent.
+
+The file uses WAL mode and synchronous=FULL.
+"""
 
 from __future__ import annotations
 
@@ -46,11 +49,11 @@ MOST_OF_PAGE = 2_000
 _INSERT = "INSERT INTO entries (n, now_s, kind, payload, crc) VALUES (?, ?, ?, ?, ?)"
 _ENDS = "UPDATE meta SET value = ? WHERE key = 'entries'"
 _HOLDS = "UPDATE meta SET value = ? WHERE key IN ('entries', 'ended_at')"
-"""SQL that sets the last entry's number, also as the last entry that the table of ended jobs includes."""
+"""SQL that sets the number of the last entry, both of the journal and in the table of ended jobs."""
 
 
 class Journal:
-    """An open journal. Only one process at a time can open it for writing. An earlier version is migrated.
+    """An open journal. Only one process at a time can open it for writing. Earlier versions are migrated.
 
     Args:
         path: The SQLite file, created with its directory if missing. The files with the endings `-wal`,
@@ -58,14 +61,15 @@ class Journal:
         lock: The journal's lock, if the caller already holds it; `close` releases it.
 
     Attributes:
-        first: Number of the first entry. Entries below it are replaced by a base, and are being removed.
+        first: Number of the first entry. A base (the compacted start of the journal) replaces entries with
+            lower numbers, which are being removed.
         last: Number of the last entry, 0 before the first.
         ended_at: Number of the last entry that the table of ended jobs includes.
         ended: The table of ended jobs, for reading.
         snapshots: Snapshots for quick starts.
 
     Raises:
-        JournalHeldError: another broker holds the journal.
+        JournalHeldError: another broker has the journal open.
         JournalError: the journal has an unknown version, is damaged, or cannot be written.
     """
 
@@ -106,7 +110,7 @@ class Journal:
             self._db.executescript(
                 f"BEGIN; {_CREATE} {_CREATE_ENTRIES} {finished_table.CREATE} {version} COMMIT;"
             )
-            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # afterwards, an empty schema means damage
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # an empty schema then means damage
         found = marks.version(self.path, self._db)
         if found < marks.SCHEMA_VERSION:
             self._migrate(found)
@@ -154,7 +158,8 @@ class Journal:
         Args:
             entries: The facts.
             now_s: Time of the batch, Unix seconds.
-            over: Rows of the jobs that the facts finish; None: the next start of a broker adds the rows.
+            over: Rows of the jobs that the facts finish, for the table of ended jobs; None: the next start of
+                a broker adds the rows.
 
         Raises:
             JournalFullError: nothing of this batch was written because the disk is full; the caller can try
@@ -212,7 +217,7 @@ class Journal:
         """Write a base that replaces the entries up to `cut`. Later calls of `drop` remove these entries.
 
         Args:
-            parts: The base.
+            parts: Parts of the base.
             cut: Number of the last replaced entry; the last part of the base gets this number.
             now_s: Time of entry `cut`, Unix seconds.
 
@@ -233,7 +238,7 @@ class Journal:
         """Remove up to `most` entries that a base replaces. Return their number.
 
         Raises:
-            JournalError: none was removed.
+            JournalError: no entry was removed.
         """
         chosen = "SELECT n FROM entries WHERE n < ? ORDER BY n LIMIT ?"
         with clearly(self.path), self._transaction():
@@ -244,7 +249,7 @@ class Journal:
         """Remove up to `most` rows of jobs that ended before `before_s`, Unix seconds. Return their number.
 
         Raises:
-            JournalError: none was removed.
+            JournalError: no row was removed.
         """
         chosen = "SELECT job FROM ended_jobs INDEXED BY ended_by_end WHERE end_s < ? ORDER BY end_s LIMIT ?"
         with clearly(self.path), self._transaction():

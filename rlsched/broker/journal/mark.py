@@ -68,10 +68,10 @@ class JournalMark:
     # ---- before a start ---------------------------------------------------------------------------
 
     def check_new(self) -> None:
-        """Check, before a new journal begins, that the directory has never had one. Nothing is written.
+        """Check that the directory has never had a journal, before a new one begins. Nothing is written.
 
         Raises:
-            JournalLostError: a file next to the missing or empty journal shows that there was one.
+            JournalLostError: a file next to the missing or empty journal shows that a journal existed.
         """
         log = self._journal.with_name(self._journal.name + "-wal")
         has_log = log.exists() and log.stat().st_size > 0
@@ -173,7 +173,7 @@ def _packed(mark: Mark) -> bytes:
 
 
 def _base_at(journal: Journal, n: int) -> BasePart | None:
-    """Return the base's entry with number `n`; None if entry `n` is not part of a base."""
+    """Return entry `n` if it is a part of the base (the compacted start of the journal), else None."""
     found = next(iter(journal.rows(n - 1)), None)
     return found.entry if found is not None and isinstance(found.entry, BasePart) else None
 

@@ -1,7 +1,7 @@
 """Writes the broker's store of decisions and TensorBoard curves, after the commit and the replies.
 
-No decision depends on the store or the curves: errors are counted and logged once (`SoftErrors`), and the
-write is retried with the next records.
+No decision depends on the store or the curves. If a write fails, the error is counted and logged once
+(`SoftErrors`), the buffered records are lost, and the store is opened again for the next records.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 STORE_FOLDER: Final = "decisions"
 LAST_RECORDS: Final = 5_000
 _PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Errors when TensorBoard's directory is opened that may be temporary, so that the broker starts anyway."""
+"""Error numbers that may be temporary: the broker starts although it cannot open TensorBoard's directory."""
 
 
 class RecordLog:
-    """Stores decisions and events.
+    """Stores decision records, and events of jobs and nodes.
 
     Args:
         folder: Directory of the store of decisions.
@@ -44,7 +44,7 @@ class RecordLog:
         kept: Number of decisions written by this object.
 
     Raises:
-        InputError: `logdir` cannot be written, for a reason other than a temporary lack of space, or
+        InputError: `logdir` cannot be written, for a reason that is not temporary (`_PASSING`), or
             tensorboard is not installed.
     """
 
@@ -74,7 +74,7 @@ class RecordLog:
         records: Sequence[DecisionRecord],
         events: Sequence[JobEvent | NodeChange | ForecastSeen] = (),
     ) -> None:
-        """Buffer records and events for the store; count records that cannot be stored as lost."""
+        """Buffer records and events for the store, and draw curves. Count records that cannot be stored."""
         rows = self._rows(records)
         self._held += len(rows)
         try:
@@ -97,11 +97,11 @@ class RecordLog:
         return rows
 
     def begins(self) -> bool:
-        """Return whether the store is new, without records of nodes."""
+        """Return whether the store is new: it contains no changes of nodes yet."""
         return not segment_files(self.folder, "nodes")
 
     def decides(self, policy: Policy, since_s: float) -> None:
-        """Record in the store that `policy` makes the decisions from `since_s` on, Unix seconds."""
+        """Record in the store that `policy` decides as of `since_s`, Unix seconds."""
         try:
             note_decider(self.folder, policy, since_s)
         except Exception as error:  # any error of the disk
@@ -162,7 +162,7 @@ class RecordLog:
                     return
 
     def add_scalars(self, step: int, scalars: dict[str, float]) -> None:
-        """Write values of TensorBoard curves, by tag. `step`: number of decisions so far."""
+        """Write TensorBoard scalars, by tag. `step`: number of decisions so far."""
         if self._writer is not None and scalars:
             try:
                 self._writer.add_scalars(step, scalars)

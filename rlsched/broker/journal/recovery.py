@@ -44,7 +44,7 @@ def recover_state(
         predictions: New run-time predictors, which learn from the entries; unused if a snapshot is usable.
         scheduler: Policy that will decide.
         say: Receives a line for each unusable snapshot.
-        half_life_s: As in `BrokerState`.
+        half_life_s: Half-life of a user's usage for fair share, seconds; infinite: no decay.
 
     Raises:
         JournalError: the journal is damaged, or a fact is illegal after the facts before it.
@@ -56,10 +56,10 @@ def recover_state(
 
 
 def catch_up_state(journal: Journal, state: BrokerState, after: int, scheduler: Scheduler) -> BrokerState:
-    """Apply the journal's entries with numbers above `after` to a state that includes all earlier entries.
+    """Apply the journal's entries above number `after` to a state that includes the entries up to `after`.
 
-    Before the call, the journal's table of ended jobs must include entry `after`. The call adds the missing
-    rows of later entries.
+    Before the call, the journal's table of ended jobs must be complete up to entry `after`. The call adds
+    the rows that are missing for later entries.
 
     Raises:
         JournalError: the journal is damaged, or a fact is illegal after the facts before it.

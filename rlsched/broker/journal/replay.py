@@ -72,7 +72,7 @@ Change = (
     | EnergyPriced
     | Decided
 )
-"""Facts that change the cluster. `Decided` is a change only if an external engine made the start itself."""
+"""Facts that change the cluster. `Decided` is a change only if an external engine started the job itself."""
 
 
 @dataclass
@@ -81,13 +81,13 @@ class Instant:
 
     Attributes:
         now_s: Time of the batch, Unix seconds.
-        changes: Changes, in order. A `NodeUp` of a known node that is not down changes nothing, but the
-            scheduler is called. A job with `JobSubmitted.rejected` does not enter the cluster. An
+        changes: Changes, in order. A `NodeUp` of a node that is up and unchanged changes nothing, but
+            the scheduler is called. A job with `JobSubmitted.rejected` does not enter the cluster. An
             `AttemptOver` with outcome `queued` requeues its job; any other outcome removes the job. A
             preempted job loses its GPUs before its `AttemptOver`.
         decisions: Decisions, in order. They are numbered consecutively over all batches, from 0.
-        speed_energy: New weight of energy, set before all changes; None: unchanged.
-        shares: Whether jobs can share GPUs from now on, set before all changes; None: unchanged.
+        speed_energy: New weight of energy against time, 0 to 1, set before all changes; None: unchanged.
+        shares: Whether jobs can share GPUs as of this batch, set before all changes; None: unchanged.
     """
 
     now_s: float
@@ -122,7 +122,8 @@ class _FromAttempts:
     """Results of earlier attempts that affect how jobs share GPUs. A broker stores them in `Job`.
 
     Attributes:
-        gpu_memory_mib: `Job.gpu_memory_mib` by job number; jobs without a key have 0.
+        gpu_memory_mib: Memory request learnt from an attempt that ran out of GPU memory, MiB per GPU, by job
+            number (`Job.gpu_memory_mib`); 0 for jobs without a key.
         unshared: Numbers of jobs that can no longer share GPUs (`Job.alone`).
     """
 

@@ -14,9 +14,9 @@ from rlsched.decide.scheduler import Scheduler
 from rlsched.errors import JournalError
 
 ENTRIES = 20_000
-"""Number of entries since the last snapshot from which one is due in a loop iteration without messages."""
+"""Journal entries since the last snapshot after which one is due, in an iteration without messages."""
 ENTRIES_AT_LAST = 100_000
-"""Number of entries since the last snapshot from which one is due in any loop iteration."""
+"""Journal entries since the last snapshot after which one is due, in any iteration."""
 SHARE = 0.005
 """Maximum fraction of the broker's time spent on snapshots."""
 
@@ -37,7 +37,7 @@ class SnapshotKeeper:
         elapsed: Callable[[], float] = time.monotonic,
     ) -> None:
         self._journal, self._say, self._elapsed = journal, say, elapsed
-        self._at = 0  # a snapshot before this start may not fit this policy
+        self._at = 0  # last entry in a snapshot; snapshots before this start may not fit this policy
         self._not_before_s = -float("inf")
 
     def is_snapshot_due(self, *, is_quiet: bool) -> bool:

@@ -27,7 +27,8 @@ class Snapshot(NamedTuple):
         n: Number of the last entry that the snapshot includes.
         now_s: Time of that entry, Unix seconds.
         format: `FORMAT` of the code that made the snapshot.
-        made_for: Result of `rlsched.broker.journal.snapshots.made_for`.
+        made_for: Hash of the code, policy and predictor that made the snapshot
+            (`rlsched.broker.journal.snapshots.made_for`).
         entry_crc: Checksum of entry `n`.
         picture: The serialised state of the broker.
     """
@@ -49,7 +50,7 @@ class SnapshotTable:
     """The table `snapshots` of an open journal.
 
     Args:
-        path: Name of the journal in messages.
+        path: Path of the journal, for error messages.
         db: Open connection to the journal, which has the table.
     """
 
@@ -70,7 +71,7 @@ class SnapshotTable:
                 newest = "SELECT n FROM snapshots ORDER BY n DESC LIMIT ?"
                 self._db.execute(f"DELETE FROM snapshots WHERE n NOT IN ({newest})", (KEPT,))
                 self._db.execute("COMMIT")
-                # a start after a crash would check a long write-ahead log word by word
+                # keeps the write-ahead log short: a start after a crash checks it word by word
                 self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
             except BaseException:
                 if self._db.in_transaction:
@@ -87,7 +88,7 @@ class SnapshotTable:
             self._db.execute("DELETE FROM snapshots")
 
     def newest_first(self) -> Iterator[Snapshot | str]:
-        """Yield the snapshots; for a damaged snapshot, or one of another journal, yield an error text."""
+        """Yield the snapshots, newest first; an error text for each that is damaged or of another journal."""
         with clearly(self._path):
             numbers = [n for (n,) in self._db.execute("SELECT n FROM snapshots ORDER BY n DESC")]
             for n in numbers:

@@ -26,19 +26,21 @@ _AS_NEW: dict[type, dict[str, object]] = {
     Predictor: {"_boosting": None, "_ended_at_fit": 0, "_ended_at_last": 0},
     Recent: {"_known": None},
 }
-"""By class and field name, values stored in place of the field's value; so boosting is stored unfitted."""
+"""Values, by class and field name, that replace the field's value in a snapshot. For example, the boosting
+model is stored unfitted.
+"""
 
 
 def made_for(scheduler: Scheduler, predictions: str, half_life_s: float) -> str:
     """Return a hash of all inputs of a snapshot except the facts.
 
-    Hashed are the code, the scheduler's queue order, its permissions, the id of a policy that has a strategy,
-    the predictions' key and the half-life.
+    The inputs are the code, the scheduler's queue order and permissions, the id of the policy if it has a
+    strategy, the key of the predictions, and the half-life.
 
     Args:
         scheduler: Policy that decides.
-        predictions: `Predictions.made_for`.
-        half_life_s: As in `BrokerState`.
+        predictions: Key of the predictions (`Predictions.made_for`).
+        half_life_s: Half-life of a user's usage for fair share, seconds.
     """
     strategy = scheduler.policy_id if scheduler.strategy is not None else ""
     depends = [code_digest(), scheduler.order, scheduler.abilities, strategy, predictions, repr(half_life_s)]
@@ -60,7 +62,7 @@ def picture_of(state: BrokerState) -> bytes:
 
 
 def book_of(picture: bytes) -> BrokerState:
-    """Restore a broker's state from a picture.
+    """Restore a broker's state from a picture (the bytes that `picture_of` returns).
 
     Raises:
         PictureError: the picture cannot be read.

@@ -22,7 +22,7 @@ class Superseded:
         self._path = directory / SUPERSEDED_FILE
 
     def check(self, epoch: int) -> None:
-        """Check that the file records no epoch above the journal's `epoch`. If it passes, remove the file.
+        """Check that the file records no epoch above the journal's `epoch`. If this holds, remove the file.
 
         Raises:
             SupersededError: there is a later broker.
@@ -33,7 +33,7 @@ class Superseded:
         self._path.unlink(missing_ok=True)  # the journal already has the recorded epoch or a higher one
 
     def stop_for(self, epoch: int, how: str) -> None:
-        """Record a later broker with this epoch, and raise. Do nothing if `epoch` is 0.
+        """Record a later broker with this epoch, and raise an error. Do nothing if `epoch` is 0.
 
         `how`: how the epoch became known, for the message.
 
@@ -47,7 +47,7 @@ class Superseded:
             raise SupersededError(self._line(epoch, how))
 
     def epoch(self) -> int:
-        """Return the recorded epoch; 0: none."""
+        """Return the recorded epoch; 0 if no epoch is recorded."""
         try:
             return int(self._path.read_text(encoding="ascii"))
         except (OSError, ValueError):

@@ -50,7 +50,7 @@ class LogReads:
     def read(self, asked: ClientAsked, wanted: ReadLog, now_s: float) -> None:
         """Request a piece of output from the job's node. The job must exist.
 
-        Reply at once if the job has no attempt, or if the request is refused.
+        Reply immediately if the job has no attempt, or if the request is refused.
         """
         job = self._state.job(wanted.job)
         assert job is not None

@@ -81,7 +81,7 @@ from rlsched.wire.states import LAUNCHING, QUEUED, RUNNING
 
 _log = logging.getLogger("rlsched.broker")
 LISTENS_EVERY_S = 0.5
-"""Time between two batches, seconds, after which leases are extended; or a quarter of a lease, if longer."""
+"""Leases are extended if the pause between two batches exceeds this time (seconds) and 1/4 of a lease."""
 
 
 class Machine:
@@ -90,22 +90,22 @@ class Machine:
     Args:
         state: The state as recovered from the journal.
         scheduler: The policy.
-        started: The fact that begins this broker's epoch; the first batch records it.
+        started: The entry that begins this broker's epoch. The first batch records it.
         now_s: Time at which the broker started, Unix seconds; must be later than every time in the state.
         ended: The journal's table of finished jobs.
         limits: The broker's time-outs and intervals.
-        ranks: Priorities and fair share.
-        memory: The last decision record of each job.
+        ranks: Rules for priorities and fair share.
+        memory: Stores the last decision record of each job.
         soft_errors: Counts decision records that could not be made (`made`) or stored (`remembered`).
         loop_metrics: Returns metrics of the broker's loop, for reports.
         forecasts: Source of the forecast starts and ends of jobs.
         sleep: Rules for powering down idle nodes; None: nodes stay on.
         up_since_s: Time at which the process began to serve, Unix seconds; None: now.
-        sharing: Reactions to observed speeds of jobs that share GPUs.
-        prices: Prices of electricity; None: none are known.
+        sharing: Rules for reactions to observed speeds of jobs that share GPUs.
+        prices: Prices of electricity; None if no prices are known.
 
     Attributes:
-        started: The fact that began this broker's epoch.
+        started: The entry that began this broker's epoch.
         up_since_s: Time at which the process began to serve, Unix seconds.
         backlog: Clients' questions that wait for `answer`.
     """
@@ -146,7 +146,7 @@ class Machine:
         self._happened: list[Happened] = []
         self._dirty = self._forget_due(now_s)
         self._ask_again_s = self.due_s()
-        state.seats.emptied.clear()  # launched when their nodes register
+        state.seats.emptied.clear()  # these jobs are launched when their nodes register
         self.backlog = Backlog()
         self._killed_s: dict[int, float] = {}
         self._attempts = Launches(state, self.limits, self._out)
@@ -194,7 +194,7 @@ class Machine:
         )
 
     def due_s(self) -> float:
-        """Return the time at which the scheduler asked to decide again, Unix seconds; infinite: never."""
+        """Return the time of the next decision without an event, Unix seconds; infinite if there is none."""
         if self.state.arrays.wants_tasks():
             return self.now_s
         due_s = min(self.state.asked_for_s.values(), default=math.inf)
@@ -214,7 +214,7 @@ class Machine:
     def handle_batch(self, events: Sequence[Event], now_s: float) -> list[Effect]:
         """Apply a batch of events, decide, and return the output in order.
 
-        If any fact was recorded, the first effect is a `Commit`, which must be carried out before all other
+        If an entry was recorded, the first effect is a `Commit`, which must be carried out before all other
         effects. `now_s` (Unix seconds, whole milliseconds) grows from batch to batch.
 
         Raises:
@@ -400,7 +400,7 @@ class Machine:
         self._dirty = self._dirty or self.now_s >= self._ask_again_s
 
     def _rank(self) -> None:
-        """Update priorities from the users' fair shares and the jobs' ages, if an update is due."""
+        """Update priorities from users' fair shares and jobs' waiting times, if an update is due."""
         if self.now_s - self._ranked_s < self._ranks.every_s:
             return
         self._ranked_s = self.now_s
@@ -410,13 +410,13 @@ class Machine:
             self._out.record(entry)
 
     def _rank_again(self, job: Job) -> None:
-        """Set the priority level of a requeued job, because the end of its attempt can change the level."""
+        """Update the priority level of a requeued job: the end of its attempt can change the level."""
         level = level_of(self._ranks, job, self.now_s)
         if level != self.state.priorities.level(job.number):
             self._out.record(JobsRanked(ln_weights={}, levels={job.number: level}))
 
     def _tick_job(self, job: Job, launching_s: float) -> None:
-        """Check a job's time-outs. `launching_s`: no launch time-out begins before it, Unix seconds."""
+        """Check a job's time-outs. `launching_s`: earliest start of a launch time-out, Unix seconds."""
         attempt = job.active
         if attempt is None:
             return
@@ -511,7 +511,7 @@ class Machine:
         return self.state.called(self.state.number_of_seq[seq]) if job is None else job.called
 
     def _keep(self, decision: Decision, number: int) -> None:
-        """Make and buffer a decision's record. An error here changes nothing else."""
+        """Make and buffer a decision's record. An error here has no other effect."""
         record = decision.record
         if record is None:
             if decision.record_failed:
@@ -527,7 +527,7 @@ class Machine:
             self.soft_errors.count("remembered", what, error)
 
     def _launch_seated(self) -> None:
-        """Launch the jobs whose GPUs are empty now that preempted jobs have left."""
+        """Launch the jobs whose GPUs have become empty because the preempted jobs have left."""
         for job in self.state.seats.emptied:
             if job.active is not None and not job.active.ending:
                 self._attempts.launch(job)
@@ -544,7 +544,7 @@ class Machine:
     # ---- facts ------------------------------------------------------------------------------------
 
     def _recorded(self, fact: Entry) -> None:
-        """Handle an applied fact: buffer events, note whether to decide, set a requeued job's priority."""
+        """Handle an applied entry: buffer events, note whether to decide, set a requeued job's priority."""
         self._keep_event(fact)
         is_rejected = isinstance(fact, JobSubmitted) and bool(fact.rejected)
         self._dirty = self._dirty or (fact.asks_scheduler and not is_rejected)
@@ -552,7 +552,7 @@ class Machine:
             self._rank_again(self.state.jobs[fact.job])
 
     def _keep_event(self, fact: Entry) -> None:
-        """Buffer a fact's events for the store of decisions. An error here changes nothing else."""
+        """Buffer a journal entry's events for the store of decisions. An error here has no other effect."""
         try:
             self._happened += events_of_fact(fact, self.state, self.now_s)
         except Exception as error:  # a fact may cause any error
@@ -571,7 +571,7 @@ class _Batch:
         prices: Prices of electricity that were read.
         powered: Results of the operator's commands that power nodes up and down.
         has_tick: Whether the batch has a `Tick`.
-        is_due: Whether the batch has a `Due`: the scheduler asked to decide at this time.
+        is_due: Whether the batch has a `Due`: a decision was requested for this time.
     """
 
     def __init__(self, events: Sequence[Event]) -> None:

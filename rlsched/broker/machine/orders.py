@@ -136,7 +136,7 @@ class JobOrders:
             self.obey(msgspec.structs.replace(order, tasks=[]), job, by)
 
     def _say_over(self, order: JobOrder, array: JobArray) -> None:
-        """Refuse an order for tasks that have all ended. To cancel cancelled tasks again is no error."""
+        """Refuse an order for tasks that have all ended. Cancelling cancelled tasks again is permitted."""
         is_gone = not minus(order.tasks, array.dropped)
         if count(order.tasks) == 1:
             job = self._state.task(array, order.tasks[0].first)
@@ -204,7 +204,7 @@ class JobOrders:
     def _update_of(
         self, order: Update, spec: JobSubmitted, waits: bool, name: str = "", *, limits: bool = False
     ) -> JobUpdated:
-        """Return the fact for an update. `limits`: the time limit can change even if the job does not wait.
+        """Return the fact for an update. `limits`: the time limit can change although the job has GPUs.
 
         Raises:
             InputError: a setting cannot be changed (now or ever), or no node can satisfy a new value.
@@ -291,12 +291,13 @@ class JobOrders:
         """Return the dependencies of a new job that are not met yet.
 
         Raises:
-            InputError: there is no such job, a dependency can no longer be met, or there are too many.
+            InputError: there is no such job, a dependency can no longer be met, or there are too many
+                dependencies.
         """
         return self._waits_for(submit.depends_on)
 
     def _waits_for(self, depends_on: list[DependsOn]) -> list[DependsOn]:
-        _check_number(len(depends_on))  # first: each job may have to be read from the journal
+        _check_number(len(depends_on))  # checked first: each job may have to be read from the journal
         found: dict[DependsOn, None] = {}
         for one in depends_on:
             job = self._state.arrays.known.get(one.job) or self._state.job(one.job)
@@ -313,7 +314,7 @@ class JobOrders:
         return list(found)
 
     def alone(self, entry: JobSubmitted, beside: int = 0) -> JobSubmitted:
-        """Return the entry of a singleton job, which depends on all earlier live jobs of its user and name.
+        """Return the entry of a singleton job: it depends on all earlier live jobs of the same user and name.
 
         Arrays count as jobs. Call the method just before the job is journalled, so that earlier jobs of the
         same batch count. `beside`: number of earlier jobs of this user and name that are not journalled yet.
@@ -327,7 +328,7 @@ class JobOrders:
             for one in live
             if one.spec.user == entry.user and one.spec.name == entry.name
             if one.number < entry.job and one.number != entry.array
-            if one.spec.array not in self._state.arrays.live  # the array itself is in the list
+            if one.spec.array not in self._state.arrays.live  # skip tasks: their array is in the list
         )
         found = dict.fromkeys([*entry.depends_on, *(DependsOn("afterany", number) for number in alike)])
         _check_number(len(found) + beside)
@@ -336,7 +337,7 @@ class JobOrders:
     def _is_met(self, one: DependsOn, job: Job | JobArray) -> bool | None:
         if job.end_s is not None:
             return is_met(one.kind, job.state)
-        started_s = job.start_s if isinstance(job, JobArray) else job.first_start_s  # now it may be queued
+        started_s = job.start_s if isinstance(job, JobArray) else job.first_start_s  # it may be queued again
         return None if started_s is None else is_met(one.kind, RUNNING)
 
 

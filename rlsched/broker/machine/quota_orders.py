@@ -25,7 +25,7 @@ MAX_COUNT = 1_000_000_000
 
 
 def changed_quota(quotas: QuotaTable, order: SetQuota) -> QuotaSet:
-    """Return the fact for an order to change a quota's limits.
+    """Return the journal entry for an order to change a quota's limits.
 
     Raises:
         InputError: the name is invalid, a limit is out of range, or no limit is given.
@@ -44,7 +44,7 @@ def changed_quota(quotas: QuotaTable, order: SetQuota) -> QuotaSet:
 
 
 def changed_member(accounts: AccountMembers, order: SetMember) -> MemberSet | None:
-    """Return the fact for an order to add or remove an account's member; None if nothing would change.
+    """Return the entry for an order to add or remove an account's member; None if nothing would change.
 
     Raises:
         InputError: a name is invalid, or the user to remove is not a member.
@@ -73,7 +73,7 @@ def check_party(kind: str, name: str) -> None:
 
 
 def quotas_page(quotas: QuotaTable, first: int, now_s: float) -> QuotasPage:
-    """Return a page of the quotas, from row `first` on."""
+    """Return a page of the quotas, which begins at row `first`."""
     page, omitted = _page(quotas.rows(now_s), first)
     return QuotasPage(quotas=page, omitted=omitted)
 

@@ -77,7 +77,7 @@ CHANGES = (
     *(Submit, SubmitMany, *JobOrder.__args__, Begin),
     *(DrainNode, ResumeNode, DownNode, RemoveNode, SetQuota, SetMember),
 )
-"""Requests that change something; processed before the decisions of a batch. All others are questions."""
+"""Requests that change something, processed before the decisions of a batch. Other requests are questions."""
 _log = logging.getLogger("rlsched.broker")
 OF_ONE_JOB = JobOrder | ReadLog | Begin
 """Requests about one job that only the job's user and admins can make."""
@@ -90,11 +90,11 @@ class Requests:
         state: State of the broker.
         attempts: Starts, follows and ends attempts.
         time_limits: Time limits of running jobs.
-        members: The nodes.
+        members: The registered nodes.
         node_orders: Carries out orders about nodes.
         memory: The last decision record of each job.
         limits: The broker's time-outs and intervals.
-        ranks: Rules for priorities, such as the highest that a user can request.
+        ranks: Rules for priorities, such as the highest priority that a user can request.
         out: Output of the batch.
         reports: Status reports of the broker.
         ended: The journal's table of finished jobs.
@@ -180,7 +180,7 @@ class Requests:
         return None
 
     def _signed(self, asked: ClientAsked) -> ClientAsked | None:
-        """Return the request, with the key's owner as the user of a submission; None if it was refused."""
+        """Return the request; a submission gets the key's owner as its user. None if it was refused."""
         if not isinstance(asked.message, Submit):
             return asked
         try:
@@ -230,7 +230,7 @@ class Requests:
     # ---- questions --------------------------------------------------------------------------------
 
     def answer(self, asked: ClientAsked, now_s: float) -> None:
-        """Answer a question. If an error occurs, refuse the question with one line."""
+        """Answer a question. If an error occurs, refuse the question with a message of one line."""
         try:
             self._answer(asked, now_s)
         except Exception as error:

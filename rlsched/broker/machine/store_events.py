@@ -1,4 +1,4 @@
-"""Converts facts of the journal to job and node events for the store of decisions."""
+"""Converts facts (journal entries) to job and node events for the store of decisions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Happened = JobEvent | NodeChange
 
 
 def events_of_fact(entry: Entry, state: BrokerState, now_s: float) -> list[Happened]:
-    """Return the job and node events that a fact causes; most facts cause none.
+    """Return the job and node events that a fact (journal entry) causes; most facts cause none.
 
     Args:
         entry: The fact.

@@ -15,11 +15,11 @@ from rlsched.wire.messages import NOTIFY_EVENTS, DryRun, Submit, Tasks, Update
 from rlsched.wire.messages.job_settings import MAX_NAME_CHARACTERS, JobNeeds
 
 MOST_AT_ONCE = 500
-"""Maximum number of submissions in one message: while the broker processes them, it does nothing else."""
+"""Maximum number of submissions in one message. The broker does nothing else while it processes them."""
 MAX_COMMAND_BYTES = 128 << 10
 """Maximum size of a job's arguments and environment, bytes, so that they fit a launch message.
 
-The size is that of all arguments, names and values in UTF-8, plus one byte for each of them.
+The size is the total of all arguments, names and values in UTF-8, plus one byte for each of these texts.
 """
 MAX_GPU_TYPES = 16
 MAX_TYPE_CHARACTERS = 64
@@ -66,7 +66,7 @@ def wrong_question(question: DryRun) -> str:
 
 
 def name_of(message: Submit) -> str:
-    """Return the job's name: as submitted, else the name of its program."""
+    """Return the submitted name of the job; without one, return the name of the job's program."""
     if message.name:
         return message.name
     return visible(message.command[0].rpartition("/")[2])[:MAX_NAME_CHARACTERS]
@@ -105,7 +105,7 @@ def _wrong_command(message: Submit) -> str:
 
 
 def _wrong_number(message: Submit | Update) -> str:
-    """Return which number is out of its range; "" if none is. An `Update` lacks some of the numbers."""
+    """Return a message about a number out of its range, else "". An `Update` lacks some of the numbers."""
     for name, one in declared(Submit).items():
         if one.setting.least is not None and hasattr(message, name):
             refusal = one.setting.out_of_range(name, getattr(message, name))

@@ -43,7 +43,7 @@ class Submitting:
 
     Args:
         state: State of the broker.
-        ranks: Rules for priorities, such as the highest that a user can request.
+        ranks: Rules for priorities, such as the highest priority that a user can request.
         limits: The broker's time-outs and intervals.
         orders: Checks dependencies.
         out: Output of the batch.
@@ -73,7 +73,7 @@ class Submitting:
         """Journal either all jobs of a message or none, and return the reply.
 
         Raises:
-            InputError: a job is refused, or there are too many.
+            InputError: a job is refused, or the message has too many jobs.
         """
         if len(many.jobs) > MOST_AT_ONCE:
             raise InputError(f"expected at most {MOST_AT_ONCE} jobs in a message, got {len(many.jobs)}")
@@ -107,9 +107,9 @@ class Submitting:
         return SubmittedMany(jobs=found)
 
     def _not_alone(self, draft: JobSubmitted, called: Counter[tuple[str, str]]) -> str:
-        """Return why a singleton would have too many dependencies, else "".
+        """Return an error message if a singleton job would have too many dependencies, else "".
 
-        `called`: number of jobs before the singleton in the message, by (user, name).
+        `called`: number of jobs that precede this job in the message, by (user, name).
         """
         try:
             self._orders.alone(draft, called[draft.user, draft.name])
@@ -157,7 +157,7 @@ class Submitting:
         beside: Counter[PartyKey] | None = None,
         numbered: int = 0,
     ) -> Drafts:
-        """Return entries with numbers and predictions for the new, valid submissions, and refusals."""
+        """Return numbered and predicted entries for new, valid submissions, and refusals of the invalid."""
         return self._foretold(self._drafted(messages, beside, numbered), now_s)
 
     def _foretold(self, found: Drafts, now_s: float) -> Drafts:
@@ -170,7 +170,7 @@ class Submitting:
     def _drafted(
         self, messages: Sequence[Submit], beside: Counter[PartyKey] | None = None, numbered: int = 0
     ) -> Drafts:
-        """Return entries with job numbers for the new, valid submissions, and refusals.
+        """Return entries with job numbers for the new, valid submissions, and refusals of invalid ones.
 
         `beside`: number of jobs that will be journalled before these submissions, by party (user, account or
         VC). `numbered`: total of these jobs.
@@ -206,7 +206,7 @@ class Submitting:
         )
 
     def _one_by_one(self, messages: Sequence[Submit], now_s: float) -> Drafts:
-        """Do as `_predicted`, one submission at a time, so that an error affects only one of them."""
+        """Call `_predicted` for one submission at a time, so that an error affects only one submission."""
         found, beside = Drafts({}, {}), Counter[PartyKey]()
         for message in messages:
             if message.token in found.entries:
@@ -250,6 +250,6 @@ class Submitting:
         )
 
     def _refused_by_nodes(self, message: Submit) -> str:
-        """Return why no registered node can ever run the job; "" if one can."""
+        """Return the reason why no registered nodes can ever run the job; "" if they can."""
         unknown = unknown_vc(self._state, message.vc)
         return unknown or never_runs(self._state, message.vc, demand_asked(message))

@@ -15,8 +15,8 @@ Both engines follow these rules, which `tests/contract/test_engines.py` checks:
   sent again until its `EndedAck` arrives, also after a restart of the sender.
 - **Crashes**: any process may crash between receiving an order and recording it. An engine that is not sure
   whether it has obeyed an order checks where the job runs before it starts anything.
-- **Facts of the engine** become facts of the ledger: `unhealthy` is the reason why a node gets no jobs (for
-  example, an admin has drained it), `Held` lists GPUs that other jobs use, and `engine_away` reports that
+- **State of the engine**: `unhealthy` gives the reason why a node gets no jobs (for example, an admin has
+  drained it), and `Held` lists GPUs that other jobs use; the broker records both. `engine_away` reports that
   the sender is alive but cannot reach its engine. No job is lost while the engine is away.
 
 An engine reports its abilities in `Hello.capabilities`. An engine without the ability `places` accepts no

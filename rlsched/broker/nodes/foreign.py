@@ -1,7 +1,7 @@
 """Foreign nodes: nodes that connect to this broker but belong to another cluster. They get no orders.
 
-Such nodes are listed for operators. Jobs of the other cluster continue on such a node, whichever broker the
-node connects to, because the right journal may have been lost and replaced by a new one. The node repeats its
+Such nodes are listed for operators. Jobs of the other cluster continue on such a node: this broker may be the
+node's own, after the journal with these jobs was lost and replaced by a new one. The node repeats its
 `Hello`, which names its own cluster.
 """
 

@@ -1,13 +1,13 @@
 """Attempts of jobs: starts and ends them, turns reports from nodes into facts, and sends orders to nodes.
 
 An attempt is never started twice. Its number grows with every start, and a node starts (job, attempt, rank)
-at most once and obeys only the highest broker epoch. The broker gives up an attempt only if no rank can still
-run, that is, if each rank has ended, or its node has ended it after `--lost-after`, or an operator's order or
-a reboot proves that it has ended.
+at most once and obeys only the highest broker epoch. The broker gives up an attempt only if none of its ranks
+can still run: each rank has reported its end, was ended by its node after `--lost-after`, or must have ended
+because of an operator's order or a reboot.
 
-The ledger reassigns the GPUs of a preempted job at once. The attempt that gets these GPUs is launched, all
-ranks together, when the last of the GPUs is empty. The preempted job can start again only when all its ranks
-have ended.
+The ledger (which records the allocated GPUs) reassigns the GPUs of a preempted job at once. The attempt that
+gets these GPUs is launched, with all its ranks together, when the preempted job has left the last of the
+GPUs. The preempted job can start again only when all its ranks have ended.
 """
 
 from __future__ import annotations
@@ -75,25 +75,25 @@ OUT_OF_MEMORY = "out_of_memory"
 GPU_OUT_OF_MEMORY = "gpu_out_of_memory"
 CANCELLED_THERE = "cancelled"
 _NOT_ITS_DOING = {NODE_STOPPED: "was stopped", FENCED: "had no answer from a broker for its --lost-after"}
-"""Text for each reason of a rank's end that the job did not cause. After such an end the job is queued again
-without counting a retry, unless all ranks ended with exit code 0.
+"""Texts, by reason, for ends of a rank that the job did not cause. The job is then queued again without
+counting a retry, unless all its ranks ended with exit code 0.
 """
 _BY_MPS_FAULT = {
     MPS_FAULT: "ended with its co-tenants by a GPU fault under MPS, cause unknown: it shares no more",
     MPS_NEIGHBOUR_FAULT: "ended with a co-tenant, whose GPU fault ended all under MPS",
 }
-"""Text for each reason of a rank's end that is a GPU fault under MPS, which ends all co-tenants. After such
-an end the job is queued again without counting a retry (`_forgive`).
+"""Texts, by reason, for ends of a rank by a GPU fault under MPS, which ends all co-tenants. The job is then
+queued again without counting a retry (`_forgive`).
 """
 _DONE = "and left exit code 0: the job is done"
 MAX_REASON_CHARACTERS = 300
 
 
 class Launches:
-    """Attempts of jobs: their start, course and end, without I/O.
+    """Starts, follows and ends attempts of jobs, without I/O.
 
     Args:
-        state: The state; changed only through `out`.
+        state: State of the broker. Only facts recorded through `out` change it.
         limits: The broker's time-outs and intervals.
         out: Output of the batch.
     """
@@ -121,7 +121,7 @@ class Launches:
             return None
         return known, known.attempt, known.attempt.ranks[key.rank]
 
-    # ---- what an engine begins itself ---------------------------------------------------------------
+    # ---- starts by an engine itself -----------------------------------------------------------------
 
     def record_begin(self, job: Job, order: Begin) -> str:
         """Record that an engine which places jobs itself started a job.
@@ -164,7 +164,7 @@ class Launches:
         self.launch(job)
         return ""
 
-    # ---- what nodes report ------------------------------------------------------------------------
+    # ---- reports of nodes -------------------------------------------------------------------------
 
     def launched(self, node: str, message: Launched) -> None:
         """Record that a rank's process runs.
@@ -217,16 +217,17 @@ class Launches:
     def record_refusal(self, node: str, message: LaunchRefused, held: Collection[int] = ()) -> None:
         """Handle a node's refusal to start a rank: end the attempt on all nodes and queue the job again.
 
-        The node is drained for `drain_s`: without the drain, it would refuse until the job's retries are used
+        The node is drained for `drain_s`, because it could otherwise refuse until the job's retries are used
         up. If a GPU of the rank is in `held` (out of service), the node's other GPUs stay in service, and the
         attempt does not count as a retry.
 
         If `message.is_about_owner`, the node cannot run jobs of this user:
 
         - If no node has ever run a job of the user, the job fails and the node stays in service.
-        - If only other nodes have, this node lacks the user's account, and the attempt counts as a retry.
-        - If this node has, it has lost the account (for example, its directory service is down), and the
-          attempt does not count as a retry.
+        - If only other nodes have run jobs of the user, this node lacks the user's account, and the attempt
+          counts as a retry.
+        - If this node has run jobs of the user, it has lost the account (for example, its directory service
+          is down), and the attempt does not count as a retry.
         """
         found = self._in_state(node, message.key, LAUNCHING)
         if found is None:
@@ -257,7 +258,7 @@ class Launches:
         self.end(job, QUEUED, why, charged=charged and not has_held)
 
     def record_rank_end(self, node: str, message: Ended, *, rebooted: bool = False) -> None:
-        """Record the end of a rank, and acknowledge the report even if the attempt is not known (any more).
+        """Record the end of a rank, and acknowledge the report even if the attempt is unknown or outdated.
 
         `rebooted`: whether the node was rebooted after its previous registration.
         """
@@ -284,8 +285,8 @@ class Launches:
     def record_loss(self, node: str, job: Job, why: str, *, charged: bool = False) -> None:
         """Record the ranks of a job on this node as lost, and queue the job again.
 
-        `charged`: whether the attempt counts as a retry, because the job caused the loss. By default it
-        counts only against `MAX_LOSSES`, because the node was lost.
+        `charged`: whether the attempt counts as a retry, because the job caused the loss. By default
+        the attempt counts only against `MAX_LOSSES`, because the node was lost.
         """
         attempt = job.active
         if attempt is None:
@@ -355,8 +356,8 @@ class Launches:
     def _forgive(self, job: Job, attempt: Attempt) -> None:
         """Queue a job again without counting a retry, because a GPU fault under MPS has ended a rank.
 
-        This outcome replaces that of an earlier report of another rank, because the same fault may have ended
-        both ranks: the outcome does not depend on the order of the reports.
+        This outcome replaces an outcome that an earlier report of another rank caused, because the same fault
+        may have ended both ranks. So the outcome does not depend on the order of the reports.
         """
         reasons = {rank.reason for rank in attempt.ranks}
         why = next(why for reason, why in _BY_MPS_FAULT.items() if reason in reasons)
@@ -372,7 +373,7 @@ class Launches:
     def kill(self, job: Job, *, node: str | None = None) -> None:
         """Order nodes to end the ranks of the job's current attempt that have not ended.
 
-        A repeated order does not extend the grace.
+        A repeated order does not extend the grace (time between SIGTERM and SIGKILL).
 
         Args:
             job: The job.
@@ -397,7 +398,7 @@ class Launches:
     def grace_s(self, job: Job | None) -> float:
         """Return a job's time between SIGTERM and SIGKILL, seconds.
 
-        `job`: None for a job that is not in the journal; its grace is the default.
+        `job`: None for a job that is not in the journal, which gets the default.
         """
         return self._limits.grace_of(None if job is None else job.spec.grace_s)
 
@@ -428,7 +429,7 @@ class Launches:
         return self._state.nodes[node].spec.capabilities.gpu_memory_mib
 
     def _learnt_mib(self, job: Job, attempt: Attempt) -> int:
-        """Return the GPU memory per GPU that a job needs after an attempt ran out of it, MiB; 0: not known.
+        """Return the memory that a job needs after an attempt ran out of GPU memory, MiB per GPU; 0: unknown.
 
         The result is more than the attempt had. It is 0 if no larger GPU exists, or if the job has already
         been moved once to larger GPUs: the job then fails.
@@ -503,8 +504,8 @@ class Launches:
     def _master(self, attempt: Attempt) -> str:
         """Return the address of rank 0's node.
 
-        This is the node's host address. If that is `LOCALHOST` and another node of the attempt has a
-        different host address, return the node's name instead.
+        The address is the node's host address, or the node's name if the host address is `LOCALHOST` and
+        another node of the attempt has a different host address.
         """
         hosts = [self._state.nodes[rank.node].spec.host for rank in attempt.ranks]
         if hosts[0] == LOCALHOST and any(host != LOCALHOST for host in hosts):
@@ -548,7 +549,7 @@ def _is_forgivable(attempt: Attempt) -> bool:
     """Return whether a fault of a co-tenant, reported now, changes the outcome of an attempt.
 
     The outcome does not change if a user or a preemption has ended the attempt, if a node refused to start
-    it, or if it does not count as a retry or a loss anyway.
+    the attempt, or if the attempt counts neither as a retry nor as a loss.
     """
     if attempt.ending == QUEUED:
         return attempt.charged or attempt.lost
@@ -557,7 +558,7 @@ def _is_forgivable(attempt: Attempt) -> bool:
 
 
 def _is_done(attempt: Attempt) -> bool:
-    """Return whether all ranks have ended with exit code 0, before or during their grace."""
+    """Return whether all ranks have ended with exit code 0, before or during the grace after SIGTERM."""
     return attempt.has_ended and attempt.first_failure is None
 
 
@@ -591,7 +592,7 @@ def _outcome(job: Job, attempt: Attempt) -> tuple[Outcome, int | None, str]:
 
 
 def _queued_outcome(job: Job, attempt: Attempt) -> tuple[Outcome, int | None, str]:
-    """Return state, exit code and reason after an attempt that was ended so that the job is queued again."""
+    """Return state, exit code and reason after an attempt that was ended to queue the job again."""
     if _is_done(attempt) and _stopped_by(attempt):
         return COMPLETED, 0, f"{attempt.ending_reason}, {_DONE}"
     if _has_come_to_its_own_end(attempt):

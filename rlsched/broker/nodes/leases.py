@@ -39,7 +39,7 @@ class Leases:
         return self._seen_s.get(node, self._started_s)
 
     def alive_s(self, node: str) -> float:
-        """Return the time of a node's last message; 0 if none arrived or its daemon was stopped."""
+        """Return the time of a node's last message, Unix seconds; 0 if none arrived or its daemon stopped."""
         return 0.0 if node in self._left else self._seen_s.get(node, 0.0)
 
     def extend(self, now_s: float) -> None:

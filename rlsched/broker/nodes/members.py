@@ -44,7 +44,7 @@ MOST_OF_NODE = {
     "cpus": 1 << 16,
     "memory_mib": 1 << 30,
 }
-"""Highest values that a node can report, by field. Higher values are mistakes, and do not fit the ledger."""
+"""Highest values that a node can report, by field. Higher values do not fit the arrays of the ledger."""
 MAX_NAME = 128
 MAX_MHZ = 100_000
 MAX_NOTES = 8
@@ -69,7 +69,8 @@ class Members:
         leases: The leases of nodes.
         limits: The broker's time-outs and intervals.
         out: Output of the batch.
-        now_s: Start of the broker, Unix seconds: nodes that are up in the journal get a full lease from then.
+        now_s: Start of the broker, Unix seconds. After one more lease, nodes that have registered no longer
+            wait for other nodes (`Settling`).
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class Members:
         self.foreign = ForeignNodes(self._limits.lease_s)
 
     def later(self, node: str, cluster: str, epoch: int) -> None:
-        """Record a node's report that it has obeyed a broker of this epoch."""
+        """Record a node's report that it obeys `epoch`, if that is a later broker of this cluster."""
         known = self._state.nodes.get(node)
         if known is not None and cluster == self._state.identity and epoch > self._state.epoch:
             self._later[node] = epoch
@@ -268,7 +269,7 @@ class Members:
                     self._attempts.launch(job, node=name)
 
     def clock_skew_s(self, node: str) -> float | None:
-        """Return how far a node's clock was ahead at its last heartbeat, seconds; None if not reported."""
+        """Return how far a node's clock was ahead at its last report, seconds; None if not reported."""
         return self._clock_skew_s.get(node)
 
     def compare_clocks(self, name: str, theirs_s: float | None, ours_s: float | None) -> None:
@@ -299,7 +300,7 @@ class Members:
     ) -> list[AttemptReport]:
         """Welcome a node, and order it to forget outdated attempts. Return its reports of current attempts.
 
-        `unknown_attempts`: attempts that the node must keep although this journal does not know them.
+        `unknown_attempts`: attempts that the node must keep although they are not in the journal.
         """
         reports = [report for report in hello.attempts if self._attempts.current(name, report.key)]
         current = {(report.job, report.attempt) for report in reports}
@@ -360,7 +361,7 @@ class Members:
         return ""
 
     def _unlike(self, name: str, hello: Hello) -> Node | None:
-        """Return a node with which this node cannot share a partition; None: there is none.
+        """Return a node with which this node cannot share a partition; None if there is no such node.
 
         If the engine of either node needs the same GPU numbers on all nodes of a gang, both nodes must have
         the same number of GPUs.
@@ -369,7 +370,7 @@ class Members:
             return None
         for other in self._state.nodes.values():
             spec = other.spec
-            if spec.gpus == hello.gpus or not spec.gpus:  # most of thousands of nodes
+            if spec.gpus == hello.gpus or not spec.gpus:  # true of most nodes
                 continue
             if hello.capabilities.per_node_indices and spec.capabilities.per_node_indices:
                 continue
@@ -454,7 +455,7 @@ class Members:
             elif rebooted or any(rank.node == name and rank.state == RUNNING for rank in attempt.ranks):
                 self._attempts.record_loss(name, job, f"node {name} {gone}")
             elif self.unknown_attempts.is_settling:
-                continue  # it may have begun on another node since the backup
+                continue  # the attempt may have begun on another node since the backup
             else:
                 self._attempts.launch(job, node=name)
 

@@ -14,9 +14,11 @@ from rlsched.models.sharing import RESIDUAL_SD
 from rlsched.wire.messages import RankMetered
 
 LEAST_SOLO_FRAC: Final = 0.05
-"""Minimum GPU time without co-tenants, as a fraction, to observe a speed: readings have steps of 1 %."""
+"""GPU time of a command without co-tenants, as a fraction, below which no speed is computed: readings have
+steps of 1 %.
+"""
 AT_WORK_FRAC: Final = 0.01
-"""GPU time, as a fraction, from which a job counts as working. Until then, its programs load."""
+"""GPU time, as a fraction, below which a job does not count as working: its programs are still loading."""
 HOLDS_S: Final = 80.0
 """Time for which a reading is valid, seconds: nodes read every 10 s, report unchanged ranks every 60 s."""
 SLOW_AFTER_S: Final = 60.0
@@ -26,7 +28,7 @@ THROTTLED_MILLI: Final = 50
 
 
 class SeenSpeed(NamedTuple):
-    """Observed speed of a job next to its present co-tenants; 1: its speed without them at the same clock.
+    """Speed of a job next to its present co-tenants, relative to its speed without them at the same clock.
 
     Attributes:
         speed_frac: Mean speed during `seen_s`; of a slow job, during `slow_s`.
@@ -87,9 +89,9 @@ class SeenSpeeds:
 
     Assumption: a unit of work takes the same GPU time with and without co-tenants. Under time slicing one
     context runs at a time, so the assumption holds except for cold caches. Under MPS, kernels of several
-    processes run at once and each takes longer: the quotient is an upper bound of the speed. Source of both
-    GPU times: NVML's utilisation by process (`nvmlDeviceGetProcessUtilization`), as a mean over windows of 10
-    s. GPM counts a whole GPU, not a process, so it is not used here.
+    processes run at the same time and each takes longer: the quotient is an upper bound of the speed. Source
+    of both GPU times: NVML's utilisation by process (`nvmlDeviceGetProcessUtilization`), as a mean over
+    windows of 10 s. GPM counts a whole GPU, not a process, so it is not used here.
 
     The speed of a job is unknown in these cases: there is no such profile, the job uses a GPU for less than
     `LEAST_SOLO_FRAC` of the time, the clock is below the highest, the GPUs are of several types, or the
@@ -176,7 +178,10 @@ class SeenSpeeds:
         return (watch.worked_s + left_s * watch.share) / (watch.seconds + left_s) / solo.value
 
     def solo_frac(self, job: Job, attempt: Attempt) -> Estimate | None:
-        """Return the GPU time of the command's earlier runs without co-tenants; None: unknown or low."""
+        """Return the GPU time of the command's earlier runs without co-tenants, as a fraction.
+
+        The result is None if the GPU time is unknown or less than `LEAST_SOLO_FRAC`.
+        """
         types = {self._state.nodes[rank.node].spec.gpu_type for rank in attempt.ranks}
         if len(types) != 1 or attempt.sm_clock_frac != 1.0:
             return None

@@ -1,9 +1,9 @@
 """Power-down of nodes in a live cluster: powers idle nodes down, and sleeping nodes up when they are needed.
 
-The class that decides is the simulator's (`rlsched.power_down.PowerDownService`), with one object for each
-set of identical nodes of a partition. An order is journalled before its command is run. If the broker is
-killed between the two, it repeats a command to power up after its restart, which is harmless. It does not
-repeat a command to power down: a node that still sends heartbeats is marked up.
+The simulator's class `rlsched.power_down.PowerDownService` decides, with one object for each set of identical
+nodes of a partition. An order is journalled before its command is run. If the broker is killed between these
+two steps, it repeats a command to power up after its restart, which is harmless. It does not repeat a command
+to power down: instead, a node that still sends heartbeats is marked up.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SleepPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Rules for powering nodes down and up in a live cluster.
 
     Attributes:
-        plan: The power-down services.
+        plan: Settings of the power-down services.
         suspend_timeout_s: Time from the order to power down after which a node is off and can be powered up
             again, seconds.
         resume_timeout_s: Time from the resume command after which a node that has not registered is down,
@@ -67,7 +67,7 @@ class Sleepers:
         state: State of the broker.
         plan: The rules. None: nodes do not sleep, and a node that an earlier broker powered down is marked
             down.
-        heard_s: Returns the time of a node's last message to this broker, Unix seconds; 0: none.
+        heard_s: Returns the time of a node's last message to this broker, Unix seconds; 0 if none arrived.
         out: Output of the batch.
     """
 
@@ -194,7 +194,7 @@ class Sleepers:
         return self._services[key]
 
     def _busy(self, names: Sequence[str], now_s: float) -> NDArray[np.bool_]:
-        """Return which nodes run a job, (n,) bool. Also record the time since which other nodes are idle."""
+        """Return whether each node is in use, (n,) bool. Also record when each other node became idle."""
         held = self._state.cluster.arrays.node.view(np.ndarray)
         nodes = [self._state.nodes[name] for name in names]
         busy = np.array(

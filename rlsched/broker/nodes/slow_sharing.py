@@ -31,8 +31,8 @@ class SharingRules(msgspec.Struct, frozen=True, kw_only=True):
         learns: Whether predictions are updated by observations, as with `learning` in a models file.
         watch_s: Time for which a job must be measured next to the same co-tenant before its speed is learnt,
             seconds.
-        on_slow: Reaction to a job that is slower than permitted. `warn` logs a line. `unshare` also ends
-            sharing from the job's next start on, and queues the job again at once if it is preemptible.
+        on_slow: Reaction to a job that is slower than permitted. `warn` logs a line. `unshare` also
+            excludes the job from sharing as of its next start, and requeues it at once if it is preemptible.
     """
 
     learns: bool = True
@@ -98,7 +98,7 @@ class SlowSharing:
     def _slow(self, job: Job, seen: SeenSpeed) -> None:
         """Report a slow job, once for each set of co-tenants.
 
-        If `on_slow` is `unshare`, the job shares no GPUs from its next start on.
+        If `on_slow` is `unshare`, the job shares no GPUs as of its next start.
         """
         attempt = job.active
         assert attempt is not None

@@ -65,7 +65,7 @@ class TimeLimits:
                 self._out.send(rank.node, order)
 
     def late(self, job: Job) -> list[str]:
-        """Return the nodes that still enforce a limit other than the job's present one."""
+        """Return the nodes that still enforce an outdated time limit for the job."""
         attempt = job.active
         number, known = self._goes_by.get(job.number, (0, {}))
         if attempt is None or number != attempt.number:

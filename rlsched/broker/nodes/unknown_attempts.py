@@ -8,8 +8,8 @@ The broker ends none of these attempts without an order, and starts no attempt t
 - All nodes are drained until each node of the journal that may run jobs has registered, or until an operator
   has declared it down or removed it. So a queued job of the backup cannot start while one of its attempts
   still runs.
-- If the job of such an attempt is in the journal, and waits or runs elsewhere, the job ends in the journal:
-  the attempt continues on its node.
+- If the job of such an attempt is in the journal, and waits or runs elsewhere, the journal records the job as
+  cancelled, and the attempt continues on its node.
 - New numbers of jobs and attempts begin far above all numbers that may have been assigned since the backup.
 
 The first rule also applies without a restored backup: a journal may have lost its last entries, for example
@@ -38,7 +38,7 @@ _log = logging.getLogger("rlsched.broker")
 class UnknownAttempts:
     """Attempts that run on nodes but are missing in the journal.
 
-    There are none if the journal is complete and was not restored.
+    No such attempts exist if the journal is complete and was not restored.
 
     Args:
         state: State of the broker.
@@ -54,7 +54,7 @@ class UnknownAttempts:
     ) -> None:
         self._state, self._attempts, self._out = state, attempts, out
         self._was_settling, self._settled_s = bool(state.awaited), 0.0
-        self._drained: set[str] = set()  # not drained again after an operator's resume
+        self._drained: set[str] = set()  # nodes that are not drained again after a resume
         self._running: dict[str, dict[AttemptKey, AttemptReport]] = {}
 
     @property
@@ -63,7 +63,10 @@ class UnknownAttempts:
         return bool(self._state.awaited)
 
     def settled_s(self) -> float:
-        """Return when the last awaited node registered, Unix seconds; infinite: not yet; 0: none awaited."""
+        """Return the time at which the last awaited node registered, Unix seconds.
+
+        The result is infinite while nodes are awaited, and 0 if no node was awaited.
+        """
         return math.inf if self._state.awaited else self._settled_s
 
     def finish_registration(self, now_s: float) -> bool:
@@ -79,11 +82,11 @@ class UnknownAttempts:
         return True
 
     def is_stranger(self, report: AttemptReport) -> bool:
-        """Return whether a reported attempt is unknown to the journal: it began after the last entry."""
+        """Return whether a reported attempt is not in the journal, because it began after the last entry."""
         return not self._state.has_begun(report.job, report.attempt)
 
     def knows(self, node: str, key: AttemptKey) -> bool:
-        """Return whether `key` is a rank on this node that the journal does not know."""
+        """Return whether `key` is a running rank on this node that is not in the journal."""
         return key in self._running.get(node, {})
 
     def register_reports(self, node: str, reports: list[AttemptReport]) -> set[tuple[int, int]]:
@@ -116,7 +119,7 @@ class UnknownAttempts:
             self._out.record(NumbersTaken(last=highest))
 
     def _leave_to(self, node: str, report: AttemptReport) -> None:
-        """End the reported job in the journal, because its unknown attempt continues on the node."""
+        """Cancel the reported job in the journal, because its unknown attempt continues on the node."""
         job = self._state.jobs.get(report.job)
         if job is None or not job.live:
             return
@@ -173,7 +176,7 @@ class UnknownAttempts:
             self._drain(node)
 
     def cancel(self, job: int) -> bool:
-        """Order the end of all ranks of a job that the journal does not know.
+        """Order nodes to end the running ranks of a job that are not in the journal.
 
         Return whether there are such ranks.
         """

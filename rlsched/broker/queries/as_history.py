@@ -181,9 +181,9 @@ class _Reading:
             self.changes.append((now_s, entry.name, now))
 
     def add_base(self, base: Base, ended: Iterable[EndedJob]) -> None:
-        """Add the content of a base: finished jobs (from `ended`), live jobs, nodes and held GPUs.
+        """Add finished jobs (from `ended`), and the live jobs, nodes and held GPUs of a base.
 
-        State changes of nodes before the base are not known and not added.
+        The base does not contain earlier state changes of nodes.
         """
         live = {one.submitted.job for one in base.jobs}
         for row in ended:
@@ -235,7 +235,10 @@ def is_journal(path: Path) -> bool:
 
 
 def history_of(path: Path) -> JournalHistory:
-    """Read a journal, also while a broker writes it. Jobs from before a base are in the ended-jobs table.
+    """Read a journal, also while a broker writes it.
+
+    Jobs that finished before a base (the compacted start of the journal) are read from the table of ended
+    jobs.
 
     Raises:
         InputError: the journal has no job.
@@ -289,7 +292,7 @@ def _made(path: Path, read: _Reading) -> JournalHistory:
     alone = [job.spec is not None and job.spec.share == "no" for job in jobs]
     whole = [job.spec is not None and job.spec.exclusive for job in jobs]
     memory = [float(_asked(job, "memory_mib") or math.nan) for job in jobs]
-    stoppable = [job.spec is not None and job.spec.preemptible for job in jobs]
+    preemptible = [job.spec is not None and job.spec.preemptible for job in jobs]
     slack_s = [0.0 if job.spec is None or job.spec.slack_s is None else job.spec.slack_s for job in jobs]
     trace = Trace.from_columns(
         name=path.absolute().parent.name,
@@ -309,10 +312,10 @@ def _made(path: Path, read: _Reading) -> JournalHistory:
             for job in jobs
         ],
         extra={"queue_s": waits}
+        | {"preemptible": ["true" if yes else "false" for yes in preemptible]}
         | ({} if all(map(math.isnan, memory)) else {"memory_mib": memory})
         | ({"shares": ["false" if no else "" for no in alone]} if any(alone) else {})
         | ({"exclusive": ["true" if yes else "" for yes in whole]} if any(whole) else {})
-        | ({"preemptible": ["true" if yes else "false" for yes in stoppable]} if any(stoppable) else {})
         | ({"slack_s": slack_s} if any(slack_s) else {}),
     )
     is_counted = any(job.spec is not None and job.spec.counted for job in jobs)

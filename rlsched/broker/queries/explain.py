@@ -1,4 +1,4 @@
-"""Explains why a job waits, or why it was started on its GPUs: ranked reasons as text, with the record."""
+"""Explains why a job waits, or why it was started on its GPUs: ranked reasons, and the decision record."""
 
 from __future__ import annotations
 
@@ -78,13 +78,13 @@ def explain(
         state: State of the broker.
         job: The job.
         record: Record of the last decision at the job's turn, or of the decision that started the job.
-        now_s: Unix seconds.
+        now_s: Current time, Unix seconds.
         said: The latest forecast of the job's start and end.
         late: Nodes that have not confirmed a change of the job's time limit yet.
         usage: Resources that the job uses, or has used.
         energy_j: Energy of all attempts, joules.
-        grace_s: Time between SIGTERM and SIGKILL, seconds; None: left out.
-        outside_mps: Nodes on which the job should use MPS, and does not.
+        grace_s: Time between SIGTERM and SIGKILL, seconds; None: the text omits it.
+        outside_mps: Nodes on which the job uses its GPUs without MPS although it should use MPS.
         seen: Observed speed of the job next to its co-tenants.
         made_room: Decisions that preempted other jobs for the job's last start.
     """
@@ -201,7 +201,7 @@ def _rank(state: BrokerState, job: Job) -> list[str]:
 def _absent(state: BrokerState, now_s: float) -> list[str]:
     """Describe nodes that get no new jobs, and GPUs out of service.
 
-    If there are many, describe only the first.
+    Of each kind, describe only the first `NAMED_NODES`.
     """
     nodes = {name: node for name, node in state.nodes.items() if not node.removed}
     lines = []

@@ -1,7 +1,7 @@
-"""Pages of running and finished jobs, for lists and for sums.
+"""Pages of running and finished jobs, for lists of jobs and for sums of usage.
 
-A limited number of index rows is read for a page, so the time for a page has a bound even if few of many jobs
-match the question. The field `next` of a page is the position of the next page.
+A page reads a limited number of index rows, so the time for a page is limited even if few of many jobs match
+the question. The field `next` of a page is the position of the next page.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rlsched.wire.states import RUNNING
 MAX_PAGE_BYTES = 1 << 16
 """Estimated maximum size of a page, bytes; a single job can be larger."""
 SCANNED = 400
-"""Maximum number of rows that are read for a page: about 4 ms."""
+"""Maximum number of rows that are read for a page, which takes about 4 ms."""
 MAX_PLACE_CHARS = 2_000
 
 

@@ -1,4 +1,4 @@
-"""Metrics of the broker's loop that the state machine does not know: address, journal, commits."""
+"""Metrics of the broker's loop that are not in the state machine: address, journal, commits."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from rlsched.wire.messages import JournalReport, Timing
 
 
 class LoopMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """Metrics of the broker's loop that the state machine does not know.
+    """Metrics of the broker's loop that are not in the state machine.
 
     Attributes:
         address: Address at which the broker listens.
         journal: Size of the journal's file, and free space of its disk.
         records_kept: Number of decision records written since the start.
-        timings: As in `StatsReport`.
-        connections: As in `StatsReport`.
+        timings: Durations of decisions, commits and turns of the loop (`StatsReport.timings`).
+        connections: Numbers of handshakes and of refused or dropped messages (`StatsReport.connections`).
     """
 
     address: str = ""

@@ -10,13 +10,16 @@ from rlsched.decide.actions import Preempt, Start
 from rlsched.decide.record import DecisionRecord
 
 MAX_JOBS = 5_000
-"""Maximum number of jobs with a record in memory, about 1.3 KB each. A restarted broker reads as many."""
+"""Maximum number of jobs with a record in memory, about 1.3 KB each. A restarted broker reads
+the same number of records.
+"""
 
 
 class RecordMemory:
     """The last decision record of each job, by the job's number in the cluster state.
 
-    This is the record of the last decision that was made at the job's turn, started the job or preempted it.
+    The last decision of a job is the latest decision that considered the job (`DecisionRecord.turn`), started
+    it or preempted it.
 
     Args:
         records: Earlier records, oldest first.
@@ -25,7 +28,7 @@ class RecordMemory:
     def __init__(self, records: Iterable[DecisionRecord] = ()) -> None:
         self._last: OrderedDict[int, DecisionRecord] = OrderedDict()
         self._latest: dict[str, DecisionRecord] = {}
-        self._preempted: list[tuple[DecisionRecord, set[int]]] = []  # of one instant, with the freed GPUs
+        self._preempted: list[tuple[DecisionRecord, set[int]]] = []  # of one instant, each with freed GPUs
         self._made_room: dict[int, tuple[int, list[DecisionRecord]]] = {}
         for record in records:
             with contextlib.suppress(Exception):  # an invalid record is left out
@@ -46,7 +49,7 @@ class RecordMemory:
             self._made_room.pop(seq, None)
 
     def _note_room(self, record: DecisionRecord) -> None:
-        """Note a preemption; for a start, note which preemptions at the same time made room for it."""
+        """Note a preemption. For a start, note which preemptions at the same time made room for it."""
         action = record.action
         if self._preempted and self._preempted[-1][0].now_s != record.now_s:
             self._preempted.clear()
@@ -73,7 +76,7 @@ class RecordMemory:
     def last_record(self, seq: int, partitions: Iterable[str] = ()) -> DecisionRecord | None:
         """Return the last record of this job.
 
-        If the job has none, return the latest record of these partitions; None if there is none.
+        If the job has no record, return the latest record of these partitions; None if they have none either.
         """
         found = [self._latest[name] for name in partitions if name in self._latest]
         return self._last.get(seq) or max(found, key=lambda record: record.number, default=None)

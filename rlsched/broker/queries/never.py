@@ -19,8 +19,8 @@ from rlsched.models.gpu_types import GENERIC, GPU_FIGURES, canonical_kind
 def unknown_vc(state: BrokerState, vc: str) -> str:
     """Return an error message, in one line, if a submission's VC is unknown, else "".
 
-    VCs are declared by nodes (`rlsched node --vc`). If any node declares a VC, quotas declare VCs too. If no
-    node has a VC, any name is accepted as a label.
+    VCs are declared by nodes (`rlsched node --vc`). If any node declares a VC, VCs with a quota are accepted
+    too. If no node declares a VC, any name is accepted as a label.
     """
     if not vc:
         return ""

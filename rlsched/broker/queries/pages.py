@@ -21,7 +21,7 @@ MAX_PAGE_BYTES = 1 << 16
 """Estimated maximum size of a page, bytes; a single row can be larger."""
 MAX_PAGE_ROWS = 250
 MAX_PAST_ROWS = 50
-"""Maximum number of jobs per page that are read from the journal: about 4 ms."""
+"""Maximum number of jobs per page that are read from the journal, which takes about 4 ms."""
 MAX_JOB_NODES = 4_000
 """Maximum number of nodes named in a job's row."""
 Row = TypeVar("Row", JobInfo, NodeInfo)
@@ -54,7 +54,10 @@ class Pages:
         return Jobs(jobs=[] if job is None else [self._row(job)])
 
     def jobs(self, asked: ListJobs) -> Jobs:
-        """Return a page of the latest jobs below number `before`, oldest first, and how many are older."""
+        """Return a page of the latest jobs with numbers below `before`, oldest first.
+
+        The page also has the number of older jobs, as `omitted`.
+        """
         limit = MAX_PAGE_ROWS if asked.limit is None else max(1, min(asked.limit, MAX_PAGE_ROWS))
         if asked.finished:
             latest, first = self._of_all(asked.before, limit)
@@ -65,7 +68,7 @@ class Pages:
         return Jobs(jobs=rows, omitted=first + len(latest) - len(rows))
 
     def _of_live(self, before: int | None, limit: int) -> tuple[list[Job | JobArray], int]:
-        """Return the latest live jobs, and the number of older ones.
+        """Return the latest live jobs, newest first, and the number of older live jobs.
 
         An array is listed in place of its tasks that have never run.
         """
@@ -80,7 +83,7 @@ class Pages:
         return live[first:end][::-1], first
 
     def _of_all(self, before: int | None, limit: int) -> tuple[list[Job | JobArray], int]:
-        """Return the latest jobs, finished or not, and the number of older jobs."""
+        """Return the latest jobs, finished or not, newest first, and the number of older jobs."""
         numbers = self._state.numbers
         end = len(numbers) if before is None else numbers.below(before)
         found: list[Job | JobArray] = []
@@ -129,7 +132,10 @@ class Pages:
         return [job.called for job in jobs if name in metered.outside_mps(job, self._state.now_s)]
 
     def nodes(self, asked: ListNodes) -> Nodes:
-        """Return a page of nodes after a given node, in natural order (n2, n10), and how many are later."""
+        """Return a page of the nodes after a given node, in natural order (n2, n10).
+
+        The page also has the number of later nodes, as `omitted`.
+        """
         if len(self._names) != len(self._state.nodes):
             self._names = sorted(self._state.nodes, key=natural)
         foreign = self._members.foreign.infos(self._state.now_s)
@@ -158,7 +164,7 @@ def _number(job: Job | JobArray) -> int:
 
 
 def _page(rows: Iterable[Row], size: Callable[[Row], int]) -> list[Row]:
-    """Return the first rows, as many as fit a page, but at least one."""
+    """Return the first rows that fit a page together; at least one row."""
     page: list[Row] = []
     left = MAX_PAGE_BYTES
     for row in rows:

@@ -199,7 +199,7 @@ def cluster_curves(cluster: ClusterState) -> dict[str, float]:
 
 
 def forecast_curves(report: ForecastReport | None) -> dict[str, float]:
-    """Return TensorBoard scalars, by tag: accuracy of the last week's forecasts, for all sizes of jobs."""
+    """Return TensorBoard scalars, by tag: accuracy of the last week's forecasts, for jobs of all sizes."""
     found = dict[str, float]()
     for one in report.scores if report is not None else ():
         if one.size == "all":
@@ -210,7 +210,7 @@ def forecast_curves(report: ForecastReport | None) -> dict[str, float]:
 
 
 def gpus_by_type(cluster: ClusterState) -> dict[str, GpusReport]:
-    """Return the numbers of total, free, held and absent GPUs, by GPU type."""
+    """Return the numbers of total, free, allocated (held) and absent GPUs, by GPU type."""
     node, kinds = cluster.arrays.node, cluster.kind_names
     up = node.status == NODE_UP
     found = {}

@@ -55,8 +55,8 @@ def job_info(
         max_nodes: Maximum number of nodes named in the row, so that the row of a large gang fits a frame.
         forecast: Forecast of the job's start and end.
         queue_key: Key of the job in the queue, if it is queued.
-        speed_frac: Speed of the job, if it has GPUs.
-        `beside`: Ids of the jobs that share its GPUs.
+        speed_frac: Predicted speed, relative to the highest clock without co-tenants, if the job has GPUs.
+        `beside`: Ids of the jobs that share GPUs with the job.
         usage: Resources that the job uses.
         energy_j: Energy of all attempts, joules.
         grace_s: Time between SIGTERM and SIGKILL, seconds, if the job has not ended.
@@ -172,10 +172,9 @@ def out_of_service(state: BrokerState, name: str) -> list[str]:
 
 
 def node_notes(node: Node) -> list[str]:
-    """Return a node's own notes for users, and a note if the node's rlsched is too old for limits.
+    """Return a node's own notes for users. Add a note if its rlsched is too old to limit cores and memory.
 
-    The limits are those on the cores and memory of jobs. A node of another engine gets no such note, because
-    its engine accounts for cores and memory.
+    A node of another engine gets no such note, because its engine accounts for the cores and memory of jobs.
     """
     spec = node.spec
     if spec.capabilities.holds_to is not None or not spec.memory_mib:
@@ -184,7 +183,7 @@ def node_notes(node: Node) -> list[str]:
 
 
 def _sharing_notes(node: Node, outside_mps: Sequence[str]) -> list[str]:
-    """Describe how a node lets jobs share GPUs, if not by time slicing, and which jobs do not use MPS."""
+    """Describe sharing by MPS on a node, and jobs that do not use MPS; empty for nodes without MPS."""
     if node.spec.capabilities.sharing != MPS:
         return []
     notes = ["GPUs shared by MPS"]

@@ -21,7 +21,10 @@ _HOLDERS: Final = {"user": "its user", "admin": "an admin"}
 
 
 class Room(NamedTuple):
-    """Free GPUs in one partition. Only nodes that are up count, except for `absent_gpus`."""
+    """Free GPUs in one partition. Only nodes that are up count, except for `absent_gpus`.
+
+    `largest_hole` is the largest number of free GPUs on one node.
+    """
 
     partition: int
     free_gpus: int
@@ -33,7 +36,7 @@ class Room(NamedTuple):
 
 def rooms(state: BrokerState, vc: str) -> list[Room]:
     """Return the free GPUs of each partition that serves a VC: its own partition, then the shared one."""
-    # ten times faster than access to a column of a record array
+    # as a plain array: ten times faster than access to a column of a record array
     node = state.cluster.arrays.node.view(np.ndarray)
     up = node["status"] == NODE_UP
     there = np.ones(len(node), bool)
@@ -75,7 +78,7 @@ def fits_now(state: BrokerState, demand: Demand, room: Room) -> bool:
     """Return whether a waiting job with this demand could start in this partition now."""
     from rlsched.cluster.placement import class_fits
 
-    number = state.cluster.demand_number(demand)  # first: it may replace the arrays
+    number = state.cluster.demand_number(demand)  # before `arrays` is read: it may replace the arrays
     return bool(class_fits(state.cluster.arrays, room.partition, number))
 
 
@@ -117,7 +120,7 @@ def whole_nodes(state: BrokerState, demand: Demand, room: Room) -> tuple[int, in
 
 
 def needs_whole_nodes(state: BrokerState, demand: Demand, among: Sequence[Room]) -> str:
-    """Describe the whole nodes for which a job waits; "" if the job fits no partition."""
+    """Describe the whole nodes for which a job waits; "" if the job can fit no partition."""
     found = [counts for room in among if (counts := whole_nodes(state, demand, room)) is not None]
     if not found:
         return ""

@@ -37,7 +37,7 @@ def pieces(policy: Policy, scheduler: Scheduler, *, has_models: bool = False) ->
     Args:
         policy: The policy from which the scheduler was loaded.
         scheduler: The scheduler. If it has no rule, or the rule is in a user's file, the result is empty.
-        has_models: See `rlsched.broker.server.broker_policy.load_policy`.
+        has_models: Whether to include the kernels that choose clocks, as in `broker_policy.load_policy`.
     """
     if scheduler.rule is None or is_own(policy.settings.rule):
         return []

@@ -81,9 +81,9 @@ def _load(option: str, policy: Policy, seed: int, shares: bool) -> Scheduler:
         )
     if scheduler.abilities.needs_models and not shares:
         raise InputError(
-            f"{option} {policy.name!r} needs speed models, to share GPUs or to set clocks or cores, "
-            "and a broker has them only with --share; choose another policy, or for clocks use "
-            "--speed-energy W"
+            f"{option} {policy.name!r} shares GPUs or sets clocks or cores; this needs speed models, which a "
+            "broker has only with --share; add --share, or choose another policy (for clocks only: "
+            "--speed-energy W)"
         )
     return scheduler
 
@@ -119,11 +119,11 @@ def _warm_up(scheduler: Scheduler, has_models: bool, shares: bool) -> None:
         for gpus in (1, 3, 2, 8, 4, 1, 2)
     }
     state.stops_take_time = True
-    state.make_ineligible(sorted(seqs)[:1])  # for quotas
+    state.make_ineligible(sorted(seqs)[:1])  # kernels for quotas
     state.make_eligible(sorted(seqs)[:1], 0.0)
-    state.rank_job(min(seqs), 0, 0.0, 0.0)  # for priorities and changes
+    state.rank_job(min(seqs), 0, 0.0, 0.0)  # kernels for priorities and changes of jobs
     state.share_job(min(seqs), shares=True, gpu_need_mib=-1)
-    if shares:  # for observed speeds of jobs that share GPUs
+    if shares:  # kernels for observed speeds of jobs that share GPUs
         policy_start(state)
         one, two = map(workload_name, (1, 2))
         models.observe(Observed(one, two, state.kind_names[0], 0.5))
@@ -140,4 +140,4 @@ def _warm_up(scheduler: Scheduler, has_models: bool, shares: bool) -> None:
             state.requeue(running[0], now_s + 0.5)
         for seq in running[1:]:
             state.release(seq, now_s)
-    kernels.close_node(state.arrays, 0)  # for nodes that change while a job has the whole node
+    kernels.close_node(state.arrays, 0)  # kernels for changes of a node that one job has as a whole

@@ -44,7 +44,7 @@ class Disk:
         self._refusal = ""
 
     def refusal(self) -> str:
-        """Return the error for new submissions if they are refused, else "". Check once per `LOOK_S`."""
+        """Return the error for new submissions if they are refused, else "". Check every `LOOK_S`."""
         if time.monotonic() - self._looked_s >= LOOK_S:
             self._looked_s = time.monotonic()
             self._look()

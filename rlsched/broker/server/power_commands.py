@@ -50,7 +50,7 @@ class PowerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PowerCommands:
-    """Runs the operator's commands, one at a time per node, in order. If the broker exits, they continue.
+    """Runs the operator's commands, one at a time per node, in order. If the broker exits, commands continue.
 
     Args:
         settings: The commands; None: no node sleeps.

@@ -16,19 +16,19 @@ from rlsched.energy.series import Series
 from rlsched.errors import InputError
 
 EVERY_S: Final = 3600.0
-"""Least age of the file at which the command is run, and least time between two runs, seconds."""
+"""Minimum age of the file for a run of the command, and minimum time between two runs, seconds."""
 MOST_S: Final = 120.0
 """Time after which the command is killed, seconds."""
 START_S: Final = 10.0
-"""Time for which the start of a broker without a file waits for the command, seconds."""
+"""Maximum time for which a broker's start waits for the command if the file does not exist, seconds."""
 _POLL_S: Final = 0.05
 
 
 class PriceCommand:
-    """Renews the file of the followed series. If the command fails, the file stays as it is.
+    """Renews the file of prices that policies follow. If the command fails, the file is unchanged.
 
     Args:
-        energy: Signals with a command.
+        energy: Table `[energy]` of a cluster file, with a command.
         say: Logs a line.
         elapsed: A monotonic clock, seconds.
     """
@@ -43,7 +43,7 @@ class PriceCommand:
         self._failed = False
 
     def begin(self) -> None:
-        """Run the command if it is due, and wait for it for up to `START_S` if there is no file yet."""
+        """Start the command if it is due. If there is no file yet, wait up to `START_S` for the command."""
         self.step()
         if self._running is None or self._file.exists():
             return
@@ -56,7 +56,7 @@ class PriceCommand:
             self.step()
 
     def step(self) -> None:
-        """Start the command if it is due, or replace the file if it has ended; log once that it fails."""
+        """Start the command if it is due. If it has ended, replace the file, or log the first failure."""
         if self._running is not None:
             command, printed = self._running
             error = command.error()
@@ -75,7 +75,7 @@ class PriceCommand:
 
     def _replace(self, printed: str) -> str:
         """Replace the file with the printed one. Return the error, "" for none."""
-        part = self._file.with_name(f".new-{self._file.name}")  # `Series` compresses by the end of the name
+        part = self._file.with_name(f".new-{self._file.name}")  # the ending selects compression
         try:
             Series.read(printed).write(part)
             part.replace(self._file)

@@ -22,7 +22,7 @@ EVERY_S: Final = 60.0
 class PriceSource:
     """Source of the price that a broker's policy follows.
 
-    A file that changes is read again. If that fails, the previous prices apply until they end. Where no price
+    A changed file is read again. If the read fails, the previous prices apply until they end. While no price
     is known, jobs start as without a price.
 
     Args:
@@ -31,7 +31,7 @@ class PriceSource:
         elapsed: A monotonic clock, seconds.
 
     Attributes:
-        table: The prices; None: none are known yet.
+        table: The prices; None: no prices are known yet.
 
     Raises:
         InputError: a file cannot be read, or the cluster file has no table `[energy]`.
@@ -55,7 +55,7 @@ class PriceSource:
             self.table = _table_of(self._energy)
 
     def step(self, now_s: float) -> list[PricesRead]:
-        """Read the file again if it has changed; log once that it cannot be read, and once that it has ended.
+        """Read the file again if it has changed. Log once if the read fails, and once if the prices end.
 
         `now_s`: current time, Unix seconds.
         """

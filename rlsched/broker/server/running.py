@@ -42,7 +42,7 @@ def run_broker(
         settings: Settings of the broker.
         announce: Prints the ready line, and the progress of a standby.
         warn: Logs the lines after the ready line; None: `announce` prints them.
-        stands_by: Whether to wait first until no other broker holds the journal.
+        stands_by: Whether to wait first until no other broker has the journal open.
         copies: If given, first copy the journal of a primary on another machine, and serve only after a
             take-over: if the primary fails, or on SIGUSR1.
 

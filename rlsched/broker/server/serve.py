@@ -72,16 +72,16 @@ from rlsched.wire.messages import (
 from rlsched.wire.states import QUEUED
 
 MAX_BATCH = 128
-"""Maximum number of messages that an iteration of the loop processes; further messages wait for the next."""
+"""Maximum number of messages per iteration of the loop; further messages wait for the next iteration."""
 POLL_MS = 100
 REST_S = 0.004
-"""Pause after an iteration with only heartbeats, seconds, so that the next one processes many heartbeats."""
+"""Pause after an iteration with only heartbeats, seconds. The next iteration then processes many of them."""
 TICK_S = 0.25
 FLUSH_S = 5.0
 _OF_THE_LOOP = (SetPolicy, ReadJournal, LaterBroker)
-"""Messages that the loop answers without the state machine; `LaterBroker` only if a broker has sent it."""
+"""Messages that the loop answers without the state machine; `LaterBroker` only if no node has sent it."""
 QUESTIONS_S = 0.005
-"""Maximum time for questions in an iteration of the loop, seconds; other questions wait for the next."""
+"""Maximum time per iteration for questions, seconds; further questions wait for the next iteration."""
 
 
 class Broker:
@@ -124,7 +124,7 @@ class Broker:
         self._disk.make_room()
         self._doing = doing
         self._given = _digest(settings)
-        KeyHome(settings.keys).broker()  # tokens can be made while a policy compiles
+        KeyHome(settings.keys).broker()  # made now: a policy compiles for a while, and tokens need the keys
         path = settings.directory / JOURNAL_FILE
         self._mark = JournalMark(path)
         if settings.new_cluster:
@@ -292,7 +292,7 @@ class Broker:
         self._transport.drop_nodes()
         self._say_who_serves()
         self._step([])
-        with suppress(InputError):  # if it cannot be written, the earlier mark stays
+        with suppress(InputError):  # if the mark cannot be written, the earlier mark stays
             self._begin_mark()
         self._soft_errors.log_line(self.ready_line())
         return Ok()
@@ -317,7 +317,7 @@ class Broker:
         self._soft_errors.log_line(f"journal: a new cluster begins; the earlier journal: {kept or 'lost'}")
 
     def _begin_mark(self) -> None:
-        """Write the mark of this broker's journal to the directory."""
+        """Write the mark, the file that records the last commit of this broker's journal."""
         started = self._machine.started
         try:
             self._mark.begin(self._journal, started.cluster, started.epoch)
@@ -403,7 +403,7 @@ class Broker:
         return Forecasting(forecast_setup(settings), self._soft_errors.log_line, after_s=after_s)
 
     def _step_forecasts(self) -> None:
-        """Store settled forecasts, and send the forecaster's answers to clients."""
+        """Store forecasts with known outcomes, and send the forecaster's answers to clients."""
         if self._forecasting is None:
             return
         seen, replies = self._forecasting.step()
@@ -421,7 +421,7 @@ class Broker:
         return self._machine.started
 
     def supersede(self, epoch: int) -> None:
-        """Make `serve` raise `SupersededError`: a broker of this higher epoch serves. Thread-safe."""
+        """Make `serve` raise `SupersededError`, because a broker of this higher epoch serves. Thread-safe."""
         self._later_epoch = epoch
 
     def stop(self) -> None:
@@ -461,7 +461,7 @@ class Broker:
 
     def _step(self, events: list[Event]) -> None:
         now_s, due_s = self._clock.read(), self._machine.due_s()
-        if self._machine.now_s < due_s < now_s:  # a rule that decides at ticks decides exactly then
+        if self._machine.now_s < due_s < now_s:  # a rule that decides at ticks needs the exact time
             self._handle([Due()], due_s)
         self._handle([*events, Due()] if due_s <= now_s else events, now_s)
 

@@ -32,11 +32,11 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
         directory: Directory of the journal and the store of decisions.
         keys: The key directory.
         policy: The policy, as `Policy.of` reads it.
-        fallback: The fallback rule, as `Policy.of` reads it; None: see `load_policy`.
+        fallback: The fallback rule, as `Policy.of` reads it; None: the rule on which the policy is based.
         decision_budget_ms: Time limit for one decision, milliseconds.
         speed_energy: Weight of energy against time, 0 to 1, for jobs that set no weight.
         shares: Whether jobs that permit sharing can share GPUs if the policy decides so.
-        prediction: `running-mean` or `hedge`; None: see `Predictions`.
+        prediction: Predictor of run times, `running-mean` or `hedge`; None: `hedge`.
         history: Output of sacct with earlier jobs, from which predictions start; None: no earlier jobs.
         logdir: Directory for TensorBoard curves; None: no curves.
         limits: Time-outs and intervals.
@@ -47,12 +47,13 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
         new_cluster: Whether to begin a new cluster if the earlier cluster's journal is lost.
         keeps: How long journal entries and rows of ended jobs are kept.
         seed: Seed of the policy's random draws.
-        forecaster: Forecaster of starts and ends, an entry point of `rlsched.forecasters`; "": none.
-        forecast_after_s: Delay of the forecaster's start after the broker's, seconds.
-        forecast_every_s: Minimum time between two refreshes of the forecast, seconds.
+        forecaster: Forecaster of starts and ends of jobs, an entry point of `rlsched.forecasters`; "": no
+            forecasts.
+        forecast_after_s: Time from the broker's start to the forecaster's start, seconds.
+        forecast_every_s: Minimum time between two refreshes of the forecasts, seconds.
         power: Commands and rules that power idle nodes down and up; None: nodes stay on.
         sharing: Reactions to observed speeds of jobs that share GPUs.
-        energy: Cluster file whose table `[energy]` names the price of electricity; None: no price is known.
+        energy: Cluster file whose table `[energy]` names the file of prices; None: no price is known.
     """
 
     address: str

@@ -22,7 +22,7 @@ class SiteCommand:
         words: Program and arguments.
         most_s: Time after which the command and its process group are killed, seconds.
         elapsed: A monotonic clock, seconds.
-        output: File for the standard output; None: like standard error, it is only used for errors.
+        output: File for the standard output; None: standard output and error are used only for error texts.
 
     Raises:
         OSError: the program cannot be run.
@@ -52,7 +52,7 @@ class SiteCommand:
     def error(self) -> str | None:
         """Return None while the command runs, "" after a success, else the error in one line.
 
-        A command that takes too long is killed. Not to be called again after a text was returned.
+        A command that takes too long is killed. Do not call this again after it has returned a text.
         """
         code = self._process.poll()
         late = code is None and self._elapsed() >= self._until_s

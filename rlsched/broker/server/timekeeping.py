@@ -7,7 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 AHEAD_S = 60.0
-"""Lead of the journal's last time over this machine's clock above which a warning is logged, seconds."""
+"""Time by which the journal's last time may be ahead of this machine's clock before a warning is logged,
+seconds.
+"""
 
 
 class BrokerClock:

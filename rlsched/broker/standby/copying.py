@@ -40,9 +40,9 @@ COPY_FILE = "copy"
 """Marker file next to a journal that is a copy and has not been taken over."""
 ASK_S = 1.0
 ASK_AGAIN_S = 0.6
-"""Time after which a request without an answer is repeated, seconds. A live broker answers in half of it."""
+"""Time after which a request without an answer is repeated, seconds; a live broker takes half as long."""
 OWN_S = 5.0
-"""Time without an answer after which a standby whose journal is not a copy serves, seconds."""
+"""Time without an answer, seconds, after which a standby with its own journal (not a copy) serves."""
 PAUSE_S = 1.0
 
 
@@ -66,7 +66,7 @@ class CopyBounds:
 
     Attributes:
         keeps: How long entries and rows of ended jobs are kept.
-        half_life_s: As in `BrokerState`.
+        half_life_s: Half-life of a user's usage for fair share, seconds; infinite: no decay.
     """
 
     keeps: Keeps
@@ -183,7 +183,7 @@ class _Copy:
 
     Attributes:
         journal: The journal.
-        is_own: Whether a broker in this directory served the journal, so that it is not a copy.
+        is_own: Whether a broker in this directory served the journal earlier; False: it is a copy.
         is_whole: Whether the copy has been complete at least once.
         is_given_away: Whether another object now has to close the journal.
     """
@@ -203,7 +203,7 @@ class _Copy:
         self._compacting = self._new_compacting()
         self.is_own = self.journal.last > 0 and not self._mark.exists()
         if not self.journal.last:
-            JournalMark(path).remove()  # the primary sends the commits of an earlier broker here
+            JournalMark(path).remove()  # obsolete: the primary sends all commits again
         while warm.last < self.journal.last:
             rows = list(islice(self.journal.rows(warm.last), PAGE))
             self._apply(rows, self.journal.checksum_of(rows[-1].n))
@@ -224,7 +224,7 @@ class _Copy:
         )
 
     def asks_less(self) -> bool:
-        """Stop requesting rows of ended jobs, which old brokers refuse. Return whether any were requested."""
+        """Stop requests for rows of ended jobs, which old brokers refuse. Return whether there were any."""
         asked_before, self._asks_ended = self._asks_ended and self.journal.ended_copied >= 0, False
         return asked_before
 

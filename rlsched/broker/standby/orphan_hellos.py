@@ -15,7 +15,7 @@ from rlsched.transport.router import Heard, Transport
 from rlsched.wire.messages import Hello, ReadJournal, Refused, Serving, WhoServes
 
 RECENT_S = 15.0
-"""Age up to which a `Hello` counts, seconds. A node tries all of its broker addresses in a shorter time."""
+"""Maximum age of a `Hello` that counts, seconds. A node tries all of its broker addresses in less time."""
 MAX_HEARD = 1_000
 
 
@@ -64,5 +64,5 @@ class Knocks:
         return sum(self._at_s.get(name, -1e9) >= since_s for name in up), len(up)
 
     def close(self) -> None:
-        """Release the address for the broker."""
+        """Release the address, so that the broker can use it."""
         self._transport.close()

@@ -1,7 +1,7 @@
 """Sends the journal's stored rows to standbys on other machines, page by page, while the broker serves.
 
 A standby requests the entries after the last entry of its copy. The broker answers as soon as there are such
-entries; if there are none for a short time, an empty answer shows that the broker is alive. Only committed
+entries. If there are none for a short time, an empty answer shows that the broker is alive. Only committed
 entries are sent. Pages have a maximum size, and each standby gets at most one page per iteration of the
 broker's loop, so that a long journal does not delay other peers.
 """
@@ -101,7 +101,7 @@ class Shipping:
                 del self._waiting[route]
                 try:
                     answer: JournalRows | Refused = self._rows(asked.message)
-                except JournalError as error:  # commits report errors of the disk
+                except JournalError as error:  # not logged: commits report errors of the disk
                     answer = Refused(message=str(error))
                 self._reply(route, asked.request, answer)
 
@@ -111,9 +111,9 @@ class Shipping:
         rows = [] if is_other else self._journal.page(asked.after, PAGE_BYTES)
         ended: list[tuple[Any, ...]] | None = None
         is_all = False
-        if asked.ended_after >= 0 and not is_other and not rows:  # the entries include ends of jobs
+        if asked.ended_after >= 0 and not is_other and not rows:  # entries first: they include ends
             ended, is_all = self._journal.ended.page(asked.ended_after, PAGE_BYTES)
-        is_full = sum(len(row[3]) for row in rows) > PAGE_BYTES  # by a single large entry, from `policy set`
+        is_full = sum(len(row[3]) for row in rows) > PAGE_BYTES  # a single large entry, of `policy set`
         return JournalRows(
             cluster=self._cluster,
             epoch=self._epoch,

@@ -18,7 +18,7 @@ TELL_S = 2.0
 
 
 class Telling:
-    """Sends `LaterBroker` to the previous primary, again and again, so that this primary stops.
+    """Sends `LaterBroker` to the previous primary repeatedly, so that the previous primary stops.
 
     Args:
         of: Address of the previous primary.

@@ -35,9 +35,9 @@ class Warm:
     Args:
         scheduler: Policy that will decide.
         fallback: Name of the fallback rule, "" for none.
-        prediction: As `BrokerSettings.prediction`.
-        half_life_s: As `PriorityRules.half_life_s`.
-        past: As in `Predictions`.
+        prediction: Predictor of run times, as `BrokerSettings.prediction`.
+        half_life_s: Half-life of a user's usage for fair share, seconds; infinite: no fair share.
+        past: Jobs older than the journal, from which the predictor learns first; None: no such jobs.
 
     Attributes:
         last: Number of the last entry that the state includes.

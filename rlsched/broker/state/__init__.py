@@ -1,1 +1,1 @@
-"""State of the broker: jobs, nodes, users, predictions. Only facts of the journal change it."""
+"""State of the broker: jobs, nodes, users, predictions. Only facts (journal entries) change it."""

@@ -1,4 +1,4 @@
-"""Accounts, and their members: the users who can charge jobs to them."""
+"""Accounts and their members. A member of an account is a user who can charge jobs to the account."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from rlsched.wire.messages import Member
 
 
 class AccountMembers:
-    """The accounts of each user; the first account is the default. An account exists while it has members."""
+    """Accounts of each user; the first account is the default. An account exists while it has members."""
 
     def __init__(self) -> None:
         self._of: dict[str, list[str]] = {}
 
     def set(self, entry: MemberSet) -> None:
-        """Apply the fact that a user joins or leaves an account."""
+        """Apply a fact (journal entry) that adds a user to an account or removes the user."""
         accounts = self._of.setdefault(entry.person, [])
         if entry.member and entry.account not in accounts:
             accounts.append(entry.account)
@@ -46,7 +46,7 @@ class AccountMembers:
         )
 
     def entries(self) -> list[MemberSet]:
-        """Return the facts that restore all accounts; for each user, the default account comes first."""
+        """Return journal entries that restore all accounts. The default account of each user comes first."""
         return [
             MemberSet(account=account, person=person, member=True)
             for person, accounts in self._of.items()

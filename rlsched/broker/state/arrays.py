@@ -1,8 +1,8 @@
 """Job arrays: submissions of many tasks, of which a few at a time become jobs.
 
 An array has a job number of its own, and each task gets the next free job number when the task enters the
-queue. So an array of a hundred thousand tasks is one entry of the journal, and the ledger holds only tasks
-that run or could run next. At most `WINDOW` tasks wait: they are identical, so a policy gains nothing
+queue. So an array of a hundred thousand tasks is one entry of the journal, and the ledger has only tasks
+that run or could run next. At most `WINDOW` tasks wait: tasks are identical, so a policy gains nothing
 from more. While an array is held, or waits for its begin time or for other jobs, it has no tasks in the queue
 (`gates`).
 """
@@ -24,14 +24,14 @@ from rlsched.wire.messages import DependsOn, Tasks
 from rlsched.wire.states import CANCELLED, COMPLETED, FAILED, QUEUED, RUNNING
 
 WINDOW: Final = 64
-"""Maximum number of tasks of an array that are in the ledger and have never run."""
+"""Maximum number of tasks of an array that are in the ledger (`ClusterState`) and have never run."""
 MOST_OVER: Final = 10_000
-"""Number of latest finished arrays that stay in memory for queries; up to a tenth more between two removals.
+"""Maximum number of finished arrays in memory, for queries; up to 10 % more between two removals.
 
-The tasks of a removed array stay in the journal's table of ended jobs.
+The oldest arrays are removed first. Their tasks stay in the journal's table of ended jobs.
 """
 NO_SEQ: Final = -1
-"""Stands in for the ledger number of an array. Only the tasks of an array are in the ledger."""
+"""Value used as the ledger number of an array, because only the tasks of an array are in the ledger."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,12 +41,12 @@ class JobArray(Head):
     Attributes:
         spec: The submission; when the array has finished, without command, environment and paths.
         coming: Tasks that are not jobs yet, in order, except the tasks in `aside`.
-        aside: Tasks that are not jobs yet and are held individually, by who holds them (`user` or `admin`).
+        aside: Tasks that are not jobs yet and are held individually, by their holder, `user` or `admin`.
         dropped: Tasks that were cancelled before they became jobs.
-        live: Job numbers of the unfinished jobs, by task.
-        fresh: Tasks of `live` that have never had GPUs.
+        live: Job numbers of the tasks that are unfinished jobs, by task number.
+        fresh: Tasks in `live` that have never had GPUs.
         outcomes: Number of finished tasks, by state.
-        stopped: Reason why no more tasks become jobs, "" if the array is not stopped.
+        stopped: Reason why the array was stopped, so that no more tasks become jobs; "" if it was not.
         end_s: End of the last task, Unix seconds; None while the array is unfinished.
         start_s: Time at which the first task got GPUs, Unix seconds; None if no task has.
     """
@@ -97,7 +97,7 @@ class JobArray(Head):
         return not self.stopped and bool(self.coming or self.aside)
 
     def num_wanted(self, held: int) -> int:
-        """Return how many more tasks should become jobs now.
+        """Return the number of further tasks that should become jobs now.
 
         `held`: number of held jobs among the live tasks.
         """
@@ -124,7 +124,7 @@ class Arrays:
         return self.known.get(self.tokens.get(token, -1))
 
     def restore_array(self, array: JobArray, held: str, depends_on: list[DependsOn], now_s: float) -> None:
-        """Add an array from a base. The state already has the array's jobs."""
+        """Restore an array from a base (stored state). The caller has restored the array's jobs before."""
         self.known[array.number] = array
         self.tokens[array.spec.token] = array.number
         if array.end_s is None:
@@ -142,7 +142,7 @@ class Arrays:
         self._gates.add_gates(NO_SEQ, entry, now_s)
 
     def add_task(self, job: JobSubmitted) -> None:
-        """Register a job that entered the ledger. If it is a task, remove it from its array's `coming`."""
+        """Register a new job in the ledger. If the job is a task, remove it from the array's `coming`."""
         if job.array:
             array = self.live[job.array]
             array.coming = without(array.coming, job.task)
@@ -216,7 +216,7 @@ class Arrays:
     def _forget(self, many: int) -> None:
         """Remove the `many` arrays that finished first from memory.
 
-        The choice depends only on facts, so a replay removes the same arrays.
+        The choice depends only on journal entries, so a replay removes the same arrays.
         """
         over = sorted((one.end_s, one.number) for one in self.known.values() if one.end_s is not None)
         for _, number in over[:many]:

@@ -1,4 +1,4 @@
-"""The base of a compacted journal: the state after the deleted entries, as a versioned document.
+"""The base of a compacted journal: the state of the broker after the deleted entries, as a document.
 
 The document is plain MessagePack, keyed by the field names below, compressed by zlib, and cut into `BasePart`
 entries. Readers ignore unknown fields and use the defaults of missing ones. A change that readers must know
@@ -40,11 +40,11 @@ version 4 counts of cores and memory. The first bases of version 1 had no arrays
 _PART_BYTES: Final = 1 << 16
 _ENCODER: Final = msgspec.msgpack.Encoder()
 BASE_KIND: Final = "base_part"
-"""Value of the column `kind` for the entries of a base in the journal."""
+"""Value of the column `kind` of journal entries that store a part of a base."""
 
 
 class LedgerNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A node of the ledger. A node that was replaced stays in the ledger and gets no jobs."""
+    """A node of the ledger (cluster state). A replaced node stays in the ledger and gets no jobs."""
 
     spec: NodeSpec
     status: str
@@ -76,7 +76,7 @@ class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LedgerJob(JobNeeds, frozen=True, kw_only=True):
-    """A live job in the ledger.
+    """A live job in the ledger (cluster state).
 
     Attributes:
         status: waiting | running | leaving (preempted, with processes that still run).
@@ -123,7 +123,8 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         next_seq: Number that the next job in the ledger gets.
         decisions: Number that the next decision gets.
         preemptible: Whether a preemptible job was ever submitted.
-        revises: Whether predictions learn from bursts; only few queue orders need this.
+        revises: Whether run times of a burst (alike jobs submitted in a row) revise the predictions of its
+            waiting jobs. Only a few queue orders need this.
         policy_id: Id of the policy that decided. Only a policy with this id uses the stored dial positions.
     """
 
@@ -170,7 +171,8 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
         ended: Number of jobs that have ended by themselves.
         run_times: Sums of `RunningMean`: (VC or `*`, GPUs or 0, number of jobs, sum of ln(seconds), sum of
             squares of ln(seconds)).
-        losses: Losses of the hedge, by size of job and predictor; empty if the hedge was not used.
+        losses: Prediction losses that set the weights of the hedge (average of several predictors), by size
+            of job and predictor; empty if the hedge was not used.
         past: Latest jobs that ended by themselves, in order of end time.
     """
 
@@ -189,10 +191,11 @@ class BaseJob(msgspec.Struct, frozen=True, kw_only=True):
             default values.
         level: Current priority level, including the increase by waiting time.
         barred: Whether a quota keeps the job out of the queue.
-        moves: (`start` or `stop`, Unix seconds) of each start and each requeue, from which predictors learn.
-        held: Who holds the job, `user` or `admin`; "": not held.
+        moves: (`start` or `stop`, Unix seconds) of the first start, and of the latest starts and requeues.
+            Predictors learn from these times.
+        held: Who holds the job, `user` or `admin`; "" if the job is not held.
         depends_on: Dependencies that are not met yet.
-        changed: Changes since the submission.
+        changed: Changes of settings since the submission.
     """
 
     submitted: JobSubmitted
@@ -236,10 +239,10 @@ class Charged(msgspec.Struct, frozen=True, kw_only=True):
     """Usage of, and limits for, users, accounts and VCs.
 
     Attributes:
-        usage: GPU-seconds by user, decayed to `usage_at_s` with half-life `half_life_s`.
+        usage: GPU-seconds by user, decayed with half-life `half_life_s` up to the time `usage_at_s`.
         month: (kind, name, GPU time charged this month in thousandths of a GPU x ms, end of the charged time
             in Unix ms).
-        weights: ln(weight) of all jobs of a user, by user.
+        weights: ln(weight) by user; the weight applies to all jobs of the user.
     """
 
     half_life_s: float
@@ -252,7 +255,7 @@ class Charged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Base(msgspec.Struct, frozen=True, kw_only=True):
-    """State of a broker, which replaces the deleted entries. For other fields see `Known`.
+    """State of a broker that replaces the deleted journal entries. `Known` describes the other fields.
 
     Attributes:
         now_s: Time of the last deleted entry, Unix seconds.
@@ -265,9 +268,9 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
         shares: Whether GPUs are shared.
         awaited: Nodes that have not registered since the journal was restored.
         chosen: The last policy set by `rlsched policy set`.
-        factors: Factors of workloads, learnt from observed pairs of jobs that shared GPUs.
-        pairs: The observed pairs of jobs.
-        energy_price: The last fact about the price of electricity; None: there was none.
+        factors: Factors of workloads, learnt from pairs of jobs that shared GPUs; see `LearntFactor`.
+        pairs: Observed speeds of pairs of workloads that shared GPUs.
+        energy_price: The last fact about the price of electricity; None if no price was recorded.
     """
 
     now_s: float
@@ -304,7 +307,7 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_base(base: Base) -> list[BasePart]:
-    """Return the entries that store a base, in order."""
+    """Return the journal entries that store a base, in order."""
     packed = zlib.compress(_ENCODER.encode(base))
     pieces = [packed[at : at + _PART_BYTES] for at in range(0, len(packed), _PART_BYTES)]
     return [
@@ -322,7 +325,7 @@ def write_base(base: Base) -> list[BasePart]:
 
 
 def read_base(parts: Sequence[BasePart]) -> Base:
-    """Decode a base from its entries.
+    """Decode a base from its journal entries.
 
     Raises:
         JournalError: parts are missing, damaged, or of a later version.

@@ -1,4 +1,7 @@
-"""Observations of predictors in a base: `Noting` records them, `replay_learned` learns from them again."""
+"""Observations in a base (the state that begins a compacted journal), from which predictors learn again.
+
+`Noting` records the observations. `replay_learned` trains new predictors with them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from rlsched.workload.predict.hedge import SIZES
 from rlsched.workload.predict.predictor import EXPERTS, Predictor
 
 MOST_PAST: Final = 20_000
-"""Maximum number of latest ended jobs in a base, from which a new predictor learns."""
+"""Maximum number of ended jobs in a base, from which a new predictor learns; the latest jobs are kept."""
 _MOST_MOVES: Final = 4
 
 
@@ -36,11 +39,11 @@ class _Event(NamedTuple):
 
 
 class Noting(Predictions):
-    """Predictions that also record the observations that a base needs.
+    """Predictions that also record the observations that a base (stored state) needs.
 
     Attributes:
         past: Latest jobs that ended by themselves.
-        live: Jobs that have not ended, by number.
+        live: Jobs that have not ended, by job number.
     """
 
     def __init__(self, kind: str | None = None) -> None:
@@ -98,10 +101,10 @@ class Noting(Predictions):
         super().discard_job(job)
 
     def learned(self, before: Learned) -> Learned:
-        """Return the observations for a new base.
+        """Return what the predictors have learned, for a new base (the compacted start of the journal).
 
         Args:
-            before: Observations of the base at the start of the journal.
+            before: Learned state of the predictors in the present base.
         """
         predictor = self.predictor
         losses = before.losses
@@ -120,10 +123,10 @@ class Noting(Predictions):
 
 
 def replay_learned(predictions: Predictions, learned: Learned, jobs: list[BaseJob]) -> None:
-    """Train new predictions with the past and live jobs of a base.
+    """Train new predictors with the past and live jobs of a base.
 
-    The running mean's sums and the hedge's weights are restored exactly. Models that learn from single jobs
-    get the latest `MOST_PAST` jobs.
+    The sums of the running mean and the weights of the hedge (average of several predictors) are restored
+    exactly. Models that learn from single jobs get the latest `MOST_PAST` jobs.
     """
     predictor = predictions.predictor
     events: list[_Event] = []
@@ -145,20 +148,20 @@ def replay_learned(predictions: Predictions, learned: Learned, jobs: list[BaseJo
             known = learned.losses.get(size, {})
             if known.keys() >= set(EXPERTS):
                 losses[row] = [known[name] for name in EXPERTS]
-            else:  # losses of other predictors: all get equal weights
+            else:  # the losses are of other predictors: start with equal weights
                 losses[row] = 0.0
         predictor.hedge.restore_losses(losses)
 
 
 _ENDS, _COMES, _STARTS, _AFTER_ALL = 0, 1, 2, 100
-"""Order of events with equal times, as in the broker's loop; the end of a job that ends at once is last."""
+"""Order of events with equal times, as in the broker's loop. `_AFTER_ALL`: end of a job with run time 0."""
 
 
 def _past_events(predictor: Predictor, job_id: str, past: PredictorSample) -> list[_Event]:
-    """Return the events of a past job, from which only the predictor's history learns.
+    """Return the events of a past job. Only the history of the predictor learns from them.
 
-    The hedge does not learn from the job, because the base stores the hedge's losses. But each event makes
-    the hedge count losses of live jobs, given how long they have run by then.
+    The hedge does not learn from the past job, because the base stores the hedge's losses. At each event,
+    however, the hedge counts the losses of live jobs, which depend on how long each live job has run.
     """
     facts = JobFacts(job_id, past.gpus, past.vc, past.user, past.name, past.command, past.limit_s)
 

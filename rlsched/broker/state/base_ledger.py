@@ -1,4 +1,4 @@
-"""Conversion between a `ClusterState` and the ledger of a base."""
+"""Conversion between a `ClusterState` and the ledger in a base (the state that begins a journal)."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ JOB_FIELDS: Final = (
     "generation",
     "level",
 )
-"""Fields of a live job that are stored because they cannot be derived from others."""
+"""Fields of a live job that a base stores because they cannot be derived from other fields."""
 BURST_FIELDS: Final = (
     "first_predicted_s",
     "burst",
@@ -84,7 +84,7 @@ BURST_FIELDS: Final = (
     "burst_spread",
     "look_s",
 )
-"""Fields of a live job that are also stored if predictions learn from bursts."""
+"""Fields of a live job that a base also stores if predictions are revised by bursts (`Ledger.revises`)."""
 JOB_DERIVED: Final = (
     "seq",
     "key",
@@ -101,7 +101,7 @@ JOB_DERIVED: Final = (
     "gpu_need_mib",
     "head",
 )
-"""Fields of a live job that are not stored: they are derived from `LedgerJob` or from the submission."""
+"""Fields of a live job that a base does not store: `LedgerJob` or the submission determines them."""
 DEMAND_FIELDS: Final = (
     "arrived",
     "error_square",
@@ -117,7 +117,7 @@ DEMAND_FIELDS: Final = (
 
 
 def ledger_of(state: ClusterState, policy_id: str, *, preemptible: bool) -> Ledger:
-    """Return the ledger of a base for a cluster.
+    """Return the ledger that a base stores for a cluster.
 
     Args:
         state: The cluster.
@@ -186,15 +186,15 @@ def ledger_of(state: ClusterState, policy_id: str, *, preemptible: bool) -> Ledg
 def fill(
     state: ClusterState, ledger: Ledger, workloads: dict[int, int], policy_id: str, now_s: float
 ) -> None:
-    """Fill an empty cluster with the nodes and live jobs of a base.
+    """Fill an empty cluster with the nodes and live jobs that a base stores.
 
-    All waiting jobs are put into the queues, also jobs that are not eligible. The caller must then remove the
+    All waiting jobs enter the queues, including jobs that are not eligible. The caller must then remove the
     ineligible jobs with `Gates.add_gates` (gates) and `QuotaTable.restore_quotas` (quotas).
 
     Args:
         state: The cluster, with the permissions of its scheduler already set.
         ledger: The ledger of the base.
-        workloads: Catalogue number of the job's workload, by ledger number of the job.
+        workloads: Number of each job's workload in the catalogue, by ledger number of the job.
         policy_id: Id of the policy that decides.
         now_s: Time of the base, Unix seconds.
     """
@@ -225,7 +225,7 @@ def fill(
         number = state.demand_number(one.demand)
         s.demand.burst_vc[number] = state.vc_number(one.burst_vc)
         _set(s.demand, number, one.fields, DEMAND_FIELDS)
-    s.scratch[0].look_s = -np.inf  # review jobs when they are due
+    s.scratch[0].look_s = -np.inf  # jobs are reviewed when they are due
     s.counters[0].next_seq, s.counters[0].decisions = ledger.next_seq, ledger.decisions
     if ledger.preemptible and s.order.may_change and not s.config[0].preempts:
         _let_preempt(s, now_s)
@@ -236,7 +236,7 @@ def fill(
 def _enter(state: ClusterState, one: LedgerJob, revised: bool) -> int:
     """Add a live job to the ledger, with its GPUs if it runs. Return the job's slot.
 
-    `revised`: `Ledger.revises`.
+    `revised`: value of `Ledger.revises`.
     """
     s, fields = state.arrays, one.fields
     s.counters[0].next_seq = one.seq
@@ -289,7 +289,7 @@ def _seat(state: ClusterState, running: list[tuple[int, LedgerJob]]) -> None:
 
 
 def _fill_dials(state: ClusterState, ledger: Ledger, policy_id: str) -> None:
-    """Restore the counters of all partitions, and the dial positions if the policy is still the same."""
+    """Restore the counters of all partitions, and the dial positions if the policy has not changed."""
     dials = state.arrays.dials
     for p, name in enumerate(state.partition_names):
         known = ledger.partitions.get(name)

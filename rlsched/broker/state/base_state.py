@@ -1,4 +1,7 @@
-"""Conversion between a broker's state and a base: `base_of` writes a base, `restore_base` reads it."""
+"""Conversion between a broker's state and a base (the state that begins a compacted journal).
+
+`base_of` returns the base of a state. `restore_base` fills a state from a base.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +32,12 @@ from rlsched.wire.messages import Tasks
 def base_of(
     state: Known, noting: Noting, before: Learned | None, policy_id: str, *, preemptible: bool
 ) -> Base:
-    """Return the base that replaces all entries from which this state was replayed.
+    """Return the base that replaces all journal entries from which this state was replayed.
 
     Args:
         state: State of the broker.
-        noting: The state's predictions.
-        before: Observations in the base at the start of the journal; None if there was no base.
+        noting: The state's predictions, with the observations that the base needs.
+        before: Observations in the base with which the journal begins; None if it has no base.
         policy_id: Id of the policy that decided.
         preemptible: Whether a preemptible job was ever submitted.
     """
@@ -161,7 +164,7 @@ def restore_base(state: Known, base: Base, policy_id: str) -> None:
 
 
 def _live(state: Known, job: Job) -> None:
-    """Add a live job to the state's tables. The ledger must already have the job."""
+    """Add a live job to the state's tables. The ledger (`ClusterState`) must already have the job."""
     entry, status = job.spec, int(state.cluster.arrays.job.status[state.cluster.slot_of(job.seq)])
     state.jobs[job.number] = state.job_of_seq[job.seq] = job
     state.tokens[entry.token] = job.number
@@ -197,7 +200,7 @@ def _job(one: BaseJob) -> Job:
 def _with_coming(kept: BaseArray) -> dict[str, Any]:
     """Return the fields of an array, including `coming`.
 
-    Bases before version 3 store `come` instead: the number of first tasks that are jobs already.
+    Bases before version 3 store `come` instead: the first `come` tasks are jobs already.
     """
     fields = dict(kept.array)
     if "come" in fields:

@@ -1,4 +1,4 @@
-"""The broker's state: jobs, nodes and the `ClusterState`, built from the facts of the journal."""
+"""The broker's state: jobs, nodes and the `ClusterState`, built from facts (journal entries)."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ from rlsched.wire.states import CANCELLED, ENDED, FAILED, LAUNCHING, QUEUED, REJ
 
 
 def _was_decided(entry: Entry) -> bool:
-    """Return whether a fact is a decision of a scheduler, not a start that an external engine made itself."""
+    """Return whether a fact is a decision of a scheduler. Starts that an external engine makes are not."""
     return isinstance(entry, Decided) and entry.source != "engine"
 
 
@@ -75,7 +75,8 @@ class BrokerState(Known):
 
         Args:
             rows: The entries.
-            scheduler: Policy that will decide. Its dials are set at the times of the entries.
+            scheduler: Policy that will decide. It sets its dials at the times of the entries; a dial is a
+                number that adjusts the policy's rule.
 
         Raises:
             JournalError: an entry contradicts the entries before it.
@@ -109,7 +110,7 @@ class BrokerState(Known):
                 ) from error
 
     def apply(self, entry: Entry, now_s: float, *, already_decided: bool = False) -> None:
-        """Apply a fact to the state.
+        """Apply a fact (journal entry) to the state.
 
         Args:
             entry: The fact.
@@ -248,7 +249,7 @@ class BrokerState(Known):
         return attempt
 
     def _on_submitted(self, entry: JobSubmitted, now_s: float) -> None:
-        spec = msgspec.structs.replace(entry, said=b"")  # 728 bytes, for predictions only
+        spec = msgspec.structs.replace(entry, said=b"")  # `said` has 728 bytes, and only predictions need it
         job = Job(entry.job, spec, now_s, -1, REJECTED if entry.rejected else QUEUED)
         if entry.rejected:
             job.end_s, job.reason = now_s, entry.rejected
@@ -358,7 +359,7 @@ class BrokerState(Known):
                 attempt.shares_with(1 + len(self.cluster.beside(seq)), now_s)
 
     def _shares_no_more(self, attempt: Attempt, now_s: float) -> None:
-        """Update the tenants of GPUs that an attempt lost in the ledger: co-tenants get larger shares."""
+        """Update tenant counts after an attempt lost its GPUs in the ledger: co-tenants get larger shares."""
         if attempt.tenants > 1:
             attempt.shares_with(1, now_s)
             held = [(rank.node, rank.gpus) for rank in attempt.ranks]
@@ -378,7 +379,7 @@ class BrokerState(Known):
         self.predictions.record_start(job.number, now_s)
 
     def _ranks(self, gpus: Iterable[int]) -> list[Rank]:
-        """Return new ranks for GPUs given by ledger number: one rank for each node, in node order."""
+        """Return new ranks for GPUs, given by their numbers in the ledger: one per node, in node order."""
         by_node: dict[int, list[int]] = {}
         for gpu in gpus:
             node, local = self.cluster.gpu_location(gpu)

@@ -1,4 +1,4 @@
-"""Fair share: weights of users by past usage, relative to their shares.
+"""Fair share: weights of users, computed from their past usage relative to their shares.
 
 The formula is Slurm's classic one: a user with the fraction U of all usage and the fraction S of all shares
 has the factor 2^(-U / S). Usage is measured in charged GPU-seconds: GPUs x SM clock (as a fraction of the
@@ -14,7 +14,7 @@ from typing import Final
 from rlsched.broker.state.jobs import Attempt, Job
 
 LEAST_LN_WEIGHT: Final = -10.0 * math.log(2.0)
-"""Minimum of ln(weight): a user far above the share has a thousandth of the weight of an unused share."""
+"""Minimum of ln(weight): the weight of a user far above the share is 1/1024 of that of an idle user."""
 
 
 class FairShareUsage:
@@ -31,7 +31,7 @@ class FairShareUsage:
 
     @property
     def sums(self) -> tuple[dict[str, float], float]:
-        """(GPU-seconds by user, Unix time to which they are decayed), without running attempts."""
+        """(GPU-seconds by user, Unix time up to which they are decayed), without running attempts."""
         return dict(self._gpu_s), self._at_s
 
     def restore_usage(self, gpu_s: dict[str, float], at_s: float) -> None:
@@ -39,7 +39,7 @@ class FairShareUsage:
         self._gpu_s, self._at_s = dict(gpu_s), at_s
 
     def usage_by_user(self, now_s: float, running: Iterable[Job]) -> dict[str, float]:
-        """Return GPU-seconds by user, including running attempts."""
+        """Return the decayed GPU-seconds by user, including running attempts."""
         used = {user: gpu_s * self._remaining_frac(now_s - self._at_s) for user, gpu_s in self._gpu_s.items()}
         for job in running:
             attempt = job.active
@@ -84,7 +84,7 @@ def fair_ln_weights(
 
     Args:
         used_gpu_s: GPU-seconds by user.
-        shares: Shares of users, in any unit, above 0; users without an entry have 1.
+        shares: Share of each user, in any unit, above 0; a user without an entry has the share 1.
     """
     used_in_all = sum(used_gpu_s.values())
     if used_in_all <= 0.0:

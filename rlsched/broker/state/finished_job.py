@@ -74,9 +74,9 @@ _IN_COLUMNS = {
     "attempts": "attempts",
     "preemptions": "preemptions",
 }
-"""Columns by field of `Job`, for fields with a column."""
+"""Column that stores a field of `Job`, by field name; the other fields are in `rest`."""
 _SPEC_IN_COLUMNS = {name: name for name in ("job", "token", "name", "user", "vc", "num_gpus")}
-"""Columns by field of `JobSubmitted`, for fields with a column."""
+"""Column that stores a field of `JobSubmitted`, by field name; the other fields are in `rest`."""
 _UNCOUNTED = {"command": [], "env": {}, "cwd": ""}
 """Fields of the submission that are removed when a job finishes, with the values that replace them."""
 _ALWAYS_WRITTEN = ("num_cpus", "time_limit_s")
@@ -87,7 +87,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def ended_job(job: Job, nodes: Mapping[str, Node]) -> EndedJob:
-    """Return the row of a finished job. Call this right after the fact that ended the job is applied."""
+    """Return the row of a finished job. Call this right after the entry that ended the job is applied."""
     assert job.end_s is not None
     spec, attempt = job.spec, job.attempt
     ran_on = {rank.node for rank in attempt.ranks} if attempt is not None else set()
@@ -188,7 +188,7 @@ def asked_of_row(row: EndedJob) -> AskedFor:
 
 
 def plain(thing: Any) -> Any:
-    """Convert an object of the state to plain data: values by field name, without defaults."""
+    """Convert an object of the state to plain data: values by field name, without default values."""
     kind = type(thing)
     if kind is list:
         return [plain(one) for one in thing]
@@ -209,7 +209,7 @@ def plain(thing: Any) -> Any:
 def _fields(kind: type) -> list[tuple[str, Any]] | None:
     """Return (field, default) of each field of a dataclass or struct; None for other classes.
 
-    For a field without a default, the default is a new object, which equals no value of a field.
+    For a field without a default, return a new `object()`, which is equal to no value of the field.
     """
     required = object()
     if dataclasses.is_dataclass(kind):

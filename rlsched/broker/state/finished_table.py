@@ -1,6 +1,6 @@
-"""The table `ended_jobs` of the journal: one row for each finished job, derived only from the facts.
+"""The table `ended_jobs` of the journal: one row for each finished job, derived only from entries.
 
-Rows are written in the transaction of the facts that end a job. `meta.ended_at` is the number of the last
+Rows are written in the transaction of the entries that end a job. `meta.ended_at` is the number of the last
 entry that the table includes. If later entries exist, the next start of the broker adds the missing rows.
 """
 
@@ -55,7 +55,7 @@ def put_copied(db: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> None:
 
 
 def copied_to(db: sqlite3.Connection) -> int:
-    """Return the number of the last job copied from another journal's table; -1: no rows are missing."""
+    """Return the number of the last job copied from another journal's table; -1: all rows are copied."""
     found = db.execute("SELECT value FROM meta WHERE key = 'ended_copied'").fetchone()
     return -1 if found is None else int(found[0])
 
@@ -88,7 +88,7 @@ def began_at(db: sqlite3.Connection) -> float:
 def differences(
     db: sqlite3.Connection, expected: Iterator[EndedJob], over_before: Callable[[], int]
 ) -> Iterator[str]:
-    """Yield a line of text for each row that differs from the facts.
+    """Yield a line of text for each row that differs from the journal entries.
 
     Args:
         db: The journal.
@@ -146,7 +146,7 @@ class Filter(NamedTuple):
 
 
 class EndedTable:
-    """Reader of the table of ended jobs. Except for `rows`, the time of a call does not grow with the table.
+    """Reader of the table of ended jobs. The time of a call does not grow with the table, except for `rows`.
 
     Args:
         path: Name of the journal in messages.
@@ -203,7 +203,9 @@ class EndedTable:
                 yield self._sound(raw)
 
     def page(self, after: int, most_bytes: int) -> tuple[list[tuple[Any, ...]], bool]:
-        """Return (stored rows with checksums for job numbers above `after`, whether no more rows follow).
+        """Return (rows with checksums, whether these are the last rows), for job numbers above `after`.
+
+        The rows have about `most_bytes` bytes at most. The first row is returned even if it is larger.
 
         Raises:
             JournalError: the file cannot be read.
@@ -258,7 +260,7 @@ _MATCHES = (
 
 
 def _bounds(wanted: Filter, before: tuple[float, int] | None) -> tuple[str, str, dict[str, Any]]:
-    """Return (index, WHERE clause, values in the clause), so that SQLite scans an index and sorts nothing."""
+    """Return (index, WHERE clause, values of the clause). SQLite then scans the index and need not sort."""
     index, wheres, values = "ended_by_end", [], {}
     if wanted.user is not None:
         index, wheres = "ended_by_user", ["user = :user"]

@@ -20,9 +20,10 @@ NEVER: Final = "DependencyNeverSatisfied"
 
 
 def is_met(kind: str, state: str) -> bool | None:
-    """Return whether a job in this state meets a dependency of this kind; None: a later state may meet it.
+    """Return whether a job's state meets another job's dependency on it; None: a later state may meet it.
 
-    `state`: the job's final state, or `running` when the job starts.
+    `kind`: `after`, `afterany`, `afterok` or `afternotok`. `state`: the job's final state, or `running` when
+    the job starts.
     """
     if state == RUNNING:
         return True if kind == "after" else None
@@ -34,6 +35,8 @@ def is_met(kind: str, state: str) -> bool | None:
 class Gates:
     """The gates of all waiting jobs and arrays. A job stays out of the queue until it has no gates.
 
+    In the methods, `seq` is the number of the job in the ledger (`ClusterState`); -1 for an array.
+
     Args:
         eligibility: Receives the reasons that keep jobs out of the queue.
 
@@ -44,12 +47,12 @@ class Gates:
     def __init__(self, eligibility: Eligibility) -> None:
         self._eligibility = eligibility
         self._held: dict[int, str] = {}  # job -> `user` or `admin`
-        self._begins: dict[int, tuple[float, int]] = {}  # job -> begin time, and its seq
-        self._waits: dict[int, tuple[int, list[DependsOn]]] = {}  # job -> its seq, and its unmet dependencies
+        self._begins: dict[int, tuple[float, int]] = {}  # job -> (begin time, seq)
+        self._waits: dict[int, tuple[int, list[DependsOn]]] = {}  # job -> (seq, unmet dependencies)
         self._awaited: dict[int, dict[int, None]] = {}  # job -> jobs that wait for it
         self.hopeless: dict[int, str] = {}
         self.due_s = math.inf
-        """Earliest begin time, when `open_due_gates` is due, Unix seconds; infinite if there is none."""
+        """Earliest begin time, when `open_due_gates` is due, Unix seconds; infinite if no job has one."""
 
     # ---- events of jobs ---------------------------------------------------------------------------
 
@@ -65,7 +68,7 @@ class Gates:
             self.add_dependencies(seq, entry.job, entry.depends_on)
 
     def add_dependencies(self, seq: int, job: int, others: list[DependsOn]) -> None:
-        """Set the dependencies of a job without dependencies. They must not be met yet."""
+        """Set the dependencies of a job that has none yet. `others`: dependencies that are not met yet."""
         self._note_waits(seq, job, others)
         self._bar(seq, "Dependency")
 
@@ -99,14 +102,14 @@ class Gates:
         self._resolve(job, RUNNING, now_s)
 
     def resolve_end(self, job: int, state: str, now_s: float) -> None:
-        """Update the jobs that depend on job `job`, which has ended, and remove its own conditions."""
+        """Update the jobs that depend on job `job`, which has ended. Remove the gates of `job` itself."""
         self._held.pop(job, None)
         self.remove_gates(job)
         self._resolve(job, state, now_s)
         self._awaited.pop(job, None)
 
     def remove_gates(self, job: int) -> None:
-        """Remove dependencies and begin time of a finished job, or of an array without tasks to come."""
+        """Remove dependencies and begin time of a finished job, or of an array that starts no more tasks."""
         self._forget_waits(job)
         if self._begins.pop(job, None):
             self._plan_review()
@@ -144,7 +147,7 @@ class Gates:
     # ---- internals --------------------------------------------------------------------------------
 
     def _bar(self, seq: int, reason: Reason) -> None:
-        if seq >= 0:  # an array is not in the ledger
+        if seq >= 0:  # an array is not in the ledger, only its tasks are
             self._eligibility.bar([seq], reason)
 
     def _clear(self, seqs: list[int], reason: Reason, now_s: float) -> None:

@@ -1,4 +1,4 @@
-"""Handover of GPUs that the ledger allocates to new jobs while preempted jobs still run on them."""
+"""Handover of GPUs that are allocated to new jobs while processes of preempted jobs still run on them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class GpuHandover:
                 attempt.ending_reason = f"moved by decision {decision} for job {moved_for}"
 
     def leaves(self, job: Job) -> None:
-        """Restore a leaving job from a base, which has already set all fields of the attempt."""
+        """Register a leaving job from a base. The base has already restored all fields of its attempt."""
         self._leaving[job.number] = job
 
     def remove_leaving(self, job: Job) -> None:
@@ -41,9 +41,10 @@ class GpuHandover:
         self._leaving.pop(job.number, None)
 
     def wait_for_gpus(self, job: Job, attempt: Attempt) -> bool:
-        """Record the leaving jobs' ranks on a new attempt's GPUs. Return whether the GPUs are empty.
+        """Record the leaving jobs' ranks on a new attempt's GPUs. Return whether there are no such ranks.
 
-        If the new or the leaving job has whole nodes, the ranks on all GPUs of the attempt's nodes count.
+        If the new job or a leaving job has whole nodes (`exclusive`), all ranks of the leaving job on the
+        attempt's nodes count.
         """
         taken = {(rank.node, gpu) for rank in attempt.ranks for gpu in rank.gpus}
         nodes = {rank.node for rank in attempt.ranks}
@@ -65,7 +66,7 @@ class GpuHandover:
     def remove_rank(self, number: int, rank: int, jobs: Iterable[Job]) -> list[Job]:
         """Remove an ended rank of leaving job `number`.
 
-        Return the jobs among `jobs` whose GPUs have become empty by this.
+        Return the jobs among `jobs` that waited for this rank and now have empty GPUs.
         """
         if number not in self._leaving:
             return []

@@ -3,9 +3,9 @@
 Other jobs are jobs that an engine runs without this broker. A GPU is out of service if the node no longer
 detects the GPU, or found a foreign process on the GPU.
 
-Each holding is represented by a job in the ledger that occupies the held GPUs and is never a candidate for a
-decision. Predictors do not learn from this job. So rules, plans and policies take into account which GPUs are
-held, and until when.
+Each holding is represented by a job in the ledger (`ClusterState`). This job occupies the held GPUs, and no
+decision starts or preempts it. Predictors do not learn from it. Rules, plans and policies therefore take into
+account which GPUs are held, and until when.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from rlsched.wire.messages import Holding
 
 
 class NodeHoldings:
-    """Holdings of all nodes, by node.
+    """Holdings (GPUs that the broker cannot allocate) of all nodes.
 
     Args:
-        cluster: The ledger.
+        cluster: The ledger (cluster state).
     """
 
     def __init__(self, cluster: ClusterState) -> None:
@@ -78,7 +78,7 @@ class NodeHoldings:
     def possible_holdings(self, name: str, node: Node, wanted: list[Holding]) -> list[Holding]:
         """Return the wanted holdings, limited to GPUs that can be held now.
 
-        A GPU can be in at most one holding, and in none while a job of this broker uses the GPU.
+        A GPU can be in only one holding. While a job of this broker uses the GPU, it can be in no holding.
         """
         return list(self._possible(self.holdings_of(name), node, wanted))
 

@@ -1,4 +1,4 @@
-"""Requested resources of a job, as counted in the ledger and as shown to users."""
+"""Requested resources of a job, as counted in the ledger (`ClusterState`) and as shown to users."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Sharing(TypedDict):
 
 
 def demand_of(spec: JobSubmitted, learnt_gpu_mib: int = 0) -> Demand:
-    """Return the demand of a job as the ledger counts it. Journals before version 7 did not count cores.
+    """Return the demand of a job as the ledger counts it. Before journal version 7, cores did not count.
 
     `learnt_gpu_mib`: GPU memory that the job needs according to a failed attempt, MiB; 0: unknown. The larger
     of this and the requested GPU memory counts.
@@ -60,9 +60,9 @@ def sharing_of(spec: JobSubmitted, learnt_gpu_mib: int = 0, *, alone: bool = Fal
     """Return whether a job can share GPUs, and its need of GPU memory, from its submission and its attempts.
 
     A job with whole nodes never shares. With `auto`, a job shares if the user named a workload, or if the GPU
-    time of similar jobs was measured and the need of GPU memory is known. This need is the largest of the
-    requested memory, `learnt_gpu_mib`, and the bound that 99 % of similar jobs stay below. If none is known,
-    the need is -1, and the catalogue's value applies.
+    time of similar jobs was measured and the need of GPU memory is known. This need is the largest of three
+    values: the requested memory, `learnt_gpu_mib`, and the memory that 99 % of similar jobs stay below. If no
+    value is known, the need is -1, and the catalogue's value applies.
 
     `learnt_gpu_mib`: as in `demand_of`. `alone`: the job must not share, even if its submission permits it.
     """
@@ -89,10 +89,10 @@ def memory_bound_mib(profiles: Mapping[str, WorkloadProfile]) -> int:
 def runs_as(spec: JobSubmitted) -> int:
     """Return the number of the catalogue's workload that models a job; 0: no workload is known.
 
-    If the user named no workload, the workload with the GPU time nearest to that of similar jobs is chosen,
+    If the user named no workload, choose the workload whose GPU time is nearest to that of similar jobs,
     because GPU time is the best predictor of how two jobs share a GPU. If the clock-bound share of similar
-    jobs is known too, the differences of GPU time and of clock-bound share count equally, so that
-    observations affect the choice of clocks.
+    jobs is known too, the difference of GPU times and the difference of clock-bound shares count equally.
+    Observations therefore affect the choice of clocks.
     """
     return workload_number(spec.workload) or nearest_workload(spec.profiles)
 
@@ -117,7 +117,7 @@ def workload_like(util_frac: float, clock_bound: float | None = None) -> int:
     """Return the number of the catalogue's workload with the GPU time nearest to `util_frac`.
 
     If `clock_bound` is given, the difference of the clock-bound shares counts too. If two workloads are
-    equally near, return the first.
+    equally near, return the lower number.
     """
 
     def distance(number: int) -> float:
@@ -129,14 +129,14 @@ def workload_like(util_frac: float, clock_bound: float | None = None) -> int:
 
 @cache
 def _utils() -> tuple[float, ...]:
-    """Return the GPU times of the catalogue's workloads without co-tenants on their reference types."""
+    """Return the GPU times, without co-tenants, of the catalogue's workloads on the reference GPU type."""
     traits = catalogue().traits([REFERENCE_TYPE])[1:, 0]
     return tuple(traits["util_frac"].tolist())
 
 
 @cache
 def _clock_bounds() -> tuple[float, ...]:
-    """Return the clock-bound shares of the catalogue's workloads on their reference GPU types, by number."""
+    """Return the clock-bound shares of the catalogue's workloads on the reference GPU type, by number."""
     traits = catalogue().traits([REFERENCE_TYPE])[1:, 0]
     return tuple(traits["clock_bound"].tolist())
 
@@ -168,7 +168,7 @@ def on_a_rank(demand: Demand, gpus: int, cpu_milli_each: int = -1) -> tuple[int,
 
 
 def beside_gpus(demand: Demand) -> str:
-    """Format the cores and memory that a job requests; "" if it requests none."""
+    """Format the cores and memory that a job requests; "" if it requests neither."""
     cores = -(-demand.cpu_milli // 1000)
     found = [f"{cores} core{'' if cores == 1 else 's'}"] if cores else []
     found += [f"{memory(demand.memory_mib)} of memory"] if demand.memory_mib else []
@@ -176,12 +176,12 @@ def beside_gpus(demand: Demand) -> str:
 
 
 def of_types(demand: Demand) -> str:
-    """Format the requested GPU types, `A100 or H100`; "" if the job accepts any type."""
+    """Format the requested GPU types, such as `A100 or H100`; "" if the job accepts any type."""
     return " or ".join(demand.gpu_types)
 
 
 def beside_count(demand: Demand) -> str:
-    """Format the requested resources of a job except its number of GPUs; "" if it requests no others."""
+    """Format the requested resources of a job except the number of GPUs; "" if only GPUs are requested."""
     found = [beside_gpus(demand)] if demand.cpu_milli or demand.memory_mib else []
     kind = f" of type {of_types(demand)}" if demand.gpu_types else ""
     size = f" of {memory(demand.gpu_memory_mib)}" if demand.gpu_memory_mib else ""

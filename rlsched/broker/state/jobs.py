@@ -29,9 +29,9 @@ class Rank:
         state: `launching`, `running` or `ended`.
         sm_clock_mhz: Highest SM clock allowed for the GPUs, as the node reports it; 0: no limit set.
         clock_note: Reason why the ordered clock was not set.
-        output_note: Option, path and reason if the rank's output is not in the job's output file.
-        ended_s: End time, Unix seconds: reported by the node, else the time of the entry. It is never before
-            the attempt's start, and never after the entry.
+        output_note: Option, path and reason if the rank's output is not written to the requested file.
+        ended_s: End time, Unix seconds: reported by the node, else the time of the `RankEnded` entry. The
+            value is limited to the time between the attempt's start and that entry.
         ran_s: Run time reported by the node, seconds; None without a report.
         usage: Resource use, set at the end; None if not measured.
     """
@@ -66,12 +66,13 @@ class Attempt:
     Attributes:
         number: Attempt number; 1 for the first.
         start_s: Time of the allocation, Unix seconds.
-        seated_s: Time from which no preempted job is on the GPUs, Unix seconds; infinite until then.
+        seated_s: Time from which the GPUs are free of processes of preempted jobs, Unix seconds; infinite
+            before that.
         leaving: (job, rank) of the preempted jobs' ranks that are still on the attempt's GPUs.
         sm_clock_frac: SM clock that the decision set, as a fraction of the highest.
         cpu_milli_each: Cores per GPU that the decision set, thousandths; -1: as requested.
         was_shared: Whether another job has used the GPUs at the same time.
-        lent_s: GPU time of co-tenants until `tenants_since_s`, seconds per GPU.
+        lent_s: GPU time that counts for co-tenants, up to `tenants_since_s`, seconds per GPU.
         tenants: Number of jobs on the GPUs, including this attempt's job.
         tenants_since_s: Time at which `tenants` last changed, Unix seconds.
         is_learnt: Whether the speed next to the present co-tenant has been learnt.
@@ -84,7 +85,7 @@ class Attempt:
             present GPUs as a block.
         charged: Whether the end of this attempt counts against the job's retries.
         lost: Whether the attempt ends because one of its nodes was lost.
-        first_failure: The first exit code that was not 0, and its reason.
+        first_failure: (exit code, reason) of the first rank that failed; None if no rank failed.
     """
 
     number: int
@@ -176,16 +177,16 @@ class Job:
 
     Attributes:
         number: Job number, as users see it; never assigned twice in a journal.
-        spec: The submission with the prediction; when the job has finished, without the fields that only a
+        spec: The submission with the prediction. After the end of the job, it lacks the fields that only a
             start needs.
-        seq: Number of the job in the `ClusterState`, -1 if it was rejected.
+        seq: Number of the job in the ledger (`ClusterState`), -1 if the job was rejected.
         state: queued | launching | running | completed | failed | cancelled | rejected.
         attempt: The current attempt, or the last attempt; None before the first.
-        retries: Number of charged attempts, which ended early for reasons outside the job.
-        losses: Number of consecutive latest attempts that ended because a node was lost.
-        preemptions: Number of attempts that were ended for another job.
+        retries: Number of attempts that ended early for reasons outside the job and count as retries.
+        losses: Number of attempts in a row, up to the latest, that ended because a node was lost.
+        preemptions: Number of attempts that were ended to start another job.
         moves: Number of attempts that were ended to move the job to other GPUs.
-        last_move: Text with the decision of the last move and the job for which this job was moved; "" if the
+        last_move: Text that names the decision of the last move, and the job that got the GPUs; "" if this
             job was never moved.
         earlier_s: Run time of preempted attempts, seconds.
         attempts: Number of attempts begun.
@@ -193,10 +194,10 @@ class Job:
         gpu_s: GPU-seconds of ended attempts: number of GPUs x time, without GPU time of co-tenants.
         energy_j: Energy of ended attempts, joules; None if no node measured it.
         gpu_memory_mib: GPU memory that the job needs according to a failed attempt, MiB; 0: unknown.
-        `alone`: Whether the job shares no GPUs, regardless of its submission, because it once ran out of GPU
-            memory or because of `alone_reason`.
-        alone_reason: How co-tenants slowed the job down; "" if they did not.
-        stopped: The last attempt after which the job was queued again; None: there was none.
+        `alone`: Whether the job must not share GPUs, even if its submission permits sharing: it once ran out
+            of GPU memory, or `alone_reason` applies.
+        alone_reason: Text about co-tenants that slowed the job down too much; "" if none did.
+        stopped: The last attempt after which the job was queued again; None if the job was never requeued.
     """
 
     number: int

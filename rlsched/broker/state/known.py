@@ -1,6 +1,6 @@
 """The class `Known`: fields of the broker's state, and simple queries.
 
-The module `broker_state` applies facts to the fields.
+The module `broker_state` applies facts (journal entries) to the fields.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from rlsched.errors import JournalError
 
 
 class Known:
-    """State of the broker, without the code that applies facts to it.
+    """State of the broker, without the code that applies facts (journal entries) to it.
 
     Args:
         predictions: Run-time predictions, which receive every submission, start and end, in order.
@@ -43,9 +43,10 @@ class Known:
         half_life_s: Half-life of a user's usage, seconds; infinite: no decay.
 
     Attributes:
-        cluster: Cluster state as the scheduler sees it.
-        jobs: Unfinished jobs and the latest finished ones (see `forget`), by number. See also `job`.
-        ended_jobs: (end, number) of the finished jobs in `jobs`, in order.
+        cluster: The ledger: the cluster state as the scheduler sees it.
+        jobs: Unfinished jobs and the latest finished jobs, by number. `forget` removes finished jobs; `job`
+            also finds removed jobs.
+        ended_jobs: (end in Unix seconds, number) of the finished jobs in `jobs`, in order of their end.
         numbers: All job numbers, ascending.
         table: The journal's table of finished jobs; None: all finished jobs are in `jobs`.
         job_of_seq: Live jobs by their number in `cluster`.
@@ -53,38 +54,39 @@ class Known:
         tokens: Job number by submission token, for `jobs`. See `job_of_token`.
         nodes: Nodes by name, in order of registration.
         epoch: Epoch of the last broker that opened the journal, 0 before the first.
-        last_number: Highest job number assigned, here or before a backup was restored.
-        last_attempt: Attempt number that the last restore set; new attempts get higher numbers.
+        last_number: Highest job number assigned, including numbers assigned before a restore from a backup.
+        last_attempt: Attempt number that the last restore from a backup set; new attempts get higher ones.
         highest_attempt: Highest number of any attempt of any job.
         restored_s: Time of the last restore from a backup, Unix seconds; None: never.
-        taken_over: Whether the last restore took over a standby's copy.
+        taken_over: Whether the last restore was the takeover by a standby with its copy of the journal.
         awaited: Nodes that have not registered since the restore, and may run jobs unknown to the journal.
-        identity: `BrokerStarted.cluster`.
+        identity: Random id of the cluster (`BrokerStarted.cluster`).
         chosen: The policy set by `rlsched policy set`, if it is in use; else None.
         order: Order of the queue.
         now_s: Time of the last entry, Unix seconds.
-        asked_for_s: By partition, the time for which its last *wait* requested a decision, Unix seconds.
+        asked_for_s: By partition, the time for which the last `Wait` action requested a decision, Unix
+            seconds.
         decisions: Number of decisions by source.
         contested: Number of decisions with more than one legal action, by source.
-        interventions: Number of the guard's decisions, by the first part of the reason (the text up to the
-            colon).
+        interventions: Number of decisions of the guard (which limits a policy), by the text of the reason
+            before the colon.
         outcomes: Number of finished jobs by state.
-        seats: Preempted jobs that still run on GPUs allocated to other jobs.
-        models: Models that the ledger uses: none, models of SM clocks, or, if GPUs are shared, all models.
-        on_finished: Called with each job that finishes, when the fact that ends the job is applied.
+        seats: Preempted jobs whose processes still run on GPUs that are allocated to other jobs.
+        models: Speed models of the ledger: all if GPUs are shared, else the models of SM clocks or none.
+        on_finished: Called with each job that finishes, when the entry that ends it is applied.
         priorities: Levels and weights of live jobs.
-        usage: Usage of users.
+        usage: GPU-seconds charged to users, for fair share.
         profiles: Learnt resource use of jobs.
         holdings: GPUs held by something other than this broker's jobs.
         eligibility: Waiting jobs that are not in the queue, and the reasons.
         arrays: Job arrays; their tasks are in `jobs`.
         gates: Holds, begin times and dependencies.
         quotas: Limits for users, accounts and VCs, and their usage.
-        accounts: Accounts that users can charge jobs to.
-        energy_price: The last fact about the price of electricity; None: there was none.
-        health_failures: Number of times that a node's own checks began to fail.
+        accounts: Accounts to which users can charge jobs.
+        energy_price: The last fact about the price of electricity; None if no price was recorded.
+        health_failures: Number of times that the health checks of a node began to fail.
         ran_on: By user, a bit mask of the numbers of the nodes that have started a job of the user.
-        policy_id: Id of the policy that decides; used when a base is applied.
+        policy_id: Id of the policy that decides; used when a base is restored.
     """
 
     def __init__(self, predictions: Predictions, order: Order, half_life_s: float = math.inf) -> None:
@@ -143,7 +145,7 @@ class Known:
         self.on_finished = _nobody
 
     def can_ever_run(self, vc: str, demand: Demand) -> bool:
-        """Return whether a gang would fit into the idle cluster if all registered nodes were up."""
+        """Return whether a gang (all GPUs of a job) fits the registered nodes if all are up and idle."""
         known = self._can_run.get((vc, demand))
         if known is None:
             gone = self.removed_nodes()
@@ -152,15 +154,15 @@ class Known:
         return known
 
     def removed_nodes(self) -> set[int]:
-        """Return the numbers of the ledger's nodes that were replaced, or removed by an operator."""
+        """Return the ledger numbers of nodes that were replaced, or that an operator removed."""
         there = {node.number for node in self.nodes.values() if not node.removed}
         return set(range(len(self.cluster.node_names))) - there
 
     def is_uneven(self, vc: str, num_gpus: int) -> bool:
-        """Return whether an engine forbids a gang because its nodes would have unequal numbers of GPUs.
+        """Return whether an engine forbids a gang (the GPUs of a job) with unequal numbers of GPUs per node.
 
-        Within a partition, all nodes of such an engine are identical (`Members`), and a gang that exceeds one
-        node takes whole nodes first. So the result depends only on the number of GPUs of the gang.
+        Within a partition, all nodes of such an engine have the same number of GPUs (`Members`), and a gang
+        larger than one node gets whole nodes first. So the result depends only on the gang's number of GPUs.
         """
         own, shared = self.cluster.partitions_of(vc)
         part_of = self.cluster.arrays.node.part_of
@@ -177,7 +179,7 @@ class Known:
         return sum(self.outcomes.values())
 
     def fenced_jobs(self, node: Node) -> list[Job]:
-        """Return the jobs that a node kills when it has had no broker for `lost_after_s`, by job number."""
+        """Return the jobs that a node kills after `lost_after_s` without a broker, ordered by job number."""
         if not node.spec.capabilities.fences:
             return []
         jobs = [self.jobs[number] for number in sorted(node.live_jobs)]
@@ -257,9 +259,10 @@ class Known:
         """Remove finished jobs from memory. They stay in the journal's table.
 
         Args:
-            now_s: Unix seconds. Jobs that ended at this time stay: they may not be in the journal yet.
+            now_s: Present time, Unix seconds. Jobs that ended at this time stay in memory, because they may
+                not be in the journal yet.
             keep_s: Time from the end of a job to its removal, seconds.
-            most: Maximum number of finished jobs that stay; of more, the oldest are removed.
+            most: Maximum number of finished jobs in memory; beyond it, the oldest are removed.
         """
         while self.ended_jobs and self.ended_jobs[0][0] < now_s:
             over_s, number = self.ended_jobs[0]

@@ -13,7 +13,7 @@ from rlsched.models.gpu_types import GPU_FIGURES, canonical_kind
 from rlsched.wire.messages import SeenUsage
 
 MOST_BUSY_FRAC, MOST_BUSY_AT_CLOCK_FRAC = 0.9, 0.97
-"""Highest GPU times (fractions) from which a clock's effect is computed: at the highest, at a lower clock."""
+"""Highest GPU times (busy fractions) that show the effect of a clock: at the highest and at a lower clock."""
 LEAST_MEASURED_S = 20
 """Minimum measured time of a rank, seconds. In a shorter time, programs only load data and warm up."""
 
@@ -53,7 +53,7 @@ def learn(profiles: Profiles, job: Job, attempt: Attempt, nodes: Mapping[str, No
 def _at_clock(
     profiles: Profiles, job: Job, attempt: Attempt, gpu_type: str, util_frac: float
 ) -> dict[str, float]:
-    """Return values by field of the profile, from an attempt's SM clock and GPU time without co-tenants."""
+    """Return profile values, by field, from an attempt's SM clock and its GPU time without co-tenants."""
     if attempt.sm_clock_frac == 1.0:
         return {"full_util_frac": util_frac}
     full = profiles.figure(signature_of(job.spec.user, job.spec.command), gpu_type, "full_util_frac")
@@ -68,7 +68,7 @@ def clock_time(full: Estimate | None, util_frac: float) -> float | None:
     formula and its assumption.
 
     Args:
-        full: GPU time at the highest clock; None: unknown.
+        full: GPU time (fraction of time in which the GPU works) at the highest clock; None: unknown.
         util_frac: GPU time at the lower clock.
 
     Returns:
@@ -83,13 +83,14 @@ def clock_time(full: Estimate | None, util_frac: float) -> float | None:
 def in_words(
     profiles: Mapping[str, WorkloadProfile], gpu_type: str, seen: SeenUsage | None, gpus: int
 ) -> str:
-    """Describe the resource use of a job that was expected at its submission, and the observed use.
+    """Describe the resource use that was expected at a job's submission, and the observed use.
 
-    The text is "" if no use was learnt.
+    The text is "" if no resource use was learnt from earlier jobs.
 
     Args:
         profiles: Profiles at the job's submission, by GPU type.
-        gpu_type: GPU type on which the job runs; "" while it waits: the type with most attempts is used.
+        gpu_type: GPU type on which the job runs; "" while the job waits. For "", the GPU type with the most
+            attempts is described.
         seen: Observed use; None: unknown, or the job waits.
         gpus: Number of GPUs of the job.
     """

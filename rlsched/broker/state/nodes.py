@@ -1,4 +1,4 @@
-"""State of each node: in the broker (`Node`), and its changes in the ledger."""
+"""State of each node in the broker (`Node`), and changes of nodes in the ledger (`ClusterState`)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Node:
     Attributes:
         number: Index of the node in the `ClusterState`.
         spec: The last registration.
-        up: Whether the node is not down: no operator has declared it down, and it woke up when ordered.
+        up: False if the node is down: an operator declared it down, or it did not wake up when ordered.
         away: Whether the node is unreachable: it has missed its heartbeats, or its daemon was stopped.
         removed: Whether an operator has removed the node from the cluster; it can register again.
         gone_reason: Reason why the node is unreachable or down.
@@ -45,7 +45,7 @@ class Node:
             node is not drained.
         drained_reason: Reason for the drain.
         unhealthy: Failure found by the node's own health checks; "" if they pass.
-        sleep: `asleep` or `waking`; "": neither.
+        sleep: `asleep` or `waking`; "" if the node neither sleeps nor wakes up.
         off_s: For a sleeping node: time by which it is off, Unix seconds.
         resume_s: For a waking node: time from which the resume command runs, Unix seconds.
         wakes_by_s: For a waking node: time at which it is marked down if it has not registered, Unix seconds.
@@ -110,7 +110,7 @@ class Node:
 def change_node(
     nodes: dict[str, Node], cluster: ClusterState, models: LedgerModels, change: NodeEntry
 ) -> None:
-    """Apply a fact about a node to the broker's nodes (by name) and to the ledger."""
+    """Apply a journal entry about a node to the broker's nodes (by name) and to the ledger."""
     known = nodes.get(change.name)
     if isinstance(change, NodeUp) and known is not None and known.is_other(change):
         cluster.retire_node(known.number)
@@ -169,7 +169,7 @@ def change_node(
             node.drained_until_s, node.unhealthy, node.sleep = 0.0, "", ""
     status = _STATUS[node.state]
     if status == NODE_UP and not node.spec.capabilities.places:
-        status = NODE_DRAINED  # the broker starts no jobs on it
+        status = NODE_DRAINED  # the broker starts no jobs on this node
     if cluster.arrays.node.status[node.number] != status:
         _SHOW[status](cluster, node.number)
 

@@ -1,8 +1,9 @@
 """Predictions of run times for submitted jobs, learnt from the broker's own journal.
 
-`rlsched trace predict` uses the same `Predictor`. The journal stores each submission with the `Predictor`'s
-prediction and the predictions of the experts in its hedge. When a broker restarts, both are read again, which
-restores the predictions and the hedge's weights. Boosting starts unfitted, and is fitted in the background.
+`rlsched trace predict` uses the same `Predictor`. Its hedge is a weighted average of several predictors, the
+experts. The journal stores each submission with the hedge's prediction and the prediction of each expert. A
+restarted broker reads these predictions again, which restores the hedge's weights. Boosting, one of the
+experts, starts unfitted and is fitted in the background.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _CURVES: Final = ("median_abs_ln", "spearman_mean", "longer_than_median_frac")
 
 
 class _PredictedJob(NamedTuple):
-    """Predictions for a job that has not ended: the prediction in use, and the running mean's."""
+    """Predictions for a job that has not ended: the prediction in use, and that of the running mean."""
 
     predicted: Floats  # (BINS,)
     mean: Floats
@@ -55,13 +56,13 @@ class Predictions:
     """Predictions of jobs. The `BrokerState` calls the methods in the order of the journal.
 
     Args:
-        kind: Predictor whose median and spread are used. `running-mean`: as in a simulator if the trace has
-            no predictions; `hedge` or None: as written by `rlsched trace predict`.
-        past: Jobs older than the journal, from which the predictor learns first. They must be the same at
-            every start.
+        kind: Predictor that provides the median and spread. `running-mean`: as in a simulator if the trace
+            has no predictions; `hedge` or None: as written by `rlsched trace predict`.
+        past: Jobs that ended before the journal begins. The predictor learns from them first. Pass the same
+            jobs at every start.
 
     Attributes:
-        made_for: Key of everything on which a snapshot of the predictions depends.
+        made_for: Text that names the kind and the past jobs. A snapshot is valid only for an equal text.
         recent: Ended jobs compared with their predictions.
 
     Raises:
@@ -140,9 +141,9 @@ class Predictions:
         )
 
     def chances(self, job: int) -> Floats | None:
-        """Return the predicted run-time distribution of a live job, (BINS,).
+        """Return the predicted run-time distribution of a live job, shape (BINS,), or None.
 
-        None: the distribution is the lognormal with the median and spread of the job's submission.
+        None: the distribution is the lognormal with the median and spread that the submission stores.
         """
         known = self._open.get(job)
         return None if known is None or known.predicted is known.mean else known.predicted
@@ -200,7 +201,7 @@ class Predictions:
 
     @property
     def predictor(self) -> Predictor | None:
-        """The hedge and its predictors; None: only the running mean is used."""
+        """The hedge and its predictors; None if only the running mean predicts."""
         return self._predictor
 
     @property
@@ -301,9 +302,9 @@ def _packed(mixed: Floats, foreseen: SubmissionForecast) -> bytes:
 
 
 def _unpacked(entry: JobSubmitted) -> tuple[Floats, Floats] | None:
-    """Return ((1 + EXPERTS, BINS) predictions, features) of a submission.
+    """Return the stored (predictions, features) of a submission; predictions have shape (1 + EXPERTS, BINS).
 
-    None: the submission has no predictions, or they were made by another version of the hedge.
+    None: the submission has no predictions, or another version of the hedge made them.
     """
     if len(entry.said) != _SAID_BYTES + FEATURES_BYTES:
         return None

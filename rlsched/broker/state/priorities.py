@@ -66,10 +66,10 @@ class _RankedJob(NamedTuple):
 
 
 class Priorities:
-    """Level and weight of every live job, according to the facts of the journal.
+    """Priority level and weight of every live job, as set by the entries of the journal.
 
     Args:
-        cluster: The ledger, which holds the order of the queue.
+        cluster: The ledger (cluster state), which contains the order of the queue.
 
     Attributes:
         ln_weights: ln(weight) by user, for weights other than 1.
@@ -91,12 +91,12 @@ class Priorities:
         self._levels[entry.job] = LEVELS[entry.priority]
 
     def restore_priorities(self, ln_weights: dict[str, float], levels: dict[int, int]) -> None:
-        """Restore weights (by user) and levels (by job) from a base. The ledger already has the live jobs."""
+        """Restore weights (by user) and levels (by job). The ledger must already have the live jobs."""
         self.ln_weights.update(ln_weights)
         self._levels.update(levels)
 
     def set(self, job: int, priority: Priority, now_s: float) -> None:
-        """Set the priority of a live job. The increase by waiting time is removed until the next review."""
+        """Set the priority of a live job. The next review adds the increase by waiting time again."""
         seq, user = self._live[job]
         self._levels[job] = LEVELS[priority]
         self._cluster.rank_job(seq, LEVELS[priority], self.ln_weights.get(user, 0.0), now_s)
@@ -111,7 +111,7 @@ class Priorities:
         return self._levels[job]
 
     def rank(self, entry: JobsRanked, now_s: float) -> None:
-        """Apply a fact with new weights and levels."""
+        """Apply a journal entry with new weights and levels."""
         self.ln_weights.update(entry.ln_weights)
         self._levels.update((job, level) for job, level in entry.levels.items() if job in self._live)
         for job, (seq, user) in self._live.items():
@@ -129,7 +129,7 @@ def due_ranks(
     live: Iterable[Job],
     now_s: float,
 ) -> JobsRanked | None:
-    """Return the changes of weights and levels that a review makes now; None if there are none."""
+    """Return the journal entry for weights and levels that change now; None if nothing changes."""
     jobs = list(live)
     fair: dict[str, float] = {}
     if math.isfinite(ranks.half_life_s):
@@ -154,8 +154,8 @@ def level_of(ranks: PriorityRules, job: Job, now_s: float) -> int:
     """Return the level of a waiting job: its priority, raised by its waiting time and by a stop of its node.
 
     If the last attempt ended because its node was stopped with all jobs, declared down or removed, the job
-    rises by one priority, up to `high`, so that no later jobs get its GPUs after a restart of the cluster. If
-    the node was lost for another reason, the job may have crashed the node, and does not rise.
+    rises by one priority, up to `high`, so that no later job gets the GPUs of this job after a restart of the
+    cluster. If the node was lost for another reason, the job may have crashed the node, and does not rise.
     """
     level = LEVELS[job.spec.priority]
     more = 0 if math.isinf(ranks.age_s) else int((now_s - job.submit_s) / ranks.age_s)

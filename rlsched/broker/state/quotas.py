@@ -21,7 +21,7 @@ from rlsched.errors import InputError
 from rlsched.wire.messages import PartyKind, QuotaInfo
 
 DEFAULT = "default"
-"""Name under which default limits are set; they apply to users, accounts or VCs without own limits."""
+"""Name under which default limits are set. They apply to all names that have no limits of their own."""
 _HOUR = 1000 * 3_600_000
 """A GPU-hour in thousandths of a GPU times milliseconds."""
 PartyKey = tuple[PartyKind, str]
@@ -107,7 +107,7 @@ class Party:
 
 @dataclass(slots=True, eq=False)
 class QuotaGroup:
-    """Jobs with the same parties and number of GPUs. All waiting jobs of a group are eligible, or none.
+    """Jobs with the same parties and number of GPUs. Either all waiting jobs of a group are eligible or none.
 
     Attributes:
         seqs: Ledger numbers of the waiting jobs.
@@ -121,7 +121,7 @@ class QuotaGroup:
 
 
 class QuotaTable:
-    """Held and charged GPUs of all parties. Waiting jobs that would exceed a quota are kept out of the queue.
+    """Held and charged GPUs of all parties. Keeps jobs that would exceed a quota out of the queue.
 
     Args:
         eligibility: Receives the jobs that a quota keeps out of the queue.
@@ -143,7 +143,7 @@ class QuotaTable:
     # ---- events of jobs ---------------------------------------------------------------------------
 
     def add_waiting(self, seq: int, owner: QuotaOwner, num_gpus: int, now_s: float) -> None:
-        """Register a waiting job that entered the ledger."""
+        """Register a waiting job that was added to the ledger (`ClusterState`) as number `seq`."""
         gpu_milli = num_gpus * 1000
         group = self._groups.get((owner, gpu_milli))
         if group is None:
@@ -174,9 +174,10 @@ class QuotaTable:
         self._change(group, 0, -group.gpu_milli, now_s)
 
     def return_gpus(self, seq: int, now_s: float, *, waits: bool) -> None:
-        """Apply that an ended attempt no longer holds its GPUs.
+        """Stop counting the GPUs of an ended attempt as held and charged.
 
-        `waits`: the job waits again, also in the ledger; False: the job has ended.
+        `waits`: True if the job is queued again, which the ledger must have done already; False if the job
+        has ended.
         """
         group = self._group_of[seq]
         charged = group.gpu_milli if seq in self._charged else 0
@@ -212,13 +213,13 @@ class QuotaTable:
             self._look_at(party, now_s)
 
     def entries(self) -> list[QuotaSet]:
-        """Return the facts that restore all limits."""
+        """Return the journal entries that restore all limits."""
         return [
             QuotaSet(kind=kind, name=name, **quota._asdict()) for (kind, name), quota in self._own.items()
         ]
 
     def party_charges(self) -> list[tuple[str, str, int, int]]:
-        """Return (kind, name, `used`, `since_ms`) of each charged party; see `Party`."""
+        """Return (kind, name, `used`, `since_ms`) of each charged user, account and VC; see `Party`."""
         return [
             (party.kind, party.name, party.used, party.since_ms)
             for party in self._parties.values()
@@ -234,8 +235,8 @@ class QuotaTable:
     ) -> None:
         """Restore limits, charges, and the jobs that a quota keeps out of the queue (`barred`).
 
-        The live jobs must already be added, before any limits. Reviews that are already due are left to the
-        next call of `review_quotas`.
+        The caller must have added the live jobs, while no limits were set. If a review is already due, the
+        next call of `review_quotas` makes it.
         """
         for one in limits:
             self._own[one.kind, one.name] = Quota(one.gpus, one.jobs, one.gpu_hours)
@@ -292,7 +293,7 @@ class QuotaTable:
                 raise InputError(f"quota: {party} has a limit of 0 GPU-hours")
 
     def reasons(self, seq: int, now_s: float) -> list[str]:
-        """Return why quotas keep a waiting job out of the queue, one line for each limit."""
+        """Return the reasons why quotas keep a waiting job out of the queue, one line for each limit."""
         group = self._group_of[seq]
         return [line for party in group.parties for line in self._words(party, group.gpu_milli, now_s)]
 
@@ -390,7 +391,7 @@ class QuotaTable:
                 self._look_at(party, now_s)
 
     def _look_at(self, party: Party, now_s: float) -> None:
-        """Update the eligibility of a party's waiting jobs, and plan the party's next review."""
+        """Update the eligibility of the waiting jobs of a party, and plan the party's next review."""
         for group in self._waiting.get(party, ()):
             barred = self._has_no_room(group, now_s)
             if barred != group.barred:
@@ -418,7 +419,7 @@ class QuotaTable:
         return party.used_by(now_ms, self._month_ms) >= party.quota.gpu_hours * _HOUR
 
     def _plan(self, party: Party, now_s: float) -> None:
-        """Plan the review of a party: when its limit of GPU-hours will be reached, or a new month begins."""
+        """Plan the review of a party at the time when its GPU-hours are used up or a new month begins."""
         if party.quota.gpu_hours is None and party not in self._timed:
             return
         if party.quota.gpu_hours is None or not self._waiting.get(party):

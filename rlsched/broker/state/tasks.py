@@ -1,4 +1,4 @@
-"""Tasks of job arrays: lists of task numbers, the text format of the lists, tasks as submissions."""
+"""Tasks of job arrays: lists of task numbers, their text format, and conversion of tasks to submissions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def count(tasks: list[Tasks]) -> int:
 def in_words(tasks: list[Tasks], most_chars: int | None = None) -> str:
     """Format tasks as users write them: `8-99,200`.
 
-    `most_chars`: stop after the range that makes the text longer than this.
+    `most_chars`: maximum length; the text ends with the first range that exceeds it.
     """
     parts, left = [], math.inf if most_chars is None else most_chars
     for one in tasks:
@@ -52,7 +52,7 @@ def includes_task(tasks: list[Tasks], task: int) -> bool:
 
 
 def are_distinct(tasks: list[Tasks]) -> bool:
-    """Return whether each task occurs once. The check needs one byte for each number up to the highest."""
+    """Return whether each task occurs once. Needs one byte of memory for each number up to the highest."""
     seen = bytearray(max((one.last for one in tasks), default=0) + 1)
     for one in tasks:
         last = one.last + 1
@@ -63,7 +63,7 @@ def are_distinct(tasks: list[Tasks]) -> bool:
 
 
 def joined(tasks: list[Tasks]) -> list[Tasks]:
-    """Return the same tasks in fewer ranges: single tasks at equal distances, as `0,2,4`, become `0-4:2`."""
+    """Return the same tasks in fewer ranges. For example, the single tasks `0,2,4` become `0-4:2`."""
     found: list[Tasks] = []
     at = 0
     while at < len(tasks):
@@ -164,11 +164,11 @@ def task_of(head: JobSubmitted, entry: TaskSubmitted) -> JobSubmitted:
 
 @dataclass(slots=True)
 class Head:
-    """Submission of an array, with later changes that apply to the tasks that are not jobs yet.
+    """Submission of an array, and later changes for the tasks that are not jobs yet.
 
     Attributes:
         spec: The submission, with later changes of the whole array.
-        changes: All changes, in order, if some changes were for single tasks; else empty.
+        changes: Changes in order, from the first change that applies to single tasks on; else empty.
     """
 
     spec: JobSubmitted

@@ -29,7 +29,7 @@ WORDS: Final = {name: one.options[0].name for name, one in _SETTINGS.items()}
 
 
 def changes_of(order: Update) -> list[str]:
-    """Return the names of the fields that an order changes."""
+    """Return the names of the fields that a client's update changes."""
     found = [name for name in CHANGEABLE if getattr(order, name) is not None]
     return [*found, "depends_on"] if order.singleton and order.depends_on is None else found
 
@@ -45,7 +45,7 @@ def updated(spec: JobSubmitted, entry: JobUpdated) -> JobSubmitted:
 
 
 def difference(before: JobSubmitted, now: JobSubmitted) -> JobUpdated | None:
-    """Return the changes of a submission since `before`, without dependencies; None if there are none."""
+    """Return the changes from `before` to `now`, without dependencies; None if nothing changed."""
     found = {
         name: getattr(now, name)
         for name in CHANGEABLE
@@ -68,10 +68,10 @@ def change_ledger(
     learnt_gpu_mib: int = 0,
     alone: bool = False,
 ) -> None:
-    """Apply a change of a live job or array to the ledger.
+    """Apply a change of a live job or array to the ledger, priorities and gates.
 
     Args:
-        state: The ledger.
+        state: The ledger (cluster state).
         priorities: Levels and weights of live jobs.
         gates: Holds, begin times and dependencies.
         seq: Number of the job in the ledger, -1 for an array.

@@ -42,10 +42,10 @@ class Finding(NamedTuple):
 @JSON
 @asking
 def doctor(as_json: bool, at: BrokerAt) -> int:
-    """Check this machine for problems of rlsched, and print how to fix them.
+    """Check whether this machine can run rlsched, and print how to fix problems.
 
-    Checks keys, the broker, the disk, GPUs, control groups and compiled kernels. Changes nothing. The exit
-    code is 1 if something is wrong.
+    Checks keys, the broker, the disk, GPUs, control groups and compiled kernels, and changes nothing. The
+    exit code is 1 if something must be fixed.
 
     \b
     Example:
@@ -212,7 +212,7 @@ WITHOUT_CONTROLLER = {
     "memory": "memory: limited per process, and only for a job that requests memory",
     "pids": "processes: limited per user, and not for root",
 }
-"""For each control group controller: how a node limits its jobs if the controller is missing."""
+"""How a node limits its jobs if a control group controller is missing, by name of the controller."""
 
 
 def _cgroups() -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""`rlsched engine`: runs the gateway to another engine, such as Slurm."""
+"""`rlsched engine`: runs the gateway through which rlsched schedules the jobs of a Slurm cluster."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rlsched.logs import LogFormat, set_up
 _DIRECTORY = Path("/var/lib/rlsched/slurm")
 _SHADOW_DIRECTORY = Path("/var/lib/rlsched/shadow")
 WRITTEN_S = 0.5
-"""Time that `--remove` gives a running gateway to write its last changes and exit, seconds."""
+"""Time for which `--remove` waits until a running gateway has written its last changes, seconds."""
 _SECONDS = click.FloatRange(min=0.05, max=86_400)
 
 
 @click.group()
 def engine() -> None:
-    """Let rlsched schedule the jobs that another engine, such as Slurm, runs.
+    """Run a gateway through which rlsched schedules the jobs of another system, such as Slurm.
 
     \b
     Example:
@@ -35,26 +35,30 @@ def engine() -> None:
     "partitions",
     multiple=True,
     metavar="NAME",
-    help="Partition to hand over to rlsched; may be repeated.",
+    help="Slurm partition that rlsched schedules or, with --shadow, follows; may be repeated.",
 )
 @BROKER
-@shown("--name", default="slurm", help="Name of the gateway's key (role engine).")
+@shown(
+    "--name",
+    default="slurm",
+    help="Name of the key (role engine) with which the gateway connects to the broker.",
+)
 @directory_option(
-    "Directory of the gateway's heartbeat file, which job_submit.lua reads; with --shadow, of all its "
-    f"files. [default: {_DIRECTORY}; {_SHADOW_DIRECTORY} with --shadow]"
+    "Directory of the gateway's heartbeat file, which job_submit.lua reads; with --shadow, directory of the "
+    f"recorded decisions and the journal. [default: {_DIRECTORY}; {_SHADOW_DIRECTORY} with --shadow]"
 )
 @click.option(
     "--poll-s",
     type=_SECONDS,
-    help="Interval between two polls of Slurm, seconds; slurmctld is never queried more often. [default: "
-    "1; 10 with --shadow]",
+    help="Interval between two queries of Slurm's jobs and nodes, seconds; slurmctld is never queried more "
+    "often. [default: 1; 10 with --shadow]",
 )
 @click.option(
     "--slurmrestd",
     default="",
     metavar="ADDRESS",
-    help="Address of slurmrestd, which is queried for jobs and nodes: unix:/PATH or http://HOST:PORT. The "
-    "token in $SLURM_JWT is sent if it is set.  [default: run squeue and sinfo]",
+    help="Query jobs and nodes through slurmrestd at this address, unix:/PATH or http://HOST:PORT, with the "
+    "token in $SLURM_JWT if it is set.  [default: run squeue and sinfo]",
 )
 @shown(
     "--release-after",
@@ -62,35 +66,38 @@ def engine() -> None:
     default=120.0,
     type=_SECONDS,
     metavar="SECONDS",
-    help="Seconds without a decision after which held jobs are released to Slurm's own order.",
+    help="Release held jobs to Slurm's own order if there was no decision for this time, seconds.",
 )
-@click.option("--preempt", is_flag=True, help="Preempt jobs that Slurm can requeue.")
+@click.option("--preempt", is_flag=True, help="Permit the policy to preempt jobs that Slurm can requeue.")
 @click.option(
     "--sm-clocks-mhz",
     default="",
     metavar="MHZ,...",
-    help="SM clocks that Slurm can set with --gpu-freq on all GPUs, MHz, separated by commas. Jobs start "
-    "at the clock that the policy chooses.  [default: clocks are not set]",
+    help="SM clocks from which the policy chooses a clock for each job, MHz, separated by commas. Slurm "
+    "must be able to set each of them with --gpu-freq on all GPUs.  [default: clocks are not set]",
 )
 @click.option(
     "--priority-only",
     is_flag=True,
-    help="Only set the nice values of jobs so that they follow the policy's order. Jobs are not held; "
-    "Slurm places them.",
+    help="Do not hold and place jobs: only set their nice values, so that Slurm starts jobs in the order of "
+    "the policy.",
 )
 @click.option(
-    "--print-lua", is_flag=True, help="Print job_submit.lua for the partitions of --partition, and exit."
+    "--print-lua",
+    is_flag=True,
+    help="Print the Slurm plugin job_submit.lua for the partitions of --partition, and exit.",
 )
 @click.option(
     "--gateway-user",
     metavar="USER",
-    help="With --print-lua: user whose changes the plugin accepts.  [default: the current user]",
+    help="With --print-lua: user who runs the gateway; the plugin accepts changes of jobs by this user.  "
+    "[default: the current user]",
 )
 @click.option(
     "--release",
     is_flag=True,
-    help="Release held jobs to Slurm's own order if there was no decision for --release-after seconds, and "
-    "exit. For use in cron.",
+    help="Check once, for use in cron: if there was no decision for --release-after seconds, release held "
+    "jobs to Slurm's own order; then exit.",
 )
 @click.option(
     "--remove",
@@ -100,22 +107,22 @@ def engine() -> None:
 @click.option(
     "--shadow",
     is_flag=True,
-    help="Write nothing to Slurm: follow its jobs, let a policy decide in parallel, and record the "
-    "policy's decisions.",
+    help="Change nothing in Slurm: follow its jobs, and record the decisions that the policy would have "
+    "made (see `rlsched shadow`).",
 )
 @shown(
     "--policy",
     default="tuned",
     metavar="NAME|FILE",
-    help="With --shadow: policy that decides in parallel to Slurm.",
+    help="With --shadow: policy whose decisions are recorded.",
 )
 @setting
 @click.option(
     "--history",
     metavar="FILE",
     type=PATH,
-    help="With --shadow: file with the output of sacct for earlier jobs, on which the first predictions "
-    "are based.",
+    help="With --shadow: file with the output of sacct for earlier jobs, from which the run times of the "
+    "first jobs are predicted.",
 )
 @LOG_FORMAT
 @HOME
@@ -145,7 +152,7 @@ def slurm(
 ) -> int:
     """Schedule the jobs of a Slurm cluster: the policy decides order, nodes and GPUs; Slurm runs the jobs.
 
-    Runs as a separate process on a machine with Slurm's commands, with the rights of a Slurm operator. Users
+    Run this gateway process on a machine with Slurm's commands, with the rights of a Slurm operator. Users
     still use sbatch, squeue and scancel. See docs/how-to/slurm.md.
 
     \b

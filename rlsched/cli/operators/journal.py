@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 from rlsched.terminal.show import print_json, size
 
 _DIR = directory_option(
-    "The broker's directory. [default: HOME/broker or, of `rlsched up`, HOME/up/broker: the one that "
-    "runs, else the one that wrote last; HOME is $RLSCHED_HOME or ~/.config/rlsched]"
+    "Directory of the broker. [default: broker or up/broker (of `rlsched up`) in $RLSCHED_HOME, else in "
+    "~/.config/rlsched; if both exist, the directory of a running broker, else the one written last]"
 )
 
 
@@ -39,6 +39,8 @@ def _journal(directory: Path | None, file: Path | None = None) -> Path:
 def journal() -> None:
     """Check, export, back up, restore and compact the broker's journal.
 
+    The journal is the broker's record of events on disk, from which a restarted broker recovers its state.
+
     \b
     Example:
       rlsched journal backup /backups/journal-$(date +%F).sqlite     # while the broker runs
@@ -51,7 +53,9 @@ def journal() -> None:
 @_DIR
 @JSON
 def check(file: Path | None, directory: Path | None, as_json: bool) -> int:
-    """Check the whole journal, or the whole backup FILE. Exit code 1: the journal is damaged.
+    """Check the whole journal, or the whole backup FILE, for damage.
+
+    The exit code is 1 if the journal is damaged.
 
     \b
     Example:
@@ -87,10 +91,13 @@ def _replaced(count: int) -> str:
 
 @journal.command()
 @click.argument("file", required=False, type=PATH)
-@click.option("-o", "--output", metavar="FILE", type=PATH, help="File to write. [default: stdout]")
+@click.option("-o", "--output", metavar="FILE", type=PATH, help="File to write. [default: standard output]")
 @_DIR
 def export(file: Path | None, output: Path | None, directory: Path | None) -> None:
-    """Write the journal, or the backup FILE, as JSON lines: n, now_s, entry. Contains job environments.
+    """Write the journal, or the backup FILE, as JSON lines.
+
+    Each line has the number of an entry (n), its time (now_s, Unix seconds) and its content (entry). Entries
+    contain the environment variables of jobs.
 
     \b
     Example:
@@ -117,7 +124,7 @@ def export(file: Path | None, output: Path | None, directory: Path | None) -> No
 @_DIR
 @JSON
 def backup(target: Path, directory: Path | None, as_json: bool) -> None:
-    """Copy the journal to the new file TARGET. The broker can be running.
+    """Copy the journal to the new file TARGET; the broker can be running.
 
     \b
     Example:
@@ -137,10 +144,11 @@ def backup(target: Path, directory: Path | None, as_json: bool) -> None:
 @_DIR
 @JSON
 def restore(file: Path, directory: Path | None, as_json: bool) -> None:
-    """Restore the backup FILE. The broker must not be running. The old journal is kept in the same directory.
+    """Restore the backup FILE as the broker's journal; the broker must not be running.
 
-    New job numbers are far above all numbers that were given before. Running jobs continue; nodes get no new
-    jobs until all nodes of the backup have registered or are declared down, or until `rlsched node resume`.
+    The old journal is kept in the same directory. New jobs get numbers far above all earlier numbers. Running
+    jobs continue. Nodes get no new jobs until all nodes of the backup have registered or are declared down,
+    or until `rlsched node resume`.
 
     \b
     Example:
@@ -171,27 +179,28 @@ def restore(file: Path, directory: Path | None, as_json: bool) -> None:
 @click.option(
     "--remake-ended",
     is_flag=True,
-    help="Rebuild the table of finished jobs from the entries, if `check` reports that it is damaged.",
+    help="Rebuild the table of finished jobs from the journal's entries, if `rlsched journal check` reports "
+    "that the table is damaged.",
 )
 @click.option(
     "--keep-days",
     type=click.FloatRange(min=1.0),
     metavar="DAYS",
-    help="Replace entries older than this number of days by a summary. Finished jobs stay in their table.",
+    help="Replace entries older than this number of days by a summary; finished jobs remain listed.",
 )
 @shown(
     "--fair-share",
     "half_life",
     default="off",
     metavar="HALF_LIFE",
-    help="With --keep-days: the value of --fair-share with which the broker runs, such as 7d.",
+    help="With --keep-days: half-life with which the broker runs (rlsched broker --fair-share), such as 7d.",
 )
 @_DIR
 @JSON
 def compact(
     remake_ended: bool, keep_days: float | None, half_life: str, directory: Path | None, as_json: bool
 ) -> None:
-    """Return unused space of the journal to the file system. The broker must not be running.
+    """Return unused space of the journal to the file system; the broker must not be running.
 
     \b
     Example:

@@ -28,7 +28,7 @@ _ROLE = click.Choice(["user", "admin", "node", "engine"])
 
 @click.group()
 def keys() -> None:
-    """Create, list and revoke the keys of a broker, or join the broker from another machine.
+    """Create, list and revoke the keys that can connect to a broker, or join a broker with a token.
 
     \b
     Example:
@@ -43,27 +43,30 @@ def keys() -> None:
 @click.option(
     "--person",
     default="",
-    help="User in whose name the key submits jobs, if a user has several keys.  [default: NAME]",
+    help="User who owns the jobs submitted with this key; give it if a user has several keys.  [default: "
+    "NAME]",
 )
 @shown(
     "--nodes",
     metavar="NAMES",
     default="*",
-    help="With --role engine: names of the nodes that the gateway can report, separated by commas; "
-    "`gpu-*`: all names that begin with gpu-.",
+    help="With --role engine: nodes that the gateway may report to the broker, as names or glob patterns "
+    "such as gpu-*, separated by commas.",
 )
-@shown("--expires", default="15m", help="How long the token is valid.")
+@shown(
+    "--expires", default="15m", help="Time after which the token expires, such as 30s, 15m or 2h; at most 7d."
+)
 @click.option(
     "--broker",
     metavar="ADDRESS",
-    help="Address at which the other machine reaches the broker, tcp://HOST:PORT. "
-    "[default: $RLSCHED_BROKER, else tcp://127.0.0.1:7461]",
+    help="Address at which the other machine can reach the broker, tcp://HOST:PORT. [default: "
+    "$RLSCHED_BROKER, else tcp://127.0.0.1:7461]",
 )
 @HOME
 def new(
     name: str, role: Role, person: str, nodes: str, expires: str, broker: str | None, keys: Path | None
 ) -> None:
-    """Print a token with which another machine joins the broker as NAME. The token can be used once.
+    """Print a token with which a machine or user can join the broker once, as NAME.
 
     \b
     Example:
@@ -97,12 +100,17 @@ def new(
 
 @keys.command()
 @click.argument("token")
-@shown("--timeout-s", default=10.0, type=click.FloatRange(min=0.1, max=3600))
+@shown(
+    "--timeout-s",
+    default=10.0,
+    type=click.FloatRange(min=0.1, max=3600),
+    help="Seconds to wait for the broker to answer the token.",
+)
 @HOME
 def join(token: str, timeout_s: float, keys: Path | None) -> None:
     """Create a key for this machine, and register it with the broker that issued the TOKEN.
 
-    If TOKEN is `-`, it is read from standard input, so that other processes cannot see it.
+    If TOKEN is `-`, the token is read from standard input, so that it does not appear in the process list.
 
     \b
     Example:
@@ -130,7 +138,7 @@ def join(token: str, timeout_s: float, keys: Path | None) -> None:
 
 
 def _node_lines(address: str, name: str, keys: Path | None) -> list[str]:
-    """Return the command that starts this node, and for root a line that describes the option for users.
+    """Return the command that starts this node and, for root, a line about the option that selects users.
 
     A daemon that runs as root needs an option for the user who runs the jobs. Because that user cannot enter
     the directory of the daemon's keys, the daemon also needs a directory for jobs elsewhere.
@@ -173,10 +181,12 @@ def list_(as_json: bool, keys: Path | None) -> None:
 
 @keys.command()
 @click.argument("name")
-@click.option("--role", type=_ROLE, help="Role of the key, if NAME has keys of several roles.")
+@click.option(
+    "--role", type=_ROLE, help="Role of the key to revoke; required if NAME has keys of several roles."
+)
 @HOME
 def revoke(name: str, role: Role | None, keys: Path | None) -> None:
-    """Remove the key NAME from the access list. Takes effect at once, also on open connections.
+    """Revoke the key NAME, with immediate effect also on open connections.
 
     \b
     Example:

@@ -24,10 +24,14 @@ if TYPE_CHECKING:
     "--listen",
     default="127.0.0.1:9461",
     metavar="HOST:PORT",
-    help="Address to serve on. Access is not restricted.",
+    help="Address to listen on; all clients that can reach it can read the metrics.",
 )
 @LOG_FORMAT
-@click.option("--once", is_flag=True, help="Print the metrics once, for a textfile collector.")
+@click.option(
+    "--once",
+    is_flag=True,
+    help="Print the metrics once and exit, for the textfile collector of node_exporter.",
+)
 @asking
 def metrics(listen: str, log_format: LogFormat, once: bool, at: BrokerAt) -> None:
     """Serve the broker's metrics to Prometheus, until Ctrl-C.

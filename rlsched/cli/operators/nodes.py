@@ -21,20 +21,24 @@ STATES: Final = ("up", "drained", "unreachable", "down", "asleep", "waking", "fo
 
 @click.command()
 @click.option(
-    "-u", "--user", metavar="NAME", help="Only nodes with jobs of this user; separate several by commas."
+    "-u",
+    "--user",
+    metavar="NAME",
+    help="Only nodes with jobs of this user, or of several users separated by commas.",
 )
 @click.option(
     "-t",
     "--state",
     metavar="STATE",
-    help=f"Only nodes in this state: {', '.join(STATES)}; separate several by commas.",
+    help=f"Only nodes in these states, separated by commas: {', '.join(STATES)}.",
 )
 @click.option("-n", "--name", metavar="PATTERN", help="Only nodes whose name matches this glob pattern.")
 @click.option("-p", "--vc", "--partition", metavar="VC", help="Only nodes of this virtual cluster.")
 @click.option(
     "--since",
     metavar="WHEN",
-    help="Only nodes with a heartbeat since this time: 30min, 12h, 7d, 2w (ago), or 2026-11-01.",
+    help="Only nodes whose last heartbeat came at or after this time: an age (30min, 12h, 7d, 2w), a date "
+    "(2026-11-01) or a time (2026-11-01T13:30).",
 )
 @listing
 @JSON
@@ -93,7 +97,7 @@ def _states(text: str) -> set[str]:
     return states
 
 
-_REASON = click.option("--reason", default="", metavar="TEXT", help="Reason that `rlsched nodes` shows.")
+_REASON = click.option("--reason", default="", metavar="TEXT", help="Reason to show in `rlsched nodes`.")
 _NAMES = click.argument("names", nargs=-1, required=True, metavar="NAME...")
 
 
@@ -103,8 +107,8 @@ _NAMES = click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option(
     "--requeue",
     is_flag=True,
-    help="Stop the jobs on these nodes, with the grace time of a preemption, and requeue them. [default: "
-    "the jobs continue]",
+    help="End the jobs on these nodes (SIGTERM, and SIGKILL after the grace time), and requeue them. "
+    "[default: the jobs continue]",
 )
 @asking
 def drain(names: tuple[str, ...], reason: str, requeue: bool, at: BrokerAt) -> None:
@@ -125,10 +129,11 @@ def drain(names: tuple[str, ...], reason: str, requeue: bool, at: BrokerAt) -> N
 @_NAMES
 @asking
 def resume(names: tuple[str, ...], at: BrokerAt) -> None:
-    """Let drained nodes get jobs again, and wake sleeping nodes.
+    """Return drained nodes to service, and wake sleeping nodes.
 
-    A drained node that sleeps is woken when jobs need it. If the broker has a --resume-cmd, a second resume,
-    or the resume of a node that is down, wakes the node at once.
+    For a drained node that sleeps, the first resume only ends the drain; the node is woken when jobs need it.
+    If a node sleeps or is down, and is not drained, resume wakes it immediately, provided that the broker has
+    a --resume-cmd.
 
     \b
     Example:
@@ -145,11 +150,11 @@ def resume(names: tuple[str, ...], at: BrokerAt) -> None:
 @_REASON
 @asking
 def down(names: tuple[str, ...], reason: str, at: BrokerAt) -> None:
-    """Declare unreachable nodes down; their jobs are requeued.
+    """Declare unreachable nodes down, and requeue their jobs.
 
-    Only for nodes whose daemon does not answer. First make sure that no job still runs on the node, because
-    it would then run twice. When the node is back, it ends its old attempts of these jobs, and gets jobs
-    again.
+    Use it only for nodes whose daemon does not answer. First make sure that no job still runs on the node,
+    because that job would run twice. When the node returns, it ends its old processes of these jobs, and gets
+    new jobs.
 
     \b
     Example:
@@ -166,10 +171,10 @@ def down(names: tuple[str, ...], reason: str, at: BrokerAt) -> None:
 @_REASON
 @asking
 def remove(names: tuple[str, ...], reason: str, at: BrokerAt) -> None:
-    """Remove nodes from the list of nodes; jobs that wait for these nodes are requeued.
+    """Remove nodes from the list of nodes, and requeue the jobs that were running there.
 
-    Only for nodes whose daemon is not running. First make sure that no job still runs on the nodes. A
-    node that registers again is listed again.
+    Use it only for nodes whose daemon is not running. First make sure that no job still runs on the nodes. A
+    removed node that registers again is listed again.
 
     \b
     Example:

@@ -26,9 +26,11 @@ from rlsched.logs import LogFormat, set_up
     "--command",
     "words",
     metavar="CMD",
-    help="Command to run for each notice, without a shell; it reads the JSON from standard input.",
+    help="Command to run for each notice, without a shell; the notice is passed as JSON on standard input.",
 )
-@directory_option("The broker's directory. [default: HOME/broker]")
+@directory_option(
+    "Directory of the broker, which contains the journal. [default: broker in the directory of --keys]"
+)
 @click.option(
     "--cursor",
     type=PATH,
@@ -46,9 +48,11 @@ from rlsched.logs import LogFormat, set_up
     "--poll-s",
     default=1.0,
     type=click.FloatRange(min=0.05, max=3600),
-    help="Interval at which the journal is read, seconds.",
+    help="Interval between two reads of the journal, seconds.",
 )
-@click.option("--once", is_flag=True, help="Send pending notices, and exit; exit code 1 if sending fails.")
+@click.option(
+    "--once", is_flag=True, help="Send pending notices, and exit; the exit code is 1 if sending fails."
+)
 @LOG_FORMAT
 @HOME
 def notify(
@@ -63,12 +67,12 @@ def notify(
     log_format: LogFormat,
     keys: Path | None,
 ) -> int:
-    """Send notices about jobs submitted with --notify, until Ctrl-C.
+    """Send notices about jobs submitted with --notify, by webhook or by a command, until Ctrl-C.
 
-    Runs as a separate process, so that no receiver delays the broker. The process reads the broker's journal,
-    as the broker's user on the broker's machine. Every notice is sent at least once, in order, even if a
-    process restarts. A receiver can detect duplicates by the id of a notice. The first start begins at the
-    end of the journal.
+    Runs as a separate process, so that a slow receiver does not delay the broker. The process reads the
+    broker's journal: run it as the broker's user on the broker's machine. Every notice is sent at least once,
+    in order, even if a process restarts. A receiver can detect duplicates by the id of a notice. The first
+    start skips the events that are already in the journal.
 
     \b
     Example:
@@ -87,7 +91,7 @@ def notify(
     if (webhook is None) == (words is None):
         raise InputError("expected either --webhook or --command; for both, run two processes")
     if webhook_token_file is not None and webhook is None:
-        raise InputError("--webhook-token-file: expected with --webhook")
+        raise InputError("--webhook-token-file can be used only together with --webhook")
     send: Sends
     if webhook is not None:
         send, kind = Webhook(webhook, send_timeout_s, _token(webhook_token_file)), "webhook"

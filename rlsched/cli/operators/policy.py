@@ -26,16 +26,17 @@ def policy() -> None:
 @click.option(
     "--fallback",
     metavar="NAME|FILE",
-    help="Fallback rule, used when the policy fails. [default: the rule that the policy follows]",
+    help="Policy that decides if the new policy fails or is too slow. [default: the rule on which the new "
+    "policy is based]",
 )
 @asking
 def set_policy(name: str, changes: Sequence[str], fallback: str | None, at: BrokerAt) -> None:
-    """Switch the broker to another policy at once; jobs continue. For admins.
+    """Switch the running broker to another policy; running jobs continue. Requires an admin key.
 
-    The policy is stored in the journal: a restarted broker uses it until another policy is set or the
-    broker's --policy changes. The strategy and the checkpoint that a policy names are sent with it, up to 960
-    KiB; Python files are not. If the broker cannot serve the policy, the verb fails with one line and the
-    current policy stays. The first use of a policy compiles code, which can take a minute: raise --timeout-s.
+    A restarted broker keeps the new policy until another policy is set, or until the broker is started with
+    another --policy. The strategy file and the checkpoint that a policy names are sent to the broker, up to
+    960 KiB; Python files are not sent. If the broker cannot use the policy, the command fails and the current
+    policy stays. The first use of a policy compiles code, which can take a minute: raise --timeout-s.
 
     \b
     Example:

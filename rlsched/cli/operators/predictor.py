@@ -29,7 +29,7 @@ RULES = ("last", "week", "list")
 def predictor(as_json: bool, at: BrokerAt) -> None:
     """Show the recent accuracy of predicted run times, and of forecast starts and ends.
 
-    Values that are not known yet are null in the JSON.
+    In the output of --json, values that are not known yet are null.
 
     \b
     Example:

@@ -80,9 +80,10 @@ def quota() -> None:
 def set_quota(
     kind: PartyKind, name: str, gpus: int | None, jobs: int | None, gpu_hours: float | None, at: BrokerAt
 ) -> None:
-    """Set limits. For admins. NAME `default`: all users, accounts or VCs that have no limit of their own.
+    """Set the limits of a user, an account or a VC (virtual cluster). Requires an admin key.
 
-    A limit is unchanged if its option is not given; `none` removes the limit. No running job is ended.
+    NAME `default` sets the limits of all users, accounts or VCs without a limit of their own. A limit stays
+    unchanged if its option is not given; `none` removes the limit. Running jobs are not ended.
 
     \b
     Example:
@@ -166,7 +167,9 @@ def account() -> None:
 @_PERSON
 @asking
 def add(name: str, persons: tuple[str, ...], at: BrokerAt) -> None:
-    """Let users charge jobs to an account; for admins. The first account of a user is the default.
+    """Permit users to charge jobs to an account. Requires an admin key.
+
+    A user's first account is charged unless `rlsched submit --account` names another.
 
     \b
     Example:
@@ -180,7 +183,9 @@ def add(name: str, persons: tuple[str, ...], at: BrokerAt) -> None:
 @_PERSON
 @asking
 def remove(name: str, persons: tuple[str, ...], at: BrokerAt) -> None:
-    """Stop users from charging jobs to an account; for admins. Existing jobs stay as they are.
+    """Forbid users to charge jobs to an account. Requires an admin key.
+
+    Jobs that are already submitted do not change.
 
     \b
     Example:

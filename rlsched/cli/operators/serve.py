@@ -29,29 +29,31 @@ _log = logging.getLogger("rlsched.broker")
 
 @click.command(cls=PolicyCommand)
 @listening
-@directory_option("Directory of the journal and the decision records. [default: HOME/broker]")
+@directory_option(
+    "Directory of the journal and the decision records. [default: broker in the directory of --keys]"
+)
 @deciding
 @click.option(
     "--history",
     metavar="FILE",
     type=PATH,
-    help="File with the output of sacct for earlier jobs: the first predictions are based on the last "
-    "10,000 of these jobs. Must be the same file at every start.",
+    help="File with the output of sacct for earlier jobs; the last 10,000 of these jobs train the predictor "
+    "of run times. Give the same file at every start.",
 )
 @shown(
     "--lease-s",
     default=20.0,
     type=click.FloatRange(min=1.0),
-    help="Seconds without a heartbeat after which a node is unreachable: its jobs continue, and it gets no "
-    "new jobs.",
+    help="Time without a heartbeat after which a node is marked unreachable, seconds; its jobs continue, "
+    "but it gets no new jobs.",
 )
 @shown(
     "--lost-after",
     default="never",
     metavar="TIME",
-    help="Default of `rlsched submit --lost-after`: if a node of a job is unreachable for this time (10m), "
-    "the node ends the job and the broker requeues it. never: the job continues until the node is "
-    "back, or is declared down with `rlsched node down`.",
+    help="Default of `rlsched submit --lost-after`: time (such as 10m) without contact to a node after "
+    "which that node ends the job and the broker requeues it. never: the job continues until the node "
+    "returns, or until an operator runs `rlsched node down`.",
 )
 @shown(
     "--launch-timeout-s",
@@ -63,96 +65,104 @@ _log = logging.getLogger("rlsched.broker")
     "--min-free-mib",
     default=MIN_FREE_MIB,
     type=click.IntRange(min=0),
-    help="Reject new jobs while the journal's disk has less free space than this, MiB; running jobs "
-    "continue.",
+    help="Free space on the journal's disk below which new jobs are rejected, MiB; running jobs continue.",
 )
 @click.option(
     "--keep-days",
     metavar="DAYS|all",
-    help="Once a day, replace journal entries that are older than this by a summary; all: never. "
+    help="Once a day, replace journal entries older than this number of days by a summary; all: never. "
     f"[default: keep the latest {KEEP_ENTRIES:,} to {GROWN * KEEP_ENTRIES:,} entries, whatever their age]",
 )
 @shown(
     "--keep-ended-days",
     default=f"{KEEP_ENDED_DAYS:g}",
     metavar="DAYS|all",
-    help="Time that `history` and `account` keep finished jobs, days.",
+    help="Days for which `rlsched history` and `rlsched account` contain finished jobs; all: for ever.",
 )
 @shown(
     "--keep-decisions-mib",
     default=KEEP_MIB,
     type=click.IntRange(min=16),
-    help="Size of the store of decisions, MiB: above it the oldest decisions are removed.",
+    help="Maximum size of the recorded decisions (for `rlsched explain`) on disk, MiB; the oldest are "
+    "removed first.",
 )
 @click.option(
     "--new-cluster",
     is_flag=True,
-    help="Give up the jobs of a lost journal, and start with an empty journal. Nodes join when "
-    "their jobs have ended, or with `rlsched node --forget-cluster`. Refused if the journal is intact.",
+    help="If the journal was lost: give up its jobs, and start with an empty journal. Nodes join when their "
+    "old jobs have ended, or immediately with `rlsched node --forget-cluster`. Refused if the journal is "
+    "intact.",
 )
 @shown(
     "--ended-s",
     default=3600.0,
     type=click.FloatRange(min=0.0),
-    help="Seconds that finished jobs stay in memory (at most 10,000 jobs); older jobs are read from the "
-    "journal.",
+    help="Time for which finished jobs stay in memory, seconds (at most 10,000 jobs); older jobs are read "
+    "from the journal.",
 )
 @shown(
     "--messages-per-s",
     default=10_000.0,
     type=click.FloatRange(min=1.0),
-    help="Maximum messages per second from one key; further messages are dropped, and clients retry.",
+    help="Maximum messages per second from one key; further messages are dropped, and clients send them "
+    "again.",
 )
 @shown(
     "--refusals-per-s",
     default=100.0,
     type=click.FloatRange(min=1.0),
-    help="Maximum rejected messages per second from one key; above it, all messages from the key are "
-    "ignored for a while.",
+    help="Maximum rejected messages per second from one key; if a key exceeds it, all messages from this "
+    "key are dropped for a while.",
 )
 @shown(
     "--fair-share",
     "half_life",
     default="off",
     metavar="HALF_LIFE",
-    help="Start jobs of users with high usage after jobs of other users; half-life of the usage, such as 7d.",
+    help="Start jobs of users with little recent usage before jobs of other users. HALF_LIFE, such as 7d, "
+    "is the time after which usage counts half.",
 )
 @shown(
     "--priority-age",
     default="off",
     metavar="TIME",
-    help="Raise the priority of a waiting job by one level after each such period, such as 1d, at most to "
-    "high.",
+    help="Raise the priority of a waiting job by one level each time it has waited for this time, such as "
+    "1d; at most to high.",
 )
 @shown(
     "--user-priority",
     type=click.Choice(get_args(Priority)),
     default="normal",
-    help="Highest priority that a non-admin may request.",
+    help="Highest priority that users other than admins can request.",
 )
 @click.option(
     "--preemptible-priority",
     type=click.Choice(get_args(Priority)),
-    help="Jobs of this priority and below can be preempted, even without --preemptible. Policies can also "
-    "preempt by cost; with --set preempt.by=priority only for jobs of a higher priority. [default: "
-    "none]",
+    help="Jobs of this priority or a lower one can be preempted, even without --preemptible. The policy "
+    "decides for which jobs; with `--set preempt.by=priority`, only jobs of a higher priority preempt them. "
+    "[default: only jobs with --preemptible can be preempted]",
 )
 @click.option(
     "--forecaster",
     metavar="NAME",
     help="Forecaster of job starts and ends, which runs in a separate process at low CPU priority: a name "
-    "from the entry points rlsched.forecasters; none: no forecasts.  [default: futures]",
+    "in the entry point group rlsched.forecasters, or none.  [default: futures]",
 )
 @click.option(
     "--suspend-cmd",
     metavar="COMMAND",
     help="Command that powers an idle node down; its argument is the node's name. Needs --resume-cmd. "
-    "[default: nodes do not sleep]",
+    "[default: nodes are not powered down]",
 )
 @click.option(
     "--resume-cmd", metavar="COMMAND", help="Command that powers a node up; its argument is the node's name."
 )
-@shown("--suspend-idle", default="10m", metavar="TIME", help="Idle time after which a node sleeps.")
+@shown(
+    "--suspend-idle",
+    default="10m",
+    metavar="TIME",
+    help="Idle time after which a node is powered down, such as 10m.",
+)
 @shown(
     "--suspend-timeout",
     default="60s",
@@ -170,19 +180,19 @@ _log = logging.getLogger("rlsched.broker")
     default=0,
     metavar="N",
     type=click.IntRange(min=0),
-    help="Minimum number of nodes that stay awake.",
+    help="Minimum number of nodes that stay powered on.",
 )
 @click.option(
     "--suspend-exclude",
     multiple=True,
     metavar="PATTERN",
-    help="Glob pattern of the names of nodes that never sleep; may be repeated.",
+    help="Glob pattern for names of nodes that are never powered down; may be repeated.",
 )
 @click.option(
     "--suspend-plan",
     metavar="FILE",
     type=PATH,
-    help="Models file (TOML). Its table power_down defines how many nodes stay awake for future jobs, "
+    help="TOML file whose table power_down defines how many nodes stay powered on for expected jobs, "
     "instead of --suspend-idle.",
 )
 @click.option(
@@ -194,14 +204,14 @@ _log = logging.getLogger("rlsched.broker")
 @click.option(
     "--of",
     metavar="tcp://HOST:PORT",
-    help="With --standby on another machine: address of the broker whose journal is copied. Both brokers "
-    "must have the same keys.",
+    help="With --standby on another machine: address of the primary broker, whose journal is copied. Both "
+    "brokers must have the same keys.",
 )
 @click.option(
     "--take-over-after-s",
     type=click.FloatRange(min=3.0),
     metavar="SECONDS",
-    help="With --of: take over if the other broker has not answered for this number of seconds. [default: "
+    help="With --of: take over if the primary broker has not answered for this time, seconds. [default: "
     "only at SIGUSR1]",
 )
 @shown("--seed", default=0, help="Random seed of the policy.")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def power_settings(suspend_cmd: str | None, resume_cmd: str | None, sleep: SleepPlan) -> PowerSettings | None:
-    """Return the commands that power nodes down and up, and when to run them; None: nodes do not sleep.
+    """Return the commands that power nodes down and up, and when to run them; None if nodes do not sleep.
 
     Raises:
         InputError: only one command is given, a command is empty, or a time is infinite.
@@ -41,7 +41,7 @@ def power_settings(suspend_cmd: str | None, resume_cmd: str | None, sleep: Sleep
 
 
 def sleep_plan(path: Path | None, idle: str) -> PowerDownPlan:
-    """Return the plan that decides which nodes sleep: from a models file, else from the idle time.
+    """Return the plan that decides which nodes sleep, from a models file or, without one, from the idle time.
 
     Raises:
         InputError: the file or the time is invalid.

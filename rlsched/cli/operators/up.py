@@ -20,7 +20,8 @@ from rlsched.terminal.show import count
     "--gpu-type",
     default="generic",
     metavar="TYPE,...",
-    help="GPU model of the nodes; several, separated by commas, are assigned to the nodes in turn.",
+    help="GPU model of the nodes; if several models are given, separated by commas, the nodes get them in "
+    "turn.",
 )
 @click.option(
     "--simulated-truth",
@@ -31,7 +32,7 @@ from rlsched.terminal.show import count
 )
 @deciding
 @listening
-@directory_option("Directory of the journal, logs and job output. [default: HOME/up]")
+@directory_option("Directory of the journal, logs and job output. [default: up in the directory of --keys]")
 @click.pass_context
 def up(
     ctx: click.Context,
@@ -45,9 +46,10 @@ def up(
     keys: Path | None,
     **decided: Any,
 ) -> int:
-    """Start a whole local cluster in the foreground. Ctrl-C stops the cluster and its jobs.
+    """Start a local cluster, a broker and nodes with simulated GPUs, in the foreground.
 
-    Started again on the same directory, the cluster continues with the jobs that waited or were stopped.
+    Ctrl-C stops the cluster and its jobs. If it is started again on the same directory, the cluster continues
+    with the jobs that waited or were stopped.
 
     \b
     Example:

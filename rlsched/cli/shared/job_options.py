@@ -351,12 +351,12 @@ _PARSED: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
     ),
     "notify": lambda asked: notices(asked["notify"], asked["mail_type"]),
 }
-"""Parsers by setting. A setting without a parser has one option, which click parses."""
+"""Parsers of option values, by setting. Settings that are not listed have one option, which click parses."""
 _TIMES: Final[Mapping[str, Callable[[Mapping[str, Any], float], float | None]]] = {
     "begin_s": _begin_s,
     "slack_s": _slack_s,
 }
-"""Parsers of settings that depend on the present time, Unix seconds."""
+"""Parsers of option values, by setting, that also need the present time, Unix seconds."""
 
 
 def job_options(command: Command) -> Command:
@@ -370,7 +370,10 @@ def change_options(command: Command) -> Command:
 
 
 def _options(help_of: Callable[[Option], str], *, given: bool = True) -> list[Callable[[Command], Command]]:
-    """Return the options for which `help_of` returns a text; `given`: whether the options have defaults."""
+    """Return the options that have a help text, which `help_of` returns.
+
+    `given`: whether the options have defaults.
+    """
     return [
         click.option(
             *(name for name in option.names if given or name not in _TAKEN),

@@ -215,7 +215,7 @@ def _where(job: JobInfo) -> str:
 
 
 def beside(job: JobInfo) -> list[str]:
-    """Return a text with the jobs on the same GPUs and the job's own predicted speed; empty if none."""
+    """Return a text with the job's co-tenants and predicted speed; empty if the job shares no GPU."""
     if not job.beside:
         return []
     speed = "" if job.speed_frac is None else f" at {job.speed_frac:.0%}"
@@ -238,7 +238,7 @@ def _clock(job: JobInfo) -> str:
 
 
 def _span(job: JobInfo, now_s: float) -> str:
-    """Return the time in the queue of a waiting job, or the time since the start of another job, H:MM:SS."""
+    """Return how long a job has waited or, after its start, how long it has run, H:MM:SS."""
     began = job.submit_s if job.start_s is None or job.state == QUEUED else job.start_s
     return clock((job.end_s or now_s) - began)
 

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 TIMES: Final = ("submit_s", "start_s", "end_s", "last_seen_s")
 """Columns with times in Unix seconds, which lists show as local times."""
-_SORT: Final = "Sort by this column of --json; -COLUMN: in reverse."
+_SORT: Final = "Sort by this column, which is a field name of --json; -COLUMN: in descending order."
 _OPTIONS: Final = (
     click.option(
         "-o",
         "--format",
         "columns",
         metavar="COLUMN,...",
-        help="Show these columns, named as in --json, as text; separate several by commas.",
+        help="Show only these columns, separated by commas; columns are field names of --json.",
     ),
     click.option(
         "-i",
@@ -38,15 +38,15 @@ _OPTIONS: Final = (
         "--iterate",
         metavar="SECONDS",
         type=click.FloatRange(min=0.2, max=86_400.0),
-        help="Repeat the list at this interval, seconds, until q or Ctrl-C.",
+        help="Refresh the list at this interval, seconds, until you press q or Ctrl-C.",
     ),
 )
 
 
 def listing(command: Command, sort: Sequence[str] = ("-S", "--sort")) -> Command:
-    """Add the options `sort`, `columns` and `watch`. `sort`: names of the option that sorts.
+    """Add options that sort a list, select its columns, and repeat it; `listed` uses the values.
 
-    `sorted_by`, `in_columns` and `listed` use the values. `history` needs other names than `-S`, which is the
+    `sort`: names of the option that sorts. `history` needs other names than the default, because `-S` is the
     start time in `sacct`.
     """
     option: Callable[[Command], Command]
@@ -71,10 +71,11 @@ def listed(
         verb: Name of the verb, for the title of a screen.
         reach: Creates a client.
         fetch: Requests the rows from the broker.
-        lines: Returns the rows as lines of the given width; None: not cut.
+        lines: Returns the rows as lines, cut to the given width; with the width None, lines are not cut.
         columns: Names of the columns to show instead of `lines`.
         as_json: Whether to print JSON.
-        watch: Interval at which the list is repeated, seconds; a terminal shows a live screen. None: once.
+        watch: Interval at which the list is repeated, seconds; a terminal shows a live screen. None: the list
+            is shown once.
     """
     from rlsched.cli.shared.screen.terminal import is_screen
     from rlsched.terminal.show import print_json, print_lines
@@ -104,7 +105,7 @@ def listed(
 
 
 def sorted_by(rows: list[Row], column: str | None, kind: type[Row]) -> list[Row]:
-    """Return the rows sorted by a column; `-COLUMN`: in reverse. Rows without a value are last.
+    """Return the rows sorted by a column; `-COLUMN`: in descending order. Rows without a value are last.
 
     Raises:
         InputError: there is no such column.

@@ -1,4 +1,4 @@
-"""Options that several verbs share, such as the address of the broker and the key directory."""
+"""Options that several verbs (subcommands) share, such as the address of the broker and the key directory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SILENT_S = 1.0
 
 
 class _PathGiven(click.Path):
-    """Like `click.Path(path_type=Path)`, but imports `pathlib` only if a path is given."""
+    """Parameter type like `click.Path(path_type=Path)`, which imports `pathlib` only if a path is given."""
 
     def coerce_path_result(self, value: str | os.PathLike[str]) -> Path:
         from pathlib import Path
@@ -36,29 +36,30 @@ PATH = _PathGiven()
 BROKER = click.option(
     "--broker",
     metavar="ADDRESS",
-    help="Address of the broker, tcp://HOST:PORT; separate standbys by commas. "
+    help="Address of the broker, tcp://HOST:PORT; with standbys: all addresses, separated by commas. "
     "[default: $RLSCHED_BROKER, else tcp://127.0.0.1:7461]",
 )
 HOME = click.option(
     "--keys",
     metavar="HOME",
     type=PATH,
-    help="Key directory. [default: $RLSCHED_HOME, else ~/.config/rlsched]",
+    help="Directory of the keys for connections between broker, nodes and users. [default: $RLSCHED_HOME, "
+    "else ~/.config/rlsched]",
 )
 
 
 def shown(*names: str, **settings: Any) -> Callable[[Command], Command]:
-    """Return an option that shows its default in the help text. `settings`: as for `click.option`."""
+    """Return a `click.option` that shows its default in the help text. `settings`: as for `click.option`."""
     return click.option(*names, show_default=True, **settings)
 
 
 def directory_option(help: str) -> Callable[[Command], Command]:
-    """Return the option `--dir` (`directory`) of a verb that has its own directory."""
+    """Return the option `--dir` (argument `directory`) of a verb that keeps files in a directory."""
     return click.option("--dir", "directory", metavar="DIR", type=PATH, help=help)
 
 
 def json_option(help: str) -> Callable[[Command], Command]:
-    """Return the flag `--json` (`as_json`) of a verb that prints JSON."""
+    """Return the flag `--json` (argument `as_json`) of a verb that can print JSON."""
     return click.option("--json", "as_json", is_flag=True, help=help)
 
 
@@ -68,30 +69,34 @@ def seed_option(help: str) -> Callable[[Command], Command]:
 
 
 WORKERS = click.option(
-    "--workers", type=click.IntRange(min=1), metavar="N", help="Number of processes. [default: one per core]"
+    "--workers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Number of parallel processes. [default: one per core]",
 )
 MODELS = click.option(
     "--models",
     is_flag=False,
     flag_value="default",
     metavar="[FILE]",
-    help="TOML file with models of speed and power (sharing, clocks, cores, energy) to simulate with.",
+    help="Simulate the speed and power of jobs (GPU sharing, clocks, cores, energy) with the models in this "
+    "TOML file; without FILE, with the default models. [default: no models]",
 )
 HTML = click.option(
     "--html",
     "html_path",
     type=PATH,
     metavar="FILE",
-    help="File to write the report to, as a web page with plots.",
+    help="Write the report to this file, as a web page with plots.",
 )
 TRACE_OUT = click.option(
     "-o", "--out", type=PATH, required=True, help="Trace file to write: .csv, .csv.gz or .parquet."
 )
 SCALED_NODES = click.option(
-    "--nodes", type=click.IntRange(min=1), help="Scale the cluster to this many nodes."
+    "--nodes", type=click.IntRange(min=1), help="Scale the cluster to this number of nodes."
 )
 QUIET = click.option("--quiet", is_flag=True, help="Do not show progress.")
-JSON = json_option("JSON on standard output.")
+JSON = json_option("Print JSON instead of text.")
 _ASKING = (
     BROKER,
     HOME,
@@ -99,7 +104,7 @@ _ASKING = (
         "--timeout-s",
         default=5.0,
         type=click.FloatRange(min=0, min_open=True, max=3600),
-        help="Time-out for reaching the broker, seconds.",
+        help="Seconds to wait for an answer from the broker, before the command fails.",
     ),
 )
 

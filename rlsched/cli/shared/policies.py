@@ -86,7 +86,7 @@ def given_policies(ctx: click.Context) -> list[PolicyArgument]:
 
 
 def complete_policy(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Return preset names that begin with `begun`, for shell completion; if there is none, files."""
+    """Return shell completions: policy names that begin with `begun`, or files if no name does."""
     from rlsched.decide.policies.presets import PRESETS
 
     named = [CompletionItem(name) for name in PRESETS if name.startswith(begun)]
@@ -98,7 +98,8 @@ setting = click.option(
     "changes",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Change a setting of the policy before it, such as share.min_speed=0.5; may be repeated.",
+    help="Change a setting of the policy that precedes this option, such as share.min_speed=0.5; may be "
+    "repeated.",
 )
 
 
@@ -119,7 +120,9 @@ def policies_option(help: str, *, required: bool = False) -> Callable[[Command],
 @JSON
 @click.pass_context
 def policies(ctx: click.Context, as_json: bool) -> None:
-    """List the named policies. `show` prints a policy as a TOML file that you can change to make your own.
+    """List the named policies.
+
+    `rlsched policies show NAME` prints a policy as a TOML file, which you can edit to define your own policy.
 
     \b
     Example:
@@ -143,7 +146,7 @@ def policies(ctx: click.Context, as_json: bool) -> None:
 @setting
 @JSON
 def show(policy: str, changes: Sequence[str], as_json: bool) -> None:
-    """Print what a policy does, its digest, and all of its settings as TOML with explanations.
+    """Describe a policy: its behaviour, its digest (a hash of the settings), and all settings as TOML.
 
     \b
     Example:

@@ -29,14 +29,17 @@ _SLURMS: Final = {
 }
 _OPTIONS: Final = {
     "user": click.option(
-        "-u", "--user", metavar="NAME", help="Only jobs of this user; separate several by commas."
+        "-u",
+        "--user",
+        metavar="NAME",
+        help="Only jobs of this user, or of several users separated by commas.",
     ),
     "state": click.option(
         "-t",
         "--state",
         "--states",
         metavar="STATE",
-        help=f"Only jobs in this state: {', '.join(STATES)}; separate several by commas.",
+        help=f"Only jobs in these states, separated by commas: {', '.join(STATES)}.",
     ),
     "me": click.option("--me", is_flag=True, help="Only your own jobs."),
     "name": click.option(
@@ -98,7 +101,7 @@ def selected(jobs: Iterable[JobInfo], wanted: dict[str, Any], *, arrays_wait: bo
 
 
 def of_whom(client: Client, wanted: dict[str, Any]) -> dict[str, Any]:
-    """Return the options, with `--me` replaced by `--user` and the user name of this client's key.
+    """Return the option values, with `--me` replaced by `--user` and the user name of this client's key.
 
     Raises:
         InputError: `--user` is given too.

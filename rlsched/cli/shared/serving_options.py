@@ -17,13 +17,13 @@ LOG_FORMAT = shown(
     default="text",
     envvar="RLSCHED_LOG_FORMAT",
     type=click.Choice(FORMATS),
-    help="Format of logs on standard error; json: one object per line.",
+    help="Format of log lines on standard error: text, or json (one object per line).",
 )
 _LISTENING = (
     click.option(
         "--address",
         metavar="tcp://HOST:PORT",
-        help="Address to listen on; 0.0.0.0: all interfaces; port 0: any free port. "
+        help="Address to listen on; host 0.0.0.0 listens on all interfaces, port 0 on any free port. "
         "[default: $RLSCHED_BROKER, else tcp://127.0.0.1:7461]",
     ),
     HOME,
@@ -34,35 +34,37 @@ _DECIDING = (
         default="tuned",
         metavar="NAME|FILE",
         shell_complete=complete_policy,
-        help="Policy: a name of `rlsched policies`, ppo:PATH, sb3:PATH, a TOML file, or FILE.py[:NAME].",
+        help="Scheduling policy: a name that `rlsched policies` lists, a TOML file, a trained policy "
+        "(ppo:PATH, sb3:PATH), or your own code (FILE.py[:NAME]).",
     ),
     click.option(
         "--fallback",
         metavar="NAME|FILE",
         shell_complete=complete_policy,
-        help="Fallback rule, used when the policy fails or is late. "
-        "[default: the rule that the policy follows]",
+        help="Policy that decides if --policy fails or exceeds --decision-budget-ms. [default: the rule on "
+        "which --policy is based]",
     ),
     setting,
     shown(
         "--decision-budget-ms",
         default=100.0,
         type=click.FloatRange(min=0.001),
-        help="Time-out for one decision, ms; if the policy takes longer, the fallback decides.",
+        help="Time limit for one decision, milliseconds; if the policy exceeds it, the policy of --fallback "
+        "decides.",
     ),
     shown(
         "--grace-s",
         default=30.0,
         type=click.FloatRange(min=0, max=3600),
-        help="Time between SIGTERM and SIGKILL, seconds, when a job reaches its time limit or is "
-        "cancelled, preempted or requeued. `submit --grace` requests another time.",
+        help="Time between SIGTERM and SIGKILL, seconds, when a job reaches its time limit or is cancelled, "
+        "preempted or requeued. `rlsched submit --grace` overrides it for a job.",
     ),
     click.option(
         "--max-grace-s",
         type=click.FloatRange(min=0, max=86_400),
         metavar="SECONDS",
-        help="Longest grace time that a job can request, seconds.  [default: 300, or --grace-s if that is "
-        "longer]",
+        help="Longest time that `rlsched submit --grace` can request, seconds.  [default: 300, or --grace-s "
+        "if that is longer]",
     ),
     click.option(
         "--speed-energy",
@@ -70,37 +72,37 @@ _DECIDING = (
         type=click.FloatRange(min=0, max=1),
         envvar="RLSCHED_SPEED_ENERGY",
         metavar="W",
-        help="Weight of energy against time, for jobs without a weight of their own: 0 only speed, 1 only "
-        "energy. It determines the SM clocks, on nodes that allow setting them. [default: "
-        "$RLSCHED_SPEED_ENERGY, else 0]",
+        help="Weight of energy against speed, from 0 (only speed counts) to 1 (only energy counts). The "
+        "weight determines the SM clocks, on nodes that can set clocks. `rlsched submit --speed-energy` "
+        "overrides it for a job. [default: $RLSCHED_SPEED_ENERGY, else 0]",
     ),
     click.option(
         "--energy",
         type=PATH,
         metavar="FILE",
-        help="Cluster file whose table [energy] names a CSV file with the price of electricity or its carbon "
-        "intensity. With policy `priced`, jobs with --slack then wait for cheaper hours. The CSV "
-        "file is read again when it changes.  [default: no price is known]",
+        help="Cluster file (TOML) whose table [energy] names a CSV file with electricity prices or carbon "
+        "intensities. Under the policy `priced`, jobs submitted with --slack then wait for cheaper hours. "
+        "The broker reads the CSV file again when it changes.  [default: no prices]",
     ),
     click.option(
         "--share",
         "shares",
         is_flag=True,
-        help="Let jobs share GPUs if the jobs allow it (rlsched submit --share), the policy shares GPUs, "
-        "and the models predict that no job gets too slow.",
+        help="Run several jobs on the same GPUs if the jobs permit it (rlsched submit --share), the policy "
+        "supports it, and no job is predicted to become slower than the policy's setting share.min_speed.",
     ),
     shown(
         "--on-slow-sharing",
         default="warn",
         type=click.Choice(["warn", "unshare"]),
-        help="Reaction to a job on shared GPUs that is slower than share.min_speed or its predicted "
-        "speed for a minute. warn: log it; unshare: share its GPUs no more from its next start on, "
-        "and requeue it at once if it is preemptible.",
+        help="Reaction if a job that shares GPUs has for a minute been slower than predicted, or slower "
+        "than the policy's setting share.min_speed. warn: log a warning; unshare: give the job GPUs of its "
+        "own from its next start on, and requeue it immediately if it is preemptible.",
     ),
     click.option(
         "--no-learning",
         is_flag=True,
-        help="Do not adapt the predicted speeds of jobs that share GPUs to their observed speeds.",
+        help="Do not correct the predicted speeds of jobs that share GPUs by the observed speeds.",
     ),
     click.option(
         "--sharing-watch-s",
@@ -113,13 +115,14 @@ _DECIDING = (
     click.option(
         "--prediction",
         type=click.Choice(["running-mean", "hedge"]),
-        help="Predictor of run times. [default: hedge]",
+        help="Predictor of job run times: running-mean (mean of earlier jobs), or hedge (weighted average "
+        "of several predictors). [default: hedge]",
     ),
     click.option(
         "--logdir",
         metavar="DIR",
         type=PATH,
-        help="Directory for TensorBoard curves.",
+        help="Write TensorBoard curves to this directory. [default: no curves]",
     ),
 )
 

@@ -17,13 +17,15 @@ if TYPE_CHECKING:
 @click.argument("folder", required=False, metavar="DIR")
 @shown("--port", default=6006, help="Port to serve on; 0: any free port.")
 @shown("--host", default="localhost", help="Address to serve on.")
-@click.option("--summary", is_flag=True, help="Print a summary of the curves, and do not serve.")
-@json_option("With --summary: JSON on standard output.")
+@click.option(
+    "--summary", is_flag=True, help="Print a summary of the curves instead of starting TensorBoard."
+)
+@json_option("With --summary: print JSON instead of tables.")
 def board(folder: str | None, port: int, host: str, summary: bool, as_json: bool) -> None:
     """Show decisions and training curves in TensorBoard.
 
-    DIR is a folder that `rlsched train --logdir` or `rlsched evaluate` (--records or --logdir) has written, a
-    store of decisions, or a broker's directory.  [default: directory of this machine's broker]
+    DIR is a folder written by `rlsched train --logdir`, `rlsched evaluate --logdir` or `rlsched evaluate
+    --records`, or the directory of a broker.  [default: directory of this machine's broker]
 
     \b
     Example:

@@ -38,24 +38,29 @@ def cluster() -> None:
     "form",
     type=click.Choice(["scontrol", "sinfo"]),
     default="scontrol",
-    help="Slurm command to run if IN is not given. If IN is given, its format is detected.",
+    help="Slurm command to run if IN is not given; if IN is given, its format is detected.",
 )
-@click.option("--name", metavar="NAME", help="Name of the cluster. [default: name of the file]")
+@click.option("--name", metavar="NAME", help="Name of the cluster. [default: name of the cluster file]")
 @click.option(
     "--events",
     is_flag=False,
     flag_value=_ASK,
     metavar="[FILE]",
-    help="File with downtimes, as `sacctmgr --parsable2 show event` prints them. Without FILE, sacctmgr is "
-    "run. The downtimes are written next to the cluster file. Needs --origin.",
+    help="Add the downtimes of nodes from FILE, the output of `sacctmgr --parsable2 show event`; without "
+    "FILE, sacctmgr is run. The downtimes are written to a CSV file next to the cluster file. Needs "
+    "--origin.",
 )
 @click.option(
     "--origin",
     metavar="TIME|TRACE",
-    help="Time of second 0 of the trace, from which downtimes count: a time as `rlsched trace convert` "
-    "prints it, or the trace file that it wrote.",
+    help="Time at which the trace begins (its second 0), from which downtimes count: a time as `rlsched "
+    "trace convert` prints it, or the trace file that it wrote.",
 )
-@click.option("--timezone", metavar="NAME", help="Time zone of the event file; the same as for the trace.")
+@click.option(
+    "--timezone",
+    metavar="NAME",
+    help="Time zone of the times in the event file, such as Europe/Berlin; give the same as for the trace.",
+)
 @JSON
 def import_(
     source: Path | None,
@@ -70,8 +75,8 @@ def import_(
     """Write a cluster file from the nodes of a Slurm cluster.
 
     IN is the output of `scontrol show node`, or of `sinfo -N -h -o '%N|%R|%c|%m|%G|%T'`. Without IN, scontrol
-    is run on this machine. A partition that shares no nodes with others becomes a virtual cluster. Nodes
-    of several partitions run jobs of all these partitions.
+    is run on this machine. A partition that shares no nodes with others becomes a virtual cluster. A node of
+    several partitions runs jobs of all its partitions.
 
     \b
     Example:

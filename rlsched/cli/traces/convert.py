@@ -29,14 +29,20 @@ if TYPE_CHECKING:
 @click.option(
     "--since",
     metavar="TIME",
-    help="Query sacct for jobs since this time, such as 90d or 2024-01-01. Needs --from sacct; no IN is "
-    "given.",
+    help="Run sacct for the jobs since this time, such as 90d (ago) or 2024-01-01, instead of reading IN. "
+    "Needs --from sacct.",
 )
 @click.option(
-    "--until", metavar="TIME", help="Query sacct for jobs until this time; with --since. [default: now]"
+    "--until",
+    metavar="TIME",
+    help="With --since: last time for which sacct is asked for jobs. [default: now]",
 )
 @click.option("--strict", is_flag=True, help="Stop at the first malformed line instead of skipping it.")
-@click.option("--cluster-out", type=PATH, help="Cluster file (TOML) to write, if the format has nodes.")
+@click.option(
+    "--cluster-out",
+    type=PATH,
+    help="Write the nodes to this cluster file (TOML), if the format describes nodes.",
+)
 @click.option(
     "--timezone",
     metavar="NAME",
@@ -47,9 +53,9 @@ if TYPE_CHECKING:
     "--processors",
     type=click.Choice(["cpus", "gpus"]),
     default="cpus",
-    help="Resource that a processor of the swf format stands for.",
+    help="Meaning of the word processor in a file of the swf format: a CPU core or a GPU.",
 )
-@json_option("Print JSON: rows in, kept, skipped by reason.")
+@json_option("Print JSON: the numbers of rows read, rows kept, and rows skipped by reason.")
 def convert(
     files: tuple[Path, ...],
     name: str | None,
@@ -61,14 +67,14 @@ def convert(
     processors: str,
     as_json: bool,
 ) -> None:
-    """Convert a published trace to the normal form, or check a trace and write it in another file format.
+    """Convert a published trace or the output of sacct to rlsched's own format, the normal form.
 
-    IN is a file or a publisher's folder. Without IN, `--from sacct --since 90d` runs sacct on this machine.
-    Several exports of sacct can be given, such as one per month; a line in two exports counts once.
+    A trace in the normal form is checked and written in another file format. IN is a file, or the folder that
+    a publisher provides. Without IN, `--from sacct --since 90d` runs sacct on this machine. Several outputs
+    of sacct can be given, such as one per month; a line that occurs in two of them counts once.
     docs/reference/traces.md lists the content of each format, and the data that is lost. OUT is .csv, .csv.gz
     or .parquet. Jobs are sorted by submission; jobs of the same second keep their order. Malformed lines of a
-    published trace are skipped and counted, with line numbers; a trace in the normal form must have no such
-    lines.
+    published trace are skipped and counted, with line numbers; in the normal form they are an error.
 
     \b
     Example:
@@ -183,7 +189,7 @@ def _summary(
 
 
 def _of_exports(accounts: tuple[Account, ...]) -> dict[str, Any]:
-    """Return the sums of the counts of several exports."""
+    """Add up the counts of rows of several exports."""
     from rlsched.workload.formats.account import summed
 
     return {

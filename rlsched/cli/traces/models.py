@@ -29,14 +29,22 @@ _UNITS = {"memory_mib": ".0f", "dynamic_w": ".0f", "checkpoint_s": ".0f", "cores
 
 
 @click.group(invoke_without_command=True, context_settings=_HELP)
-@shown("--gpu-type", default="V100", metavar="NAME", help="GPU type, as in cluster files.")
+@shown(
+    "--gpu-type",
+    default="V100",
+    metavar="NAME",
+    help="GPU type for which values are shown, named as in cluster files.",
+)
 @click.option(
-    "--workload", metavar="NAME", help="Show one workload: its values, each with status and source."
+    "--workload",
+    metavar="NAME",
+    help="Show only this workload: its values, each with its status (such as measured or assumed) and "
+    "source.",
 )
 @JSON
 @click.pass_context
 def models(ctx: click.Context, gpu_type: str, workload: str | None, as_json: bool) -> None:
-    """List the workloads of the catalogue, with their known figures on a GPU type.
+    """List the workloads that rlsched knows, with figures such as speed and power on one GPU type.
 
     \b
     Example:
@@ -57,10 +65,10 @@ def models(ctx: click.Context, gpu_type: str, workload: str | None, as_json: boo
 
 
 @models.command()
-@click.option("--gpu-type", metavar="NAME", help="Only this GPU type.")
+@click.option("--gpu-type", metavar="NAME", help="Show only this GPU type.")
 @JSON
 def share(gpu_type: str | None, as_json: bool) -> None:
-    """Print how many figures are measured or fitted instead of assumed, by field and GPU type.
+    """Print the share of figures that are measured or fitted, not assumed, by field and GPU type.
 
     \b
     Example:
@@ -100,7 +108,7 @@ def _type(name: str) -> str:
     """Return the catalogue's name for a GPU type.
 
     Raises:
-        InputError: the catalogue does not have the type. Only the name `generic` itself means generic.
+        InputError: the catalogue does not have the type. Only the name `generic` selects the generic type.
     """
     from rlsched.errors import InputError
     from rlsched.models.catalogue.catalogue import catalogue_type

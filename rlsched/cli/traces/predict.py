@@ -20,27 +20,30 @@ if TYPE_CHECKING:
 @click.option(
     "--cluster",
     type=PATH,
-    help="Cluster file (TOML); fifo-backfill is simulated on this cluster to determine when jobs end.",
+    help="Cluster file (TOML); the trace is replayed on this cluster under the policy fifo-backfill to find "
+    "out when jobs end.",
 )
 @SCALED_NODES
 @click.option(
-    "--as-recorded", is_flag=True, help="Read the end times of jobs from the trace; no cluster is needed."
+    "--as-recorded",
+    is_flag=True,
+    help="Use the end times of jobs in the trace instead of a replay; no cluster is needed.",
 )
 @TRACE_OUT
 @shown(
     "--model",
     default="hedge",
     metavar="NAME",
-    help="Predictor: hedge, or one of its parts: running-mean, nearest, survival, boosting.",
+    help="Predictor: hedge (weighted average of the others), running-mean, nearest, survival or boosting.",
 )
 @shown(
     "--point",
     type=click.Choice(["mean", "median"]),
     default="median",
-    help="Statistic to write as predicted_duration. Rules that preempt by the Gittins index expect the "
-    "median. Rules without preemption have shorter waits with the mean.",
+    help="Statistic to write as predicted_duration. Policies that preempt by the Gittins index expect the "
+    "median. Policies without preemption have shorter waits with the mean.",
 )
-@seed_option("Random seed of the fits.")
+@seed_option("Random seed for the fits of the predictor.")
 @json_option("Print the summary as JSON.")
 def predict(
     file: Path,
@@ -55,9 +58,9 @@ def predict(
 ) -> None:
     """Predict the run time of every job from the data known at its arrival; write the predictions to a trace.
 
-    Writes predicted_duration, predicted_spread, x_predicted_median_s, and x_p_longer_10min, _1h, _4h, _1d.
-    A simulation with fifo-backfill on the cluster determines which jobs have ended before an arrival.
-    Existing predictions are replaced.
+    Writes the columns predicted_duration, predicted_spread, x_predicted_median_s, and the probabilities of a
+    longer run time x_p_longer_10min, _1h, _4h, _1d. Only jobs that ended before an arrival are used; a replay
+    of the trace on the cluster determines the ends. Existing predictions are replaced.
 
     \b
     Example:

@@ -18,9 +18,10 @@ _BOUND = "a bound: the day's values known in advance, and all work able to wait 
 
 @click.group(context_settings=_HELP)
 def signal() -> None:
-    """Generate, describe and convert prices and carbon intensity of electricity over time.
+    """Generate, describe and convert series of electricity prices or carbon intensity over time.
 
-    A file is CSV with the columns utc and value, in equal steps: docs/how-to/signals.md.
+    A series is a CSV file with the columns utc (start of a step) and value; all steps have the same length.
+    See docs/how-to/signals.md.
 
     \b
     Example:
@@ -35,22 +36,27 @@ def signal() -> None:
     "--like",
     type=click.Choice(["solar", "wind", "spiky", "flat"]),
     required=True,
-    help="solar: cheap at noon, dear in the evening; wind: swings over days; spiky: rare, high spikes of "
-    "hours; flat: constant.",
+    help="Shape of the series. solar: cheap at noon, expensive in the evening; wind: swings over days; "
+    "spiky: rare, high spikes of a few hours; flat: constant.",
 )
-@shown("--days", type=click.IntRange(1, 3660), default=28, metavar="N", help="Length, days.")
-@shown("--step", default="1h", metavar="TIME", help="Length of a step, such as 15m; it divides a day.")
+@shown("--days", type=click.IntRange(1, 3660), default=28, metavar="N", help="Length of the series, days.")
+@shown(
+    "--step",
+    default="1h",
+    metavar="TIME",
+    help="Length of a step, such as 15m; a day must be a multiple of it.",
+)
 @shown("--begin", default="2026-01-01", metavar="TIME", help="Start of the first step, UTC.")
 @click.option(
     "--mean",
     type=float,
     metavar="X",
-    help="Mean of the values, in any unit. [default: 50 solar, 95 wind, 70 spiky, 100 flat]",
+    help="Mean of the values, in any unit. [default: solar 50, wind 95, spiky 70, flat 100]",
 )
-@seed_option("Random seed; the same seed gives the same bytes.")
+@seed_option("Random seed; the same seed gives the same file.")
 @click.argument("out", metavar="OUT", type=PATH)
 def synth(like: str, days: int, step: str, begin: str, mean: float | None, seed: int, out: Path) -> None:
-    """Generate a series of prices or of carbon intensity, for trials without data of your own.
+    """Generate a synthetic series of prices or carbon intensity, for trials without data of your own.
 
     OUT is .csv or .csv.gz. The shapes imitate published properties of markets; no real data is copied. Hours
     of the day are UTC.
@@ -72,7 +78,7 @@ def synth(like: str, days: int, step: str, begin: str, mean: float | None, seed:
 @click.argument("file", metavar="FILE", type=PATH)
 @JSON
 def describe(file: Path, as_json: bool) -> None:
-    """Describe a series: span, distribution, hours of the day, and the possible saving by waiting.
+    """Describe a series: span, distribution, means by hour of the day, and what waiting could save.
 
     FILE has the columns utc and value. Values have the unit of the file.
 
@@ -101,20 +107,21 @@ def describe(file: Path, as_json: bool) -> None:
     "form",
     type=click.Choice(["auto", "electricity-maps", "entsoe", "plain"]),
     default="auto",
-    help="Form of IN; auto: as its header shows.",
+    help="Format of IN; auto: detected by the header.",
 )
 @click.option(
     "--column",
     metavar="NAME",
-    help="Column of the values. [default: carbon intensity over the life cycle; day-ahead price; in a plain "
-    "file the only numeric column]",
+    help="Column of IN that contains the values. [default: life-cycle carbon intensity (electricity-maps), "
+    "day-ahead price (entsoe), the only numeric column (plain)]",
 )
 @shown(
     "--fill",
     type=click.FloatRange(min=0.0, max=8784.0),
     default=0.0,
     metavar="HOURS",
-    help="Fill gaps of up to this length with the value 24 hours before, otherwise with the last value.",
+    help="Longest gap to fill, hours. Values of 24 hours earlier fill a gap, or if they are missing, the "
+    "last value before it.",
 )
 def convert(source: Path, out: Path, form: str, column: str | None, fill: float) -> None:
     """Convert a public file of prices or carbon intensity to a series.

@@ -1,4 +1,4 @@
-"""`rlsched trace`: describes, converts, synthesizes and predicts traces."""
+"""`rlsched trace`: describes, converts and generates traces (tables of jobs), and predicts run times."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 @click.group(context_settings=_HELP)
 def trace() -> None:
-    """Describe, convert, synthesize and predict traces.
+    """Describe, convert and generate traces, which are tables of jobs, and predict run times.
 
     \b
     Example:
@@ -33,20 +33,30 @@ trace.add_command(predict)
 @trace.command()
 @click.argument("file", metavar="TRACE", type=PATH)
 @click.option(
-    "--cluster", type=PATH, help="Cluster file (TOML), to report the load and the jobs that can never run."
+    "--cluster",
+    type=PATH,
+    help="Cluster file (TOML); the output then also has the load on this cluster, and the jobs that can "
+    "never run.",
 )
 @SCALED_NODES
-@click.option("--load", type=float, help="Scale the cluster until the offered load is about this value.")
-@json_option("Print JSON: all figures of the page, and more.")
+@click.option(
+    "--load",
+    type=float,
+    help="Scale the cluster so that the offered load (requested GPU time / available GPU time) is about "
+    "this value.",
+)
+@json_option("Print JSON: all figures of the text, and more.")
 @click.option(
     "--html",
     type=PATH,
-    help="File to write: one self-contained web page with plots (needs rlsched[report]).",
+    help="Write the description to this file, as one self-contained web page with plots (needs "
+    "rlsched[report]).",
 )
 @click.option(
     "--origin",
     type=click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]),
-    help="Wall-clock time of the trace's second 0, for true hours and weekdays. [default: the column origin]",
+    help="Wall-clock time at which the trace begins (its second 0), from which hours and weekdays are "
+    "computed. [default: the column origin of the trace]",
 )
 def describe(
     file: Path,
@@ -79,7 +89,7 @@ def describe(
     if html is not None:
         from rlsched.report.page import (
             write_page,
-        )  # before a long read, so that a missing extra is reported at once
+        )  # before a long read, so that a missing extra is reported immediately
     jobs = Trace.read(file)
     spec = ClusterSpec.read(cluster) if cluster else None
     if spec is not None and nodes is not None:
@@ -106,24 +116,32 @@ trace.add_command(convert)
     "--like",
     type=click.Choice(["helios", "philly", "itp", "acme"]),
     default="helios",
-    help="Workload to imitate; acme: an LLM cluster with a few jobs of hundreds of GPUs.",
+    help="Published trace to imitate; acme: an LLM cluster with a few jobs of hundreds of GPUs.",
 )
 @shown("--jobs", type=click.IntRange(2, 100_000_000), default=5000, help="Number of jobs.")
-@shown("--load", type=float, default=0.9, help="Offered load: sum of duration x GPUs / (GPUs x span).")
-@shown("--gpus", type=click.IntRange(min=1), default=64, help="GPUs of the cluster.")
-@shown("--gpus-per-node", type=click.IntRange(min=1), default=8, help="GPUs of each node.")
-@seed_option("Random seed; the same seed gives the same bytes.")
+@shown(
+    "--load",
+    type=float,
+    default=0.9,
+    help="Offered load: sum of duration x GPUs of all jobs, divided by GPUs of the cluster x span of the "
+    "trace.",
+)
+@shown("--gpus", type=click.IntRange(min=1), default=64, help="Number of GPUs in the cluster.")
+@shown("--gpus-per-node", type=click.IntRange(min=1), default=8, help="Number of GPUs per node.")
+@seed_option("Random seed; the same seed gives the same file.")
 @shown(
     "--predictability",
     default="none",
     metavar="LEVEL",
-    help="Accuracy of predicted durations: none, causal, informative, or the standard deviation of "
-    "ln(true / predicted).",
+    help="Accuracy of the predicted durations in the trace: none (no predictions), causal (as if predicted "
+    "from earlier jobs), informative (more accurate), or a number, the standard deviation of ln(true / "
+    "predicted).",
 )
 @click.option(
     "--habit",
     type=click.FloatRange(0.0, 1.0),
-    help="How much a job name reveals of its run time, 0 to 1.  [default: as little as in real traces]",
+    help="Share of the differences in run time that user and job name explain, 0 to 1.  [default: as in the "
+    "imitated trace, where it is small]",
 )
 @TRACE_OUT
 @click.option("--cluster-out", type=PATH, help="Cluster file (TOML) to write.")

@@ -154,7 +154,10 @@ class _Taken(NamedTuple):
 
 
 def _options(words: list[str], command: click.Command, *, left_out: bool) -> _Taken:
-    """Split words into options and other words; `left_out`: accept Slurm options that rlsched ignores too."""
+    """Split words into options and other words.
+
+    `left_out`: whether to accept also the Slurm options that rlsched ignores.
+    """
     known = {name: option for option in command.params for name in (*option.opts, *option.secondary_opts)}
     taken = _Taken([], [], list(words))
     while taken.odd:
@@ -175,7 +178,7 @@ def _options(words: list[str], command: click.Command, *, left_out: bool) -> _Ta
 
 
 def _slurms_variables(asked: Mapping[str, Any]) -> list[str]:
-    """Return the variables that `sbatch` sets at submission; nodes add more if SLURM_SUBMIT_DIR is set."""
+    """Return the variables that `sbatch` sets at submission. Nodes add others if SLURM_SUBMIT_DIR is set."""
     found = [f"SLURM_SUBMIT_DIR={os.getcwd()}", f"SLURM_JOB_NAME={asked['name']}"]
     cores = asked["cpus_per_task"]
     return [*found, f"SLURM_CPUS_PER_TASK={cores}"] if cores else found

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rlsched.decisions.reading import StoreReader
 
 DEFAULT_HOURS: Final = 24.0
-"""Default of `--hours`, hours. After that time, most jobs that waited at the decision have started."""
+"""Default of `--hours`, hours. Within this time, most jobs that waited at the decision start."""
 
 
 @click.command()
@@ -28,26 +28,32 @@ DEFAULT_HOURS: Final = 24.0
     "--run",
     metavar="DIR",
     type=PATH,
-    help="Decision store, or a folder that contains one. [default: the store of this machine's broker]",
+    help="Directory with recorded decisions (a broker's, or of `rlsched evaluate --records`), or a folder "
+    "that contains one. [default: decisions of this machine's broker]",
 )
 @click.option(
     "--at",
     metavar="WHEN",
-    help="Explain the state at this time: 14:02, 2026-11-01T14:02, 2h (ago), or seconds of the trace.",
+    help="Explain the state at this time: 14:02 (today), 2026-11-01T14:02 or 2h (ago); for the decisions of "
+    "a replay: seconds since the start of the trace.",
 )
-@click.option("--decision", type=click.IntRange(min=0), metavar="N", help="Explain decision number N.")
+@click.option(
+    "--decision", type=click.IntRange(min=0), metavar="N", help="Explain the decision with this number."
+)
 @click.option(
     "--instead",
     metavar="CANDIDATE",
-    help="With --decision, or with JOB for its last start: replay with another choice: its number in the "
-    "decision, or `rule`.",
+    help="Replay with another choice at --decision, or at the last start of JOB, and compare the outcomes. "
+    "CANDIDATE is the number of an alternative in that decision, or `rule`: the choice of the rule on which "
+    "the policy is based.",
 )
 @shown(
     "--hours",
     type=click.FloatRange(min=0.0, min_open=True),
     default=DEFAULT_HOURS,
     metavar="H",
-    help="With --instead: length of the compared replays, hours; inf: until the end of the trace.",
+    help="With --instead: simulated time to compare after the decision, hours; inf: until the end of the "
+    "trace.",
 )
 @click.option(
     "--within",
@@ -55,7 +61,7 @@ DEFAULT_HOURS: Final = 24.0
     type=click.FloatRange(min=0.0, min_open=True),
     default=math.inf,
     metavar="S",
-    help="With --instead: give up after this time, seconds.  [default: never]",
+    help="With --instead: fail if the replays take longer than this, seconds.  [default: no limit]",
 )
 @JSON
 def explain(
@@ -68,9 +74,9 @@ def explain(
     within_s: float,
     as_json: bool,
 ) -> None:
-    """Explain why a job was placed on its GPUs, and list the policy's alternatives with their prices.
+    """Explain why a job got its GPUs, and list the policy's alternatives.
 
-    Without JOB, --at shows the queue at that time and the last decision before it.
+    With --at and without JOB, show the queue at that time and the last decision before that time.
 
     \b
     Example:
@@ -144,7 +150,7 @@ def _above(name: str) -> Any:
 def own_broker(kept: str = STORE_FOLDER) -> Path:
     """Return the directory of this machine's broker, as created by `rlsched broker` or `rlsched up`.
 
-    If each command has created a directory that contains `kept`, return the directory of a running broker,
+    If both commands have created a directory that contains `kept`, return the directory of a running broker,
     else the directory written last, and print the choice on standard error.
 
     Args:
@@ -160,7 +166,7 @@ def own_broker(kept: str = STORE_FOLDER) -> Path:
     def liveliest(folder: Path) -> tuple[bool, float]:
         wrote_s = 0.0
         for file in [folder / kept, *(folder / kept).glob("*")]:
-            with suppress(FileNotFoundError):  # the writer removes its oldest files
+            with suppress(FileNotFoundError):  # the broker may remove its oldest files meanwhile
                 wrote_s = max(wrote_s, file.stat().st_mtime)
         return Holder.read(folder / JOURNAL_FILE).runs(), wrote_s
 
@@ -187,7 +193,7 @@ def _part_that(folder: Path, has: Callable[[StoreReader], bool]) -> StoreReader:
 
 
 def _store(run: Path | None) -> Path:
-    """Return the folder of the decision store in a folder; None: of this machine's broker.
+    """Return the decision store that a folder is or contains; for None, the store of this machine's broker.
 
     Raises:
         InputError: the folder contains no store, or several.
@@ -212,9 +218,9 @@ def _numbers(reader: StoreReader) -> str:
 
 
 def _when(folder: Path, text: str) -> float:
-    """Return the time that `--at` means in a store: seconds of the trace, or Unix seconds.
+    """Return the time that `--at` names: seconds of the trace for a replay's store, else Unix seconds.
 
-    A broker's store accepts times as `--since` does, and times of today, such as 14:02.
+    For a broker's store, the text can be a time as for `--since`, or a time of today, such as 14:02.
 
     Raises:
         InputError: the text is not such a time.

@@ -37,19 +37,22 @@ _SINCE = click.option(
     "--since",
     "--starttime",
     metavar="WHEN",
-    help="Only jobs that ended since this time: 30min, 12h, 7d, 2w (ago), or 2026-11-01.",
+    help="Only jobs that ended at or after this time: an age (30min, 12h, 7d, 2w), a date (2026-11-01) or a "
+    "time (2026-11-01T13:30).",
 )
 _UNTIL = click.option(
     "-E",
     "--until",
     "--endtime",
     metavar="WHEN",
-    help="Only jobs that ended before this time: as for --since, or 2026-11-01T13:30.",
+    help="Only jobs that ended before this time, in the forms of --since.",
 )
 _USER = click.option("-u", "--user", metavar="NAME", help="Only jobs of this user.")
 _VC = selecting_by(("vc",))
-_CSV = click.option("--csv", "as_csv", is_flag=True, help="Print CSV; times are Unix seconds.")
-_JSON = json_option("JSON on standard output; times are Unix seconds.")
+_CSV = click.option(
+    "--csv", "as_csv", is_flag=True, help="Print CSV instead of a table; times are Unix seconds."
+)
+_JSON = json_option("Print JSON instead of a table; times are Unix seconds.")
 
 
 @click.command()
@@ -70,7 +73,7 @@ _JSON = json_option("JSON on standard output; times are Unix seconds.")
     "--limit",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Only the newest N jobs.  [default: 100; all with --since]",
+    help="Only the newest N jobs.  [default: 100, or all jobs if --since is given]",
 )
 @partial(listing, sort=("--sort",))
 @_CSV
@@ -108,7 +111,7 @@ def history(
     _one_form(as_csv, as_json)
     check_columns(columns, sort, PastJob)
     asked_states = sorted(states_of(",".join(states), _STATES) or ()) if states else ()
-    span_s(since, until, time.time())  # reports invalid times before a request to the broker
+    span_s(since, until, time.time())  # raises if a time is invalid, before the first request to the broker
 
     def fetch(client: Client) -> list[PastJob]:
         since_s, until_s = span_s(since, until, time.time())
@@ -136,7 +139,7 @@ def history(
     "--by",
     default="user",
     metavar="WHAT,...",
-    help="Fields to group by: user, vc, account, day; separate several by commas.",
+    help="Group the sums by these fields, separated by commas: user, vc, account, day.",
 )
 @_USER
 @_VC
@@ -155,9 +158,10 @@ def account(
     as_json: bool,
     at: BrokerAt,
 ) -> None:
-    """Sum up finished jobs: GPU-hours, energy, waiting times, outcomes. Default: jobs of this month.
+    """Sum up finished jobs: GPU-hours, energy, waiting times, outcomes.
 
-    Each job is counted on the day of its end, with its whole run time. Energy is blank if not measured.
+    Without --since, the sums contain the jobs that ended in this month. A job counts with its whole run time
+    on the day on which it ended. Energy is blank if it was not measured.
 
     \b
     Example:

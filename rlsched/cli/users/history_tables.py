@@ -46,8 +46,8 @@ _HISTORY: Final = {
 def history_lines(jobs: list[PastJob], width: int | None, now_s: float | None = None) -> list[Text]:
     """Return a table of finished jobs, cut to `width`; None: not cut.
 
-    A narrow table omits the nodes. A column of users, VCs or accounts is omitted if all jobs have the same
-    value; the column of users only in a narrow table.
+    A narrow table omits the nodes. The columns of VCs and accounts are omitted if all jobs have the same
+    value; in a narrow table, the same applies to the column of users.
     """
     if not jobs:
         return [Text("no jobs; try another --since, or fewer conditions")]

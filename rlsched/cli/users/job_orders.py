@@ -115,7 +115,9 @@ def order_verb(
                 return _each(client, jobs, order, done)
 
         command: Any = update_wrapper(carry_out, make)
-        command = click.option("--all", "everything", is_flag=True, help="All jobs.")(command)
+        command = click.option(
+            "--all", "everything", is_flag=True, help="Select all jobs to which the command can apply."
+        )(command)
         command = selecting_by(by)(asking(command))
         command = click.argument("jobs", nargs=-1, type=TasksParam(), metavar="[JOB]...")(command)
         return click.command(cls=cls)(command)
@@ -124,7 +126,7 @@ def order_verb(
 
 
 def _those_that_wait(jobs: Sequence[JobName], state: str) -> tuple[JobName, ...]:
-    """Return the names, each restricted to a waiting job or to the waiting tasks of an array.
+    """Restrict each name to the job if it waits or, for an array, to the waiting tasks; return the names.
 
     Raises:
         InputError: `--state` names another state than queued.
@@ -141,8 +143,8 @@ def _chosen(
 ) -> tuple[JobName, ...]:
     """Return the jobs that the options select. The name of an array includes all tasks of the array.
 
-    If the options select running jobs but not waiting jobs, the result has the running tasks of an array by
-    their own names, without the array.
+    If the options select running but not waiting jobs, the result names the running tasks of an array one by
+    one, instead of the array.
     """
     asked = states_of(wanted["state"])
     found = [
@@ -176,7 +178,7 @@ def _each(client: Client, jobs: Sequence[JobName], order: Order, done: str) -> i
 
 @order_verb("cancelled", LIVE, waits_alone=True)
 def cancel() -> Order:
-    """Cancel jobs: remove them from the queue, or end their processes.
+    """Cancel jobs: remove waiting jobs from the queue, and end the processes of running jobs.
 
     With --state queued, running tasks of arrays continue.
 
@@ -228,10 +230,11 @@ def requeue() -> Order:
 @order_verb("updated", LIVE, by=("user", "state", "me", "vc"), cls=UpdateCommand)
 @change_options
 def update(**asked: Any) -> Order:
-    """Change submitted jobs. Of running jobs, only name, priority and time limit can change.
+    """Change submitted jobs.
 
-    Users can lower the time limit of a running job; admins can also raise it. For an array, the change
-    applies to all tasks that have not started. If one change is not possible, no change is made.
+    For a running job, only --name, --priority, --time, --slack and --share can change. Users can lower the
+    time limit of a running job; admins can also raise it. For an array, the change applies to all tasks that
+    have not started. If one of several changes is not possible, none is made.
 
     \b
     Example:

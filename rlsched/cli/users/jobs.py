@@ -29,25 +29,26 @@ LAST_LINES = 10
     "--limit",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Only the latest N jobs.  [default: all; 2000 with --all]",
+    help="Only the newest N jobs.  [default: all jobs; 2000 with --all]",
 )
 @selecting
 @click.option(
     "--since",
     metavar="WHEN",
-    help="Only jobs submitted since this time: 30min, 12h, 7d, 2w (ago), or 2026-11-01.",
+    help="Only jobs submitted at or after this time: an age (30min, 12h, 7d, 2w), a date (2026-11-01) or a "
+    "time (2026-11-01T13:30).",
 )
 @click.option(
     "-j",
     "--jobs",
     "numbers",
     metavar="JOB,...",
-    help="Only the jobs with these numbers, separated by commas; for an array, also its tasks.",
+    help="Only jobs with these numbers, separated by commas; the number of an array includes all its tasks.",
 )
 @click.option("-l", "--long", "_long", is_flag=True, hidden=True)
 @listing
 @click.option(
-    "--before", type=click.IntRange(min=1), metavar="JOB", help="Only jobs with a lower number than this job."
+    "--before", type=click.IntRange(min=1), metavar="JOB", help="Only jobs whose number is lower than JOB."
 )
 @JSON
 @asking
@@ -66,7 +67,7 @@ def queue(
     at: BrokerAt,
     **wanted: Any,
 ) -> None:
-    """List waiting and running jobs by number.
+    """List waiting and running jobs, sorted by number.
 
     \b
     Example:
@@ -100,7 +101,7 @@ def queue(
 
 @click.command()
 @click.argument("job", type=JobParam())
-@json_option("JSON on standard output, with the decision's record.")
+@json_option("Print JSON instead of text, including the stored record of the decision.")
 @asking
 def why(job: JobName, as_json: bool, at: BrokerAt) -> None:
     """Explain why a job waits, or why it runs where it does.
@@ -136,9 +137,12 @@ def why(job: JobName, as_json: bool, at: BrokerAt) -> None:
     "-f",
     "--follow",
     is_flag=True,
-    help="Follow the output until the job has finished. The job need not have started.",
+    help="Print output as it is written until the job has finished; if the job has not started, wait for "
+    "its start.",
 )
-@click.option("--rank", type=click.IntRange(min=0), help="Only this rank of the job.  [default: all]")
+@click.option(
+    "--rank", type=click.IntRange(min=0), help="Show only the output of this rank.  [default: all ranks]"
+)
 @asking
 def logs(job: JobName, follow: bool, rank: int | None, at: BrokerAt) -> None:
     """Show the output of a job. If the job has several ranks, each line begins with its rank.

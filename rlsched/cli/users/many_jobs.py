@@ -39,9 +39,9 @@ class JobRow(NamedTuple):
 
 
 def read_rows(path: str, ctx: click.Context) -> list[JobRow]:
-    """Return the jobs of a file; `-`: standard input.
+    """Read the jobs in a CSV file, or on standard input for `-`.
 
-    An option with an empty cell has the value from the command line, else the default.
+    An empty cell stands for the value of the option on the command line, else for the default.
 
 
     Raises:

@@ -153,9 +153,9 @@ def _connections_line(counts: dict[str, int]) -> str:
 
 
 def queued(report: StatsReport) -> str:
-    """Return the number of waiting jobs and of array tasks to come: `30 queued (12 Quota), 8 tasks to come`.
+    """Return the numbers of waiting jobs and future array tasks: `30 queued (12 Quota), 8 tasks to come`.
 
-    In parentheses: queued jobs that are not eligible to start, by reason.
+    The parentheses contain the number of queued jobs that are not eligible to start, by reason.
     """
     by_reason = ", ".join(f"{jobs:,} {reason}" for reason, jobs in sorted(report.ineligible.items()))
     waiting = f"{report.queued:,} queued" + (f" ({by_reason})" if by_reason else "")
@@ -163,7 +163,7 @@ def queued(report: StatsReport) -> str:
 
 
 def guard_line(guard: GuardReport) -> str:
-    """Return a line that counts the guard's interventions by kind."""
+    """Return a line that counts the decisions that the guard made in place of the policy, by kind."""
     decided = ", ".join(f"{count:,} {kind}" for kind, count in sorted(guard.decided.items()))
     return f"guard: {decided or 'no decisions'} instead of the policy"
 

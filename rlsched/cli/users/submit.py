@@ -23,7 +23,7 @@ INTERRUPTED = 130
 
 @click.command(cls=BatchCommand, context_settings=_ITS_OWN)
 @job_options
-@click.option("--wrap", metavar="COMMAND", help="Shell command line to run, instead of COMMAND.")
+@click.option("--wrap", metavar="COMMAND", help="Run this shell command line instead of COMMAND.")
 @click.option(
     "-W",
     "--wait",
@@ -36,18 +36,19 @@ INTERRUPTED = 130
     "--dry-run",
     "--test-only",
     is_flag=True,
-    help="Queue nothing: print the predicted start and end of the job, and of similar requests. Considers "
-    "GPUs and their type, cores, memory, VC, time limit, --preemptible and --workload.",
+    help="Do not submit the job; print the predicted start and end of the job, and of similar requests. The "
+    "prediction uses the number and type of GPUs, cores, memory, VC, time limit, --preemptible and "
+    "--workload.",
 )
 @click.option(
     "--from",
     "table",
     metavar="FILE",
-    help="CSV file with one job per row (-: standard input). The first line names options, such as "
-    "name,gpus,time,command. Either all jobs are queued or none. Other options of the command line "
-    "apply to empty cells.",
+    help="Submit one job per row of this CSV file (-: standard input). The first line contains names of "
+    "options, such as name,gpus,time,command. An empty cell gets the value of the option on the command "
+    "line. If a row is invalid, no job is submitted.",
 )
-@json_option("With --dry-run or --from: JSON on standard output.")
+@json_option("With --dry-run or --from: print JSON instead of text.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @asking
 @click.pass_context
@@ -65,9 +66,10 @@ def submit(
     at: BrokerAt,
     **asked: Any,
 ) -> int:
-    """Submit a job. The job number is printed when the broker has written the job to disk.
+    """Submit a job, and print its number as soon as the broker has stored the job on disk.
 
-    COMMAND is a program with its arguments, or a script with options in `#RLSCHED` or `#SBATCH` lines.
+    COMMAND is a program with its arguments, or a job script; the script can contain options in lines that
+    begin with `#RLSCHED` or `#SBATCH`.
 
     \b
     Example:
@@ -130,7 +132,7 @@ def _submit_table(ctx: click.Context, table: str, at: BrokerAt, *, parsable: boo
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @asking
 def run(*, command: tuple[str, ...], at: BrokerAt, **asked: Any) -> int:
-    """Run a job as if it were local: show its output live, return its exit code; Ctrl-C ends the job.
+    """Run a job in the foreground: show its output live, and return its exit code; Ctrl-C ends the job.
 
     Closing the terminal also ends the job, except under `nohup`.
 

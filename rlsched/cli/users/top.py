@@ -12,23 +12,23 @@ from rlsched.terminal.show import print_json
 @click.option(
     "--once",
     is_flag=True,
-    help="Print the screen once, as plain text. [default if standard output is no terminal]",
+    help="Print the screen once as plain text, and exit. [default if standard output is not a terminal]",
 )
-@json_option("Print the page once, as JSON.")
+@json_option("Print the data of the screen once as JSON, and exit.")
 @shown(
     "--every",
     "every_s",
     default=2.0,
     metavar="SECONDS",
     type=click.FloatRange(min=0.2, max=3600.0),
-    help="Refresh interval, seconds. A broker that is slow to answer is queried less often.",
+    help="Refresh interval, seconds; a broker that answers slowly is queried less often.",
 )
 @asking
 def top(once: bool, as_json: bool, every_s: float, at: BrokerAt) -> None:
-    """Show the cluster: nodes and the users of their GPUs, users, running jobs, the queue, energy.
+    """Show the state of the cluster on one screen: nodes, users, running jobs, the queue, energy.
 
-    On a terminal, the screen is live. Arrow keys choose a job; w shows why the job waits or runs, l shows its
-    output, c cancels it after a question, q quits.
+    On a terminal, the screen refreshes until q is pressed. Arrow keys select a job; w shows why the selected
+    job waits or runs, l shows its output, c cancels the job after a confirmation.
 
     \b
     Example:
@@ -40,7 +40,9 @@ def top(once: bool, as_json: bool, every_s: float, at: BrokerAt) -> None:
     from rlsched.cli.users.overview.picture import picture
 
     with at.reach() as client:
-        now = picture(client)  # also before a live screen, so that an error at the start is one line
+        now = picture(
+            client
+        )  # queried before a live screen opens too, so that an error at the start is printed as one line
     if as_json:
         print_json(now.as_data())
     elif once or not is_screen():

@@ -1,4 +1,4 @@
-"""Compiled counters that are kept between two updates of the dials: arrivals, and prediction errors.
+"""Compiled functions that count arrivals and prediction errors, as input for the dials.
 
 Simulator and broker call these functions when a job arrives and when it ends.
 """
@@ -16,7 +16,7 @@ from rlsched.compile.jit import kernel
 
 EVERY_S: Final = 600.0
 EVERY_ARRIVALS: Final = 32
-"""The dials are updated after this time, seconds, or after this number of arrivals."""
+"""The dials are updated after `EVERY_S` seconds, or after `EVERY_ARRIVALS` arrivals, whichever is first."""
 REMEMBERED_ENDS: Final = 200.0
 """Approximate number of the latest finished jobs that count in the average of prediction errors."""
 _SPANS: Final = len(SPANS_S)
@@ -25,7 +25,7 @@ _STEPS: Final = 2.0**18
 
 @kernel
 def partition_of(s: StateArrays, slot: int) -> int:
-    """Return the partition in whose counts a job is included: the partition of its VC, if the VC has one."""
+    """Return the partition that counts a job: its VC's own partition if there is one, else the shared one."""
     own = s.job.own_partition[slot]
     return own if own >= 0 else s.job.shared_partition[slot]
 
@@ -53,7 +53,7 @@ def fade(s: StateArrays, p: int, now_s: float) -> None:
 
 @kernel
 def note_arrival(s: StateArrays, slot: int, now_s: float) -> None:
-    """Count an arrival, if a strategy or another caller sets the dials."""
+    """Count an arrival. Called only if a strategy or another caller sets the dials."""
     p = partition_of(s, slot)
     c = s.dials.counted[p]
     if c.noted_s == 0.0 and c.jobs[_SPANS - 1] == 0.0:

@@ -33,35 +33,35 @@ NAMES: Final = (
     "waiting_jobs",  # ln(1 + jobs) / 5
     "waiting_gpus",  # ln(1 + GPUs requested, per GPU of the partition)
     "waiting_hours",  # ln(1 + predicted hours, per GPU of the partition) / 3
-    "waiting_1_gpu",  # share of the waiting jobs that request 1 GPU; then 2 to 8, ...
+    "waiting_1_gpu",  # share of the waiting jobs that request 1 GPU; next: shares of larger jobs
     "waiting_2_to_4_gpus",
     "waiting_5_to_8_gpus",
     "waiting_over_8_gpus",
-    "waiting_under_10_min",  # share of the waiting jobs predicted to run less than 10 min; then ...
+    "waiting_under_10_min",  # share of the waiting jobs predicted to run for this time; next: longer jobs
     "waiting_under_1_h",
     "waiting_under_6_h",
     "waiting_over_6_h",
-    "oldest_wait",  # ln(1 + hours) / 3
-    "mean_wait",  # the same scale
-    "waiting_must_stay",  # share of the waiting jobs
+    "oldest_wait",  # ln(1 + hours that the oldest job has waited) / 3
+    "mean_wait",  # ln(1 + mean waiting time in hours) / 3
+    "waiting_must_stay",  # share of the waiting jobs that must not be preempted
     "head_gpus",  # GPUs of the first job, per GPU of the partition
     # running jobs
-    "running_per_gpu",  # jobs, less 1
-    "free",  # share of the GPUs
-    "largest_hole",  # most free GPUs on a node, per GPU of the node
+    "running_per_gpu",  # running jobs per GPU, minus 1
+    "free",  # share of the GPUs that are free
+    "largest_hole",  # most free GPUs on one node, per GPU of the largest node
     "whole_nodes",  # share of the nodes that are idle
     "sharing",  # share of the running jobs on GPUs that they share
-    "tenants",  # jobs per GPU in use, mean, less 1
-    "running_must_stay",  # share of the running jobs
+    "tenants",  # mean number of jobs per GPU in use, minus 1
+    "running_must_stay",  # share of the running jobs that must not be preempted
     "gangs_running",  # share of the GPUs in use that jobs of more than 8 GPUs hold
-    "ends_in_10_min",  # share of the GPUs in use that are predicted to be free in 10 min; then ...
+    "ends_in_10_min",  # share of the GPUs in use predicted to be free in 10 min; next: in 1 h, ...
     "ends_in_1_h",
     "ends_in_6_h",
     "ends_in_1_d",
-    "mean_age",  # ln(1 + hours) / 3
-    "mean_clock",  # relative to the highest clock, less 1
+    "mean_age",  # ln(1 + mean hours since the start of the running jobs) / 3
+    "mean_clock",  # mean SM clock as a fraction of the maximum, minus 1
     # arrivals
-    "jobs_10_min",  # ln(arrivals per second, relative to the past week) / 3; then ...
+    "jobs_10_min",  # ln(arrivals per second, relative to the past week) / 3; next: over 1 h, ...
     "jobs_1_h",
     "jobs_6_h",
     "jobs_1_d",
@@ -69,7 +69,7 @@ NAMES: Final = (
     "work_1_h",
     "work_6_h",
     "work_1_d",
-    "load_1_h",  # ln(predicted GPU time that arrived, relative to capacity) / 3; then ...
+    "load_1_h",  # ln(predicted GPU time of arrivals, relative to capacity) / 3; next: over 1 d, 7 d
     "load_1_d",
     "load_7_d",
     "hour_sin",
@@ -96,7 +96,8 @@ NAMES: Final = (
     "waiting_slack",  # share of the waiting jobs that have slack
     "running_slack",  # share of the GPUs in use that preemptible jobs with slack hold
 )
-"""Names of the columns of an observation, in order. A new column comes last: older strategies do not read it.
+"""Names of the columns of an observation, in order. A new column must be the last: older strategies read only
+the columns before it.
 """
 PRICE_COLUMNS: Final = NAMES[NAMES.index("price") :]
 """Columns that are 0 while no price of electricity is known."""
@@ -106,7 +107,7 @@ FIXED: Final = NAMES[NAMES.index("energy_weight") : NAMES.index("price")]
 
 @kernel
 def _put(x: NDArray[np.float64], at: int, value: float) -> int:
-    """Write a value, clipped to -3 to 3, to column `at`. Returns the position of the next column."""
+    """Clip a value to [-3, 3], write it to column `at`, and return the position of the next column."""
     x[at] = min(max(value, -3.0), 3.0)
     return at + 1
 
@@ -119,7 +120,7 @@ def _class_of(value: float, bounds: tuple[float, float, float]) -> int:
 
 @kernel
 def observe(s: StateArrays, p: int, now_s: float, x: NDArray[np.float64]) -> None:
-    """Write the observation of partition `p` now into `x`, (F,) by `NAMES`."""
+    """Write the current observation of partition `p` to `x` (F,), one entry per column of `NAMES`."""
     at = _queue_columns(s, p, now_s, x, 0)
     at = _running_columns(s, p, now_s, x, at)
     fade(s, p, now_s)
@@ -205,7 +206,7 @@ def _running_columns(s: StateArrays, p: int, now_s: float, x: NDArray[np.float64
 
 @kernel
 def _over_s(s: StateArrays, p: int, now_s: float, k: int) -> float:
-    """Return the seconds that a decaying count covers: its span, less the time before the first arrival."""
+    """Return the time, s, that a decaying count covers: its span, but less soon after the first arrival."""
     span_s, since_s = SPANS_S[k], max(now_s - s.dials.counted[p].first_s, 60.0)
     return span_s * (1.0 - math.exp(-since_s / span_s))
 

@@ -28,14 +28,14 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """A strategy file (JSON).
 
     Attributes:
-        columns: Input columns, in the order of the weights: the first of `observing.NAMES`. A strategy has no
-            columns that are newer than itself.
-        dials: Output dials, in the order of the rows of the last layer: the first of `RANGES`. Newer dials
-            stay at 0.
-        layers: One matrix for a linear strategy, three for a network; the last column of each is the bias.
-            Hidden layers end in tanh.
+        columns: Input columns, in the order of the weights: a prefix of `observing.NAMES`. Columns that were
+            added after the training are missing.
+        dials: Output dials, in the order of the rows of the last layer: a prefix of `RANGES`. Dials that were
+            added after the training stay at 0.
+        layers: One matrix for a linear strategy, three for a network; the last column of each matrix is the
+            bias. The activation of hidden layers is tanh.
         output: Activation of the last layer: `tanh`, or `clip` to -1 to 1.
-        familiar: Ranges of the columns in training; None: the file has none, so drift is not detected.
+        familiar: Ranges of the columns in training; None: the file has no ranges, so drift is not detected.
     """
 
     columns: tuple[str, ...]
@@ -69,7 +69,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Return the strategy of a policy's setting `dials`: a file's path, a file's text, or `default`.
 
         Raises:
-            InputError: as `read`.
+            InputError: the strategy cannot be read, or does not fit this version.
         """
         if is_inline(dials):
             return cls._decoded(dials.encode(), "dials")
@@ -128,7 +128,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def matrices(self) -> list[NDArray[np.float64]]:
-        """The matrices of `layers`, for all columns and dials of this version: other weights are 0."""
+        """The matrices of `layers`, extended with weights of 0 to all columns and dials of this version."""
         first, *others = (np.array(layer, np.float64) for layer in self.layers)
         missing = NUM_COLUMNS - len(self.columns)
         found = [np.insert(first, [len(self.columns)] * missing, 0.0, axis=1), *others]
@@ -138,7 +138,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def without_prices(self) -> Strategy:
         """Return the strategy without the columns and dials that follow the price of electricity.
 
-        A strategy that was trained without prices has untrained weights there.
+        If a strategy was trained without prices, the weights of these columns and dials are untrained.
         """
         columns = [name not in PRICE_COLUMNS for name in self.columns]
         rows = [name not in PRICE_DIALS for name in self.dials]
@@ -154,9 +154,9 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return any(last[row].any() for row, name in enumerate(RANGES) if name in PRICE_DIALS)
 
     def arrays(self, partitions: int, *, only_modelled: bool = False) -> DialArrays:
-        """Return the strategy's network, and the dials of this many partitions, all 0, as arrays.
+        """Return arrays with the strategy's network, and with the dials of this many partitions at 0.
 
-        `only_modelled`: whether dials that do not follow the price stay at 0 without models of speed.
+        `only_modelled`: without models of speed, all dials except `PRICE_DIALS` stay at 0.
         """
         made = dial_arrays(partitions, CLIPPED if self.output == "clip" else NETWORK, self.matrices)
         made.only_modelled[0] = only_modelled
@@ -171,7 +171,7 @@ def default_checkpoint() -> Path:
 
 
 def dial_arrays(partitions: int, controller: int, matrices: list[NDArray[np.float64]]) -> DialArrays:
-    """Return dials, all 0, with a network of one or three matrices; `controller`: source of the dials."""
+    """Return arrays with dials of 0 and a network of 1 or 3 matrices; `controller`: source of the dials."""
     more: dict[str, Any] = {}
     if len(matrices) == 3:
         more = {

@@ -1,12 +1,13 @@
-"""Bursts, compiled: predictions of waiting jobs are revised by the run times of similar jobs.
+"""Compiled functions that revise predictions of waiting jobs by the run times of jobs of their burst.
 
-Jobs that are submitted in a row with the same request are alike, and so are the errors of their predictions.
-For job i, ln(run time / prediction) = u + e_i, both normal: u is common to the burst, e_i belongs to job i. A
-sibling that has ended reveals u + e_i. A running sibling shows that u + e_i exceeds ln(age / prediction),
-and therefore that the other jobs will be long too. A prediction is revised to (prediction at submission) x
-exp(E[u]), by numerical integration: empirical Bayes for a model with one random effect. The share of the
-variance that is common is learned, by demand class, from finished jobs; initially it is half of the variance
-that comes with the predictions (`spread`).
+A burst consists of jobs of one VC with the same request that were submitted in a row. Such jobs are alike,
+and so are the errors of their predictions. For job i, ln(run time / prediction) = u + e_i, both normal: u is
+common to the burst, e_i belongs to job i. A sibling (another job of the burst) that has ended reveals u +
+e_i. A running sibling shows that u + e_i exceeds ln(age / prediction), and therefore that the other jobs will
+be long too. A prediction is revised to (prediction at submission) x exp(E[u]), by numerical integration:
+empirical Bayes for a model with one random effect. The share of the variance that is common to a burst is
+learned from finished jobs, for each request (demand class). Initially, the variance is that of the
+predictions (`spread`), and half of it is common.
 
 Predictions change only when a job arrives or ends; the prediction of a job also changes when it is queued
 again. The same events therefore give the same predictions in a simulator, in a broker, and in a broker that
@@ -22,7 +23,7 @@ from rlsched.cluster.arrays import WAITING, StateArrays
 from rlsched.compile.jit import kernel
 
 SIBLING_GAP_S: Final = 300.0
-"""Most seconds between two successive jobs of one burst, which have the same VC and the same request."""
+"""Maximum time, seconds, between the submissions of two successive jobs of one burst."""
 FIRST_SHARE: Final = 0.5
 """Share of an error's variance that is assumed to be common to a burst before any job has ended."""
 FIRST_COUNT: Final = 2.0
@@ -44,7 +45,7 @@ _LEAST_TAIL: Final = 1e-30
 
 @kernel
 def _age_s(s: StateArrays, slot: int, now_s: float) -> float:
-    """Return how long a running job has run, seconds, earlier attempts included."""
+    """Return the time that a running job has run, seconds, including the saved work of earlier attempts."""
     return s.job.saved_s[slot] + now_s - s.job.start_s[slot]
 
 
@@ -72,7 +73,7 @@ def _next_look_s(s: StateArrays, slot: int, now_s: float) -> float:
 
 @kernel
 def expected_shift(s: StateArrays, slot: int, now_s: float) -> float:
-    """Return E[u] of a live job's burst, given its finished and running siblings; 0 if it has none."""
+    """Return E[u] of a job's burst, given the finished and running jobs of the burst; 0 if there are none."""
     job, burst = s.job, s.job.burst[slot]
     last = -1
     for position in range(s.derived.running_len[0]):
@@ -160,7 +161,7 @@ def join_burst(s: StateArrays, slot: int, now_s: float) -> None:
 
 @kernel
 def note_ended(s: StateArrays, slot: int, run_s: float) -> int:
-    """Record the run time of a finished job, which has released its GPUs, for the jobs of its burst.
+    """Record the run time of a finished job, which has released its GPUs, as evidence for its burst.
 
     Returns the slot of a waiting job of the burst, -1 if none waits; the caller then revises the burst.
     """
@@ -205,6 +206,6 @@ def look_at_ages(s: StateArrays, burst: int, now_s: float) -> int:
 
 @kernel
 def begin_to_look(s: StateArrays, slot: int, now_s: float) -> None:
-    """Set the time of a job's first age check; an attempt of the job begins now."""
+    """Set the time of the first age check of a job whose attempt begins now."""
     s.job.look_s[slot] = _next_look_s(s, slot, now_s)
     s.scratch[0].look_s = min(s.scratch[0].look_s, s.job.look_s[slot])

@@ -1,13 +1,13 @@
-"""The Gittins index of a job, compiled: the expected service that its completion costs.
+"""The Gittins index of a job, compiled: the least expected service (GPU time) per completion.
 
-A job has run for `a` seconds, and its run time is lognormal around its prediction. Among all times d that the
-job could be given from now on, one minimises E[service used] / P(the job ends):
+A job has run for `a` seconds, and its run time X is lognormal around its prediction. The index is the least
+ratio E[service used] / P(the job ends) over all times d for which the job could run from now on:
 
     cost(a) = min over d of E[min(X - a, d) | X > a] / P(X - a <= d | X > a)
 
 Serving the job of least cost first minimises the mean JCT on a single machine with free preemption (Gittins
 1979; Aalto, Ayesta and Righter, Queueing Systems 2009). A gang's service is its time multiplied by a power of
-its GPUs, as in the 2D-Gittins index of Tiresias (Gu et al., NSDI'19), which takes the distribution from all
+its GPUs, as in the 2D-Gittins index of Tiresias (Gu et al., NSDI'19), which uses the distribution of all
 finished jobs. A job that must not be preempted runs to its end once it starts: d is infinite for such a job,
 and its cost before it starts is its mean.
 """
@@ -40,20 +40,21 @@ class Gittins(msgspec.Struct, frozen=True, kw_only=True):
     """Parameters of the index.
 
     Attributes:
-        spread: Standard deviation of ln(run time / prediction) that is added to the prediction's own, as the
-            root of the sum of squares.
+        spread: Standard deviation of ln(run time / prediction). It is combined with the standard deviation
+            that comes with each prediction, as the root of the sum of squares.
         trust: Factor of the standard deviation that comes with each prediction.
         of_mean: Whether a prediction is the mean of its lognormal instead of the median. The median is then
             less by half of the (trusted) variance of the logarithm.
-        gpus_power: Exponent of a gang's number of GPUs, as a factor of the gang's service.
-        margin: Least difference between the ln(cost) of a running job and of the job for which it is
-            preempted.
-        age_step: Ages are rounded to steps, so that an index changes rarely; ratio of successive steps.
+        gpus_power: Exponent p: the service of a gang is its time multiplied by (number of GPUs)^p.
+        margin: Least amount by which the ln(cost) of a running job must exceed the ln(cost) of the job for
+            which it is preempted.
+        age_step: Ratio of successive age steps. Ages are rounded down to steps, so that an index changes
+            rarely.
         first_age_s: The first age step, seconds.
         tick_s: If an index changes with time, it is updated at multiples of this time, seconds.
-        threshold_gpu_s: If finite, the index is only a level: 1 above this attained service, GPU-seconds,
-            else 0, for any prediction. This gives the two queues of Tiresias, and shows the gain of
-            preemption without the index.
+        threshold_gpu_s: If finite, the index is a level: 1 if the attained service exceeds this value,
+            GPU-seconds, else 0; predictions have no effect. This gives the two queues of Tiresias, and shows
+            the gain of preemption without the index.
     """
 
     spread: float = 1.5
@@ -68,7 +69,7 @@ class Gittins(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def table(self) -> NDArray[np.float64]:
-        """`gittins_table`, filled only in the rows that this index reads."""
+        """The result of `gittins_table`, with values only in the rows that this index reads."""
         if self.trust != 0.0:
             return gittins_table()
         row = min(max(int((self.spread - LEAST_SPREAD) / SPREAD_STEP), 0), _SPREADS - 2)
@@ -173,7 +174,7 @@ def next_step_s(s: StateArrays, slot: int, now_s: float) -> float:
 
 @kernel
 def job_index(s: StateArrays, slot: int, now_s: float) -> float:
-    """Return the sort key of a live job, least first: its level if the index has levels, else ln(cost).
+    """Return the index of a live job; the least is first. It is a level (`threshold_gpu_s`), else ln(cost).
 
     The cost is in GPU-seconds if `gpus_power` is 1.
     """

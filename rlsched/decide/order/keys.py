@@ -1,4 +1,4 @@
-"""`Order`: the order of a queue, as data, and the compiled key of a job in it."""
+"""`Order`: the order of a queue, as data; and `order_key`: the compiled sort key of a job."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _CODES: Final[dict[OrderKind, int]] = {
 
 
 HALF_WEIGHT_S: Final = 86_400.0
-"""Waiting time, seconds, that compensates for half the weight in the order of submission."""
+"""In the order of submission, a job of half the weight counts as submitted this much later, seconds."""
 LEVEL_LN: Final = 1000.0
-"""Key difference between two levels if keys are logarithms."""
+"""Key difference between two levels (priorities) if keys are logarithms."""
 LEVEL_S: Final = 1e13
 """Key difference between two levels if keys are times, or times x GPUs; floats of this size resolve 2 ms."""
 
@@ -42,13 +42,13 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """Order of a queue: by key, the least first, and equal keys by arrival.
 
     Attributes:
-        by: The key.
-        gpus_power: For `area`: the power of a gang's GPUs; 0: only the predicted run time.
+        by: The kind of key, see `OrderKind`.
+        gpus_power: For `area`: the exponent of the number of GPUs; 0: only the predicted run time counts.
         index: For `index`: the parameters of the index.
         revised: Whether predictions of waiting jobs are revised by other jobs of their burst
             (`decide.order.bursts`).
-        until_declared: The queue switches to the index at the first submission of a job that may be
-            preempted; no job is preempted before that.
+        until_declared: Whether the order applies only until the first job that may be preempted is
+            submitted. From then on, the queue is in index order; no job is preempted before.
     """
 
     by: OrderKind = "submit"
@@ -79,7 +79,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The name that `parse` reads; with `until_declared`, both names."""
+        """The name that `parse` reads; with `until_declared`, the names of both orders."""
         if self.until_declared:
             return f"{msgspec.structs.replace(self, until_declared=False).name}, index"
         if self.by != "area":
@@ -111,7 +111,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def arrays(self) -> OrderArrays:
-        """Return the order for kernels."""
+        """Return the order as arrays for kernels."""
         indexed = self.by == "index" or self.until_declared
         arrays = OrderArrays(
             records(2 if self.until_declared else 1, ORDER),

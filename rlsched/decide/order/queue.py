@@ -75,7 +75,7 @@ def requeue(s: StateArrays, slot: int, now_s: float) -> None:
 
 @kernel
 def make_eligible(s: StateArrays, slots: NDArray[np.int64], now_s: float) -> None:
-    """Return ineligible jobs to the queue. If predictions are revised, revise theirs first."""
+    """Return ineligible jobs to the queue. If predictions are revised, revise the jobs' predictions first."""
     for slot in slots:
         s.job.status[slot] = WAITING
         _enter_again(s, slot, now_s)
@@ -90,7 +90,7 @@ def undefer(s: StateArrays, slot: int, now_s: float) -> None:
 
 @kernel
 def ended(s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
-    """Count a job that has ended and released its GPUs, and revise the predictions of its siblings.
+    """Count a job that has ended and released its GPUs, and revise the predictions of its burst.
 
     Must be called before the slot of the job is emptied.
     `run_s`: run time of the job, earlier attempts included, seconds.
@@ -116,7 +116,7 @@ def _learn_end(s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
 
 @kernel
 def _hear_ages(s: StateArrays, now_s: float) -> None:
-    """Revise the predictions of jobs whose running siblings have reached a further age step."""
+    """Revise the predictions of waiting jobs if running jobs of their burst have reached a new age step."""
     if s.scratch[0].look_s > now_s:
         return
     next_s = np.inf
@@ -148,7 +148,7 @@ class OrderedQueue:
 
     Attributes:
         order: The order.
-        arrays: The order for kernels.
+        arrays: The order as arrays for kernels.
     """
 
     def __init__(self, order: Order) -> None:
@@ -177,7 +177,7 @@ class OrderedQueue:
         make_eligible(s, slots, now_s)
 
     def update_siblings(self, s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
-        """Revise the predictions of the waiting siblings of a job that has ended; count the job for dials.
+        """Revise the predictions of waiting jobs of an ended job's burst, and count the ended job for dials.
 
         Must be called before the slot of the ended job is emptied.
         """

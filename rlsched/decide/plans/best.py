@@ -107,9 +107,10 @@ def best_partner(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: floa
 
 @kernel
 def start_of_best(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float) -> Move:
-    """Return the move that starts a job that fits by its best plan: on free GPUs, or on shared GPUs.
+    """Return the move that starts a fitting job by its best plan, on free GPUs or on shared GPUs.
 
-    Shared GPUs can be worth more only if they are of another type: on the same type sharing adds at most 1.
+    Shared GPUs can be worth more only if they are of another type. On one type, sharing adds at most 1, which
+    is the worth of free GPUs.
     """
     if not MODELLED or slot < 0 or o.share != BETTER or not may_share(s) or not chooses_type(s, slot, o):
         return start_of(slot, -1)
@@ -125,7 +126,7 @@ def waits_for_better(
 ) -> bool:
     """Return whether waiting (*later*) is worth more to a job that fits than all GPUs it can get now.
 
-    `ends_s`: `ends_by_gpu`.
+    `ends_s`: result of `ends_by_gpu`.
     """
     if not MODELLED or ends_s.shape[0] == 0 or not chooses_type(s, slot, o):
         return False
@@ -141,9 +142,10 @@ def waits_for_better(
 
 @kernel
 def fails_as(s: StateArrays, p: int, slot: int, other: int, o: StartOptions) -> bool:
-    """Return whether a waiting job cannot share in partition `p`, because a similar job could not.
+    """Return whether a waiting job cannot share in partition `p`, because the job `other` could not.
 
-    The two jobs have the same request and workload, and `Gate` requires at least the same gain of this job.
+    True if both jobs have the same request and workload, and `Gate` requires at least as much gain of the
+    waiting job as of `other`.
     """
     job = s.job
     if job.demand[slot] != job.demand[other] or job.workload[slot] != job.workload[other] or o.share == LUCID:

@@ -57,7 +57,7 @@ VERDICT_TEXT: Final = {
     NO_CORES: "its nodes have too few cores to spare",
     KEPT_APART: "one of them shares its GPUs with no other job",
 }
-"""Reason why a plan is not taken, as text."""
+"""Text for each verdict: the reason why a plan is not used."""
 
 
 class Plan(NamedTuple):
@@ -71,7 +71,7 @@ class Plan(NamedTuple):
         tenants: Number of jobs on the GPUs, this job included.
         own: Predicted speed of the job on the GPUs; 1: the speed on the same GPUs without co-tenants.
         gain: `own` less the speed that the co-tenants lose.
-        asked: Least gain required; -1: none.
+        asked: Least gain required; -1: no gain is required.
         slowest: Predicted speed of the slowest job on the GPUs.
         worth: Value by which plans are compared.
     """
@@ -117,7 +117,7 @@ def type_worth(s: StateArrays, p: int, slot: int, kind: int, o: StartOptions) ->
 
 @kernel
 def alone_plan(s: StateArrays, p: int, slot: int, o: StartOptions) -> Plan:
-    """Return the best plan on free GPUs for a job that fits; if types do not matter, the placement rule's."""
+    """Return a fitting job's best plan on free GPUs; without a choice of types, the placement rule's plan."""
     return free_plan(s, p, slot, o, -1)
 
 
@@ -201,7 +201,7 @@ def ends_by_gpu(s: StateArrays, p: int, now_s: float, o: StartOptions) -> NDArra
 
 @kernel
 def _end_together(s: StateArrays, n: int, ends_s: NDArray[np.float64], left_s: float) -> None:
-    """Set the entries of `ends_by_gpu` of all GPUs of node `n`, which one job occupies as a whole node."""
+    """Set the entries of `ends_s` for all GPUs of node `n`, which one job occupies as a whole node."""
     for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
         ends_s[g] = left_s
 
@@ -213,8 +213,8 @@ def later_worth(
     """Return the worth of waiting for better GPUs, for a job that fits on one node; 0 if at most `above`.
 
     The worth of GPUs that become free after a wait is multiplied by the share of the time until completion
-    that the job then runs. The wait counts `o.later` times, because jobs rarely end as predicted, and other
-    jobs wait too. `ends_s`: `ends_by_gpu`.
+    in which the job runs. The wait counts `o.later` times, because jobs rarely end as predicted, and other
+    jobs wait too. `ends_s`: result of `ends_by_gpu`.
     """
     c, gpus, most = s.job.demand[slot], s.job.gpus[slot], 0.0
     if not chooses_type(s, slot, o) or gpus > s.derived.class_queue.node_size[p, c]:
@@ -240,7 +240,7 @@ def later_worth(
 
 @kernel
 def _free_in_s(s: StateArrays, n: int, gpus: int, ends_s: NDArray[np.float64], most_s: float) -> float:
-    """Return the seconds until so many GPUs of a node are predicted to be free; infinite above `most_s`."""
+    """Return the predicted seconds until `gpus` GPUs of node `n` are free; infinite if above `most_s`."""
     first, end, found, wait_s = s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n], 0, 0.0
     for g in range(first, end):
         found += ends_s[g] < most_s

@@ -9,11 +9,11 @@ from rlsched.decide.record import PlanSeen
 
 
 def in_words(plan: PlanSeen, job: Callable[[int], str]) -> str:
-    """Describe a plan in words, but not its outcome.
+    """Return a description of a plan, without its outcome.
 
     Args:
         plan: The plan.
-        job: Returns the display name of a job, given its number in the cluster's state.
+        job: Function that returns the display name of a job, given its number in the cluster's state.
     """
     where = _nodes(plan) if plan.node else "free GPUs"
     if plan.gpu_type:
@@ -44,7 +44,7 @@ def _nodes(plan: PlanSeen) -> str:
 
 
 def outcome(plan: PlanSeen, compared: bool) -> str:
-    """Describe the outcome of a plan; `compared`: whether other plans were allowed."""
+    """Return a description of a plan's outcome; `compared`: whether other plans were allowed."""
     if plan.chosen:
         return "taken"
     if plan.verdict:

@@ -1,6 +1,6 @@
-"""Plans on the GPUs of running jobs, compiled: the gain of a waiting job there, and whether it is allowed.
+"""Compiled plans on the GPUs of running jobs: the gain of each plan, and whether it is allowed.
 
-All values follow from predicted speeds (`rlsched.cluster.speed`), which a policy observes too.
+All values are computed from predicted speeds (`rlsched.cluster.speed`), which policies can observe.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ LUCID_LONGER: Final = 2.0
 LUCID_MEDIUM_UTIL: Final = 0.5
 LUCID_JUMBO_UTIL: Final = 0.85
 """Lucid learns its scores by a decision tree over profiles. These thresholds use only solo GPU utilisation:
-below 0.5 a pair of equal jobs keeps nearly its full speed, above 0.85 each job falls below 0.85 of it."""
+below 0.5 a pair of equal jobs keeps nearly full speed, above 0.85 each job falls below 0.85 of full speed."""
 
 
 @kernel
@@ -87,8 +87,8 @@ def shared_plan(
     """Return the plan of a waiting job on all the GPUs of a running job, which may have co-tenants already.
 
     The gain of the plan is the waiting job's predicted speed there, less the speed that the other jobs lose;
-    for a pair this is the sum of both speeds less 1. A plan worth less than `least` is not priced further:
-    its verdict is WORTH_LESS.
+    for a pair this is the sum of both speeds less 1. If a plan is worth less than `least`, its verdict is
+    WORTH_LESS, and the required gain is not computed.
     """
     job = s.job
     kind = gpu_kind(s, job.head[share_with] // MAX_TENANTS)
@@ -157,11 +157,11 @@ def _priced(
     now_s: float,
     least: float,
 ) -> Plan:
-    """Return a plan with known speeds: check the slowest speed and the gate, and compute the worth."""
+    """Return the plan for known speeds: check the slowest speed and the gate, and compute the worth."""
     if slowest < o.min_speed:
         return refused(TOO_SLOW, share_with, kind)
     worth = gain
-    if chooses_type(s, slot, o):  # spare cores help on free GPUs too: sharing adds no more than free GPUs
+    if chooses_type(s, slot, o):  # spare cores help on free GPUs too, so sharing adds at most 1
         worth = min(gain, 1.0) * type_worth(s, s.job.placed_in[share_with], slot, kind, o)
     if worth < least:
         return refused(WORTH_LESS, share_with, kind)
@@ -223,7 +223,7 @@ def _long(time_s: float) -> float:
 def _group_plan(
     s: StateArrays, slot: int, share_with: int, o: StartOptions, now_s: float, least: float
 ) -> Plan:
-    """Compute `shared_plan` for GPUs that jobs share already; only the first of these jobs gives a plan."""
+    """Compute `shared_plan` for GPUs that jobs share already; only the earliest of these jobs has a plan."""
     job, t, g = s.job, s.models.trait, s.job.head[share_with] // MAX_TENANTS
     kind, tenants, used_mib, held = gpu_kind(s, g), tenants_of(s, g), 0.0, 0
     if tenants >= o.max_jobs:

@@ -1,4 +1,4 @@
-"""Files that a policy names: makes their paths absolute, or copies their content into the settings."""
+"""Functions for files that a policy names: make paths absolute, or copy content into the settings."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def to_send(policy: Policy) -> Policy:
     """Return a copy of the policy for a broker on any machine: its settings contain the content of its files.
 
     Strategies and models are included, a model only with the members that a broker reads. Python
-    files are not included. The path of a file that does not exist on this machine stays, for the broker to
+    files are not included. The path of a file that does not exist on this machine is kept, for the broker to
     resolve. Paths are absolute.
 
     Raises:
@@ -66,7 +66,7 @@ def missing_code(policy: Policy) -> str:
 
 
 def model_file(checkpoint: str | Path) -> Path:
-    """Return the file of a model, whose name may lack its `.zip`."""
+    """Return the file of a model; the extension `.zip` may be missing in `checkpoint`."""
     path = Path(checkpoint)
     named = path.with_name(f"{path.name}.zip")
     return named if not path.exists() and named.is_file() else path
@@ -92,8 +92,8 @@ def read_members(file: Path, content: io.BytesIO | None = None) -> dict[str, byt
     """Return the bytes of the `MODEL_MEMBERS` of a model, each of at most `MAX_MEMBER_BYTES`.
 
     Args:
-        file: The zip. With `content`, only its name for error messages.
-        content: The bytes of the zip; None: they are read from the file.
+        file: Path of the zip; with `content`, used only in error messages.
+        content: The bytes of the zip; None: the zip is read from `file`.
 
     Raises:
         CheckpointError: the file does not exist, is not a zip or is damaged, or a member is missing or too

@@ -50,11 +50,12 @@ class Policy:
 
     Attributes:
         name: Display name.
-        settings: All of its settings.
+        settings: All settings of the policy.
 
     Raises:
         UnknownPolicyError: there is no such preset.
-        InputError: a setting is unknown or wrong: names its path, the value expected and the value given.
+        InputError: a setting is unknown or wrong; the message names the setting, the value expected and the
+            value given.
 
     >>> Policy("easy", order="area^0.7", reserve_after="1h", predictions="revised").settings.order
     'area^0.7'
@@ -115,8 +116,8 @@ class Policy:
     def read(cls, path: str | Path) -> Policy:
         """Read a policy from a TOML file: `base = "easy"`, and settings.
 
-        Paths in the file are resolved in the directory of the file: a strategy only there; a checkpoint or a
-        rule also in the working directory.
+        Relative paths are resolved in the directory of the file. A checkpoint or a rule that does not exist
+        there is resolved in the working directory.
 
         Raises:
             InputError: the file cannot be read, is not TOML, or a setting is unknown or wrong.
@@ -151,7 +152,7 @@ class Policy:
     def changed(self, changes: Sequence[str]) -> Policy:
         """Return a copy of the policy with changed settings: `PATH=VALUE`, such as `share.min_speed=0.5`.
 
-        A star is added to its name.
+        If a setting differs, a star is added to the name of the copy.
 
         Raises:
             InputError: a setting is unknown or wrong.
@@ -167,7 +168,7 @@ class Policy:
         return self._changed_to({}, table, f"policy {self.name!r}, --set")
 
     def with_settings(self, **settings: Any) -> Policy:
-        """Return the policy with some settings changed; a star is added to its name.
+        """Return a copy of the policy with changed settings; if a setting differs, its name gets a star.
 
         A dict changes a table setting by setting; a struct, such as `Share()`, replaces the table.
 
@@ -207,9 +208,9 @@ class Policy:
     def policy_id(self) -> str:
         """Policy id in records: a preset's name; for other policies, the name, `@`, and a digest.
 
-        The id does not depend on where the user's files are. The digest is `digest` without a strategy of the
-        user's, because the id of a scheduler with dials also has the strategy's own digest; and for a
-        user-defined rule it has the content of the rule's file instead of the path.
+        The id does not depend on the paths of the user's files. The digest covers all settings, with two
+        exceptions. A user's strategy is left out, because the id of a scheduler with dials also contains the
+        digest of the strategy. For a user-defined rule, the content of the file counts instead of the path.
         """
         plain = self.name in PRESETS and self.settings == Policy(self.name).settings
         table = as_table(self.settings)
@@ -236,7 +237,8 @@ class Policy:
         """Return the rule that the settings define.
 
         Raises:
-            InputError: a scheduler decides (`scheduler`), or a user-defined rule cannot be loaded.
+            InputError: a scheduler decides instead of a rule (`scheduler`), or a user-defined rule cannot be
+                loaded.
         """
         if self.scheduler:
             raise InputError(f"policy {self.name!r} is no rule: {self.scheduler!r} decides")
@@ -300,7 +302,7 @@ def unknown(name: str) -> str:
 
 
 def _find_files(table: dict[str, Any], directory: Path) -> None:
-    """Change the paths in a policy file so that they are relative to the working directory."""
+    """Resolve the relative paths in the settings of a policy file in the directory of the file."""
     dials, checkpoint, rule = (table.get(name) for name in ("dials", "checkpoint", "rule"))
     if isinstance(dials, str) and dials not in NO_PATHS and not is_inline(dials):
         table["dials"] = str(directory / dials)
@@ -312,7 +314,7 @@ def _find_files(table: dict[str, Any], directory: Path) -> None:
 
 
 def plain_rule(settings: Settings) -> Policy:
-    """Return a fallback policy: the rule that starts jobs that fit, in the queue order of these settings."""
+    """Return a fallback policy: a rule that starts jobs that fit, in the queue order of these settings."""
     made = Policy(order=settings.order, predictions=settings.predictions)
     return made.named(f"{settings.order or 'submit'}-backfill")
 
@@ -345,7 +347,7 @@ def _settled(before: Mapping[str, Any], changes: Mapping[str, Any], where: str) 
 
 
 def _put(table: dict[str, Any], path: str, value: Any, where: str) -> None:
-    """Set an entry of nested tables."""
+    """Set the entry of nested tables at `path`, such as `share.min_speed`."""
     *parts, last = path.split(".")
     for name in parts:
         inner = table.setdefault(name, {})

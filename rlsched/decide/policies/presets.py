@@ -12,7 +12,7 @@ class Preset(NamedTuple):
 
     Attributes:
         line: One-line description.
-        settings: Its settings, as in a TOML file.
+        settings: Settings of the policy, as in a TOML file.
     """
 
     line: str

@@ -6,19 +6,19 @@ Backfilling», IEEE TPDS 12(6), 2001): jobs start in the order of submission. Th
 gets a reservation for the time at which the running jobs will have made room for it. A later job starts now
 only if it will have ended by then, or leaves the room that the reservation needs.
 
-Differences to the paper:
+Differences from the paper:
 
 - Run times are predicted, with the same predictions for every policy, instead of estimated by users. A job
   that outlives its prediction is not killed; its end is predicted again (`reservation.predicted_end_s`),
   which Tsafrir, Etsion and Feitelson call correction («Backfilling Using System-Generated Predictions Rather
   than User Runtime Estimates», IEEE TPDS 18(6), 2007). They add fixed steps, this rule adds half of the time
   that the job has run.
-- Nodes with gangs instead of a flat pool: GPUs become free node by node, and a job leaves room if the
-  reserved job fits while the job holds the exact GPUs that the placement rule gives it now.
-- One reservation per partition. A job that would not fit the partition's idle nodes gets none, and blocks no
-  job.
-- The queue may have another order than submission, and a job may have to wait before it gets a reservation:
-  with the shortest jobs first, the head of the queue is usually a new job.
+- GPUs are on nodes instead of in a flat pool: they become free node by node. A job leaves room if the
+  reserved job still fits while this job holds the GPUs that the placement rule would allocate to it now.
+- There is one reservation per partition. A job that would not fit even if all nodes of the partition were
+  idle gets no reservation, and blocks no job.
+- The queue can have another order than submission. A minimum waiting time for reservations can be set,
+  because with the shortest jobs first, the head of the queue is usually a new job.
 - Decisions are made when a job arrives or ends, with no timer in between. As jobs outlive their predictions
   the reservation moves later; a job that may start as a result starts at the next event.
 
@@ -61,7 +61,7 @@ def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
 
 @kernel
 def _has_waited(s: StateArrays, slot: int, now_s: float, reserve_after_s: float) -> bool:
-    """Return whether a job may have a reservation: it waited long enough, or its priority is raised."""
+    """Return whether a job can get a reservation: it has waited long enough, or its priority is raised."""
     return now_s - s.job.submit_s[slot] >= reserve_after_s or s.job.level[slot] > 0
 
 
@@ -70,11 +70,12 @@ def _has_waited(s: StateArrays, slot: int, now_s: float, reserve_after_s: float)
 def reserve_first(
     s: StateArrays, p: int, stop: int, now_s: float, reserve_after_s: float
 ) -> tuple[int, float, StateArrays]:
-    """Return the reservation of the first job that can have one, in partition `p`'s queue before `stop`.
+    """Return the reservation of the first job of partition `p`'s queue that can have one.
 
-    No job before position `stop` fits now. Jobs that have waited less than `reserve_after_s` get no
-    reservation, unless their priority is raised. Returns the job's slot, the time at which it is predicted to
-    fit, and the partition at that time; (-1, infinite, a meaningless state) if there is no reservation.
+    Only jobs before position `stop` are considered; none of them fits now. Jobs that have waited less than
+    `reserve_after_s` get no reservation, unless their priority is raised. Returns the job's slot, the time at
+    which it is predicted to fit, and the partition at that time; (-1, infinite, a meaningless state) if there
+    is no reservation.
     """
     queue, first = s.derived.queue[p], 0
     while first < stop and not _has_waited(s, queue[first], now_s, reserve_after_s):
@@ -122,7 +123,7 @@ def next_by_easy(s: StateArrays, p: int, o: StartOptions, now_s: float, reserve_
 
 @array_kernel
 def reservation(s: StateArrays, p: int, now_s: float, reserve_after_s: float) -> tuple[int, float]:
-    """Return the slot of the job with partition `p`'s reservation, and its start; or (-1, infinite)."""
+    """Return the slot and the start time of the job that has a reservation, or (-1, infinite)."""
     fitting = first_fitting(s, p, 0)
     stop = s.derived.part.queue_len[p] if fitting < 0 else fitting
     slot, shadow_s, _ = reserve_first(s, p, stop, now_s, reserve_after_s)

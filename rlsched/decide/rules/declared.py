@@ -1,6 +1,6 @@
 """The rule `declared`, compiled: backfill until a preemptible job is submitted, then preemption by index.
 
-It is the strongest rule that the jobs permit: until a job may be preempted, jobs that do not fit have
+The rule preempts as soon as the jobs permit it. Until a job may be preempted, jobs that do not fit get
 reservations. The queue's order determines when the rule switches to preemption (`decide.order.queue`).
 """
 
@@ -45,5 +45,5 @@ def after(s: StateArrays, p: int, o: RuleOptions, move: Move, now_s: float) -> N
 
 @kernel
 def next_look_s(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> float:
-    """Return the time at which ages next change the rule's decision for partition `p`; infinite: never."""
+    """Return the next time at which the ages of jobs change the rule's decision; infinite: never."""
     return _look_s(s, p, o, now_s) if s.config[0].preempts else math.inf

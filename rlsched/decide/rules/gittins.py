@@ -28,10 +28,10 @@ LOOKS = True
 
 CLAIM = np.dtype(
     [
-        ("position", np.int32),  # of the waiting job, in the queue
-        ("out", np.int32),  # slot to preempt for it now; more may follow
-        ("gpus", np.int32),  # GPUs of all jobs preempted for it
-        ("lead", np.float64),  # how much the least index of these jobs exceeds its own
+        ("position", np.int32),  # position of the waiting job in the queue
+        ("out", np.int32),  # slot of a job to preempt for the waiting job now; more jobs may follow
+        ("gpus", np.int32),  # GPUs of all jobs preempted for the waiting job
+        ("lead", np.float64),  # least index of these jobs minus the index of the waiting job
     ]
 )
 """Preemptions needed to start a job that does not fit."""
@@ -83,13 +83,13 @@ def after(s: StateArrays, p: int, o: RuleOptions, move: Move, now_s: float) -> N
 
 @kernel
 def next_look_s(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> float:
-    """Return the tick at which ages next change the rule's decision for partition `p`; infinite: never."""
+    """Return the next tick at which the ages of jobs change the rule's decision; infinite: never."""
     return next_age_look_s(s, p, now_s) if o.preempts else math.inf
 
 
 @kernel
 def next_age_look_s(s: StateArrays, p: int, now_s: float) -> float:
-    """Return the tick at which the age of a running job next changes its index; infinite if no job waits."""
+    """Return the next tick at which the index of a running job changes; infinite if no job waits."""
     look_s = math.inf
     if s.derived.part.queue_len[p] == 0:
         return look_s
@@ -110,11 +110,11 @@ def preemptions(s: StateArrays, p: int, now_s: float, found: Records) -> int:
     Args:
         s: The state.
         p: The partition.
-        now_s: Now.
+        now_s: Current time, seconds.
         found: (N,) CLAIM, output.
 
     Returns:
-        Number of jobs found, N at most.
+        Number of jobs found, at most N.
     """
     queue, count, failed = s.derived.queue[p], 0, FAR
     if s.derived.part.queue_len[p] == 0 or s.derived.running_len[0] == 0:

@@ -48,8 +48,8 @@ def next_look_s(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> float:
 def next_in_order(s: StateArrays, p: int, blocks: bool) -> int:
     """Return the slot of the next job that starts on free GPUs in partition `p`, -1 for none.
 
-    A rule that blocks considers only the first job of the queue order. For other rules, returns the first job
-    that fits: the earliest of the first jobs of the demand classes that fit.
+    A rule that blocks considers only the first job of the queue order. Other rules start the first job
+    that fits. All jobs of a demand class fit alike, so only the first job of each class is checked.
     """
     queues, first = s.derived.class_queue, -1
     for c in range(queues.shape[1]):
@@ -63,8 +63,8 @@ def next_in_order(s: StateArrays, p: int, blocks: bool) -> int:
 def or_share(s: StateArrays, p: int, slot: int, o: RuleOptions, now_s: float) -> Move:
     """Return the move that starts the fitting job in `slot` (-1: none fits), or a job that shares GPUs.
 
-    Rules that share only blocked jobs start jobs that fit first. Lucid's rule chooses the first job of the
-    order that can start or share, and prefers sharing.
+    Rules in which only blocked jobs share GPUs first start jobs that fit. Lucid's rule chooses the first job
+    of the order that can start or share, and prefers sharing.
     """
     if not MODELLED or o.start.share == NEVER:
         return start_of(slot, -1)

@@ -1,17 +1,17 @@
 """The rule `reserve`, compiled: a long job may start only if a share of the GPUs stays free after it.
 
 Jobs start in order of predicted run time x GPUs, and jobs that do not fit are skipped, as in `qssf-backfill`.
-In the share that long jobs leave free, short jobs and gangs need not wait for days. No paper on GPU
-clusters has this rule; it is the simplest rule that is not greedy. Holding servers back from one class of
-work is «trunk reservation» in telephony (Key, «Optimal Control and Trunk Reservation in Loss Networks»,
+Short jobs and gangs can start on the share that long jobs leave free, instead of waiting for days. No paper
+on GPU clusters has this rule; it is the simplest rule that is not greedy. Holding servers back from one class
+of work is «trunk reservation» in telephony (Key, «Optimal Control and Trunk Reservation in Loss Networks»,
 Probability in the Engineering and Informational Sciences 4(2), 1990). This rule classifies by predicted run
 time, and queues instead of rejecting.
 
-A gang that could not leave the share free even on the idle partition is exempt, because it could
-never start otherwise.
-Every waiting job can therefore start once the partition is idle.
+A gang that could not leave the share free even on the idle partition is exempt, because it could never
+start otherwise. Every waiting job can therefore start once the partition is idle.
 
-Whether a job may start depends on the free GPUs, which change only at events: no timer.
+Whether a job may start depends on the free GPUs, which change only at events. The rule therefore needs no
+timer.
 """
 
 from __future__ import annotations

@@ -72,10 +72,10 @@ def after(s: StateArrays, p: int, o: RuleOptions, move: Move, now_s: float) -> N
 
 @kernel
 def next_look_s(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> float:
-    """Return the time at which the walk of partition `p` can next decide something without an event.
+    """Return the next time at which the walk of partition `p` can change a decision without an event.
 
-    At an instant that is no tick: the next tick. At a tick: the first tick at which another job has attained
-    more than the threshold. Infinite if no job waits, or if ticks are off.
+    Between ticks, this is the next tick. At a tick, it is the first tick at which another job has attained
+    more than the threshold. It is infinite if no job waits, or if ticks are off.
     """
     if s.derived.part.queue_len[p] == 0 or o.tick_s <= 0.0:
         return np.inf
@@ -114,7 +114,7 @@ def _is_on_up_nodes(s: StateArrays, slot: int) -> bool:
 
 @array_kernel
 def _movable_running(s: StateArrays, p: int, all_up: bool) -> NDArray[np.int32]:
-    """Return the (R,) slots that run in partition `p`, may be preempted, and would free GPUs for others."""
+    """Return (R,) slots of jobs that run in partition `p`, may be preempted, and would free usable GPUs."""
     out = np.empty(s.derived.running_len[0], np.int32)
     count = 0
     for position in range(s.derived.running_len[0]):
@@ -129,7 +129,10 @@ def _movable_running(s: StateArrays, p: int, all_up: bool) -> NDArray[np.int32]:
 def _in_order(
     s: StateArrays, slots: NDArray[np.int32], now_s: float, threshold_gpu_s: float
 ) -> tuple[NDArray[np.int32], NDArray[np.float64], int]:
-    """Return the running slots, sorted by (level, key, seq), their keys, and the size of the first level."""
+    """Return the running slots in order of (level, key, seq), their keys, and the number in the first level.
+
+    The keys have the order of the slots.
+    """
     count = slots.shape[0]
     keys = np.empty(count)
     for k in range(count):
@@ -185,7 +188,8 @@ def _quota_of(s: StateArrays, p: int, slot: int, whole: NDArray[np.int32]) -> in
     `whole`: the second result of `_room`.
 
     A job takes the GPUs that it requested. A job with whole nodes takes all GPUs of the smallest node that
-    holds it; if no node does, of the largest nodes and of the smallest node that holds the remainder.
+    holds it. If no node holds it, the job takes the GPUs of the largest nodes, and of the smallest node that
+    holds the remainder.
     """
     gpus = s.job.gpus[slot]
     if not s.demand.exclusive[s.job.demand[slot]]:
@@ -209,7 +213,7 @@ def _could_start(
 ) -> bool:
     """Return whether a waiting job would fit the partition without all movable jobs.
 
-    `holes`, `whole`: as `_room` returns them. For a job with whole nodes, check also the quota.
+    `holes`, `whole`: results of `_room`. For a job with whole nodes, the function checks the quota too.
     """
     if not s.demand.exclusive[s.job.demand[slot]]:
         return fits_in(holes, whole, s.derived.part.node_size[p], s.job.gpus[slot])
@@ -290,6 +294,6 @@ def is_tick(now_s: float, tick_s: float) -> bool:
 
 @kernel
 def _tick_after(at_s: float, tick_s: float) -> float:
-    """Return the first tick after this time."""
+    """Return the first tick after the time `at_s`."""
     k = np.floor(at_s / tick_s) + 1.0
     return k * tick_s if k * tick_s > at_s else (k + 1.0) * tick_s

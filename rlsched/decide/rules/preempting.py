@@ -30,7 +30,7 @@ FAR: Final = 1 << 30
 
 @kernel
 def _elsewhere(s: StateArrays, p: int, slot: int) -> int:
-    """Return the other partition that a job of partition `p` waits for, -1 for none."""
+    """Return the other partition for which a job that waits for partition `p` also waits, -1 for none."""
     own = s.job.own_partition[slot]
     return s.job.shared_partition[slot] if own == p else own
 
@@ -62,9 +62,9 @@ def next_by_key(
     """Return the next move of a rule that orders waiting jobs by `key` (J,), least first.
 
     A running job may be preempted for a waiting job with a key below `slot.leave` of the running job.
-    All jobs with the same request that wait for the same partitions fit alike, and have the same possible
-    preemptions: once the first of them can neither start nor preempt, the others are skipped. Without
-    `preempts` no job is preempted.
+    Jobs with the same request that wait for the same partitions fit alike, and have the same possible
+    preemptions. Once the first of these jobs can neither start nor preempt, the others are skipped. Without
+    `preempts`, no job is preempted.
     """
     queue, waiting, partitions = s.derived.queue[p], s.derived.part.queue_len[p], s.derived.part.shape[0]
     left, kind = np.empty(waiting), np.empty(waiting, np.int64)

@@ -1,7 +1,8 @@
-"""Compiled look-ahead: a copy of nodes and GPUs, from which running jobs are removed at predicted ends.
+"""Compiled look-ahead: a copy of nodes and GPUs, from which running jobs are removed as they end.
 
-Rules that reserve GPUs for a job that does not fit yet use the copy to look ahead. The ledger's own `vacate`
-and `occupy` work on the copy, so that fit is determined as on the current cluster.
+Rules that reserve GPUs for a job that does not fit yet use the copy to predict when it fits. The functions
+`vacate` and `occupy` of the ledger modify the copy, so a job fits the copy under the same conditions as the
+current cluster.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ UNKNOWN: Final = 0
 _LEAVES_ROOM: Final = 1
 _DELAYS: Final = 2
 _CLOSED: Final = 3
-"""Verdict on a demand class without a waiting job that can start now."""
+"""_CLOSED: verdict on a demand class of which no waiting job can start now."""
 
 
 @array_kernel
 def copy_nodes(s: StateArrays) -> StateArrays:
-    """Return the state with its own copies of nodes and GPUs; jobs and queues are shared, and read-only."""
+    """Return a state with copies of nodes and GPUs; jobs and queues are shared with `s`, and read-only."""
     old = s.derived
     index = Index(
         old.slot,
@@ -64,7 +65,7 @@ def predicted_end_s(s: StateArrays, slot: int, now_s: float) -> float:
     """Return the predicted end of a running job.
 
     The predicted end is the start plus the prediction, if that is not in the past. A job that has run longer
-    than predicted ends `remaining_s` from now: after half of the time that it has run.
+    than predicted is predicted to end after `remaining_s`: half of the time that it has run.
 
     With models the prediction is divided by the job's present predicted speed, as if the job had run at this
     speed since its start.
@@ -80,8 +81,8 @@ def predicted_end_s(s: StateArrays, slot: int, now_s: float) -> float:
 def predicted_run_s(s: StateArrays, p: int, slot: int, node: int) -> float:
     """Return the predicted run time of a waiting job that fits, if the job starts now, seconds.
 
-    With models: without co-tenants, at full clock, on GPUs of the type that the job would get on `node`, or,
-    if `node` is -1, where the placement rule puts the job.
+    With models, this is the run time without co-tenants at full clock, on GPUs of the type of `node`. If
+    `node` is -1, the placement rule chooses the node.
     """
     if MODELLED and s.config[0].modelled:
         return s.job.predicted_s[slot] / _speed_if_started(s, p, slot, node)
@@ -122,9 +123,10 @@ def _sink(ends_s: NDArray[np.float64], slots: NDArray[np.int32], count: int, at:
 def let_end_until_fits(s: StateArrays, future: StateArrays, p: int, slot: int, now_s: float) -> float:
     """End the jobs of partition `p` as predicted until the job in `slot`, which does not fit now, fits.
 
-    Jobs predicted to end at the same time end together. Returns the time; `future` (`copy_nodes`) is then the
-    partition at that time. If the job would not fit even the idle partition, `future` is the idle partition,
-    and the time is infinite. Cost for R running jobs: O(R + k log R), if k of them must end.
+    Jobs predicted to end at the same time end together. Returns the time at which the job fits. `future`, a
+    result of `copy_nodes`, is changed to the partition at that time. If the job would not fit even the idle
+    partition, `future` is the idle partition, and the time is infinite. Cost for R running jobs: O(R + k log
+    R), if k of them must end.
     """
     running = s.derived.running_len[0]
     ends_s, slots = np.empty(running, np.float64), np.empty(running, np.int32)
@@ -159,8 +161,8 @@ def no_verdicts(s: StateArrays) -> NDArray[np.int8]:
 def fits_beside(s: StateArrays, future: StateArrays, p: int, slot: int, other: int, node: int) -> bool:
     """Return whether the job in `slot` fits `future` if the job in `other` starts now and still runs then.
 
-    `other` is put on the GPUs that it would get now, on `node` or by the placement rule (-1). `future` is
-    left unchanged.
+    The job in `other` is placed on the GPUs that it would get now: on `node`, or, if `node` is -1, by the
+    placement rule. `future` is unchanged afterwards.
     """
     gpus = np.empty(s.job.gpus[other], np.int32)
     host = choose(s, p, other, node, gpus)
@@ -186,9 +188,10 @@ def leaves_alone(
 ) -> bool:
     """Return whether the job in `slot`, which fits now, can start without delaying the job in `reserved`.
 
-    It can if it is predicted to end by `shadow_s`, the time of the reservation, or if both jobs fit `future`,
-    the partition at that time. All jobs of a demand class would get the same GPUs now, except if GPU types
-    are chosen. Therefore `verdicts` (`no_verdicts`) stores the results by class, until a job starts.
+    The job in `slot` can start if it is predicted to end by `shadow_s`, the time of the reservation, or if
+    both jobs fit `future`, the partition at that time. All jobs of a demand class would get the same GPUs
+    now, except if GPU types are chosen. Therefore `verdicts` (`no_verdicts`) stores the results by class,
+    until a job starts.
     """
     typed = chooses_type(s, slot, o)
     node = alone_plan(s, p, slot, o).node if typed else -1
@@ -220,7 +223,7 @@ def next_candidate(
 
     Skips jobs that `leaves_alone` would reject by `verdicts` because they are predicted to run past the
     reservation. After a scan of the whole queue, `class_queue.least_s` stores a lower bound of the skipped
-    run times; by this bound, later calls skip a class without reading its jobs. With models, run times
+    run times. Later calls use this bound to skip a class without reading its jobs. With models, run times
     depend on placements, so every job that fits is a candidate.
     """
     if MODELLED and s.config[0].modelled:

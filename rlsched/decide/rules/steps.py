@@ -20,8 +20,8 @@ class Steps:
     Attributes:
         begin, next_move, after, next_look_s: The functions that `rlsched.decide.rules` describes.
         looks: Whether `next_look_s` is ever finite.
-        skips_quiet: Whether to skip a partition in which nothing has changed since the rule last had nothing
-            to do there.
+        skips_quiet: Whether to skip a partition that has not changed since the rule last found no move for
+            it.
         sorted_queue: Whether the rule reads the sorted queue; else the heaps of the demand classes suffice.
         dialled: Whether dials adjust the settings of the rule.
         priced: Whether decisions follow the price of electricity.
@@ -56,7 +56,7 @@ class Steps:
         )
 
     def with_dials(self) -> Steps:
-        """Return the rule with dials, which can change decisions in a partition without other changes."""
+        """Return the rule with dials, which can change decisions even if a partition has not changed."""
         return replace(self, dialled=True, skips_quiet=False)
 
     def with_price(self) -> Steps:
@@ -84,11 +84,12 @@ class CompiledRule:
         steps: The functions of the rule.
         options: The options of the rule.
         order: Order of the queue.
-        strategy: Sets the dials; None: they stay at 0.
+        strategy: Strategy that sets the dials; None: all dials stay at 0.
         plain_without_models: Whether the rule starts jobs without sharing, clocks and cores if there are no
             models; else models are required.
-        profile_s: Cost of a profiler, seconds: extra time of the first attempt of jobs that run longer.
-        profile_max_gpus: Most GPUs of a job that is profiled.
+        profile_s: Duration of a profiler's run, seconds. The first attempt of a job that runs longer than
+            this takes this much longer.
+        profile_max_gpus: Largest number of GPUs of a job that is profiled.
     """
 
     steps: Steps
@@ -124,4 +125,4 @@ RULES = {
     "gittins": Steps.from_module(gittins),
     "las": Steps.from_module(las),
 }
-"""The rules, by their names in policies."""
+"""The rules by name; `rules.making` chooses a rule by the settings of a policy."""

@@ -118,8 +118,8 @@ def _clear_node(
     """Choose the groups to preempt so that `needed` GPUs of node `n` are free, given the GPUs in `free`.
 
     Marks the GPUs of the chosen groups in `free` (G,) and lists them in `gone` (one GPU of each group).
-    `worst` (G,): the index of each GPU. Returns the number of groups, or -1 (and marks nothing) if so many
-    GPUs cannot be freed.
+    `worst` (G,): result of `_worst`. Returns the number of groups, or -1 (and marks nothing) if `needed` GPUs
+    cannot be freed.
     """
     first, end = s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]
     count, could, frees = 0, 0, _free_on(s, n, free)
@@ -179,12 +179,12 @@ def find_victims(
         s: The state.
         p: The partition.
         gpus: Number of whole GPUs of the gang, which does not fit now.
-        index: (J,) preemption score of each slot; -inf: it must not be preempted.
+        index: (J,) preemption score of each slot; -inf: the job must not be preempted.
         above: Only jobs with an index above this value may be preempted.
 
     Returns:
-        (a running slot to preempt now, -1 if the gang cannot fit in the end; GPUs that all victims hold,
-        counting one job of each group; the least index of their GPUs).
+        (a running slot to preempt now, -1 if no preemptions make the gang fit; number of GPUs that all
+        preempted groups hold, counting one job of each group; least index of these GPUs).
     """
     worst = _worst(s, index)
     size, left, groups = min(gpus, s.derived.part.node_size[p]), gpus, 0
@@ -207,7 +207,7 @@ def find_victims(
             return -1, 0, 0.0
         chosen[node] = True
         count = _clear_node(s, node, needed, worst, above, free, gone)
-        for k in range(count):  # for a slice, numba would also compile the text of its errors
+        for k in range(count):  # a loop: for a slice, numba would also compile the error messages
             plan[groups + k] = gone[k]
         groups, left = groups + count, left - needed
     first, held, lowest = -1, 0, math.inf
@@ -227,9 +227,8 @@ def find_victims_of_nodes(
 ) -> tuple[int, int, float]:
     """Choose the jobs to preempt for a job of class `c`, which gets whole nodes, in partition `p`.
 
-    All jobs of the chosen nodes are preempted. The nodes are chosen as in `find_victims`. Nodes with a
-    job without GPUs are never chosen.
-    Arguments and result are as in `find_victims`.
+    All jobs of the chosen nodes are preempted. The nodes are chosen as in `find_victims`. A node that runs a
+    job without GPUs is never chosen. Arguments and result are as in `find_victims`.
     """
     worst = _worst(s, index)
     free, chosen = worst == math.inf, np.zeros(s.node.shape[0], np.bool_)

@@ -1,7 +1,8 @@
 """The scheduler of a shadow's broker: returns Slurm's starts, and records the starts that the policy wants.
 
-The broker calls this scheduler at every change. The scheduler first lets the policy decide on a copy of the
-state, in the same loop as a broker's. Then it returns the starts that Slurm has made since the last call.
+The broker calls this scheduler at every change. The scheduler first calls the policy on a copy of the state,
+with the decision loop of a real broker. Then the scheduler returns the starts that Slurm has made since the
+last call.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from rlsched.errors import AllocationError
 from rlsched.wire.states import QUEUED
 
 AUTOMATIC: Final = "automatic"
-"""Source of a decision that is Slurm's own start, in the journal."""
+"""Source that the journal records for a decision that repeats a start by Slurm."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,13 @@ class Begun:
 
 @dataclass(frozen=True)
 class Wish:
-    """A start that the policy wants; only Slurm starts jobs.
+    """A start that the policy wants. The start is not carried out, because only Slurm starts jobs.
 
     Attributes:
         gpus: Global GPU numbers.
         since_s: Time since which the policy has wanted this start without interruption.
-        before: Number of starts that the policy decided before this one at the same instant.
-        guard: Reason why the guard made the decision, "" if it did not.
+        before: Number of starts that the policy decided before this start at the same instant.
+        guard: Reason why the guard (fallback for invalid or late decisions) decided; "": the policy decided.
     """
 
     gpus: tuple[int, ...]
@@ -68,7 +69,8 @@ class AskedDecisions:
 
     Attributes:
         decisions: Number of decisions.
-        guard: Number of these decisions that the guard made, by kind: the reason's text before the colon.
+        guard: Number of these decisions that the guard made instead of the policy, by kind of reason (the
+            reason's text before the colon).
         records: Records of the decisions that do not repeat earlier ones.
         compared: Slurm's starts compared with the policy's wishes.
     """
@@ -89,7 +91,7 @@ class Follows(Scheduler):
 
     Attributes:
         begun: Starts by Slurm that `decide` has not returned yet.
-        watches_from_s: Time from which the policy decides; before, the state is incomplete.
+        watches_from_s: Time from which the policy decides. Before this time, the state is incomplete.
         standing: Present wishes, by the job's index in the state.
         known_gpus: GPUs that Slurm has reported as allocated, by node. A job without reported GPUs must use
             other GPUs.
@@ -113,11 +115,11 @@ class Follows(Scheduler):
         self._asked_s = 0.0
 
     def replaced_by_fallback(self) -> str:
-        """The policy's value, see `Scheduler`."""
+        """Return the policy's value of `Scheduler.replaced_by_fallback`."""
         return self._policy.replaced_by_fallback()
 
     def drift(self) -> Drift | None:
-        """The policy's drift, see `Scheduler`."""
+        """Return the policy's drift; see `Scheduler.drift`."""
         return self._policy.drift()
 
     def take_decisions(self) -> AskedDecisions:
@@ -126,7 +128,7 @@ class Follows(Scheduler):
         return asked
 
     def begin_instant(self, state: ClusterState, now_s: float) -> None:
-        """Let the policy decide on a copy of the state: after an instant's events, before Slurm's starts."""
+        """Call the policy on a copy of the state, after the instant's events and before Slurm's starts."""
         self._policy.begin_instant(state, now_s)
         self._until_s = {}
         if now_s < self.watches_from_s:
@@ -161,7 +163,7 @@ class Follows(Scheduler):
         self.standing, self._leaves, self._asked_s = wanted, stopped, now_s
 
     def _is_news(self, partition: int, record: DecisionRecord) -> bool:
-        """Return whether a decision is new, because at every change the policy repeats its present wishes."""
+        """Return whether a decision is new. At every change, the policy repeats its present wishes."""
         match record.action:
             case Start(seq=seq, gpus=gpus):
                 known = self.standing.get(seq)
@@ -174,7 +176,7 @@ class Follows(Scheduler):
         return True
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        """Return the next start by Slurm that is possible in this state, else a wait. There is no record."""
+        """Return the next start by Slurm that is possible in this state, else a wait; without a record."""
         del record
         for place, begun in enumerate(self.begun):
             known = self._state.job_of_token(begun.token)
@@ -198,7 +200,7 @@ class Follows(Scheduler):
         return "of others" if held else key_of(self._state.job_of_seq[seq].spec.token)
 
     def _gpus_of(self, state: ClusterState, job: SlurmJob, wanted: int) -> tuple[int, ...]:
-        """Return the global numbers of the job's GPUs in Slurm; free GPUs if Slurm does not report them.
+        """Return the global numbers of the job's GPUs, or of free GPUs if Slurm does not report the job's.
 
         Raises:
             KeyError: a node is unknown.

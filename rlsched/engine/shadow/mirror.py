@@ -1,6 +1,7 @@
 """Finds new events in a Slurm cluster's facts: jobs that can start, began or ended, with Slurm's times.
 
-No I/O. The followed jobs are read from the broker's state, so that a restarted shadow continues.
+The module does no I/O. It reads the followed jobs from the broker's state, so that a restarted shadow
+continues.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from rlsched.wire.messages import AttemptReport, Capabilities, Hello, Holding, S
 
 Kind = Literal["ended", "came", "left", "began"]
 _ORDER: Final[dict[str, int]] = {"ended": 0, "left": 1, "came": 2, "began": 3}
-"""Order of events within one instant, as in every decision cycle; Slurm's starts are last."""
+"""Order of events within one instant, as in a broker's decision cycle; starts by Slurm are last."""
 KILLED_EXIT_CODE: Final = 143
 STEP_S: Final = 0.001
 BEHIND_S: Final = 1.0
-"""Length of the period before a query for which the facts can lack events, seconds."""
+"""Length of the period before a query in which events can be missing in the facts, seconds."""
 AGAIN_S: Final = 1.0
-"""A start this much later than the recorded start shows that the job was requeued in between, seconds."""
+"""If a start is later than the recorded start by more than this, the job was requeued meanwhile, seconds."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class News:
         kind: The job can start (`came`), can no longer start (`left`), `began`, or `ended`.
         key: Slurm's number of the job.
         job: The job in Slurm's facts; None: Slurm no longer knows the job.
-        end: Exit code and reason, if `kind` is `ended`.
+        end: (exit code, reason), if `kind` is `ended`.
     """
 
     at_s: float
@@ -66,7 +67,7 @@ class Mirror:
     """Compares facts of a Slurm cluster with the state of the shadow's broker.
 
     Args:
-        name: Start of the tokens of submissions.
+        name: Prefix of the tokens of submissions.
         cluster: Slurm's ClusterName.
         partitions: Partitions that the shadow follows.
         state: The broker's state.
@@ -74,8 +75,10 @@ class Mirror:
 
     Attributes:
         followed: Followed jobs that have not ended, by Slurm's number.
-        unfit: Reason why the ledger cannot represent a job as Slurm runs it, by Slurm's number.
-        left: Number of jobs that only Slurm can place, by reason, since the caller last cleared `left`.
+        unfit: Reason why the broker's ledger of GPUs cannot represent the placement of a job, by Slurm's
+            number.
+        left: Number of jobs that only Slurm can place, by reason; counted since the caller last cleared
+            `left`.
     """
 
     def __init__(
@@ -158,7 +161,7 @@ class Mirror:
             if job.runs and not again:
                 return
             at_s = min(job.start_s, now_s) if again and job.start_s else now_s
-            yield News(at_s, "ended", job.key, job, (KILLED_EXIT_CODE, "node_stopped"))  # it was requeued
+            yield News(at_s, "ended", job.key, job, (KILLED_EXIT_CODE, "node_stopped"))  # a requeue
             waits = True
         vc = self.vc_of(job)
         if vc not in sizes or (followed is None and not self._is_comparable(job, sizes[vc])):
@@ -184,11 +187,11 @@ class Mirror:
             self._over.add(job.key)
 
     def vc_of(self, job: SlurmJob) -> str:
-        """Return the first followed partition of a job, which can name several; "" if none is followed."""
+        """Return the first of a job's partitions that the shadow follows; "" if it follows none of them."""
         return next((name for name in job.partition.split(",") if name in self.partitions), "")
 
     def _has_followed(self, job: SlurmJob) -> bool:
-        """Return whether the broker's state has an attempt of this job already, as after a restart."""
+        """Return whether the broker's state already has an attempt of this job, as after a restart."""
         for again in count():
             known = self._state.job_of_token(self._token(job, again))
             if known is None or known.attempt is not None:
@@ -248,17 +251,17 @@ def key_of(token: str) -> str:
 
 
 def is_first_offer(token: str) -> bool:
-    """Return whether a token is the job's first, so that the job was never withdrawn before."""
+    """Return whether a token is the first token of its job: the job was never withdrawn before."""
     return token.endswith("-0")
 
 
 def is_done(job: SlurmJob) -> bool:
-    """Return whether a job has ended, except perhaps for its epilog, so that its GPUs are free."""
+    """Return whether a job has ended, so that its GPUs are free; its epilog can still run."""
     return job.is_over or (job.state == "COMPLETING" and job.end_s > 0.0)
 
 
 def may_start(job: SlurmJob, now_s: float) -> bool:
-    """Return whether a waiting job waits only for nodes, not for its user, other jobs, a time or a limit."""
+    """Return whether a job waits only for nodes, and not for its user, other jobs, a time or a limit."""
     return (
         not (job.is_held or job.is_held_by_user or job.depends)
         and 0.0 < job.eligible_s <= now_s
@@ -269,8 +272,7 @@ def may_start(job: SlurmJob, now_s: float) -> bool:
 def shape_of(job: SlurmJob, node_gpus: int) -> int:
     """Return the number of GPUs that the broker must allocate for a job.
 
-    The result is 0 if the broker cannot represent the job, because the job uses only some GPUs of several
-    nodes.
+    Return 0 if the job uses several nodes, but not all their GPUs. The broker cannot represent such a job.
     """
     nodes, asked = job.num_nodes, job.gpus_asked
     if job.is_exclusive:
@@ -285,7 +287,7 @@ def end_of(job: SlurmJob) -> tuple[int, str]:
     code, reason = job.exit_code, job.end_reason
     if job.state == "COMPLETED":
         return 0, ""
-    if reason == "node_stopped":  # and not requeued: the job has ended
+    if reason == "node_stopped":  # Slurm did not requeue the job, so that it has ended
         return KILLED_EXIT_CODE, "cancelled"
     if job.state == "COMPLETING":
         return (code, "cancelled") if code > 128 else (code, "")

@@ -39,7 +39,7 @@ class Began(msgspec.Struct, frozen=True, kw_only=True, tag="shadow_began"):
 
 
 class StartComparison(msgspec.Struct, frozen=True, kw_only=True, tag="compared"):
-    """A start by Slurm, compared with the policy's wish at that instant, before the start.
+    """A start by Slurm, compared with the start that the policy wanted immediately before.
 
     Attributes:
         at_s: Time at which Slurm started the job, Unix seconds.
@@ -49,14 +49,15 @@ class StartComparison(msgspec.Struct, frozen=True, kw_only=True, tag="compared")
         submit_s: Earliest time at which the job could have started.
         nodes: Node of each GPU in Slurm.
         gpus: Number of each GPU on its node; empty if the job had ended before Slurm reported its GPUs.
-        wanted_nodes: Node of each GPU in the policy's last wish; empty: the policy had no such wish.
+        wanted_nodes: Node of each GPU in the policy's last wish to start this job; empty if there was none.
         wanted_gpus: Number of each GPU on its node, in the policy's last wish.
         wanted_since_s: Time since which the policy had that wish without interruption; None if
             `wanted_nodes` is empty.
-        wanted_until_s: Time at which the wish ended; None: the policy still had the wish. Slurm takes a
-            second or more to start a job; meanwhile, a job that the policy prefers can be submitted.
+        wanted_until_s: Time at which the wish ended; None: the policy still had the wish. A wish can end
+            before the start, because Slurm takes a second or more to start a job, and a job that the policy
+            prefers can be submitted in this time.
         before: Number of other jobs that the policy wanted to start before this job.
-        guard: Reason why the guard made the decision, "" if it did not.
+        guard: Reason why the guard (fallback for invalid or late decisions) decided; "": the policy decided.
     """
 
     at_s: float
@@ -84,12 +85,13 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True, tag="watched"):
         failed: Number of queries that failed.
         ran: Number of runs of each Slurm command.
         asked: Number of decisions of the policy.
-        guard: Number of these decisions that the guard made, by reason.
+        guard: Number of these decisions that the guard made instead of the policy, by reason.
         outside: Features outside the range of the policy's training at the end of the period.
         drifts: Whether the guard counted `outside` as drift.
-        note: Reason why no features are watched, "" if they are.
+        note: Reason why no features are watched; "" if features are watched.
         left: Number of jobs that are not compared because only Slurm can place them, by reason.
-        standing: Time since which the policy wants to start a job that Slurm has not started, by job.
+        standing: Time since which the policy wants to start a job that Slurm has not started, Unix seconds;
+            by job.
     """
 
     since_s: float
@@ -124,12 +126,12 @@ class Notes:
             directory.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("ab")
             if self._file.tell() and not self.path.read_bytes().endswith(b"\n"):
-                self._file.write(b"\n")  # a crash cut the last line short
+                self._file.write(b"\n")  # after a crash, the last line can be incomplete
         except OSError as error:
             raise InputError(f"{self.path}: cannot be written: {error.strerror}; give --dir") from error
 
     def add(self, notes: Iterable[Note]) -> None:
-        """Write notes; they are in the kernel's buffers when the call returns."""
+        """Write notes. When the call returns, the notes are in the kernel's buffers."""
         for note in notes:
             self._file.write(_encoder.encode(note) + b"\n")
         self._file.flush()
@@ -140,7 +142,7 @@ class Notes:
 
 
 def read_notes(directory: Path) -> Sequence[Note]:
-    """Return all notes of a shadow, which can be running; each start occurs only once.
+    """Return all notes of a shadow, with each start only once. The shadow can be running.
 
     Raises:
         InputError: there is no notes file.
@@ -159,7 +161,7 @@ def read_notes(directory: Path) -> Sequence[Note]:
         try:
             note = _decoder.decode(line)
         except msgspec.MsgspecError:
-            continue  # it was cut short
+            continue  # an incomplete line
         if isinstance(note, StartComparison):
             if (note.job, note.at_s) in starts:
                 continue

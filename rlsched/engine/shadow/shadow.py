@@ -69,7 +69,10 @@ class Shadow:
     # ---- nodes ------------------------------------------------------------------------------------
 
     def _nodes_before(self, facts: Facts, news: Sequence[News]) -> list[Event]:
-        """Return the events of new nodes, of nodes that can get jobs again, and of unfollowed jobs' GPUs."""
+        """Return messages of nodes that are new, that can get jobs, or whose other jobs' GPUs have changed.
+
+        Other jobs are jobs of Slurm that the shadow does not follow.
+        """
         said: list[Event] = []
         held = self._mirror.unfollowed_holdings(facts, news)
         for name, (node, partition) in self._mirror.nodes(facts).items():

@@ -65,7 +65,7 @@ def forgets_after_s(config: dict[str, str], poll_s: float) -> float:
     """Return the time for which Slurm keeps ended jobs, seconds.
 
     Raises:
-        InputError: two queries do not fit in this time, so that ends would be missed.
+        InputError: this time is shorter than two query intervals, so that the shadow would miss ends.
     """
     match = re.match(r"(\d+)", config.get("MinJobAge", ""))
     kept_s = float(match[1]) if match is not None else FORGETS_S
@@ -81,7 +81,7 @@ class ShadowBroker:
     """A broker without sockets that follows a Slurm cluster and never writes to it.
 
     Args:
-        settings: Settings of the broker; only directory, policy, fallback, prediction and history are used.
+        settings: Settings of the broker. Only directory, policy, fallback, prediction and history are used.
         reader: Queries Slurm.
         config: Slurm's configuration from `Reader.check`.
         poll_s: Seconds between two queries.
@@ -200,7 +200,7 @@ class ShadowBroker:
             self.note()
 
     def _commit(self, effects: Sequence[Effect], at_s: float) -> None:
-        """Write the notes, then carry out the effects: each journalled start must be in the notes."""
+        """Write the notes, then carry out the effects, so that each journalled start is in the notes."""
         asked = self._follows.take_decisions()
         self._decisions += asked.decisions
         self._guard.update(asked.guard)
@@ -213,9 +213,9 @@ class ShadowBroker:
             )
 
     def _with_slurm_number(self, event: JobEvent | NodeChange) -> JobEvent | NodeChange | None:
-        """Return an event with Slurm's number of the job.
+        """Return an event with Slurm's number of the job instead of the broker's.
 
-        None: only the broker's job was withdrawn or submitted again, and the job still waits in Slurm.
+        Return None if only the broker's job was withdrawn or submitted again, while the job waits in Slurm.
         """
         if isinstance(event, NodeChange):
             return event
@@ -229,7 +229,7 @@ class ShadowBroker:
         return msgspec.structs.replace(event, job=key)
 
     def note(self) -> None:
-        """Write a `Watched` note on the activity since the previous one."""
+        """Write a `Watched` note on the activity since the previous `Watched` note."""
         now_s, drift = time.time(), self.policy.drift()
         ran = Counter(self._reader.ran)
         watched = Watched(
@@ -265,14 +265,14 @@ class ShadowBroker:
         )
 
     def states(self) -> dict[str, str]:
-        """Return a text for every job in memory, by Slurm job ID: its state, and its last placement."""
+        """Return the state and the last placement of every job in memory, as text by Slurm job ID."""
         return {
             key_of(job.spec.token): f"{job.state} {place_of(job)}".strip()
             for _, job in sorted(self._state.jobs.items())
         }
 
     def wanted_starts(self) -> dict[str, list[tuple[str, int]]]:
-        """Return the starts that the policy wants now: (node, GPU number) of each GPU, by Slurm's number."""
+        """Return the starts that the policy wants now: by Slurm job ID, (node, GPU number) of each GPU."""
         cluster = self._state.cluster
         return {
             key_of(self._state.job_of_seq[seq].spec.token): places_of(cluster, wish.gpus)

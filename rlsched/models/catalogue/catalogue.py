@@ -101,7 +101,7 @@ def _slice_of(kind: str) -> Slice | None:
     """Return the MIG slice that a GPU type names; None for whole GPUs."""
     if not is_slice(kind):
         return None
-    from rlsched.models.mig import slice_of  # as above
+    from rlsched.models.mig import slice_of  # compiles kernels on import: only if needed
 
     return slice_of(kind)
 
@@ -111,9 +111,9 @@ class Catalogue:
     """The workloads by name and number, their cells, and the measured pairs of workloads.
 
     Attributes:
-        cells: By workload, GPU type (`GPU_TYPES`) and field of `TRAIT`. Unknown cells are missing:
+        cells: Cells by workload, GPU type (`GPU_TYPES`) and field of `TRAIT`. Unknown cells are missing:
             `sensitivity` and `pressure` of all workloads that Gavel did not measure.
-        pairs: Every measured pair, listed once.
+        pairs: All measured pairs, each listed once.
         sources: Descriptions of the sources of cells.
     """
 
@@ -242,7 +242,7 @@ class Catalogue:
 
     @cached_property
     def _reference_util(self) -> NDArray[np.float64]:
-        # from the data files, not from scaled cells, so that a repetition keeps its draws
+        # from the data files, not from scaled cells: draws do not depend on `assumed_scale`
         cells = read_cells()
         return np.array([cells[name, REFERENCE_TYPE, "util_frac"].value for name in self.names])
 

@@ -43,7 +43,7 @@ class JobColumns(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of the set of jobs, for errors."""
+        """Name of the set of jobs, for error messages."""
         ...
 
     @property
@@ -122,8 +122,8 @@ def draw_workloads(trace: JobColumns, seed: int, util_frac: NDArray[np.float64])
 
     Args:
         trace: J jobs.
-        seed: 0 or more.
-        util_frac: (W,) see `class_weights`.
+        seed: Seed of the draws, 0 or more.
+        util_frac: (W,) solo utilisation of each workload, see `class_weights`.
     """
     classes = job_classes(trace.num_gpus, trace.duration_s)
     cumulative = class_weights(util_frac)

@@ -33,9 +33,9 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         domain: Domain of the training.
         parameters_m: Parameters of the model, millions.
-        batches: Samples per GPU; empty: one workload of unknown batch.
+        batches: Batch sizes, samples per GPU; empty: the family has one workload of unknown batch size.
         weight: Weight of the family in draws, before the adjustment to a job's size and duration (assumed).
-        gang: Whether the family is common on several GPUs (assumed).
+        gang: Whether the family is commonly trained on several GPUs (assumed).
     """
 
     domain: str
@@ -71,7 +71,7 @@ class WorkloadPair(msgspec.Struct, frozen=True):
 
 
 def workload_name(family: str, batch: int) -> str:
-    """Return the name of a family's workload with this batch; 0: unknown batch."""
+    """Return the name of a family's workload with this batch size; 0: unknown batch size."""
     return f"{family}-b{batch}" if batch else family
 
 
@@ -93,7 +93,7 @@ FAMILY_OF: Final = MappingProxyType(
 
 @cache
 def read_cells() -> dict[tuple[str, str, str], Cell]:
-    """Return every cell, by workload, GPU type and field; unknown cells are missing."""
+    """Return all cells, by workload, GPU type and field; unknown cells are missing."""
     return {
         (row["workload"], row["gpu_type"], row["field"]): Cell(
             float(row["value"]), row["status"], row["source"]
@@ -104,7 +104,7 @@ def read_cells() -> dict[tuple[str, str, str], Cell]:
 
 @cache
 def read_pairs() -> tuple[WorkloadPair, ...]:
-    """Return every measured pair, listed once."""
+    """Return all measured pairs, each listed once."""
     return tuple(
         WorkloadPair(row["gpu_type"], row["a"], row["b"], float(row["speed_a"]), float(row["speed_b"]))
         for row in _rows("pairs.csv")

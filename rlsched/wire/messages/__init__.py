@@ -2,7 +2,7 @@
 
 Every frame is an `Envelope`: the protocol version, a request number that the reply repeats (0: not a
 request), and the message. Every message about a started job contains the pair (job, attempt). If the job is a
-gang, the message also contains the rank and the node.
+gang (a job on several nodes), the message also contains the rank and the node.
 
     job_settings.py the settings of a submission, each declared once
     basic.py        messages that every client sends or receives: submissions, the serving broker, refusals
@@ -340,7 +340,7 @@ _MODULES = (
     ),
     *("usage", "node", "orders", "envelope"),
 )
-"""Modules in which a name is searched, in this order; modules that a client needs come first."""
+"""Modules in the order in which they are searched for a name; the modules that a client needs are first."""
 
 if not TYPE_CHECKING:
 

@@ -20,7 +20,7 @@ def decode_answer(frame: bytes, kind: type[msgspec.Struct]) -> tuple[int, object
             slow to decode, because all message classes are built.
 
     Raises:
-        WireError: for the same reasons as in `envelope.decode`.
+        WireError: see `envelope.decode`.
     """
     try:
         version, request, message = _answers(kind).decode(frame)

@@ -55,7 +55,7 @@ class Submit(
     forbid_unknown_fields=True,
     omit_defaults=True,
 ):
-    """Queue a job. If a job with this `token` is already queued, the answer has its number instead.
+    """Queue a job. If this `token` was used before, no job is added: the answer names the earlier job.
 
     Fields with default values are not sent, because an older broker refuses requests with new fields.
     """
@@ -107,7 +107,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, tag="serving"):
     cluster: str
     """See `Welcome.cluster`."""
     epoch: int
-    """The broker with the highest epoch of a cluster decides."""
+    """Epoch of the broker; in a cluster, the broker with the highest epoch decides. 0: a standby."""
     person: str = ""
     """Owner of the key that sent the request."""
 

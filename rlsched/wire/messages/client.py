@@ -14,7 +14,7 @@ PartyKind = Literal["user", "account", "vc"]
 
 
 class Begin(msgspec.Struct, frozen=True, kw_only=True, tag="begin", forbid_unknown_fields=True):
-    """An engine that places jobs itself has started a queued job. The engine may repeat this message."""
+    """Report that an engine that places jobs itself has started a queued job; the report may be repeated."""
 
     job: int
     nodes: list[str]
@@ -47,7 +47,7 @@ class Hold(
 class Release(
     msgspec.Struct, frozen=True, kw_only=True, tag="release", forbid_unknown_fields=True, omit_defaults=True
 ):
-    """Let a held job into the queue."""
+    """Release a held job, so that it enters the queue."""
 
     job: int
     tasks: list[Tasks] = []
@@ -78,7 +78,7 @@ class ListJobs(
     forbid_unknown_fields=True,
     omit_defaults=True,
 ):
-    """Ask for a page of jobs; with `finished`, also of finished jobs; with `job`, only of this job."""
+    """Ask for a page of waiting and running jobs. `finished` adds finished jobs; `job` selects one job."""
 
     finished: bool = False
     job: int | None = None
@@ -98,7 +98,7 @@ class ListNodes(
     forbid_unknown_fields=True,
     omit_defaults=True,
 ):
-    """Ask for a page of nodes, sorted by the numbers in their names, starting after the node `after`."""
+    """Ask for a page of nodes after the node `after`. Nodes are sorted by the numbers in their names."""
 
     after: str = ""
 
@@ -138,7 +138,7 @@ class Why(msgspec.Struct, frozen=True, kw_only=True, tag="why", forbid_unknown_f
 
 
 class ReadLog(msgspec.Struct, frozen=True, kw_only=True, tag="read_log", forbid_unknown_fields=True):
-    """Ask for a piece of a rank's output, from byte `offset` on; negative: counted from the end."""
+    """Ask for a piece of a rank's output that begins at byte `offset`; negative: counted from the end."""
 
     job: int
     rank: int = 0
@@ -172,7 +172,7 @@ class ListQuotas(
     forbid_unknown_fields=True,
     omit_defaults=True,
 ):
-    """Ask for a page of the quotas, from position `first` on."""
+    """Ask for a page of the quotas that begins at position `first`."""
 
     first: int = 0
 
@@ -229,7 +229,7 @@ class ReadJournal(
     forbid_unknown_fields=True,
     omit_defaults=True,
 ):
-    """Ask for journal entries that a standby lacks. The broker answers when it has one, or after a while."""
+    """Ask for the journal entries that a standby lacks. The broker waits a short time for such an entry."""
 
     after: int
     """Number of the last entry in the standby's copy; 0: the copy is empty."""
@@ -238,8 +238,8 @@ class ReadJournal(
     access: int = 0
     """Checksum of the copy's access list, see `JournalRows.access`; 0: the copy has no access list."""
     ended_after: int = -1
-    """Also send the rows of ended jobs with a higher number than this. Journal entries do not contain these
-    rows. -1: send none."""
+    """Also send the stored rows of ended jobs with a higher job number than this, because journal entries do
+    not contain these rows. -1: send no rows."""
 
 
 class LaterBroker(msgspec.Struct, frozen=True, kw_only=True, tag="later_broker", forbid_unknown_fields=True):

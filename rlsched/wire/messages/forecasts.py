@@ -28,7 +28,7 @@ class DryRun(
 
 
 class DryRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Forecast of one variant of the job, with times as in `JobForecast`. `note`: why there are no times."""
+    """Forecast for one variant of the job; times as in `JobForecast`. `note`: why the times are missing."""
 
     what: str
     num_gpus: int

@@ -22,9 +22,9 @@ class WhichJobs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     states: list[str] = []
     """Any of completed, failed, cancelled, rejected, running; empty: all."""
     name: str = ""
-    """A pattern with `*`, `?` and `[...]`, as in a shell; "": any."""
+    """Pattern of the job's name with `*`, `?` and `[...]`, as in a shell; "": any name."""
     before: Cursor | None = None
-    """Only jobs after this position; None: from the newest job on."""
+    """Only jobs that follow this position in the list, so older jobs; None: begin with the newest job."""
 
 
 class ListHistory(WhichJobs, frozen=True, kw_only=True, tag="list_history"):
@@ -99,4 +99,4 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, tag="usage"):
 
     jobs: list[JobUsage]
     next: Cursor | None = None
-    """As in `History`."""
+    """See `History.next`."""

@@ -16,13 +16,14 @@ Share = Literal["auto", "yes", "no"]
 """Whether a job may share its GPUs with others."""
 Priority = Literal["low", "normal", "high", "urgent"]
 Launcher = Literal["none", "torchrun", "per-gpu"]
-"""How a rank's command is started: once per node; once per node under torchrun; once per GPU."""
+"""How a rank's command is started. `none`: once per node; `torchrun`: once per node under torchrun;
+`per-gpu`: once per GPU."""
 OpenMode = Literal["auto", "truncate", "append"]
-"""Files of `output` and `error`: emptied at a job's first start and continued at later ones; emptied at each
-start; never emptied."""
+"""When the files of `output` and `error` are emptied. `auto`: at a job's first start only; `truncate`: at
+each start; `append`: never."""
 DependencyKind = Literal["after", "afterany", "afterok", "afternotok"]
 NOTIFY_EVENTS: Final = ("start", "requeue", "end", "fail")
-"""Events that send a notification: the job's first process runs; the job is requeued; ends; fails."""
+"""Events that send a notification: the job's first process runs; the job is requeued; it ends; it fails."""
 MAX_GANG_GPUS: Final = 65_536
 MAX_CORES: Final = 1 << 24
 MAX_MEMORY_MIB: Final = 1 << 40
@@ -53,20 +54,29 @@ class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
     num_gpus: Annotated[
         int,
         Setting(
-            Option("-G --gpus N", "GPUs of the whole job.  [default: 1]", kind="gpus"),
+            Option("-G --gpus N", "Number of GPUs of the whole job.  [default: 1]", kind="gpus"),
             Option(
-                "--gpus-per-node N", "GPUs on each node, as in Slurm; multiplied by --nodes.", kind="gpus"
+                "--gpus-per-node N",
+                "Number of GPUs on each node, as in Slurm; the job requests this number times --nodes.",
+                kind="gpus",
             ),
-            Option("--gres gpu:N", "Same as --gpus-per-node; gpu:TYPE:N and TYPE:N name the type too."),
             Option(
-                "--gpus-per-task N", "GPUs of each task, as in Slurm; multiplied by --ntasks.", kind="gpus"
+                "--gres gpu:N",
+                "Same as --gpus-per-node; the forms gpu:TYPE:N and TYPE:N also request a GPU type.",
+            ),
+            Option(
+                "--gpus-per-task N",
+                "Number of GPUs of each task, as in Slurm; the job requests this number times --ntasks.",
+                kind="gpus",
             ),
             Option(
                 "-N --nodes N",
-                "Number of nodes; only multiplies --gpus-per-node, --gres, --mem.",
+                "Number of nodes; only a factor for --gpus-per-node, --gres and --mem.",
                 kind="count",
             ),
-            Option("-n --ntasks N", "Number of tasks; only multiplies --gpus-per-task, -c.", kind="count"),
+            Option(
+                "-n --ntasks N", "Number of tasks; only a factor for --gpus-per-task and -c.", kind="count"
+            ),
             least=1,
             most=MAX_GANG_GPUS,
         ),
@@ -76,8 +86,9 @@ class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
         Setting(
             Option(
                 "--gpu-type TYPE,...",
-                "Only these GPU types, as `rlsched nodes` shows them or shorter: H100; A100,H100; any.",
-                "New accepted GPU types, or any.",
+                "Accepted GPU types, named as in `rlsched nodes` or shorter, separated by commas: H100 or "
+                "A100,H100; any: all types.",
+                "New list of accepted GPU types, or any.",
             ),
             Option("-C --constraint TYPE|...", "Same as --gpu-type, as in Slurm."),
             changes="task",
@@ -90,36 +101,38 @@ class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
         Setting(
             Option(
                 "-c --cpus-per-task N",
-                "Dedicated CPU cores per task; multiplied by --ntasks  [default: cores that no job "
-                "requested, shared]",
+                "Number of dedicated CPU cores per task, multiplied by --ntasks.  [default: the job shares "
+                "the cores that no job requested]",
                 kind="count",
             ),
             least=0,
             most=MAX_CORES,
         ),
     ] = 0
-    """CPU cores of the whole job; 0: none requested."""
+    """CPU cores of the whole job; 0: the job requests no cores."""
     memory_mib: Annotated[
         int,
         Setting(
             Option(
                 "--mem SIZE",
-                "Host memory on each node, multiplied by --nodes: 64G, 500M or MiB. A job that uses more is "
-                "ended, out of memory  [default: the share of its GPUs, if the node has control groups]",
+                "Host memory on each node, multiplied by --nodes: 64G, 500M, or a number of MiB. A job that "
+                "uses more is ended as out of memory.  [default: on nodes with control groups, in "
+                "proportion to the job's GPUs]",
             ),
-            Option("--mem-per-gpu SIZE", "Host memory per GPU."),
-            Option("--mem-per-cpu SIZE", "Host memory per core of -c."),
+            Option("--mem-per-gpu SIZE", "Host memory per GPU, in the forms of --mem."),
+            Option("--mem-per-cpu SIZE", "Host memory per core of -c, in the forms of --mem."),
             least=0,
             most=MAX_MEMORY_MIB,
         ),
     ] = 0
-    """Host memory of the whole job, MiB; 0: none requested."""
+    """Host memory of the whole job, MiB; 0: the job requests no amount."""
     gpu_memory_mib: Annotated[
         int,
         Setting(
             Option(
                 "--gpu-memory SIZE",
-                "Minimum memory of each GPU, free when the job starts  [default: any GPU]",
+                "Memory that each GPU must have, and have free when the job starts, in the forms of --mem.  "
+                "[default: any GPU]",
             ),
             least=0,
             most=MAX_MEMORY_MIB,
@@ -130,21 +143,26 @@ class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
         Setting(
             Option(
                 "--exclusive",
-                "Give the job whole nodes: it starts on nodes without other jobs, and no other job starts "
-                "there while it runs. It uses the GPUs that it requested.",
+                "Run the job on nodes without other jobs, and start no other job there while it runs. The "
+                "job still uses only the GPUs that it requested.",
             )
         ),
     ] = False
     vc: Annotated[
-        str, Setting(Option("-p --vc --partition VC", "Virtual cluster to run in."), characters=64)
+        str,
+        Setting(
+            Option("-p --vc --partition VC", "Virtual cluster (in Slurm: partition) in which the job runs."),
+            characters=64,
+        ),
     ] = ""
     time_limit_s: Annotated[
         float | None,
         Setting(
             Option(
                 "-t --time TIME",
-                "Time limit, after which the job is ended: minutes, 1:30:00, 1-12 (days-hours), 90m or 1h.",
-                "New time limit: minutes, 1:30:00, 90m; UNLIMITED.",
+                "Time limit, after which the job is ended: minutes, 1:30:00, 1-12 (days-hours), 90m or 1h.  "
+                "[default: no limit]",
+                "New time limit: minutes, 1:30:00 or 90m; UNLIMITED removes the limit.",
             ),
             Option("--time-limit SECONDS", *["Same as --time, in seconds."] * 2, kind="number"),
             least=0,
@@ -157,8 +175,8 @@ class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
         Setting(
             Option(
                 "--preemptible",
-                "Allow preemption for other jobs (SIGTERM, then SIGKILL). The job is started again "
-                "later, unless it exits with code 0.",
+                "Permit the policy to preempt the job for other jobs: SIGTERM, then SIGKILL after the grace "
+                "time. The job is started again later, unless it exits with code 0.",
             )
         ),
     ] = False
@@ -167,7 +185,8 @@ class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
         Setting(
             Option(
                 "--workload NAME",
-                "Workload as `rlsched models` lists it; the SM clock depends on it  [default: unknown]",
+                "Workload of the job, as listed by `rlsched models`; the choice of the SM clock depends on "
+                "it.  [default: unknown]",
             ),
             characters=64,
         ),
@@ -184,7 +203,9 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
         str,
         Setting(
             Option(
-                "-J --name --job-name NAME", "Name of the job  [default: the program's name]", "New name."
+                "-J --name --job-name NAME",
+                "Name of the job  [default: the program's name]",
+                "New name of the job.",
             ),
             characters=MAX_NAME_CHARACTERS,
             changes="running",
@@ -194,10 +215,11 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
     env: Annotated[
         dict[str, str],
         Setting(
-            Option("--env K=V", "Environment variable; may be repeated."),
+            Option("--env K=V", "Environment variable to set for the job; may be repeated."),
             Option(
                 "--export WHAT",
-                "Environment variables to pass on: ALL, NONE, or names and NAME=VALUE separated by commas.",
+                "Environment variables of this process to pass on to the job: ALL, NONE, or names and "
+                "NAME=VALUE separated by commas.",
                 default="ALL",
             ),
         ),
@@ -213,19 +235,21 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
         Setting(
             Option(
                 "-o --output PATTERN",
-                "File for the job's output, also kept for `rlsched logs`. %j: job, %A: array, %a: task, %x: "
-                "name, %u: user, %N: node, %n and %t: rank, %%: a percent sign  [default: no file]",
+                "Write the job's output to this file; `rlsched logs` shows the output too. In PATTERN, %j "
+                "stands for the job, %A for the array, %a for the task, %x for the name, %u for the user, "
+                "%N for the node, %n and %t for the rank, and %% for a percent sign.  [default: no file]",
             ),
             characters=4096,
         ),
     ] = ""
-    """Below the working directory unless absolute; patterns as in `rlsched.broker.base.output_files`."""
+    """Path of the file, below the working directory unless absolute. `rlsched.broker.base.output_files`
+    describes its patterns."""
     error: Annotated[
         str,
         Setting(
             Option(
                 "-e --error PATTERN",
-                "File for the job's standard error, which is then not in the file of --output.",
+                "Write the job's standard error to this file, and not to the file of --output.",
             ),
             characters=4096,
         ),
@@ -235,8 +259,8 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
         Setting(
             Option(
                 "--open-mode",
-                "Files of --output and --error: truncate: emptied at each start; append: never; auto: at the "
-                "first start only.",
+                "When to empty the files of --output and --error. truncate: at each start of the job; "
+                "append: never; auto: at the first start only.",
             )
         ),
     ] = "auto"
@@ -246,7 +270,7 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
             Option(
                 "-b --begin TIME",
                 "Earliest start: now+1h, 16:00, 2026-11-01T13:30.",
-                "Earliest start: now+1h, 16:00, 2026-11-01T13:30; now.",
+                "New earliest start: now, now+1h, 16:00 or 2026-11-01T13:30.",
             ),
             least=0,
             most=LAST_S,
@@ -260,9 +284,10 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
         Setting(
             Option(
                 "-d --dependency WHAT",
-                "Wait for other jobs: after, afterany, afterok, afternotok with job numbers (afterok:17:18), "
-                "singleton; separate several by commas, all have to be met.",
-                'New dependencies, which replace the present ones; "": none.',
+                "Start only when conditions on other jobs are met: after, afterany, afterok or afternotok "
+                "with job numbers (afterok:17:18), or singleton. If several conditions are given, separated "
+                "by commas, all must be met.",
+                'New dependencies, which replace all present dependencies; "": none.',
             ),
             changes="waiting",
             scontrol="Dependency",
@@ -273,19 +298,19 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
         Setting(
             Option(
                 "-a --array TASKS",
-                "Queue one task per number, with the number as RLSCHED_ARRAY_TASK in its environment: 0-99, "
-                "1,3,7; 0-99%8: at most 8 run at once.",
+                "Submit an array with one task per number: 0-99 or 1,3,7; with 0-99%8 at most 8 tasks run "
+                "at the same time. Each task has its number in the environment variable RLSCHED_ARRAY_TASK.",
             ),
             keyword="array",
         ),
     ] = []
-    """Tasks of a job array, each a job of its own; empty: a single job."""
+    """Tasks of a job array; each task becomes a separate job. Empty: a single job."""
     array_limit: Annotated[
         int,
         Setting(
             Option(
                 "--array-limit N",
-                update="Maximum number of tasks to run at once; 0: no limit.",
+                update="Maximum number of tasks of an array that run at the same time; 0: no limit.",
                 kind="number",
             ),
             least=0,
@@ -301,8 +326,8 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
         Setting(
             Option(
                 "--launch",
-                "none: once on each node; torchrun: under torchrun, which starts a process per GPU; "
-                "per-gpu: once per GPU, with RANK, WORLD_SIZE and LOCAL_RANK set.",
+                "How to start COMMAND. none: once on each node; torchrun: under torchrun, which starts a "
+                "process per GPU; per-gpu: once per GPU, with RANK, WORLD_SIZE and LOCAL_RANK set.",
             )
         ),
     ] = "none"
@@ -311,9 +336,9 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
         Setting(
             Option(
                 "--grace TIME",
-                "Time between SIGTERM and SIGKILL, at the time limit and when the job is cancelled or "
-                "preempted: 60s, 5m; at most the broker's --max-grace-s  [default: the broker's --grace-s]",
-                "Time between SIGTERM and SIGKILL: 60s, 5m.",
+                "Time between SIGTERM and SIGKILL when the job reaches its time limit, or is cancelled or "
+                "preempted: 60s, 5m; at most the broker's --max-grace-s.  [default: the broker's --grace-s]",
+                "New time between SIGTERM and SIGKILL: 60s, 5m.",
             ),
             changes="task",
         ),
@@ -324,19 +349,20 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
         Setting(
             Option(
                 "--slack TIME",
-                "Delay that you accept for cheaper electricity: 6h, 30m. A policy with the setting price may "
-                "start the job later, and pause it with --preemptible.  [default: none]",
-                "Delay from submission that the user accepts for cheaper electricity: 6h, 30m; 0: none.",
+                "Delay that you accept for cheaper electricity: 6h, 30m. A policy that follows the price "
+                "may start the job later and, with --preemptible, pause it.  [default: none]",
+                "New delay, counted from the submission, that is accepted for cheaper electricity: 6h, 30m; "
+                "0: none.",
             ),
             Option(
                 "--start-by WHEN",
-                "Latest start, in the forms of --begin: the slack is the time until then. If all GPUs are "
-                "taken then, the job starts later.",
+                "Instead of --slack: the latest start that you accept, in the forms of --begin. If all GPUs "
+                "are taken then, the job starts later.",
             ),
             Option(
                 "--finish-by WHEN",
-                "Latest end, in the forms of --begin: the slack is the time until then, less the time limit, "
-                "which is required (-t).",
+                "Instead of --slack: the latest end that you accept, in the forms of --begin. Requires -t; "
+                "the slack is the time until then, minus the time limit.",
             ),
             least=0,
             most=MAX_SLACK_S,
@@ -350,7 +376,8 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
         Setting(
             Option(
                 "--speed-energy W",
-                "Weight of energy against time: 0 only speed, 1 only energy  [default: the broker's]",
+                "Weight of energy against speed, from 0 (only speed counts) to 1 (only energy counts).  "
+                "[default: the broker's --speed-energy]",
                 kind="number",
             ),
             least=0,
@@ -363,10 +390,10 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
         Setting(
             Option(
                 "--lost-after TIME",
-                "Time for which a node of the job may be unreachable, or the broker down, before the node "
-                "ends the job and the broker requeues it: 10m, 1h, never.  [default: the broker's "
-                "--lost-after, by default never]",
-                "Same as for `rlsched submit`.",
+                "Time without contact between the broker and a node of the job, after which the node ends "
+                "the job and the broker requeues it: 10m, 1h, never.  [default: the broker's --lost-after, "
+                "by default never]",
+                "New value of `rlsched submit --lost-after`.",
             ),
             changes="task",
         ),
@@ -378,9 +405,9 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
         Setting(
             Option(
                 "--share",
-                "Whether the job may share its GPUs with other jobs, if the broker has --share. auto: if "
-                "--workload is given, or jobs with this command have been measured.",
-                update="Whether the job may share its GPUs; jobs that share them now stay.",
+                "Whether the job may share its GPUs with other jobs, if the broker runs with --share. auto: "
+                "yes if --workload is given, or if jobs with this command have been measured.",
+                update="Whether the job may share its GPUs from now on; sharing that has begun continues.",
             ),
             changes="running",
         ),
@@ -391,8 +418,9 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
         Setting(
             Option(
                 "--priority",
-                "Higher-priority jobs start first. The broker limits the highest a user may request.",
-                update="New priority; higher-priority jobs start first.",
+                "Jobs of a higher priority start first. The broker limits the highest priority that a user "
+                "may request.",
+                update="New priority; jobs of a higher priority start first.",
             ),
             changes="running",
             scontrol="Priority",
@@ -403,8 +431,8 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
         Setting(
             Option(
                 "--notify WHAT",
-                "Events that send a notification, if the operator runs `rlsched notify`: some of start, "
-                "requeue, end, fail, separated by commas. fail: only if the job fails.",
+                "Events about which a notification is sent, if the operator runs `rlsched notify`: some of "
+                "start, requeue, end and fail, separated by commas. fail: the job ends and has failed.",
             ),
             Option(
                 "--mail-type WHAT", "Same as --notify, with Slurm's names: BEGIN, END, FAIL, REQUEUE, ALL."
@@ -415,14 +443,18 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
     user: Annotated[
         str,
         Setting(
-            Option("--user NAME", "Submit as this user, for admins  [default: your key's user]"),
+            Option(
+                "--user NAME",
+                "Submit the job as this user; requires an admin key.  [default: the user of your key]",
+            ),
             characters=64,
         ),
     ] = ""
     account: Annotated[
         str,
         Setting(
-            Option("-A --account NAME", "Account to charge  [default: your first account]"), characters=64
+            Option("-A --account NAME", "Account to charge for the job.  [default: your first account]"),
+            characters=64,
         ),
     ] = ""
 

@@ -4,7 +4,7 @@ import msgspec
 
 
 class Join(msgspec.Struct, frozen=True, kw_only=True, tag="join", forbid_unknown_fields=True):
-    """Accept this public key and replace the one-time key, with which the request is sent."""
+    """Put this public key on the access list, in place of the one-time key with which the request is sent."""
 
     public: str
     """Public half of the machine's new key pair, z85."""

@@ -67,11 +67,11 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     holds_to: list[str] | None = None
     """Members of `HELD_TO` that the node enforces for whole jobs; None from nodes without this field."""
     gpu_memory_mib: int = 0
-    """Memory of the node's smallest GPU; 0: unknown."""
+    """Memory of the node's smallest GPU, MiB; 0: unknown."""
     shares: bool = False
     """The node runs several jobs on a GPU (`Launch.beside`); False from nodes without this field."""
     sharing: str = ""
-    """How jobs share the node's GPUs: `MPS`; "": by time slicing."""
+    """How jobs share the node's GPUs: `MPS`; "": time slicing."""
     fences: bool = False
     """The node ends ranks after `Launch.lost_after_s` without contact. If False, jobs on the node are never
     treated as lost because of the time without contact."""
@@ -83,10 +83,10 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True):
-    """GPUs of a node that the broker must not assign: other users hold them, or they are out of service."""
+    """GPUs of a node that the broker must not assign: held by other users, or out of service."""
 
     by: str
-    """Text for people: holder of the GPUs, or why they are out of service. Unchanged while they are held."""
+    """Text for users: the holder of the GPUs, or why they are out of service. Constant during the outage."""
     gpus: list[int]
     """GPU numbers on the node."""
     until_s: float | None = None
@@ -103,9 +103,9 @@ class AttemptReport(OfRank, frozen=True, kw_only=True):
     ran_s: float | None = None
     sm_clock_mhz: int = 0
     limit_s: float | None = None
-    """`sm_clock_mhz` and `limit_s` as in `Launched`."""
+    """For `sm_clock_mhz` and `limit_s`, see `Launched`."""
     usage: RankUsage | None = None
-    """As in `Ended`."""
+    """See `Ended.usage`."""
 
     def as_launched(self) -> "Launched":
         """Return the `Launched` message for a running rank; its process number is 0."""
@@ -164,12 +164,12 @@ class Hello(
     unhealthy: str = ""
     """Failed health check, which excludes the node from new jobs; "": no check has failed."""
     notes: list[str] = []
-    """Notes about the node, for people."""
+    """Notes about the node that are shown to users."""
     capabilities: Capabilities = Capabilities()
     engine_away: bool = False
-    """As in `Heartbeat`."""
+    """See `Heartbeat.engine_away`."""
     held: list[Holding] = []
-    """As in `Held`."""
+    """See `Held`."""
     host: str = ""
     """Name or address at which other nodes reach this node; "" if the node sends none."""
 
@@ -183,27 +183,29 @@ class Heartbeat(
     unhealthy: str = ""
     """Health check that fails now, as in `Hello`."""
     engine_away: bool = False
-    """The sender is alive, but its engine does not answer: orders may be delayed until the engine answers,
-    and no rank is treated as lost because of that. People see the reason in `unhealthy`."""
+    """The sender is alive, but its engine does not answer. Orders may be delayed until the engine answers; no
+    rank is marked as lost for this reason. `unhealthy` contains the cause."""
     power_w: float | None = None
     """Power of the node's GPUs, W; None if a GPU does not report it, or `Welcome.hears_power` is False."""
     wall_s: float | None = None
-    """As in `Hello`; None if `Welcome.hears_clock` is False."""
+    """See `Hello.wall_s`; None if `Welcome.hears_clock` is False."""
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True, tag="held", forbid_unknown_fields=True):
     """Report all GPUs of the node that other users hold or that are lost.
 
-    The broker does not assign these GPUs. GPUs that a later list omits are free again. If the list has a GPU
-    of a running job, the GPU counts as held only after that job has ended.
+    The broker does not assign these GPUs. GPUs that a later list omits are free again. If the list contains a
+    GPU of a running job, the broker marks the GPU as held only after that job has ended.
     """
 
     held: list[Holding]
 
 
 class Leaving(msgspec.Struct, frozen=True, kw_only=True, tag="leaving", forbid_unknown_fields=True):
-    """Report that this daemon is being stopped and accepts no new jobs. Its ranks continue, or are being
-    ended; in that case their ends are reported."""
+    """Report that this daemon is being stopped and accepts no new jobs.
+
+    The ranks of the node continue; or they are being ended, and the node reports their ends.
+    """
 
     name: str
 
@@ -233,7 +235,7 @@ class LaunchRefused(OfRank, frozen=True, kw_only=True, tag="launch_refused", for
 
     message: str
     is_for_now: bool = False
-    """The job is not the cause (for example, the disk is full), so the attempt does not count as a retry."""
+    """The job is not the cause (for example, a disk is full), so the attempt is not counted as a retry."""
     is_about_owner: bool = False
     """The node runs no jobs of this user: the account does not exist there, or may not run jobs."""
 

@@ -56,10 +56,10 @@ class Launch(OfRank, frozen=True, kw_only=True, tag="launch"):
     env: dict[str, str]
     cwd: str
     output: str = ""
-    """File for the output of this rank, without patterns, below `cwd` unless absolute; "": none. An older
+    """File for the output of this rank, without patterns, below `cwd` unless absolute; "": no file. An older
     node ignores this field."""
     error: str = ""
-    """File for the standard error of this rank, as `output`; "": it is in the file of `output`."""
+    """File for the standard error of this rank, like `output`; "": the same file as `output`."""
     appends: bool = False
     """Whether the node appends to the files of `output` and `error`; if not, the files are emptied first."""
     whole_lines: bool = False
@@ -80,11 +80,11 @@ class Launch(OfRank, frozen=True, kw_only=True, tag="launch"):
     master: str = ""
     """Address at which other nodes reach rank 0's node; "" from an older broker."""
     cores: int = 0
-    """Processors for this rank only; 0: none requested. Nodes without limits ignore this field."""
+    """Processors for this rank only; 0: shared processors. Nodes without limits ignore this field."""
     memory_mib: int = 0
-    """Maximum host memory of this rank, MiB; 0: none requested, so it is in proportion to the rank's GPUs."""
+    """Maximum host memory of this rank, MiB; 0: the maximum is in proportion to the rank's GPUs."""
     gpu_memory_mib: int = 0
-    """Memory that must be free on each of the rank's GPUs, MiB; 0: none requested."""
+    """Memory that must be free on each of the rank's GPUs, MiB; 0: no minimum."""
     workload: str = ""
     """Name of the workload in the catalogue, if the user gave one; used by simulated GPUs."""
     beside: list[int] = msgspec.field(default_factory=list)
@@ -133,7 +133,7 @@ class SayHello(msgspec.Struct, frozen=True, kw_only=True, tag="say_hello"):
     """Ask a node for its `Hello`. The broker does not know this connection, for example after a restart."""
 
     cluster: str = ""
-    """As in `Welcome`; "" from an older broker."""
+    """See `Welcome.cluster`; "" from an older broker."""
     epoch: int = 0
 
 

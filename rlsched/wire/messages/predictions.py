@@ -6,7 +6,7 @@ import msgspec
 class LongerScore(msgspec.Struct, frozen=True, kw_only=True):
     """Quality of the predicted probability that a job runs longer than `than_s`.
 
-    `auc` is None if all jobs ran longer, or none did.
+    `auc` is None if all jobs, or no job, ran longer.
     """
 
     than_s: float
@@ -60,7 +60,8 @@ class PredictionReport(msgspec.Struct, frozen=True, kw_only=True):
     last_week: RecentPredictions
     """Scores for the jobs of the last seven days."""
     fits: int | None
-    """Boosting models fitted since this broker started; None, like the following fields, without boosting."""
+    """Number of boosting models fitted since this broker started. This field and the fields below are None
+    without boosting."""
     fitted_s: float | None
     fitted_jobs: int | None
     """Number of ended jobs when the fit of the models in use began."""

@@ -13,7 +13,7 @@ from rlsched.wire.messages.usage import SeenUsage
 
 
 class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A job as shown to people. Times are Unix seconds; None: the event has not happened yet."""
+    """A job as shown to users. Times are Unix seconds; None: the event has not happened yet."""
 
     job: int
     name: str
@@ -57,7 +57,7 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     queue_key: float | None = None
     """Sort key of a queued job: jobs start in ascending order of the key, then of the job number."""
     sm_clocks_mhz: list[int] = []
-    """SM clock set on each of `nodes`, MHz; 0: none set."""
+    """SM clock set on each of `nodes`, MHz; 0: no clock is set."""
     array: int = 0
     """Number of the array, if the job is a task."""
     task: int = 0
@@ -68,11 +68,11 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     forecast: JobForecast | None = None
     """Forecast of the job's start and end; None: no forecast yet, or the job has ended."""
     num_cpus: int = 0
-    """CPU cores that the job requests; 0: none, or the job has ended."""
+    """Number of CPU cores that the job requests; 0: no cores, or the job has ended."""
     memory_mib: int = 0
-    """Host memory that the job requests; 0: none."""
+    """Host memory that the job requests, MiB; 0: the job requests no amount."""
     gpu_memory_mib: int = 0
-    """Minimum memory of each of the job's GPUs, from its request or its measured need; 0: any GPU fits."""
+    """Minimum memory of each of the job's GPUs, MiB, from its request or its measured need; 0: no minimum."""
     gpu_types: list[str] = []
     """Accepted GPU types; empty: any type."""
     exclusive: bool = False
@@ -98,7 +98,7 @@ MAX_CLOCK_SKEW_S = 5.0
 
 
 class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A node as shown to people."""
+    """A node as shown to users."""
 
     name: str
     state: str
@@ -114,13 +114,13 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     clock_skew_s: float | None = None
     """Seconds by which the node's clock was ahead of the broker's at the last heartbeat; None: unknown."""
     max_sm_clock_mhz: int = 0
-    """Highest SM clock to which all GPUs of the node can be locked, MHz; 0: none, or unknown."""
+    """Highest SM clock to which all GPUs of the node can be locked, MHz; 0: not lockable, or unknown."""
     clocks_note: str = ""
     """Why the clocks cannot be locked."""
     reason: str = ""
     """Why the node is in this state; "" if it is up."""
     notes: list[str] = []
-    """Notes about the node for people, in any state."""
+    """Notes about the node that are shown to users in any state of the node."""
     power_w: float | None = None
     """Power of the node's GPUs now, W; None if not measured."""
     energy_day_j: float | None = None
@@ -131,9 +131,9 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     cores: float | None = None
     """CPU cores that jobs keep busy."""
     memory_mib: int | None = None
-    """Memory that jobs use."""
+    """Host memory that jobs use, MiB."""
     sharing: str = ""
-    """How jobs share the node's GPUs, `time-slicing` or `mps`; "": they do not."""
+    """How jobs share the node's GPUs, `time-slicing` or `mps`; "": jobs do not share them."""
 
 
 class Ok(msgspec.Struct, frozen=True, kw_only=True, tag="ok"):
@@ -210,7 +210,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, tag="explanation"):
     forecast: JobForecast | None = None
     array: int = 0
     task: int = 0
-    """`forecast`, `array` and `task` as in `JobInfo`."""
+    """For `forecast`, `array` and `task`, see `JobInfo`."""
 
     def __str__(self) -> str:
         """Return the text that `rlsched why` prints."""
@@ -237,14 +237,14 @@ class JournalRows(msgspec.Struct, frozen=True, kw_only=True, tag="journal_rows")
     last: int
     """Number of the last entry in the journal."""
     rows: list[tuple[int, float, str, bytes, int]]
-    """Of each entry: number, time (Unix seconds), kind, payload, checksum."""
+    """For each entry: number, time (Unix seconds), kind, payload, checksum."""
     is_other: bool = False
-    """Whether the standby must start a new copy, because the present one differs from this journal."""
+    """Whether the standby must start a new copy, because its present copy differs from this journal."""
     access: dict[str, str] | None = None
     """Files of the access list by name; None if the standby has the same list, or it is too long."""
     ended: list[tuple[Any, ...]] | None = None
-    """Rows of ended jobs with their checksums, by number; None if none were requested, or from an older
-    broker."""
+    """Rows of ended jobs with their checksums, by number; None if the standby requested no rows, or from an
+    older broker."""
     is_ended_all: bool = False
     """Whether no more rows of ended jobs follow."""
 

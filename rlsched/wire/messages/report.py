@@ -60,7 +60,7 @@ class GuardReport(msgspec.Struct, frozen=True, kw_only=True):
     now: str
     """Why the fallback decides now; "" while the policy decides."""
     drift: DriftReport | None = None
-    """None if the policy is not trained, or from an older broker."""
+    """Drift of the policy's observations; None if the policy is not trained, or from an older broker."""
 
 
 class QuestionsReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,12 +85,15 @@ class RecordsReport(msgspec.Struct, frozen=True, kw_only=True):
     """Lost records by the stage that failed: `made`, `remembered` (for `why`), `packed`, `written`, `drawn`
     (for TensorBoard)."""
     troubles: dict[str, str]
-    """Current error of each stage that fails, one line each; empty if none fails."""
+    """Current error of each stage that fails, one line each; empty if no stage fails."""
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
-    """Histogram of durations. `counts[i]`: number above the previous bound and up to `bounds_s[i]`; the last
-    count has no upper bound."""
+    """Histogram of durations.
+
+    `counts[i]` is the number of durations above the previous bound and up to `bounds_s[i]`. The last count
+    has no upper bound.
+    """
 
     bounds_s: list[float]
     counts: list[int]
@@ -109,12 +112,12 @@ class GpusReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PriceReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Price of electricity, and the jobs that wait for a lower one.
+    """Price of electricity, and the number of jobs that wait for a lower price.
 
     Attributes:
         price: Price or carbon intensity now, in the unit of its file.
         ratio: The price relative to the mean of about a day.
-        until_s: Time when the ratio changes next, Unix seconds; infinite: not known.
+        until_s: Time of the ratio's next change, Unix seconds; infinite: unknown.
         deferred: Number of jobs that wait for a lower price.
     """
 
@@ -137,9 +140,9 @@ class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report")
     ended: int
     uptime_s: float
     prediction: PredictionReport | None = None
-    """None from an older broker."""
+    """Predictor of run times; None from an older broker."""
     forecasts: ForecastReport | None = None
-    """None from a broker without forecasts."""
+    """State of the forecaster; None from a broker without forecasts."""
     speed_energy: float = 0.0
     """Weight of energy against time for jobs without a weight of their own."""
     price: PriceReport | None = None
@@ -198,9 +201,10 @@ class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report")
     connections: dict[str, int] = {}
     """Numbers of handshakes and of refused or dropped messages, by kind, since the broker started."""
     power_w: float | None = None
-    """Power of the GPUs of all nodes that report it, W; None if none does."""
+    """Power of the GPUs of all nodes that report it, W; None if no node reports it."""
     energy_day_j: float | None = None
-    """Energy today of the GPUs of all nodes that report it, also without jobs, joules; None if none does."""
+    """Energy that the GPUs of all reporting nodes used today, with and without jobs, joules; None if no node
+    reports it."""
     used: dict[str, float] = {}
     """Totals over the running jobs with measured usage: `gpus` (number of GPUs), `gpus_busy`,
     `gpu_memory_mib`, `cores`, `memory_mib`."""

@@ -37,9 +37,9 @@ class RankUsage(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     pcie_mib_s: int | None = None
     """PCIe traffic, sum of both directions."""
     cpu_milli: int | None = None
-    """CPU time per second; 1000: one core."""
+    """CPU time per second, thousandths of a core."""
     cpu_high_milli: int | None = None
-    """Maximum of `cpu_milli` over one second."""
+    """Maximum of `cpu_milli` in a period of about 10 s."""
     throttled_milli: int | None = None
     """Share of CPU periods in which the rank's control group was throttled; None: the group has no limit."""
     io_wait_milli: int | None = None
@@ -63,7 +63,7 @@ MOST = 1 << 53
 
 
 class SeenUsage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Usage of a job as shown to people: recent for a running job; from start to end for a finished job.
+    """Usage of a job as shown to users: recent for a running job; from start to end for a finished job.
 
     A value is None if no node can measure it. Values are means over the job's GPUs and over time, unless
     documented otherwise.
@@ -117,7 +117,7 @@ class RankMetered(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class Metered(msgspec.Struct, frozen=True, kw_only=True, tag="metered", forbid_unknown_fields=True):
-    """Measurements of a node. Sent if `Welcome.hears_usage` is True; a lost message does no harm."""
+    """Measurements of a node. Sent if `Welcome.hears_usage` is True; lost messages are not repeated."""
 
     ranks: list[RankMetered] = []
     """Usage of the ranks with changed values; once a minute, of all ranks."""

@@ -49,7 +49,7 @@ class WeekClock(NamedTuple):
         return np.floor((at_s + self.offset_s) / HOUR_S).astype(np.int64)
 
     def hours_in_slots(self) -> Ints:
-        """Return the (168,) number of hours of the trace in each hour of the week, from hour 0 of day 1."""
+        """Return (168,) how often each hour of the week occurs in the trace, from hour 0 of day 1."""
         first, last = self.hour(np.array([self.first_s, self.last_s])).tolist()
         whole, left = divmod(last - first + 1, SLOTS)
         count = np.full(SLOTS, whole, dtype=np.int64)

@@ -18,9 +18,9 @@ OUTCOMES: dict[str, tuple[str, ...]] = {
 }
 """Publishers' statuses by outcome, in lower case. Only a status's first word counts (`CANCELLED by 1000`).
 
-Slurm: its list of job states. A job past its time limit or on a failed node has failed, as in the Helios
-study (notes to the fields of HeliosData). Philly: Pass, Killed (by its user), Failed. Alibaba PAI: only
-Terminated is a success. Alibaba's openb: the phases of a Kubernetes pod.
+Slurm's statuses are its job states. A job that exceeded its time limit or whose node failed counts as failed,
+as in the Helios study (notes to the fields of HeliosData). Philly: Pass, Killed (by its user), Failed.
+Alibaba PAI: only Terminated is a success. Alibaba's openb: the phases of a Kubernetes pod.
 """
 OTHER = "other"
 _OF_WORD = {word: outcome for outcome, words in OUTCOMES.items() for word in words}

@@ -9,7 +9,7 @@ from rlsched.workload.characterise.parts import Floats, Ints, Keys, Report, keye
 from rlsched.workload.trace import Trace
 
 BURST_GAP_S = 60.0
-"""Longest gap between two submissions of one burst."""
+"""Longest gap between two submissions of one burst, seconds."""
 RUNS: tuple[tuple[str, int], ...] = (("1", 1), ("2-4", 2), ("5-9", 5), ("10-49", 10), ("50 or more", 50))
 """Ranges for the number of jobs with the same name: (label, minimum number of jobs)."""
 
@@ -52,9 +52,9 @@ def repeats(trace: Trace, users: Keys, gpu_s: Floats) -> Report:
         `names`: different pairs of user and name. `repeated_jobs_frac`, `repeated_gpu_time_frac`: share of
         the jobs and of the GPU-time that belongs to names with two jobs or more. `runs`: rows by number of
         jobs per name. `ln_duration_sd`: standard deviation of ln(duration) of the repeated jobs.
-        `ln_duration_sd_within`: the same around the mean of each name. The difference is the gain of a
-        predictor that knows the name. Durations below 1 s count as 1 s; both deviations are None without
-        repeated jobs.
+        `ln_duration_sd_within`: standard deviation around the mean of each name. The difference between the
+        two is what a predictor can gain from the name. Durations below 1 s count as 1 s; both deviations are
+        None without repeated jobs.
     """
     known = trace.job_name != ""
     if not known.any():

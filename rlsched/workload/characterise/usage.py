@@ -88,9 +88,9 @@ def week(trace: Trace, clock: WeekClock, demanded: HeldGpus) -> Report:
     """Report submissions and demand by hour of the week.
 
     Returns:
-        `hours`: number of hours of the trace in each hour of the week, 7 rows of 24. `jobs_per_hour`:
+        `hours`: how often each hour of the week occurs in the trace, 7 rows of 24. `jobs_per_hour`:
         submissions divided by `hours`. `gpus_in_demand`: mean number of GPUs, None if the trace has no
-        duration. An hour of the week that never occurs has None.
+        duration. The value is None for an hour of the week that never occurs.
     """
     hours = clock.hours_in_slots()
     jobs = np.bincount(clock.hour(trace.submit_s) % SLOTS, minlength=SLOTS)

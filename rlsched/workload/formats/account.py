@@ -159,7 +159,7 @@ class Account:
 
 
 def summed(tallies: Sequence[dict[str, Tally]]) -> dict[str, Tally]:
-    """Sum the tallies of several files by reason; line numbers are omitted: they refer to one file."""
+    """Sum the tallies of several files by reason; omit line numbers, because they refer to one file."""
     found: dict[str, Tally] = {}
     for of_file in tallies:
         for reason, tally in of_file.items():

@@ -1,4 +1,4 @@
-"""Publishers' times as seconds since 1970: with an offset, with the name of a zone, or in local time."""
+"""Conversion of publishers' times (with an offset, a zone name, or in local time) to seconds since 1970."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class TimeParser:
         Args:
             text: The time.
             column: Name of the column, for messages.
-            not_before_s: Resolves the hour that occurs twice when summer time ends: the second occurrence is
-                used if the first would be before this time.
+            not_before_s: Earliest possible time. It resolves the hour that occurs twice when summer time
+                ends: the second occurrence is used if the first occurrence would be earlier.
 
         Raises:
             MalformedError: the text is not a time.

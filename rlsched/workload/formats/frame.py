@@ -1,4 +1,4 @@
-"""Input and output of every converter, and the collector of its jobs."""
+"""`Request` and `Conversion`, input and output of every converter, and `JobFrame`, which collects jobs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rlsched.workload.trace import Trace
 from rlsched.workload.validate import KNOWN, MAX_TEXT
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-"""One half of a surrogate pair: JSON can contain it, UTF-8 cannot."""
+"""One half of a surrogate pair: JSON can contain half a pair, UTF-8 cannot."""
 
 Node = tuple[int, str, int, int, str | None]
 """A node: GPUs, GPU type, CPU cores (0: unknown), MiB of memory (0: unknown), VC (None: all VCs)."""
@@ -53,8 +53,8 @@ class Conversion:
 
     Attributes:
         trace: The jobs that were kept.
-        accounts: One per file. The first `exports` accounts belong to the list of jobs: their `kept` rows are
-            in the trace.
+        accounts: Counts of rows, one account per file. The first `exports` accounts belong to the list of
+            jobs: their `kept` rows are in the trace.
         origin: The instant of second 0 of the trace, in the publisher's clock.
         lost: Data of the original file that the trace lacks.
         cluster: The nodes, if they were requested.

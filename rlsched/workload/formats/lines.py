@@ -142,7 +142,7 @@ def read_csv(
 
     Args:
         path: The file.
-        required: Columns that its header must have.
+        required: Columns that the header must have.
         columns: The columns of a file that has no header line.
         delimiter: Separator of the fields.
         quotes: Whether fields can be in double quotes. False: a quote is an ordinary character.

@@ -1,8 +1,8 @@
 """Alibaba PAI (cluster-trace-gpu-v2020): tables without header: jobs, tasks, instances, tags, machines.
 
 Columns: alibaba/clusterdata, cluster-trace-gpu-v2020/data/*.header, commits
-4453045c01f58e2241e963293d2e707a5f64a0f1 (jobs, instances) and 518b6250441986aca19199944065fffd1f2e79c9 (the
-others); their meaning: cluster-trace-gpu-v2020/README.md, commit 02a1be14f86d8221b53d3cbbde2c2b60ea68b95a.
+4453045c01f58e2241e963293d2e707a5f64a0f1 (jobs, instances) and 518b6250441986aca19199944065fffd1f2e79c9 (other
+tables). Meaning: cluster-trace-gpu-v2020/README.md, commit 02a1be14f86d8221b53d3cbbde2c2b60ea68b95a.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _take_job(row: TextRow, found: dict[str, _PaiJob]) -> None:
 
 
 def _time(row: TextRow, column: str) -> float | None:
-    """Return the seconds of the publisher's clock; None for 0, which the publisher also reads as unknown."""
+    """Return the time in a column, seconds; None for 0, which also means unknown to the publisher."""
     return row.number(column) or None
 
 

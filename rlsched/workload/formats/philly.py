@@ -23,7 +23,7 @@ from rlsched.workload.formats.spans import queueing
 MAIN = ("cluster_job_log",)
 NODES = ("cluster_machine_list",)
 ZONE = "America/Los_Angeles"
-"""Zone of the job log, which states none: the publisher joins it with logs that state PDT and PST."""
+"""Time zone of the job log. The log states none; the publisher joins it with logs that state PDT and PST."""
 
 LOST = (
     "attempts: the run time is the sum of their lengths, in which the GPUs were held; x_span_s is the "

@@ -1,4 +1,4 @@
-"""Names of publishers' files: the main files, and the files in the same folder."""
+"""Search for publishers' files by name: the main file, and other files in the same folder."""
 
 from __future__ import annotations
 

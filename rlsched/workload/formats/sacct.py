@@ -70,7 +70,7 @@ LOST = (
 
 @dataclass(slots=True)
 class _SacctLine:
-    """One line of sacct's output for a job: one of its attempts."""
+    """One line of sacct's output: one attempt of a job."""
 
     row: TextRow
     account: Account
@@ -98,7 +98,7 @@ def convert(request: Request) -> Conversion:
         except LeftOutError:
             open_ids.add(row.word("JobID"))
             raise
-        _resources(row)  # raises for a malformed line while it can still be skipped
+        _resources(row)  # raises MalformedError now, while the line can still be skipped
         attempts.setdefault(row.word("JobID"), []).append(attempt)
 
     for path in (request.path, *request.more):
@@ -298,7 +298,7 @@ def _resources(row: TextRow) -> tuple[float, float | None, float | None, str, st
     text = held.get("gres/gpu") or ""
     gpus = _count(text) if text else sum(_count(value) for value in typed.values())
     cpus = _count(held["cpu"]) if "cpu" in held else row.number("AllocCPUS")
-    memory = given.get("mem") or asked.get("mem")  # allocated only if Slurm counts memory as a resource
+    memory = given.get("mem") or asked.get("mem")  # AllocTRES has mem only if Slurm counts memory
     wanted = [key.partition(":")[2] for key in asked if key.startswith("gres/gpu:")]
     _limit(row)
     return (

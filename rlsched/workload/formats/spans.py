@@ -61,12 +61,12 @@ def enforced_limit(
 ) -> tuple[float | None, float | None]:
     """Return the time limit of a job in a replay, and the limit that was requested but not enforced.
 
-    A replay ends a job at its limit. A job that ran longer than its limit has no limit in a replay,
-    so that it has the recorded run time. A limit of 0 means no limit, in Slurm and in the Standard Workload
+    A replay ends a job at its limit. A job that ran longer than its limit therefore has no limit in a replay,
+    and keeps the recorded run time. A limit of 0 means no limit, in Slurm and in the Standard Workload
     Format.
 
     Args:
-        limit_s: Requested limit, seconds; None: none.
+        limit_s: Requested limit, seconds; None: no limit.
         duration_s: Run time of the job, seconds.
         line: Line of the job.
         account: Counts the jobs that ran longer than their limit.

@@ -27,7 +27,7 @@ FIELDS = (
 )
 STATUS = {0: "failed", 1: "completed", 5: "cancelled", -1: ""}
 PARTIAL = (2, 3, 4)
-"""Status codes of lines for a part of a job that was swapped out; another line is for the whole job."""
+"""Status codes of lines that describe a part of a swapped-out job; another line describes the whole job."""
 GPUS = "processors are CPU cores; give --processors gpus to `rlsched trace convert` if they are GPUs"
 """Advice for a history in which no job has GPUs."""
 _KIB_PER_MIB = 1024

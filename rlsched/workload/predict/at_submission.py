@@ -166,7 +166,7 @@ class _EventBatches:
         return AtSubmission(self._out, self._experts, self._weights, self._limit_s, self._fits)
 
     def _settle(self) -> None:
-        """Evaluate boosting for the queued submissions at once, then pass the events to the hedge."""
+        """Evaluate boosting for all queued submissions in one call, then pass the events to the hedge."""
         predictor, hedge = self._predictor, self._predictor.hedge
         if self._queries:
             said = predictor.expert_forecasts([query for _, query in self._queries])
@@ -189,7 +189,10 @@ class _EventBatches:
 
 
 def _events(trace: Trace, end_s: Floats) -> list[tuple[float, int, int]]:
-    """Return (time, kind, row) by time; at one time: ends, arrivals, starts, ends of jobs of zero length."""
+    """Return (time, kind, row) of each event, sorted by time.
+
+    Events at the same time have this order: ends, arrivals, starts, ends of jobs of zero length.
+    """
     rows = np.arange(len(trace))
     ran = np.flatnonzero(np.isfinite(end_s))
     start_s = np.maximum(end_s[ran] - trace.duration_s[ran], trace.submit_s[ran])

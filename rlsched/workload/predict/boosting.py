@@ -65,7 +65,7 @@ def telling_columns(features: Floats) -> NDArray[np.intp]:
 def one_thread() -> AbstractContextManager[object]:
     """Limit scikit-learn to one thread.
 
-    With several threads, the others spin for minutes if the core of one thread is busy.
+    With several threads, all other threads spin for minutes if the core of one thread is busy.
     """
     limit: AbstractContextManager[object] = _pools().limit(limits=1, user_api="openmp")
     return limit
@@ -102,7 +102,7 @@ class HazardModel:
     """A fitted model of the hazard by bin.
 
     Args:
-        features: (N, FEATURES) of the jobs, in order of submission.
+        features: (N, FEATURES) features of the jobs, in order of submission.
         lasted_s: (N,) run times so far, or until the job's end, seconds.
         ended: (N,) whether the job has ended.
         seed: Seed of the fit.

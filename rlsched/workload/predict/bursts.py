@@ -18,9 +18,9 @@ from rlsched.workload.predict.distribution import BINS, Floats, bin_of
 from rlsched.workload.predict.facts import JobFacts, Key, stem, words
 
 BURST_GAP_S: Final = 60.0
-"""Longest gap between submissions of one key within a burst, as in `studies/workload/fit_synth.py`."""
+"""Longest gap, seconds, between submissions of one key in a burst, as in `studies/workload/fit_synth.py`."""
 LOOK_BACK: Final = (1, 2, 5, 20)
-"""Earlier submissions of the key, counted backwards: the gaps to them describe the rhythm."""
+"""Earlier submissions of the key, counted backwards. The gaps to these submissions describe the rhythm."""
 NEIGHBOURS: Final = 24
 MEMORY: Final = 600
 """Maximum number of started jobs of a key that a new job is compared with."""
@@ -73,15 +73,15 @@ class _Past:
         self.context = np.zeros((MEMORY, CONTEXT))
         self.owner = np.zeros((MEMORY, 4), dtype=np.int64)
         self.start_s = np.zeros(MEMORY)
-        self.bin = np.zeros(MEMORY, dtype=np.int64)  # bin of its run time, -1 while it runs
+        self.bin = np.zeros(MEMORY, dtype=np.int64)  # bin of the run time, -1 while the job runs
         self.count = 0
 
 
 class NearestBursts:
     """Nearest neighbours among the started jobs of the same VC and number of GPUs.
 
-    The distribution is the product-limit estimate from the neighbours (Beran, 1981), so that neighbours that
-    still run count with their age.
+    The distribution is the product-limit estimate from the neighbours (Beran, 1981), in which a neighbour
+    that still runs counts with its age.
     """
 
     _WEIGHT = np.array([1.0, 0.7, 0.5, 0.3, 0.7, 0.1, 0.5])

@@ -26,7 +26,10 @@ def bins_outlived(age_s: float) -> int:
 
 @kernel
 def end_from_hazards(row: Floats) -> None:
-    """Convert (BINS,) P(end in the bin | bin reached) to P(end in the bin), in place; last: the rest."""
+    """Convert (BINS,) P(end in the bin | bin reached) to P(end in the bin), in place.
+
+    The last bin gets the remaining probability.
+    """
     left = 1.0
     for at in range(BINS - 1):
         hazard = row[at]
@@ -37,7 +40,7 @@ def end_from_hazards(row: Floats) -> None:
 
 @kernel
 def fade_rows(counts: Floats, rows: NDArray[np.int64], fades: Floats) -> None:
-    """Multiply the counts of each level by the level's factor.
+    """Multiply the counts of each level of keys (`facts.LEVELS`) by the level's factor.
 
     Args:
         counts: (K, 2, BINS) ends and jobs at risk, changed in place.
@@ -61,10 +64,10 @@ def count_end(
     Args:
         counts: (K, 2, BINS) ends and jobs at risk, changed in place.
         rows: (L,) row of each level in `counts`, -1: none.
-        weights: (L,) weight of the job.
-        narrow_from: From this level on, the job also counts in bins near its own.
-        near: (2, BINS) ends and jobs at risk that the job contributes from that level on.
-        bin_: Bin of its run time.
+        weights: (L,) weight of the job at each level.
+        narrow_from: First level at which the job also counts in bins near its own.
+        near: (2, BINS) ends and jobs at risk that the job contributes at these levels.
+        bin_: Bin of the job's run time.
     """
     for level in range(len(rows)):
         row, weight = rows[level], weights[level]
@@ -91,15 +94,15 @@ def survive(
     now_s: float,
     out: Floats,
 ) -> None:
-    """Compute the distribution at every level.
+    """Compute the distribution of the run time at every level of keys (`facts.LEVELS`).
 
     Args:
         counts: (K, 2, BINS) ends and jobs at risk.
-        levels: (L, 3) row in `counts` or -1, starts so far, end of the level's rows in `running`.
+        levels: (L, 3) row in `counts` (-1: none), starts so far, end of the level's rows in `running`.
         running: (N, 2) start time and start number of each running job, sorted by level.
         fades: (L,) factor by which each later start reduces a count.
-        prior: (BINS,) hazards.
-        pulls: (L,) weight of the wider level, in jobs at risk.
+        prior: (BINS,) hazards towards which the widest level is shrunk.
+        pulls: (L,) weight of the next wider level (of `prior` at the widest), in jobs at risk.
         now_s: Current time.
         out: (L, BINS) output.
     """
@@ -143,19 +146,19 @@ def become(
     scratch: Floats,
     out: Floats,
 ) -> None:
-    """Compute the distribution from the nearest jobs of a key.
+    """Compute the distribution of a job's run time from the most similar earlier jobs of its key.
 
     Args:
-        past: (M, CONTEXT) contexts of the key's latest starts, in a ring.
+        past: (M, CONTEXT) contexts of the key's latest started jobs, in a ring buffer.
         owners: (M, O) owners of these jobs.
         starts_s: (M,) start times.
         bins: (M,) bins of the run times, -1 while a job runs.
         count: Starts of the key so far.
         context: (CONTEXT,) context of the job to predict.
-        owner: (O,) owner of that job: checksums of its user, name and command.
+        owner: (O,) owner of the job to predict: checksums of the user, the name and the command.
         otherwise: (BINS,) distribution that the result is shrunk towards.
         weights: (CONTEXT,) weight of a difference in each number of a context.
-        stranger: Distance that is added for a different user, and for each other different text.
+        stranger: Distance that is added for each number of the owner that differs.
         pull: Weight of `otherwise`, in jobs.
         now_s: Current time.
         scratch: (3, NEIGHBOURS), where NEIGHBOURS is at least BINS.
@@ -232,14 +235,14 @@ def rhythm_of(
     now_s: float,
     out: Floats,
 ) -> None:
-    """Compute the context of a submission.
+    """Compute the context of a submission: numbers that describe the rhythm of earlier submissions.
 
     Args:
         times_s: (S,) the latest `count` submissions of the key, in order.
         count: Number of these submissions.
         burst: Jobs of the burst so far, including this job.
-        look_back: (K,) distances, in submissions, of the gaps.
-        never_s: The longest gap that counts.
+        look_back: (K,) numbers of submissions to go back; each number gives one gap.
+        never_s: Longer gaps count as this gap, seconds.
         min_period_s: Shortest period considered.
         now_s: Time of the submission.
         out: (K + 3,) output: ln gaps, ln of the burst, ln of the period, number of times the period was kept.

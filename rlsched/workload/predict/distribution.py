@@ -19,7 +19,7 @@ from rlsched.compile.jit import kernel
 Floats = NDArray[np.float64]
 
 THRESHOLDS_S: Final = (600.0, 3600.0, 14400.0, 86400.0)
-"""Run times at which P(longer) is given: 10 minutes, 1 hour, 4 hours, 1 day."""
+"""Run times for which P(longer) is computed: 10 minutes, 1 hour, 4 hours, 1 day."""
 
 # fmt: off
 EDGES_S: Final = np.array([
@@ -149,7 +149,7 @@ def quantile_s(probabilities: Floats, at: float) -> Floats:
 
 
 def shortfall(probabilities: Floats, duration_s: Floats) -> Floats:
-    """Return the (N,) predicted probabilities of a run time below the true one; uniform if calibrated."""
+    """Return the (N,) predicted probabilities of run times below the true run time; uniform if calibrated."""
     ln = np.clip(np.log(np.maximum(duration_s, 1.0)), _LN[0], _LN[-1])
     bins = np.clip(np.searchsorted(_LN, ln, side="right") - 1, 0, BINS - 1)
     rows = np.arange(len(probabilities))
@@ -161,9 +161,9 @@ def shortfall(probabilities: Floats, duration_s: Floats) -> Floats:
 def given_age(probabilities: Floats, age_s: float) -> Floats:
     """Return the (BINS,) distribution of the total run time of a job that has reached this age.
 
-    The bin that contains the age is split by the uniform logarithm. The probability above the age is
-    assigned to the whole bin, so use `remaining_s` to compute a time. A job older than the grid has the last
-    bin only.
+    The bin that contains the age keeps the part of its probability that lies above the age (the logarithm is
+    uniform within a bin). The result does not show where in the bin this part lies, so use `remaining_s` to
+    compute a time. For a job older than the last edge, the last bin has probability 1.
     """
     left = np.array(probabilities, dtype=np.float64)
     bin_ = bin_of(age_s)

@@ -128,7 +128,7 @@ class EventHistory:
         self._live[live.job.job_id] = live
 
     def start(self, job_id: str, now_s: float) -> None:
-        """Record that a job has started. After a preemption, its age counts from the new start."""
+        """Record that a job has started. After a preemption, the job's age counts from the new start."""
         live = self._live[job_id]
         own = live.keys[_VC_GPUS]
         assert own is not None
@@ -152,7 +152,7 @@ class EventHistory:
             self.nearest.again(own, live.number, now_s)
 
     def end(self, job_id: str, duration_s: float, now_s: float) -> None:
-        """Record that a job has ended after `duration_s`, and its start if no start was recorded."""
+        """Record that a job has ended after `duration_s`; if no start was recorded, derive and record it."""
         if self._live[job_id].number < 0:
             self.start(job_id, now_s - duration_s)
         live = self._live.pop(job_id)
@@ -166,7 +166,7 @@ class EventHistory:
         for key in live.keys[_FIRST_LEVEL:]:
             if key is not None:
                 recent = self._recent.pop(key, None) or _Recent()
-                self._recent[key] = recent  # last in the order of removal
+                self._recent[key] = recent  # moved to the end: removed last
                 if len(self._recent) > MAX_KEYS:
                     del self._recent[next(iter(self._recent))]
                 recent.logs.append(ln)
@@ -218,7 +218,7 @@ class EventHistory:
                 logs = recent.logs
                 row += (logs[-1], sum(logs) / len(logs), math.log1p(now_s - recent.at_s))
             row += of_level
-        return row + [math.nan] * (len(FEATURES) - len(row))  # of a job without name and command
+        return row + [math.nan] * (len(FEATURES) - len(row))  # nan: the job has no name and no command
 
     def _gap_ln(self, key: Key, now_s: float) -> float:
         before = self._submitted_s.get(key)

@@ -1,4 +1,4 @@
-"""Facts that a broker has about a job at submission, and the keys that similar jobs share."""
+"""Facts that a broker knows about a job at submission, and the keys that similar jobs share."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from rlsched.workload.predict.compiled import hedged, weigh
 from rlsched.workload.predict.distribution import SAID, THRESHOLDS_S, Floats, bin_of, clip
 
 MEMORY: Final = 600.0
-"""Number of later losses after which a loss counts 1/e."""
+"""Number of later losses after which the weight of a loss is 1/e."""
 RATE: Final = 0.25
 """Weights are exp(-RATE x discounted loss in nats)."""
 FLOOR: Final = 0.01
@@ -44,7 +44,7 @@ class _Tracked:
 
 
 class Hedge:
-    """Weights of E predictors, separate for jobs of one GPU, of up to 7, and of 8 or more.
+    """Weights of E predictors, separate for jobs of up to 1 GPU, of up to 7 GPUs, and of 8 or more GPUs.
 
     Args:
         experts: Number of predictors.
@@ -103,7 +103,7 @@ class Hedge:
         self._forget(job_id)
 
     def _forget(self, job_id: str) -> _Tracked | None:
-        """Stop tracking a job. Remove due thresholds of untracked jobs once they outnumber the others."""
+        """Stop tracking a job. Remove the due thresholds of untracked jobs if `_due` has become too long."""
         job = self._tracked.pop(job_id, None)
         if len(self._due) > 2 * len(self._tracked) + _SPARE:
             self._due = [due for due in self._due if due[1] in self._tracked]

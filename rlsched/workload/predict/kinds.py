@@ -1,11 +1,11 @@
-"""Predictors of run times by name, and their predictions for a whole trace, cached on disk.
+"""Choice of a run-time predictor by name, and predictions for a whole trace, cached on disk.
 
-Simulator and broker accept the same names. The default is the hedge: in a broker always, in a simulator for
-traces with users, job names or commands. Without these data, rules perform no better with the hedge than with
-the running mean (`python -m studies.policy.information confirm`). The default does not depend on installed
-packages: if the hedge is needed and scikit-learn is missing, an error is raised. Fitting the hedge to a
-hundred thousand jobs takes a minute or two, so the predictions for a trace with one history are kept in the
-user's cache folder.
+Simulator and broker accept the same names. The default is the hedge, a mixture of several predictors: in a
+broker always, in a simulator for traces with users, job names or commands. Without these data, rules perform
+no better with the hedge than with the running mean (`python -m studies.policy.information confirm`). The
+default does not depend on installed packages: if the hedge is needed and scikit-learn is missing, an error is
+raised. Fitting the hedge to a hundred thousand jobs takes a minute or two, so the predictions for each pair
+of trace and history are kept in the user's cache folder.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def hedge_predictions(
         return found
     said = predict_at_submission(trace, end_s, progress=progress)
     predicted_s, spread = point_and_spread(said.probabilities, trace.time_limit_s)
-    with suppress(OSError):  # a full disk, or a folder without write permission: predicted again next time
+    with suppress(OSError):  # disk full, or folder not writable: the next call predicts again
         _keep(path, predicted_s, spread)
     return predicted_s, spread
 

@@ -47,9 +47,9 @@ class Persistence(DemandForecast):
 
 @dataclass(frozen=True)
 class TrailingMaximum(DemandForecast):
-    """Forecast: the highest demand of the last `window` slots recurs.
+    """Forecast that the highest demand of the last `window` slots recurs.
 
-    It needs no training and no refits, and tolerates a log that contains zeros for half an hour.
+    This forecast needs no training and no refits, and tolerates a log that contains zeros for half an hour.
     """
 
     window: int = 18

@@ -1,4 +1,4 @@
-"""`Predictor`: a distribution for every submitted job, learnt from events as they arrive."""
+"""`Predictor`: predicts the run-time distribution of every submitted job, and learns from each event."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rlsched.workload.predict.remembered import JobsInOrder
 
 EXPERTS: Final = ("running-mean", "nearest", "survival", "boosting")
 MODELS: Final = ("hedge", *EXPERTS)
-"""`hedge` mixes all experts; each expert can also be chosen as the only model."""
+"""`hedge` mixes the forecasts of all experts (single predictors); each expert can also be the only model."""
 REFIT_GROWTH: Final = 1.5
 REFIT_JOBS: Final = 5000
 """Refit when the number of ended jobs has grown by the factor REFIT_GROWTH, or by REFIT_JOBS jobs."""
@@ -71,7 +71,7 @@ class SubmissionForecast(NamedTuple):
 
     Attributes:
         probabilities: (BINS,) the chosen model's forecast.
-        experts: (EXPERTS, BINS) each predictor's forecast.
+        experts: (EXPERTS, BINS) each expert's forecast.
         features: (FEATURES,) float32, input of boosting.
     """
 
@@ -83,7 +83,7 @@ class SubmissionForecast(NamedTuple):
 class Predictor:
     """Learns from submissions, starts and ends, in the order of time, and predicts submissions.
 
-    The caller runs the fits, at once or in the background: `if p.fit_due():
+    The caller runs the fits, in the foreground or in the background: `if p.fit_due():
     p.install(p.training(now_s).fit())`. The experts' forecasts of a job can be stored, and passed to `recall`
     in a later process, so that the hedge of that process has the same weights.
 
@@ -127,7 +127,7 @@ class Predictor:
         ]
 
     def recall(self, job: JobFacts, experts: Floats, features: Floats, now_s: float) -> Floats:
-        """Restore a job submitted in an earlier process.
+        """Restore a job that was submitted while an earlier process ran.
 
         `experts` and `features` are from the job's `SubmissionForecast`.
 
@@ -171,8 +171,8 @@ class Predictor:
     def remaining_s(self, job_id: str, now_s: float) -> float | None:
         """Return the expected remaining time of a job, given its age; None if the job does not run.
 
-        Uses the distribution at the job's submission, conditioned on the job's age, so predictors that
-        gave a high probability to reaching this age get more weight.
+        Uses the distribution that was predicted at submission, conditioned on the job's age. Predictors that
+        gave a high probability to this age therefore count more.
         """
         age_s = self.history.age_s(job_id, now_s)
         return None if age_s is None else remaining_s(self._said[job_id], age_s)
@@ -208,15 +208,15 @@ class Predictor:
         return TrainingSet(features, np.where(ended, duration, now_s - start), ended, self._seed)
 
     def install(self, fitted: HazardModel | None) -> None:
-        """Use this fit from now on; None: use the survival model in place of boosting."""
+        """Use this fit for all later forecasts; None: use the survival model in place of boosting."""
         self._boosting = fitted
 
     def withdraw(self) -> None:
         """Mark the fit of the last `training` as failed, so that another fit is due."""
         self._ended_at_fit = self._ended_at_last
 
-    # Steps of `predict` and the `observe_` methods: first the history, then boosting for many jobs at once,
-    # then the hedge. `at_submission` calls the steps in this order.
+    # The methods below are the steps of `predict` and of the `observe_` methods: first the history, then
+    # boosting for many jobs together, then the hedge. `at_submission` calls the steps in this order.
 
     def enquire(self, job: JobFacts, now_s: float) -> SubmissionQuery:
         """Record a submission in the history, and return the data for boosting and the hedge."""
@@ -255,7 +255,7 @@ class Predictor:
             self._seen.record_end(job_id, duration_s, now_s)
 
     def expert_forecasts(self, queries: Sequence[SubmissionQuery]) -> Floats:
-        """Return (N, EXPERTS, BINS) forecasts; until the first fit, boosting's are the survival model's."""
+        """Return (N, EXPERTS, BINS) forecasts; until the first fit, survival forecasts replace boosting's."""
         rows = [row for one in queries for row in (one.running_mean, one.nearest, one.survival, one.survival)]
         out = np.concatenate(rows).reshape(len(queries), len(EXPERTS), BINS)
         if self._boosting is not None:
@@ -263,7 +263,7 @@ class Predictor:
         return out
 
     def mix(self, job: JobFacts, said: Floats) -> Floats:
-        """Return the chosen model's (BINS,) forecast, given all (EXPERTS, BINS), and track the job."""
+        """Return the chosen model's (BINS,) forecast from the (EXPERTS, BINS) forecasts; track the job."""
         mixed = self.hedge.mix(job.job_id, job.gpus, said)
         chosen = mixed if self.model == "hedge" else np.asarray(said[EXPERTS.index(self.model)])
         self._said[job.job_id] = chosen

@@ -37,7 +37,7 @@ class JobsInOrder:
 
     def __init__(self) -> None:
         self._blocks: dict[int, _JobBlock] = {}
-        self._row_of: dict[str, int] = {}  # of jobs that have not ended
+        self._row_of: dict[str, int] = {}  # rows of the jobs that have not ended
         self._rows = self._count = 0
 
     def __len__(self) -> int:
@@ -72,7 +72,7 @@ class JobsInOrder:
             self._forget(row)
 
     def forget_oldest(self, most: int) -> None:
-        """Keep the latest `most` jobs, and all older jobs that have not ended."""
+        """Remove the ended jobs that are older than the latest `most` jobs."""
         over = max(self._count - most, 0)
         here = np.concatenate([first + np.flatnonzero(one.here) for first, one in self._each()] or [_NONE])
         for row in here[:over].tolist():
@@ -81,7 +81,7 @@ class JobsInOrder:
                 self._forget(row)
 
     def started_jobs(self) -> tuple[NDArray[np.intp], Floats, Floats]:
-        """Return (row, start, duration) of the jobs that have started; duration nan: still running."""
+        """Return (rows, starts, durations) of the jobs that have started; duration nan: still running."""
         some = [(first, one, np.flatnonzero(~np.isnan(one.start_s))) for first, one in self._each()]
         rows = np.concatenate([first + at for first, _, at in some] or [_NONE])
         start_s = np.concatenate([one.start_s[at] for _, one, at in some] or [np.empty(0)])
@@ -98,7 +98,7 @@ class JobsInOrder:
         block, at = self._place(row)
         block.here[at], block.start_s[at] = False, np.nan
         self._count -= 1
-        if row // BLOCK < self._rows // BLOCK and not block.here.any():  # no more jobs will be added to it
+        if row // BLOCK < self._rows // BLOCK and not block.here.any():  # the block is full
             del self._blocks[row // BLOCK]
 
     def _each(self) -> Iterator[tuple[int, _JobBlock]]:

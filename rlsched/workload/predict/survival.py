@@ -1,9 +1,9 @@
-"""The survival model: hazards by bin and key, from ended and running jobs.
+"""The survival model: hazards by bin (range of run times) and key (a group of similar jobs).
 
-A running job is counted as at risk in the bins below its age, so that run times are not underestimated
-because short jobs end first (Kaplan and Meier, 1958: the hazard of a bin is the number of ends in the bin,
-divided by the number of jobs at risk). The hazards of a key with few jobs are shrunk towards the next wider
-key, and the weights of old jobs decay.
+The hazard of a bin is the number of ends in the bin, divided by the number of jobs at risk (Kaplan and Meier,
+1958). A running job counts as at risk in the bins below its age. Otherwise run times would be underestimated,
+because short jobs end first. The hazards of a key with few jobs are shrunk towards the next wider key, and
+the weights of old jobs decay.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ from rlsched.workload.predict.distribution import BINS, Floats, bin_of
 from rlsched.workload.predict.facts import LEVELS, Key
 
 MEMORY_JOBS: Final = (1000.0, 500.0, 300.0, 200.0, 100.0, 30.0, 30.0, 30.0, 30.0)
-"""By level: number of later starts of the key after which a job counts 1/e."""
+"""For each level of keys: number of later starts of the key after which a job's weight is 1/e."""
 _FADE: Final = tuple(1.0 - 1.0 / jobs for jobs in MEMORY_JOBS)
 _FADES: Final = np.array(_FADE)
 Started = tuple[int, ...]
-"""The sequence number of one start among the starts of each of its keys, by level."""
+"""For each level of keys: the sequence number of a job's start among all starts of the job's key."""
 PULL_JOBS: Final = (4.0, 4.0, 4.0, 4.0, 8.0, 2.0, 2.0, 2.0, 2.0)
-"""By level: weight of the next wider key, in jobs at risk. A user's jobs vary more than a name's jobs."""
+"""For each level of keys: weight of the next wider key, in jobs at risk. Jobs of one user vary more than
+jobs of one name.
+"""
 _PULLS: Final = np.array(PULL_JOBS)
 MAX_KEYS: Final = 30_000
-"""Maximum number of keys stored: the keys that have had no start for longest are removed first. Names that
-contain a time are new each time.
+"""Maximum number of keys stored: the keys without a start for the longest time are removed first. The limit
+is necessary, because each job whose name contains a time has new keys.
 """
 MAX_RUNNING: Final = 64
 """Maximum number of running jobs of a key that are considered: the jobs that started last."""
@@ -40,8 +42,8 @@ _NARROW_FROM: Final = LEVELS.index("user")
 def _near_bins() -> Floats:
     """Return (BINS, 2, BINS): ends and jobs at risk that a job contributes, by its bin, to narrow keys.
 
-    Two steps to a neighbour bin, each with probability 2/3: the next job of the key ends near this job's bin,
-    and seldom in the same bin.
+    A job is spread over its bin and the near bins by two random steps, each with probability 2/3 to a
+    neighbour bin: the next job of the key ends near this job's bin, and seldom in the same bin.
     """
     step = np.zeros((BINS, BINS))
     for bin_ in range(BINS):
@@ -83,7 +85,7 @@ class Survival:
         return tuple(numbers)
 
     def resume(self, job_id: str, keys: tuple[Key | None, ...], started: Started, now_s: float) -> None:
-        """Record that a dropped job runs again, with its earlier start numbers; its age counts from now."""
+        """Record that a dropped job runs again. It keeps the numbers `started`; its age counts from now."""
         for level in range(_CENSORED_FROM, len(keys)):
             key = keys[level]
             if key is not None:
@@ -114,7 +116,7 @@ class Survival:
     def probabilities(self, keys: tuple[Key | None, ...], now_s: float) -> Floats:
         """Return the (LEVELS, BINS) distributions; a level without a key repeats the next wider level."""
         levels: list[int] = []
-        running: list[float] = []  # alternately start and number
+        running: list[float] = []  # for each running job: start time, start number
         for level, key in enumerate(keys):
             row = -1 if key is None else self._index.get(key, -1)
             if key is None or row < 0:

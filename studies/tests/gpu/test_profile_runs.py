@@ -28,6 +28,14 @@ STEPS = [
 ]
 
 
+def test_options_choose_the_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("--rehearse", "--workload", "cnn_small", "--kind", "alone", "--kind", "pair")
+    monkeypatch.setattr(sys, "argv", ["profile", *words])
+    steps = profile_catalogue.chosen(profile_catalogue.parse())
+    assert {step.kind for step in steps} == {"alone", "pair"}
+    assert {job.workload for step in steps for job in step.jobs} == {"cnn_small"}
+
+
 @pytest.mark.slow
 def test_rehearsal_measures_single_jobs_and_pairs_and_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -76,6 +76,9 @@ def test_too_few_windows_write_nothing_and_states_are_reused(
     assert "seed 2: rollout 1 of 2, " in third
     assert third.endswith(again)
 
+    assert make_checkpoint.main(words) == 1
+    assert capsys.readouterr().out == first.out, "without --resume, all seeds begin again"
+
 
 @pytest.mark.usefixtures("short", "in_process")
 def test_confirmed_policy_is_written_with_its_card(

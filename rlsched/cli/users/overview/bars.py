@@ -1,4 +1,4 @@
-"""Nodes as bars with one letter per GPU, the letter of the GPU's user, and the legend of the letters."""
+"""Draws each node as a bar with one letter per GPU, which stands for the GPU's user, and the legend."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def node_cells(picture: Picture, marks: Marks) -> list[Text]:
 
 
 def _node(node: NodeInfo, held: dict[int, JobInfo], marks: Marks, width: int) -> Text:
-    """Return a node's name and a character per GPU, or counts of the characters above `MAX_BAR` GPUs.
+    """Return a node's name and a character per GPU; above `MAX_BAR` GPUs, the count of each character.
 
     A character is the letter of the GPU's user, or marks the GPU as free, absent or used outside rlsched.
     """

@@ -282,14 +282,15 @@ def test_history_has_the_slack_and_the_jobs_that_can_be_preempted(journal: Journ
     broker = make(journal, None)
     queue(broker, slack_s=3600.0, preemptible=True)
     job = queue(broker)
-    assert "slack_s" in history_of(journal.path).trace.extra
     broker.ask(Update(job=job, slack_s=60.0))
     extra = history_of(journal.path).trace.extra
     assert extra["slack_s"].tolist() == [3600.0, 60.0]
     assert extra["preemptible"].tolist() == ["true", "false"]
 
 
-def test_history_of_jobs_without_slack_has_no_such_columns(journal: Journal) -> None:
+def test_jobs_of_a_history_cannot_be_preempted_if_they_did_not_permit_it(journal: Journal) -> None:
     broker = make(journal, None)
     queue(broker)
-    assert {"slack_s", "preemptible"} & set(history_of(journal.path).trace.extra) == set()
+    extra = history_of(journal.path).trace.extra
+    assert extra["preemptible"].tolist() == ["false"]
+    assert "slack_s" not in extra

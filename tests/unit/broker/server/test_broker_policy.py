@@ -197,7 +197,9 @@ NEED_MODELS = (
 
 @pytest.mark.parametrize("policy", NEED_MODELS, ids=lambda policy: policy.name)
 def test_broker_without_share_has_no_models(policy: Policy) -> None:
-    with pytest.raises(InputError, match=r"needs speed models, .* and a broker has them only with --share"):
+    with pytest.raises(
+        InputError, match=r"needs speed models, which a broker has only with --share; add --share"
+    ):
         load(policy)
     with pytest.raises(InputError, match="--fallback"):
         load("qssf-backfill", policy)
