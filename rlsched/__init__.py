@@ -71,7 +71,7 @@ def __dir__() -> list[str]:
 
 
 def _above(name: str) -> Any:
-    """Return an object of another package by entry point, because that package imports this package."""
+    """Load an object through its entry point, because the package that defines it imports this package."""
     from importlib.metadata import entry_points
 
     for point in entry_points(group="rlsched.interface", name=name):

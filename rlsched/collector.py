@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class no_garbage:  # noqa: N801 - used as a function, as the context managers of `contextlib` are
-    """Context manager that pauses the collector. Its scans of all objects can take most of the time."""
+    """Context manager that pauses the collector, whose scans of all objects can take most of the run time."""
 
     def __enter__(self) -> None:
         self._was = gc.isenabled()
@@ -27,10 +27,10 @@ class no_garbage:  # noqa: N801 - used as a function, as the context managers of
 
 
 def imported(module: str) -> ModuleType:
-    """Import a module with the collector paused, and exclude all present objects from later collections.
+    """Import a module with the collector paused; exclude all objects that then exist from later collections.
 
-    Modules live as long as the process, so that collecting them is useless. Without the pause, the collector
-    takes a sixth of the CPU time of `rlsched submit`.
+    Modules live as long as the process, so scans of their objects are useless. Without the pause, the
+    collector takes a sixth of the CPU time of `rlsched submit`.
 
     Args:
         module: Full name of the module.

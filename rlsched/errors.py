@@ -5,7 +5,7 @@ RlschedError                 one clear line for users; the command line exits wi
 │   ├── TraceError           a trace: file, row, column, what was expected
 │   ├── ClusterSpecError     a cluster description
 │   ├── CheckpointError      a checkpoint: missing, damaged, or with another feature schema
-│   └── UnknownPolicyError   a name that is no preset, file or scheduler
+│   └── UnknownPolicyError   a policy name that is no preset, file or scheduler
 ├── AllocationError          the ledger rejects a change; the ledger is unchanged
 ├── NodeStateError           a node's state (on, draining, asleep, booting) does not allow a command
 ├── JournalError             the journal cannot be read or written

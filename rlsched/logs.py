@@ -31,8 +31,8 @@ _ROOT: Final = logging.getLogger("rlsched")
 class JsonLines(logging.Formatter):
     """Formats a record as one line of JSON.
 
-    The fields are `time` (RFC 3339, UTC), `level`, `logger`, `message`, the `FIELDS` that are known, and
-    `exception` with the whole traceback, if there is one.
+    The fields are `time` (RFC 3339, UTC), `level`, `logger`, `message`, each of `FIELDS` that the record has,
+    and `exception` with the whole traceback, if there is one.
 
     Args:
         fields: Fields that every record of this process has, such as the node.
@@ -85,7 +85,8 @@ def set_up(
     The format `text` leaves an existing logging configuration unchanged; `json` replaces it.
 
     Args:
-        form: `json`: every line is JSON, including Python's warnings and an uncaught exception.
+        form: Format of the log. With `json`, every line is JSON, even Python's warnings and an uncaught
+            exception.
         level: Lowest level to log as text; JSON logs from INFO on.
         timed: Whether lines of text begin with the time of day.
         fields: Fields that every JSON record of this process has, such as the node.

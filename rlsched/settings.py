@@ -32,12 +32,12 @@ class Seconds(float):
                 raise ValueError(f"expected a time such as 90s, 30m, 12h or 1.5d, got {value!r}")
             return cls(float(found[1]) * _UNIT_S[found[2]])
         if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-            raise ValueError(f"expected a time such as 90s, 30m or 12h, or seconds, got {value!r}")
+            raise ValueError(f"expected a time such as 90s or 12h, or a number of seconds, got {value!r}")
         return cls(value)
 
     @property
     def text(self) -> str:
-        """Return the duration as the shortest text with a unit, which is exact for whole seconds."""
+        """Return the duration as text in the largest unit that gives a whole number: `90s`, `2h`."""
         for unit, size_s in reversed(_UNIT_S.items()):
             if self >= size_s and self % size_s == 0:
                 return f"{int(self // size_s)}{unit}"

@@ -1,9 +1,10 @@
-"""Lowers the CPU priority of background processes on the broker's machine. Niceness is set in two places.
+"""Lowers the CPU priority of background processes on the broker's machine.
 
 If the kernel groups sessions (`/proc/sys/kernel/sched_autogroup_enabled`), the niceness of a process and the
 policies SCHED_IDLE and SCHED_BATCH count only within its session. Between sessions, the niceness of the
 session counts (`/proc/PID/autogroup`). Therefore a process that leads a session sets its own niceness and
-that of its session. If a control group limits the CPU, or sessions are not grouped, only its own counts.
+that of its session. If a control group limits the CPU, or the kernel does not group sessions, only the
+niceness of the process counts.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from typing import Final
 from rlsched.signals import end_with_parent
 
 BACKGROUND: Final = 10
-"""Niceness of the broker's background work: a tenth of a normal process's CPU time on a busy machine."""
+"""Niceness of the broker's background work, which gets a tenth of a normal process's CPU time if both wait
+for a core."""
 AGAIN_S: Final = 0.02
 PATIENCE_S: Final = 2.0
 """Time for which a change of session niceness is retried, seconds; the kernel accepts ten per second."""
@@ -32,8 +34,8 @@ def give_way(niceness: int, pid: int = 0) -> None:
     The session's niceness changes too if the process leads its session.
 
     Args:
-        niceness: 0 to 19, added to the process's niceness. A session gets the same niceness.
-        pid: Process id; 0: this process.
+        niceness: Increase of the process's niceness, 0 to 19. The session gets the resulting niceness.
+        pid: Process id; 0 stands for this process.
 
     Raises:
         OSError: the process has ended, or belongs to another user.
@@ -52,7 +54,7 @@ def _set_session(pid: int, niceness: int) -> None:
             Path(f"/proc/{pid}/autogroup").write_text(f"{niceness}\n")
             return
         except OSError as error:
-            # a kernel that groups no sessions has no such file; if it cannot be set, niceness has to suffice
+            # a kernel that groups no sessions has no such file; then only the niceness of the process counts
             if error.errno != errno.EAGAIN or time.monotonic() > until_s:
                 return
         time.sleep(AGAIN_S)

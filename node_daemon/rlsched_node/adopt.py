@@ -17,11 +17,11 @@ _log = logging.getLogger("rlsched.node")
 def adopt_attempts(store: AttemptStore, ranks: LiveRanks) -> list[LocalRank]:
     """Return every attempt on disk that a shim has claimed. Each attempt is in one of three states.
 
-    - Running: the process in `pid` has the start time and boot of the shim. The shim is watched again.
+    - Running: the shim that is recorded in the file `pid` still runs. This daemon watches the shim.
     - Ended: there is an exit record. The end is reported until the broker acknowledges it.
     - Vanished: the shim does not run, and there is no exit record. The attempt's remaining processes are
-      killed, and it ends with exit code 137. The reason is `node_stopped` if the machine has booted since,
-      so that the broker can requeue the job. Otherwise it is the reason in the daemon's order to end the
+      killed, and its exit code is 137. The reason is `node_stopped` if the machine has booted since, so that
+      the broker can requeue the job. Otherwise the reason is the one in the daemon's order to end the
       attempt, or `vanished` if there was no order.
 
     An attempt that no shim has claimed never started. This function claims and drops it, so that a shim that
@@ -72,18 +72,18 @@ def _adopt(key: AttemptKey, directory: AttemptDir, ranks: LiveRanks) -> LocalRan
 
 
 def _drop_unclaimed(key: AttemptKey, directory: AttemptDir) -> bool:
-    """Claim an attempt and drop it. Return False if its shim has claimed it already."""
+    """Claim an attempt and remove it from disk. Return False if its shim has claimed it already."""
     if not directory.abandon():
         return False
-    _log.info("attempt %s was never started: it is dropped, the broker may send it again", key)
+    _log.info("attempt %s was never started: removed from disk; the broker may order it again", key)
     directory.drop()
     return True
 
 
 def has_running_attempts(store: AttemptStore) -> bool:
-    """Return whether the shim of any attempt on disk runs. Drops attempts that no shim has claimed.
+    """Return whether the shim of any attempt on disk runs. Removes attempts that no shim has claimed.
 
-    Call it only while no daemon runs.
+    Call this function only while no daemon runs.
     """
     for key, directory in store.scan().items():
         if directory.is_acknowledged or directory.exit() is not None:
@@ -97,9 +97,9 @@ def has_running_attempts(store: AttemptStore) -> bool:
 
 
 def _limit_s(directory: AttemptDir) -> float | None:
-    """Return the time limit that an attempt's shim enforces, seconds; infinite: no limit.
+    """Return the time limit that an attempt's shim enforces, seconds; infinite if there is no limit.
 
-    None: the shim accepts no new limit.
+    Return None if the limit cannot change, because an older daemon started the shim.
     """
     launch = directory.launch()
     if launch is None or not launch.hears_limits:

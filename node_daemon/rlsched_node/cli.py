@@ -35,7 +35,7 @@ Example:
     "--gpus",
     type=int,
     metavar="N",
-    help="Number of GPUs to offer to the broker. [default: all that NVML lists]",
+    help="Number of GPUs to offer to the broker. [default: all GPUs that NVML lists]",
 )
 @click.option(
     "--simulated",
@@ -48,19 +48,19 @@ Example:
     type=PATH,
     metavar="FILE",
     hidden=True,
-    help="TOML file with behaviour of simulated GPUs that differs from the catalogue; for tests.",
+    help="TOML file with figures that replace the catalogue's figures for simulated GPUs; for tests.",
 )
 @click.option(
     "--replay-gpus",
     type=PATH,
     metavar="FILE",
-    help="Read GPU values from this recording of --record-gpus instead of from NVML.",
+    help="Read GPU values from this file, which --record-gpus has written, instead of from NVML.",
 )
 @click.option(
     "--record-gpus",
     type=PATH,
     metavar="FILE",
-    help="Record the values that the GPUs report once a second to this file, for --replay-gpus.",
+    help="Write the values that the GPUs report to this file, once a second; --replay-gpus reads the file.",
 )
 @click.option(
     "--no-gpm",
@@ -70,22 +70,23 @@ Example:
 @click.option(
     "--gpu-type",
     metavar="TYPE",
-    help="GPU model by which jobs request these GPUs, or MODEL/PROFILE (h100-80gb/1g.10gb) to offer the MIG "
-    "instances of this profile. [default: the model that NVML reports]",
+    help="GPU model that jobs name to request these GPUs. MODEL/PROFILE, such as h100-80gb/1g.10gb, offers "
+    "the MIG instances of this profile. [default: the model that NVML reports]",
 )
 @click.option(
     "--mig-create",
     multiple=True,
     metavar="GPU:PROFILE,...",
-    help="Create these MIG instances on a GPU in MIG mode (all: on each GPU) at the start, and destroy them "
-    "at the exit if no job runs; may be repeated; requires root. [default: only existing instances are used]",
+    help="Create MIG instances of these profiles at the start, on the GPU with this number or on all GPUs "
+    "(all:PROFILE,...); destroy them at the exit if no job runs. Requires root, and GPUs in MIG mode; may be "
+    "repeated. [default: only existing instances are used]",
 )
 @shown(
     "--sharing",
     type=click.Choice(["time-slicing", "mps"]),
     default="time-slicing",
-    help="How jobs share a GPU (see `rlsched broker --share`): in turn (time-slicing), or simultaneously "
-    "under NVIDIA MPS (mps).",
+    help="How jobs share a GPU if the broker permits sharing (`rlsched broker --share`): in alternating time "
+    "slices (time-slicing), or simultaneously under NVIDIA MPS (mps).",
 )
 @click.option(
     "--vc",
@@ -121,22 +122,22 @@ Example:
     type=click.IntRange(min=0),
     default=1024,
     metavar="N",
-    help="Maximum output that is stored for each rank of a job, MiB; the first and the last part are kept. "
-    "0: no limit.",
+    help="Maximum output that is stored for each rank of a job, MiB; of longer output, the first and the "
+    "last part are kept. 0 stores all output.",
 )
 @click.option(
     "--min-free-mib",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Free space on the disk of --dir below which no job is started, MiB. [default: 1024, or 5 % of a "
-    "smaller disk]",
+    help="Free space that the disk of --dir must have to start a job, MiB. [default: 1024, or 5 % of the "
+    "disk if that is less]",
 )
 @click.option(
     "--max-processes",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Maximum number of processes and threads of each rank of a job; 0: no limit. [default: 16384, or "
-    "half of the kernel's limit if that is lower]",
+    help="Maximum number of processes and threads of each rank of a job; 0 sets no limit. [default: 16384, "
+    "or half of the kernel's limit if that is lower]",
 )
 @shown(
     "--keep-output-days",
@@ -165,8 +166,8 @@ Example:
     "--users",
     type=PATH,
     metavar="FILE",
-    help='With --run-as-owner: file with a line `user = "account"` for each user whose account has '
-    "another name.",
+    help='With --run-as-owner: file with a line `user = "account"` for each user whose account on '
+    "this node has another name.",
 )
 @click.option(
     "--allow-root",
@@ -240,7 +241,7 @@ def node(
 
     is_nvml = not is_simulated and replay_gpus is None
     if mig_create and not is_nvml:
-        raise InputError("--mig-create: expected without --simulated and --replay-gpus: needs NVIDIA GPUs")
+        raise InputError("--mig-create needs NVIDIA GPUs: omit --simulated and --replay-gpus")
     layout = parse_layout(mig_create)
     home = keys if keys is not None else default_home()
     address = ",".join(broker_addresses(broker))

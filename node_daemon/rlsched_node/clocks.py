@@ -37,7 +37,7 @@ class NodeClocks(NamedTuple):
 
     Attributes:
         sm_clocks_mhz: Clocks to which every GPU of the node can be locked, MHz, highest first.
-        note: Why `sm_clocks_mhz` is empty.
+        note: Why `sm_clocks_mhz` is empty; "" if it is not empty.
     """
 
     sm_clocks_mhz: list[int]
@@ -49,7 +49,7 @@ class Lock(NamedTuple):
 
     Attributes:
         mhz: Lowest clock to which the GPUs are locked now, MHz; 0: not locked.
-        note: Why the clock differs from the order.
+        note: Why the clock differs from the order; "" if it does not differ.
         never: Whether every later order to this node would fail too.
     """
 
@@ -102,7 +102,7 @@ class ClockLocks:
         except FileNotFoundError:
             return
         except (OSError, msgspec.DecodeError) as error:
-            _log.warning("%s: %s: resetting the clocks of all GPUs", self._path, error)
+            _log.warning("%s cannot be read: %s: the clocks of all GPUs are reset", self._path, error)
             found = _Locked(shim.boot_id(), dict.fromkeys(self._by_uuid(), 0))
         if found.boot_id == shim.boot_id():
             by_uuid = self._by_uuid()
@@ -134,7 +134,7 @@ class ClockLocks:
         return Lock(mhz)
 
     def _lock_again(self, before: Mapping[int, int]) -> None:
-        """Lock GPUs to the clocks, MHz by GPU, that they had before a lock that failed."""
+        """Restore the locked clocks, MHz by GPU number, after a failed call of `lock`."""
         for gpu, mhz in before.items():
             try:
                 self._gpus.lock_sm_clock(gpu, mhz)
@@ -160,7 +160,11 @@ class ClockLocks:
         try:
             self._write(self._locked)
         except OSError as error:
-            _log.warning("%s: %s: the next daemon resets these clocks again", self._path, error.strerror)
+            _log.warning(
+                "%s cannot be written: %s: the next daemon resets these clocks again",
+                self._path,
+                error.strerror,
+            )
 
     def _by_uuid(self) -> dict[str, int]:
         """Return the GPU numbers by UUID, for the GPUs that answer."""

@@ -27,7 +27,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         max_output_mib: Maximum output of a rank on disk, MiB; 0: no limit.
         min_free_mib: Free space on the disk of `directory` that is required to start a rank, MiB; None: the
             default of `refuse_on_full_disk`.
-        max_processes: Maximum processes and threads of a rank; 0: no limit; None: `most_processes()`.
+        max_processes: Maximum number of processes and threads of a rank; 0: no limit; None: the default of
+            `most_processes`.
         keep_output_days: Days for which the output of a finished job is kept.
         pass_env: Further variables of the daemon's environment that jobs get.
         run_as: User that runs the jobs; None: the daemon's own user.

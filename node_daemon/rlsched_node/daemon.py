@@ -231,8 +231,8 @@ class NodeDaemon:
             _log.info("node %s: %s", self._config.name, self._gpus.note)
         if self._cgroups.note:
             _log.info(
-                "node %s has no control groups (%s): processes that a job leaves are found by other marks, "
-                "and may escape if the job's shim is killed",
+                "node %s has no control groups (%s): the daemon finds the processes of a job by their "
+                "environment, session and parents, and can miss some if the job's shim is killed",
                 self._config.name,
                 self._cgroups.note,
             )
@@ -331,9 +331,9 @@ class NodeDaemon:
         return events
 
     def _attributed(self, event: Exited) -> Exited:
-        """Return the exit of a rank, with a new reason if an MPS fault ended the rank.
+        """Return the event; if an MPS fault ended the rank, with the reason that names this fault.
 
-        The new reason is also written to disk.
+        That reason is also written to disk.
         """
         found = self._mps.attribute(event)
         if found.reason != event.reason:
@@ -369,7 +369,7 @@ class NodeDaemon:
             _log.info("removed the output of %d ranks that ended long ago", removed)
 
     def _feed(self, *new: Event) -> None:
-        """Handle each event and all events that follow from it. An event that raises an error is dropped."""
+        """Handle each event, and the further events that its effects cause. Log errors and continue."""
         for first in new:
             events = [first]
             while events:

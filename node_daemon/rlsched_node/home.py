@@ -21,8 +21,8 @@ class KeptState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         name: The node's name.
-        cluster: Identity of the broker's journal; "" before the first `Welcome`.
-        epoch: The highest epoch among brokers of that cluster that the node has obeyed.
+        cluster: ID of the cluster, from the broker's journal; "" before the first `Welcome`.
+        epoch: Highest epoch that a broker of this cluster has sent to the node in a `Welcome` or an order.
         directory_id: Random ID of this directory of attempts.
     """
 
@@ -106,7 +106,7 @@ class NodeHome:
         except FileNotFoundError:
             return KeptState(name)
         except (OSError, msgspec.DecodeError) as error:
-            raise InputError(f"{path}: not a node's state: {error}; give another --dir") from error
+            raise InputError(f"{path}: expected the state of a node: {error}; give another --dir") from error
         if state.name != name:
             raise InputError(f"{self.path}: belongs to node {state.name!r}, not {name!r}; give another --dir")
         return state

@@ -28,8 +28,11 @@ def since_boot_s() -> float:
 def fence_times(lost_after_s: float, grace_s: float) -> tuple[float, float]:
     """Return (seconds without an answer after which a rank is ended, seconds between SIGTERM and SIGKILL).
 
-    The sum of both times is less than `lost_after_s`, by a margin. `grace_s`: the grace period that applies
-    when the job is ended for another reason.
+    The sum of both times is less than `lost_after_s`, by a margin.
+
+    Args:
+        lost_after_s: `Launch.lost_after_s` of the rank, seconds.
+        grace_s: Grace period of the rank if it ends for another reason, seconds.
     """
     grace_s = min(grace_s, lost_after_s / 8)
     return lost_after_s - grace_s - _margin_s(lost_after_s), grace_s
@@ -42,9 +45,9 @@ def _margin_s(lost_after_s: float) -> float:
 def write_renewed(path: str, renewed_s: float) -> None:
     """Write the send time of the last answered heartbeat, seconds since boot.
 
-    The file is written in place, which needs no space. It contains the time twice, so that a partial write is
-    detected. Only shims of older versions read the first two fields of a line: a deadline that is never
-    reached, and a grace period.
+    The file is written in place, which needs no disk space. The file contains the line twice, so that a
+    partial write is detected. Only shims of older versions read the first two fields of a line: a deadline,
+    here one that is never reached, and a grace period.
     """
     line = f"inf 0 {renewed_s:.3f}".ljust(63) + "\n"
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -65,7 +68,7 @@ def read_renewed(path: str) -> float | None:
 
 
 class Fence:
-    """A rank's check of the node's lease. It reports when the rank must end, because no broker has answered.
+    """Check of the node's lease by a rank's shim: the rank must end if no broker has answered for too long.
 
     Args:
         path: Path of the lease file.
@@ -74,8 +77,8 @@ class Fence:
 
     Attributes:
         look_s: Maximum seconds until the next check.
-        margin_s: Time that the end of the rank may take after its grace period, seconds; infinite without a
-            fence.
+        margin_s: Time that the end of the rank may take after its grace period, seconds; infinite if
+            `lost_after_s` is 0.
     """
 
     def __init__(self, path: str, lost_after_s: float, grace_s: float) -> None:

@@ -1,9 +1,9 @@
 """MIG instances that this node has created.
 
-The daemon creates the instances of `--mig-create` before it opens its GPUs, and destroys them when it ends,
-if no job runs. Each instance is recorded on disk before it is created, so that a later daemon can destroy it.
-Jobs outlive the daemon, and so do their instances: the next daemon uses them, and destroys the instances that
-its `--mig-create` does not name. All other instances of the machine are never changed.
+The daemon creates the instances of `--mig-create` before it opens its GPUs. When the daemon ends, it destroys
+these instances if no job runs. Each instance is recorded on disk before it is created, so that a later daemon
+can destroy it. While jobs run, their instances outlive the daemon. The next daemon uses these instances, and
+destroys the instances that its `--mig-create` does not name. Instances of other programs are never changed.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def parse_layout(texts: Sequence[str]) -> Layout:
         gpu = None if where == _ALL else int(where)
         if gpu in found or (found and None in (gpu, *found)):
             raise InputError(
-                f"{OPTION} {text!r}: names a GPU again; name each GPU once, with all its profiles"
+                f"{OPTION} {text!r}: names a GPU twice; name each GPU once, with all its profiles"
             )
         found[gpu] = profiles
     return found
@@ -113,7 +113,7 @@ def created_instances(directory: Path, name: str, layout: Layout) -> Iterator[No
         layout: The instances to create.
 
     Yields:
-        The locked directory; None if there is nothing to create or destroy, then the directory is not locked.
+        The locked directory. If there is nothing to create or destroy, yields None and locks nothing.
 
     Raises:
         InputError: the directory is in use, or the instances cannot be created; the error names the
@@ -151,11 +151,11 @@ class MigInstances:
         self.created = self._read()
 
     def arrange(self, layout: Layout, *, has_jobs: bool) -> None:
-        """Destroy instances of earlier daemons that the layout does not name, and create missing ones.
+        """Destroy the node's instances that the layout does not name, and create the missing instances.
 
         Args:
             layout: The instances that this node has afterwards.
-            has_jobs: Jobs run on this node. Then nothing is destroyed or created.
+            has_jobs: Jobs run on this node. In this case, nothing is destroyed or created.
 
         Raises:
             InputError: the layout is impossible, NVML refuses a call, or jobs run and the layout does not
@@ -192,12 +192,12 @@ class MigInstances:
             elif not missing[one.profile]:
                 raise InputError(
                     f"{OPTION} does not name {_named(one)} of GPU {gpu.number}, which this node has created, "
-                    "and jobs run here: start with the earlier value, drain the node, and change it then"
+                    "and jobs run here: start with the earlier value, drain the node, then change the value"
                 )
         names = sorted(missing.elements())
         if names and has_jobs:
             _log.warning(
-                "GPU %d: MIG instances are not created while jobs run here, restart after them: %s",
+                "GPU %d: MIG instances are not created while jobs run here, restart the node later: %s",
                 *(gpu.number, ", ".join(names)),
             )
             return
@@ -269,9 +269,9 @@ class MigInstances:
     def _find(self, one: Instance, gpu: MigGpu) -> int | None:
         """Return the ID of the GPU instance that a record describes.
 
-        None: the instance does not exist, or another program has created another instance in its place. If
-        the daemon was killed while it created the GPU instance, the record has no ID. Then the record
-        describes the instance with its profile and place, if that instance has no compute instance.
+        Return None if the instance does not exist, or if another program has created another instance in its
+        place. If the daemon was killed while it created the GPU instance, the record has no ID. In this case,
+        the record describes the instance that has its profile and place, and no compute instance.
         """
         if not gpu.is_in_mig_mode:
             return None
@@ -311,7 +311,7 @@ class MigInstances:
 
 
 def _wanted(layout: Layout, gpus: Sequence[MigGpu]) -> dict[str, Counter[str]]:
-    """Return the number of instances to create of each profile, by UUID of the GPU; only GPUs that answer."""
+    """Return the number of wanted instances by profile, for each GPU that answers, by UUID of the GPU."""
     wanted = {}
     for number in range(len(gpus)) if None in layout else layout:
         if number is None or number >= len(gpus):
@@ -369,9 +369,10 @@ def _by_uuid(gpus: Sequence[MigGpu]) -> dict[str, MigGpu]:
 
 @contextlib.contextmanager
 def _explained(gpu: MigGpu, what: str) -> Iterator[None]:
-    """Turn an error of NVML or of the disk into an InputError with the remedy.
+    """Turn an error of NVML or of the disk into an InputError with the remedy. `what`: the failed action.
 
     Raises:
+        InputError: an NVML call or a write to disk failed.
         GpuLostError, GpuUnavailableError: the GPU does not answer.
     """
     head = f"{OPTION}: GPU {gpu.number}: {what}"
@@ -381,7 +382,7 @@ def _explained(gpu: MigGpu, what: str) -> Iterator[None]:
         raise
     except GpuInUseError as error:
         raise InputError(
-            f"{head}: it is in use; end its processes (nvidia-smi lists them), and start again"
+            f"{head}: processes use it; end these processes (nvidia-smi lists them), and start again"
         ) from error
     except GpuFullError as error:
         raise InputError(

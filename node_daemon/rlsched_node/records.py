@@ -17,7 +17,7 @@ be full when the rank ends."""
 
 
 def read(path: str) -> bytes:
-    """Read a small file. In a newly forked shim, `open` would take longer than all other steps together.
+    """Return the content of a small file. `open` is not used, because it is slow in a newly forked shim.
 
     Raises:
         OSError: the file cannot be read.
@@ -108,10 +108,9 @@ def sync_directory(path: str) -> None:
 
 
 def claim(directory: str, identity: dict[str, Any]) -> bool:
-    """Claim an attempt for this process: write `pid`, unless the file exists.
+    """Claim an attempt for this process: create the file `pid`. Return False if the file exists.
 
-    The shim and the daemon can both try this. Return False if the other process was first; then this process
-    must not start the attempt.
+    The shim and the daemon both call this function. A process that gets False must not start the attempt.
 
     Raises:
         FileNotFoundError: a daemon has claimed the attempt, and removed the directory.
@@ -129,7 +128,7 @@ def claim(directory: str, identity: dict[str, Any]) -> bool:
 
 
 def exit_record(exit_code: int, reason: str, ran_s: float | None = None) -> bytes:
-    """Return the record of an end at the present time, as one line of `RESERVED_BYTES`.
+    """Return the exit record of a rank that ends now, as one line of JSON with a length of `RESERVED_BYTES`.
 
     `ran_s`: run time, seconds; None if unknown.
     """
@@ -138,7 +137,7 @@ def exit_record(exit_code: int, reason: str, ran_s: float | None = None) -> byte
 
 
 def write_exit(directory: str, record: bytes) -> None:
-    """Record the end atomically, replacing any earlier record."""
+    """Write an exit record to the attempt's directory, atomically; it replaces an earlier exit record."""
     draft = os.path.join(directory, "exit.tmp")
     write_synced(draft, record)
     os.rename(draft, os.path.join(directory, "exit"))

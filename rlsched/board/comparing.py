@@ -79,7 +79,7 @@ def _parting(reader: StoreReader, other: StoreReader) -> dict[str, Any] | None:
 
 
 def _worth(reader: StoreReader, mine: Act | None, theirs: DecisionRecord | None) -> dict[str, Any] | None:
-    """Return a decision of `reader`, and its candidate with the effect of `theirs`; None: no candidate."""
+    """Return a decision of `reader` and its candidate with the same effect as `theirs`; None: none has."""
     rows = [] if mine is None else [mine[0]]
     if theirs is not None and (
         mine is None or theirs.now_s < mine[1]

@@ -42,7 +42,7 @@ class DecisionWriter:
         wall_time: Callable[[], float] = time.time,
     ) -> None:
         if window < 1:
-            raise ValueError(f"window must be 1 or more, got {window}")
+            raise ValueError(f"window: expected 1 decision or more, got {window}")
         self.logdir = Path(logdir)
         self._window = window
         self._waiting: list[DecisionRecord] = []
@@ -93,5 +93,5 @@ class DecisionWriter:
     @property
     def _open(self) -> Curves:
         if self._curves is None:
-            raise ValueError("this writer is closed")
+            raise ValueError("this DecisionWriter is closed; create another one")
         return self._curves

@@ -46,7 +46,7 @@ class Due(msgspec.Struct, frozen=True):
 
 
 class Intake(msgspec.Struct, frozen=True):
-    """Accept later submissions (`refusal` is ""), or refuse later submissions with the error `refusal`."""
+    """Refuse submissions from now on, with the error `refusal`; if `refusal` is "", accept them again."""
 
     refusal: str
 
@@ -93,7 +93,7 @@ class SendNode(msgspec.Struct, frozen=True):
 
 
 class DropNode(msgspec.Struct, frozen=True):
-    """Close the node's connection: its lease has expired, and the node has to register again."""
+    """Forget a node's connection, so that the node must register again (for example, its lease expired)."""
 
     node: str
 

@@ -38,7 +38,7 @@ class Outbox:
         """Apply a fact to the state, and add it to the facts that will be journalled.
 
         Args:
-            fact: The fact. If applying it raises, the fact is not journalled.
+            fact: The fact. If the state raises an error, the fact is not journalled.
             already_decided: Whether `fact` is a `Decided` that the decision loop has applied to the cluster.
         """
         self._state.apply(fact, self.now_s, already_decided=already_decided)
@@ -54,7 +54,7 @@ class Outbox:
         self._effects.append(Reply(peer, request, message))
 
     def drop(self, node: str) -> None:
-        """Close the connection of a node, which then has to register again."""
+        """Forget the connection of a node, so that the node must register again."""
         self._effects.append(DropNode(node))
 
     def power(self, order: PowerNode) -> None:

@@ -66,7 +66,7 @@ class VerbGroup(click.Group):
             known = self.list_commands(ctx)
             here = ELSEWHERE.get(args[0])
             hint = f"it is `rlsched {here}` here; " if here else nearest(args[0], known)
-            raise click.UsageError(f"no verb {args[0]!r}; {hint}`rlsched --help` lists all of them", ctx)
+            raise click.UsageError(f"no verb {args[0]!r}; {hint}`rlsched --help` lists all verbs", ctx)
         return args[0], command, args[1:]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -13,7 +13,9 @@ _WHOLE: Final = re.compile(r"([\d,:-]+)(?:%(\d{1,9}))?")
 
 
 def tasks_of(text: str) -> tuple[list[Tasks], int]:
-    """Parse `0-99%8`, `1,3,7` or `0-20:5` into (tasks, maximum number that run at once, 0: no limit).
+    """Parse `0-99%8`, `1,3,7` or `0-20:5`. Return the tasks, and the maximum number that run at once.
+
+    The maximum is 0 if the text sets no limit.
 
     Raises:
         InputError: the text has another form.

@@ -45,7 +45,7 @@ class Client:
             `RLSCHED_BROKER`, else `tcp://127.0.0.1:7461`.
         home: Key directory; default: `RLSCHED_HOME`, else `~/.config/rlsched`.
         timeout_s: Seconds without an answer after which the broker counts as unavailable.
-        waits: Called repeatedly while a method waits for the broker, as in `Connection`.
+        waits: Called a few times a second while a method waits for the broker; arguments as in `Connection`.
         is_patient: Wait without a time limit while a broker is starting.
 
     Raises:
@@ -97,56 +97,66 @@ class Client:
 
         Args:
             command: Program and arguments.
-            num_gpus: GPUs of the whole job.
+            num_gpus: Number of GPUs of the whole job.
             name: Name of the job; default: the program's name.
-            vc: Virtual cluster.
+            vc: Virtual cluster in which the job runs; "" for none.
             user: User to submit as; default: the user of this key. Only an admin's key can name another user.
-            num_cpus: Dedicated CPU cores of the whole job; 0: the job shares the cores that no job requested.
-            memory_mib: Host memory of the whole job, MiB; 0: the share of its GPUs.
-            gpu_memory_mib: Minimum memory of each GPU, free when the job starts, MiB; 0: any.
+            num_cpus: Dedicated CPU cores of the whole job. With 0, the job shares the cores that no job
+                requested.
+            memory_mib: Host memory of the whole job, MiB. With 0, nodes with control groups give the job
+                memory in proportion to its GPUs.
+            gpu_memory_mib: Memory that each GPU must have, and have free when the job starts, MiB. 0 allows
+                any GPU.
             gpu_types: Accepted GPU types, such as `["A100", "H100"]`; a job can get GPUs of several of these
-                types; empty: any type.
-            exclusive: The job gets whole nodes: it starts on nodes without other jobs, and no other job
-                starts there while it runs. It uses the GPUs that it requested.
-            time_limit_s: Time after which the job is ended, seconds.
+                types. An empty list allows any type.
+            exclusive: Whether the job gets whole nodes: it starts on nodes without other jobs, and no other
+                job starts there while it runs. The job still uses only the GPUs that it requested.
+            time_limit_s: Time limit, seconds, after which the job is ended. None sets no limit.
             env: Environment variables of the job.
-            cwd: Working directory; default: the current one; "": the home directory on the node.
-            output: File to which the node copies the output, below `cwd` unless absolute, with the patterns
-                of `sbatch`, such as `%j` for the job; "": none.
-            error: Likewise for standard error, which is then not in the file of `output`.
-            open_mode: These files are emptied at the first start of the job only (`auto`), at each start
-                (`truncate`), or never (`append`).
-            preemptible: The job can be preempted for another job, and is then started again later. The node
-                sends SIGTERM, then SIGKILL after the seconds in the job's variable RLSCHED_GRACE_S. A job
-                that then exits with code 0 has finished.
+            cwd: Working directory; default: the current directory. "" selects the home directory on the node.
+            output: File to which the node copies the job's output. The name can contain the patterns of
+                `sbatch`, such as `%j` for the job number; a relative name is below `cwd`. With "", no file is
+                written.
+            error: File to which the node copies standard error, named as in `output`; the file of `output`
+                then has only standard output. With "", standard error goes to the file of `output`.
+            open_mode: When the node empties the files of `output` and `error`: at the first start of the job
+                (`auto`), at each start (`truncate`), or never (`append`).
+            preemptible: Whether the job can be preempted for another job. The node then sends SIGTERM, and
+                SIGKILL after `grace_s`. The job is started again later, unless it exits with code 0.
             slack_s: Delay that the user accepts for cheaper electricity, seconds. A policy that follows the
                 price can start the job later, and pause it if it is preemptible.
-            grace_s: Time between SIGTERM and SIGKILL, seconds, at the time limit and when the job is
-                cancelled, preempted or requeued; at most the broker's limit; None: the broker's.
-            speed_energy: Weight of energy against time, 0 (only speed) to 1 (only energy). It determines the
-                SM clock of the job's GPUs on nodes that can set the clock. None: the broker's setting.
-            workload: Workload, a name that `rlsched models` lists; "": the clock is chosen as for an average
-                of these workloads.
-            share: Whether the job may share its GPUs, if the broker lets jobs share. `yes`; `no`; `auto`: it
-                may if its workload is given, or jobs with this command have been measured.
+            grace_s: Time between SIGTERM and SIGKILL, seconds, when the job reaches its time limit, or is
+                cancelled, preempted or requeued; at most the broker's `--max-grace-s`. None selects the
+                broker's `--grace-s`.
+            speed_energy: Weight of energy against speed, from 0 (only speed counts) to 1 (only energy
+                counts). It determines the SM clock of the job's GPUs, on nodes that can set clocks. None
+                selects the broker's `--speed-energy`.
+            workload: Workload of the job, a name that `rlsched models` lists; the SM clock depends on it.
+                With "", the clock is chosen as for an average of these workloads.
+            share: Whether the job may share its GPUs with other jobs (`yes` or `no`), if the broker runs with
+                `--share`. `auto` means `yes` if `workload` is given, or if jobs with this command have been
+                measured.
             lost_after_s: Time without contact between the broker and a node of the job, seconds, after which
-                the node ends the job and the broker requeues it; at least the broker's `--lease-s`. 0: the
-                job continues until the node is back; None: the broker's `--lost-after`, by default 0.
-            priority: `low`, `normal`, `high` or `urgent`: higher-priority jobs start first. The broker limits
-                the highest that a non-admin may request.
-            account: Account to charge in addition to the user; "": the user's first account, if any.
-            notify: Events that send a notification, if the operator runs `rlsched notify`: some of start,
-                requeue, end, fail.
-            hold: Hold the job until `release`.
-            begin_s: Earliest start, Unix seconds.
-            depends_on: Jobs to wait for, such as `DependsOn("afterok", 17)`; a job whose dependency can never
+                the node ends the job and the broker requeues it; at least the broker's `--lease-s`. With 0,
+                the job continues until the node returns. None selects the broker's `--lost-after`.
+            priority: `low`, `normal`, `high` or `urgent`; jobs of a higher priority start first. The broker
+                limits the highest priority that a user may request.
+            account: Account to charge in addition to the user. "" selects the user's first account, if the
+                user has an account.
+            notify: List of the events that send a notification, from `start`, `requeue`, `end` and `fail`.
+                The operator must run `rlsched notify`.
+            hold: Whether the job is held: it waits until `release` is called.
+            begin_s: Earliest start, Unix seconds. None permits an immediate start.
+            depends_on: Jobs to wait for, such as `DependsOn("afterok", 17)`. A job whose dependency can never
                 be met is cancelled.
-            singleton: Wait until all earlier jobs of the same name and user have finished.
-            array: Tasks of an array, such as `0-99%8` or `1,3,5-9:2`. Each task runs as a separate job with
-                its number in the variable RLSCHED_ARRAY_TASK; with `%8`, at most 8 run at once.
+            singleton: Whether the job waits until all earlier jobs of the same name and user have finished.
+            array: Tasks of an array, such as `0-99%8` or `1,3,5-9:2` (step 2). Each task runs as a separate
+                job with its number in the variable RLSCHED_ARRAY_TASK; with `%8`, at most 8 run at once. ""
+                submits a single job.
             launcher: How the command is started: once on each node (`none`), under `torchrun`, or once per
                 GPU (`per-gpu`), with RANK, WORLD_SIZE and LOCAL_RANK.
-            token: Makes a repeated call harmless; default: random, a new token per call.
+            token: Identifier of the submission: if a call is repeated with the same token, only one job is
+                queued. Default: a new random token for each call.
 
         Raises:
             InputError: the broker rejects the job, with the reason in one line.
@@ -176,9 +186,10 @@ class Client:
         Args:
             job: Job number, or number of an array; the change also applies to tasks that are not jobs yet.
             tasks: Change only these tasks of an array, including tasks that are not jobs yet.
-            changes: `name`, `priority`, `time_limit_s` (infinite: no limit), `begin_s` (a past time: start as
-                soon as possible), `depends_on` and `singleton` (replace the present dependencies),
-                `lost_after_s`, `array_limit`, `gpu_types` (empty: any type), `share`, `grace_s`, `slack_s`.
+            changes: `name`, `priority`, `time_limit_s` (infinity removes the limit), `begin_s` (a past time
+                permits an immediate start), `depends_on` and `singleton` (replace the present dependencies),
+                `lost_after_s`, `array_limit` (0 removes the limit), `gpu_types` (an empty list allows any
+                type), `share`, `grace_s`, `slack_s`.
 
         Raises:
             InputError: there is no such job, it has finished, or a change is not possible now.
@@ -230,8 +241,8 @@ class Client:
 
         Args:
             finished: Include finished jobs.
-            limit: Maximum number of jobs; the jobs with the highest numbers are returned. None: 2,000 with
-                `finished`, otherwise all jobs.
+            limit: Maximum number of jobs; the jobs with the highest numbers are returned. None returns
+                2,000 jobs with `finished`, otherwise all jobs.
             before: Only jobs with a lower number than this.
         """
         return self.list_jobs(finished=finished, limit=limit, before=before).jobs
@@ -278,13 +289,14 @@ class Client:
         """Return finished jobs by end time, then running jobs by number. The broker is queried page by page.
 
         Args:
-            limit: Maximum number of jobs; the newest jobs are returned. None: all jobs.
+            limit: Maximum number of jobs; the newest jobs are returned. None returns all jobs.
             since_s: Only jobs that ended at this time or later, Unix seconds, and all running jobs.
             until_s: Only jobs that ended before this time, and running jobs that started before it.
             user: Only jobs of this user.
             vc: Only jobs of this virtual cluster.
             account: Only jobs of this account.
-            states: Any of completed, failed, cancelled, rejected, running; empty: all.
+            states: Only jobs in these states: completed, failed, cancelled, rejected or running. An empty
+                list selects all states.
             name: Only jobs with a name that matches this pattern, with `*`, `?` and `[...]` as in a shell.
         """
         asked = messages.ListHistory(
@@ -423,7 +435,7 @@ class Client:
 
         Args:
             policy: Policy that decides.
-            fallback: Rule used if the policy fails; None: the rule that the policy follows.
+            fallback: Policy that decides if `policy` fails. None selects the rule on which `policy` is based.
 
         Raises:
             InputError: a file cannot be read, the policy is too large to send, or the broker cannot use it.
@@ -470,7 +482,7 @@ class Client:
             time_limit_s: Time limit, seconds.
             preemptible: Whether the job may be preempted for another job.
             workload: Workload of the job.
-            tonight_s: Also forecast the job as submitted at this later time, Unix seconds.
+            tonight_s: Later time of submission, Unix seconds, for which the job is forecast in addition.
 
         Raises:
             InputError: the broker makes no forecasts, has no forecast now, or the job can never run.
@@ -492,7 +504,10 @@ class Client:
         if isinstance(reply, Refused):
             raise InputError(reply.message)
         if not isinstance(reply, messages.DryRunAnswer):
-            raise WireError(f"expected DryRunAnswer from the broker, got {type(reply).__name__}")
+            raise WireError(
+                f"expected DryRunAnswer from the broker, got {type(reply).__name__}: "
+                "install the same rlsched on both sides"
+            )
         return reply
 
     def stats(self) -> messages.StatsReport:
@@ -500,7 +515,10 @@ class Client:
         return self._ask(messages.Stats(), messages.StatsReport)
 
     def read_log(self, job: int, *, rank: int = 0, offset: int = 0) -> messages.LogChunk:
-        """Return a piece of a job's output; a negative offset counts from the end."""
+        """Return up to 64 KiB of a rank's output, from byte `offset` on.
+
+        A negative `offset` counts from the end of the output.
+        """
         return self._ask(messages.ReadLog(job=job, rank=rank, offset=offset), messages.LogChunk)
 
     def log(self, job: int, *, rank: int = 0, follow: bool = False) -> Iterator[bytes]:
@@ -541,7 +559,7 @@ class Client:
 
         Args:
             job: Job number.
-            patience_s: Seconds for which the broker may be unavailable before the error is raised.
+            patience_s: Time without a broker after which `BrokerUnavailableError` is raised, seconds.
             seen: Called with the job after each query.
         """
         from rlsched.client.following import POLL_S
@@ -584,7 +602,7 @@ def _broker_public(
     *,
     is_patient: bool,
 ) -> bytes:
-    """Return the broker's public key; a patient client waits for it while a new broker is starting.
+    """Return the broker's public key. If `is_patient`, wait for the key while a new broker is starting.
 
     Raises:
         BrokerUnavailableError: there is no key yet.

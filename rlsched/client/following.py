@@ -40,7 +40,7 @@ def follow(
     Args:
         client: Client of the broker.
         number: Job number; the job need not have started.
-        labelled: Whether lines begin with `RANK: `; None: only if the job has several ranks.
+        labelled: Whether lines begin with `RANK: `. With None, they do if the job has several ranks.
         to_its_end: Follow the job until it has finished; if False, stop after the present output.
 
     Raises:

@@ -46,7 +46,8 @@ class _LocalProcess:
     began_s: float
     restarts: Restarts
     again_s: float | None = None
-    """Time of the next start, seconds of the monotonic clock; infinite: never; None: the process runs."""
+    """Time of the next start, seconds of the monotonic clock; infinite if there is no further start. None
+    while the process runs."""
 
     def how(self, code: int) -> str:
         """Describe how the process ended, and include the last lines of its log."""
@@ -61,10 +62,10 @@ class LocalCluster:
     Args:
         directory: Directory of the journal, the logs and the output of jobs.
         keys: Key directory.
-        address: Address of the broker; port 0: a free port.
+        address: Address of the broker; port 0 selects a free port.
         nodes: Number of node daemons, named n0, n1, ...
         gpus: GPUs per node.
-        gpu_types: GPU models, assigned to the nodes in turn; empty: `generic`.
+        gpu_types: GPU models, assigned to the nodes in turn; if empty, all nodes get the model `generic`.
         broker_options: Further options of `rlsched broker`.
         node_options: Further options of `rlsched node`.
         note: Text to print once the cluster is ready.
@@ -144,7 +145,7 @@ class LocalCluster:
             raise InputError(
                 f"another `rlsched up` runs in {self._directory}"
                 + (f" (process {holder.process})" if holder.process else "")
-                + "; stop it with Ctrl-C, or give this one its own --dir and --address"
+                + "; stop it with Ctrl-C, or use another --dir and --address"
             )
         return lock
 

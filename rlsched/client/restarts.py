@@ -14,7 +14,7 @@ CALM_S: Final = 60.0
 
 
 class Restarts:
-    """The count of restarts of one process.
+    """Counts the restarts of one process.
 
     Attributes:
         in_a_row: Restarts since the process last ran for `CALM_S`.
@@ -24,7 +24,10 @@ class Restarts:
         self.in_a_row = 0
 
     def delay_s(self, ran_s: float) -> float:
-        """Return the seconds until the restart of a process that ran for `ran_s` seconds; infinite: never."""
+        """Return the seconds until a process that ran for `ran_s` seconds is restarted.
+
+        Infinite if the process has been restarted `MOST` times in a row.
+        """
         if ran_s >= CALM_S:
             self.in_a_row = 0
         if self.in_a_row >= MOST:

@@ -32,7 +32,7 @@ class JobRefusedError(InputError):
     Attributes:
         place: Position of the rejected job, from 0.
         why: Reason.
-        queued: Job numbers of the jobs that are queued already: the jobs at the start of the submission.
+        queued: Numbers of the jobs that are queued already, which are the first jobs of the submission.
     """
 
     def __init__(self, place: int, why: str, queued: Sequence[int] = ()) -> None:

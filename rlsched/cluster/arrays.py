@@ -335,14 +335,14 @@ class Index(NamedTuple):
 
 @by_reference
 class OrderArrays(NamedTuple):
-    """The order of the queue."""
+    """The order of the queue, for kernels."""
 
     code: Records  # (1,) ORDER, or (2,): the second order applies once a job may be preempted
     cost: NDArray[np.float64]  # (spreads, ages) `order.gittins.gittins_table`; NO_COSTS for other orders
 
     @property
     def may_change(self) -> bool:
-        """Whether there is a second order, for use once a job may be preempted; stays true afterwards."""
+        """Whether there is a second order, to which the queue switches once a job may be preempted."""
         return len(self.code) > 1
 
 
@@ -387,7 +387,7 @@ NO_COSTS.flags.writeable = False
 
 
 def by_submission() -> OrderArrays:
-    """Return the order of submission; predictions are not revised."""
+    """Return the queue order by time of submission. With this order, predictions are not revised."""
     return OrderArrays(records(1, ORDER), NO_COSTS)
 
 

@@ -14,7 +14,7 @@ from rlsched.compile.jit import kernel
 
 @kernel
 def _within(places: int, each: int, available: int) -> int:
-    """Return `places`, or fewer if `available` units of a resource allow fewer at `each` units per place."""
+    """Return how many of `places` places can get `each` units of a resource with `available` free units."""
     return min(places, available // each) if each > 0 else places
 
 

@@ -45,7 +45,7 @@ def _gpu_for_share(s: StateArrays, n: int, c: int, classes: NDArray[np.int64]) -
 
 @kernel
 def _cost(s: StateArrays, n: int, c: int, classes: NDArray[np.int64]) -> tuple[float, float]:
-    """Return the cost of placing a job of class `c` on node `n`, where it fits, and a cost to decide ties."""
+    """Return (cost, second cost for ties) of placing a job of class `c` on node `n`, where it fits."""
     rule, d = s.config[0].placement, s.demand
     sign = -1.0 if rule in (WORST_FIT, SPREAD) else 1.0
     if d.gpus[c] == 0:
@@ -186,7 +186,7 @@ def _choose_by_looking(s: StateArrays, p: int, c: int, node: int, out: NDArray[n
 
 @array_kernel
 def _gpus_of_nodes(s: StateArrays, p: int, slot: int) -> int:
-    """Return the number of GPUs of all nodes on which the rule would place a job that fits now."""
+    """Return how many GPUs the nodes have on which the rule would place a job that fits now."""
     out, held, last = np.empty(s.job.gpus[slot], np.int32), 0, -1
     host = choose(s, p, slot, -1, out)
     if out.shape[0] == 0:

@@ -125,7 +125,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         return -(-self.memory_mib // self.places)
 
     def places_on_node(self, node: NodeGroup | NodeSpec) -> int:
-        """Return the places of this job on a node when idle; 0 cores or 0 memory of the node mean unknown."""
+        """Return the places of this job on an idle node; 0 cores or 0 memory of the node mean unknown."""
         if not self.gpus and not (self.cpu_milli and node.cpus):
             return 0
         known_mib = node.gpu_memory_mib if isinstance(node, NodeSpec) else 0

@@ -425,7 +425,10 @@ def _run(
 
 @kernel
 def spare_cpu_milli(s: StateArrays, n: int) -> int:
-    """Return the free cores of node `n`, thousandths, beyond the proportional part of its free GPUs."""
+    """Return the free cores of node `n` that its free GPUs do not need, thousandths.
+
+    Each GPU needs an equal part of all cores of the node.
+    """
     if s.node.cpu_milli[n] >= UNCOUNTED:
         return UNCOUNTED
     fair = s.node.cpu_milli[n] // max(s.node.gpus[n], 1)
@@ -489,7 +492,7 @@ def tenants_of(s: StateArrays, g: int) -> int:
 
 @kernel
 def _share_out(s: StateArrays, g: int, now_s: float) -> None:
-    """Give equal shares to all jobs on GPU `g`, which have all their GPUs in common.
+    """Give equal shares to all jobs on GPU `g`; these jobs have all their GPUs in common.
 
     `release` multiplies the length of the whole attempt by the last share. Therefore `attained_gpu_s`
     receives the difference between the service (GPU-seconds) at the previous share and at the new share.
@@ -509,7 +512,7 @@ def _share_out(s: StateArrays, g: int, now_s: float) -> None:
 
 @kernel
 def _take_over(s: StateArrays, g: int, share_milli: int, cpu_milli_each: int, now_s: float) -> None:
-    """Give the share of a released job on GPU `g` to its co-tenants, and the cores that they lack.
+    """Give the GPU share of a released job on GPU `g` to its co-tenants, and give them missing cores.
 
     `cpu_milli_each`: cores, thousandths, that the released job had with each GPU; they are free now. The
     co-tenants shared these cores before, so they get them even if the node has no spare cores.

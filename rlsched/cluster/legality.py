@@ -63,7 +63,9 @@ def check_gang(
         check_cores(state, slot, n, places, asked if cpu_milli_each < 0 else cpu_milli_each)
         partitions.add(int(node_columns["part_of"][n]))
     if len(partitions) != 1:
-        raise AllocationError(f"job {seq}: a gang stays within one partition, got {sorted(partitions)}")
+        raise AllocationError(
+            f"job {seq}: expected GPUs of one partition, got GPUs of partitions {sorted(partitions)}"
+        )
     p = partitions.pop()
     if p not in (job["own_partition"], job["shared_partition"]):
         raise AllocationError(f"job {seq}: partition {state.partition_names[p]} does not serve its VC")
@@ -73,10 +75,13 @@ def check_gang(
 def check_clock(state: ClusterShape, seq: int, sm_clock_frac: float) -> None:
     """Raise an AllocationError if a job cannot have this SM clock; without models, only 1 is legal."""
     if sm_clock_frac != 1.0 and not state.arrays.config[0].modelled:
-        raise AllocationError(f"job {seq}: only the full SM clock (1.0) can be given, got {sm_clock_frac}")
+        raise AllocationError(
+            f"job {seq}: without models, only the full SM clock (1.0) can be given, got {sm_clock_frac}"
+        )
     if not MIN_CLOCK_FRAC <= sm_clock_frac <= 1.0:
         raise AllocationError(
-            f"job {seq}: expected an SM clock of {MIN_CLOCK_FRAC:g} to 1 of the highest, got {sm_clock_frac}"
+            f"job {seq}: expected an SM clock of {MIN_CLOCK_FRAC:g} to 1 (fraction of the highest clock), "
+            f"got {sm_clock_frac}"
         )
 
 
@@ -92,7 +97,7 @@ def check_clocks(state: ClusterShape, seq: int, nodes: Iterable[int], sm_clock_f
         if state.arrays.node.fixed_clock[n]:
             raise AllocationError(
                 f"job {seq}: node {state.node_names[n]} cannot set the SM clock of its GPUs: only the full "
-                f"one (1.0) can be given, got {sm_clock_frac}"
+                f"SM clock (1.0) can be given, got {sm_clock_frac}"
             )
 
 
@@ -119,7 +124,7 @@ def check_cores(state: ClusterShape, slot: int, n: int, places: int, cpu_milli_e
     if node["cpu_milli"][n] < UNCOUNTED and node["cpu_free_milli"][n] < places * cpu_milli_each:
         raise AllocationError(
             f"job {seq}: node {state.node_names[n]} has fewer cores free than {places} x "
-            f"{cpu_milli_each / 1000:g}"
+            f"{cpu_milli_each / 1000:g} (GPUs x cores for each GPU)"
         )
 
 
@@ -146,33 +151,38 @@ def check_join(
     check_clock(state, seq, sm_clock_frac)
     if state.arrays.config[0].modelled in (0, CLOCKS_ALONE):
         raise AllocationError(
-            f"job {seq}: GPUs can be shared only if models predict the speed of jobs; there are none"
+            f"job {seq}: GPUs can be shared only if models predict the speed of jobs; this cluster has no "
+            "models"
         )
     asked = state.arrays.demand.share_milli[job["demand"][[slot, share_with]]]
     if job["gpus"][slot] != job["gpus"][share_with] or job["gpus"][slot] == 0 or (asked < 1000).any():
         raise AllocationError(
-            f"job {seq} cannot share GPUs with job {other}: expected equally many whole GPUs"
+            f"job {seq} cannot share GPUs with job {other}: expected equally many whole GPUs in both requests"
         )
     g = int(job["head"][share_with]) // MAX_TENANTS
     tenants = [k for k in state.arrays.gpu.tenant[g].tolist() if k >= 0]
     for one in (slot, *tenants):
         if job["unshared"][one]:
             raise AllocationError(
-                f"job {seq} cannot share with job {other}: job {job['seq'][one]} must not share"
+                f"job {seq} cannot share GPUs with job {other}: job {job['seq'][one]} must not share GPUs"
             )
     if tenants_of(state.arrays, g) >= MAX_SHARING:
-        raise AllocationError(f"job {seq}: {MAX_SHARING} jobs share the GPUs of job {other} already")
+        raise AllocationError(
+            f"job {seq}: {MAX_SHARING} jobs share the GPUs of job {other} already; this is the maximum"
+        )
     if job["placed_in"][share_with] not in (job["own_partition"][slot], job["shared_partition"][slot]):
-        raise AllocationError(f"job {seq}: the partition of job {other} does not serve its VC")
+        raise AllocationError(f"job {seq}: the partition of job {other} does not serve the VC of job {seq}")
     if not takes_gpus_of(state.arrays, int(job["demand"][slot]), share_with):
         raise AllocationError(
-            f"job {seq} does not accept the GPUs of job {other}, or they are not all up and of one type, "
-            "or they are MIG slices or of a node that runs one job on each"
+            f"job {seq} does not accept the GPUs of job {other}, or these are not all up and of one type, "
+            "or they are MIG slices, or their node runs only one job on each GPU"
         )
     if sorted(gpus) != sorted(state.gpus_of(other)):
-        raise AllocationError(f"job {seq} shares all the GPUs of job {other} or none")
+        raise AllocationError(f"job {seq} shares all the GPUs of job {other} or none; give all of them")
     if cpu_milli_each > spare_cpu_milli_each(state.arrays, share_with):
-        raise AllocationError(f"job {seq}: the nodes of job {other} have fewer cores to spare")
+        raise AllocationError(
+            f"job {seq}: the nodes of job {other} have fewer cores to spare than the action gives"
+        )
     _check_memory(state, slot, share_with)
 
 
@@ -187,7 +197,9 @@ def _check_memory(state: ClusterShape, slot: int, share_with: int) -> None:
     tenants = [k for k in arrays.gpu.tenant[job.head[share_with] // MAX_TENANTS].tolist() if k >= 0]
     mine_mib, *theirs_mib = [float(gpu_need_mib(arrays, one, kind)) for one in (slot, *tenants)]
     if not fits_memory(float(arrays.models.gpu.memory_mib[kind]), sum(theirs_mib), len(tenants), mine_mib):
-        raise AllocationError(f"job {seq}: the GPUs of job {other} have too little memory left")
+        raise AllocationError(
+            f"job {seq}: the GPUs of job {other} have too little memory left for one more job"
+        )
 
 
 def _places_by_node(

@@ -83,7 +83,7 @@ class Queue(Protocol):
 
 
 def alike_by_type(nodes: Sequence[NodeSpec]) -> list[NodeSpec]:
-    """Return the nodes, each with the least GPU memory of all nodes of its GPU type.
+    """Return copies of the nodes, each with the smallest GPU memory of all nodes of the same GPU type.
 
     The ledger does not distinguish nodes of one GPU type by their GPU memory.
     """
@@ -234,11 +234,11 @@ class ClusterShape:
         kernels.rebuild_index(self.arrays)
 
     def _note_shapes(self, nodes: Iterable[NodeSpec]) -> None:
-        """Store the different shapes of these nodes: the nodes without names and VCs, each shape once."""
+        """Store the shapes of these nodes, each shape once. A shape is a node without name and VC."""
         self._shapes |= {msgspec.structs.replace(node, name="", vc=None): None for node in nodes}
 
     def use_models(self, models: ModelArrays, *, cores_as_asked: bool = False) -> None:
-        """Use these models for the speed and power of jobs. Their GPU types have the order of `kind_names`.
+        """Use these models, whose GPU types have the order of `kind_names`, for the speed and power of jobs.
 
         `cores_as_asked`: whether each job has exactly the cores that it requested (`CORES_AS_ASKED`).
         """
@@ -287,7 +287,7 @@ class ClusterShape:
         self.needs = self.needs._replace(preemption=preemption, reservations=not math.isinf(reserve_after_s))
 
     def fix_clocks(self, n: int, is_fixed: bool) -> None:
-        """Set whether the SM clocks of a node's GPUs are fixed."""
+        """Set whether the SM clocks of a node's GPUs are fixed, so that jobs get only the full clock."""
         self.arrays.node.fixed_clock[self._node(n)] = is_fixed
 
     def let_share(self, n: int, *, shares: bool) -> None:
@@ -316,7 +316,7 @@ class ClusterShape:
 
     @property
     def energy_counts(self) -> float:
-        """Weight of energy against time for jobs without a weight of their own, 0 to 1; needs no models."""
+        """Weight of energy against time, 0 to 1, for jobs without their own weight; independent of models."""
         return float(self.arrays.config[0].energy_ppm) / 1e6
 
     @property
@@ -400,7 +400,9 @@ class ClusterShape:
     def _kind_number(self, name: str) -> int:
         if name not in self.kind_names:
             if len(self.kind_names) == MAX_KINDS:
-                raise AllocationError(f"a cluster has {MAX_KINDS} GPU types at most; {name!r} is one more")
+                raise AllocationError(
+                    f"expected at most {MAX_KINDS} GPU types in a cluster, got one more: {name!r}"
+                )
             self.kind_names.append(name)
         return self.kind_names.index(name)
 
@@ -469,7 +471,7 @@ class ClusterShape:
         return gpus
 
     def beside(self, seq: int) -> list[int]:
-        """Return the numbers of the other jobs on the first GPU of a job, in the order of their places."""
+        """Return the numbers of the other jobs that run on the first GPU of a job."""
         job = columns(self.arrays.job)
         head = int(job["head"][self.slot_of(seq)])
         tenants = columns(self.arrays.gpu)["tenant"][head // MAX_TENANTS].tolist() if head >= 0 else []

@@ -20,7 +20,7 @@ SHARED_PARTITION = "shared"
 
 
 class _Nodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Fields that a cluster file and a `NodeGroup` share."""
+    """Fields that `NodeGroup` and a table [[nodes]] of a cluster file share."""
 
     count: int = 1
     gpus: int
@@ -130,7 +130,7 @@ class _FileNodes(_Nodes, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class _SharedFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Fields that a cluster file and a `ClusterSpec` share."""
+    """Fields that `ClusterSpec` and a cluster file share."""
 
     name: str
     placement: Placement = "consolidate"
@@ -227,7 +227,7 @@ class EnergySignals(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class _ClusterFile(_SharedFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A cluster file."""
+    """The content of a cluster file (TOML)."""
 
     nodes: tuple[_FileNodes, ...]
 

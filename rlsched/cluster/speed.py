@@ -67,7 +67,7 @@ def shared_with(s: StateArrays, slot: int, more: int, g: int) -> float:
 
 @kernel
 def gpu_rate(s: StateArrays, slot: int, kind: int, x: float, shared: float, nodes: int, fewest: int) -> float:
-    """Return the speed that GPUs allow a job with enough cores; 1: solo at full clock on GPUs of this type.
+    """Return the speed that GPUs of a type allow a job with enough cores, relative to solo at full clock.
 
     Args:
         s: The state.
@@ -202,7 +202,7 @@ def placed_rate(s: StateArrays, slot: int, clock: float, shared: float) -> float
 
 @kernel
 def use_of_gpus(s: StateArrays, slot: int, kind: int, rate: float) -> float:
-    """Return a job's speed as a fraction of its speed on fully used GPUs of this type, given its rate."""
+    """Convert a job's rate to its speed as a fraction of its speed on fully used GPUs of this type."""
     return rate * reference_feed(s, slot, kind) / type_speed(s, slot, kind)
 
 

@@ -60,7 +60,7 @@ def compile_pieces(pieces: Sequence[Piece], processes: int | None = None) -> Non
 
 
 class _CompilerProcess:
-    """A process that compiles, as its parent uses it."""
+    """The parent's handle of a child process that compiles kernels."""
 
     def __init__(self, context: Any) -> None:
         self.ours, theirs = context.Pipe()

@@ -33,14 +33,14 @@ class Compiling:
 
     Attributes:
         told: Whether to print anything.
-        by_verb: Whether an `rlsched` command compiles, not a user's script: child processes would run
-            a script again.
-        tells: Function to call at once with each progress text; None: none.
+        by_verb: Whether an `rlsched` command compiles. If a user's script compiles, no child processes are
+            started, because they would run the script again.
+        tells: Function that gets each progress text immediately; None: no function is called.
         compiled: Number of kernels that this process has compiled.
         found: Number of kernels that this process has found in the cache.
         took_s: Time spent on compiling, or on waiting for another process that compiles, seconds.
-        hand_on: Function to call instead of printing, if this process compiles for another process
-            (`rlsched.compile.ahead`): sends that process the name of a method and its arguments.
+        hand_on: In a process that compiles for its parent (`rlsched.compile.ahead`): function that sends the
+            parent (name of a method of `Compiling`, arguments) instead of printing. None: print.
     """
 
     def __init__(

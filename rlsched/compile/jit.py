@@ -44,7 +44,8 @@ class Kernel:
 
     Attributes:
         py_func: The original Python function.
-        kind: How the function is compiled: `kernel` or `array_kernel`; `shared_` before it for `shared`.
+        kind: How the function is compiled: `kernel` or `array_kernel`, with the prefix `shared_` if the
+            kernel has its own machine code (`shared`).
     """
 
     def __init__(self, function: Callable[..., Any], kind: str) -> None:
@@ -162,7 +163,7 @@ _dtype: Callable[[Any], np.dtype[Any]] = np.ndarray.dtype.__get__
 
 
 def _look(one: Any) -> object:
-    """Return what determines an argument's numba type: equal results mean equal types."""
+    """Return a key of an argument's numba type: arguments with equal keys have equal types."""
     kind = type(one)
     if kind in _ARRAYS:
         return kind, _dtype(one), one.ndim, one.flags.num
@@ -172,7 +173,7 @@ def _look(one: Any) -> object:
 
 
 def _shows_its_type(one: Any) -> bool:
-    """Return whether `_look` returns everything that determines the numba type of this argument."""
+    """Return whether the key that `_look` returns determines the numba type of this argument."""
     if isinstance(one, tuple):
         return all(map(_shows_its_type, one))
     return type(one) in _NUMBERS or type(one) in _ARRAYS
@@ -203,7 +204,7 @@ def _no_collection() -> Iterator[None]:
 
 
 def widened(argument: Any) -> Any:
-    """Return the type as which an argument is passed: integers have 64 bits, and are never constants.
+    """Return the numba type for passing an argument: integers have 64 bits, and are never constants.
 
     Otherwise a kernel would be compiled for each integer width and each constant that its callers pass.
     """
@@ -230,7 +231,8 @@ def array_kernel(function: F) -> F:
 def shared(function: F) -> F:
     """Give a kernel machine code of its own, which all functions that call it share.
 
-    For large kernels with many callers: they are compiled once instead of once per entry, but never inlined.
+    Use it for large kernels with many callers. Such a kernel is compiled once instead of once per entry, but
+    never inlined.
     """
     given = cast("Kernel", function)
     return cast("F", _compiled(given.py_func, f"shared_{given.kind}"))
@@ -254,7 +256,7 @@ class CompileTime:
         self.name = name
 
     def __bool__(self) -> bool:
-        raise TypeError(f"{self.name} is open: `specialise` gives it a value")
+        raise TypeError(f"open name {self.name} has no value: call `specialise` with a value for it")
 
 
 def compile_time(name: str) -> Any:
@@ -327,7 +329,7 @@ def _specialised(template: Kernel, bound: dict[str, Any]) -> Kernel:
 
 
 def _needed(names: frozenset[str], bound: dict[str, Any]) -> set[str]:
-    """Return these open names, and the open names of the kernels that are their values."""
+    """Return `names`, and the open names of all kernels that are values of these names."""
     needed, left = set(names), list(names)
     while left:
         value = bound.get(left.pop())

@@ -83,7 +83,7 @@ class Digests:
 
 
 def _parts(function: types.FunctionType) -> Iterator[Any]:
-    """Yield what determines a function's compiled code: bytes, and values to which the function refers."""
+    """Yield the inputs of a function's digest: its byte code, and the values to which it refers."""
     code, scope = function.__code__, function.__globals__
     yield code.co_code
     yield repr((code.co_argcount, code.co_varnames, code.co_names)).encode()
@@ -108,7 +108,7 @@ DIGESTS: Final = Digests()
 
 @cache
 def _versions() -> str:
-    """Return a digest of what else determines machine code: package versions, and how kernels are linked."""
+    """Return a digest of the package versions and of the modules that compile and link kernels."""
     hasher = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__} {np.__version__}".encode())
     for name in ("jit.py", "kernel_cache.py", "linking.py", "packing.py", "shared_code.py"):
         hasher.update(Path(__file__).with_name(name).read_bytes())
@@ -147,7 +147,7 @@ class _Locator(_CacheLocator):  # type: ignore[misc]
 
 
 class _Entries(CompileResultCacheImpl):  # type: ignore[misc]
-    """numba's reader and writer of compiled code, with the folder of this cache."""
+    """numba's reader and writer of compiled code; reads and writes in the folder of this cache."""
 
     def __init__(self, function: types.FunctionType, part: str) -> None:
         self._lineno = function.__code__.co_firstlineno
@@ -157,7 +157,7 @@ class _Entries(CompileResultCacheImpl):  # type: ignore[misc]
         self._filename_base = self.get_filename_base(name, "")
 
     def reduce(self, cres: Any) -> Any:
-        """Return what is stored: numba's data, and the symbols of the shared kernels that the code calls."""
+        """Return the data to store: symbols of the shared kernels that the code calls, and numba's data."""
         return cres.library.needs, super().reduce(cres)
 
     def rebuild(self, target_context: Any, payload: Any) -> Any:

@@ -80,7 +80,7 @@ class InsideLibrary(_Library):
         self._close(whole)
 
     def _linked(self) -> Any:
-        """Return a module with this kernel and all functions that it needs."""
+        """Return an LLVM module with this kernel and all functions that it needs."""
         self._raise_if_finalized()
         whole = self._final_module
         for library in dict.fromkeys(self._linking_libraries):
@@ -90,7 +90,7 @@ class InsideLibrary(_Library):
         return whole
 
     def _close(self, whole: Any) -> None:
-        """Let callers link `whole`, and give numba an empty module."""
+        """Use the LLVM module `whole` for linking by callers, and give numba an empty module to compile."""
         own = [each for each in whole.global_variables if each.name.startswith(_ENVIRONMENT)]
         self._shared_module = whole
         self._final_module = self._empty(*(f'@"{each.name}" = common global ptr null' for each in own))
@@ -98,7 +98,7 @@ class InsideLibrary(_Library):
         self._finalize_final_module()
 
     def _empty(self, *lines: str) -> Any:
-        """Return a module with these lines only."""
+        """Return an LLVM module with these lines only."""
         return llvm.parse_assembly("\n".join([str(self._codegen._create_empty_module(self.name)), *lines]))
 
 
@@ -156,19 +156,21 @@ class EntryLibrary(_Library):
 def _optimize(codegen: Any, module: Any) -> None:
     """Optimise a linked module.
 
-    numba optimises twice, first to cancel pairs of reference counts: kernels have none. Level 1 takes half
-    the time of level 3, and rules decide as fast: their functions are optimised one by one before.
+    numba optimises twice, the first time to cancel pairs of reference counts. Kernels have no reference
+    counts, so this function optimises once. It uses level 1, which takes half the time of level 3. Decisions
+    are equally fast with both levels, because the functions were already optimised one by one.
     """
     passes, builder = codegen._module_pass_manager(opt=1)
     passes.run(module, builder)
 
 
 class _Into(Compiler):  # type: ignore[misc]
-    """Base class of the pipelines.
+    """Base class of the compiler pipelines.
 
     Attributes:
-        library: Kind of library that is made.
-        mark: Begins the part of a symbol that identifies code and argument types; "": numba counts functions.
+        library: Class of the library that the pipeline makes.
+        mark: Prefix of the part of a symbol that identifies code and argument types. "": numba numbers the
+            functions instead.
     """
 
     library: Any

@@ -22,7 +22,7 @@ SUFFIX: Final = ".o"
 
 
 class _File(msgspec.Struct, array_like=True):
-    """Contents of a file.
+    """Contents of the file of a shared kernel.
 
     Attributes:
         needs: Symbols of other shared kernels that the machine code calls.
@@ -39,7 +39,7 @@ def needed_by(module: Any) -> list[str]:
 
 
 def is_shared(symbol: str) -> bool:
-    """Return whether a function's symbol is that of a shared kernel."""
+    """Return whether a symbol names a shared kernel."""
     return f"v{MARK}" in symbol
 
 
@@ -59,7 +59,7 @@ class SharedCode:
         self._load(engine, symbol, code)
 
     def load(self, engine: Any, folder: Path, symbols: Iterable[str]) -> None:
-        """Load shared kernels, and the ones that they call.
+        """Load shared kernels, and the shared kernels that they call.
 
         Raises:
             OSError: a file is missing, or cannot be read.

@@ -1,4 +1,4 @@
-"""The actions of a scheduler: `Start`, `Preempt` and `Wait`. There are no others."""
+"""The three actions of a scheduler: `Start`, `Preempt` and `Wait`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
         node: Node of a job without GPUs; -1 for a job with GPUs, because `gpus` determines its nodes.
         share_with: Number of the running job with which the started job shares all GPUs; -1: the GPUs are
             free.
-        cpu_milli_each: CPU cores with each GPU, thousandths; -1: the cores that the job requested.
+        cpu_milli_each: CPU cores for each GPU, thousandths of a core; -1: the cores that the job requested.
     """
 
     seq: int
@@ -60,7 +60,7 @@ class Wait(msgspec.Struct, frozen=True, tag="wait"):
     def check(self, now_s: float) -> None:
         """Raise an AllocationError if `until_s` is not in the future."""
         if self.until_s is not None and not self.until_s > now_s:
-            raise AllocationError(f"a wait has to end after now, {now_s} s; got {self.until_s} s")
+            raise AllocationError(f"expected a wait with until_s after now, {now_s} s; got {self.until_s} s")
 
 
 Action = Start | Preempt | Wait

@@ -31,7 +31,10 @@ def can_set_clocks(s: StateArrays, gpus: NDArray[np.int32]) -> bool:
 
 @kernel
 def clock_on(s: StateArrays, p: int, slot: int, gpus: NDArray[np.int32], o: StartOptions) -> float:
-    """Return the SM clock of a job on these GPUs of partition `p`; 1 if any GPU has a fixed clock."""
+    """Return the SM clock of a job on these GPUs of partition `p`, as a fraction of the maximum.
+
+    Returns 1 without models, or if the clock of one of the GPUs cannot be set.
+    """
     if not MODELLED or gpus.shape[0] == 0 or not can_set_clocks(s, gpus):
         return 1.0
     return clock_for(s, p, slot, gpu_kind(s, gpus[0]), o)
@@ -41,8 +44,8 @@ def clock_on(s: StateArrays, p: int, slot: int, gpus: NDArray[np.int32], o: Star
 def clock_for(s: StateArrays, p: int, slot: int, kind: int, o: StartOptions) -> float:
     """Return the SM clock that a rule gives a waiting job on GPUs of this type, as a fraction of the maximum.
 
-    The energy weight of a job, if set, determines its clock under every rule. If models exist only for
-    clocks, a rule without clock settings uses the cluster's energy weight.
+    If a job has its own energy weight, the weight determines its clock under every rule. If models exist only
+    for clocks, a rule without clock settings uses the energy weight of the cluster.
     """
     if not MODELLED or not s.config[0].modelled or s.models.gpu.sliced[kind]:
         return 1.0
@@ -71,7 +74,7 @@ def clock_for(s: StateArrays, p: int, slot: int, kind: int, o: StartOptions) -> 
 
 @kernel
 def price_factor(s: StateArrays, power: float) -> float:
-    """Return (electricity price / mean price)^power: the factor of the weight of energy relative to time.
+    """Return (electricity price / mean price)^power: the factor of the weight of energy against time.
 
     Returns 1 if no price is known.
     """
@@ -90,7 +93,7 @@ def weighed_level(
     jobs: int,
     energy_factor: float,
 ) -> int:
-    """Return the clock level with the least weighted cost of time and energy.
+    """Return the index of the clock level with the least weighted cost of time and energy.
 
     `weight` is the weight of energy (0: the highest clock). Time and energy are relative to their values at
     full clock. The price of time rises with the number of waiting jobs, this job included, and falls as
@@ -139,7 +142,7 @@ def cores_for(s: StateArrays, slot: int, gpus: NDArray[np.int32], o: StartOption
 def join_cores(s: StateArrays, slot: int, share_with: int, kind: int) -> int:
     """Return the CPU cores (thousandths) that a waiting job adds to each GPU that it shares.
 
-    The added cores are spare cores of the nodes, at most as many as all jobs on the GPUs together lack. With
+    The job adds spare cores of the nodes, at most the cores that all jobs on the GPUs together lack. With
     CORES_AS_ASKED, the job adds the cores that it requested.
     """
     job, cores = s.job, s.models.trait.cores_each
@@ -157,6 +160,6 @@ def join_cores(s: StateArrays, slot: int, share_with: int, kind: int) -> int:
 
 @kernel
 def lacks_cores(s: StateArrays, slot: int, share_with: int) -> bool:
-    """Return whether jobs must get the cores requested, and the nodes of `share_with` have too few spare."""
+    """Return whether CORES_AS_ASKED applies and the nodes of `share_with` lack spare cores for the job."""
     asked = s.demand.cpu_milli_each[s.job.demand[slot]]
     return s.config[0].modelled == CORES_AS_ASKED and asked > spare_cpu_milli_each(s, share_with)

@@ -6,13 +6,13 @@ import numpy as np
 
 
 def draw(seed: int, number: int, half: int) -> float:
-    """Return the first uniform number in [0, 1) from the `generator` of these arguments."""
+    """Return a random number, uniform in [0, 1): the first number of `generator(seed, number, half)`."""
     return float(generator(seed, number, half).random())
 
 
 def generator(seed: int, number: int, half: int) -> np.random.Generator:
-    """Return a random generator for a decision (Philox 4x64, Salmon et al., SC'11).
+    """Return a random generator for the decision `number` (Philox 4x64, Salmon et al., SC'11).
 
-    `half`: number of the stream; streams of one decision are independent.
+    `half`: number of the stream; the streams of one decision are independent.
     """
     return np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, half, number]))

@@ -24,13 +24,13 @@ NO_RANGES: Final = "not watched: no ranges in its strategy"
 
 
 class Familiar(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Ranges of a policy's inputs and of the clusters in its training.
+    """Ranges of inputs and clusters that a policy has seen in its training.
 
     Attributes:
-        columns: Least and largest value of every input column.
-        nodes: Fewest and most nodes of a partition; (0, 0): unknown.
-        gpus: Fewest and most GPUs of a partition; (0, 0): unknown.
-        gpu_types: GPU types; empty: the policy does not depend on them.
+        columns: Smallest and largest value of every input column.
+        nodes: Smallest and largest number of nodes of a partition; (0, 0): unknown.
+        gpus: Smallest and largest number of GPUs of a partition; (0, 0): unknown.
+        gpu_types: GPU types in training; empty: the policy does not depend on GPU types.
     """
 
     columns: dict[str, tuple[float, float]] = {}
@@ -41,7 +41,7 @@ class Familiar(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
     def with_ranges(
         self, names: Sequence[str], low: NDArray[np.floating], high: NDArray[np.floating]
     ) -> Familiar:
-        """Return a copy with these (F,) least and largest values for the named columns."""
+        """Return a copy in which the F named columns have these (F,) smallest and largest values."""
         ranges = {name: (float(a), float(b)) for name, a, b in zip(names, low, high, strict=True)}
         return msgspec.structs.replace(self, columns=ranges)
 
@@ -54,13 +54,13 @@ class Familiar(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
 
 
 class ColumnOutOfRange(msgspec.Struct, frozen=True, kw_only=True):
-    """A column that was outside its training range in recent looks (inputs of the policy: `DriftWatch`).
+    """A column that was outside its training range in recent looks (`DriftWatch` defines a look).
 
     Attributes:
         column: Name of the column.
-        share_frac: Share of the remembered looks in which the column was outside its range.
-        value: Value of the column when it was last outside: the median of the rows.
-        low: Least value in training.
+        share_frac: Share of the stored looks in which the column was outside its range.
+        value: Value of the column in the last look in which it was outside: the median of the rows.
+        low: Smallest value in training.
         high: Largest value in training.
         only_warns: Whether the column describes the set-up of the cluster; such a column does not count as
             drift.
@@ -85,9 +85,9 @@ class ColumnOutOfRange(msgspec.Struct, frozen=True, kw_only=True):
 class DriftWatch:
     """Detects drift: stores which columns were outside their ranges in the latest looks.
 
-    A look is the policy's input for one decision, or for one update of its dials. It has K rows. A column
-    counts as outside if it is outside its range in more than half of the rows. A queue full of unusual
-    jobs is therefore counted, a single unusual job is not.
+    A look is the policy's input for one decision, or for one update of its dials. It has K rows. In a look, a
+    column counts as outside if it is outside its range in more than half of the rows. A queue full of
+    unusual jobs therefore counts as outside, a single unusual job does not.
 
     Args:
         familiar: Ranges seen in training.
@@ -153,7 +153,7 @@ class DriftWatch:
 
     @property
     def in_words(self) -> str:
-        """The column that was outside most often, as text; excludes `only_warns` columns; "": none."""
+        """Text about the column that was outside most often, without `only_warns` columns; "": none."""
         return next((one.in_words for one in self.outside(1) if not one.only_warns), "")
 
 
@@ -162,8 +162,8 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         note: Reason why drift cannot be detected; "" if it can be detected.
-        active: Whether the fallback decides in place of the policy.
-        looks: Number of looks so far; the shares in `outside` refer to the latest of these looks.
+        active: Whether there is drift; the fallback then decides in place of the policy.
+        looks: Number of looks so far; the shares in `outside` refer to the stored latest looks.
         outside: Columns that were outside their training ranges in recent looks, from `DriftWatch.outside`.
         settings_refused: Number of times that dials were set to 0 because the strategy raised an exception
             or returned values that are not numbers.
@@ -177,7 +177,7 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def unlike(familiar: Familiar, state: ClusterState) -> list[str]:
-    """Return one line of text per property of a cluster that is outside its range in training.
+    """Return one line of text for each property of a cluster that differs from the clusters in training.
 
     Nodes that are down count as part of the cluster; removed nodes do not.
     """

@@ -24,13 +24,13 @@ REMEMBERED_SETTINGS: Final = 24
 
 
 class Guarded(Scheduler):
-    """A scheduler that a fallback policy replaces whenever the scheduler fails.
+    """A scheduler with a fallback: a second scheduler, which decides whenever the first scheduler fails.
 
     The fallback decides if
 
     - the policy raises an exception, or requests an action that the ledger would reject;
-    - the policy's previous decision exceeded the time budget: the fallback takes `penalty_decisions`
-      decisions, then the policy decides again;
+    - the policy exceeds the time budget of a decision: the fallback takes this decision and the next
+      `penalty_decisions` decisions;
     - the policy's strategy raised an exception, or set dials out of range: all dials are 0 until the next
       update;
     - there is drift: the policy's recent input is outside the ranges seen in training (`DriftWatch`). Drift
@@ -54,7 +54,7 @@ class Guarded(Scheduler):
         if policy.order != fallback.order:
             raise ValueError(
                 f"fallback {fallback.name!r} keeps the queue by {fallback.order.in_words}, "
-                f"policy {policy.name!r} by {policy.order.in_words}"
+                f"policy {policy.name!r} by {policy.order.in_words}: choose a fallback with the same order"
             )
         if fallback.abilities.preempts and not policy.abilities.preempts:
             raise ValueError(
@@ -93,7 +93,7 @@ class Guarded(Scheduler):
         return f"drift: {self._watch.in_words or 'less than before'}"
 
     def drift(self) -> Drift | None:
-        """Return how the policy's input differs from its input in training; None if it was not trained."""
+        """Return how the policy's input differs from the training; None for an untrained policy."""
         if self.strategy is None:
             return None
         if self._watch is None:
@@ -114,7 +114,7 @@ class Guarded(Scheduler):
         return not self.replaced_by_fallback() and self._policy.pauses(state, partition, now_s)
 
     def begin_instant(self, state: ClusterState, now_s: float) -> None:
-        """Update the policy's dials that are due; if the strategy fails or the input drifts, set all to 0."""
+        """Update the policy's dials that are due; if the strategy fails or there is drift, set all to 0."""
         due = state.arrays.dials.dial.due != 0 if self.strategy is not None else None
         self._set_dials(state, now_s)
         if due is None or not due.any():

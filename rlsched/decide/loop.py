@@ -1,4 +1,4 @@
-"""The decision loop of one instant: simulator and broker run it after every batch of events."""
+"""The decision loop of one instant, which simulator and broker run after every batch of events."""
 
 from __future__ import annotations
 
@@ -24,15 +24,14 @@ def decide_all(
 ) -> Iterator[tuple[int, Decision]]:
     """Call the scheduler for each partition until it returns *wait*, and apply its decisions to the state.
 
-    The scheduler is called for a partition while a waiting job fits there. A scheduler that preempts or
-    shares GPUs is called while any job waits there. Every scheduler is also called while a job must pause.
-    After a pass with a preemption, all partitions are decided again, because a job can wait for two
-    partitions.
+    The scheduler is called for a partition while a waiting job fits the partition. A scheduler that preempts
+    or shares GPUs is called while any job waits for the partition. Every scheduler is also called while a
+    running job must pause. In all other cases *wait* is the only possible action, and the scheduler is not
+    called. After a pass with a preemption, the loop makes another pass over all partitions, because a job
+    can wait for two partitions.
 
-    Yields (partition, decision) after each decision has been applied. If *wait* is the only possible action
-    in a partition, the scheduler is not called.
-
-    If `job_name` is given, records contain the names of their jobs and nodes.
+    Yields (partition, decision) after each decision has been applied. If `job_name` is given, records contain
+    the names of their jobs and nodes.
     """
     can = scheduler.abilities
     shares = (

@@ -19,7 +19,8 @@ class Move(NamedTuple):
         share_with: Running slot with which the started job shares GPUs.
         for_job: Waiting slot that gets the GPUs of the preempted job, if the rule chose one.
         place: Node on which the job starts; -1: the placement rule chooses the node.
-        clock: SM clock of the started job as a fraction of the maximum, or BY_OPTIONS.
+        clock: SM clock of the started job as a fraction of the maximum; BY_OPTIONS: the start options
+            determine it.
     """
 
     preempt: int
@@ -38,11 +39,11 @@ def nothing() -> Move:
 
 @kernel
 def start_of(slot: int, share_with: int) -> Move:
-    """Return the move that starts a job on free GPUs, or on GPUs of `share_with`; slot -1: an empty move."""
+    """Return the move that starts a job on GPUs of `share_with`, -1: on free GPUs. Slot -1: no start."""
     return Move(-1, slot, share_with, -1, -1, BY_OPTIONS)
 
 
 @kernel
 def preempt_of(slot: int, for_job: int) -> Move:
-    """Return the move that preempts a job; `for_job`: waiting slot that gets its GPUs, -1 if several do."""
+    """Return the move that preempts a job; `for_job`: waiting slot that gets its GPUs, -1: none chosen."""
     return Move(slot, -1, -1, for_job, -1, BY_OPTIONS)

@@ -43,13 +43,13 @@ class Gate(NamedTuple):
     Attributes:
         is_shut: Whether a least gain is required.
         pair: Least gain of the second job on a GPU.
-        more: Least gain of the third and fourth job.
+        more: Least gain of the third and fourth job on a GPU.
         by_length: Factor of tanh(ln(predicted run time of the new job / 1 h) / 3).
         by_left: Factor of tanh(ln(predicted remaining time of the running job / 1 h) / 3).
         by_queue: Factor of 1 - exp(-4 x waiting jobs per GPU).
         by_slowest: Factor of the amount by which the slowest job is below a speed of 0.85.
-        by_hold: Factor of (2 h)^3 x t / (t + 1 hour). h: share of the partition's GPUs that the jobs would
-            share. t: predicted time by which these GPUs become free later than without the new job.
+        by_hold: Factor of (2 h)^3 x t / (t + 1 h). h is the share of the partition's GPUs that the jobs would
+            share, and t the predicted time by which the new job delays the release of these GPUs.
     """
 
     is_shut: bool
@@ -71,8 +71,10 @@ class PriceOptions(NamedTuple):
     Attributes:
         power: Exponent p: in the choice of clocks, the weight of energy relative to time is multiplied by
             (price / mean)^p.
-        defer: Slope: waiting jobs use the share tanh(defer x ln(price / mean)) of their slack, at most 0.8.
-        pause: The same slope for running jobs, which are preempted; 0: no job is preempted for the price.
+        defer: A waiting job does not start before it has used the share tanh(defer x ln(price / mean)) of its
+            slack, at most 0.8.
+        pause: A running job that has used less than the share tanh(pause x ln(price / mean)) of its slack, at
+            most 0.8, is preempted.
     """
 
     power: float
@@ -88,16 +90,19 @@ class StartOptions(NamedTuple):
 
     Attributes:
         share: Which jobs share GPUs: NEVER, BLOCKED, LUCID or BETTER.
-        max_jobs: Most jobs on a GPU.
+        max_jobs: Maximum number of jobs on a GPU.
         min_speed: Least predicted speed of each job on a shared GPU; 1: the speed without sharing.
         clock: How a job's SM clock is chosen: FULL, FIXED, SLOWDOWN, LULL or WEIGHED.
         clock_value: FIXED: clock as a fraction of the maximum. SLOWDOWN, LULL: slowdown allowed. WEIGHED:
             weight of energy against time, -1: the cluster's weight.
-        cores: Whether input-bound jobs get idle cores, and other jobs release cores that they cannot use.
-        gate: Least gain of sharing.
+        cores: Whether input-bound jobs get idle CPU cores, and other jobs release CPU cores that they cannot
+            use.
+        gate: Least gain that a job needs in order to share GPUs.
         chooses_type: Whether a job gets the GPU type of highest worth to it (`decide.plans.plan.type_worth`).
-        type_price: Price of fast GPUs in that choice, as an exponent of the usual speed on the type.
-        later: Factor of the waiting time for GPUs of a better type; infinite: no job waits for such GPUs.
+        type_price: Exponent p in the worth of a GPU type: (the job's speed on it) / (the usual speed on
+            it)^p.
+        later: Factor by which the wait for GPUs of a better type is multiplied; infinite: no job waits for
+            such GPUs.
         price: How decisions follow the price of electricity.
     """
 
@@ -122,9 +127,9 @@ class RuleOptions(NamedTuple):
         reserve_after_s: Waiting time, seconds, after which a job that does not fit gets a reservation.
         long_job_s: Predicted run time, seconds, above which a job counts as long.
         leave_frac: Share of a partition's GPUs that a long job leaves free when it starts.
-        threshold_gpu_s: Attained service, GPU-seconds, above which a job is ordered behind all jobs with
-            less.
-        tick_s: Decisions are made at multiples of this time, seconds; 0: at every event.
+        threshold_gpu_s: Attained service, GPU-seconds; jobs above this value are ordered behind all other
+            jobs.
+        tick_s: Time, seconds, at whose multiples decisions are made; 0: decisions are made at every event.
         preempts: Whether jobs may be preempted.
         start: Options for starting jobs.
         own: (n,) numbers for a user-defined rule.

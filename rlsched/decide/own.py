@@ -1,7 +1,8 @@
 """User-defined policies: `FILE.py`, or `FILE.py:NAME` for one of several policies in a file.
 
-A rule (`rlsched.decide.rules`) is a file or a class with kernels such as `next_move`, or a single kernel
-`next_move`. A scheduler in plain Python is a class derived from `rlsched.decide.scheduler.Scheduler`.
+A rule (`rlsched.decide.rules`) is a file or a class that contains the kernel `next_move` and, optionally,
+other kernels, or the kernel `next_move` itself. A scheduler in plain Python is a class derived from
+`rlsched.decide.scheduler.Scheduler`.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def file_of(rule: str) -> Path:
 
 
 def name_of(rule: str) -> str:
-    """Return the display name of a rule: its name in the file, else the file's name."""
+    """Return the display name of a rule: NAME of `FILE.py:NAME`, else the file's name without suffix."""
     return _parts(rule)[1] or file_of(rule).stem
 
 
@@ -58,13 +59,15 @@ def content_of(rule: str) -> str:
 
 
 def rule_in_copy(rule: str, file: Path) -> str:
-    """Return the value of the setting `rule` that names the same rule in a copy of its file."""
+    """Return the value of the setting `rule` for the same rule in `file`, a copy of its file."""
     name = _parts(rule)[1]
     return f"{file}:{name}" if name else str(file)
 
 
 def decides_itself(rule: str) -> bool:
-    """Return whether a user-defined policy is a scheduler; `FILE.py` without `:NAME` is always a rule.
+    """Return whether a user-defined policy is a scheduler and not a rule.
+
+    `FILE.py` without `:NAME` is always a rule.
 
     Raises:
         InputError: the file does not exist, cannot be run, or does not define the name.
@@ -85,7 +88,7 @@ def loaded(rule: str) -> Any:
     module = _module(Path(file))
     if not name:
         if rule.endswith(":"):
-            raise InputError(f"{rule}: expected a name behind the colon, such as {file}:MyRule")
+            raise InputError(f"{rule}: expected a name after the colon, such as {file}:MyRule")
         return module
     found = getattr(module, name, None)
     if found is None:
@@ -116,7 +119,7 @@ class _SourceLoader(SourceFileLoader):
 
 
 def _module(file: Path) -> ModuleType:
-    """Run a file once and return it as a module."""
+    """Run a file and return the module; a file with unchanged content runs only once."""
     name = f"rlsched_own_{_digest(file)}"
     if name in sys.modules:
         return sys.modules[name]

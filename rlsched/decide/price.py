@@ -30,7 +30,7 @@ LEAST_LEFT_S: Final = 1800.0
 
 @kernel
 def slack_frac(s: StateArrays, slope: float) -> float:
-    """Return the share of their slack that jobs may use at this price; 0 if it is at or below the mean.
+    """Return the share of their slack that jobs may use at the current price; 0 at or below the mean price.
 
     The share is tanh(slope x ln(price / mean)), at most `MOST_SLACK_FRAC`.
     """
@@ -54,8 +54,8 @@ def _defers(s: StateArrays, o: PriceOptions) -> bool:
 def _defer_slope(s: StateArrays, slot: int, o: PriceOptions) -> float:
     """Return the slope of `slack_frac` that applies to a waiting job.
 
-    A preemptible job that has run before waits at least as long as it would pause. Otherwise, a paused job
-    would start again immediately.
+    For a preemptible job that has run before, the slope is at least the slope of a pause. Otherwise, a paused
+    job would start again immediately.
     """
     dial = s.dials.dial[partition_of(s, slot)]
     slope = o.defer + dial.defer
@@ -66,9 +66,9 @@ def _defer_slope(s: StateArrays, slot: int, o: PriceOptions) -> float:
 
 @kernel
 def deferred_until_s(s: StateArrays, slot: int, frac: float, now_s: float) -> float:
-    """Return the time until which a job may be deferred if it may use the share `frac` of its slack, seconds.
+    """Return the time, seconds, until which a job may be deferred, given the share `frac` of its slack.
 
-    Time in which the job ran does not use up slack; on shared GPUs, only a part of that time counts. The
+    Time in which the job ran does not use up slack; for time on shared GPUs, this holds only in part. The
     result is rounded up to whole milliseconds, like the times of a broker.
     """
     job = s.job
@@ -79,9 +79,10 @@ def deferred_until_s(s: StateArrays, slot: int, frac: float, now_s: float) -> fl
 
 @kernel
 def defer_jobs(s: StateArrays, o: PriceOptions, now_s: float) -> None:
-    """Defer waiting jobs that have slack while electricity is expensive, and requeue other deferred jobs.
+    """Defer waiting jobs that have not used their share of slack; requeue deferred jobs that have used it.
 
-    Sets `scratch.defer_s`, the time when the first deferred job has used up its share of the slack.
+    Sets `scratch.defer_s`: the first time at which a deferred job has used its share of slack; infinite:
+    none.
     """
     scratch, next_s = s.scratch[0], np.inf
     if scratch.deferred > 0 or _defers(s, o):
@@ -113,7 +114,7 @@ def _is_on_up_nodes(s: StateArrays, slot: int) -> bool:
 
 @kernel
 def next_to_pause(s: StateArrays, p: int, o: PriceOptions, now_s: float) -> int:
-    """Return the running job of partition `p` to preempt next because electricity is expensive, -1 for none.
+    """Return the slot of the job of partition `p` to preempt next because of the price, -1 for none.
 
     The job is preemptible, started before this instant, runs on nodes that are up, has not used the share of
     its slack that the price permits, and is predicted to run for at least `LEAST_LEFT_S` more. Of several
@@ -137,10 +138,10 @@ def next_to_pause(s: StateArrays, p: int, o: PriceOptions, now_s: float) -> int:
 
 @kernel
 def review_s(s: StateArrays, o: PriceOptions) -> float:
-    """Return the next time at which jobs must be reviewed without an event; infinite: never.
+    """Return the next time, s, to check deferrals and pauses without an event; infinite: never.
 
-    This is the time of the next price change, if a job is deferred or may pause, or the time when a deferred
-    job has used up its share of the slack, whichever is first.
+    If a job is deferred or may pause, this is the time of the next price change. If a deferred job uses up
+    its share of the slack earlier, this is the earlier time.
     """
     if s.scratch[0].deferred > 0:
         return min(s.scratch[0].defer_s, s.config[0].price_until_s)

@@ -23,8 +23,8 @@ class PlanSeen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One way to start the job under consideration, and its effects as predicted before the decision.
 
     Attributes:
-        how: On `free` GPUs, on GPUs of running jobs (`share`), on GPUs of a preempted job (`preempt`), or not
-            now (`later`).
+        how: `free`: start on free GPUs. `share`: start on GPUs of running jobs. `preempt`: start on GPUs of a
+            preempted job. `later`: do not start now.
         verdict: Reason why the plan is not allowed; "" if it is allowed.
         chosen: Whether the plan was chosen.
         node: First node; "" if unknown.
@@ -33,12 +33,12 @@ class PlanSeen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         share_with: Number of the running job whose GPUs the plan shares or takes by preemption; -1: none.
         tenants: Number of jobs on the GPUs under this plan, this job included; 0 if not computed.
         sm_clock_frac: SM clock as a fraction of the maximum.
-        cpu_milli_each: CPU cores with each GPU, thousandths.
+        cpu_milli_each: CPU cores for each GPU, thousandths of a core.
         speed_frac: Predicted speed; 1: the speed on the same GPUs without co-tenants.
         gain_frac: Predicted speed less the speed that the co-tenants lose.
         asked_frac: Least gain required at current prices; None: no gain is required.
         wait_s: Time until the job could start, seconds; None: unknown.
-        run_s: Predicted time from start to end, seconds.
+        run_s: Predicted time from the start to the end of the job under this plan, seconds.
         power_w: Power that the job would add while it runs, watts; None without models.
         worth: Value by which plans are compared: the speed that the plan adds, in GPUs at work, times the
             worth of the GPU type. None: the queue's order decides.
@@ -69,7 +69,7 @@ class Names(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes:
         jobs: Display names of jobs: job numbers of a broker, or job ids of a trace.
         nodes: Names of nodes.
-        queue: Display names of the jobs in `DecisionRecord.queue`, one per line.
+        queue: Display names of the jobs in `DecisionRecord.queue`, separated by line feeds.
     """
 
     jobs: dict[int, str] = {}
@@ -86,16 +86,15 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         version: `RECORD_VERSION`.
-        source: Origin of the decision: a user's scheduler (`policy`), a rule, the guard in place of the
-            policy, an engine that places jobs itself, or none of these (`automatic`: only one action was
-            possible).
+        source: Component that made the decision: `policy` (a scheduler that is not a rule), `rule`, `guard`
+            (the fallback), `engine` (places jobs itself), or `automatic` (only one action was possible).
         policy_id: Name or content hash of the policy.
         state_digest: `ClusterState.digest()` before the decision, hexadecimal.
         number: Decision number within the run; random draws of the decision depend on this number.
         now_s: Seconds from the trace's origin (online: Unix time).
         partition: Name of the partition.
         action: The action chosen.
-        took_us: Time from state to action, microseconds.
+        took_us: Time from reading the state to choosing the action, microseconds.
         guard: Why the guard intervened, "" if it did not.
         reference: Name of the policy without its dials; a replay can use the choice of this policy instead.
             "" if there are no dials.
@@ -129,7 +128,7 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_names(record: DecisionRecord, job_name: JobName, node_names: Sequence[str]) -> DecisionRecord:
-    """Return the record with names for its jobs and nodes; unchanged if a name cannot be found."""
+    """Return the record with display names of its jobs and nodes; unchanged if a name cannot be found."""
     try:
         names = Names(
             jobs={seq: job_name(seq) for seq in sorted({*_jobs(record)} - {-1})},

@@ -1,6 +1,6 @@
 """`Recording`: a decision in progress, which becomes a `Decision`, with a record if requested.
 
-A record lists all plans of a waiting job: the plans compared, and the outcome of each.
+A record lists the plans of the waiting job under consideration, each with its predicted outcome.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Recording:
         made_room_for: int = -1,
         reference: str = "",
     ) -> Decision:
-        """Return the decision, with a record if one is wanted. Arguments: see `Decision`, `DecisionRecord`.
+        """Return the decision, with a record if one is wanted. Arguments: as in `Decision`, `DecisionRecord`.
 
         `made_room_for`: number of the job for which another job is preempted, if known.
         """
@@ -116,7 +116,7 @@ class Recording:
         return Decision(action=action, source=source, record=record, record_failed=failed)
 
     def _plans(self, turn: int, action: Action) -> tuple[list[PlanSeen], dict[str, float], str]:
-        """Return the plans of the job under consideration, the prices, and why listing the plans failed."""
+        """Return (plans of the job `turn`, prices, reason why plans could not be listed or "")."""
         plans, prices = list[PlanSeen](), dict[str, float]()
         try:
             start = self._start or policy_start(self._state)
@@ -137,7 +137,7 @@ class Recording:
         return made_room_for
 
     def _queue(self) -> bytes:
-        """Return the numbers of the first waiting jobs, in queue order, as bytes."""
+        """Return the numbers of the first `QUEUED` waiting jobs, in queue order, as bytes of int32."""
         arrays = self._state.arrays
         waiting = min(int(columns(arrays.derived.part)["queue_len"][self._partition]), QUEUED)
         first = arrays.derived.queue[self._partition, :waiting]
@@ -176,7 +176,7 @@ FOUND: Final = np.dtype([(name, kind) for name, kind in get_type_hints(_Found).i
 
 @array_kernel
 def _note(s: StateArrays, p: int, slot: int, o: StartOptions, how: int, plan: Plan, row: Any) -> None:
-    """Write a plan and its predicted outcome to `row`."""
+    """Write a plan and its predicted outcome to `row`, a record of type FOUND."""
     job, gpus = s.job, np.empty(s.job.gpus[slot], np.int32)
     row.how, row.verdict, row.share_with, row.tenants = how, plan.verdict, plan.share_with, plan.tenants
     row.own, row.gain, row.asked, row.worth = plan.own, plan.gain, plan.asked, plan.worth
@@ -224,9 +224,10 @@ def _least(rows: Any, first: int, count: int) -> int:
 
 @array_kernel
 def list_plans(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, out: Any) -> int:
-    """Write the plans of a waiting job into `out` (N,) FOUND. Returns the number of plans.
+    """Write the plans of a waiting job to `out`, (N,) records of type FOUND, and return their number.
 
-    Of the plans with co-tenants, writes at most MOST_SHARED: allowed plans first, the best first.
+    Of the plans with co-tenants, writes at most MOST_SHARED: allowed plans first, plans of highest worth
+    first.
     """
     count, best = 0, 0.0
     if fits_slot(s, p, slot):
@@ -269,7 +270,7 @@ def list_plans(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float,
 def plans_of(
     state: ClusterState, partition: int, seq: int, start: StartOptions, now_s: float, action: Action | None
 ) -> list[PlanSeen]:
-    """Return every plan of a waiting job in a partition, and mark the plan that an action chooses.
+    """Return the plans of a waiting job in a partition; the plan that the action chooses is marked.
 
     Args:
         state: The state before the action.
@@ -330,8 +331,8 @@ def _giving_way(action: Preempt) -> PlanSeen:
 def prices_of(state: ClusterState, partition: int, start: StartOptions) -> dict[str, float]:
     """Return the current prices in a partition, by name; empty without models.
 
-    `gpu_types`: exponent of a GPU type's usual speed in the price of the type. `gpu_time`: factor of GPU time
-    in the choice of a clock by weighted cost. `energy`: weight of energy against time.
+    `gpu_types`: exponent of a GPU type's usual speed in the worth of the type. `gpu_time`: factor of the
+    price of time when a clock is chosen by weighted cost. `energy`: weight of energy against time.
     """
     if not state.needs.models:
         return {}

@@ -17,7 +17,7 @@ GROUP = "rlsched.schedulers"
 
 
 def scheduler_names() -> list[str]:
-    """Return the names of all installed schedulers other than rules."""
+    """Return the names of all installed schedulers that are not rules."""
     return sorted(point.name for point in _points())
 
 
@@ -50,11 +50,12 @@ def load_scheduler(policy: Policy | str | Path, *, seed: int = 0) -> Scheduler:
 def own_scheduler(policy: Policy, seed: int) -> Scheduler:
     """Return the scheduler of a policy that is a class in a user's file.
 
-    The class is called with the policy and the seed if it has an `__init__`, else without arguments. The
-    settings determine the predictions and the numbers `own`, and the queue order if the class has none.
+    A class with an `__init__` is called with the policy and the seed, a class without one is called without
+    arguments. The settings determine the predictions, the numbers `own`, and, if the class has no `order`,
+    the queue order.
 
     Raises:
-        InputError: the scheduler cannot be created, or does not read a setting that is set.
+        InputError: the scheduler cannot be created, or a setting is set that the scheduler does not read.
     """
     policy.check_read("order", "own", "predictions")
     settings, kind = policy.settings, loaded(policy.settings.rule)
@@ -62,7 +63,7 @@ def own_scheduler(policy: Policy, seed: int) -> Scheduler:
         made: Scheduler = kind() if kind.__init__ is object.__init__ else kind(policy, seed)
     except Exception as error:  # a user's file may raise anything
         raise InputError(
-            f"{settings.rule}: this policy cannot be made: {type(error).__name__}: {error}"
+            f"{settings.rule}: this policy cannot be created: {type(error).__name__}: {error}"
         ) from error
     made.name = getattr(made, "name", policy.name)
     made.policy_id = getattr(made, "policy_id", policy.policy_id)

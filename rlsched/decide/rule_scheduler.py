@@ -25,7 +25,7 @@ from rlsched.decide.start import join_action, start_action
 
 @kernel
 def first_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
-    """Return the next move of a rule in partition `p`, for a single decision."""
+    """Call `begin` of a rule, and return its next move in partition `p`."""
     begin(s, p, o, now_s)
     return next_move(s, p, o, now_s)
 
@@ -76,13 +76,13 @@ class RuleScheduler(Scheduler):
         )
 
     def begin_instant(self, state: ClusterState, now_s: float) -> None:
-        """Set the dials that are due, and defer jobs by the price of electricity."""
+        """Set the dials that are due, and defer jobs that wait for a lower price of electricity."""
         if self.strategy is not None:
             for_state(turn_due, state)(state.arrays, now_s)
         self.defer_jobs(state, now_s)
 
     def defer_jobs(self, state: ClusterState, now_s: float) -> None:
-        """Defer waiting jobs as the settings of the policy require; without such settings, requeue all."""
+        """Defer waiting jobs according to the price settings; without them, requeue all deferred jobs."""
         if self.rule.steps.priced or state.arrays.scratch[0].deferred:
             defer_jobs(state.arrays, self.rule.options.start.price, now_s)
 
@@ -95,11 +95,11 @@ class RuleScheduler(Scheduler):
         )
 
     def pauses(self, state: ClusterState, partition: int, now_s: float) -> bool:
-        """Return whether a running job of a partition must be preempted for the price of electricity."""
+        """Return whether a running job of a partition must be preempted because electricity is expensive."""
         return self._next_to_pause(state, partition, now_s) >= 0
 
     def _next_to_pause(self, state: ClusterState, partition: int, now_s: float) -> int:
-        """Return the slot of the next job to pause, -1 for none; first defer the job paused before."""
+        """Defer waiting jobs, also the job paused last; return the slot of the next job to pause, or -1."""
         if not self.rule.steps.priced:
             return -1
         self.defer_jobs(state, now_s)
@@ -120,7 +120,7 @@ class RuleScheduler(Scheduler):
         )
 
     def _act(self, state: ClusterState, partition: int, now_s: float) -> tuple[Action, int]:
-        """Return the rule's action, and the number of the job for which a job is preempted, -1 for none."""
+        """Return the rule's action, and the number of the job for which it preempts a job, -1 for none."""
         rule, arrays, number = self.rule, state.arrays, columns(state.arrays.job)["seq"]
         bound = rule.steps.bound
         paused = self._next_to_pause(state, partition, now_s)

@@ -28,7 +28,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         action: The action.
         source: The component that decided.
         record: The decision record, None unless requested.
-        guard: Why the guard intervened, "" if it did not: the kind of intervention, a colon, and details.
+        guard: Reason why the guard intervened, as `KIND: DETAILS`; "" if the guard did not intervene.
         record_failed: Reason why a requested record could not be made; "" if there was no failure.
     """
 
@@ -43,12 +43,11 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
     """Abilities of a scheduler in addition to starting jobs on free GPUs.
 
     Attributes:
-        preempts: The scheduler may return `Preempt`; it decides at every event and timer while jobs
-            wait.
+        preempts: The scheduler may return `Preempt`. While jobs wait, it is called at every event and timer.
         reserve_after_s: Waiting time, seconds, after which a job that does not fit gets a reservation, which
             no start delays; infinite: never.
-        shares: If models predict speeds, the scheduler may start jobs on GPUs that other jobs use; it decides
-            even if no GPU is free.
+        shares: If models predict speeds, the scheduler may start jobs on GPUs that other jobs use. It is
+            called even if no GPU is free.
         needs_models: The scheduler shares GPUs, sets clocks or moves cores based on models.
         plain_without_models: Without models, the scheduler follows a simpler rule, and all dials stay at 0.
         stochastic: The decisions depend on the seed.
@@ -71,11 +70,12 @@ class Scheduler(ABC):
         name: The name of the policy.
         policy_id: Name or content hash of the policy, for records.
         order: The queue order that `ClusterState` uses for the scheduler.
-        oracle: Whether the scheduler receives true run times instead of predictions, as a bound for others.
+        oracle: Whether the scheduler receives true run times instead of predictions, as a bound on what
+            better predictions can gain.
         abilities: Abilities of the scheduler in addition to starting jobs on free GPUs.
         rule: The rule, if the scheduler only follows a rule; simulators then run the compiled rule itself.
         strategy: Strategy that sets the dials of a rule (`decide.dials`); None: the dials stay at 0.
-        reference: The fallback policy if the scheduler fails; None: the scheduler cannot fail.
+        reference: The policy that decides if the scheduler fails; None: there is no such policy.
         familiar: Ranges of the strategy's columns in training; None: no ranges are known.
     """
 
@@ -102,7 +102,7 @@ class Scheduler(ABC):
         return ""
 
     def drift(self) -> Drift | None:
-        """Return how the scheduler's input differs from its input in training; None if it was not trained."""
+        """Return how the scheduler's input differs from the training; None for an untrained scheduler."""
         return None
 
     def review_s(self, state: ClusterState) -> float:  # noqa: ARG002 - optional hook
@@ -118,7 +118,7 @@ class Scheduler(ABC):
 
 
 def permit(state: ClusterState, scheduler: Scheduler) -> None:
-    """Prepare a state for a scheduler: enable the scheduler's abilities, and dials if it has a strategy.
+    """Prepare a state for a scheduler: permit its abilities and, if it has a strategy, add dials.
 
     Dials that the state already has keep their values.
     """

@@ -32,20 +32,23 @@ class Share(_Part, frozen=True, kw_only=True):
 
     Attributes:
         min_speed: Predicted speed that all jobs on a shared GPU must keep; 1: the speed without sharing.
-        max_jobs: Most jobs on a GPU, 2 to 4; measurements exist for pairs.
-        when: `blocked`: jobs that find no free GPUs. `better`: also jobs for which shared GPUs of another
-            type are worth more than free ones. `lucid`: all jobs that may share, before free GPUs, by Lucid's
-            rule.
-        min_gain: Least gain of a second job, its predicted speed less the speed that the other loses; -1:
-            none.
+        max_jobs: Maximum number of jobs on a GPU, 2 to 4; speeds are measured for two jobs, and extrapolated
+            to more.
+        when: Jobs that share. `blocked`: jobs that find no free GPUs. `better`: also jobs for which shared
+            GPUs of another type are worth more than free GPUs. `lucid`: all jobs that Lucid's rule allows,
+            even if GPUs are free.
+        min_gain: Least gain of a second job: its predicted speed less the speed that the first job loses; -1:
+            no limit.
         min_gain_more: Least gain of a third and fourth job; None: as `min_gain`.
-        by_length: Added to both gains, times tanh(ln(predicted run time of the new job / 1 h) / 3).
-        by_left: Added to both gains, times tanh(ln(predicted remaining time of the running job / 1 h) / 3).
-        by_queue: Added to both gains, times 1 - exp(-4 x waiting jobs per GPU).
-        by_slowest: Added to both gains, times the amount by which the slowest job is below a speed of 0.85.
-        by_hold: Added to both gains, times (2 h)^3 x t / (t + 1 h): the jobs hold the share h of the
-            partition's GPUs, and are predicted to hold them for t longer than without the new job. 0: a gang
-            is priced as any job.
+        by_length: This setting x tanh(ln(predicted run time of the new job / 1 h) / 3) is added to `min_gain`
+            and `min_gain_more`.
+        by_left: This setting x tanh(ln(predicted remaining time of the running job / 1 h) / 3) is added to
+            both.
+        by_queue: This setting x (1 - exp(-4 x waiting jobs per GPU)) is added to both.
+        by_slowest: This setting x (0.85 - speed of the slowest job, at least 0) is added to both.
+        by_hold: This setting x (2 h)^3 x t / (t + 1 h) is added to both. h is the share of the partition's
+            GPUs that the jobs hold, and t the predicted time by which the new job delays the release of these
+            GPUs.
     """
 
     min_speed: float = 0.85
@@ -64,11 +67,11 @@ class ClockSettings(_Part, frozen=True, kw_only=True):
     """SM clocks below the highest, if models predict their effect (`decide.clocks`).
 
     Attributes:
-        rule: `fixed`: the same for all jobs. `slowdown`: for each job the clock of least energy within a
-            slowdown. `lull`: as `slowdown` while no other job waits, else the highest. `weighed`: for each
-            job the clock of least weighted cost of time and energy; time counts more while jobs wait.
+        rule: `fixed`: one clock for all jobs. `slowdown`: for each job the clock of least energy within a
+            slowdown. `lull`: as `slowdown` while no other job waits, else the highest clock. `weighed`: for
+            each job the clock of least weighted cost of time and energy; time counts more while jobs wait.
         at: `fixed`: the clock as a fraction of the maximum, 0.5 to 1.
-        slowdown: `slowdown`, `lull`: the slowdown allowed; 0.05: 5 % longer.
+        slowdown: `slowdown`, `lull`: the slowdown allowed; 0.05 means 5 % longer.
         energy_weight: `weighed`: weight of energy against time, 0 to 1; None: the cluster's weight.
     """
 
@@ -79,27 +82,27 @@ class ClockSettings(_Part, frozen=True, kw_only=True):
 
 
 class PreemptSettings(_Part, frozen=True, kw_only=True):
-    """Running jobs are preempted for waiting ones.
+    """Running jobs are preempted for waiting jobs.
 
     Attributes:
-        by: `gittins`: jobs of higher index are preempted if that makes room (`rules.gittins`). `service`: the
-            same with two levels of attained service as the index. `priority`: the queue is in index order,
-            and only jobs of lower priority are preempted. `quota`: the quota walk (`rules.las`), by two
-            levels of attained service and then by the order of the queue.
-        spread: `gittins`: standard deviation of ln(run time / prediction) that is added to the prediction's
-            own.
+        by: `gittins`: jobs of higher index are preempted if this makes room (`rules.gittins`). `service`: as
+            `gittins`, with two levels of attained service as the index. `priority`: the queue is in index
+            order, and only jobs of lower priority are preempted. `quota`: the quota walk (`rules.las`), in
+            order of two levels of attained service, then in the order of the queue.
+        spread: `gittins`: standard deviation of ln(run time / prediction), assumed for all jobs. The
+            index uses sqrt(`spread`^2 + (`trust` x spread of the prediction)^2).
         trust: `gittins`: factor of the standard deviation that comes with each prediction.
         of_mean: `gittins`: predictions are means of their lognormals instead of medians.
-        gpus_power: `gittins`: power of a gang's GPUs by which its service is multiplied.
-        margin: `gittins`: a job is preempted for a job whose ln(cost) is lower by this.
-        age_step: `gittins`: factor between the steps in which ages count.
-        first_age: `gittins`: the first age step.
-        tick: Interval between decisions that depend on time. `quota`: all decisions are taken at its
-            multiples; 0: at every event.
-        threshold_gpu_s: `service`, `quota`: attained service, GPU-seconds, above which a job is of the second
+        gpus_power: `gittins`: exponent p; the service of a gang is its time x (number of GPUs)^p.
+        margin: `gittins`: a job is preempted for a job whose ln(cost) is lower by more than this value.
+        age_step: `gittins`: ratio of successive age steps; ages are rounded down to steps.
+        first_age: `gittins`: the first age step, a time.
+        tick: Interval between decisions that depend on time. `quota`: all decisions are made at multiples of
+            `tick`; 0: at every event.
+        threshold_gpu_s: `service`, `quota`: attained service, GPU-seconds, above which a job is on the second
             level.
-        declared: Only jobs that declare it are preempted. Until the first such job is submitted, the queue
-            follows `order`, with `reserve_after`; from then on, the index.
+        declared: Only jobs that declare themselves preemptible are preempted. Before the first such job is
+            submitted, the queue follows `order`, with `reserve_after`; from then on it follows the index.
     """
 
     by: Literal["gittins", "service", "priority", "quota"] = "gittins"
@@ -119,9 +122,10 @@ class Types(_Part, frozen=True, kw_only=True):
     """Jobs start on the GPU type of highest worth to them, if models predict the speeds on several types.
 
     Attributes:
-        price: Price of a type's usual speed; 0: fastest first; 1: fast GPUs go to the jobs that gain most.
-        later: Factor of the waiting time when a job may wait for better GPUs than the free ones; infinite: no
-            job waits.
+        price: Exponent p in the worth of a type: (the job's speed on it) / (the usual speed on it)^p. 0:
+            fastest first; 1: fast GPUs go to the jobs that gain most.
+        later: Factor by which the wait for better GPUs than the free GPUs is multiplied; infinite: no job
+            waits for better GPUs.
     """
 
     price: float = 0.0
@@ -132,11 +136,13 @@ class PriceSettings(_Part, frozen=True, kw_only=True):
     """Decisions follow the price of electricity, if the price is known (`decide.price`).
 
     Attributes:
-        power: Exponent of price / mean in the odds of energy against time, when `weighed` clocks are chosen.
-        defer: A waiting job does not start before it has used tanh(defer x ln(price / mean)) of its slack, at
-            most 0.8; 0: no job waits for a lower price.
-        pause: The same for running jobs: a preemptible job is preempted, and does not start again, while it
-            has used less than this share of its slack.
+        power: Exponent p: for `weighed` clocks, the weight of energy against time is multiplied by
+            (price / mean)^p.
+        defer: A waiting job does not start before it has used the share tanh(defer x ln(price / mean)) of its
+            slack, at most 0.8; 0: no job waits for a lower price.
+        pause: A preemptible running job is preempted, and does not start again, while it has used less than
+            the share tanh(pause x ln(price / mean)) of its slack, at most 0.8; 0: no job is preempted for the
+            price.
     """
 
     power: float = 0.0
@@ -145,11 +151,11 @@ class PriceSettings(_Part, frozen=True, kw_only=True):
 
 
 class ProfilerSettings(_Part, frozen=True, kw_only=True):
-    """Cost of a profiler: a job that runs longer than `run` first does work of this length, which is lost.
+    """Cost of a profiler: a job that runs longer than `run` first runs for `run`, and this work is lost.
 
     Attributes:
-        run: Time that the profiler runs a job.
-        max_gpus: Most GPUs of a job that is profiled.
+        run: Time for which the profiler runs a job.
+        max_gpus: Number of GPUs up to which jobs are profiled.
     """
 
     run: Seconds = Seconds(200.0)
@@ -157,34 +163,37 @@ class ProfilerSettings(_Part, frozen=True, kw_only=True):
 
 
 class Settings(_Part, frozen=True, kw_only=True):
-    """All settings of a policy. Settings that are left out have no effect.
+    """All settings of a policy. A setting that is left out has its default.
 
     Attributes:
-        rule: Rule or scheduler, if the other settings do not define one: `sb3`, `random`, another
-            installed scheduler, the path of a Python file with a rule, or `FILE.py:NAME` of a rule or a
-            scheduler in the file.
+        rule: Rule or scheduler, if the other settings do not define a rule: `sb3`, `random`, the name of
+            another installed scheduler, the path of a Python file with a rule, or `FILE.py:NAME` of a rule or
+            a scheduler in the file.
         order: Order of the queue: `submit`, `predicted`, `area` (predicted run time x GPUs), `area^0.7`,
             `remaining` or `index`; default: `index` if jobs preempt by it, else `submit`.
-        blocks: The first job that does not fit holds up all later jobs.
-        predictions: `submitted`: as made at submission. `revised`: revised by other jobs of the same burst.
-            `oracle`: the true run times, a bound.
+        blocks: Whether the first job that does not fit blocks all later jobs.
+        predictions: `submitted`: predictions made at submission. `revised`: predictions revised by run times
+            of jobs of the same burst. `oracle`: the true run times, as a bound on what better predictions can
+            gain.
         reserve_after: Waiting time after which a job that does not fit gets a reservation, which no start
             delays.
         leave_free: Long jobs leave a share of the GPUs free.
         preempt: Running jobs are preempted.
         share: Jobs share GPUs.
         clock: SM clocks below the highest.
-        cores: Input-bound jobs get idle CPU cores, and other jobs release cores that they cannot use.
+        cores: Whether input-bound jobs get idle CPU cores, and other jobs release CPU cores that they cannot
+            use.
         types: Choice of the GPU type of a job.
         price: Decisions follow the price of electricity.
         profile: Cost of a profiler.
         checkpoint: `sb3`: the path of a model of Stable-Baselines3, or the zip itself as
             `data:application/zip;base64,...`.
-        plain_without_models: On a cluster without models, jobs start on free GPUs at full clock, with the
-            cores that they requested, and all dials stay at 0; without this setting, sharing, clocks and
-            cores are an error there.
-        dials: File of a strategy that sets dials of these settings (`rlsched train`), its text, which begins
-            with `{`, or `default` for the strategy that ships with rlsched; "": none.
+        plain_without_models: Whether, on a cluster without models, jobs start on free GPUs at full clock,
+            with the CPU cores that they requested, and all dials stay at 0. If false, `share`, `clock`,
+            `cores` and `types` are an error on such a cluster.
+        dials: Strategy that sets the dials: the path of a file that `rlsched train` wrote, the text of the
+            file, which begins with `{`, or `default` for the strategy that ships with rlsched; "": no
+            strategy.
         own: Numbers for a user-defined rule, in order.
     """
 
@@ -259,25 +268,31 @@ def check(settings: Settings, where: str) -> None:
     ]
     declared = settings.preempt is not None and settings.preempt.declared
     if declared and settings.preempt is not None and settings.preempt.by == "quota":
-        raise InputError(f"{where}: preempt.declared: expected by gittins, service or priority, got by quota")
+        raise InputError(
+            f"{where}: preempt.declared works only with preempt.by gittins, service or priority, got quota"
+        )
     if len(deciding) > 1 and not (declared and settings.leave_free is None):
         raise InputError(f"{where}: {' and '.join(deciding)} exclude each other; leave out all but one")
     price = settings.price
     if price is not None and price.pause > 0.0 and settings.preempt is None:
-        raise InputError(f"{where}: price.pause: paused jobs are preempted; set preempt too, or leave it out")
+        raise InputError(f"{where}: price.pause works only with preempt: set preempt, or leave pause out")
     by_index = settings.preempt is not None and settings.preempt.by != "quota"
     preempt = settings.preempt
     if preempt is not None and preempt.by == "service" and math.isinf(preempt.threshold_gpu_s):
         raise InputError(
-            f"{where}: preempt.threshold_gpu_s: preempt by service needs the attained service of the first "
-            "level, such as 18000"
+            f"{where}: preempt.threshold_gpu_s: expected GPU-seconds with preempt.by service, such as 18000; "
+            "got no value"
         )
     if settings.order not in (None, "index") and by_index and not declared:
         raise InputError(
-            f"{where}: order: the queue is ordered by the index if jobs preempt by it; leave order out, got "
-            f"{settings.order!r}"
+            f"{where}: order: expected index, because preempt orders the queue by the index; leave it out, "
+            f"got {settings.order!r}"
         )
     if settings.share is not None and settings.preempt is not None and not by_index:
-        raise InputError(f"{where}: share: preempt by quota gives whole GPUs; leave one of them out")
+        raise InputError(
+            f"{where}: share does not work with preempt.by quota, which gives whole GPUs; leave one out"
+        )
     if settings.blocks and (deciding or settings.rule):
-        raise InputError(f"{where}: blocks holds up the queue of a rule that does nothing else; leave it out")
+        raise InputError(
+            f"{where}: blocks works only without rule, reserve_after, leave_free, preempt; leave blocks out"
+        )

@@ -1,4 +1,4 @@
-"""Functions that return `Start` actions, with GPUs, clock and cores, to Python callers."""
+"""Python functions that return `Start` actions with the GPUs, the clock and the CPU cores of a job."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def policy_start(state: ClusterState) -> StartOptions:
 def start_action(
     state: ClusterState, partition: int, seq: int, node: int = -1, *, start: StartOptions = PLAIN_START
 ) -> Start:
-    """Return the start of a fitting job on `node`; -1: on nodes that the placement rule chooses.
+    """Return the `Start` of a job that fits on `node` (-1: the placement rule chooses the nodes).
 
-    `start`: options that determine the clock and the cores; with `node` -1, also the GPU type.
+    `start`: options that determine the clock and the CPU cores, and, if `node` is -1, the GPU type.
     """
     arrays, slot = state.arrays, state.slot_of(seq)
     job = columns(arrays.job)
@@ -53,7 +53,7 @@ def start_action(
 
 
 def join_action(state: ClusterState, partition: int, seq: int, share_with: int, start: StartOptions) -> Start:
-    """Return the start of a job on all the GPUs of the running job `share_with`."""
+    """Return the `Start` of a job on all GPUs of the running job with the number `share_with`."""
     arrays, slot, other = state.arrays, state.slot_of(seq), state.slot_of(share_with)
     gpus = state.gpus_of(share_with)
     kind = int(gpu_kind(arrays, gpus[0]))

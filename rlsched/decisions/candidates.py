@@ -22,7 +22,7 @@ class Candidate:
         number: Number within the decision, from 1; 0 for the static rule's choice.
         of: Kind of the candidate: the `rule`'s choice, or a `plan`.
         at: Index in the record's plans; -1 for the rule's choice.
-        taken: Whether the scheduler chose this candidate.
+        taken: Whether the scheduler chose this candidate in the decision.
         words: Description for users.
     """
 
@@ -68,23 +68,24 @@ def candidate(record: DecisionRecord, asked: str) -> Candidate:
     have = f"1 to {numbers[-1]}" if len(numbers) > 1 else "only 1" if numbers else "none with a number"
     if wanted == 0:
         raise InputError(
-            f"--instead {asked}: decision {record.number} is the rule's own; it has candidates: {have}"
+            f"--instead {asked}: decision {record.number} is the rule's own decision; expected the number of "
+            f"another candidate: {have}"
         )
     raise InputError(
-        f"--instead {asked[:40]!r}: expected {RULE!r} or the number of a candidate; decision "
-        f"{record.number} has {have}"
+        f"--instead {asked[:40]!r}: expected {RULE!r} or the number of a candidate; candidates of decision "
+        f"{record.number}: {have}"
     )
 
 
 def numbers_of_plans(record: DecisionRecord) -> dict[int, int]:
-    """Return the candidate numbers of the possible plans, by the index of the plan in the record."""
+    """Return the candidate number of each possible plan, by the plan's index in the record."""
     return {one.at: one.number for one in candidates(record) if one.of == "plan"}
 
 
 def as_another(record: DecisionRecord, other: DecisionRecord | None) -> Candidate | None:
-    """Return a candidate that was not chosen and has the effect of another run's decision, or None.
+    """Return a candidate that was not chosen, and that has the same effect as a decision of another run.
 
-    Jobs of the two runs are matched by displayed ID.
+    Return None if there is no such candidate. Jobs of the two runs are matched by displayed ID.
 
     Args:
         record: The decision with the candidates.

@@ -30,7 +30,9 @@ class Decider(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def note_decider(folder: Path, policy: Policy, since_s: float) -> None:
-    """Record that a broker uses a policy since `since_s`. Do nothing if the last record has the same policy.
+    """Record that a broker uses a policy since `since_s`, Unix seconds.
+
+    Do nothing if the last record has the same policy.
 
     Raises:
         OSError: the file cannot be written, or the existing file cannot be read.
@@ -46,7 +48,7 @@ def note_decider(folder: Path, policy: Policy, since_s: float) -> None:
 
 
 def decider_at(folder: Path, at_s: float) -> Policy:
-    """Return the policy that a broker used at a time.
+    """Return the policy that a broker used at the time `at_s`, Unix seconds.
 
     Raises:
         InputError: no policy is recorded for that time.
@@ -60,7 +62,9 @@ def decider_at(folder: Path, at_s: float) -> Policy:
         ) from error
     found = [one for one in known if one.since_s <= at_s]
     if not found:
-        raise InputError(f"{folder}: no policy is recorded for that time; {DECIDERS_FILE} begins later")
+        raise InputError(
+            f"{folder}: no policy is recorded for that time; {DECIDERS_FILE} begins later; give a later time"
+        )
     return Policy.parse(found[-1].toml, name=found[-1].policy, where=str(folder / DECIDERS_FILE))
 
 

@@ -62,5 +62,5 @@ def ranked_plans(record: DecisionRecord) -> list[tuple[PlanSeen, str, str]]:
 
 
 def prices_in_words(record: DecisionRecord) -> list[tuple[str, float]]:
-    """Return the prices at the time of a decision as (name for users, price)."""
+    """Return the internal prices of a policy at a decision, as (name for users, price)."""
     return [(PRICE_NAMES.get(name, name), value) for name, value in record.prices.items()]

@@ -12,11 +12,12 @@ MOST_JOBS: Final = 10
 
 
 def difference(was: Timeline, other: Timeline, from_s: float, to_s: float) -> dict[str, Any]:
-    """Return the differences of another schedule from the actual one, for jobs that exist in a period.
+    """Return how a second schedule differs from the actual schedule between two times.
 
-    A job's waiting time is its time in the queue in the period. Its job time (JCT) is the time from
-    submission to end, and counts if the job ends before `to_s` in both schedules. `less` lists the jobs that
-    wait less in `other`, and `more` lists the jobs that wait longer.
+    Only jobs that exist between `from_s` and `to_s` are compared. A job's waiting time is its time in the
+    queue between these times. Its job completion time (JCT) is the time from submission to end, and counts
+    if the job ends by `to_s` in both schedules. `less` lists the jobs that wait less in `other`, and `more`
+    lists the jobs that wait longer.
 
     Args:
         was: The actual schedule.
@@ -83,12 +84,12 @@ def waiting_s(job: JobSeen, from_s: float, to_s: float) -> float:
 
 
 def _start_s(job: JobSeen, from_s: float, to_s: float) -> float | None:
-    """Return the time of a job's first start between two times, seconds; None if there is no start."""
+    """Return the time of a job's first start between two times, seconds; None: no start between them."""
     return next((one.start_s for one in job.attempts if from_s <= one.start_s < to_s), None)
 
 
 def _same(job: JobSeen, twin: JobSeen, to_s: float) -> bool:
-    """Return whether the job's attempts have the same times and GPUs in both schedules until `to_s`."""
+    """Return whether the job's attempts before `to_s` have the same times and GPUs in both schedules."""
     return list(_attempts(job, to_s)) == list(_attempts(twin, to_s))
 
 

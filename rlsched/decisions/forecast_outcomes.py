@@ -30,12 +30,11 @@ class KnownForecasts:
         return len(self._texts["job"])
 
     def outcomes_between(self, from_s: float, to_s: float, most: int) -> dict[str, Any]:
-        """Return the forecasts for which the outcome became known between two times, as columns.
+        """Return the forecasts whose outcome became known between two times, by column name.
 
-        If there are more than `most` forecasts, the columns contain an evenly spaced sample. The column
-        `within` has whether the outcome is between the 10 % and the 90 % quantile. `count` is the number of
-        forecasts before sampling. `held` is the number of these forecasts whose outcome is between the
-        quantiles.
+        If there are more than about `most` forecasts, the columns contain an evenly spaced sample. The column
+        `within` is true if the outcome is between the 10 % and the 90 % quantile. `count` is the number of
+        forecasts before sampling. `held` is the number of `within` forecasts before sampling.
         """
         numbers = {name: np.array(column) for name, column in self._numbers.items()}
         time_s, seen_s = numbers["time_s"], numbers["seen_s"]

@@ -16,7 +16,7 @@ MOST_LOOKED: Final = 200
 
 
 def rows_around(reader: StoreReader, at_s: float) -> tuple[list[int], list[int]]:
-    """Return the rows of decisions up to a time, and of later decisions; each list has the nearest first."""
+    """Return the rows of the decisions up to a time, newest first, and of later decisions, oldest first."""
     order = np.argsort(reader.times_s, kind="stable")
     middle = int(np.searchsorted(reader.times_s[order], at_s, side="right"))
     return order[:middle][::-1].tolist(), order[middle:].tolist()
@@ -26,9 +26,9 @@ def queue_at(reader: StoreReader, at_s: float) -> list[tuple[JobSeen, str]]:
     """Return the jobs that wait at a time, each with the partition of its queue ("" if unknown).
 
     Between two decisions of a partition, jobs are submitted and cancelled, but no job starts. Therefore a
-    partition's queue is the queue in the record of its next decision, without the jobs submitted after
-    `at_s`, and with the jobs cancelled between `at_s` and that decision. Partitions are in the order of their
-    names.
+    partition's queue at `at_s` is reconstructed from the record of its next decision: jobs submitted after
+    `at_s` are removed, and jobs cancelled between `at_s` and that decision are added. Partitions are in the
+    order of their names.
 
     Jobs without a recorded position are last, ordered by submission: jobs far back in a long queue, jobs
     submitted after the last decision, and jobs in records of older versions, which have no queue.
@@ -44,7 +44,7 @@ def queue_at(reader: StoreReader, at_s: float) -> list[tuple[JobSeen, str]]:
 
 
 def _queues(reader: StoreReader, rows: Iterable[int]) -> dict[str, list[str]]:
-    """Return each partition's queue, as job IDs, from the record of its first decision in `rows`."""
+    """Return each partition's queue, a list of job IDs, from the record of its first decision in `rows`."""
     found: dict[str, list[str]] = {}
     for row in islice(rows, MOST_LOOKED):
         partition = reader.cells(row)["partition"]
@@ -54,7 +54,7 @@ def _queues(reader: StoreReader, rows: Iterable[int]) -> dict[str, list[str]]:
 
 
 def _merged(first: list[str], then: list[str]) -> list[str]:
-    """Return `then` with the jobs that are only in `first` added, each after its predecessor in `first`."""
+    """Return the list `then`, with the missing jobs of `first` each inserted after its predecessor there."""
     merged, there = list(then), set(then)
     for at, job in enumerate(first):
         if job not in there:

@@ -40,10 +40,10 @@ class StoreReader:
 
     Attributes:
         info: Description of the store.
-        numbers: (D,) number of each decision, in the order of writing.
+        numbers: (D,) number of each decision, in the order of writing; D is the number of decisions (rows).
         times_s: (D,) time of each decision, seconds.
-        rows_of: For each job, the rows of decisions that started or preempted the job, or considered it
-            (`DecisionRecord.turn`).
+        rows_of: For each job, the row indices of decisions that started or preempted the job, or considered
+            it (`DecisionRecord.turn`).
         timeline: Events of jobs and nodes.
         foreseen: Forecasts with their outcomes.
 
@@ -67,7 +67,7 @@ class StoreReader:
         self.foreseen = KnownForecasts()
 
     def refresh(self) -> bool:
-        """Read the rows added since the last call; return whether there were any."""
+        """Read the rows added since the last call. Return whether rows were added."""
         with no_garbage():
             return self._refresh()
 
@@ -132,11 +132,12 @@ class StoreReader:
             return _decoder.decode(batch.column(RECORD)[at].as_py())
         except _DAMAGED as error:
             raise InputError(
-                f"{self.folder}: the record of decision {self.numbers[row]} is damaged"
+                f"{self.folder}: the record of decision {self.numbers[row]} is damaged; "
+                "choose another decision"
             ) from error
 
     def cells(self, row: int) -> dict[str, Any]:
-        """Return the values of a row by column, except the record."""
+        """Return the values of a row by column name, without the decision record."""
         batch, at = self._at(row)
         return {name: batch.column(name)[at].as_py() for name in batch.schema.names if name != RECORD}
 
@@ -167,9 +168,9 @@ class Part(NamedTuple):
     Attributes:
         first_s: Time of the first decision in the part, seconds.
         last_s: Time of the last decision in the part, seconds; infinite for the part that still grows.
-        first: File name of the part's first segment, by table; "": the table's first segment; "~": the part
-            has no segment of the table.
-        last: File name of the part's last segment, by table; "": the table's last segment.
+        first: Name of the first segment file that belongs to the part, by table. "": the table's first
+            segment; "~": no segment of the table belongs to the part.
+        last: Name of the last segment file that belongs to the part, by table. "": the table's last segment.
     """
 
     first_s: float

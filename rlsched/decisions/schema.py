@@ -47,7 +47,7 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
         attempt: Number of the attempt; 0 before the first attempt.
         nodes: Name of the node of each GPU of the attempt.
         gpus: Index of each GPU on its node.
-        share_milli: Share of each GPU that the attempt has, thousandths.
+        share_milli: The attempt's share of each of its GPUs, thousandths.
         sm_clock_frac: SM clock, relative to the maximum.
         state: State after an `end`: `completed`, `failed`, `cancelled`, `rejected`, or `queued` if another
             attempt follows.
@@ -99,12 +99,12 @@ class ForecastSeen(msgspec.Struct, frozen=True, kw_only=True):
     """A forecast with its outcome. All times except `time_s` and `said_s` are seconds after `said_s`.
 
     Attributes:
-        time_s: Time at which the outcome became known.
+        time_s: Time at which the outcome became known, seconds.
         job: Displayed ID of the job.
         num_gpus: Number of GPUs that the job requests.
         what: Forecast event: `start`; `end`, forecast while the job waited; `end-running`, the end, forecast
             while the job ran.
-        said_s: Time at which the forecast was made.
+        said_s: Time at which the forecast was made, seconds.
         low_s: 10 % quantile of the forecast.
         median_s: 50 % quantile of the forecast.
         high_s: 90 % quantile of the forecast; infinite: beyond the horizon.
@@ -114,7 +114,7 @@ class ForecastSeen(msgspec.Struct, frozen=True, kw_only=True):
             none.
         week: 10, 50 and 90 % quantiles of the outcomes in the job's size class in the week before; nan if
             there were none.
-        list_s: Forecast of list scheduling.
+        list_s: Forecast of list scheduling with predicted run times.
     """
 
     time_s: float

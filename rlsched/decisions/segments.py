@@ -3,7 +3,7 @@
 A segment is an append-only, compressed Arrow IPC stream, such as `decisions-000001.arrow`. A segment can be
 read while it is written. After a crash or on a full disk, a segment can end with an incomplete batch, which
 readers ignore. A writer begins a new segment when it is created, and when the current segment has reached its
-maximum size. If all segments of a table together are too large, the oldest are removed.
+maximum size. If all segments of a table together are too large, the oldest segments are removed.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class SegmentWriter:
         self._path = self._folder / f"{self._table}-{last + 1:06d}{SUFFIX}"
 
     def _append(self, path: Path) -> int:
-        """Write the batch that the Arrow stream has in memory; return the new length of the file, bytes."""
+        """Append the buffered batch to the segment file. Return the new length of the file, bytes."""
         data = self._buffer.getvalue()
         file = -1
         try:

@@ -45,7 +45,7 @@ def decision_at(reader: StoreReader, at_s: float) -> int | None:
 
 
 def decision(reader: StoreReader, row: int) -> dict[str, Any]:
-    """Return a decision as data: policy, action, plans with values, prices, and the state before it."""
+    """Return a decision as data: policy, action, plans with values, prices, and the state just before."""
     record = reader.record(row)
     return {
         "row": row,
@@ -74,10 +74,10 @@ def decision(reader: StoreReader, row: int) -> dict[str, Any]:
 
 
 def _price_change(reader: StoreReader, row: int, record: DecisionRecord) -> dict[str, Any] | None:
-    """Return the last change of a partition's prices at or before the decision in this row.
+    """Return the last change of a policy's prices in a partition, up to the decision in this row.
 
     The result has the first decision with the new prices, the cluster's state at that time, and the old
-    prices. Return None if the record has no prices, or if the last `MOST_BEFORE` decisions had equal prices.
+    prices. Return None if the record has no prices, or if no change is in the last `MOST_BEFORE` rows.
     """
     if not record.prices:
         return None
@@ -103,7 +103,7 @@ def _price_change(reader: StoreReader, row: int, record: DecisionRecord) -> dict
 
 
 def _plans(record: DecisionRecord) -> list[dict[str, Any]]:
-    """Return the plans of a decision as data and text: the chosen one first, then by value."""
+    """Return the plans of a decision as data and text: first the chosen plan, then the others by value."""
     described, numbers = decision_text.ranked_plans(record), numbers_of_plans(record)
     position = {id(plan): at for at, plan in enumerate(record.plans)}
     return [
@@ -261,8 +261,8 @@ def _row_of_start(reader: StoreReader, seen: AttemptSeen) -> int | None:
 def _made_room(reader: StoreReader, seen: AttemptSeen) -> list[dict[str, Any]]:
     """Return the decisions that preempted other jobs in favour of this attempt, oldest first.
 
-    The list contains the preemptions decided for this job while it waited for the attempt. It also contains
-    preemptions, at the time of the attempt's start, of other jobs that ran on the attempt's GPUs.
+    The list contains the preemptions decided for this job while it waited. It also contains preemptions, at
+    the attempt's start, of jobs that ran on the attempt's GPUs.
     """
     job, since_s = seen.job.job, seen.job.waited_since_s(math.nextafter(seen.start_s, -math.inf))
     rows = [
@@ -297,7 +297,7 @@ def _made_room(reader: StoreReader, seen: AttemptSeen) -> list[dict[str, Any]]:
 
 
 def _stopped_by(reader: StoreReader, seen: AttemptSeen) -> dict[str, Any] | None:
-    """Return the decision that preempted an attempt, and the jobs that got the GPUs; None: no preemption."""
+    """Return the decision that preempted an attempt, and the jobs that got its GPUs; None: not preempted."""
     found, first = None, _row_of_start(reader, seen)
     for row in reader.rows_of.get(seen.job.job, []):
         cells = reader.cells(row)
@@ -319,7 +319,10 @@ def places(nodes: Iterable[str], gpus: Iterable[int]) -> str:
 
 
 def moment(reader: StoreReader, at_s: float) -> dict[str, Any]:
-    """Return the state at a time: waiting jobs in the order of `queue_at`, GPUs, and the last decision."""
+    """Return the state of the cluster at a time: waiting jobs, GPUs in use, and the last decision.
+
+    Waiting jobs are in the order of `queue_at`.
+    """
     waiting = queue_at(reader, at_s)
     row = decision_at(reader, at_s)
     return {

@@ -187,7 +187,7 @@ def _waits(row: dict[str, Any]) -> str:
 
 
 def change(seconds: float) -> str:
-    """Return a change of a duration as text, such as `5 min less`; `as long` if it is below `LEAST_S`."""
+    """Return a change of a duration as text, such as `5 min less`; `as long` for changes below `LEAST_S`."""
     if abs(seconds) < LEAST_S:
         return "as long"
     return f"{span(abs(seconds))} {'less' if seconds < 0 else 'more'}"

@@ -32,7 +32,7 @@ class AttemptSeen:
         end_s: Time of the end, seconds; infinite while the attempt runs.
         nodes: Name of the node of each GPU.
         gpus: Index of each GPU on its node.
-        share_milli: Share of each GPU that the attempt has, thousandths.
+        share_milli: The attempt's share of each of its GPUs, thousandths.
         sm_clock_frac: SM clock, relative to the maximum.
         state: State of the job after the attempt; "" while the attempt runs.
         reason: Reason for the end, for users.
@@ -91,7 +91,7 @@ class JobSeen:
         return not any(one.start_s <= at_s < one.end_s for one in self.attempts)
 
     def waited_since_s(self, at_s: float) -> float:
-        """Return the time since which the job has waited, seconds. The job must be waiting at `at_s`."""
+        """Return the time at which the job's present wait began, seconds. The job must wait at `at_s`."""
         return max([self.submit_s, *(one.end_s for one in self.attempts if one.end_s <= at_s)])
 
 
@@ -266,7 +266,7 @@ class Timeline:
         return [one for one in self.attempts if one.start_s <= at_s < one.end_s]
 
     def sharing_with(self, attempt: AttemptSeen) -> list[AttemptSeen]:
-        """Return other attempts that used one of the attempt's GPUs while it ran."""
+        """Return the other attempts that used a GPU of this attempt while this attempt ran."""
         mine = set(zip(attempt.nodes, attempt.gpus, strict=True))
         return [
             other
@@ -278,7 +278,7 @@ class Timeline:
         ]
 
     def before_on(self, attempt: AttemptSeen) -> list[AttemptSeen]:
-        """Return earlier attempts on one of the attempt's GPUs that ended at or after the attempt's start."""
+        """Return earlier attempts on a GPU of this attempt that ended at or after this attempt's start."""
         return [
             other
             for other in self.attempts
@@ -286,7 +286,7 @@ class Timeline:
         ]
 
     def started_on(self, attempt: AttemptSeen, at_s: float) -> list[AttemptSeen]:
-        """Return attempts of other jobs that started at `at_s` on one of the attempt's GPUs."""
+        """Return attempts of other jobs that started at `at_s` on a GPU of this attempt."""
         return [
             other
             for other in self.attempts
@@ -313,9 +313,10 @@ class Timeline:
         }
 
     def curves(self, at_s: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-        """Return, at times (N,), the numbers of waiting jobs by size class, of busy GPUs and of all GPUs.
+        """Return the numbers of waiting jobs by size class, busy GPUs and all GPUs at the times `at_s`, (N,).
 
-        `busy_gpus` counts shares: two jobs with half of a GPU each are 1 busy GPU.
+        The result has a column (N,) per number. `busy_gpus` counts shares: two jobs with half of a GPU each
+        are 1 busy GPU.
         """
         found = {
             f"waiting {name}": _level(changes, at_s)
@@ -324,11 +325,11 @@ class Timeline:
         return found | {"busy_gpus": _level(self._busy, at_s), "gpus": _level(self._there, at_s)}
 
     def power(self, at_s: NDArray[np.float64]) -> dict[str, NDArray[np.float64]] | None:
-        """Return the total power of the attempts at times (N,), W; None if no attempt has a known energy.
+        """Return the total power of the attempts at the times `at_s`, (N,), as `power_w` in W.
 
-        The power of an attempt is its mean power, which is known only after its end. `measured_gpus` is the
-        part of `busy_gpus` with known power. If `measured_gpus` is less than `busy_gpus`, `power_w` is too
-        low.
+        Each attempt counts with its mean power, which is known only after its end. `measured_gpus` is the
+        part of `busy_gpus` with known power; if it is less than `busy_gpus`, `power_w` is too low. Return
+        None if no attempt has a known energy.
         """
         if not self._power:
             return None
@@ -349,7 +350,10 @@ def _held(attempt: AttemptSeen) -> float:
 
 
 def _level(changes: array[float], at_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the sum of the changes up to each time, at least 0. `changes` has time, change, time, ..."""
+    """Return a level at the times `at_s`, (N,): the sum of the changes up to each time, at least 0.
+
+    `changes` contains, in turn, the time of a change in seconds and the change.
+    """
     if not changes:
         return np.zeros(len(at_s))
     when_s, by = np.array(changes).reshape(-1, 2).T

@@ -134,7 +134,7 @@ def _entsoe(table: Table, column: str | None) -> tuple[str, list[Row], int]:
         elif value is not None:
             raise InputError(
                 f"{table.path}: line {line}: {at}: expected a time that exists, got {when!r}, which "
-                "the clocks skip; export the file in UTC"
+                "is skipped when summer time begins; export the file in UTC"
             )
     return column, rows, len(skipped)
 

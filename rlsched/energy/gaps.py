@@ -61,7 +61,7 @@ def filled(
 
 
 def _gaps(values: Sequence[float | None]) -> Iterator[tuple[int, int]]:
-    """Yield the first step and the number of steps of each gap."""
+    """Yield (first step, number of steps) of each gap."""
     at = 0
     for is_gap, run in groupby([value is None for value in values]):
         length = len(list(run))

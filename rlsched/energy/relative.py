@@ -1,4 +1,4 @@
-"""Computes the numbers by which decisions follow a price: the ratio to a daily mean, and the outlook.
+"""Computes the inputs of price-aware decisions: the ratio of a price to its daily mean, and the outlook.
 
 The mean covers the next 24 hours. A value that is not known yet counts as the value 24 hours earlier, so that
 no result depends on values that are published later. At any time, prices of a day-ahead market are known for
@@ -93,7 +93,7 @@ def outlook(series: Series, known_ahead_s: float) -> NDArray[np.float64]:
 
 
 def _past_means(values: NDArray[np.float64], steps: int) -> NDArray[np.float64]:
-    """Return the (N,) mean over each step and the steps before; `steps`: maximum number of steps."""
+    """Return (N,) means: for each step, the mean of this step and earlier ones, at most `steps` in all."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     end = np.arange(1, values.size + 1)
     first = np.maximum(end - steps, 0)

@@ -64,7 +64,9 @@ class SlurmAttempts:
             return
         if known is None:
             if len(order.command) != 3 or order.command[0] != PROGRAM:
-                _log.warning("job %d of the broker was not submitted to this Slurm by sbatch", order.job)
+                _log.warning(
+                    "job %d of the broker was not submitted by this gateway; ending its attempt", order.job
+                )
                 known = SlurmAttempt("", "", list(order.nodes), end=(FOREIGN_EXIT_CODE, "", now_s))
             else:
                 known = SlurmAttempt(
@@ -136,8 +138,10 @@ class SlurmAttempts:
             self._desk.out += [Say(node, ended) for node, ended in attempt.ends(number)]
 
     def _end_lost(self, attempt: SlurmAttempt, now_s: float) -> None:
-        """End an attempt whose job Slurm no longer lists."""
-        _log.warning("Slurm does not know job %s any more, which was running", attempt.key)
+        """End an attempt whose job Slurm no longer lists, or whose job ID another job now has."""
+        _log.warning(
+            "Slurm no longer lists job %s; reporting the end of its attempt to the broker", attempt.key
+        )
         code, reason = (KILLED_EXIT_CODE, "killed") if attempt.kill else (VANISHED_EXIT_CODE, "vanished")
         attempt.end = (code, reason, now_s)
 
@@ -148,8 +152,8 @@ class SlurmAttempts:
                 return  # the broker has not answered the offer of this job yet
             if offered != number.job or attempt.is_of_another(job):
                 _log.warning(
-                    "job %d of the broker names Slurm's job %s, and job %d stands for that: a user has "
-                    "submitted it by hand",
+                    "job %d of the broker names Slurm's job %s, which the gateway offered as job %d; ending "
+                    "the attempt: a user must have submitted the first job by hand",
                     number.job,
                     attempt.key,
                     offered,
@@ -177,7 +181,9 @@ class SlurmAttempts:
         elif is_this and job.restarts > attempt.restarts:
             self._requeued(attempt, job)
         elif attempt.has_run:
-            _log.warning("Slurm has forgotten that it started job %s", job.key)
+            _log.warning(
+                "Slurm lists job %s as pending, although the job ran before; waiting for its start", job.key
+            )
             attempt.has_run, attempt.first_placed_s = False, now_s
         elif attempt.kill or attempt.giving_up:
             self._placing.stop(attempt, job, now_s)
@@ -191,7 +197,7 @@ class SlurmAttempts:
             self._placing.stop(attempt, job, now_s)
 
     def _runs_otherwise(self, job: SlurmJob) -> None:
-        """Handle a job that runs as another attempt, or without an attempt because a user released it.
+        """Handle a job that runs as an attempt other than the ordered one, or that a user released.
 
         An earlier attempt can run if a write of a killed gateway arrives late. The job continues to run. Its
         GPUs are reported to the broker as used by a job that the broker did not start.
@@ -199,7 +205,7 @@ class SlurmAttempts:
         started_as = (job.marks or {}).get("j", "")
         if not any(started_as == f"{one.job}.{one.attempt}" for one in self._desk.attempts):
             _log.warning(
-                "Slurm's job %s runs as %s, which the broker has given up: it is Slurm's own now",
+                "Slurm's job %s runs as %s, not as an attempt that the broker has; leaving the job to Slurm",
                 job.key,
                 f"attempt {started_as}" if started_as else "no attempt",
             )
@@ -243,7 +249,7 @@ class SlurmAttempts:
 
 
 def _look_at_gpus(job: SlurmJob) -> None:
-    """Warn if Slurm chose GPUs other than the ordered ones."""
+    """Log a warning if Slurm gave a job other GPUs than the broker ordered."""
     told = numbers_of((job.marks or {}).get("i", "").replace("+", ","))
     if told and job.gpus and not job.is_exclusive and any(sorted(gpus) != told for gpus in job.gpus):
         _log.warning(

@@ -14,7 +14,7 @@ from rlsched.wire.messages import NodeMessage
 
 
 class RememberedJobs(NamedTuple):
-    """Copies of `Desk.forgotten`, `dead` and `withdrawn`, made when the broker is asked for its jobs."""
+    """Copies of `Desk.forgotten`, `dead`, `withdrawn`, made when the gateway asks the broker for its jobs."""
 
     forgotten: set[SlurmKey]
     dead: set[SlurmKey]
@@ -116,14 +116,14 @@ class Desk:
         return {one.key for one in self.attempts.values() if one.end is None and one.is_sure}
 
     def asks_for_live(self) -> None:
-        """Copy `forgotten`, `dead` and `withdrawn`. Call this when the broker is asked which jobs it has."""
+        """Copy `forgotten`, `dead` and `withdrawn`. Call this method when asking the broker for its jobs."""
         self._asked_of = RememberedJobs(set(self.forgotten), set(self.dead), set(self.withdrawn))
 
     def has_live(self, live: Collection[int]) -> None:
-        """Remove the entries of jobs that the broker no longer has from `forgotten`, `dead`, `withdrawn`.
+        """Remove jobs that the broker no longer has from `forgotten`, `dead` and `withdrawn`.
 
-        Only entries that `asks_for_live` copied are removed. An attempt that the marks of a Slurm job name
-        stays; otherwise the attempt would be adopted again.
+        Only entries that `asks_for_live` copied are removed. An attempt that is recorded in the marks of a
+        Slurm job stays; otherwise the gateway would adopt the attempt again.
 
         Args:
             live: Numbers of all jobs that the broker has.

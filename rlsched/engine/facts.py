@@ -170,14 +170,16 @@ def nodes_of(text: bytes, said_by: str = "`sinfo --json`") -> dict[str, SlurmNod
 
 
 def _said(text: bytes, what: str) -> list[dict[str, Any]]:
-    """Return the list `what` from Slurm's JSON.
+    """Return the list with the key `what` from Slurm's JSON.
 
     If the controller is down, Slurm's commands exit with code 0, and print an empty list and `errors`.
     """
     said = msgspec.json.decode(text)
     errors = said.get("errors") or []
     if errors:
-        raise SlurmError(f"no {what}: {errors[0].get('description') or errors[0].get('error')}")
+        raise SlurmError(
+            f"Slurm returned no list of {what}: {errors[0].get('description') or errors[0].get('error')}"
+        )
     found: list[dict[str, Any]] = said[what]
     return found
 

@@ -87,7 +87,7 @@ class Alive:
 def plugin(
     partitions: tuple[str, ...], directory: Path, release_after_s: float, uid: int, *, exact: bool
 ) -> str:
-    """Return the text of job_submit.lua with a site's settings."""
+    """Return the text of job_submit.lua with the settings of one Slurm cluster."""
     text = files("rlsched.engine").joinpath("job_submit.lua").read_text(encoding="utf-8")
     said = {
         "PARTITIONS": ", ".join(f'["{name}"] = true' for name in partitions),
@@ -138,8 +138,8 @@ def release(reader: Reader, writer: Writer, wait_s: float = APART_S, *, why: str
                 writer.leave(job.key, marks_of_left(job, why), asked_gres(job), again=job.restarts > 0)
             writer.flush()
     raise InputError(
-        f"{len(held) + len(ready) + len(ordered)} jobs are still held or ordered by rlsched: can this user "
-        "change jobs? This needs Slurm's operator level, root or SlurmUser"
+        f"{len(held) + len(ready) + len(ordered)} jobs are still held or ordered by rlsched: run as "
+        "root, SlurmUser or a user with Slurm's admin level Operator, who can change jobs"
     )
 
 

@@ -147,9 +147,11 @@ class Gateway:
             case SayHello():
                 self.nodes.say_hello_again(node)
             case Refused():
-                _log.warning("the broker refuses node %s: %s", node, message.message)
+                _log.warning("the broker rejected the registration of node %s: %s", node, message.message)
             case Launch() | Kill() if message.epoch < self._desk.epoch or node not in self._desk.registered:
-                _log.warning("ignored an order of epoch %d for node %s", message.epoch, node)
+                _log.warning(
+                    "ignored an order: its epoch %d is old, or node %s is not registered", message.epoch, node
+                )
             case Launch():
                 self._attempts.launch(node, message, now_s)
             case Kill():
@@ -202,7 +204,8 @@ class Gateway:
     def _welcome(self, node: str, welcome: Welcome, now_s: float) -> None:
         if self._desk.identity not in ("", welcome.cluster):
             _log.warning(
-                "another broker's journal: all jobs are offered again, and running jobs are left to Slurm"
+                "the broker has another journal than before: offering waiting jobs again, leaving running "
+                "jobs to Slurm"
             )
             self._desk.attempts.clear()
             self._offers.clear()

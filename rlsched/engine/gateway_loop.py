@@ -108,7 +108,7 @@ class Link:
             elif envelope.request in self._asked:
                 answers.append((self._asked.pop(envelope.request)[1], message))
             elif isinstance(message, Refused):
-                _log.warning("the broker refuses: %s", message.message)
+                _log.warning("the broker rejected a request: %s", message.message)
 
     def close(self) -> None:
         """Close the connection."""

@@ -117,7 +117,7 @@ class SlurmNodes:
             self._desk.forgotten.add(number)
             known = self._desk.attempts.pop(number, None)
             if known is not None and known.end is None:
-                _log.info("the broker does not know attempt %d.%d: its job is Slurm's own", job, attempt)
+                _log.info("the broker does not know attempt %d.%d: its job is left to Slurm", job, attempt)
         self._desk.registered.add(node)
         self._said.pop(node, None)
 

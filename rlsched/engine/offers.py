@@ -242,10 +242,15 @@ class Offers:
             self._desk.writer.mark(job.key, {**(job.marks or {}), "o": str(job.mark("o") + 1)})
         elif known.state in (CANCELLED, COMPLETED):
             _log.info(
-                "Slurm's job %s is cancelled: job %d of the broker is %s", offer.key, known.job, known.state
+                "cancelling Slurm's job %s: the broker's job %d is %s", offer.key, known.job, known.state
             )
             self._desk.writer.cancel(offer.key)
         else:
-            _log.warning("Slurm's job %s is left to Slurm: job %d is %s", offer.key, known.job, known.state)
+            _log.warning(
+                "Slurm's job %s is left to Slurm: the broker's job %d is %s",
+                offer.key,
+                known.job,
+                known.state,
+            )
             self._desk.leave(job, known.state)
         self._drop(offer.key)

@@ -95,7 +95,7 @@ class Ordering:
         """
         self._refusals[key] += 1
         if self._refusals[key] == TRIES:
-            _log.warning("Slurm's job %s is Slurm's own: the broker does not take its start: %s", key, why)
+            _log.warning("Slurm's job %s is left to Slurm: the broker rejected its start: %s", key, why)
             offers.withdraw(key)
 
     def begin(self, facts: Facts, offers: Offers) -> None:

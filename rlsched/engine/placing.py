@@ -110,7 +110,7 @@ class Placing:
         """End an attempt whose job is held again and never ran."""
         why = f"Slurm did not start it: {attempt.giving_up}"
         number = next(number for number, one in self._desk.attempts.items() if one is attempt)
-        _log.warning("Slurm's job %s waits: %s", job.key, why)
+        _log.warning("Slurm's job %s is held again: %s", job.key, why)
         if is_about_limits(attempt.giving_up):
             self._desk.limited_until_s[job.key] = now_s + self._desk.times.limited_s
         if is_about_node(attempt.giving_up):
@@ -120,7 +120,7 @@ class Placing:
             attempt.end = (KILLED_EXIT_CODE, "node_stopped", None)
 
     def _refuse_or_end(self, number: SlurmKey, attempt: SlurmAttempt, why: str) -> None:
-        """Refuse an attempt, or report its end if the broker already counts the attempt as running."""
+        """Report to the broker that an attempt cannot start, or that it ended if it counts as running."""
         self._desk.dead.add(number)
         if attempt.told or not attempt.orders:
             attempt.end = (KILLED_EXIT_CODE, "node_stopped", None)
@@ -136,7 +136,7 @@ class Placing:
         self._desk.queue_message(node, refused)
 
     def end_unstarted(self, order: Launch, reason: str) -> Ended:
-        """Return the message that a rank has ended without having started."""
+        """Return the message that a rank ended before it started."""
         return Ended(
             job=order.job,
             attempt=order.attempt,

@@ -69,7 +69,7 @@ class Reader:
         if version is None or not KNOWN[0] <= (int(version[1]), int(version[2])) <= KNOWN[1]:
             first, last = (f"{major}.{minor:02d}" for major, minor in KNOWN)
             found = config.get("SLURM_VERSION", "of no version")
-            raise InputError(f"Slurm {found}: expected {first} to {last}, whose JSON is known")
+            raise InputError(f"Slurm {found}: expected {first} to {last}, whose JSON rlsched can read")
         self._check_partitions()
         if self._rest is not None:
             self._rest.check()
@@ -79,7 +79,9 @@ class Reader:
         known = self._ask("sinfo", "-h", "-o", "%R").decode(errors="replace").split()
         for name in self.partitions:
             if name not in known:
-                raise InputError(f"partition {name!r}: this Slurm has {', '.join(sorted(set(known)))}")
+                raise InputError(
+                    f"partition {name!r}: expected {', '.join(sorted(set(known)))} (this Slurm's partitions)"
+                )
 
     def facts(self) -> Facts:
         """Return the present jobs and nodes.
@@ -93,7 +95,7 @@ class Reader:
                 facts = self._facts_by_rest(self._rest, now_s)
             except SlurmError as error:
                 if self._rest_answers:
-                    _log.warning("%s; `squeue` and `sinfo` are run until it answers", error)
+                    _log.warning("%s; `squeue` and `sinfo` are run until slurmrestd answers", error)
                 self._rest_answers = False
             else:
                 if not self._rest_answers:
@@ -119,7 +121,7 @@ class Reader:
 
 
 def run(words: tuple[str, ...], said: bytes = b"", timeout_s: float = TIMEOUT_S) -> bytes:
-    """Run one of Slurm's commands with `said` as its input, and return the output.
+    """Run one of Slurm's commands with `said` as its standard input, and return its standard output.
 
     Raises:
         SlurmError: the command fails, or times out.
@@ -155,8 +157,8 @@ def check_plugin(config: dict[str, str]) -> None:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise InputError(f"{path}: no such file, no job is held; {print_it}") from error
+        raise InputError(f"{path}: no such file, so that Slurm holds no job; {print_it}") from error
     except OSError:
         return  # the controller is elsewhere, or its files are not readable
     if "rlsched" not in text:
-        raise InputError(f"{path}: this is not rlsched's plugin, no job is held; {print_it}")
+        raise InputError(f"{path}: this is not rlsched's plugin, so that Slurm holds no job; {print_it}")

@@ -60,7 +60,7 @@ class SlurmRest:
         if not known:
             first, last, has = (_dotted(one) for one in (*KNOWN, spoken[-1] if spoken else ()))
             raise InputError(
-                f"--slurmrestd {self.address}: it has {has or 'no version'}, expected v{first} to v{last}"
+                f"--slurmrestd {self.address}: expected version v{first} to v{last}, got {has or 'none'}"
             )
         self.version = _dotted(known[-1])
         return self.version

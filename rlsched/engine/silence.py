@@ -50,7 +50,10 @@ class Silence:
             return
         if not self.has_released:
             after_s = self._desk.times.release_after_s
-            _log.warning("no broker for %g s: held jobs go to Slurm's own order", after_s)
+            _log.warning(
+                "no message from a broker for %g s: releasing the held jobs to Slurm's own scheduling",
+                after_s,
+            )
         self.has_released = True
         running = {one.key for one in self._desk.attempts.values() if one.has_run and one.end is None}
         for job in facts.jobs.values():

@@ -42,7 +42,7 @@ def _is_obeyed(line: str) -> bool:
         _scontrol([line])
     except SlurmError as error:
         _log.info(
-            "Slurm refused a write, which is checked at the next query: %s: %s",
+            "Slurm rejected a write; it is repeated if the next query shows that it is missing: %s: %s",
             line.partition(" Admin")[0],
             error,
         )
@@ -179,7 +179,10 @@ class Writer:
         try:
             self._send(lines)
         except SlurmError as error:
-            _log.info("a write to Slurm failed, and is checked at the next query: %s", error)
+            _log.info(
+                "a write to Slurm failed; it is repeated if the next query shows that it is missing: %s",
+                error,
+            )
 
     def _write(self, key: str, *lines: str) -> None:
         if self._collects and key in self._keys:

@@ -72,7 +72,9 @@ def locked(path: Path) -> FileIO:
     """Lock a journal exclusively; the kernel releases the lock if the process exits. Return the lock file."""
     log = path.with_name(path.name + "-wal")
     if log.exists() and log.stat().st_size and not (path.exists() and path.stat().st_size):
-        raise JournalError(f"{log}: a write-ahead log without its journal; put both back, or move both away")
+        raise JournalError(
+            f"{log}: a write-ahead log without its journal; put the journal back, or move the log away"
+        )
     try:
         make_private(path.parent)
         touch_private(path)
@@ -82,6 +84,6 @@ def locked(path: Path) -> FileIO:
     if not take_lock(lock):
         lock.close()
         raise JournalHeldError(
-            f"{path}: another broker holds this journal; stop it first, or give this one another --dir"
+            f"{path}: another broker holds this journal; stop it first, or use another --dir"
         )
     return lock

@@ -48,7 +48,7 @@ def normal_score(share: Floats) -> Floats:
 
 
 def _ln_over(score: Floats) -> Floats:
-    """Return the logarithm of the probability that a standard normal value exceeds each score."""
+    """Return the natural logarithm of the probability that a standard normal value exceeds each score."""
     return np.asarray(np.interp(score, _Z, _LN_OVER))
 
 
@@ -63,7 +63,7 @@ class Bursts:
         score: (N,) normal score of each job's run time; nan: unknown.
 
     Attributes:
-        shares: (SIZES,) common share of the variance of scores, by size class.
+        shares: (SIZES,) share of the variance of scores that the common factor explains, by size class.
     """
 
     def __init__(self, vc: Whole, demand: Whole, submit_s: Floats, gpus: Floats, score: Floats) -> None:
@@ -118,7 +118,7 @@ class Bursts:
                 to no burst.
             seqs: (L,) number of each job.
             gpus: (L,) GPUs of each job.
-            outlived: (L,) share of the predicted distribution that each job has outlived; 0: the job waits.
+            outlived: (L,) probability, by prediction, of a run time below the job's age; 0: the job waits.
             samples: Number of futures.
         """
         burst = -1 - np.arange(len(rows), dtype=np.int64)

@@ -34,7 +34,7 @@ class _Shape:
         z: (K,) values, ascending.
         below: (K,) share of jobs with at most each value.
         middle: (K,) share of jobs below each value, plus half of the jobs with exactly this value.
-        oldest: `OUTLIVED`-th largest value of the ended jobs. For an age above, no distribution is used.
+        oldest: `OUTLIVED`-th largest value of the ended jobs. The distribution is not used for ages above it.
     """
 
     z: Floats
@@ -98,7 +98,7 @@ class Lengths:
         return found
 
     def outlived(self, gpus: Floats, predicted_s: Floats, spread: Floats, age_s: Floats) -> Floats:
-        """Return (L,) shares: the part of the job's distribution below its age `age_s`; nan: unknown."""
+        """Return the (L,) probability of a total run time below the job's age `age_s`; nan: unknown."""
         found = np.full(len(gpus), np.nan)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             aged = np.where(age_s > 0.0, np.log(age_s / predicted_s) / spread, -np.inf)
@@ -108,7 +108,7 @@ class Lengths:
         return found
 
     def shares(self, gpus: Floats, z: Floats) -> Floats:
-        """Return (N,) shares: the part of the job's size class with lower `z`; nan: unknown.
+        """Return the (N,) share of the jobs in the job's size class that have a lower `z`; nan: unknown.
 
         Args:
             gpus: (N,) GPUs of the jobs.

@@ -1,4 +1,4 @@
-"""Outcomes of earlier forecasts, and what follows from them: corrections by size class, scores, baselines."""
+"""Outcomes of earlier forecasts, and the corrections, scores and baselines that are computed from them."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _unln(value: float) -> float:
 
 
 def teaching(count: int) -> NDArray[np.int64]:
-    """Return the positions, evenly spread among `count` forecasts of a refresh, to use for corrections."""
+    """Return the positions, evenly spread in 0 to `count` - 1, of the forecasts to use for corrections."""
     return np.unique(np.linspace(0.0, count - 1.0, min(count, OF_ONE)).round().astype(np.int64))
 
 
@@ -248,7 +248,7 @@ class Record:
         return tuple(made)
 
     def rules(self, what: What, num_gpus: float, now_s: float) -> tuple[float, list[float]]:
-        """Return a size class's (last outcome, quantiles of the outcomes in the last week); nan: unknown."""
+        """Return (last outcome, quantiles of the last week's outcomes) of a size class, s; nan: unknown."""
         mine = self._class(what, num_gpus)
         while mine.came and mine.came[0][0] < now_s - WEEK_S:
             mine.came.popleft()

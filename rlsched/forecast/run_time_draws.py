@@ -104,7 +104,7 @@ def outlived(
     age_s: Floats,
     like: tuple[Lengths, Floats] | None = None,
 ) -> Floats:
-    """Return the (L,) share of its distribution that each job has outlived; arguments as in `run_times`."""
+    """Return the (L,) probability of a run time below each job's age; arguments as in `run_times`."""
     binned = np.isfinite(chances[:, 0]) if chances.size else np.zeros(len(age_s), bool)
     found = _outlived_lognormal(predicted_s, spread, age_s)
     if like is not None:
@@ -160,6 +160,6 @@ def _from_lognormal(predicted_s: Floats, spread: Floats, age_s: Floats, at: Floa
 
 
 def _or_beyond(total: Floats, left: Floats, age_s: Floats, at: Floats) -> Floats:
-    """Return `total`, with exponential draws scaled by age for jobs that have outlived their prediction."""
+    """Return `total`, or age x (1 + exponential draw) for jobs that have outlived their prediction."""
     beyond = age_s[:, None] * (1.0 - _BEYOND * np.log1p(-at))
     return np.where((left < _GONE)[:, None], beyond, total)

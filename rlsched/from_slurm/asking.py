@@ -75,7 +75,7 @@ def answer(command: Sequence[str], instead: str) -> Iterator[Path]:
 
 
 def sacct(since_s: float, until_s: float | None) -> list[str]:
-    """Return the command that lists the jobs of all users between two Unix times; `until_s` None: now."""
+    """Return the command that lists all jobs from `since_s` to `until_s` (None: to now), Unix seconds."""
     return [
         *("sacct", "--allusers", "--duplicates", "--parsable2"),
         *("--starttime", _time(since_s), "--endtime", "now" if until_s is None else _time(until_s)),

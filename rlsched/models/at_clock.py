@@ -26,7 +26,7 @@ def relative_time(clock_bound: float, x: float) -> float:
     """Return T(x): run time at clock `x` relative to full clock; exactly 1 at x = 1 and for rho = 0.
 
     Args:
-        clock_bound: rho, 0 to 1.
+        clock_bound: rho, the job's clock-bound share, 0 to 1.
         x: SM clock, fraction of the maximum, above 0.
     """
     if x == 1.0 or clock_bound == 0.0:
@@ -36,7 +36,7 @@ def relative_time(clock_bound: float, x: float) -> float:
 
 
 def time_of_busy(busy_full: float, busy: float) -> float:
-    """Return T(x) of a job from its share of GPU time at clock x and at full clock, both without co-tenants.
+    """Return T(x) of a job without co-tenants from its shares of GPU time at clock x and at full clock.
 
     A unit of work consists of GPU time and of pauses, in which the job's CPU or storage works. Assumption:
     pauses do not depend on the clock and do not overlap with GPU time. Then T = (1 - busy_full) / (1 - busy),
@@ -58,10 +58,11 @@ def busy_at(busy_full: float, time: float) -> float:
 
 
 def clock_bound_of(time: float, x: float) -> float:
-    """Return rho of a job that took `time`, relative to full clock, at clock `x`; inverse of `relative_time`.
+    """Return rho (clock-bound share) of a job with T(x) = `time` at clock `x`; inverse of `relative_time`.
 
     Args:
-        time: T(x) as observed. Values outside 1 to 1/x are noise, and are limited to this range.
+        time: Observed run time at clock `x` relative to full clock. Values outside 1 to 1/x are noise, and
+            are limited to this range.
         x: SM clock, fraction of the maximum, below 1.
     """
     bounded = min(max(time, 1.0), 1.0 / x)
@@ -69,7 +70,7 @@ def clock_bound_of(time: float, x: float) -> float:
 
 
 def relative_voltage(knee_frac: float, voltage_slope: float, x: float) -> float:
-    """Return v(x): core voltage at clock `x` relative to full clock; falls linearly with x to the knee."""
+    """Return v(x): core voltage at clock `x` relative to full clock; constant below the clock `knee_frac`."""
     return 1.0 + voltage_slope * (max(x, knee_frac) - 1.0)
 
 
@@ -77,10 +78,10 @@ def dynamic_w(full_w: float, theta: float, time: float, voltage: float, x: float
     """Return the power that a job adds to a GPU's static power, W.
 
     Args:
-        full_w: A: dynamic power at full clock, W.
+        full_w: A, the job's dynamic power at full clock, W.
         theta: Share of A that follows the work done instead of the clock.
-        time: T(x).
-        voltage: v(x).
+        time: T(x), run time at clock `x` relative to full clock.
+        voltage: v(x), core voltage at clock `x` relative to full clock.
         x: SM clock, fraction of the maximum.
         speed_frac: Speed of the job, 0 to 1, relative to its speed at this clock without co-tenants and with
             enough input.

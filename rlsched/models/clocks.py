@@ -44,8 +44,8 @@ def dynamic_power_w(
     Args:
         gpu: (K,) GPU_MODEL.
         kind: Row of `gpu`.
-        dynamic_w: A, W.
-        clock_bound: rho.
+        dynamic_w: A, the job's dynamic power at full clock, W.
+        clock_bound: rho, the job's clock-bound share, 0 to 1.
         x: SM clock, fraction of the maximum.
         speed_frac: Speed of the job, 0 to 1, relative to its speed at this clock without co-tenants and with
             enough input. The GPU works for the job in this share of the time, and power falls in proportion
@@ -94,13 +94,13 @@ def job_part_w(gpu: Records, kind: int, jobs: int, dynamic_sum_w: float, own_dyn
 
 @kernel
 def power_at(gpu: Records, kind: int, clock_bound: float, dynamic_w: float, x: float) -> float:
-    """Return P(x): the power of a GPU at clock `x` with only this job, W."""
+    """Return P(x): the power of a GPU that runs only this job at SM clock `x`, W."""
     return gpu_power_w(gpu, kind, 1, dynamic_power_w(gpu, kind, dynamic_w, clock_bound, x, 1.0))
 
 
 @kernel
 def capped_clock(gpu: Records, kind: int, clock_bound: float, dynamic_w: float, cap_w: float) -> float:
-    """Return the clock of a GPU under a power cap with only this job, as a fraction of the maximum.
+    """Return the SM clock of a GPU that runs only this job under a power cap, as a fraction of the maximum.
 
     The clock is the largest x <= 1 with P(x) <= `cap_w`, within 1e-9, and satisfies P(x) <= `cap_w`. It is
     never below MIN_CLOCK_FRAC; at that clock the power can exceed the cap. P never falls as x grows.
@@ -126,8 +126,8 @@ def best_level(
     Args:
         gpu: (K,) GPU_MODEL.
         kind: Row of `gpu`.
-        clock_bound: rho.
-        dynamic_w: A, W.
+        clock_bound: rho, the job's clock-bound share, 0 to 1.
+        dynamic_w: A, the job's dynamic power at full clock, W.
         max_slowdown_frac: Budget b: a level is a candidate if T(x) <= 1 + b. Level 0, the full clock, is
             always a candidate. Of levels with equal energy, the higher clock is returned.
     """
@@ -160,12 +160,12 @@ def priced_level(
     Args:
         gpu: (K,) GPU_MODEL.
         kind: Row of `gpu`.
-        clock_bound: rho.
-        dynamic_w: A, W.
+        clock_bound: rho, the job's clock-bound share, 0 to 1.
+        dynamic_w: A, the job's dynamic power at full clock, W.
         overhead_w: Power drawn while the job runs, at any clock: the job's part of the node's power.
-        time_price: Price of a second.
-        energy_price: Price of a joule. With 0 the full clock is chosen. Of levels with equal cost, the higher
-            clock is returned.
+        time_price: Price of a second, in any unit.
+        energy_price: Price of a joule, in the same unit. With 0 the full clock is chosen. Of levels with
+            equal cost, the higher clock is returned.
     """
     best, least = 0, np.inf
     for level in range(NUM_LEVELS):

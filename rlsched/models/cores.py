@@ -69,5 +69,8 @@ def cores_needed(rows: Iterable[CoreRow]) -> float:
 
 
 def throughput(cores_each: float, gpu_bound: float) -> float:
-    """Return the throughput by cores per GPU and limit of the GPU, relative to three cores per GPU."""
+    """Return the throughput with `cores_each` cores per GPU, at most `gpu_bound`.
+
+    Both throughputs are relative to three cores per GPU.
+    """
     return min(gpu_bound, THROUGHPUT_OF_ONE_CORE * cores_each**CORE_EXPONENT)

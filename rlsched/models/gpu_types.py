@@ -17,7 +17,7 @@ GENERIC: Final = "generic"
 
 
 class Figure(NamedTuple):
-    """One figure: its value, its status (`measured`, `fitted` or `assumed`), and its source."""
+    """One number: its value, its status (`measured`, `fitted` or `assumed`), and its source."""
 
     value: float
     status: str
@@ -46,7 +46,7 @@ class _Curve(NamedTuple):
     source: str
 
     def assumed(self, like: str, static_w: float) -> _Curve:
-        """Return this curve for a type without a public curve; P_s becomes the power of the idle board."""
+        """Return this curve for a GPU type without a public curve, with `static_w` as static power, W."""
         source = f"no clock curve is public: shape of the {like}, P_s = idle power"
         return self._replace(static_w=static_w, status=ASSUMED, source=source)
 
@@ -146,7 +146,7 @@ def canonical_kind(name: str) -> str:
 
 
 def asked_type(text: str) -> str:
-    """Return a requested GPU type as spelt in `GPU_FIGURES`, if it is listed: `h100` becomes `H100`."""
+    """Return a requested GPU type, with the spelling of `GPU_FIGURES` if it is listed: `h100` -> `H100`."""
     text = text.strip()
     kind = canonical_kind(text)
     return kind if kind != GENERIC and "".join(_words(text)) == kind.lower() else text

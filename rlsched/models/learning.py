@@ -144,7 +144,7 @@ class PairKnowledge:
             del self._pairs[next(iter(self._pairs))]
 
     def _move(self, seen: Observed, log_speed: float) -> None:
-        """Update one workload's sensitivity and the other's pressure, each in proportion to its variance."""
+        """Update the job's sensitivity and its partner's pressure, each in proportion to its variance."""
         mine, theirs = self.factors(seen.workload, seen.kind), self.factors(seen.partner, seen.kind)
         of_mine, of_theirs = mine.sensitivity_sd**2, theirs.pressure_sd**2
         both = of_mine + of_theirs
@@ -212,7 +212,7 @@ def moved(
 
 
 def with_pair(log_speed: float, count: float, mean: float) -> float:
-    """Combine the ln(speed) that the factors predict for a pair with the observations of the pair.
+    """Return the predicted ln(speed) of a pair: mean of the factors' prediction and the pair's observations.
 
     Args:
         log_speed: ln(speed) that the factors predict.

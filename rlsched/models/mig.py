@@ -34,7 +34,10 @@ class SliceProfile(NamedTuple):
 
 
 def _profiles(names: str, gib: tuple[float, float, float, float]) -> tuple[SliceProfile, ...]:
-    """Return the five common profiles, 1g to 7g; `gib`: memory of 1g; of 2g; of 3g and 4g; of 7g."""
+    """Return the five common profiles, 1g to 7g.
+
+    `gib`: memory of a slice, GiB: (1g, 2g, 3g and 4g, 7g).
+    """
     memory_gib = (gib[0], gib[1], gib[2], gib[2], gib[3])
     shapes = ((1, 1, 7), (2, 2, 3), (3, 4, 2), (4, 4, 1), (7, 8, 1))
     return tuple(
@@ -189,7 +192,10 @@ unknown.
 
 @cache
 def gpu_with_mig(gpu_type: str) -> str | None:
-    """Return the key of `PROFILES` for a GPU type (`A100`: 40 GB); None: the type's slices are unknown."""
+    """Return the key of `PROFILES` for a GPU type; None: the type's slices are unknown.
+
+    A type without a memory size has the size in `GPU_FIGURES`: `A100` is `A100-40GB`.
+    """
     kind = canonical_kind(gpu_type)
     memory_mib = named_memory_mib(gpu_type) or GPU_FIGURES[kind]["memory_mib"].value
     for known in PROFILES:
@@ -258,7 +264,7 @@ def layout_fits(compute: tuple[int, ...]) -> bool:
 
 
 def _placed(left: list[int], taken: int) -> bool:
-    """Return whether the slices `left` fit next to the memory slices in use (`taken`, a bit mask)."""
+    """Return whether the slices `left` fit on a GPU whose memory slices `taken` (a bit mask) are in use."""
     if not left:
         return True
     size = left[0]
@@ -270,5 +276,5 @@ def _placed(left: list[int], taken: int) -> bool:
 
 
 def _at_most(compute: int) -> int:
-    """Return the maximum number of slices of this size on a GPU."""
+    """Return the maximum number of slices with this number of compute slices on a GPU."""
     return next(n for n in count(1) if not layout_fits((compute,) * (n + 1)))

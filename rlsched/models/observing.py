@@ -47,7 +47,7 @@ def forget_all(m: ModelArrays) -> None:
 
 @kernel
 def _slowdown(m: ModelArrays, kind: int, a: int, b: int) -> float:
-    """Return 1 / speed - 1 of workload `a` next to `b`, by the models and the learnt factors of both."""
+    """Return the predicted slowdown, 1 / speed - 1, of workload `a` next to `b`, with the learnt factors."""
     t = m.trait
     modelled = max(1.0 / t.modelled[a, kind, b] - 1.0, LEAST_SLOWDOWN)
     return modelled * t.more_sensitive[a, kind] * t.more_pressing[b, kind]

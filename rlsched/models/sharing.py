@@ -119,20 +119,19 @@ def shared_speed(m: ModelArrays, kind: int, workload: int, others: NDArray[np.in
     latent factors if the job's sensitivity and the co-tenant's pressure are known; else the speed by the
     formula (`stranger_speed`). With several co-tenants, the slowdowns of measured pairs and of latent factors
     add up. The remaining co-tenants add the formula's slowdown with all co-tenants, minus the formula's
-    slowdown without the remaining ones. An additional
-    tenant therefore never makes the job faster (except for table entries above 1). Without data the result is
-    the formula; if all factors are known, it is `latent_speed`. More than one co-tenant is an extrapolation:
-    all fits are of pairs.
+    slowdown without the remaining co-tenants. An additional tenant therefore never makes the job faster
+    (except for table entries above 1). Without data the result is the formula; if all factors are known, it
+    is `latent_speed`. More than one co-tenant is an extrapolation: all fits are of pairs.
 
     Args:
         kind: GPU type.
         workload: Workload of the job; 0 is unknown. `util_frac` of row 0 is used for such jobs and must be
             finite.
-        others: Workloads of the co-tenants in the first `count` entries.
+        others: Workloads of the co-tenants; only the first `count` entries are read.
         count: Number of co-tenants; 0 gives exactly 1.
 
     Returns:
-        The speed: for a pair of the table as measured, which can be a little above 1, else in (0, 1].
+        The speed, in (0, 1]; the measured speed of a pair of the table can be a little above 1.
     """
     if count == 0:
         return 1.0
@@ -223,9 +222,9 @@ def share_deviate(luck: np.uint64, kind: int, workload: int, partner: int, of_jo
 def with_noise(speed: float, deviate: float) -> float:
     """Return the simulated true speed of a pair that is not in the table: the model's speed with noise.
 
-    The noise of ln(speed) has the standard deviation `RESIDUAL_SD`. The result is at most 1, and below
-    `NOISE_FLOOR` only if `speed` is below it. For n co-tenants, pass the sum of their deviates divided by
-    sqrt(n), which is standard normal too.
+    The noise of ln(speed) has the standard deviation `RESIDUAL_SD`. The result is at most 1,
+    and at least `NOISE_FLOOR` or, if lower, `speed`. For n co-tenants, pass the sum of their deviates divided
+    by sqrt(n), which is standard normal too.
 
     Args:
         speed: Result of `shared_speed`.

@@ -16,7 +16,7 @@ class SliceName(NamedTuple):
 
 @cache
 def slice_name(gpu_type: str) -> SliceName | None:
-    """Return the two parts of a slice's type; None for whole GPUs."""
+    """Return (type of the whole GPU, profile of the slice) of a slice's type; None for whole GPUs."""
     found = re.fullmatch(r"(.+)/(\d+g\.\d+gb)", gpu_type)
     return None if found is None else SliceName(found[1], found[2])
 

@@ -31,11 +31,11 @@ class Cursor(msgspec.Struct, kw_only=True):
 
     Attributes:
         entry: Number of the last processed entry. The entry's notice was delivered or skipped, or the entry
-            needs no notice. 0: no entry was processed yet.
+            needs no notice. 0 before the first entry.
         crc: Checksum of the entry `entry`, which distinguishes this journal from others.
         since: Number of the entry at which a restarted process begins to read, to find the live jobs with
             requested notices.
-        restored: Number of the last `Restored` entry up to `entry`; 0 if there is no such entry.
+        restored: Number of the last `Restored` entry (a restored backup) up to `entry`; 0 if there is none.
     """
 
     entry: int = 0
@@ -62,7 +62,7 @@ class CursorFile:
         except BlockingIOError:
             self._lock.close()
             raise InputError(
-                f"{path}: another `rlsched notify` uses this cursor; give each its own --cursor"
+                f"{path}: another `rlsched notify` uses this cursor; use another --cursor"
             ) from None
 
     def read(self) -> Cursor | None:
@@ -73,11 +73,11 @@ class CursorFile:
             return None
         except (OSError, msgspec.MsgspecError) as error:
             raise InputError(
-                f"{self.path}: cannot read this cursor: {error}; remove it to begin at the journal's end"
+                f"{self.path}: cannot read this cursor: {error}; remove it to start at the journal's end"
             ) from error
 
     def write(self, cursor: Cursor, *, durably: bool) -> None:
-        """Write the cursor atomically."""
+        """Write the cursor atomically; with `durably`, flush it to the disk first."""
         partial = self.path.with_name(self.path.name + ".partial")
         with partial.open("wb") as file:
             file.write(msgspec.json.encode(cursor) + b"\n")
@@ -155,7 +155,7 @@ class NoticeFollower:
         with reading(self._journal) as journal:
             if journal.last is None:
                 raise JournalError(
-                    f"{self._journal}: a journal of version 1 is not followed; `rlsched broker` converts it"
+                    f"{self._journal}: cannot follow a journal of version 1; `rlsched broker` converts it"
                 )
             cursor, watch = self._start_reading(journal, journal.last)
             rows = list(journal.rows_after(cursor.entry, PAGE_ROWS))
@@ -182,7 +182,7 @@ class NoticeFollower:
         if cursor is None:
             found = next(journal.rows_after(last - 1, 1), None) if last else None
             cursor = Cursor(entry=last, crc=found.crc if found else 0)
-            _log.info("starting after entry %d of %s", last, self._journal)
+            _log.info("sending notices for entries after %d of %s", last, self._journal)
         elif cursor.entry and journal.crc_of(cursor.entry) != cursor.crc:
             cursor, self._watch = self._after_restore(journal, cursor), None
         watch = self._watch
@@ -216,7 +216,7 @@ class NoticeFollower:
             if isinstance(row.entry, Restored) and row.n > cursor.restored
         ]
         if not found:
-            _log.warning("%s: another journal than before; sending its notices from the start", self._journal)
+            _log.warning("%s: not the cursor's journal; sending its notices from the start", self._journal)
             return Cursor()
         before = found[0] - 1
         _log.warning("%s: restored from a backup; continuing after entry %d", self._journal, before)

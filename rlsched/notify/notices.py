@@ -38,7 +38,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
         job: Job number.
         called: Job number as displayed to users, such as `17_3` for task 3 of array 17.
         name, user, vc, num_gpus: Values from the job's submission.
-        attempt: Number of the attempt that started or ended, else of the last attempt; 0: no attempt yet.
+        attempt: Number of the attempt that started or ended, else of the last attempt; 0 before the first.
         state: New state of the job.
         exit_code: Exit code of the job, if it has one.
         reason: Reason for the event; "" if there is no reason.
@@ -83,7 +83,7 @@ class _Watched:
 
 @dataclass(slots=True)
 class _WatchedArray:
-    """An array with requested notices. `come`: number of tasks that became jobs, or were cancelled first."""
+    """An array with requested notices. `come`: number of tasks that are jobs, or were cancelled before."""
 
     head: Head
     since: int

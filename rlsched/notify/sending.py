@@ -65,7 +65,7 @@ class Webhook:
     Args:
         url: URL with scheme http or https.
         timeout_s: Time-out for the connection, and for each wait for data, seconds.
-        token: Token to send as `Authorization: Bearer`; "": no token.
+        token: Token to send as `Authorization: Bearer`; with "", no token is sent.
 
     Raises:
         InputError: the URL or the token is invalid.
@@ -101,7 +101,7 @@ class Webhook:
                 ) from None
         except (OSError, HTTPException, ValueError) as error:
             why = error.reason if isinstance(error, urllib.error.URLError) else error
-            raise NotDeliveredError(f"no answer: {why}", is_passing=True) from None
+            raise NotDeliveredError(f"no answer from the receiver: {why}", is_passing=True) from None
 
 
 class Command:

@@ -68,7 +68,7 @@ def _reviewed(states: NodeStates, service: PowerDown, waiting: int, now_s: float
 
 
 def _placed(states: NodeStates, demand: int, now_s: float) -> int:
-    """Start or end jobs until `demand` nodes, or all ON nodes, are busy. Return the unmet demand."""
+    """Start or end jobs until `demand` nodes, or all ON nodes, are busy. Return the unmet demand, nodes."""
     running = np.flatnonzero(states.busy)
     if len(running) == demand:
         return 0

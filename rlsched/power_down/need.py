@@ -42,7 +42,7 @@ def node_sets(state: ClusterState, among: Sequence[int] | None = None) -> list[N
 
 
 def nodes_filled(demand: Demand, node: NodeSpec) -> float:
-    """Return how many idle nodes of this kind a job fills: below 1 if a node fits several, 0 if none."""
+    """Return how many idle nodes of this kind a job fills: below 1 if a node fits several jobs, 0 if none."""
     places = demand.places_on_node(node)
     if places == 0:
         return 0.0
@@ -81,7 +81,7 @@ class NodeNeed:
     def paused_nodes(
         self, state: StateArrays, demands: Sequence[Demand], busy_nodes: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Return (K,) number of nodes of each set that jobs paused for a lower price would fill.
+        """Return (K,) number of nodes of each set that jobs would fill that pause until the price falls.
 
         Jobs that have not run yet are left out, because past demand does not include their nodes.
         """
@@ -127,7 +127,7 @@ class NodeNeed:
         return self._options[key]
 
     def _within(self, partition: int, demand: Demand) -> list[tuple[int, float]]:
-        """Return (number of a set, nodes that one job fills) for sets of a partition that can run the job."""
+        """Return (index of a set, nodes that a job fills) for sets of a partition that can run the job."""
         places = {
             at: demand.places_on_node(one.spec)
             for at, one in enumerate(self._sets)

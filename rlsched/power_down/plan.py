@@ -31,7 +31,8 @@ class PowerDownPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         forecast: Forecast of the highest future demand. `trailing`: the recent maximum; `persistence`: the
             current demand.
         over: Time span of the maximum for `trailing`, a multiple of `slot`.
-        slot: Time span of which the maximum demand is used. Nodes are put to sleep at the end of a slot.
+        slot: Length of a time slot. The demand of a slot is the maximum demand in the slot. Nodes are put to
+            sleep at the end of a slot.
         falling: Nodes are put to sleep only if demand is below its mean in this time, a multiple of `slot`;
             0: at any demand.
         idle: Idle time after which a node can sleep.
@@ -86,7 +87,7 @@ class PowerDownPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     @property
     def rule(self) -> KeepRule:
-        """The rule before `rule_for` scales its numbers of nodes to a set of nodes."""
+        """The rule with numbers of nodes for the whole cluster; `rule_for` scales them to a set of nodes."""
         plain = KeepRule()
         buffer, wake = self.buffer_nodes, self.wake_buffer_nodes
         if buffer is not None and wake is None:

@@ -62,7 +62,8 @@ class KeepRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             peak: Forecast of the highest future demand.
             last: Demand of the last slot.
             falling: Whether demand is below its recent mean, as `is_falling` returns it.
-            paused: Number of nodes that paused jobs have left; they can sleep in addition to `ramp_nodes`.
+            paused: Number of nodes that are free because their jobs pause; these nodes can sleep in addition
+                to `ramp_nodes`.
         """
         target = math.ceil(max(peak, last)) + self.buffer_nodes
         if not (falling or paused) or awake <= target:

@@ -94,7 +94,9 @@ class NodeStates:
             NodeStateError: `now_s` is in the past.
         """
         if now_s < self._now_s:
-            raise NodeStateError(f"time must not run backwards: it was {self._now_s} s, now {now_s} s")
+            raise NodeStateError(
+                f"expected a time of {self._now_s} s (the previous time) or later, got {now_s} s"
+            )
         if now_s == self._now_s and self._due_s > now_s:
             return []
         up = np.flatnonzero(self.ready_s <= now_s)
@@ -117,7 +119,10 @@ class NodeStates:
         self.busy[node] = True
 
     def finish_last_job(self, node: int, now_s: float) -> list[Command]:
-        """Record that this node's last job has ended. Put a draining node to sleep, and return `Sleep`."""
+        """Record that this node's last job has ended. Put a draining node to sleep.
+
+        Returns the `Sleep` command of a draining node, otherwise no commands.
+        """
         self.advance(now_s)
         self.busy[node], self.idle_since_s[node] = False, now_s
         if self.state[node] != NodeState.DRAINING:
@@ -180,7 +185,7 @@ class NodeStates:
             )
 
     def _energy_until(self, now_s: float) -> float:
-        """Return the energy from the previous time to `now_s`, J, without jobs, in the current states."""
+        """Return the energy of the nodes, without jobs, from the previous time to `now_s`, J."""
         power, state, span_s = self.power, self.state, now_s - self._now_s
         awake = (state == NodeState.ON) | (state == NodeState.DRAINING)
         boot_s = np.clip(np.minimum(self.ready_s, now_s) - self._now_s, 0.0, span_s)[

@@ -7,7 +7,7 @@ from rlsched.workload.characterise.parts import Report, is_missing
 
 
 def number(value: float | None) -> str:
-    """Format a number: without decimals if whole or 100 or more, else 3 significant digits; None: `-`."""
+    """Format a number: without decimals if whole or 100 or more, else 3 significant digits; `-` for None."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"

@@ -34,7 +34,7 @@ class Column(NamedTuple):
 def table(
     columns: Sequence[Column], rows: Sequence[Sequence[str | Text]], width: int | None, gap: int = GAP
 ) -> list[Text]:
-    """Return a line of titles and a line per row, each at most `width` characters long (None: any length)."""
+    """Return a line of titles and a line per row, at most `width` characters long (unlimited if None)."""
     cells = [[_text(cell) for cell in row] for row in rows]
     widths = [
         max([len(column.title), *(row[at].cell_len for row in cells)]) for at, column in enumerate(columns)

@@ -57,7 +57,7 @@ class Progress:
         return bar
 
     def update(self, bar: Any, done: float, text: str = "", what: str | None = None) -> None:
-        """Report how much of a task is done. `text` replaces the percentage, `what` the task's name."""
+        """Report the finished amount of a task. `text` replaces the percentage, `what` the task's name."""
         total = self._bars.tasks[bar].total or 1.0
         said = text or f"{done / total:.0%}"
         if what is not None:

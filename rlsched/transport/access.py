@@ -50,7 +50,7 @@ class AccessEntry(msgspec.Struct, frozen=True):
     """Expiry of a one-time key, Unix seconds."""
 
     def text(self) -> str:
-        """Return the contents of the file."""
+        """Return the text of the entry's file."""
         fields = {
             "person": self.peer.person,
             "nodes": self.peer.nodes,
@@ -64,7 +64,7 @@ class AccessEntry(msgspec.Struct, frozen=True):
     def new(
         cls, peer: Peer, key: bytes, joins_as: Role | None = None, expires_s: float | None = None
     ) -> AccessEntry:
-        """Return an entry for a new key, to be written as a file."""
+        """Return an entry for a new key (z85), with the name of its file; nothing is written."""
         return cls(f"{peer.role}-{peer.name}.public", key.decode(), peer, joins_as, expires_s)
 
     @classmethod
@@ -118,7 +118,7 @@ class AccessList:
         self._peers: dict[bytes, Peer] = {}
 
     def peers(self) -> dict[bytes, Peer]:
-        """Return the owner of each public key (z85). A damaged file authorises no key."""
+        """Return the owners by public key (z85). A damaged file authorises no key."""
         try:
             stamp = self.directory.stat().st_mtime_ns
         except OSError:
@@ -130,7 +130,7 @@ class AccessList:
         return self._peers
 
     def members(self) -> dict[bytes, AccessEntry]:
-        """Read all files now, and return their entries by key."""
+        """Read the changed files now, and return all entries by public key (z85)."""
         self._scan()
         return self._members
 

@@ -2,8 +2,8 @@
 
 A sender is a key, with any number of connections. The budget of a sender refills with time. An accepted
 message costs little. A refused message costs much more, because its check and its answer take more of the
-loop's time. A message that submits many jobs costs as much as one message per job. The broker reads nothing
-from a sender without budget until the budget has refilled; clients repeat their messages by themselves.
+loop's time. A message that submits many jobs costs as much as one message per job. Messages of a sender
+without budget are dropped until the budget has refilled; clients repeat their messages by themselves.
 Messages beyond a key's share of a turn wait for later turns, behind the messages of other keys.
 """
 
@@ -98,7 +98,7 @@ class Turns(Generic[T]):
         return bool(self._waiting)
 
     def begin(self) -> Iterator[T]:
-        """Begin the next turn. Yield the messages that have waited for it, up to the share of each key."""
+        """Begin the next turn. Yield the messages that waited for a turn, up to the share of each key."""
         self._taken = {}
         for key, waiting in list(self._waiting.items()):
             while waiting and self._taken.get(key, 0) < self._limits.a_turn:
@@ -120,7 +120,7 @@ class Turns(Generic[T]):
         return True
 
     def wait(self, key: bytes, said: T) -> bool:
-        """Queue a message for a later turn. Return False if it is dropped, because too many messages wait."""
+        """Queue a message for a later turn. Return False if it is dropped: too many messages wait."""
         waiting = self._waiting.setdefault(key, deque())
         if len(waiting) >= self._limits.waiting:
             return False

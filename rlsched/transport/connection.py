@@ -41,11 +41,11 @@ class Connection:
         keys: Key directory, for error messages.
         epochs: Highest known epoch of each cluster; a later broker has a higher epoch. With several
             addresses, a broker with a lower epoch gets no request.
-        waits: Called a few times a second while a call waits, with the address, the time waited and the
-            maximum waiting time, both in seconds. At the end of the wait, the time waited is 0. None: not
-            called.
-        starting: Returns a description of a broker that is starting at these addresses, or "".
-        is_patient: Wait without a time-out while a broker is starting.
+        waits: Callback for progress: it gets the address, the time waited and the maximum waiting time, both
+            in seconds, a few times a second while a call waits. At the end of the wait, the time waited is 0.
+            None: no callback.
+        starting: Returns a description of a broker that is starting at these addresses, "" if there is none.
+        is_patient: Whether to wait without a time-out while a broker is starting.
 
     Attributes:
         is_refused: Whether the last call failed because the broker does not accept this key.
@@ -96,7 +96,7 @@ class Connection:
 
         Raises:
             InputError: the message cannot be sent, or the broker does not accept it from this key.
-            BrokerUnavailableError: no answer came in time.
+            BrokerUnavailableError: no answer arrived within the time-out.
             WireError: the answer is malformed.
         """
         try:
@@ -148,14 +148,14 @@ class Connection:
 
     @property
     def _patience_s(self) -> float:
-        """Seconds to wait for an answer from one address before the socket is replaced."""
+        """Time to wait for an answer from one address before the socket is replaced, seconds."""
         return RENEW_S if len(self._addresses) == 1 else RESEND_S
 
     def _judge(self, serving: Serving) -> None:
-        """Decide whether the broker at this address gets the request.
+        """Decide from a broker's answer to `WhoServes` whether the broker gets the request.
 
-        Its epoch must be at least the highest known epoch of the cluster. A standby reports epoch 0, and gets
-        no request.
+        The broker's epoch must be at least the highest known epoch of the cluster. A standby reports epoch 0,
+        and gets no request.
         """
         highest = (
             serving.epoch if self._epochs is None else self._epochs.highest(serving.cluster, serving.epoch)
@@ -163,7 +163,7 @@ class Connection:
         self._is_known = serving.epoch >= max(highest, 1)
         self._send_at = 0.0
         if not self._is_known and not serving.epoch:
-            self._outdated = f"no broker answers; the broker at {self.address} is a standby"
+            self._outdated = f"no primary answers; the broker at {self.address} is a standby"
         elif not self._is_known:
             self._outdated = (
                 f"the broker at {self.address} is at epoch {serving.epoch}, but a later broker of this "
@@ -175,7 +175,16 @@ class Connection:
             self._send_at = self._give_up_at
 
     def _poll(self, seconds: float, deadline: float, events: zmq.PollEvent) -> bool:
-        """Wait for the socket or for an event of its connection. Return whether the socket is ready."""
+        """Wait until the socket is ready, its connection has an event, or the time is up.
+
+        Args:
+            seconds: Longest wait, seconds.
+            deadline: End of the wait, seconds of `time.monotonic`.
+            events: Event for which the socket must be ready: input or output.
+
+        Returns:
+            Whether the socket is ready.
+        """
         now = time.monotonic()
         until = min(now + seconds, deadline, self._give_up_at)
         if self._waits is not None:
@@ -201,7 +210,7 @@ class Connection:
         return has_gone
 
     def is_let_in(self, timeout_s: float) -> bool:
-        """Return whether the broker accepts this key within `timeout_s`."""
+        """Return whether the broker accepts the connection with this key within `timeout_s`, seconds."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             if self._socket.poll(20, zmq.POLLOUT):
@@ -249,7 +258,7 @@ class Connection:
         self._dial()
 
     def _silence(self) -> str:
-        """Explain why no answer came, from the events of the connection since the last answer.
+        """Return the error message for a missing answer, from the connection's events since the last answer.
 
         A listener that cannot decrypt our messages disconnects immediately, so handshakes fail repeatedly. A
         broker that was killed or is slow causes only one or two failed handshakes.
@@ -286,7 +295,7 @@ def _frame(message: ClientRequest | Join, request: int) -> bytes:
 
 @contextmanager
 def what_cannot_be_sent() -> Iterator[None]:
-    """Convert encoding errors in this context to an `InputError` of one line.
+    """Convert encoding errors in the `with` block to an `InputError` of one line.
 
     Raises:
         InputError: a text is not valid UTF-8, a number has too many digits, or a message is too long.

@@ -33,7 +33,7 @@ def broker_address(option: str | None = None) -> str:
     address = option or os.environ.get("RLSCHED_BROKER") or DEFAULT_ADDRESS
     match = _ADDRESS.fullmatch(address)
     if match is None and "," in address:
-        raise InputError(f"broker addresses {address!r}: expected one here, such as {DEFAULT_ADDRESS}")
+        raise InputError(f"broker addresses {address!r}: expected one address, such as {DEFAULT_ADDRESS}")
     if match is None or int(match["port"]) > 65535:
         raise InputError(f"broker address {address!r}: expected tcp://HOST:PORT, such as {DEFAULT_ADDRESS}")
     return address
@@ -60,7 +60,7 @@ def is_loopback(address: str) -> bool:
 
 
 def own_host(address: str) -> str:
-    """Return the address of this machine on the route to another address; "" if there is no route."""
+    """Return this machine's IP address on the route to another address; "" if there is no route."""
     match = _ADDRESS.fullmatch(address)
     if match is None or is_loopback(address):
         return "127.0.0.1"
@@ -79,7 +79,7 @@ def own_host(address: str) -> str:
 def dial_address(address: str) -> str:
     """Return the address at which this machine reaches a broker that listens at `address`.
 
-    That is the loopback address if the broker listens on all interfaces.
+    If the broker listens on all interfaces, this is the loopback address; else it is `address`.
     """
     match = _ADDRESS.fullmatch(address)
     loopback = _EVERY_INTERFACE.get(match["host"]) if match is not None else None

@@ -1,6 +1,6 @@
-"""The highest epoch of each cluster that clients with a common key directory have received.
+"""The highest epoch of each cluster that the clients of a key directory have received.
 
-A cluster's broker sets a higher epoch at each start, so that clients can distinguish it from earlier brokers.
+Each start of a cluster's broker begins a higher epoch, so that clients can tell it from earlier brokers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MOST = 64
 class Epochs:
     """Epochs that the clients of a key directory have received.
 
-    They are stored in the directory, or in memory if the directory is not writable.
+    The epochs are stored in the directory, or in memory if the directory is not writable.
 
     Args:
         directory: The key directory.

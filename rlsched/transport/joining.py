@@ -89,7 +89,7 @@ def invite(
         address: Address at which the other machine reaches the broker.
         valid_s: Validity of the token, seconds.
         person: Owner of the new key; "": the person with the key's name.
-        nodes: For an engine's key, as in `Peer.nodes`.
+        nodes: For an engine's key: name patterns of its nodes, as in `Peer.nodes`.
 
     Raises:
         InputError: the name or the person is invalid, the key exists, or this is not a broker's key
@@ -139,7 +139,8 @@ def admit(home: KeyHome, one_time: bytes, join: Join, now_s: float) -> Joined | 
         joined = Peer(token.joins_as, token.peer.name, token.peer.person, token.peer.nodes)
         if taken is not None and taken.peer != joined:
             return Refused(
-                message=f"this machine's key is on the list already, as {taken.peer.role} {taken.peer.name!r}"
+                message="the broker already knows this machine's key, as "
+                f"{taken.peer.role} {taken.peer.name!r}; use that key, or first run `rlsched keys revoke`"
             )
         home.put(AccessEntry.new(joined, public))
         home.take(token)

@@ -63,9 +63,10 @@ def _default_home() -> str:
 
 
 class KeyHome:
-    """The keys in one directory, called HOME.
+    """The keys in one key directory (HOME).
 
-    Methods for clients take paths as text, because `pathlib` imports parsers for URLs and IP addresses.
+    Methods for clients use paths as text, because the import of `pathlib` is slow (it loads parsers for
+    URLs and IP addresses).
 
     Attributes:
         text: Path of HOME as text.
@@ -89,7 +90,7 @@ class KeyHome:
         return AccessList(self.directory / "authorised")
 
     def broker(self) -> KeyPair:
-        """Return the broker's pair, made on first use.
+        """Return the broker's key pair, which is made on first use.
 
         Raises:
             InputError: the directory cannot be written, or a key file is damaged or readable by other users.
@@ -98,7 +99,7 @@ class KeyHome:
             return self._pair("broker", None)
 
     def client(self, name: str = "default") -> KeyPair:
-        """Return a client's pair, made on first use. In the broker's home, its role is admin."""
+        """Return a client's key pair, which is made on first use. In the broker's HOME, its role is admin."""
         check_name("client", name)
         with self.locked():
 
@@ -112,7 +113,7 @@ class KeyHome:
             return self._pair(f"client-{name}", owner)
 
     def node(self, name: str) -> KeyPair:
-        """Return the pair of node `name`, made and authorised on first use."""
+        """Return the key pair of node `name`, which is made and authorised on first use."""
         from rlsched.transport.roles import Peer
 
         check_name("node", name)
@@ -120,7 +121,10 @@ class KeyHome:
             return self._pair(f"node-{name}", lambda: Peer("node", name))
 
     def engine(self, name: str, nodes: str = "*") -> KeyPair:
-        """Return the pair of engine `name`, made on first use, authorised for these nodes (`Peer.nodes`)."""
+        """Return the key pair of engine `name`, which is made on first use and authorised for `nodes`.
+
+        `nodes`: name patterns of the engine's nodes, as in `Peer.nodes`.
+        """
         from rlsched.transport.roles import Peer
 
         check_name("engine", name)
@@ -195,8 +199,8 @@ class KeyHome:
     def _pair(self, stem: str, owner: Callable[[], Peer] | None) -> KeyPair:
         """Read a key pair, or make it.
 
-        The public half is written first, so that a crash in between leaves only a public key without a
-        secret.
+        The public half is written first. So a crash between the two writes leaves a public key without a
+        secret key, which is harmless.
         """
         path = os.path.join(self.text, f"{stem}.key")
         if not os.path.exists(path):

@@ -82,7 +82,7 @@ class Heard(NamedTuple):
 
 
 def check_address(address: str) -> None:
-    """Check that this process can listen at an address. Called before other preparations.
+    """Check that this process can listen at an address, before a slow start fails because of the address.
 
     Raises:
         InputError: the address is in use, or is not an address of this machine.
@@ -119,9 +119,9 @@ class Transport:
 
     Attributes:
         address: Address at which the broker listens, including the real port.
-        says_hello: Message to a node whose connection is unknown.
+        says_hello: Message that asks a node for its `Hello`; sent to nodes with unknown connections.
         counts: Numbers of malformed, unauthorised, undeliverable, too long, deferred and dropped messages,
-            and of refused and accepted handshakes.
+            and of refused and accepted handshakes, by kind.
 
     Raises:
         InputError: the broker cannot listen at the address, for example because it is in use.
@@ -154,7 +154,7 @@ class Transport:
         self._poller.register(self._router, zmq.POLLIN)
 
     def close(self) -> None:
-        """Close the sockets. Unsent messages have half a second to be sent."""
+        """Close the sockets. Unsent messages are sent for at most half a second."""
         self._router.close(linger=500)
         self._zap.close(linger=0)
         self._context.term()
@@ -162,10 +162,13 @@ class Transport:
     # ---- receiving --------------------------------------------------------------------------------
 
     def receive(self, timeout_ms: int, limit: int) -> tuple[list[Heard], bool]:
-        """Wait for messages, and receive up to `limit`. Return the messages, and whether all were received.
+        """Wait up to `timeout_ms` for messages, and receive up to `limit` messages.
 
         Each key gets at most its share of a turn (`SenderLimits`). Messages that have waited for this turn
         come first.
+
+        Returns:
+            The messages, and whether no more messages wait.
         """
         ready = dict(self._poller.poll(0 if self._turns else timeout_ms))
         if self._zap in ready:
@@ -195,7 +198,7 @@ class Transport:
         return found, emptied and not self._turns
 
     def _frames(self) -> list[zmq.Frame]:
-        """Receive a whole message; empty if there is none.
+        """Receive the frames of one message; empty if no message waits.
 
         `recv_multipart` is not used, because it queries the socket after each frame.
         """
@@ -210,11 +213,14 @@ class Transport:
         return frames
 
     def _sender(self, key: bytes) -> bytes:
-        """Return the sender to whose budget a message is charged."""
+        """Return the key whose budget a message is charged to; `NO_KEY` for unauthorised keys together."""
         return key if key in self._peers else NO_KEY
 
     def _understand(self, frames: list[zmq.Frame], key: bytes) -> Heard | None:
-        """Decode and return a message if its sender may send it; answer other messages and a `Join` here."""
+        """Decode a message, and return it if its sender may send it.
+
+        Malformed and forbidden messages, and a `Join`, are answered here; the result is then None.
+        """
         route = frames[0].bytes
         peer = self._peers.get(key)
         if peer is None or peer.role != "node":
@@ -222,11 +228,13 @@ class Transport:
             self._remember(route, self._sender(key))
         if peer is None:
             self._count("unauthorised")
-            self._refuse(route, 0, "this key is not, or no longer, authorised by the broker")
+            self._refuse(
+                route, 0, "this key is not, or no longer, authorised by the broker; ask an admin for a key"
+            )
             return None
         try:
             if len(frames) != 2:
-                raise WireError(f"malformed message of {len(frames) - 1} frames: expected one")
+                raise WireError(f"malformed message of {len(frames) - 1} frames: expected one frame")
             envelope = decode(frames[1].bytes)
         except WireError as error:
             self._count("malformed")
@@ -258,20 +266,24 @@ class Transport:
         return Heard(peer, route, envelope)
 
     def _remember(self, route: bytes, sender: bytes) -> None:
-        """Remember the sender of a connection, for refusals of its messages."""
+        """Remember the key of a connection, to which refusals of its messages are charged."""
         if len(self._key_of) >= MAX_ROUTES:
             self._key_of.clear()
         self._key_of[route] = sender
 
     def _of_node(self, peer: Peer, route: _Route, envelope: Envelope) -> Heard | None:
-        """Return the message from a node or from its engine; None if its connection is unknown.
+        """Return the message from a node or its engine, or None if the node's connection is unknown.
 
-        A node with an unknown connection is asked for its `Hello`.
+        If the connection is unknown, the node is asked for its `Hello`.
         """
         message = envelope.message
         if isinstance(message, Hello):
             if (taken := self._routes.get(peer.name)) is not None and taken.is_engine != route.is_engine:
-                self._say(route, peer.name, Refused(message=f"another key represents node {peer.name!r}"))
+                self._say(
+                    route,
+                    peer.name,
+                    Refused(message=f"another key represents node {peer.name!r}; stop that node or engine"),
+                )
                 return None
             self._routes[peer.name] = route
         elif isinstance(message, LaterBroker):
@@ -313,7 +325,7 @@ class Transport:
     # ---- sending ----------------------------------------------------------------------------------
 
     def reply(self, route: bytes, request: int, message: ClientReply) -> None:
-        """Send an answer to a client. If the client has disconnected, the answer is dropped and counted."""
+        """Send an answer to a client. If the client has disconnected, drop and count the answer."""
         if isinstance(message, Refused) and route in self._key_of:
             self._budgets.charge_refusal(self._key_of[route])
         try:
@@ -336,7 +348,7 @@ class Transport:
         self._say(route, node, message, request)
 
     def _say(self, route: _Route, node: str, message: BrokerToNode, request: int = 0) -> None:
-        """Send a message on a node's connection. An engine also gets the name of the node."""
+        """Send a message on a node's connection. For a node of an engine, add the name of the node."""
         try:
             frame = encode(ForNode(node=node, message=message) if route.is_engine else message, request)
         except WireError:
@@ -369,7 +381,7 @@ class Transport:
 
 
 def _user_id(frame: zmq.Frame) -> bytes:
-    """Return the key (z85) that the handshake proved; b"" if it proved none."""
+    """Return the key (z85) with which the sender's connection was authenticated; b"" without a key."""
     try:
         proved = frame.get("User-Id")
     except zmq.ZMQError:
@@ -392,5 +404,7 @@ def _router(context: zmq.Context[zmq.Socket[bytes]], pair: KeyPair, address: str
     promises = (zmq.ZAP_ENFORCE_DOMAIN, zmq.ZAP_DOMAIN, zmq.CURVE_SERVER)
     if [router.getsockopt(option) for option in promises] != [1, ZAP_DOMAIN, 1]:
         router.close(linger=0)
-        raise InputError("this libzmq cannot refuse unknown keys (ZAP_ENFORCE_DOMAIN); install pyzmq 26")
+        raise InputError(
+            "this libzmq cannot refuse unknown keys (ZAP_ENFORCE_DOMAIN); install pyzmq 26 or later"
+        )
     return router

@@ -23,11 +23,13 @@ _MOST_BYTES: Final = 600
 
 
 class Starting:
-    """Report that a broker is starting, until `remove_report`. Without a writable file, there is no report.
+    """Progress report of a starting broker, which exists until `remove_report`.
+
+    If the file cannot be written, there is no report.
 
     Args:
         home: Key directory, which clients have too.
-        address: Address at which the broker will listen. With port 0 there is no report, because clients
+        address: Address at which the broker will listen. For port 0 there is no report, because clients
             cannot know the port.
     """
 
@@ -56,7 +58,7 @@ class Starting:
                 os.pwrite(self._fd, line.ljust(_MOST_BYTES, b"\n"), 0)
 
     def remove_report(self) -> None:
-        """End the report, because the broker listens or has given up."""
+        """Remove the report, because the broker listens now, or its start has failed."""
         if self._fd >= 0:
             with suppress(OSError):
                 os.unlink(self._path)
@@ -65,9 +67,9 @@ class Starting:
 
 
 def starting_at(home: str | os.PathLike[str], addresses: Sequence[str]) -> str:
-    """Return the first of these addresses at which a broker is starting, and its current step.
+    """Return, as text, the first of these addresses at which a broker is starting, and the broker's step.
 
-    The text has the form `tcp://...: ...`; "" if no broker is starting.
+    The text has the form `ADDRESS: STEP`; "" if no broker is starting.
     """
     for address in addresses:
         listens, what = _read(_file(home, address))
@@ -87,7 +89,7 @@ def starting_in(home: Path) -> str:
 
 
 def is_starting(where: str) -> str:
-    """Return the message for clients of a starting broker. `where`: result of `starting_at`."""
+    """Return the error message for clients of a starting broker. `where`: result of `starting_at`."""
     return f"a broker is starting at {where}"
 
 

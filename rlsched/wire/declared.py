@@ -10,13 +10,13 @@ import msgspec
 
 
 class Option(NamedTuple):
-    """A command-line option for a setting. Job scripts give it in `#RLSCHED` or `#SBATCH` directives.
+    """A command-line option for a setting. Job scripts set the option in `#RLSCHED` or `#SBATCH` directives.
 
     Attributes:
-        usage: All names of the option, and its value as help shows it, such as `-t --time TIME`.
-        help: Help text for `rlsched submit` and `run`; "": these verbs do not have the option.
-        update: Help text for `rlsched update`; "": this verb does not have the option.
-        kind: How the value is parsed. "": a flag, a choice, or a text that the verb parses; `number`: a
+        usage: All names of the option, and the placeholder of its value, such as `-t --time TIME`.
+        help: Help text for `rlsched submit` and `run`; "": these commands do not have the option.
+        update: Help text for `rlsched update`; "": this command does not have the option.
+        kind: How the value is parsed. "": a flag, a choice, or a text that the command parses; `number`: a
             number in the range of the field; `count`: an integer from 1; `gpus`: a count, or a count with a
             GPU type as in Slurm.
         default: Text used if the option is not given; "": the field's default, if that is a text or a choice.
@@ -35,7 +35,7 @@ class Option(NamedTuple):
 
     @property
     def metavar(self) -> str | None:
-        """The option's value as help shows it; None: help derives it from the type."""
+        """Placeholder of the option's value in help texts; None: help derives it from the value's type."""
         return next((one for one in self.usage.split() if not one.startswith("-")), None)
 
     @property
@@ -45,7 +45,7 @@ class Option(NamedTuple):
 
     @property
     def dest(self) -> str:
-        """Name of the option's value among the arguments of the verb."""
+        """Name of the option's value among the arguments of the command."""
         return self.name[2:].replace("-", "_")
 
 
@@ -58,8 +58,9 @@ class Setting:
         most: Highest value; None: there is no highest value, and values must be above `least`.
         expects: The range in words, for errors; "": the error prints the numbers.
         characters: Maximum length of a text; 0: no limit.
-        changes: When the setting can change. "": never; `waiting`: while the job waits; `task`: also for
-            single tasks of an array before they are jobs; `running`: also while the job has GPUs.
+        changes: When the setting can change. "": never; `waiting`: while the job waits; `task`: as `waiting`,
+            and also for single tasks of an array that are not jobs yet; `running`: as `task`, and also while
+            the job has GPUs.
         scontrol: Names of the setting in `scontrol update`, separated by spaces.
         keyword: Keyword of `Client.submit`; "": the name of the field.
     """

@@ -1,6 +1,6 @@
 """States of jobs and ranks, with the same names for the broker, nodes and clients.
 
-Each state is a constant: a misspelt name is an error, and all uses of a state can be found.
+Each state is a constant, so that a misspelt name is an error, and all uses of a state can be found.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ SEPARATOR = ";"
 
 
 def entries(cell: str) -> list[str]:
-    """Return the entries of a cell that can contain several; a blank cell has no entries."""
+    """Split a cell at `SEPARATOR` into its entries; a blank cell has no entries."""
     return [entry.strip() for entry in cell.split(SEPARATOR)] if cell else []
 
 

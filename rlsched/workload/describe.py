@@ -88,7 +88,7 @@ def _predictions(trace: Trace) -> Report | None:
 
 
 def spearman(a: NDArray[np.float64], b: NDArray[np.float64]) -> float | None:
-    """Return Spearman's rank correlation (tied values: their mean rank); None if `a` or `b` is constant."""
+    """Return Spearman's rank correlation; tied values get their mean rank. None: `a` or `b` is constant."""
     rank_a, rank_b = _ranks(a), _ranks(b)
     if len(a) < 2 or rank_a.std() == 0 or rank_b.std() == 0:
         return None

@@ -1,4 +1,4 @@
-"""Numbering of the distinct values of columns, and of each row's value, without sorting a million rows."""
+"""Numbers for the distinct values of columns, found without sorting a million rows."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _SMALL: Final = 1 << 16
 
 
 def distinct_rows(columns: list[NDArray[Any]]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the first row of each distinct combination, and the (J,) number of each row's combination.
+    """Return the first row of each distinct combination of values, and each row's (J,) combination number.
 
-    Combinations are in ascending order, first by the first column. All nan count as one value, above all
-    numbers.
+    Combinations are in ascending order, by the first column first. All nan count as one value, which is
+    greater than all numbers.
     """
     code, count = np.zeros(len(columns[0]), np.intp), 1
     for column in columns:

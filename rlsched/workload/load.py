@@ -38,7 +38,10 @@ class Runnable(NamedTuple):
 
 
 def partition_sizes(spec: ClusterSpec) -> dict[str | None, Counter[int]]:
-    """Return, for each partition, the number of nodes by GPUs per node; nodes without GPUs are left out."""
+    """Return VC -> (GPUs per node -> number of nodes), without nodes that have no GPUs.
+
+    The key None stands for the nodes that serve all VCs.
+    """
     found: dict[str | None, Counter[int]] = {}
     for vc, groups in partition_groups(spec).items():
         for group in groups:
@@ -48,7 +51,7 @@ def partition_sizes(spec: ClusterSpec) -> dict[str | None, Counter[int]]:
 
 
 def partition_groups(spec: ClusterSpec) -> dict[str | None, list[NodeGroup]]:
-    """Return the node groups by VC; key None: groups that serve all VCs. Empty groups are omitted."""
+    """Return VC -> node groups, without empty groups; key None: groups that serve all VCs."""
     groups: dict[str | None, list[NodeGroup]] = {}
     for group in spec.nodes:
         if group.count:
@@ -61,7 +64,7 @@ _demands_of: WeakKeyDictionary[Trace, tuple[list[Demand], NDArray[np.intp]]] = W
 
 
 def trace_demands(trace: Trace) -> tuple[list[Demand], NDArray[np.intp]]:
-    """Return the distinct demands of a trace, and the (J,) number of each job's demand."""
+    """Return the distinct resource demands of a trace, and (J,) each job's index into them."""
     known = _demands_of.get(trace)
     if known is None:
         known = _demands_of[trace] = _find_demands(trace)
@@ -102,7 +105,7 @@ def runnable_mask(trace: Trace, spec: ClusterSpec) -> Runnable:
 
 
 def _holds(groups: list[NodeGroup], demand: Demand) -> bool:
-    """Return whether a job fits on these nodes when all of them are free."""
+    """Return whether a job fits on these nodes if all nodes are free."""
     sizes: Counter[int] = Counter()
     for group in groups:
         sizes[demand.places_on_node(group)] += group.count
@@ -136,7 +139,7 @@ def _reason(vc: str, demand: Demand, groups: dict[str | None, list[NodeGroup]]) 
 
 
 def _too_large(vc: str, demand: Demand) -> str:
-    """Return why a job is too large, if its GPUs would fit but its other requests do not."""
+    """Return the reason for a job whose GPUs would fit, but not together with its other requests."""
     asks = [f"{demand.gpus} GPUs" if demand.gpus else ""]
     asks += ["|".join(demand.gpu_types), f"{demand.cpu_milli / 1000:g} cores" if demand.cpu_milli else ""]
     asks += [f"{demand.memory_mib} MiB" if demand.memory_mib else ""]
@@ -152,7 +155,7 @@ def span_s(trace: Trace) -> float:
 def offered_load(trace: Trace, spec: ClusterSpec) -> float:
     """Return the offered load, a fraction of the cluster; nan if all jobs are submitted at one instant.
 
-    load = sum of duration x GPUs of the jobs that can run / (GPUs x (last - first submission))
+    load = (sum of duration x GPUs over the jobs that can run) / (GPUs x (last - first submission))
     """
     mask = runnable_mask(trace, spec).mask
     work = float(np.sum(trace.duration_s[mask] * trace.num_gpus[mask]))
@@ -210,7 +213,7 @@ def nodes_for_load(trace: Trace, spec: ClusterSpec, load: float) -> ClusterSpec:
     Each partition (the nodes of a VC, or the shared nodes) is scaled for the work of its jobs. A job belongs
     to its VC's own nodes if the gang fits there, else to the shared nodes. The node groups of a partition
     keep their proportions. A partition always has room for the largest of its gangs and at least one node, so
-    the resulting load can be lower: measure it with `offered_load`.
+    the resulting load can be lower than `load`: measure it with `offered_load`.
 
     Raises:
         InputError: the load is not above 0, or the trace has no runnable job or covers only one instant.
@@ -241,7 +244,7 @@ def nodes_for_load(trace: Trace, spec: ClusterSpec, load: float) -> ClusterSpec:
 def _home_partition(
     trace: Trace, mask: NDArray[np.bool_], groups: dict[str | None, list[NodeGroup]]
 ) -> list[tuple[str | None] | None]:
-    """Return each job's partition as a tuple `(vc,)`, or `(None,)` (shared); None: it can never run."""
+    """Return each job's partition: `(vc,)`; `(None,)`: shared nodes; None: the job can never run."""
     demands, which = trace_demands(trace)
     first, kind = distinct_rows([trace.vc, which])
     homes: list[tuple[str | None]] = []
@@ -252,7 +255,7 @@ def _home_partition(
 
 
 def _counts_for(groups: list[NodeGroup], gpus_needed: float, wanted: list[Demand]) -> list[int]:
-    """Return node counts in proportion to the groups: about `gpus_needed` GPUs, and room for each demand."""
+    """Return (groups,) node counts in proportion: about `gpus_needed` GPUs, and room for each demand."""
     before = [group.count for group in groups]
     gpus_before = sum(group.count * group.gpus for group in groups)
     if gpus_before == 0:
@@ -279,7 +282,7 @@ def _proportional(weights: list[int], total: int) -> list[int]:
 
 
 def _most_to_spare(groups: list[NodeGroup], counts: list[int]) -> int:
-    """Return the index of the group that loses a node: without GPUs if possible, else of the largest VC."""
+    """Return the index of the group that loses a node: one without GPUs, else one of the largest VC."""
     nodes_of: Counter[str | None] = Counter()
     for group, count in zip(groups, counts, strict=True):
         nodes_of[group.vc] += count if group.gpus else 0

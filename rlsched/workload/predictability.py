@@ -1,9 +1,9 @@
 """Predictions of synthetic jobs with a chosen accuracy. Errors are correlated among the jobs of one burst.
 
 A job's normal score is the standard normal quantile of the job's rank by duration within its size class. A
-prediction is the median of the duration, given a noisy observation of this score. So predictions are
-calibrated (ln(true / predicted) has the stated spread), and each prediction is within the range of its class.
-The noisier the observation, the closer the prediction is to the class median.
+prediction is the median of the duration, given a noisy observation of this score. Predictions are
+therefore calibrated: the standard deviation of ln(true / predicted) is the spread. Each prediction is within
+the range of its class. The noisier the observation, the closer the prediction is to the class median.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ Ints = NDArray[np.int64]
 
 
 class Quantiles(Protocol):
-    """Quantiles of the durations of a size class: returns ln(duration) at a standard normal score."""
+    """Function of (size class, standard normal score) that returns the quantile of ln(duration)."""
 
     def __call__(self, size_class: Ints, z: Floats) -> Floats:
-        """Return ln(seconds)."""
+        """Return (J,) ln(duration in seconds) for (J,) size classes and (J,) normal scores."""
 
     def spread(self, size_class: Ints) -> Floats:
-        """Return the standard deviation of ln(seconds) in the size class."""
+        """Return the (J,) standard deviation of ln(duration) in each job's size class."""
 
 
 def parse_predictability(text: str) -> Predictability:
@@ -71,7 +71,7 @@ def predict(
     burst: Ints,
     rng: np.random.Generator,
 ) -> tuple[Floats, Floats] | None:
-    """Return the predicted duration (whole seconds) of every job and its spread; None if `level` is `none`.
+    """Return (J,) predicted durations (whole seconds) and their (J,) spreads; None if `level` is `none`.
 
     Args:
         level: A named level, or a standard deviation of ln(true / predicted).
@@ -96,7 +96,7 @@ def predict_known(
     burst: Ints,
     rng: np.random.Generator,
 ) -> tuple[Floats, Floats]:
-    """Like `predict`, but `known` is the (J,) correlation, 0 to 1, of observation and normal score."""
+    """Predict as `predict` does; `known` is the (J,) correlation, 0 to 1, of observation and normal score."""
     bursts = int(burst.max()) + 1
     noise = np.sqrt(BURST_SHARE) * rng.standard_normal(bursts)[burst] + np.sqrt(
         1.0 - BURST_SHARE

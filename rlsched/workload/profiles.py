@@ -27,22 +27,25 @@ DURATION_PROBABILITIES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """One kind of workload. A size class is named by its minimum GPUs, and ends at the next class.
+    """One kind of workload. The key of a size class is its minimum number of GPUs; it ends at the next class.
 
     Attributes:
         gpus: Share of the bursts by number of GPUs of their jobs (fitted).
         durations: By size class: duration in seconds at `DURATION_PROBABILITIES` (fitted).
         bursts: By size class: share of the bursts by number of jobs (fitted).
-        hours: Starts of bursts by hour of the day, mean about 1; hour 0 is the trace's origin (fitted).
-        weekdays: Starts of bursts by day of the week, mean about 1 (fitted).
-        day_sigma: Standard deviation of ln(starts on one day) after removal of the weekly rhythm (fitted).
-        day_correlation: Correlation of ln(starts) between successive days, after the same removal (fitted).
+        hours: Relative rate of burst starts by hour of the day, mean about 1; hour 0 begins at the trace's
+            origin (fitted).
+        weekdays: Relative rate of burst starts by day of the week, mean about 1 (fitted).
+        day_sigma: Standard deviation of ln(starts on one day), without the weekly rhythm (fitted).
+        day_correlation: Correlation of ln(starts) between successive days, without the weekly rhythm
+            (fitted).
         burst_gap_s: Mean time between submissions of one burst, seconds (fitted).
         burst_correlation: Correlation of the normal scores of durations within a burst (fitted).
-        name_correlation: Part of `burst_correlation` that all jobs of one user and name share (assumed:
-            Helios' QSSF predicts from a user's jobs of similar name, Hu et al., SC'21, section 4.2).
+        name_correlation: Part of `burst_correlation` that all jobs with the same user and name share
+            (assumed: Helios' QSSF predicts from a user's jobs of similar name, Hu et al., SC'21, section
+            4.2).
         users: Number of users (assumed).
-        names_per_user: Names that a user repeats, per number of GPUs (assumed: in Alibaba PAI about 65 %
+        names_per_user: Job names of each user for each number of GPUs (assumed: in Alibaba PAI about 65 %
             of the tasks run at least five times, Weng et al., NSDI'22).
         user_exponent: A user's share of the bursts is proportional to rank ** -exponent (assumed: a few users
             own most of the GPU time, Hu et al., SC'21, section 3.3).

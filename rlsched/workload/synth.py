@@ -1,4 +1,4 @@
-"""The synthetic generator: draws a trace similar to a published one, and a cluster with the given load."""
+"""The synthetic generator: draws a trace similar to a published trace, and a cluster with the given load."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def synthesize(
         seed: Seed of all draws.
         predictability: Accuracy of predicted durations: `none` (no predictions in the trace), `causal`,
             `informative`, or the standard deviation of ln(true / predicted); see `predictability`.
-        habit: How far user and job name determine the run time: their share (0 to 1) of the variance of the
-            run time's normal score among jobs of one size. None: the profile's own share, which is small.
+        habit: Share, 0 to 1, of the variance of run times (as normal scores, among jobs of one size) that
+            user and job name explain. None: the profile's own share, which is small.
 
     Raises:
         InputError: an argument is out of its range; the message gives the range.
@@ -156,7 +156,7 @@ class _Quantiles:
         self._ln = np.log(np.array(list(profile.durations.values()), dtype=np.float64))  # (classes, knots)
 
     def __call__(self, size_class: Ints, z: Floats) -> Floats:
-        """Return ln(seconds) of each job; `size_class` and `z` have the same shape, which can be any."""
+        """Return ln(duration in seconds), in the shape of `size_class` and `z`."""
         out = np.empty(z.shape)
         for k, knots in enumerate(self._ln):
             mine = size_class == k
@@ -176,7 +176,7 @@ class _Quantiles:
 def _draw_bursts(
     profile: Profile, jobs: int, largest_gang: int, rng: np.random.Generator
 ) -> tuple[Ints, Ints, Ints]:
-    """Draw GPUs, size class and number of jobs of each burst, until the bursts have `jobs` jobs in total."""
+    """Draw bursts with `jobs` jobs in total; return (B,) GPUs per job, size classes and numbers of jobs."""
     sizes = np.array(list(profile.gpus))
     allowed = np.array([size for size in sizes if size <= largest_gang])
     gang = rng.choice(sizes, size=jobs, p=_shares(list(profile.gpus.values())))
@@ -218,7 +218,7 @@ def _draw_workloads(profile: Profile, size_class: Ints, rng: np.random.Generator
 
 
 def _duration_scores(profile: Profile, name_key: Ints, burst: Ints, rng: np.random.Generator) -> Floats:
-    """Draw the standard normal score of each job's duration: parts by name, by burst, and by job."""
+    """Draw (J,) standard normal scores of durations: sums of a part per name, per burst and per job."""
     _, name = np.unique(name_key, return_inverse=True)
     of_name = rng.standard_normal(int(name.max()) + 1)[name]
     of_burst = rng.standard_normal(len(name_key))

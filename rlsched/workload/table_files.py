@@ -34,9 +34,9 @@ class RawTable(NamedTuple):
     """Columns as in a file.
 
     Attributes:
-        columns: By header: text cells (CSV; `PlainCells` if the file is plain) or typed values with None for
-            null (Parquet).
-        rows: Number of each row in the file: its line (CSV, the header is line 1), or 1, 2, ... (Parquet).
+        columns: Header -> cells. CSV: text (`PlainCells` if the file is plain). Parquet: typed values, None
+            for null.
+        rows: Row numbers for messages. CSV: line numbers, the header is line 1. Parquet: 1, 2, ...
     """
 
     columns: dict[str, Any]
@@ -249,7 +249,7 @@ def split_plain(data: bytes) -> PlainTable | None:
 
 
 class PlainCells(Sequence[str]):
-    """J cells of a column. An index returns one cell as text; `texts` and `numbers` return all as arrays.
+    """J cells of a column: `cells[k]` is one cell as text; `texts` and `numbers` return all cells as arrays.
 
     Args:
         raw: (N,) bytes of the file, followed by at least `LONGEST` more bytes.
@@ -276,12 +276,12 @@ class PlainCells(Sequence[str]):
         return iter(self.texts().tolist())
 
     def texts(self) -> NDArray[np.str_]:
-        """Return all (J,) cells as text; the width of the array is that of the longest cell."""
+        """Return (J,) cells as text, in an array as wide as the longest cell."""
         blocks = [_as_text(block) for block in self._blocks()]
         return np.concatenate(blocks) if blocks else np.empty(0, dtype=np.str_)
 
     def numbers(self) -> NDArray[np.float64] | None:
-        """Return all (J,) cells as floats, nan if blank; None: some cells are not plainly written numbers."""
+        """Return (J,) cells as floats, nan if blank; None if some cell is not a plainly written number."""
         found = np.empty(len(self))
         for block in self._blocks():
             values, plain = _as_numbers(block)
@@ -359,9 +359,9 @@ def _as_text(block: _Block) -> NDArray[np.str_]:
 def _as_numbers(block: _Block) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Return the values of the cells, nan if blank, and a mask of the exact values.
 
-    A value is exact if the cell has few digits and at most one point. Its digits are then an integer below
-    2^53, and the power of ten that divides it is exact too. Only the quotient is rounded, so the result is
-    the float64 nearest to the written number.
+    A value is exact if the cell has at most `_EXACT_DIGITS` digits, at most one point, and no other
+    characters. Its digits are then an integer below 2^53, and the power of ten that divides it is exact too.
+    Only the quotient is rounded, so the result is the float64 nearest to the written number.
     """
     rows, wide = block.signs.shape
     values = np.zeros(rows)

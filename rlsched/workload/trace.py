@@ -210,7 +210,7 @@ def _anything_known(cells: NDArray[Any]) -> bool:
 
 
 def dependencies(trace: Trace) -> dict[int, list[int]]:
-    """Return the rows of the jobs for which each dependent job waits, by the row of the dependent job."""
+    """Return a dict: row of a dependent job -> rows of the jobs on which this job depends."""
     cells = trace.extra.get("depends_on")
     if cells is None or not (cells != "").any():
         return {}
@@ -224,7 +224,7 @@ def dependencies(trace: Trace) -> dict[int, list[int]]:
 
 
 def failures(trace: Trace) -> dict[int, list[float]]:
-    """Return the run times, seconds, of each job's failing attempts, by the row of the job."""
+    """Return a dict: row of a job -> run times, seconds, of the job's failing attempts."""
     cells = trace.extra.get("fail_after_s")
     if cells is None:
         return {}
@@ -233,7 +233,7 @@ def failures(trace: Trace) -> dict[int, list[float]]:
 
 
 def flags(trace: Trace, name: str) -> NDArray[np.int8]:
-    """Return a (J,) flag column: 1 true, 0 false, -1 blank."""
+    """Return a flag column as (J,) numbers: 1 true, 0 false, -1 blank or no such column."""
     cells = trace.extra.get(name)
     if cells is None:
         return np.full(len(trace), -1, np.int8)
@@ -241,14 +241,14 @@ def flags(trace: Trace, name: str) -> NDArray[np.int8]:
 
 
 def slack_s(trace: Trace) -> Floats:
-    """Return the (J,) delay that the user of each job accepts for cheaper electricity, seconds; 0: none."""
+    """Return the (J,) delay, seconds, that each job's user accepts for cheaper electricity; 0: no delay."""
     return np.nan_to_num(np.asarray(trace.extra.get("slack_s", np.zeros(len(trace))), np.float64))
 
 
 def reject_dependents(trace: Trace, reasons: NDArray[np.str_]) -> NDArray[np.str_]:
-    """Return (J,) the reason why each job can never run, "" if the job can run.
+    """Return `reasons` (J,) with an added reason for each job that depends on a job that can never run.
 
-    A job that waits for a job that can never run cannot run either.
+    A reason is the text why a job can never run, "" if the job can run.
     """
     found = dependencies(trace)
     if not found or not (reasons != "").any():

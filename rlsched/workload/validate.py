@@ -33,8 +33,9 @@ class TraceColumn(NamedTuple):
     """One column of the normal form.
 
     Attributes:
-        attribute: Name of the array in `Trace`. None: the column is stored in `Trace.extra` (`origin`: as a
-            single time, `Trace.origin`).
+        name: Header of the column in a file.
+        attribute: Name of the array in `Trace`. None: the column is stored in `Trace.extra`; the column
+            `origin` is stored as one time, `Trace.origin`.
         kind: Kind of the values.
         required: Whether the column must exist and have no blank cells.
     """
@@ -287,11 +288,11 @@ def _check_unique(job_id: NDArray[np.str_], where: Where) -> None:
     _, first, back = np.unique(job_id, return_index=True, return_inverse=True)
     position = int(np.argmax(first[back] != np.arange(len(job_id))))
     earlier = where.row(int(first[back[position]]))
-    where.refuse(position, "job_id", f"an id of its own (row {earlier} has it already)", job_id[position])
+    where.refuse(position, "job_id", f"a unique id (row {earlier} has the same id)", job_id[position])
 
 
 def check_relations(columns: Mapping[str, NDArray[Any]], where: Where) -> None:
-    """Reject dependencies on unknown jobs, cycles of dependencies, and contradicting limits of arrays.
+    """Reject dependencies on unknown jobs, cyclic dependencies, and job arrays with different limits.
 
     Raises:
         TraceError: a relation is invalid; the message names file, row, column, value expected and value
@@ -331,11 +332,11 @@ def _check_dependencies(job_id: NDArray[np.str_], cells: NDArray[np.str_], where
     caught = [row for row in rows if open_parents[row]]
     if caught:
         row = _on_circle(caught[0], parents, open_parents)
-        where.refuse(row, "depends_on", "no circle of jobs that wait for each other", cells[row])
+        where.refuse(row, "depends_on", "no circle of jobs that depend on each other", cells[row])
 
 
 def _on_circle(row: int, parents: dict[int, set[int]], open_parents: dict[int, int]) -> int:
-    """Return the first row of a dependency cycle that contains this row, or for which this row waits."""
+    """Return the lowest row of a dependency cycle that contains this row, or on which this row depends."""
     seen: dict[int, None] = {}
     while row not in seen:
         seen[row] = None
@@ -353,5 +354,5 @@ def _check_arrays(ids: NDArray[np.str_] | None, limit: NDArray[np.float64], wher
         if limit[row] < 1 or limit[row] != int(limit[row]):
             where.refuse(row, "array_limit", "a whole number of tasks, 1 or more", f"{limit[row]:g}")
         if limit_of.setdefault(array, limit[row]) != limit[row]:
-            expected = f"the limit that array {array!r} has elsewhere, {limit_of[array]:g}"
+            expected = f"the limit of array {array!r} in earlier rows, {limit_of[array]:g}"
             where.refuse(row, "array_limit", expected, f"{limit[row]:g}")

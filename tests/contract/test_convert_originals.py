@@ -120,7 +120,7 @@ def test_several_exports_are_one_history(tmp_path: Path, capsys: Capture) -> Non
     (tmp_path / "in.csv").write_text(NORMAL)
     seren = SAMPLES / "acme" / "trace_seren.csv"
     for files, message in (
-        ((seren, seren), "acme is read from one file, got 2; several exports go with: sacct"),
+        ((seren, seren), "acme is read from one file, got 2; several files are allowed only for: sacct"),
         ((tmp_path / "in.csv", tmp_path / "in.csv"), "expected one IN in the normal form, got 2"),
     ):
         assert convert(*files, tmp_path / "o.csv") == 2

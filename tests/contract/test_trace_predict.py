@@ -71,7 +71,7 @@ def test_mean_or_median(files: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ((), "expected --cluster or --as-recorded"),
+        ((), "expected either --cluster or --as-recorded"),
         (("--as-recorded", "--nodes", "3"), "--nodes scales a cluster"),
         (("--as-recorded", "--model", "magic"), "unknown model 'magic'; known: hedge"),
     ],

@@ -93,7 +93,7 @@ def test_job_out_of_gpu_memory_runs_again_without_neighbours(cluster: OneGpu, gp
         until(
             lambda: client.job(greedy).attempt == 1 and client.job(greedy).state == "queued", "it waits again"
         )
-        assert "was out of GPU memory on shared GPUs: it shares no more" in str(client.why(greedy))
+        assert "was out of GPU memory on shared GPUs: it will not share again" in str(client.why(greedy))
         assert works(client, holder), "its neighbour continues"
         for gate in ("greedy", "holder"):
             (cluster.directory / gate).touch()

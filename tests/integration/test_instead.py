@@ -215,7 +215,7 @@ def test_output_fits_a_screen_and_errors_are_one_line(runs: Path, tmp_path: Path
         ((*asked, "rule"), f"decision {record.number} is the rule's own"),
         ((*asked, "99"), "expected 'rule' or the number of a candidate"),
         ((*asked, "yes"), "expected 'rule' or the number of a candidate"),
-        (("--run", str(folder), "--instead", "1"), "expected together with --decision N"),
+        (("--run", str(folder), "--instead", "1"), "use it together with --decision N"),
         (
             ("--run", str(bare), *asked[2:], str(other.number)),
             "expected a store with the inputs of its replay",

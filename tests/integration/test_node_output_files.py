@@ -139,7 +139,7 @@ def test_the_output_itself_is_not_a_target(ranks: LiveRanks, store: AttemptStore
     collect(ranks, Exited)
     assert sorted(output(directory).splitlines()) == [
         "on",
-        f"rlsched: --output {target}: it is the file from which it would be copied: the output is only in "
+        f"rlsched: --output {target}: this file is the source of the copy: the output is only in "
         "`rlsched logs`",
     ]
 

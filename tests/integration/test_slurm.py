@@ -431,7 +431,7 @@ def test_every_error_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     wanted = {
         "Slurm absent": "no Slurm here: squeue",
         "no controller": "is slurmctld up, and SLURM_CONF right?",
-        "no partition": "partition 'gpus': this Slurm has gpu, other",
+        "no partition": "partition 'gpus': expected gpu, other (this Slurm's partitions)",
         "no plugin": "JobSubmitPlugins of this Slurm cluster is (null): expected lua",
         "none named": "--partition: expected at least one",
         "unknown version": "Slurm 17.11.2: expected 21.08",

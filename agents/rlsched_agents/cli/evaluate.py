@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.option(
     "--baseline",
     metavar="NAME",
-    help="Policy with which the others are compared. [default: the first --policy]",
+    help="Name of the policy that the other policies are compared with. [default: the first --policy]",
 )
 @click.option(
     "--nodes",

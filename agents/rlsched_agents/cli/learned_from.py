@@ -44,13 +44,15 @@ class LearnedFrom:
 
         if not self.traces and not self.histories and not self.synthetic:
             raise InputError(
-                "expected something to train on: --history FILE or --trace T with --cluster C, or "
-                "--synthetic LIKE"
+                "expected training data: --history FILE, --trace T with --cluster C, or --synthetic LIKE; "
+                "got none"
             )
         if self.traces and not self.clusters:
-            raise InputError("expected a --cluster for the --trace")
+            raise InputError("--trace: expected also --cluster, the cluster file of the trace; got none")
         if self.form and not self.histories:
-            raise InputError(f"--from {self.form}: expected a --history, whose format it names; got none")
+            raise InputError(
+                f"--from {self.form} works only with --history: expected a --history in this format, got none"
+            )
         if not 0.0 <= self.known_ahead_h <= DAY_H:
             raise InputError(f"--known-ahead {self.known_ahead_h:g}: expected hours from 0 to {DAY_H:g}")
 
@@ -106,7 +108,7 @@ class LearnedFrom:
 def learned_from(predictability: str) -> Callable[[Any], Any]:
     """Return a decorator that adds the options of `LearnedFrom` to a command.
 
-    `predictability`: default of the option `--predictability`.
+    `predictability`: Default of the option `--predictability`.
     """
     options = (
         click.option(
@@ -141,8 +143,9 @@ def learned_from(predictability: str) -> Callable[[Any], Any]:
             multiple=True,
             type=PATH,
             metavar="C",
-            help="Cluster file (TOML) of each --trace, then of each --history; a single file applies to "
-            "all. Not required for a history whose format describes the nodes.",
+            help="Cluster file (TOML); may be repeated: one for each --trace, then one for each --history. A "
+            "single file applies to all. Not required without --trace if the format of each --history "
+            "describes the nodes.",
         ),
         click.option(
             "--synthetic",

@@ -18,7 +18,7 @@ from rlsched.cli.shared.options import PATH, json_option
     "--html", "html_path", type=PATH, metavar="FILE", help="Write the report to this file, as a web page."
 )
 def shadow(directory: Path, day: str | None, as_json: bool, html_path: Path | None) -> int:
-    """Report per day how often a shadow policy agreed with your Slurm, and what it changes in a replay.
+    """Report per day how often a shadow policy agreed with your Slurm, and how waits change in a replay.
 
     DIR is the --dir of `rlsched engine slurm --shadow`, which can still be running. Differences in waiting
     time are reported only if a replay by your Slurm's own rule comes close to the recorded starts.
@@ -46,7 +46,8 @@ def shadow(directory: Path, day: str | None, as_json: bool, html_path: Path | No
         return 0
     click.echo(
         f"shadow of Slurm's cluster {found.cluster}, partitions {', '.join(found.partitions)}: policy "
-        f"{found.policy}; it would start {found.guarding.standing:,} waiting jobs now\n"
+        f"{found.policy}; at the end of the period, this policy wants to start {found.guarding.standing:,} "
+        "waiting jobs\n"
     )
     for one in tables.all_of(found):
         if one.rows:

@@ -34,14 +34,14 @@ LAST = "last.toml"
     "--policy",
     default="tuned",
     metavar="P",
-    help="Policy to improve: a named policy or a TOML file. If it has a trained strategy, that is ignored.",
+    help="Policy to improve: a named policy or a TOML file. Its trained strategy, if any, is not used.",
 )
 @click.option(
     "--out",
     required=True,
     type=PATH,
     metavar="FOLDER",
-    help="Folder to write, which --policy of other commands accepts: the settings, the trained strategy if "
+    help="Folder for the result, which --policy of other commands accepts: settings, the trained strategy if "
     "there is one, and a description. With a name that ends in .toml, files of this name are written "
     "instead. Nothing is written unless the result is confirmed to be better than --policy.",
 )
@@ -58,7 +58,7 @@ LAST = "last.toml"
     "--algorithm",
     type=click.Choice(["ppo", "es"]),
     default="ppo",
-    help="ppo: evolve a linear strategy, then train a neural network by PPO from it. es: only evolve the "
+    help="ppo: evolve a linear strategy, then train a neural network from it by PPO. es: only evolve the "
     "linear strategy.",
 )
 @recipe_option(
@@ -105,11 +105,15 @@ def train(
     if out.suffix not in ("", ".toml"):
         raise InputError(f"--out {out}: expected a folder, or a name that ends in .toml")
     if resume and logdir is None:
-        raise InputError("--resume continues the training in --logdir: give that, too")
+        raise InputError(
+            "--resume works only with --logdir, the folder of the interrupted training: give --logdir too"
+        )
     if logdir is not None:
         check_logdir(logdir, resume=resume, overwrite=overwrite)
     elif overwrite:
-        raise InputError("--overwrite removes the contents of --logdir: give that, too")
+        raise InputError(
+            "--overwrite works only with --logdir, the folder of the earlier training: give --logdir too"
+        )
 
     from rlsched.decide.policies.policy import Policy
     from rlsched.terminal.progress import Progress
@@ -127,7 +131,9 @@ def train(
     chosen, asked = chosen.fitted(data), chosen.drawn.jobs
     if chosen.drawn.jobs < asked and not quiet:
         click.echo(
-            f"windows of {chosen.drawn.jobs:,} jobs instead of {asked:,}: the data has too few jobs", err=True
+            f"training uses windows of {chosen.drawn.jobs:,} jobs instead of {asked:,}: the data has too few "
+            "jobs for longer windows",
+            err=True,
         )
     training = Training(
         Lesson.from_traces(data, chosen, rule, seed),
@@ -266,5 +272,5 @@ def _print(found: Trained) -> None:
 
 
 def _figure(figure: object, narrow: bool) -> str:
-    """Return a ratio as text; with `narrow`, without its interval."""
+    """Return a ratio as text, without its interval if the terminal is narrow."""
     return str(figure).partition(" ")[0] if narrow else str(figure)

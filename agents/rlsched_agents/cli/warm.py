@@ -72,7 +72,9 @@ def warm(
 
 
 def compile_for(policy: Policy) -> None:
-    """Compile the kernels that a policy needs in a broker, and in a replay without models.
+    """Compile the kernels that a policy needs in a broker without models, and in a replay.
+
+    A policy that needs models or the true run times is compiled only for a replay.
 
     Raises:
         InputError: the policy cannot be loaded.

@@ -1,1 +1,1 @@
-"""Training and evaluation of strategies, which set the dials (changing numbers) of a rule."""
+"""Training and evaluation of strategies. A strategy sets dials: numbers that change the prices of a rule."""

@@ -98,7 +98,9 @@ def _dial_rows(found: Trained) -> list[tuple[str, ...]]:
 
 
 def _effects(strategy: Strategy) -> tuple[Floats, Floats]:
-    """Return the (D,) dials if all columns (features) are 0, and the (D, F) effect of columns on dials.
+    """Return the value of each dial with all columns at 0, (D,), and the effect of columns on dials, (D, F).
+
+    There are D dials and F columns (observed features). Values are fractions of the dials' ranges.
 
     In a linear strategy, the effect is the weight. In a network, it is half the difference between the dial
     with the column at 1 and the dial with the column at -1; all other columns are 0.

@@ -65,15 +65,17 @@ class EvolutionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         generations: Number of generations.
         pairs: Pairs of candidates per generation; the candidates of a pair are the mean plus and minus the
             same noise.
-        most: Upper limit for the difference of ln(cost) of a pair; larger differences are clipped.
+        most: Upper limit for the absolute difference of ln(cost) between the candidates of a pair; larger
+            differences are clipped.
         spread: Standard deviation of the noise on each weight.
         step: Adam's step size at the start.
         final_step_frac: Step size at the end, as a fraction of `step`.
-        averaged_frac: Fraction of the generations, at the end, whose weights are averaged for the result.
-        patience: Number of the generation after which evolution stops if its `signal` (`Generation`) is below
-            the level that pure chance exceeds in one of ten cases.
+        averaged_frac: Fraction of the generations, counted from the last, whose weights are averaged for the
+            result.
+        patience: Generation after which evolution stops if its signal-to-noise ratio (`Generation.signal`) is
+            too low: below the level that pure chance exceeds in one of ten cases.
         dials: Dials that evolve; the others stay at 0.
-        columns: Columns on which the dials depend; empty: the dials are constants.
+        columns: Columns (observed features) on which the dials depend; empty: the dials are constants.
     """
 
     generations: int = 40
@@ -88,10 +90,10 @@ class EvolutionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     columns: tuple[str, ...] = COLUMNS
 
     def with_prices(self) -> EvolutionConfig:
-        """Return a copy for windows with prices; dials and columns that are not the default stay as they are.
+        """Return a copy for windows with prices. Dials and columns that are not the default stay unchanged.
 
-        Constants evolve on all dials. A strategy that follows the price sets `PRICED_DIALS` by
-        `PRICED_COLUMNS`, with half the noise, because columns of prices have larger values than others.
+        Without columns, all dials evolve as constants. With the default columns, `PRICED_DIALS` depend on
+        `PRICED_COLUMNS`, and the noise is halved, because columns of prices have larger values than others.
         """
         dials, columns, spread = self.dials, self.columns, self.spread
         if columns == COLUMNS:
@@ -102,19 +104,19 @@ class EvolutionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     @property
     def mask(self) -> NDArray[np.bool_]:
-        """(D, F + 1) mask of the weights that evolve."""
+        """(D, F + 1) mask of the weights that evolve: D dials, F columns and the constant."""
         columns = [name in self.columns for name in NAMES] + [True]
         rows = [name in self.dials for name in RANGES]
         return np.outer(rows, columns)
 
 
 class Generation(msgspec.Struct, frozen=True):
-    """Figures of one generation of an evolution, or of one rollout of PPO.
+    """Figures of one step of a stage: a tried setting, a generation of evolution, or a rollout of PPO.
 
     Attributes:
-        number: Number of the generation, from 1.
-        cost: Cost relative to the reference's cost: the geometric mean over the candidates of a generation,
-            or the mean over the episodes that ended in a rollout of PPO.
+        number: Number of the step in its stage, from 1.
+        cost: Cost relative to the reference's cost: for a setting and for a generation's candidates, the
+            geometric mean over the windows; for a rollout of PPO, the mean over the episodes that ended.
         signal: Signal-to-noise ratio of all pairs so far: the square of the mean gradient, divided by the
             expectation of this square under pure chance, less 1; 0: only chance. None: not measured.
         figures: Further figures by name, for the training curves.
@@ -130,10 +132,10 @@ class Evolution:
     """One run of an evolution strategy, which proceeds by generations. The state of the run is plain data.
 
     Args:
-        judge: Training windows.
+        judge: Runs candidates on the training windows.
         config: Hyperparameters.
         seed: Seed of the draws.
-        start: (D, F + 1) initial weights.
+        start: (D, F + 1) initial weights of D dials, F columns and the constant; None: all 0.
     """
 
     def __init__(self, judge: Judge, config: EvolutionConfig, seed: int, start: Floats | None = None) -> None:
@@ -149,7 +151,7 @@ class Evolution:
 
     @property
     def result(self) -> Floats:
-        """(D, F + 1) weights averaged over the last generations; before averaging starts, current weights."""
+        """(D, F + 1) mean weights of the last generations; before averaging starts, the current weights."""
         kept = self.number - self._first_averaged
         return self._total / kept if kept > 0 else self.mean
 

@@ -1,4 +1,6 @@
-"""Importance of a strategy's columns (observed features): savings on held-out windows lost without each one.
+"""Importance of a strategy's columns (observed features): the savings that are lost without a column.
+
+Savings are measured on held-out windows.
 
 Permutation importance (Breiman, «Random Forests», Machine Learning 45, 2001): whenever dials are set, the
 column's value is replaced by a value drawn at random from all values of this column in the windows. All other
@@ -111,14 +113,17 @@ def _played(
     values: Floats | None = None,
     draws: np.random.Generator | None = None,
 ) -> tuple[Floats, Floats]:
-    """Run windows, and return the (W,) savings of each window, per cent, and all (N, F) observations.
+    """Run W windows under a strategy.
+
+    Returns the (W,) savings, per cent of the cost with all dials at 0, and all N observations of F columns,
+    (N, F).
 
     Args:
         fleet: Clusters that run the windows.
         layers: Layers of the strategy.
         seed: Seed from which the windows are drawn.
         column: The column to shuffle; -1: none.
-        values: (N,) values of the column.
+        values: Values of the column to draw from, (N,); None: no column is shuffled.
         draws: Random generator that draws from `values`.
     """
     windows = fleet.dones.size
@@ -140,7 +145,7 @@ def _played(
 
 
 def picture(found: Importance, most: int = 20) -> tuple[bytes, int, int]:
-    """Draw a bar chart, most important column first. Returns a PNG, its width and its height in pixels.
+    """Draw the importance as a bar chart. Return a PNG, and its width and height in pixels.
 
     Raises:
         ImportError: matplotlib is not installed.

@@ -33,9 +33,9 @@ _pools: tuple[Windows, ...] = ()
 
 
 def _run(tasks: Sequence[tuple[int, Layers, int]], policy: Policy | None) -> Floats:
-    """Run each task (pool, strategy, window of the pool) under a policy.
+    """Run n tasks under a policy; a task is a pool's number, a strategy, and a window's number in the pool.
 
-    Returns (n, 4): delay, energy, money, late jobs.
+    Returns an (n, 4) array: delay (job-seconds), energy (joules), money, and the number of late jobs.
     """
     costs = [_pools[pool].run(layers, [at], policy)[0] for pool, layers, at in tasks]
     return np.array([(one.delay_s, one.energy_j, one.money, one.late) for one in costs])
@@ -45,10 +45,10 @@ class Costs(msgspec.Struct, frozen=True):
     """Results of n windows, as arrays (n,).
 
     Attributes:
-        delay_s: Sum of the JCT in excess of `work_s` and of the jobs' slack, job-seconds.
+        delay_s: Sum over the jobs of JCT less run time (as in `work_s`) less slack, job-seconds.
         work_s: Sum of the jobs' run times on unshared GPUs at full clock, job-seconds.
         energy_j: Energy of the jobs, joules.
-        money: Price of this energy, in any unit; None: there are no prices, and energy counts instead.
+        money: Cost of this energy, in any currency; None: there are no prices, and energy counts instead.
         late: Number of jobs whose delay exceeds their slack by more than `windows.LATE_S`; None: not counted.
     """
 
@@ -60,24 +60,25 @@ class Costs(msgspec.Struct, frozen=True):
 
     @property
     def floored_s(self) -> Floats:
-        """(n,) delays, each at least `LEAST_DELAY_FRAC` of the run times, job-seconds."""
+        """(n,) values of `delay_s`, each at least `LEAST_DELAY_FRAC` x `work_s`, job-seconds."""
         return np.maximum(self.delay_s, LEAST_DELAY_FRAC * self.work_s)
 
     def rows(self, kept: slice | NDArray[np.int64]) -> Costs:
-        """Return the results of some of the windows."""
+        """Return the results of the selected windows."""
         money, late = (None if one is None else one[kept] for one in (self.money, self.late))
         return Costs(self.delay_s[kept], self.work_s[kept], self.energy_j[kept], money, late)
 
     def ln_ratio(self, other: Costs, energy_weight: Floats) -> Floats:
-        """Return (n,) ln(cost relative to `other`): the weighted mean of time ratio and money ratio.
+        """Return (n,) ln(cost / cost of `other`).
 
-        Without prices, the energy ratio takes the place of the money ratio.
+        The cost ratio is the weighted mean of the time ratio and the money ratio. Without prices, the energy
+        ratio takes the place of the money ratio.
         """
         time = (self.delay_s + self.work_s) / (other.delay_s + other.work_s)
         return np.log((1.0 - energy_weight) * time + energy_weight * self.money_ratio(other))
 
     def money_ratio(self, other: Costs) -> Floats:
-        """Return (n,) money relative to `other`; without prices, energy."""
+        """Return (n,) money / money of `other`; without prices, energy / energy of `other`."""
         mine, theirs = (one.energy_j if one.money is None else one.money for one in (self, other))
         return mine / np.maximum(theirs, 1.0)
 
@@ -138,7 +139,7 @@ class Judge:
         return [found.rows(slice(first, first + chosen.size)) for first in firsts]
 
     def run_pairs(self, pairs: Sequence[tuple[Layers, int]], policy: Policy | None = None) -> Costs:
-        """Run each pair's strategy on the pair's window, under the settings of a policy."""
+        """Run (strategy, window's number) pairs: each strategy on its window, under a policy's settings."""
         tasks = [
             [(int(self._pool_of[k]), layers, int(self._at[k])) for layers, k in pairs[at : at + _CHUNK]]
             for at in range(0, len(pairs), _CHUNK)

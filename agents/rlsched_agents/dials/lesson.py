@@ -62,8 +62,8 @@ class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         target_kl: KL divergence at which an update stops.
         width: Units of each of the two hidden layers; at least the number of dials.
         noise: Initial standard deviation of the noise on the position of a dial.
-        pair_weight: Weight of half the difference between the returns of a pair, relative to the advantage of
-            the step.
+        pair_weight: Weight of the pair's term relative to the advantage of a step; the term is half the
+            difference between the returns of the two clusters of a pair.
     """
 
     clusters: int = 64
@@ -142,9 +142,9 @@ class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         jobs = sum(use.jobs for one in data for use in one.uses)
         longer = f", about {_rounded(jobs * needed / have):,} jobs in all" if have else ""
         raise InputError(
-            f"too few jobs: expected {needed:,} or more with whole GPUs in the part that confirms (the last "
-            f"20 % of the time of a --history, 5 % of a --trace), got {have:,} of {jobs:,}; give a longer "
-            f"one{longer}"
+            f"too few jobs: expected {needed:,} or more with whole GPUs in the part for confirmation (the "
+            f"last 20 % of the time of a --history, 5 % of a --trace), got {have:,} of {jobs:,}; give a "
+            f"longer trace or history{longer}"
         )
 
     def with_prices(self) -> DialRecipe:
@@ -172,7 +172,10 @@ class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return replace(self, drawn=drawn, constants=constants, following=following)
 
     def others(self, policy: Policy) -> dict[str, Policy]:
-        """Return, by changed setting, the policies that differ from this policy in one of `settings`."""
+        """Return, for each of `settings`, a copy of `policy` with this setting, by setting.
+
+        Settings that do not apply to the policy or to the windows are left out.
+        """
         found = {}
         for change in self.settings:
             table = change.partition("=")[0].partition(".")[0].strip()
@@ -190,7 +193,7 @@ class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def _rounded(jobs: float) -> int:
-    """Round up to two significant figures."""
+    """Round a number of jobs up to two significant figures."""
     unit = 10 ** max(len(str(int(jobs))) - 2, 0)
     return int(-(-jobs // unit) * unit)
 
@@ -201,7 +204,7 @@ class Lesson:
 
     Attributes:
         policy: The policy whose settings apply in the windows.
-        sources: Traces from which PPO draws windows of its own.
+        sources: Traces from which PPO draws its training windows; PPO does not use `teaching`.
         drawn: How PPO draws windows.
         teaching, choosing, confirming: The windows for these three purposes.
     """
@@ -217,7 +220,7 @@ class Lesson:
     def from_traces(
         cls, data: Sequence[TrainingData], recipe: DialRecipe, policy: Policy, seed: int
     ) -> Lesson:
-        """Draw the windows; if a trace is too short for one of the three parts, other traces replace it.
+        """Draw the windows. A trace that is too short for one of the three parts is left out of this part.
 
         Raises:
             InputError: no trace is long enough for one of the parts.
@@ -233,8 +236,8 @@ class Lesson:
             if not fit:
                 most = max((source.submit_s.size for source in sources), default=0)
                 raise InputError(
-                    f"too few jobs: expected {least:,} or more in the part of a trace that {does}, got "
-                    f"{most:,}; give a longer one"
+                    f"too few jobs: expected {least:,} or more in the part of a trace that {does} the "
+                    f"policy, got {most:,}; give a longer trace"
                 )
             drawn.append(_windows(fit, count, recipe, policy, np.random.default_rng([seed, number])))
         train = tuple(one for one in parts["teaches"][0] if one.submit_s.size >= least)
@@ -244,7 +247,10 @@ class Lesson:
 def _windows(
     sources: list[EpisodeSource], count: int, recipe: DialRecipe, policy: Policy, rng: np.random.Generator
 ) -> tuple[Windows, ...]:
-    """Draw about `count` windows, by weight of the sources, and assign the recipe's `scales` in turn."""
+    """Draw about `count` windows, and assign the recipe's `scales` to them in turn.
+
+    The number of windows from a source is proportional to the weight of the source.
+    """
     weights = np.array([source.weight for source in sources])
     picks = np.repeat(np.arange(len(sources)), np.ceil(count * weights / weights.sum()).astype(int))
     settings = [draw_setting(sources[k], recipe.drawn, rng) for k in picks]

@@ -60,7 +60,9 @@ class DialPolicy(ActorCriticPolicy):
         super()._build(lr_schedule)
 
     def begin_at(self, weights: Floats) -> None:
-        """Set the network so that its mean action equals a linear strategy with (D, F + 1) weights.
+        """Set the network so that its mean action is nearly the same as the action of a linear strategy.
+
+        `weights` are the (D, F + 1) weights of the linear strategy: D dials, F columns and the constant.
 
         The first D units of each hidden layer pass on the D weighted sums, multiplied by `PASSED_ON`, so that
         tanh is nearly linear. The other units keep their random weights and have no effect yet.
@@ -94,8 +96,8 @@ class PairedBuffer(RolloutBuffer):
     def compute_returns_and_advantage(self, last_values: torch.Tensor, dones: np.ndarray) -> None:
         """Compute the advantages, and add a term for the difference between the two clusters of each pair.
 
-        The term of a cluster is half the difference between its return and that of the other cluster, per
-        step, scaled to the spread of the advantages, times `pair_weight`.
+        The term of a cluster is half the difference between its return and the other cluster's return, per
+        step. It is scaled to the standard deviation of the advantages, and multiplied by `pair_weight`.
         """
         super().compute_returns_and_advantage(last_values, dones)
         total = self.rewards.sum(axis=0)
@@ -116,7 +118,8 @@ class DialPpo:
         policy: The rule whose dials are set.
         config: Hyper-parameters.
         seed: Seed of weights, windows and noise.
-        start: (D, F + 1) weights of the linear strategy that the network equals at the start; None: all 0.
+        start: (D, F + 1) weights of the linear strategy from which the network starts (`begin_at`); None: the
+            network starts from random weights.
 
     Attributes:
         number: Number of rollouts and updates done.
@@ -228,7 +231,7 @@ class DialPpo:
 
 
 def _members(state: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
-    """Return the arrays whose names have this prefix, without the prefix."""
+    """Return the arrays whose names begin with `prefix`; the returned names lack the prefix."""
     return {name.removeprefix(prefix): state[name] for name in state if name.startswith(prefix)}
 
 

@@ -3,9 +3,9 @@
 The stages try other values of the policy's settings, then constant dials, then dials that follow the state of
 the cluster, and then PPO (not with the algorithm `es`).
 
-Each trace has three parts: windows of the first are for training, of the second for choosing among the
-results, and of the third for confirming the chosen result, once. The chosen policy is written if it is
-confirmed to be better than the original policy; otherwise nothing is written.
+Each trace has three parts. Windows of the first part are for training, windows of the second part for
+choosing among the results, and windows of the third part for confirming the chosen result, once. The chosen
+policy is written if it is confirmed to be better than the original policy; otherwise nothing is written.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PPO_FILE: Final = "ppo.npz"
 def _teaches(judge: Judge, found: Floats) -> bool:
     """Return whether a strategy is significantly better than dials at 0 on the training windows.
 
-    If the signal of evolution is weak, its result can drift and be worse than dials at 0.
+    If the signal of evolution is weak, evolution can drift to a strategy that is worse than dials at 0.
     """
     mine, zero = judge.run([(found,), ALL_ZERO])
     return compared(judge, mine, zero).cost.high < 1.0
@@ -63,7 +63,7 @@ class Training:
         state_file: File for the state of the training; None: the state is not kept. The state of PPO is in
             `PPO_FILE` in the same folder.
         workers: Number of processes; None: one per core.
-        algorithm: Key of `ALGORITHMS`.
+        algorithm: `ppo` or `es` (`ALGORITHMS`).
     """
 
     lesson: Lesson
@@ -83,13 +83,13 @@ class Training:
         """Try other settings, train strategies, choose the best result, and confirm it.
 
         Args:
-            tell: Called with the stage and the generation after each generation. It can raise an exception to
-                stop the training, because the state has been written before the call.
+            tell: Called with the stage's name and the result of each setting, generation or rollout. The
+                callback can raise an exception to stop the training: the state is written before the call.
             resume: Whether to continue from `state_file`.
             say: Called with a line at the start of each longer phase.
 
         Raises:
-            InputError: there is no state to continue from.
+            InputError: there is no state to continue from, or it is from another training run.
         """
         state = self._read() if resume else {}
         say("trying other settings")
@@ -125,7 +125,7 @@ class Training:
         )
 
     def _strategy(self, layers: Layers) -> Strategy:
-        """Return the strategy with these matrices; if training had no prices, it ignores prices."""
+        """Return the strategy with these matrices; after training without prices, it ignores prices."""
         made = Strategy.from_layers(*layers)
         return made if self.recipe.drawn.has_prices else made.without_prices()
 
@@ -138,10 +138,11 @@ class Training:
         tell: Callable[[str, Generation], None],
         say: Callable[[str], None],
     ) -> tuple[dict[str, StrategyComparison], str]:
-        """Return the costs of each alternative setting relative to the policy's setting, and the best one.
+        """Return the cost of each alternative setting, and the best one.
 
-        Costs are measured on the windows for choosing. The best setting is "" if no setting is significantly
-        better: without a test of significance, the best of a dozen settings is often only the luckiest.
+        Costs are relative to the policy's setting, and measured on the windows for choosing. The best setting
+        is "" if no setting is significantly better: without a test of significance, the best of a dozen
+        settings is often only the luckiest.
         """
         others = self.recipe.others(self.lesson.policy)
         try:
@@ -221,7 +222,7 @@ class Training:
         """Compare each stage with the original policy on the windows for choosing, and choose one to confirm.
 
         A later stage can fail in more ways, so it is chosen only if it is significantly better than the stage
-        before it.
+        chosen so far.
 
         Returns:
             The costs of each stage relative to the original policy; the stage to confirm, "" for none; and
@@ -258,6 +259,7 @@ class Training:
         if seed != self.seed:
             raise InputError(
                 f"{self.state_file}: this training run was started with --seed {seed}, got --seed {self.seed}"
+                "; give the same seed, or start again with --overwrite"
             )
         if of != self._of:
             raise InputError(
@@ -268,13 +270,13 @@ class Training:
 
     def _no_training(self, why: str) -> InputError:
         return InputError(
-            f"{self.state_file}: expected the state of a training run of rlsched train, cannot continue it: "
-            f"{' '.join(why.split())}; start again with --overwrite"
+            f"{self.state_file}: expected the state of a training run of rlsched train, got a state that "
+            f"cannot be continued: {' '.join(why.split())}; start again with --overwrite"
         )
 
     @property
     def _of(self) -> str:
-        """Hash of the data, policy, recipe and algorithm, which identifies the training of a state file."""
+        """Hash of the data, policy, recipe and algorithm; it identifies the training run in a state file."""
         settings = [one for pool in self.lesson.teaching for one in pool.settings]
         work_s = sum(one.work_s for one in settings)
         predicted_s = sum(float(one.window.predicted_s.sum()) for one in settings)

@@ -98,7 +98,7 @@ class TrainingCurves:
         self._curves.flush()
 
     def outcome(self, found: Trained, card: str) -> None:
-        """Add the result; `card` is the card of the written policy, "" if none was written."""
+        """Add the result; `card` is the Markdown card of the written policy, "" if no policy was written."""
         points: dict[str, float] = {}
         for name, one in found.chosen.items():
             points[f"chosen/{name}/cost_frac"] = one.cost.ratio

@@ -108,7 +108,7 @@ class TrainingData:
         return cls(train, (chooses,), confirms, (use,), mixed)
 
     def with_tariffs(self, tariffs: Sequence[Tariff]) -> TrainingData:
-        """Return a copy whose windows have these prices.
+        """Return a copy whose windows have prices from these price series.
 
         The first 70 % of the days of each price series are for training, the next 10 % for choosing, and the
         last 20 % for confirming.
@@ -133,7 +133,7 @@ def _halves(source: EpisodeSource) -> tuple[EpisodeSource, tuple[EpisodeSource, 
 
 
 def say_nothing(line: str) -> None:
-    """Ignore the line."""
+    """Callback that ignores its line."""
 
 
 def read_data(
@@ -161,7 +161,7 @@ def read_data(
     if len(clusters) not in (1, len(files)) and (clusters or traces):
         raise InputError(
             "expected one --cluster for each --trace and --history, or one for all, got "
-            f"{len(files)} of these and {len(clusters)} clusters"
+            f"{len(files)} traces and histories, and {len(clusters)} clusters"
         )
     of_each = [*clusters] if len(clusters) == len(files) else [*clusters] * len(files)
     first, data = len(traces), list[TrainingData]()

@@ -24,7 +24,10 @@ A cluster that finishes early starts another window.
 def familiar_to(
     strategy: Strategy, policy: Policy, sources: Sequence[EpisodeSource], drawn: Drawn, seed: int
 ) -> Familiar:
-    """Return the ranges of all columns (features) whenever dials are due, on `CLUSTERS` windows or more.
+    """Return the ranges of cluster sizes and of columns (observed features) in training.
+
+    The strategy runs on `CLUSTERS` windows or more. The range of a column is from the lowest to the highest
+    value that the column has when dials are set.
 
     Args:
         strategy: The strategy that sets the dials.

@@ -220,7 +220,7 @@ class Trained(msgspec.Struct, frozen=True):
 
 
 def _is_any(strategy: Strategy) -> bool:
-    """Return whether a strategy has a weight other than 0, so that it moves a dial."""
+    """Return whether a strategy has a weight other than 0; otherwise all dials stay at 0."""
     return any(any(row) for layer in strategy.layers for row in layer)
 
 

@@ -26,9 +26,10 @@ def first_jobs(task: Task) -> Task:
 
 
 def compile_together(tasks: Sequence[Task], workers: int, replay: Callable[[Task], object]) -> int:
-    """Compile missing kernels of compiled rules in `workers` processes; return how many were missing.
+    """Compile missing kernels of compiled rules in `workers` processes; return the number of missing kernels.
 
-    See `rlsched.compile.ahead`: with one task or one process, nothing is compiled.
+    Nothing is compiled with one missing kernel, with one process, or outside of an `rlsched` command
+    (`rlsched.compile.ahead`). Outside of a command, the result is 0.
 
     Args:
         tasks: Replays of compiled rules.

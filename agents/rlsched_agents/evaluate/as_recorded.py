@@ -17,15 +17,15 @@ _PERCENTS: Final = (50, 99, 99.9)
 class AsRecorded(msgspec.Struct, frozen=True, kw_only=True):
     """Recorded waits and JCT of the jobs, for orientation next to a replay.
 
-    They result from the site's own scheduler, on the nodes that worked at that time, with the priorities and
-    limits of its users.
+    Recorded times result from the site's own scheduler, on the nodes that worked at that time, with the
+    priorities and limits of its users.
 
     Attributes:
         jobs: Number of measured jobs with a recorded wait that can run on the simulated cluster.
         of_jobs: Number of measured jobs.
         queue_mean_s: Mean of `queue_s`, seconds; the next fields are its percentiles and its maximum.
         jct_mean_s: Mean of `queue_s` + `duration_s`; the next fields are its percentiles.
-        scaled: Whether the simulated cluster has other nodes than its file (`--load`, `--nodes`).
+        scaled: Whether the simulated cluster has another number of nodes than its file (`--load`, `--nodes`).
     """
 
     jobs: int
@@ -62,7 +62,7 @@ def as_recorded(
         measured: (J,) whether each job is measured.
         rejected: (J,) whether each job can never run on this cluster. Such jobs are left out, as in the
             policies' results.
-        scaled: Whether the cluster has other nodes than its file.
+        scaled: Whether the simulated cluster has another number of nodes than its file.
     """
     if QUEUE not in trace.extra:
         return None

@@ -55,11 +55,11 @@ def build_report(
         seeds: The requested seeds.
         outcomes: Outcomes of all policies, one per seed; only one if a policy does not depend on the seed.
         baseline: The policy to compare with; None: the first policy.
-        models: Models used by the outcomes.
+        models: Models of speed and power of the runs; None: jobs ran as recorded in the trace.
         prediction: Predictor for jobs that have no predicted run time in the trace.
-        scaled: Whether the cluster has other nodes than its file.
-        profiled: (J,) jobs of the trace whose workload comes from a learnt profile; None: no profiles were
-            given.
+        scaled: Whether the simulated cluster has another number of nodes than its file.
+        profiled: (J,) whether the workload of a job in the trace comes from a learnt profile; None: no
+            profiles were given.
 
     Raises:
         InputError: the baseline is not among the policies.
@@ -145,7 +145,7 @@ def predicted_by(jobs: Trace, kind: str, *, is_fed: bool) -> str:
 
 
 def paired_runs(ours: list[JobTable], theirs: list[JobTable]) -> tuple[list[JobTable], list[JobTable]]:
-    """Pair the runs of two policies by seed; a single run is paired with every run of the other policy."""
+    """Pair the runs of two policies by seed; a single run is paired with each run of the other policy."""
     seeds = max(len(ours), len(theirs))
     return (ours * seeds if len(ours) == 1 else ours), (theirs * seeds if len(theirs) == 1 else theirs)
 
@@ -157,7 +157,7 @@ def rejected_reasons(table: JobTable, measured: NDArray[np.bool_]) -> dict[str, 
 
 
 def rejected_lines(table: JobTable, measured: NDArray[np.bool_]) -> list[str]:
-    """Return one line per reason: number of jobs, reason, and names of the first jobs."""
+    """Return a line per reason why measured jobs can never run: number, reason, names of the first jobs."""
     jobs_of: dict[str, list[str]] = {}
     for job in np.flatnonzero(measured & table.rejected):
         jobs_of.setdefault(table.reject_reason[job], []).append(str(table.trace.job_id[job]))

@@ -49,7 +49,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
         predicted_by: Source of the predicted run times of the measured jobs, in one sentence.
         verdict: The result in one sentence (`verdict.verdict_of`).
         cautions: Caveats of these numbers, one sentence each.
-        recorded: Recorded outcomes of the jobs; None: the trace has none.
+        recorded: Recorded outcomes of the jobs; None: the trace has no waiting times.
         fed_truth: Policies that receive the true run times. Their results are bounds: no broker can run these
             policies.
         crowded_vcs: Offered load of each VC whose load on its own nodes is above 1.

@@ -46,7 +46,7 @@ SEGMENT_COLUMNS: Final = (
 
 
 class Places:
-    """Converts global GPU numbers to node names and GPU indices, in the order of `ClusterSpec.expand`."""
+    """Converts cluster-wide GPU numbers, in the order of `ClusterSpec.expand`, to nodes and GPU indices."""
 
     def __init__(self, spec: ClusterSpec) -> None:
         nodes = spec.expand()
@@ -128,7 +128,7 @@ class _Books:
 
 
 def _cell(value: float) -> str:
-    """Format with nine digits, nan as blank; further digits of a sum over time are rounding errors."""
+    """Format a number with nine digits, nan as blank; further digits of a sum are rounding errors."""
     return "" if np.isnan(value) else f"{value:.9g}"
 
 

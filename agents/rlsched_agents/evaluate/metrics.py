@@ -220,14 +220,14 @@ def bounded_slowdown(table: JobTable, jobs: Jobs = ALL) -> Floats:
 
 
 def ends(table: JobTable, which: Mask) -> dict[str, int]:
-    """Count these jobs by outcome; jobs that did not end are left out."""
+    """Count the selected jobs by outcome (`END_NAMES`); jobs that did not end are left out."""
     done = which & has_ended(table)
     by = np.where(done, ENDED, ONGOING) if table.ended_by is None else table.ended_by
     return {name: int(np.count_nonzero(done & (by == code))) for name, code in END_NAMES.items()}
 
 
 def migrations(table: JobTable, which: Mask) -> int:
-    """Count the preemptions of these jobs after which the job starts again at the same instant."""
+    """Count the preemptions of the selected jobs after which the job starts again at the same instant."""
     attempts = table.attempts
     order = np.lexsort((attempts.attempt, attempts.job))
     job, stopped = attempts.job[order], (attempts.reason[order] == PREEMPTED) & which[attempts.job[order]]
@@ -236,7 +236,7 @@ def migrations(table: JobTable, which: Mask) -> int:
 
 
 def interruptions(table: JobTable, which: Mask) -> tuple[int, float]:
-    """Return the number of preemptions of these jobs, and the GPU-seconds that their attempts lost.
+    """Return the number of preemptions of the selected jobs, and the GPU-seconds that their attempts lost.
 
     The loss is the sum of (work done - useful work) x GPUs of the finished attempts. At full speed, the work
     done is the time from start to end.
@@ -255,12 +255,12 @@ def has_ended(table: JobTable) -> Mask:
 
 
 def quantile(values: Floats, percent: float) -> float | None:
-    """Return a percentile with linear interpolation between neighbours; None for no values."""
+    """Return a percentile (0 to 100), interpolated linearly between neighbours; None for no values."""
     return quantiles(values, [percent])[0]
 
 
 def quantiles(values: Floats, percents: list[float]) -> list[float] | list[None]:
-    """Return several percentiles of the values; None for each percentile if there are no values."""
+    """Return several percentiles (0 to 100) of the values; None for each one if there are no values."""
     if not len(values):
         return [None] * len(percents)
     found: list[float] = np.percentile(values, percents, method="linear").tolist()
@@ -276,7 +276,7 @@ def utilisation(table: JobTable, num_gpus: int, measured: Mask) -> float | None:
     """Return allocated GPU-seconds / capacity between the measured jobs' first and last submission.
 
     All jobs of the replay count while they run between these submissions; jobs that share GPUs count once.
-    None if that time is zero.
+    None if all measured jobs were submitted at the same instant.
     """
     times = table.trace.submit_s[measured]
     if not len(times) or times[-1] <= times[0]:
@@ -291,9 +291,14 @@ def utilisation(table: JobTable, num_gpus: int, measured: Mask) -> float | None:
 def used_frac(
     start_s: Floats, end_s: Floats, gpus: Floats, span_s: tuple[float, float], num_gpus: int
 ) -> float:
-    """Return the GPU-seconds of H intervals within a span, divided by the capacity; 0 for an empty span.
+    """Return the share of the cluster's GPU-seconds in a span that H intervals allocate; 0 for an empty span.
 
-    `gpus`: (H,) number of allocated GPUs in each interval.
+    Args:
+        start_s: (H,) starts of the intervals, seconds.
+        end_s: (H,) ends of the intervals, seconds.
+        gpus: (H,) number of allocated GPUs in each interval.
+        span_s: Start and end of the span, seconds.
+        num_gpus: GPUs of the cluster.
     """
     first, last = span_s
     if last <= first:
@@ -321,7 +326,7 @@ def by_vc(table: JobTable, measured: Mask) -> dict[str, GroupMetrics]:
 
 
 def group(table: JobTable, which: Mask, *, fragmentation_frac: float | None = None) -> GroupMetrics:
-    """Return the metrics of these jobs. The caller computes `fragmentation_frac`."""
+    """Return the metrics of the selected jobs, with the `fragmentation_frac` that the caller computed."""
     done = np.flatnonzero(which & has_ended(table))
     rejected = int(np.count_nonzero(which & table.rejected))
     jct, queue, slowdown = jct_s(table, done), queue_s(table, done), bounded_slowdown(table, done)

@@ -35,7 +35,8 @@ class PowerDownMetrics(msgspec.Struct, frozen=True, kw_only=True):
         wake_ups_a_day: Wake-up events per day of the replay.
         nodes_booted: Number of node boots from sleep.
         asleep_node_h: Node-hours asleep.
-        saved_kwh: Energy saved: additional energy of the nodes, without their jobs, if they had stayed on.
+        saved_kwh: Energy saved by sleep: additional energy of the sleeping nodes if they had stayed on
+            without jobs.
     """
 
     wake_up_events: int
@@ -54,8 +55,8 @@ class BillMetrics(msgspec.Struct, frozen=True, kw_only=True):
         per_job: Mean of the measured jobs that ended.
         cluster: Total of the whole cluster in the whole replay, including the warm-up.
         idle: The part of `cluster` that belongs to no job.
-        by_vc: `jobs` by VC; `-` for jobs without a VC.
-        by_user: `jobs` by user; `-` for jobs without a user.
+        by_vc: The part of `jobs` of each VC; `-` for jobs without a VC.
+        by_user: The part of `jobs` of each user; `-` for jobs without a user.
     """
 
     jobs: float
@@ -82,7 +83,7 @@ class ModelMetrics(NamedTuple):
 
 
 def bill_metrics(table: JobTable, bill: Bill | None, measured: Mask) -> BillMetrics | None:
-    """Return the metrics of a bill; None if the price, or the carbon intensity, is unknown."""
+    """Return the metrics of a bill (cost or carbon); None if the price or carbon intensity is unknown."""
     if bill is None:
         return None
     done = measured & ~np.isnan(table.end_s) & ~table.rejected
@@ -98,7 +99,7 @@ def bill_metrics(table: JobTable, bill: Bill | None, measured: Mask) -> BillMetr
 
 
 def _sums(owner: NDArray[np.str_], values: Floats) -> dict[str, float]:
-    """Return the sum of the values of each owner, by name; `-` stands for no owner."""
+    """Return the sum of the values of each owner (VC or user), by name; `-` stands for no owner."""
     names, which = np.unique(np.where(owner == "", "-", owner), return_inverse=True)
     return dict(zip(names.tolist(), np.bincount(which, values, len(names)).tolist(), strict=True))
 
@@ -180,7 +181,7 @@ def _used(table: JobTable, books: ModelledAttempts, num_gpus: int, measured: Mas
 
 
 def used_gpus(table: JobTable, attempts: AttemptTable, books: ModelledAttempts) -> Floats:
-    """Return the (S,) mean number of busy GPUs of each attempt; 0 if it still runs or has no length."""
+    """Return each attempt's mean number of busy GPUs, (S,); 0 if an attempt still runs or has no length."""
     length_s = attempts.end_s - attempts.start_s
     used = np.zeros(len(attempts))
     np.divide(books.used_s, length_s, out=used, where=length_s > 0)
@@ -188,9 +189,9 @@ def used_gpus(table: JobTable, attempts: AttemptTable, books: ModelledAttempts) 
 
 
 def mean_of_jobs(table: JobTable, books: ModelledAttempts) -> tuple[Floats, Floats]:
-    """Return (J,) mean shares and (J,) mean SM clocks of each job's GPUs, while the job held them.
+    """Return the mean share and the mean SM clock (fractions) of each job's GPUs: two (J,) arrays.
 
-    Nan for jobs without GPUs, and for jobs that held GPUs for no time.
+    Each mean covers the time that the job held its GPUs; nan for jobs that held no GPUs.
     """
     attempts, jobs = table.attempts, len(table.trace)
     timed = np.flatnonzero((attempts.end_s > attempts.start_s) & (table.trace.num_gpus[attempts.job] > 0))

@@ -188,7 +188,7 @@ class _Changes(NamedTuple):
 
 
 def _changes(table: JobTable, edges: Floats) -> _Changes | None:
-    """Return the changes between the edges, one entry per node and time, by node and then by time.
+    """Return the changes between the edges, one entry per node and time, sorted by node and then by time.
 
     None if a placement was not kept, or if jobs requested shares of a GPU.
     """
@@ -223,9 +223,9 @@ def _unordered_changes(table: JobTable, edges: Floats) -> _Changes | None:
 
 
 def _by_node(placed: Placements, gpu_node: Small) -> tuple[Ints, Small, Small]:
-    """Group placed GPUs by node; return each group's index in `placed`, node, and number of GPUs.
+    """Group the GPUs of each placement by node; return each group's placement, node and number of GPUs.
 
-    GPUs that a job got on one node in several steps can form several groups.
+    GPUs of one placement and node form several groups if they are not adjacent in `placed`.
     """
     node = gpu_node[placed.gpu]
     new = np.ones(len(node), dtype=np.bool_)
@@ -239,7 +239,11 @@ def _by_node(placed: Placements, gpu_node: Small) -> tuple[Ints, Small, Small]:
 def _free_and_unusable(
     changes: _Changes, sizes: Ints, kind: Ints, useless: Floats, counted: Mask, edges: Floats
 ) -> tuple[Floats, Floats]:
-    """Return the free and unusable GPU-seconds of each step on nodes whose kind is in `counted`."""
+    """Return the free and the unusable GPU-seconds of each step, two (B,) arrays.
+
+    Only nodes whose kind is true in the mask `counted` are included. `useless` and `counted` are from
+    `_as_array`.
+    """
     kept = counted[kind]
     if not kept.all():
         changes = changes.select(kept[changes.node])
@@ -275,7 +279,7 @@ Kind = tuple[str | None, int]
 
 
 def _demand(table: JobTable, jobs: Mask) -> dict[tuple[str, float], int]:
-    """Count these jobs by VC and number of GPUs."""
+    """Count the selected jobs by VC and number of GPUs."""
     vc, gpus = table.trace.vc[jobs], table.trace.num_gpus[jobs]
     first, which = distinct_rows([vc, gpus])
     of_each = zip(vc[first].tolist(), gpus[first].tolist(), strict=True)
@@ -283,9 +287,9 @@ def _demand(table: JobTable, jobs: Mask) -> dict[tuple[str, float], int]:
 
 
 def _useless(spec: ClusterSpec, demand: dict[tuple[str, float], int]) -> dict[Kind, Floats]:
-    """Return the expected unusable GPUs of each kind of node, (size + 1,), by the node's free GPUs.
+    """Return the expected number of unusable GPUs by kind of node and number of free GPUs, (size + 1,).
 
-    A job is drawn at random from `demand`. Kinds of nodes that no job can use are missing.
+    The expectation is for a job drawn at random from `demand`. Kinds that no job can use are missing.
     """
     found: dict[Kind, Floats] = {}
     for owner, nodes in partition_sizes(spec).items():
@@ -374,7 +378,10 @@ def _within(times: Holds, edges: Floats) -> Holds:
 
 
 def _mean_over(times: Holds, gpus: Floats, edges: Floats) -> Floats:
-    """Return the (B,) mean, in each step, of the sum of the GPUs of all intervals."""
+    """Return the (B,) mean, in each step, of the sum of `gpus` over the intervals that contain a time.
+
+    `gpus`: (H,) value of each interval, such as its number of GPUs or its power.
+    """
     at_s, change = np.concatenate((times.start_s, times.end_s)), np.concatenate((gpus, -gpus))
     order = np.argsort(at_s, kind="stable")
     return _integral(at_s[order], change[order], 0.0, edges) / np.diff(edges)

@@ -117,7 +117,10 @@ def task_of(folder: Path) -> Task:
             "none; replay again with `rlsched evaluate --records`"
         ) from error
     except (OSError, ValueError, TypeError, KeyError, BadZipFile, msgspec.MsgspecError) as error:
-        raise InputError(f"{folder}: the inputs of this store's replay cannot be read: {error}") from error
+        raise InputError(
+            f"{folder}: the inputs of this store's replay cannot be read: {error}; replay again with "
+            "`rlsched evaluate --records`"
+        ) from error
     return Task(
         Policy.parse(origin.policy_toml, name=origin.policy, where=str(folder / ORIGIN_FILE)),
         origin.seed,

@@ -163,7 +163,14 @@ def compare(
 
 
 def _of_slack(slack: Floats, block: NDArray[np.int64], jct: Floats, base_jct: Floats) -> dict[str, Any]:
-    """Return the fields of `Comparison` about slack. `slack` (J,), `block` (J,), JCTs (seeds, J), seconds."""
+    """Return the fields of `Comparison` about slack; no fields if no job has slack.
+
+    Args:
+        slack: (J,) slack of each job, seconds.
+        block: (J,) block of each job.
+        jct: (seeds, J) JCT under the policy, seconds.
+        base_jct: (seeds, J) JCT under the baseline, seconds.
+    """
     urgent = slack <= 0.0
     if urgent.all():
         return {}
@@ -187,7 +194,7 @@ def mean_ratio(
 
 
 def ended_in_all(tables: Sequence[JobTable], measured: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return the (J,) measured jobs that ended in all of these replays."""
+    """Return whether each job is measured and ended in all of these replays, (J,)."""
     both = measured.copy()
     for table in tables:
         both &= has_ended(table)

@@ -28,7 +28,7 @@ class Profiled(NamedTuple):
 
     Attributes:
         trace: The jobs, with their workloads and their GPU memory.
-        used: (J,) jobs whose workload was chosen by a profile.
+        used: (J,) whether a profile determined the workload of the job.
         pairs: Observed speeds of workloads that shared GPUs.
     """
 
@@ -41,8 +41,8 @@ def with_profiles(trace: Trace, store: str | Path) -> Profiled:
     """Assign the workload and GPU memory that the broker would use to each job with a learnt profile.
 
     The workload is the catalogue's workload with the nearest GPU time; a job whose column `workload` names a
-    workload keeps that workload. The memory is the bound that 99 % of similar jobs stay below, at least the
-    request of the job (columns `gpu_need_mib` and `gpu_memory_mib`).
+    workload keeps that workload. The memory is the bound that 99 % of similar jobs stay below, or the job's
+    own value in the columns `gpu_need_mib` and `gpu_memory_mib` if this value is larger.
 
     Args:
         trace: J jobs, with the columns `user` and `x_command`.

@@ -198,7 +198,7 @@ class _Sweep:
             why = _last_line(str(error), first=True)
             raise RlschedError(f"{who} failed on the Ray cluster: {type(error).__name__}: {why}") from error
         if answer.error is not None or answer.outcome is None:
-            raise answer.error or RlschedError(f"{who}: the Ray cluster returned nothing")
+            raise answer.error or RlschedError(f"{who}: expected an outcome from Ray, got none; run again")
         table = answer.outcome.table
         jobs = task.trace.select(slice(0, len(table.start_s)))
         self._outcomes[number] = replace(answer.outcome, table=replace(table, trace=jobs))

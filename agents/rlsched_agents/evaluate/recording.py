@@ -212,7 +212,7 @@ def job_events(table: JobTable, predicted_s: NDArray[np.float64]) -> Iterator[Jo
 
 
 def _state(reason: str, *, again: bool) -> str:
-    """Return the state of a job after an attempt that ended for this reason."""
+    """Return the state of a job after an attempt; `again`: whether the job has a later attempt."""
     if again or reason == "preempted":
         return QUEUED
     return COMPLETED if reason == ENDED else FAILED

@@ -278,7 +278,7 @@ def _ticker(submit_s: NDArray[np.float64], progress: Callable[[float], None]) ->
 
 
 def is_compiled(task: Task) -> bool:
-    """Return whether a task only runs a compiled rule, which takes less time than starting a process."""
+    """Return whether a task runs only a compiled rule: such a task is faster than starting a process."""
     return task.records is None and not task.policy.scheduler
 
 

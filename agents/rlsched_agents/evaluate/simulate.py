@@ -74,9 +74,9 @@ class Runs(Mapping[str, Run]):
         models: Models of speed and power; None: jobs ran as recorded in the trace.
         load_frac: Offered load of the measured jobs, None if undefined.
         prediction: Predictor for jobs that have no predicted run time in the trace.
-        scaled: Whether the cluster has other nodes than its description.
-        profiled: (J,) jobs of the trace whose workload comes from a learnt profile; None: no profiles were
-            given.
+        scaled: Whether the simulated cluster has another number of nodes than its description.
+        profiled: (J,) whether the workload of a job in the trace comes from a learnt profile; None: no
+            profiles were given.
     """
 
     def __init__(
@@ -242,8 +242,8 @@ def simulate(
             Predictions of a trace are cached in the user's cache folder.
         records: Folder for a store of decisions of each policy.
         logdir: Folder for a TensorBoard log of the decisions.
-        workers: Number of processes for policies that are not compiled rules; with `ray`, concurrent tasks
-            (0: all).
+        workers: Number of processes for policies that are not compiled rules; with `ray`, number of tasks
+            that run at the same time (0: no limit).
         ray: Address of a Ray cluster for these policies: `local`, `auto`, HOST:PORT or ray://HOST:PORT.
         progress: Whether to show progress on standard error: bars on a terminal, otherwise a line at
             intervals; None: bars on a terminal, otherwise nothing.

@@ -57,7 +57,7 @@ class Task:
     def scheduler(self) -> Scheduler:
         """Return the scheduler for a replay.
 
-        A rule is loaded once and shared by all replays. Another scheduler is loaded for each replay.
+        A compiled rule is loaded once and shared by all replays. Other schedulers are loaded for each replay.
 
         Raises:
             CheckpointError: the policy's checkpoint cannot be used.
@@ -67,7 +67,7 @@ class Task:
 
     @property
     def until_started(self) -> NDArray[np.bool_]:
-        """(J,) jobs that the replay must start: jobs of the warm-up and measured jobs."""
+        """(J,) whether the replay must start each job: true for jobs of the warm-up and measured jobs."""
         wanted: NDArray[np.bool_] = self.trace.submit_s < self.window.until_s
         return wanted
 

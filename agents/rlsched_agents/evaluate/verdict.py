@@ -104,7 +104,7 @@ def verdict_of(report: Findings) -> str:
 
 
 def _who_pays(report: Findings, measure: _Measure, best: str) -> str:
-    """Return the end of the sentence: jobs that wait longer under the best policy than under the baseline."""
+    """Return the end of the verdict's sentence, about the jobs that wait longer under the best policy."""
     mine, theirs = report.policies[best], report.policies[report.baseline]
     losers = f"{percent(report.paired[best].losses_frac)} of the jobs wait longer"
     worse = {
@@ -233,7 +233,7 @@ def _from_to(low: float, high: float) -> str:
 
 
 def _less(ratio: float) -> str:
-    """Format the saving of a ratio; a ratio above 1 (part of an interval) gives a negative saving."""
+    """Format the saving 1 - ratio, per cent; a ratio above 1 gives a negative saving."""
     saved = 100.0 * (1.0 - ratio)
     return f"{saved:.1f} %" if abs(saved) < 9.95 else f"{saved:.0f} %"
 

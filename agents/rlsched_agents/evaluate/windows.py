@@ -35,7 +35,7 @@ class MeasuredWindow:
 
 
 def window_of(trace: Trace, since_s: float | None, until_s: float | None) -> MeasuredWindow:
-    """Return the window [since_s, until_s) of a trace, after a check; None: no bound on this side.
+    """Check and return the window [since_s, until_s) of a trace; None: the window has no bound on this side.
 
     Raises:
         InputError: the window is empty or contains no job.

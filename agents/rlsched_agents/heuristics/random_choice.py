@@ -1,4 +1,4 @@
-"""The scheduler `random`: draws uniformly among starts of the waiting jobs that fit, and *wait*."""
+"""The scheduler `random`: starts one of the waiting jobs that fit, or waits, with equal probability."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WAIT_S: Final = 1_800.0
 
 
 class RandomChoice(Scheduler):
-    """Draws a decision: to start one of the waiting jobs that fit, or to wait; all are equally probable."""
+    """Draws each decision: start one of the waiting jobs that fit, or wait, with equal probability."""
 
     order = Order(by="area")
     abilities = Abilities(stochastic=True)
@@ -30,7 +30,7 @@ class RandomChoice(Scheduler):
         self._seed = seed
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        """Draw a job that fits, or *wait*."""
+        """Draw the start of a waiting job that fits, or a *wait*."""
         recording = Recording(state, partition, now_s, wanted=record)
         fitting = fitting_jobs(state, partition)
         picked = int(draw(self._seed, state.decisions, 0) * (len(fitting) + 1))

@@ -30,7 +30,7 @@ def read_strategy(path: str | Path) -> Strategy:
 
 
 def strategy_of(network: ActorCriticPolicy, path: str | Path) -> Strategy:
-    """Return the strategy that sets the same dials as a network. Errors name `path`.
+    """Return the strategy that sets the same dials as a network; `path` is the file named in errors.
 
     The strategy returns the mean of the network's Gaussian. The mean is clipped, as Stable-Baselines3 clips
     actions, or passed through tanh if the network was trained with `squash_output`.

@@ -78,9 +78,9 @@ def _settings(text: bytes, path: str | Path) -> Mapping[str, Any]:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: its settings are not JSON: {error}") from error
+        raise CheckpointError(f"{path}: expected the settings of the model as JSON: {error}") from error
     if not isinstance(data, dict):
-        raise CheckpointError(f"{path}: expected settings by name, got {type(data).__name__}")
+        raise CheckpointError(f"{path}: expected the settings as a JSON object, got {type(data).__name__}")
     return data
 
 
@@ -102,7 +102,7 @@ def _check_environment(data: Mapping[str, Any], path: str | Path) -> tuple[gym.s
     sizes = saved if isinstance(saved, list) and all(isinstance(one, int) for one in saved) else []
     raise CheckpointError(
         f"{path}: expected a model trained on rlsched/Cluster-v0, whose observations are "
-        f"{(NUM_COLUMNS,)}, got one for {tuple(sizes) or 'something else'}"
+        f"{(NUM_COLUMNS,)}, got a model for {tuple(sizes) or 'something else'}"
     )
 
 
@@ -122,14 +122,14 @@ def _check_ranges(
         ):
             low, high = (", ".join(f"{one:g}" for one in sorted(ranges[name])) for name in ("low", "high"))
             raise CheckpointError(
-                f"{path}: {key}: expected the one of rlsched/Cluster-v0, {list(own.shape)} from "
+                f"{path}: {key}: expected the space of rlsched/Cluster-v0, {list(own.shape)} from "
                 f"{own.low.flat[0]:g} to {own.high.flat[0]:g}, got {saved.get('_shape')} from {low or '?'} "
                 f"to {high or '?'}; a broker uses the ranges of the environment: train without {wrapped}"
             )
 
 
 def _numbers(text: object) -> set[float]:
-    """Return the distinct numbers in the printed form of a numpy array, the lowest three at most."""
+    """Return the distinct numbers in the printed form of a numpy array; at most three, the lowest."""
     try:
         found = {float(word) for word in str(text).strip("[]").split()}
     except ValueError:

@@ -75,7 +75,7 @@ class Guarding(msgspec.Struct, frozen=True, kw_only=True):
         ran: Number of calls of each Slurm command.
         decisions: Number of decisions of the policy, and of the guard that replaces it if necessary.
         guard: Number of decisions of the guard, by reason.
-        drift_minutes: Minutes in which the guard decided because of drift (features outside their ranges).
+        drift_minutes: Minutes in which the guard detected drift (features outside their ranges).
         outside: Features outside their ranges, most frequent first.
         note: Reason why features are not monitored; "" if features are monitored.
         left: Number of jobs that are not compared, by reason.
@@ -97,12 +97,12 @@ class Guarding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def day_of(at_s: float) -> str:
-    """Return the local day of a time, for example `2026-11-25`."""
+    """Return the local date of a time in Unix seconds, for example `2026-11-25`."""
     return time.strftime("%F", time.localtime(at_s))
 
 
 def days_of(notes: Sequence[Note]) -> list[str]:
-    """Return the days with data, in order."""
+    """Return the local dates with data, in order."""
     return sorted(
         {day_of(note.at_s) for note in notes if isinstance(note, StartComparison)}
         | {day_of(note.until_s) for note in notes if isinstance(note, Watched)}
@@ -110,7 +110,7 @@ def days_of(notes: Sequence[Note]) -> list[str]:
 
 
 def agreement(starts: Sequence[StartComparison]) -> Agreement:
-    """Summarise the comparison of starts."""
+    """Count how Slurm's starts agree with the starts that the policy wanted."""
     wanted = [one for one in starts if _kind(one) != "not_then"]
     early_s = [one.at_s - one.wanted_since_s for one in wanted if one.wanted_since_s is not None]
     early_s = [by_s for by_s in early_s if by_s > SAME_INSTANT_S]

@@ -30,9 +30,9 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         jobs: Number of jobs.
-        recorded_s: Mean recorded wait in Slurm.
-        site_s: Mean wait in a replay under the site's rule.
-        policy_s: Mean wait under the policy.
+        recorded_s: Mean recorded wait in Slurm, seconds.
+        site_s: Mean wait in a replay under the site's rule, seconds.
+        policy_s: Mean wait in a replay under the policy, seconds.
         ratio: Wait under the policy / wait under the site's rule, with an interval; None: no job waits.
         blocks: Blocks of the bootstrap: `days`, `hours`, or "" if there are too few days and too few hours.
         wins_frac: Share of jobs that would have waited less.
@@ -133,7 +133,7 @@ def _change(recorded: Recorded, site_s: Floats, policy_s: Floats, which: Mask, f
 
 
 def _ratio(since_s: Floats, ours: Floats, theirs: Floats) -> tuple[str, Ratio | None]:
-    """Return the kind of blocks, and the ratio of all waits with an interval.
+    """Return the kind of blocks, and the ratio of the total waits (policy / site's rule) with an interval.
 
     The bootstrap draws days if there are at least ten days, otherwise hours. Days are replayed separately, so
     a replayed day does not depend on other days. Hours of a day depend on each other, so an interval over

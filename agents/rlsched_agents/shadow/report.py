@@ -74,7 +74,7 @@ def report(directory: Path, day: str | None = None) -> ShadowReport:
     began = next((note for note in reversed(notes) if isinstance(note, Began)), None)
     days = days_of(notes)
     if began is None or not days:
-        raise InputError(f"{directory}: this shadow has no data yet; it records once a minute")
+        raise InputError(f"{directory}: this shadow has no data yet; it records once a minute, so try later")
     if day is not None and day not in days:
         raise InputError(f"--day {day}: expected a day with data in {directory}, {days[0]} to {days[-1]}")
     shown = days if day is None else [day]

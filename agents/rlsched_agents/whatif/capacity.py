@@ -54,7 +54,9 @@ class Fewer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sleep(table: JobTable, since_s: float) -> SleepPotential | None:
-    """Simulate sleeping nodes with the default plan; None if there are no placements or less than a day.
+    """Simulate that idle nodes sleep, as the default `PowerDownPlan` decides.
+
+    Returns None if the replay has no placements, or is shorter than a day from `since_s` on.
 
     Time is divided into slots of ten minutes. Each slot counts the highest demand in it, so waits for nodes
     are overestimated.
@@ -95,14 +97,16 @@ def fewer(
     most_wait_s: float,
     tell: Callable[[float], None],
 ) -> Fewer | None:
-    """Find the smallest sufficient cluster by bisection; None if jobs wait too long even on all nodes.
+    """Find the smallest cluster on which the mean wait is at most `most_wait_s`, by bisection.
+
+    Returns None if the mean wait is longer even on the full cluster.
 
     Args:
         cluster: The full cluster.
         replay: Function that replays the policy on a cluster.
         measured: Jobs whose wait counts; all of them must end.
         most_wait_s: Mean wait of these jobs under the site's rule on the full cluster, seconds.
-        tell: Called with the progress.
+        tell: Called with the progress, 0 to 1.
     """
     found: Fewer | None = None
     low, high = max(1, len(partition_sizes(cluster))) - 1, cluster.num_nodes

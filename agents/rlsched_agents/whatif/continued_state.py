@@ -75,11 +75,10 @@ class Ends:
     def end_of(self, job: Job, attempt: Attempt) -> tuple[float, Outcome]:
         """Return the end time of an attempt, and the outcome of its job.
 
-        The journal can record one attempt of the job that completed or failed. An attempt that starts at the
-        same time as the recorded attempt ends at the recorded time; at another time, it has the recorded run
-        time. Without a recorded attempt, the run time is predicted. If the job was cancelled, an attempt that
-        differs from the recorded attempt ends only when the cancellation arrives: the returned time is
-        infinite.
+        The journal can record one attempt of the job that completed or failed. An attempt with the same start
+        ends at the recorded time; an attempt with another start has the recorded run time. Without a recorded
+        attempt, the run time is predicted. If the job was cancelled, an attempt with another start than the
+        cancelled attempt ends when the cancellation arrives: the returned time is infinite.
         """
         spec, ran_s = job.spec, 0.0
         seen = self._timeline.jobs.get(job.called)
@@ -104,12 +103,14 @@ class Ends:
 
 
 def median_time_left(ran_s: float, predicted_s: float, spread: float) -> float:
-    """Return the median of the remaining part of a lognormal run time that exceeds `ran_s`, seconds.
+    """Return the median remaining run time of an attempt that has run for `ran_s`, seconds.
+
+    The run time is lognormal.
 
     Args:
         ran_s: Elapsed time, seconds.
         predicted_s: Median of the run time, seconds.
-        spread: Standard deviation of the logarithm.
+        spread: Standard deviation of the natural logarithm of the run time.
     """
     spread, predicted_s = max(spread, _MIN_SPREAD), max(predicted_s, 1.0)
     z = math.log(ran_s / predicted_s) / spread if ran_s > 0 else -math.inf
@@ -121,7 +122,7 @@ def median_time_left(ran_s: float, predicted_s: float, spread: float) -> float:
 
 
 class _WaitOnce(Scheduler):
-    """A scheduler that always waits in one partition, and decides like the policy in other partitions."""
+    """A scheduler that waits in one partition, and decides like the policy in the other partitions."""
 
     def __init__(self, policy: Scheduler, partition: int, said: Decision) -> None:
         self.name, self.policy_id, self.order = policy.name, policy.policy_id, policy.order
@@ -133,7 +134,7 @@ class _WaitOnce(Scheduler):
         self._policy.begin_instant(state, now_s)
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        """Return the given decision to wait in the given partition, else the policy's decision."""
+        """Return the decision to wait in this partition, and the policy's decision in other partitions."""
         if partition == self._partition:
             return self._said
         return self._policy.decide(state, partition, now_s, record=record)
@@ -176,8 +177,8 @@ class Life:
         self._scheduler.begin_instant(state.cluster, now_s)
         if state.cluster.digest() != record.state_digest:
             raise InputError(
-                f"the journal does not lead to the state of decision {record.number}; was the journal "
-                "restored from a backup, or the decision made by another version of rlsched?"
+                f"the journal does not lead to the state of decision {record.number}: another version of "
+                "rlsched made this decision (use that version), or the journal was restored from a backup"
             )
         partition = state.cluster.partition_names.index(record.partition)
         decision = other_decision(self._scheduler, record, choice, state.cluster, partition, now_s)
@@ -235,7 +236,10 @@ class Life:
         return self.timeline
 
     def _due_s(self, now_s: float) -> float:
-        """Return the time of the next requested call or review of eligibility, rounded up to milliseconds."""
+        """Return the time at which a requested wait ends or eligibility is reviewed, whichever is earlier.
+
+        The time is rounded up to milliseconds, and infinite if there is no such event.
+        """
         asked_s = min(self.state.asked_for_s.values(), default=math.inf)
         reviewed_s = min(self.state.quotas.due_s, self.state.gates.due_s)
         due_s = min(asked_s, reviewed_s)
@@ -245,7 +249,10 @@ class Life:
         try:
             self.state.apply(entry, now_s)
         except (RlschedError, KeyError, IndexError, AttributeError) as error:
-            raise InputError(f"an event of that time is not possible in this course: {error}") from error
+            raise InputError(
+                f"the replay reached an event that is not possible after the other choice: {error}; choose "
+                "another candidate"
+            ) from error
         self._events += events_of_fact(entry, self.state, now_s)
         return True
 

@@ -12,14 +12,14 @@ from rlsched.errors import RlschedError
 
 
 class Course(NamedTuple):
-    """The course of a run after a decision.
+    """The course of a run after a decision: its attempts and its energy.
 
     Attributes:
         timeline: Jobs with their attempts.
         to_s: End of the known part, seconds; infinite: the course is complete.
         last_s: Time of the last event, seconds.
         energy_j: Energy up to the last event, joules; None without models.
-        by_predictions: Jobs whose run time is a prediction.
+        by_predictions: Number of jobs whose run time is a prediction.
     """
 
     timeline: Timeline

@@ -89,7 +89,10 @@ def courses(
     """
     path = Path(reader.folder).parent / JOURNAL_FILE
     if not path.is_file():
-        raise InputError(f"{path}: expected the journal of the broker that made these decisions, found none")
+        raise InputError(
+            f"{path}: expected the journal of the broker that made these decisions, found none; put the "
+            "journal next to the store"
+        )
     rows = read_journal(path)
     at = next(
         (
@@ -104,7 +107,7 @@ def courses(
     if at < 0:
         raise InputError(
             f"{path}: decision {record.number} is not in the journal: the journal has been compacted since "
-            "the decision was recorded, or has a different decision with this number"
+            "the decision was recorded, or has a different decision with this number; choose a later decision"
         )
     policy = decider_at(Path(reader.folder), record.now_s)
     was, other = (Life(load_scheduler(policy), watch) for _ in range(2))

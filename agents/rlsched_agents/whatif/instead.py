@@ -31,7 +31,7 @@ def instead(
     Args:
         reader: Reader of the store.
         row: Row of the decision.
-        asked: The candidate to choose: a number, or `rule`.
+        asked: The candidate to choose: its number, or `rule` for the choice of the policy's rule.
         hours: Length of both courses, hours; infinite: to the end.
         within_s: Time limit, seconds.
 
@@ -89,7 +89,9 @@ def _replays(
 def replayed(
     task: Task, record: DecisionRecord, choice: Candidate | None, to_s: float, watch: Watch
 ) -> Course:
-    """Return the course of a replay in which one decision has another choice; None: the policy's choice.
+    """Return the course of a replay with another choice at one decision.
+
+    `choice` None: the replay makes the policy's own choice.
 
     Raises:
         InputError: the replay does not reproduce the decision, or the choice is not possible.

@@ -103,7 +103,10 @@ def _decision(
 ) -> Decision:
     if choice.of == "rule":
         if policy.reference is None:
-            raise InputError(f"policy {policy.name!r} has no rule that could replace its decision")
+            raise InputError(
+                f"policy {policy.name!r} has no rule that could replace its decision; choose a candidate by "
+                "its number"
+            )
         return load_scheduler(policy.reference).decide(state, partition, now_s)
     action = _plan(policy, record, record.plans[choice.at], state, partition, now_s)
     return Decision(action=action, source=record.source)
@@ -126,4 +129,6 @@ def _plan(
         return start_action(state, partition, record.turn, node, start=start)
     if plan.how == "later":
         return Wait(until_s=now_s + (plan.wait_s or LATER_S))
-    raise InputError(f"cannot take «{in_words(plan, record.names.job)}» as a single decision")
+    raise InputError(
+        f"cannot replay «{in_words(plan, record.names.job)}», which preempts a job; choose another candidate"
+    )

@@ -47,7 +47,7 @@ class Recorded:
 
     @classmethod
     def from_history(cls, trace: Trace, cluster: ClusterSpec) -> Recorded:
-        """Check a history.
+        """Check that a history is possible on its cluster, and return it with the recorded waits.
 
         Raises:
             InputError: starts are not recorded, or the history does not fit the cluster: more GPUs were busy
@@ -105,7 +105,7 @@ def _refuse_above(trace: Trace, there: str, most: float, above_s: float) -> None
 
 
 def _busy(trace: Trace, wait_s: Floats, which: Mask, gpus: int) -> tuple[float, float]:
-    """Return the largest number of busy GPUs, and the time in which more than `gpus` were busy."""
+    """Return the largest number of busy GPUs, and the seconds in which more than `gpus` were busy."""
     start_s = (trace.submit_s + wait_s)[which]
     end_s = start_s + trace.duration_s[which]
     held = trace.num_gpus[which]

@@ -65,7 +65,7 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
         prediction: Predictor of run times.
         site: Results of the site's rule; None if no results are reported.
         policies: The other policies.
-        best: The policy with the least waiting, if significantly less than under the site's rule, else "".
+        best: Policy with the lowest `ratio` among policies whose ratio is significantly below 1; "" if none.
         sleep: Nodes that could sleep under the site's rule and under `best`, by name.
         fewer: Capacity that `best` does not need.
         verdict: The result in one sentence.
@@ -118,7 +118,7 @@ def why_refused(best: RuleFit, most_busy: float, gpus: int) -> str:
 
 
 def best_of(policies: list[Under]) -> str:
-    """Return the policy with the least waiting, if significantly less than under the site's rule, else ""."""
+    """Return the policy with the lowest `ratio` among policies significantly below 1; "" if there is none."""
     shown = [
         (one.ratio.ratio, one.policy)
         for one in policies

@@ -54,7 +54,7 @@ class WhatifQuestion:
 
 
 def run_whatif(history: JobHistory, asked: WhatifQuestion, tell: Tell) -> WhatIf:
-    """Measure how well rules explain a history, and how long its last jobs wait under other policies.
+    """Measure how well rules explain a history, and how long jobs of its last fifth wait under policies.
 
     Args:
         history: The history.

@@ -45,17 +45,19 @@ NO_CLAIMS: Final = "D"
 class Errors(msgspec.Struct, frozen=True, kw_only=True):
     """Errors of a replay compared with the record, for some jobs.
 
-    `mean_frac` and `by_*` are divided by the recorded mean wait, which counts as at least `LEAST_WAIT_S`.
+    `mean_frac` and `by_*` are relative to the recorded mean wait, or to `LEAST_WAIT_S` if this is longer. For
+    `by_size_frac`, `by_partition_frac` and `by_day_frac`, the replayed and the recorded waits are added up in
+    each group; the absolute differences of these totals are added up and divided by the number of jobs.
 
     Attributes:
         jobs: Number of jobs.
         recorded_mean_s: Mean recorded wait, seconds.
         replayed_mean_s: Mean replayed wait, seconds.
         mean_frac: Mean replayed wait less mean recorded wait.
-        by_size_frac: Sum of the absolute differences of the total waits by number of GPUs, per job.
-        by_partition_frac: Sum of the absolute differences of the total waits by partition, per job.
-        by_day_frac: Sum of the absolute differences of the total waits by day of submission, per job.
-        by_job_frac: Mean absolute difference of the waits of a job.
+        by_size_frac: Error by number of GPUs.
+        by_partition_frac: Error by partition.
+        by_day_frac: Error by day of submission.
+        by_job_frac: Mean absolute difference between the replayed and the recorded wait of a job.
         same_start_frac: Share of the jobs that start within a minute of the recorded start.
     """
 
@@ -292,9 +294,9 @@ def errors(trace: Trace, recorded_s: Floats, replay_s: Floats, which: Mask) -> E
 
     Args:
         trace: J jobs.
-        recorded_s: (J,) recorded waits.
-        replay_s: (J,) replayed waits.
-        which: (J,) the jobs that are compared.
+        recorded_s: (J,) recorded waits, seconds.
+        replay_s: (J,) replayed waits, seconds.
+        which: (J,) whether each job is compared.
     """
     was, now = recorded_s[which], replay_s[which]
     if not len(was):

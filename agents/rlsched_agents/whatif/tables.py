@@ -151,6 +151,6 @@ def _fewer(found: WhatIf) -> str:
 
 
 def shown(found: WhatIf) -> Under | None:
-    """Return the policy whose gains and losses are shown: the best, or the first without true run times."""
+    """Return the policy whose gains and losses are shown: the best, else the first that is no oracle."""
     choices = [one for one in found.policies if not one.oracle] or found.policies
     return next((one for one in choices if one.policy == found.best), choices[0] if choices else None)

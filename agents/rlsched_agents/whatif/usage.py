@@ -16,13 +16,13 @@ _ENDS, _ASKS, _STARTS = range(3)
 
 
 def used_at_submission(trace: Trace, start_s: Floats, half_life_s: float = HALF_LIFE_S) -> Floats:
-    """Return (J,) GPU-seconds that each job's user had used before the job's submission.
+    """Return the GPU-seconds that each job's user had used before the job's submission, (J,).
 
     Past use decays exponentially.
 
     Args:
         trace: J jobs.
-        start_s: (J,) start of each job; nan: the job did not start.
+        start_s: (J,) start of each job, seconds of the trace; nan: the job did not start.
         half_life_s: Half-life of the decay, seconds.
     """
     used = np.zeros(len(trace))

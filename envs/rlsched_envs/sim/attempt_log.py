@@ -58,7 +58,7 @@ class RunRules:
 
 
 class ModelledAttempts(NamedTuple):
-    """Modelled quantities of S attempts; nan for an attempt that is still running."""
+    """Modelled energy and GPU time of S attempts; nan for an attempt that is still running."""
 
     energy_j: NDArray[np.float64]  # (S,) energy
     share_s: NDArray[np.float64]  # (S,) integral of the attempt's share of each GPU
@@ -73,15 +73,15 @@ class AttemptTable:
     Attributes:
         job: (S,) row of the attempt's job in the table's trace.
         attempt: (S,) attempt number, 1 for the first.
-        start_s: (S,) start time.
-        end_s: (S,) end time, nan while the attempt runs.
+        start_s: (S,) start time, seconds of the trace.
+        end_s: (S,) end time, seconds of the trace; nan while the attempt runs.
         useful_s: (S,) work that no later attempt repeats, seconds; 0 while the attempt runs.
         reason: (S,) reason for the end, index in `attempt_arrays.REASONS`.
         gpu_at: (S + 1,) position in `gpu` of the attempt's first GPU.
         gpu: Global GPU numbers; empty if placements were not kept.
         done_s: (S,) work done, including lost work and restart costs, seconds at full speed; 0 while the
             attempt runs. None: all attempts ran at full speed, from start to end.
-        books: Modelled quantities of each attempt. None: the run had no models.
+        books: Modelled energy and GPU time of each attempt. None: the run had no models.
     """
 
     job: NDArray[np.intp]
@@ -145,7 +145,8 @@ def new_log(
         rows: (T,) runnable jobs, ascending.
         rules: Settings of the run.
         keep_placements: Whether to keep the GPUs of each attempt.
-        checkpoint_s: (T,) restart costs according to models, seconds; None: no models.
+        checkpoint_s: (T,) restart cost of each job from the catalogue (`restart_costs_s`), seconds. None:
+            the run has no models.
         fault_frac: Share of a job's failures that end all jobs on its GPUs.
     """
     jobs = records(len(rows), kernels.JOB_LOG)
@@ -232,7 +233,7 @@ def _add_failures(trace: Trace, rows: NDArray[np.intp], jobs: Records) -> NDArra
 
 
 def _add_dependencies(trace: Trace, rows: NDArray[np.intp], jobs: Records) -> NDArray[np.int32]:
-    """Set the dependencies in `jobs`, and return the dependent rows, ordered by the row that must end first.
+    """Set the dependencies in `jobs`. Return the dependent rows, grouped by the row on which they depend.
 
     Dependencies on jobs outside the run count as met.
     """

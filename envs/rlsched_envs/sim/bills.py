@@ -89,7 +89,10 @@ def signals_of(spec: ClusterSpec, trace: Trace, last_s: float) -> Integrals | No
 def bills_of(
     progress: ProgressArrays, spec: ClusterSpec, rows: NDArray[np.intp], jobs: int
 ) -> list[Bill | None]:
-    """Return the cost bill and the carbon bill of a run whose jobs are settled; None: a bill is unknown."""
+    """Return [cost bill, carbon bill] of a run; None: the price, or the carbon intensity, is unknown.
+
+    The accounts of all jobs must be up to date (`physics.settle`).
+    """
     energy, books = spec.energy, progress.books[0]
     if energy is None:
         return [None, None]

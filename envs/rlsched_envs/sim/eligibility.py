@@ -52,7 +52,7 @@ def pop_ready(log: AttemptArrays) -> int:
 
 @kernel
 def next_task(log: AttemptArrays, a: int) -> None:
-    """Record the end of a task of array `a`; make the next task eligible that only the limit holds back."""
+    """Record the end of a task of array `a`. Make the next task that waits only for the limit eligible."""
     arrays = log.arrays
     arrays.inside[a] -= 1
     position = arrays.passed[a]

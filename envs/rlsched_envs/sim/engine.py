@@ -174,7 +174,7 @@ class Engine:
         models: Models | None = None,
     ) -> None:
         if models is not None and fixed_end_s is not None:
-            raise ValueError("recorded ends and models of speed exclude each other")
+            raise ValueError("fixed_end_s and models exclude each other; leave out one")
         self.trace, self.spec = trace, spec
         self._rules, self._keep_placements = rules or RunRules(), keep_placements
         made = predict_trace(trace, spec, oracle=oracle) if predictions is None else predictions
@@ -266,8 +266,9 @@ class Engine:
 
         Args:
             rule: The rule; it must have the engine's order.
-            until_started: (J,) stop soon after these jobs have started, because the starts determine the
-                ends. If jobs can be interrupted, stop soon after these jobs have ended.
+            until_started: (J,) mask of jobs: stop soon after these jobs have started, because the starts
+                determine the ends. If jobs can be interrupted, stop soon after these jobs have ended. None:
+                do not stop early.
         """
         run = self.begun_by(rule)
         stop = self._stop(until_started)
@@ -310,7 +311,9 @@ class Engine:
     def _begin(self, order: Order, rule: CompiledRule | None, *, preempts: bool = False) -> None:
         """Prepare the run for a scheduler, or for a compiled rule."""
         if order != self.state.ordering.order:
-            raise ValueError(f"the scheduler uses the order {order}, this engine {self.state.ordering.order}")
+            raise ValueError(
+                f"expected a scheduler with the engine's order {self.state.ordering.order}, got {order}"
+            )
         preempts = preempts or (rule is not None and rule.options.preempts)
         if order.until_declared:
             preempts = preempts and not self.arrays.truth.pinned.all()
@@ -330,14 +333,15 @@ class Engine:
             self.arrays = self.arrays._replace(state=self.state.arrays)
         if rule.needs_models and self._models is None:
             raise ValueError(
-                "the rule shares GPUs or sets clocks: expected an engine with models, got one without"
+                "the rule shares GPUs or sets clocks: expected an engine with models, got one without; "
+                "pass models"
             )
         if self.log is not None:
             profiled = self.arrays.truth.gpus <= rule.profile_max_gpus
             self.log.jobs.profile_s[:] = np.where(profiled, rule.profile_s, 0.0)
 
     def begun_by(self, rule: CompiledRule) -> Any:
-        """Start a run with a rule, and return the kernel that continues the run."""
+        """Prepare a run with a rule, and return the compiled loop that continues the run at each call."""
         self._begin(rule.order, rule)
         self.state.sort_queue(rule.sorted_queue)
         return self._compiled(loop.run_rule, rule)

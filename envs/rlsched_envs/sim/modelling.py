@@ -154,7 +154,7 @@ def _check_pair(pair: Observed, where: str) -> None:
 
 
 def _same_kind(kind: str, other: str) -> bool:
-    """Return whether two names mean one GPU type; types without figures must have the same name."""
+    """Return whether two names mean one GPU type; names that `GPU_FIGURES` does not list must be equal."""
     found = canonical_kind(kind)
     return kind == other or (found != GENERIC and found == canonical_kind(other))
 

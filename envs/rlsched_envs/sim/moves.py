@@ -56,7 +56,10 @@ def count_allocated(sim: SimArrays, slot: int, sign: int) -> None:
 
 @kernel
 def _plan_end(sim: SimArrays, slot: int) -> None:
-    """Plan the end of a settled job at its current rate; this replaces an earlier planned end."""
+    """Plan the end of a job at its current rate, and remove an earlier planned end.
+
+    The job's work must be up to date (`physics.settle`).
+    """
     if sim.progress.work.planned[slot]:
         forget_end(sim.progress, slot)
     push_end(sim.progress, physics.end_s(sim.progress, slot, sim.progress.run[0].now_s), slot)
@@ -89,7 +92,10 @@ def begin_attempt(sim: SimArrays, slot: int, work_s: float, limit_s: float) -> N
 
 @kernel
 def settled_s(sim: SimArrays, slot: int) -> float:
-    """Settle the work and energy of a running job; return the work of the current attempt so far, seconds."""
+    """Return the work that the current attempt of a running job has done, seconds at full speed.
+
+    With models, also adds the job's work and energy up to now to its accounts (`physics.settle`).
+    """
     now_s = sim.progress.run[0].now_s
     if MODELLED and sim.state.config[0].modelled:
         physics.settle(sim.progress, sim.state, slot, now_s)
@@ -99,7 +105,7 @@ def settled_s(sim: SimArrays, slot: int) -> float:
 
 @kernel
 def note_left(sim: SimArrays, slot: int) -> None:
-    """Update the rates of the remaining jobs after a settled slot has released GPUs that it shared."""
+    """Update the rates of the jobs that still run on the GPUs that a job has released."""
     if MODELLED and sim.state.config[0].modelled and physics.leave(sim.progress, sim.state, slot):
         refresh_group(sim, sim.progress.work.first_gpu[slot])
 
@@ -187,7 +193,7 @@ def _work_kept_s(jobs: Records, row: int, done_s: float, reason: int) -> float:
 
 @kernel
 def log_end(sim: SimArrays, slot: int, reason: int) -> None:
-    """Log the end of the attempt in a slot, and store the remaining work of its job."""
+    """Log the end of the attempt in a slot, and add the work that its job keeps to the job's saved work."""
     r, jobs, one = sim.progress, sim.log.jobs, sim.log.attempts
     row, now_s = r.ends.row[slot], r.run[0].now_s
     at = jobs.latest[row]
@@ -239,7 +245,7 @@ def _allocate(sim: SimArrays, p: int, slot: int, node: int) -> bool:
 
 @kernel
 def _allocate_modelled(sim: SimArrays, p: int, move: Move, o: StartOptions) -> bool:
-    """Allocate as `_allocate` does, with the clock and the cores of the start options."""
+    """Allocate as `_allocate` does, and set the job's clock and cores by the start options."""
     s, scratch, slot, clock = sim.state, sim.progress.scratch, move.start, move.clock
     place = move.place if move.place >= 0 else alone_plan(s, p, slot, o).node
     host = choose(s, p, slot, place, scratch)
@@ -296,9 +302,9 @@ def note_start(sim: SimArrays, slot: int) -> None:
 def preempt(sim: SimArrays, slot: int) -> None:
     """Preempt a running job and requeue it.
 
-    Without an attempt log, all work of the job is saved. `queued_s` immediately increases by the restart
+    Without an attempt log, all work of the job is saved, and `queued_s` immediately increases by the restart
     cost, less the unspent part of the previous restart cost. At the end of a run, `queued_s` is therefore the
-    JCT in excess of the jobs' durations.
+    sum over all jobs of JCT - duration, seconds.
     """
     s, now_s = sim.state, sim.progress.run[0].now_s
     forget_end(sim.progress, slot)
@@ -346,7 +352,10 @@ def _save_all(sim: SimArrays, slot: int, restart_s: float) -> None:
 
 @kernel
 def give_back(sim: SimArrays, slot: int) -> None:
-    """Release the GPUs of a settled job, and update the rates of its co-tenants."""
+    """Release the GPUs of a job, and update the rates of its co-tenants.
+
+    The job's work and energy must be up to date (`physics.settle`).
+    """
     s = sim.state
     ledger.release(s, slot, sim.progress.run[0].now_s)
     if not left_others(sim, slot):

@@ -106,7 +106,7 @@ def settle(x: ProgressArrays, s: StateArrays, slot: int, now_s: float) -> None:
 def begin(
     x: ProgressArrays, s: StateArrays, slot: int, target_s: float, limit_s: float, now_s: float
 ) -> None:
-    """Start an attempt with `target_s` of work in a slot. After `limit_s` it is killed (nan: no limit)."""
+    """Start an attempt with `target_s` seconds of work. It is killed after `limit_s` seconds (nan: never)."""
     work, head = x.work, s.job.head[slot]
     work.target_s[slot], work.done_s[slot], work.since_s[slot] = target_s, 0.0, now_s
     work.limit_end_s[slot] = now_s + limit_s if limit_s == limit_s else np.inf
@@ -141,9 +141,10 @@ def enter(x: ProgressArrays, s: StateArrays, slot: int) -> None:
 
 @kernel
 def leave(x: ProgressArrays, s: StateArrays, slot: int) -> bool:
-    """Remove a settled slot from its group after its GPUs were released; return whether jobs remain there.
+    """Remove a job from its group after its GPUs were released; return whether other jobs remain there.
 
-    If jobs remain, the caller then calls `refresh` for the group.
+    The job's work and energy must be up to date (`settle`). If other jobs remain, the caller then calls
+    `refresh` for the group.
     """
     g = x.work.first_gpu[slot]
     x.books[0].jobs_w -= x.work.power_w[slot]
@@ -200,7 +201,7 @@ def _under_cap(s: StateArrays, g: int, clock: float) -> float:
 
 @kernel
 def _drawn_w(s: StateArrays, g: int, clock: float) -> float:
-    """Return the power of a group's first GPU at an SM clock, if no other group slows its jobs."""
+    """Return the power of a group's first GPU at an SM clock, W, if no other group slows the jobs."""
     kind, added_w, trait = gpu_kind(s, g), 0.0, s.models.trait
     for k in range(MAX_TENANTS):
         slot = s.gpu.tenant[g, k]
@@ -241,7 +242,7 @@ def true_share(x: ProgressArrays, s: StateArrays, slot: int, g: int) -> float:
 
 @kernel
 def _settle_group(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> None:
-    """Settle all jobs of a group, and set the group's clock; a clock change delays running jobs."""
+    """Update the accounts of a group's jobs, and set the group's clock; a clock change delays these jobs."""
     clock = group_clock(s, g, now_s)
     changed = s.gpu.clock_frac[g] not in (0.0, clock)
     if s.gpu.clock_frac[g] != clock:
@@ -320,7 +321,7 @@ def _share_time(x: ProgressArrays, s: StateArrays, g: int) -> None:
 
 @kernel
 def refresh(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> None:
-    """Settle the jobs of a group that has changed, and update the rate and power of each job.
+    """Update the accounts, rate and power of each job of a group after a change in the group.
 
     Afterwards a job's `planned` is 1 if its planned end is still valid, 2 if the end must be planned again,
     and 0 if no end has been planned.
@@ -344,7 +345,7 @@ def refresh(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> None:
 
 @kernel
 def enter_without_gpus(x: ProgressArrays, s: StateArrays, slot: int) -> None:
-    """Start a job without GPUs: it runs as recorded in the trace, and uses the power of its cores."""
+    """Add the power of the cores of a job without GPUs to the accounts. Its rate stays 1."""
     x.work.power_w[slot] = s.node.core_w[s.job.host[slot]] * cores_used(s, slot, 0, 1.0)
     x.books[0].jobs_w += x.work.power_w[slot]
     x.books[0].total_w += x.work.power_w[slot]
@@ -352,7 +353,10 @@ def enter_without_gpus(x: ProgressArrays, s: StateArrays, slot: int) -> None:
 
 @kernel
 def end_s(x: ProgressArrays, slot: int, now_s: float) -> float:
-    """Return the time at which a settled job ends at its current rate, by its work or its time limit."""
+    """Return the time at which a job, at its current rate, finishes its work or reaches its time limit.
+
+    The job's work must be up to date (`settle`).
+    """
     work = x.work
     at_s = now_s + max(work.target_s[slot] - work.done_s[slot], 0.0) / work.rate[slot]
     work.killed[slot] = work.limit_end_s[slot] < at_s

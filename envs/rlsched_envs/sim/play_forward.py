@@ -156,9 +156,9 @@ class PlayForward:
 def go_on(start_s: Floats, end_s: Floats, stopped_s: Floats) -> None:
     """Extend each stopped future with the starts and ends of a longer future, job by job.
 
-    A job that had not started when a future stopped takes its start and end from a longer future in which it
-    had not started by that time either. A running job takes its run time from a longer future in which it
-    runs at least until that time.
+    A job that had not started when the future stopped gets its start and end from a longer future in which
+    the job starts after that time. A job that was running gets its run time from a longer future in which the
+    job runs at least until that time. If no longer future fits, the missing times are the stop time.
 
     Args:
         start_s: (L, S) starts, infinite if the future stopped before them; the function fills these entries.
@@ -389,7 +389,7 @@ def _coming(world: World, block: int, draws: np.random.Generator, ran_s: Floats 
 
 
 def _last_row(until_s: float) -> Records:
-    """Return a row that arrives at `until_s` and ends the future, even if a rule keeps requesting calls."""
+    """Return the row of a job whose arrival at `until_s` ends the future, whatever calls a rule requests."""
     row = np.zeros(1, TRUTH).view(np.recarray)
     row.submit_s, row.fixed_end_s, row.limit_s, row.shared_partition = until_s, np.nan, np.nan, -1
     row.duration_s = row.predicted_s = row.spread = row.pinned = 1
@@ -399,7 +399,7 @@ def _last_row(until_s: float) -> Records:
 def _asked_row(
     state: ClusterState, asked: HypotheticalJob, drawn: tuple[np.random.Generator, Lengths] | None = None
 ) -> Records:
-    """Return the row of a hypothetical job. Its run time is as predicted; with `drawn`, it is random."""
+    """Return the row of a hypothetical job with its predicted run time, or with `drawn` a random run time."""
     row = np.zeros(1, TRUTH).view(np.recarray)
     row.demand = state.demand_number(asked.demand)
     row.vc = state.vc_number(asked.vc)

@@ -128,7 +128,7 @@ BOOKS: Final = np.dtype(
 
 @by_reference
 class ProgressArrays(NamedTuple):
-    """State and results of a run with T rows (jobs), J slots (places of live jobs) and G GPUs."""
+    """State and results of a run with T rows (jobs), J slots (each holds one live job) and G GPUs."""
 
     ends: Records  # (J,) ENDS
     work: Records  # (J,) WORK

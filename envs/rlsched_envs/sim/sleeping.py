@@ -145,7 +145,7 @@ class SleepingNodes:
         return Slept(self._events, self._booted(), self._asleep_node_s, self._saved_j)
 
     def node_states(self) -> list[tuple[NDArray[np.int64], NodeStates]]:
-        """Return node numbers and node states of each set."""
+        """Return (numbers of the nodes, states of the nodes) of each set of interchangeable nodes."""
         return [(one.nodes, one.states) for one in self._sets]
 
     def _booted(self) -> int:

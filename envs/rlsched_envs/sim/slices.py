@@ -56,8 +56,8 @@ def fit_slices(trace: Trace, spec: ClusterSpec, models: Models) -> Fitted:
             types[case == number] = "|".join(kinds[k] for k in left)
         else:
             reasons[case == number] = (
-                f"its workload takes {needs_mib[accepted[0]]:,.0f} MiB of GPU memory, more than it may of "
-                f"{', '.join(kinds[k] for k in accepted)}"
+                f"its workload needs {needs_mib[accepted[0]]:,.0f} MiB of GPU memory, more than a job may "
+                f"use of {', '.join(kinds[k] for k in accepted)}"
             )
     fitted = replace(trace, gpu_type=types.astype(np.str_))
     return Fitted(fitted, _with_reasons(fitted, runnable_mask(fitted, spec), reasons))

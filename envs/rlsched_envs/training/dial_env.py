@@ -146,10 +146,10 @@ class DialFleet:
         return self.observations, self.rewards, self.dones, self.live, self._returns, self._lengths
 
     def begin(self, k: int) -> None:
-        """Draw windows for cluster `k` until a window has a time when dials are due; start it as an episode.
+        """Draw windows for cluster `k` until dials are due at some time of a window; start this window.
 
         Raises:
-            InputError: no such window was found.
+            InputError: dials are never due in `_TRIES` windows.
         """
         self._seed_at_last()
         rng, what = self._rngs[k], np.full(self.dones.size, LEAVE)
@@ -162,7 +162,7 @@ class DialFleet:
                 self._names[k], self._returns[k], self._lengths[k] = source.name, 0.0, 0
                 self.live[k] = True
                 return
-        raise InputError(f"no window in {_TRIES} has anything to decide: raise the load")
+        raise InputError(f"expected a window with decisions, got none in {_TRIES} windows; raise the load")
 
     def _go(self, what: NDArray[np.int64], moved: NDArray[np.float64]) -> None:
         rewards, dones = self.rewards, self.dones
@@ -217,7 +217,7 @@ class DialFleet:
         }
 
     def _money_of(self, account: Any, last: Any) -> dict[str, float]:
-        """Return the cost of electricity relative to the reference run; empty without prices."""
+        """Return {"money_frac": cost of electricity / cost in the reference run}; {} without prices."""
         if self._episodes.sim.progress.signal.shape[2] == 0:
             return {}
         return {"money_frac": float(account.money) / max(float(last["money"]), 1.0)}
@@ -369,7 +369,7 @@ def sources_of(
     """
     if sources is not None:
         if trace is not None or cluster is not None:
-            raise InputError("expected a trace with a cluster, or sources, got both")
+            raise InputError("expected a trace with a cluster, or sources, got both; leave out one")
         return sources
     if trace is None and cluster is None:
         return [EpisodeSource.from_trace(*synthesize("helios", jobs=20_000, load=0.95, gpus=128, seed=0))]

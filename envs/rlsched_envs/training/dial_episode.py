@@ -80,10 +80,10 @@ def _cost(sim: SimArrays, curve: Curve, account: Any, over: bool) -> float:
     """Return the cost so far in excess of the reference's, in per cent of the reference's total cost.
 
     100 x ((1 - w) x time in excess / the reference's time in the system + w x money in excess / the
-    reference's money); w: weight of energy. Without prices, money is energy. With prices, the run is charged
-    for energy that it has used less than the reference so far, at the mean price of about a day, because this
-    use is only postponed. `over`: whether all jobs have ended; then no use is postponed, and the costs of the
-    complete reference run are subtracted.
+    reference's money); w: weight of energy. Without prices, money is energy. With prices, energy that the
+    run has saved against the reference so far is charged at the mean price of about a day, because this use
+    is only postponed. `over`: whether all jobs have ended. In this case no use is postponed, and the costs of
+    the complete reference run are subtracted.
     """
     now_s, length, at = sim.progress.run[0].now_s, curve.length[0], account.at
     while at + 1 < length and (over or _is_next(curve, at, now_s)):
@@ -107,7 +107,7 @@ def _cost(sim: SimArrays, curve: Curve, account: Any, over: bool) -> float:
 
 @kernel
 def _mean_price(sim: SimArrays) -> float:
-    """Return the mean price of about a day, by which the price is divided to get the price ratio."""
+    """Return the mean price of about a day: the current price divided by the current price ratio."""
     x, now_s, ratio = sim.progress, sim.progress.run[0].now_s, sim.state.config[0].price_ratio
     k = min(int((now_s - x.books[0].grid_from_s) / x.books[0].grid_step_s), x.signal.shape[1] - 1)
     return x.signal[PRICE + 2, k] / max(ratio, LEAST_RATIO)

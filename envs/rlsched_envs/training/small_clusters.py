@@ -35,7 +35,7 @@ def node_size(sources: Sequence[EpisodeSource]) -> int:
     """
     sizes = {source.gpus_per_node for source in sources}
     if len(sizes) != 1:
-        raise InputError(f"all training traces need nodes of the same size, got {sorted(sizes)} GPUs")
+        raise InputError(f"expected sources with equal GPUs per node, got {sorted(sizes)}; leave out some")
     return sizes.pop()
 
 

@@ -52,8 +52,8 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         block_jobs: Size of the blocks of successive jobs that compose a window, drawn with replacement and
             joined in time, so that no part of a trace occurs twice; 0: a window is as recorded. A job keeps
             its prediction and its time since the previous job.
-        known_low: Lower bound of the correlation between drawn predictions and true run times; a window draws
-            its predictions (`predict.informed`) if its source supports it.
+        known_low: Lower bound of the correlation between a window's predictions and its true run times. The
+            correlation and the predictions (`predict.informed`) are drawn if the source supports this.
         known_high: Upper bound of that correlation, which is drawn uniformly; 0: always use the source's own
             predictions.
         preemptible_fracs: Choices for the share of jobs that may be preempted.
@@ -65,9 +65,9 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             random type; run times then refer to the first type.
         thins: Whether windows keep the hours at which jobs were submitted: the jobs are drawn at random from
             a longer part of the trace, which gives the load, and times are not scaled.
-        slack_fracs: Choices for the share of jobs with slack (`SHORT_SLACK_S`, `LONG_SLACK_S`). Above 0, each
-            window has one of its source's tariffs, and its cost counts money in place of energy, and time
-            beyond the slack.
+        slack_fracs: Choices for the share of jobs with slack (`SHORT_SLACK_S`, `LONG_SLACK_S`). If a choice
+            is above 0, each window has one of its source's tariffs, and its cost consists of money instead of
+            energy, and of the part of each delay beyond the slack.
     """
 
     jobs: int = 1500
@@ -147,7 +147,15 @@ class EpisodeSource:
         weight: float = 1.0,
         predictions: PredictedTimes | None = None,
     ) -> EpisodeSource:
-        """Return the whole-GPU jobs submitted in [since_s, until_s); predictions use all earlier jobs.
+        """Return a source of the whole-GPU jobs that were submitted in [since_s, until_s).
+
+        Args:
+            trace: All jobs.
+            spec: The cluster of the trace.
+            since_s: Start of the part of the trace, seconds of the trace.
+            until_s: End of the part of the trace, seconds of the trace.
+            weight: Weight of the source in draws, relative to other sources.
+            predictions: Predictions of all jobs; None: `predict_trace`, which uses all earlier jobs.
 
         Raises:
             InputError: nodes differ in size, or no job was submitted in this time.
@@ -156,13 +164,16 @@ class EpisodeSource:
         if len(sizes) != 1:
             raise InputError(
                 f"{spec.name}: training needs nodes that all have the same number of GPUs, "
-                f"got {sorted(sizes)}; leave out the others or train on a part of the cluster"
+                f"got {sorted(sizes)}; give a cluster with nodes of one size"
             )
         predictions = predict_trace(trace, spec) if predictions is None else predictions
         whole = (trace.num_gpus >= 1) & (trace.num_gpus == np.floor(trace.num_gpus))
         rows = np.flatnonzero(whole & (trace.submit_s >= since_s) & (trace.submit_s < until_s))
         if rows.size == 0:
-            raise InputError(f"{trace.name}: no job on whole GPUs between {since_s:g} and {until_s:g} s")
+            raise InputError(
+                f"{trace.name}: expected jobs on whole GPUs between {since_s:g} and {until_s:g} s, got none; "
+                "choose a longer part of the trace"
+            )
         duration_s = np.clip(run_time_s(trace)[rows], 1.0, LONGEST_S)
         burst = bursts(keyed(trace.vc[rows]).code, trace.num_gpus[rows], trace.submit_s[rows])
         return cls(
@@ -224,9 +235,9 @@ def _seconds_of_day(origin: datetime | None) -> float:
 
 
 class EpisodeJobs(msgspec.Struct, frozen=True):
-    """Jobs of one window: arrays with one entry per job. The first job is submitted at 0, or, in a thinned
-    window, at its time of day (UTC).
+    """Jobs of one window: arrays with one entry per job.
 
+    Time 0 is the submission of the first job, or, in a thinned window, a midnight (UTC).
     `nodes`: number of nodes of the window's cluster. `first`: index of the first job in the source.
     """
 
@@ -281,7 +292,7 @@ def _capped(source: EpisodeSource, nodes: int) -> NDArray[np.int32]:
 def _thinned(
     source: EpisodeSource, jobs: int, nodes: int, load: float, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], int]:
-    """Draw jobs from a part of a trace; the length of the part gives the load on this number of nodes.
+    """Draw jobs from a part of a trace that is so long that the jobs give this load on this number of nodes.
 
     If the part has too few jobs, a longer part and fewer nodes are used.
 
@@ -335,7 +346,7 @@ def _drawn_jobs(
 def _drawn_predictions(
     source: EpisodeSource, drawn: Drawn, pick: NDArray[np.int64], rng: np.random.Generator
 ) -> PredictedTimes:
-    """Return the source's predictions of these jobs, or random predictions with a random accuracy."""
+    """Return the source's predictions of these jobs, or drawn predictions (`Drawn.known_low`)."""
     own = source.predictions
     if source.informed is None or drawn.known_high == 0 or rng.random() < AS_MADE_FRAC:
         return PredictedTimes(own.predicted_s[pick], own.spread[pick])

@@ -30,8 +30,9 @@ class Tariff:
     Attributes:
         name: Name for reports.
         begins: The first midnight, UTC.
-        rows: (R, H) price, at least 0, in any unit; price relative to the mean; columns of
-            `rlsched.energy.relative.OUTLOOK`. The entries of an hour contain nothing that is published later.
+        rows: (R, H) values in each hour. Row 0: price, at least 0, in any unit. Row 1: price relative to the
+            mean. Other rows: the columns of `rlsched.energy.relative.OUTLOOK`. The values of an hour do not
+            depend on prices that are published later.
         first_day: First day on which a window can begin, counted from `begins`.
         days: Number of days on which a window can begin.
     """
@@ -44,7 +45,7 @@ class Tariff:
 
     @classmethod
     def of(cls, series: Series, known_ahead_s: float) -> Tariff:
-        """Return the tariff of a price series, in hours.
+        """Return the tariff of a price series, averaged over each hour.
 
         Raises:
             InputError: the series is shorter than `LEAST_DAYS`.
@@ -61,7 +62,7 @@ class Tariff:
         return cls(series.name, hourly.begins, rows, 0, days)
 
     def part(self, since_frac: float, until_frac: float) -> Tariff:
-        """Return the tariff of the days between two fractions of all days. Windows also end in these days.
+        """Return a copy whose windows begin and end in the days between two fractions of all days, 0 to 1.
 
         If the part is shorter than a window, the prices of the last week of the part are repeated.
         """
@@ -70,7 +71,7 @@ class Tariff:
         return replace(self, rows=rows, first_day=self.first_day + first, days=end - first)
 
     def draw_day(self, span_s: float, rng: np.random.Generator) -> int:
-        """Draw the day on which a window of this length begins."""
+        """Draw the day on which a window of `span_s` seconds begins; counted from `begins`."""
         return self.first_day + int(rng.integers(max(self.days - int(span_s / DAY_S) - 1, 1)))
 
     def quarter(self, day: int) -> str:

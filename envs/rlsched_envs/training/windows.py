@@ -107,7 +107,9 @@ def draw_setting(source: EpisodeSource, drawn: Drawn, rng: np.random.Generator) 
     group, priced = f"{source.name}/{window.first // drawn.jobs}", dict[str, Any]()
     if drawn.has_prices:
         if not source.tariffs:
-            raise InputError(f"{source.name}: windows of jobs with slack need prices of electricity")
+            raise InputError(
+                f"{source.name}: windows of jobs with slack need prices of electricity; call with_prices"
+            )
         tariff = source.tariffs[int(rng.integers(len(source.tariffs)))]
         day = tariff.draw_day(float(window.submit_s[-1]), rng)
         group = f"{source.name}/{tariff.name}/{tariff.quarter(day)}"
@@ -188,7 +190,7 @@ class DialledRuns:
         self.batch.progress.run.restart_s[k, 0] = setting.restart_s
 
     def follow(self, k: int, rule: CompiledRule, *, preempts: bool) -> None:
-        """Set run `k` to a rule, which must have the same functions (`Steps`) as the rule of the batch."""
+        """Let run `k` follow this rule, which must have the same functions (`Steps`) as the batch's rule."""
         state = self.batch.state
         order = _indexed(rule) if preempts else msgspec.structs.replace(rule.order, until_declared=False)
         order.write(state.order.code[k])
@@ -197,7 +199,7 @@ class DialledRuns:
 
 
 def _indexed(rule: CompiledRule) -> Order:
-    """Return the order of a rule's queue if jobs may be preempted: the order `index`."""
+    """Return the queue order that a rule uses if jobs may be preempted: its order with `by="index"`."""
     return msgspec.structs.replace(rule.order, until_declared=False, by="index")
 
 
@@ -284,11 +286,13 @@ class Windows:
         run = self._runs.batch._replace(state=state._replace(dials=mine))
         self._run(run, rule.options, chosen, cost, NO_CURVE)
         if not cost.over.all():
-            raise RuntimeError(f"the jobs of window {chosen[np.argmin(cost.over)]} did not all end")
+            raise RuntimeError(
+                f"window {chosen[np.argmin(cost.over)]}: expected all jobs to end, some did not"
+            )
         return cost
 
     def _rule_of(self, policy: Policy, which: NDArray[np.int64]) -> CompiledRule:
-        """Set these windows to the rule of a policy, and return the rule."""
+        """Let the runs of these windows follow the rule of a policy, and return the rule."""
         if policy not in self._rules:
             self._rules[policy] = policy.rule
         rule = self._rules[policy]

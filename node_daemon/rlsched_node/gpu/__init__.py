@@ -26,14 +26,15 @@ def open_gpus(
     """Open the GPUs that a node offers.
 
     Args:
-        count: Number of GPUs; None: all GPUs that NVML lists (not for simulated GPUs).
+        count: Number of GPUs; None: all GPUs that NVML lists. Simulated GPUs need a number.
         is_simulated: Simulate the GPUs instead of using NVML.
         node: The node's name.
         gpu_type: Model of the GPUs; simulated GPUs behave like this model. With a MIG profile
             (`H100-80GB/1g.10gb`) the node offers the instances of this profile.
         replayed: Recording to replay instead of using NVML (`ReplayedGpus`); None: no replay.
         gpm: Read GPU performance monitoring if the GPUs have it.
-        truth: File with behaviour of simulated GPUs that differs from the catalogue (`SimulatedTruth`).
+        truth: File with figures that replace the catalogue's figures for simulated GPUs (`SimulatedTruth`);
+            None: the catalogue's figures.
 
     Raises:
         InputError: this machine has no NVIDIA GPU, or the number cannot be offered; the error names the
@@ -84,10 +85,11 @@ def explained_errors(wanted: int = 4) -> Iterator[None]:
 
 
 def type_of(gpus: GpuSet, named: str = "") -> str:
-    """Return the GPU type: the `named` model, by default the models that the driver reports, joined by `+`.
+    """Return the GPU type of a node.
 
-    For MIG instances, the profile follows the model, such as `H100-80GB/1g.10gb`. The default is `generic` if
-    there are no GPUs, and for simulated GPUs.
+    The type is `named`, or, if `named` is "", the models that the driver reports, joined by `+`. For MIG
+    instances, the profile follows the model, such as `H100-80GB/1g.10gb`. If `named` is "", simulated GPUs
+    have the type `generic`, and so has a node without a GPU that answers.
     """
     if gpus.kind == "simulated":
         return named or GENERIC

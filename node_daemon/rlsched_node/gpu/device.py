@@ -27,7 +27,7 @@ class GpuPermissionError(GpuError):
 
 
 class GpuInUseError(GpuError):
-    """A process uses the device, so the call can change nothing now."""
+    """The call failed, because a process uses the device."""
 
 
 class GpuFullError(GpuError):
@@ -130,10 +130,10 @@ class GpuSet(Protocol):
         """Return the model of the GPU."""
 
     def visible_as(self, gpu: int) -> str:
-        """Return the name of the GPU for CUDA_VISIBLE_DEVICES."""
+        """Return the entry for the GPU in the job's CUDA_VISIBLE_DEVICES."""
 
     def memory_total_mib(self, gpu: int) -> int | None:
-        """Return the memory of the device, MiB."""
+        """Return the total memory of the device, MiB."""
 
     def memory_used_mib(self, gpu: int) -> int | None:
         """Return the memory in use by all processes, MiB."""
@@ -142,12 +142,12 @@ class GpuSet(Protocol):
         """Return the share of the last sampling period in which a kernel ran, 0 to 1."""
 
     def power_w(self, gpu: int) -> float | None:
-        """Return the power draw, W (since Ampere, except GA100, a mean over one second)."""
+        """Return the power draw, W. Ampere and newer GPUs, except GA100, report a mean over one second."""
 
     def energy_j(self, gpu: int) -> float | None:
-        """Return the joules since the driver was loaded.
+        """Return the energy counter: energy since the driver was loaded, J.
 
-        Callers must compute differences, and must handle a counter that restarts from 0.
+        Callers compute differences, and must handle a counter that restarts from 0.
         """
 
     def sm_clock_mhz(self, gpu: int) -> int | None:

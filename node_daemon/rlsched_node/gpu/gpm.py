@@ -68,7 +68,9 @@ class Gpm:
         self._asked = pynvml.c_nvmlGpmMetricsGet_t()
 
     def read(self, now_s: float) -> GpmReading:
-        """Return the metrics since the previous call; empty at the first call, and after less than `LEAST_S`.
+        """Return the metrics since the previous call.
+
+        All metrics are None at the first call, and if the previous call was less than `LEAST_S` ago.
 
         Raises:
             pynvml.NVMLError: the GPU is lost, or another program uses the counters.
@@ -124,7 +126,7 @@ def _of_no_gpu() -> Iterator[None]:
     except pynvml.NVMLError as error:
         if error.value in _NEVER:
             raise
-        raise GpuError(f"NVML, counters: {error}") from error
+        raise GpuError(f"NVML, GPM counters: {error}") from error
 
 
 def _share(percent: float | None) -> float | None:

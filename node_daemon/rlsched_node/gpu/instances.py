@@ -20,7 +20,7 @@ class Unit(NamedTuple):
     """A GPU or a MIG instance.
 
     Attributes:
-        board: NVML index of the GPU.
+        board: NVML index of the GPU, or of the GPU that contains the instance.
         uuid: UUID of the instance; "": the whole GPU.
         profile: NVML's profile of the instance, such as `1g.10gb`; "": the whole GPU.
         has_mig: The GPU is in MIG mode; None: unknown.
@@ -49,8 +49,8 @@ class Selection(NamedTuple):
 def profile_of(name: str) -> str:
     """Return the profile in NVML's name of an instance, such as `NVIDIA A100-SXM4-40GB MIG 1g.5gb`.
 
-    Extra attributes of the profile (`1g.5gb+me`: media engines) are left out. An instance that shares its GPU
-    instance with others (`1c.2g.10gb`) keeps its `1c.`, so that `slice_name` does not accept it as a slice.
+    Extra attributes of the profile (`1g.5gb+me`: media engines) are left out. The prefix of a compute
+    instance that has only a part of its GPU instance (`1c.2g.10gb`) stays, so that `slice_name` rejects it.
     """
     return name.rpartition(" MIG ")[2].partition("+")[0]
 
@@ -113,11 +113,11 @@ class BoardParts:
         self._counter_j: float | None = None
 
     def note_processes(self, uuid: str, is_busy: bool) -> None:
-        """Set whether an instance has processes. An instance that is not read counts as busy."""
+        """Set whether an instance has processes. An instance counts as busy until this method is called."""
         self._is_busy[uuid] = is_busy
 
     def power_w(self, uuid: str, board_w: float) -> float:
-        """Return an instance's share of the board's power, W."""
+        """Return the power of an instance, W: its share of `board_w`, the power of its board, W."""
         return board_w * self._fractions(board_w)[uuid]
 
     def energy_j(self, uuid: str, counter_j: float, board_w: float | None) -> float:

@@ -75,7 +75,11 @@ def find_places(wanted: Sequence[Sequence[Place]], taken: Sequence[Place]) -> li
 
 
 class MigGpu:
-    """The GPU with this number in NVML. Each property and method raises GpuError if NVML refuses its call."""
+    """One GPU of the machine. Properties and methods raise GpuError if an NVML call fails.
+
+    Args:
+        number: NVML index of the GPU.
+    """
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -179,13 +183,21 @@ class MigGpu:
 
     @typed_errors
     def destroy_compute(self, instance: int, compute: int) -> None:
-        """Destroy a compute instance; GpuInUseError: a process uses it."""
+        """Destroy a compute instance.
+
+        Raises:
+            GpuInUseError: a process uses the compute instance.
+        """
         handle = pynvml.nvmlGpuInstanceGetComputeInstanceById(self._instance(instance), compute)
         pynvml.nvmlComputeInstanceDestroy(handle)
 
     @typed_errors
     def destroy(self, instance: int) -> None:
-        """Destroy a GPU instance; GpuInUseError: it has a compute instance, or a process uses it."""
+        """Destroy a GPU instance.
+
+        Raises:
+            GpuInUseError: the GPU instance has a compute instance, or a process uses it.
+        """
         pynvml.nvmlGpuInstanceDestroy(self._instance(instance))
 
     def _instance(self, instance: int) -> Any:

@@ -85,9 +85,9 @@ def typed_errors(function: Callable[_P, _T]) -> Callable[_P, _T]:
 class NvmlGpus:
     """The GPUs that NVML lists on this machine, or the first `count` of them. MIG instances count as GPUs.
 
-    A GPU that does not answer at the start is included; calls that name it raise GpuLostError until it
-    answers. Constant properties of a GPU are queried until it answers, then cached. Calls that name a GPU in
-    MIG mode without instances raise GpuUnfitError.
+    A GPU that does not answer at the start is included; calls for this GPU raise GpuLostError until it
+    answers. Constant properties of a GPU are cached after its first answer. Calls for a GPU in MIG mode
+    without instances raise GpuUnfitError.
 
     Args:
         count: Number of GPUs; None: all.
@@ -189,7 +189,7 @@ class NvmlGpus:
         return self._by_number(self._units[gpu].board)
 
     def _by_number(self, board: int) -> Any:
-        """Return NVML's handle of a board. It is cached, because the index can denote another GPU later."""
+        """Return NVML's handle of a board, cached because the index can denote another GPU later."""
         if self._handles[board] is None:
             try:
                 self._handles[board] = by_index(board)
@@ -450,12 +450,12 @@ class NvmlGpus:
         for error in look.errors:
             if (gpu, str(error)) not in self._told:
                 self._told.add((gpu, str(error)))
-                _log.warning("GPU %d: a reading failed, and is left out while it does: %s", gpu, error)
+                _log.warning("GPU %d: a reading failed; it is missing until it succeeds: %s", gpu, error)
         if look.errors and not look.is_answered:
             raise GpuLostError(f"no reading succeeded: {look.errors[0]}") from look.errors[0]
 
     def _working(self, gpu: int, able: GpuReadings, look: _Look) -> tuple[GpuProcess, ...] | None:
-        """Return the processes on a GPU, with memory and share of time if the driver reports them."""
+        """Return the processes on a GPU, with their memory and utilisation if the driver reports them."""
         found = look.ask(self._processes, gpu, able.processes)
         if found is None:
             return None
@@ -542,7 +542,7 @@ class NvmlGpus:
     @typed_errors
     def _gpm_supported(self, gpu: int) -> None:
         if not is_supported(self._board(gpu)):
-            raise GpuNotSupportedError("the GPU has no counters")
+            raise GpuNotSupportedError("the GPU has no GPM counters")
 
     @typed_errors
     def _counted(self, gpu: int, *, now_s: float) -> GpmReading:
@@ -558,7 +558,7 @@ class NvmlGpus:
 
     @typed_errors
     def _pcie_mib_s(self, gpu: int, *, now_s: float) -> float:
-        """Return the PCIe traffic of both directions together, MiB/s. It is read every `PCIE_EVERY_S`."""
+        """Return the PCIe traffic of both directions together, MiB/s; a new value every `PCIE_EVERY_S`."""
         at_s, mib_s = self._pcie.get(gpu, (-PCIE_EVERY_S, 0.0))
         if now_s - at_s >= PCIE_EVERY_S:
             kib_s = sum(
@@ -571,9 +571,9 @@ class NvmlGpus:
 
     @typed_errors
     def _process_utilisation(self, gpu: int) -> dict[int, float]:
-        """Return the share of time in which the GPU worked for each process, a mean since the last call.
+        """Return the share of time in which the GPU worked for each process, 0 to 1, by process ID.
 
-        Empty if no process ran.
+        The share is a mean since the last call. Processes without a sample since then are missing.
         """
         try:
             samples = pynvml.nvmlDeviceGetProcessUtilization(self._handle(gpu), self._seen_us[gpu])
@@ -712,10 +712,12 @@ def _uuid_or_none(handle: Any) -> str | None:
 
 
 def _twice(ask: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-    """Call a function, and call it again if it failed, unless the call is not supported or not permitted.
+    """Call a function; if the call fails, repeat it once.
+
+    A call that is not supported or not permitted is not repeated.
 
     Raises:
-        GpuError: the second call failed too.
+        GpuError: the call failed twice, or is not supported or not permitted.
     """
     try:
         return ask(*args, **kwargs)
@@ -733,8 +735,9 @@ def _remembered(known: dict[int, _T], ask: Callable[[int], _T], gpu: int) -> _T:
 
 
 def _answers(read: Callable[[int], object], gpu: int) -> bool:
-    """Return whether this GPU supports and permits a call. A call that fails for another reason counts as
-    supported, and is tried again later.
+    """Return whether this GPU supports and permits a call.
+
+    Return True if the call fails for another reason, so that it is tried again later.
 
     Raises:
         GpuLostError, GpuUnavailableError: the GPU does not answer.

@@ -87,7 +87,7 @@ class Recorder:
 
 
 def _device(gpus: GpuSet, gpu: int) -> _Device:
-    """Return the recorded properties of a GPU, with empty names if the GPU does not answer now."""
+    """Return the properties to record of a GPU; UUID and name are "" if the GPU does not answer."""
     try:
         return _Device(gpus.uuid(gpu), gpus.name(gpu), gpus.memory_total_mib(gpu))
     except GpuError:
@@ -122,7 +122,7 @@ class ReplayedGpus:
             raise InputError(f"{path}: expected a recording of --record-gpus: {error}") from error
         self._devices = head.gpus
         if head.form != _FORM or not self._devices:
-            raise InputError(f"{path}: expected a recording of form {_FORM} with a GPU or more")
+            raise InputError(f"{path}: expected a recording of form {_FORM} with at least one GPU")
         self._times_s: list[list[float]] = [[] for _ in self._devices]
         self._rows: list[list[GpuReading]] = [[] for _ in self._devices]
         for number, row in enumerate(rows, start=2):
@@ -141,7 +141,7 @@ class ReplayedGpus:
             self._rows[row.gpu].append(reading)
         for gpu, times_s in enumerate(self._times_s):
             if not times_s or times_s != sorted(times_s):
-                raise InputError(f"{path}: expected readings of GPU {gpu}, in order of time")
+                raise InputError(f"{path}: expected readings of GPU {gpu}, in ascending order of at_s")
 
     @property
     def count(self) -> int:

@@ -25,17 +25,17 @@ class SimulatedGpus:
     """Simulated GPUs of one type. The simulator's models compute their readings from the jobs on them.
 
     The figures of a GPU type are in `GPU_FIGURES`, the figures of a job's workload in the catalogue. A job
-    without a workload gets the median of all workloads. Jobs on a shared GPU divide its time: together they
-    use 1 - product(1 - u) of it, where u is the utilisation of each job without the others. Each job's part
-    is proportional to its u. Values that no model computes are None, such as tensor cores, bandwidth and
-    temperature. The same calls at the same times give the same readings.
+    without a workload gets the median of all workloads. Jobs on a shared GPU divide the GPU's time: together
+    they use the share 1 - product(1 - u), where u is the utilisation of each job without the others. Each
+    job's part is proportional to its u. Values that no model computes are None, such as tensor cores,
+    bandwidth and temperature. The same calls at the same times give the same readings.
 
     Args:
         count: Number of GPUs, 1 to `MAX_GPUS_PER_NODE`.
         node: Name of the node, which is part of the GPUs' UUIDs.
         clock: Monotonic seconds; energy is integrated with this clock.
         gpu_type: Model of the GPUs.
-        truth: Behaviour that differs from the catalogue.
+        truth: Figures that replace the catalogue's figures; None: the catalogue's figures.
 
     Raises:
         InputError: `count` is out of range.
@@ -192,7 +192,7 @@ class SimulatedGpus:
         """Do nothing."""
 
     def _trait(self, workload: str) -> dict[str, float]:
-        """Return the catalogue row of a workload on this GPU type."""
+        """Return the figures of a workload on this GPU type, by name, from the catalogue and `truth`."""
         found = self._traits.get(workload)
         if found is None:
             from rlsched.models.catalogue.catalogue import load_catalogue  # numpy, only for simulated GPUs
@@ -210,12 +210,18 @@ class SimulatedGpus:
         return self._locked_mhz.get(gpu, SM_CLOCK_BUSY_MHZ) / SM_CLOCK_BUSY_MHZ
 
     def _alone(self, workload: str, x: float) -> float:
-        """Return the share of time in which a GPU at clock `x` works for a job without co-tenants."""
+        """Return the share of time, 0 to 1, in which a GPU works for a job without co-tenants.
+
+        `x`: SM clock, fraction of the highest clock.
+        """
         trait = self._trait(workload)
         return busy_at(trait["util_frac"], relative_time(trait["clock_bound"], x))
 
     def _at_work(self, held: Sequence[Tenant], x: float) -> tuple[float, list[float]]:
-        """Return the share of time in which a GPU at clock `x` works, and the part of each tenant, 0 to 1."""
+        """Return (share of time in which a GPU works, each tenant's part of this share), 0 to 1.
+
+        `x`: SM clock, fraction of the highest clock.
+        """
         alone = [self._alone(tenant.workload, x) for tenant in held]
         idle = 1.0
         for one in alone:
@@ -252,7 +258,7 @@ class SimulatedGpus:
             raise GpuError(f"GPU {gpu}: expected 0 to {self._count - 1}")
 
     def _settle(self) -> None:
-        """Add the energy since the last call to the GPUs' counters."""
+        """Add the energy that the GPUs have used since the last call to their energy counters."""
         now_s = self._clock()
         elapsed_s = max(now_s - self._energy_at_s, 0.0)
         self._energy_at_s = now_s

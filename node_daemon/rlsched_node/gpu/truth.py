@@ -1,4 +1,4 @@
-"""Behaviour of simulated GPUs that differs from the catalogue, so that tests can show what rlsched learns."""
+"""Figures of simulated GPUs that replace the catalogue's, for tests of what rlsched learns from jobs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class WorkloadTruth(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class PairTruth(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Speed of a workload that shares a GPU with another workload; 1: its speed without co-tenants."""
+    """Speed of `workload` on a GPU shared with `partner`, as a fraction of its speed without co-tenants."""
 
     workload: str
     partner: str
@@ -30,10 +30,10 @@ class PairTruth(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class SimulatedTruth(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Behaviour of simulated GPUs, read from a TOML file.
+    """Figures for simulated GPUs, read from a TOML file.
 
     Attributes:
-        workload: Figures by name of the workload; other workloads behave as in the catalogue.
+        workload: Figures by name of the workload; other workloads have the catalogue's figures.
         pair: Speeds of pairs; other pairs divide the GPU's time as described in `SimulatedGpus`.
     """
 
@@ -42,7 +42,7 @@ class SimulatedTruth(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     @classmethod
     def read(cls, path: str | Path) -> SimulatedTruth:
-        """Read a file.
+        """Read a TOML file with the tables `workload` and `pair`.
 
         Raises:
             InputError: the file cannot be read, or a value is unknown or out of range.
@@ -62,7 +62,7 @@ class SimulatedTruth(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         return truth
 
     def changes(self, workload: str) -> dict[str, float]:
-        """Return the figures of a workload that differ from the catalogue."""
+        """Return the figures of a workload that replace the catalogue's figures."""
         known = self.workload.get(workload)
         if known is None:
             return {}
@@ -71,7 +71,7 @@ class SimulatedTruth(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         }
 
     def speeds(self, workloads: Sequence[str]) -> list[float | None]:
-        """Return the speed of each job on a shared GPU; None if unknown, or if there are not two jobs."""
+        """Return the speed of each job on a shared GPU; None if unknown, or if not exactly two jobs run."""
         if len(workloads) != 2:
             return [None] * len(workloads)
         known = {(pair.workload, pair.partner): pair.speed for pair in self.pair}

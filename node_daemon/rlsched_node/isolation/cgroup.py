@@ -25,7 +25,7 @@ _PREFIX = "rlsched-"
 
 
 class Cgroup:
-    """The control group of one rank. With path "" there is no group, and all calls do nothing."""
+    """The control group of one rank. With path "", there is no group: only `fork` has an effect."""
 
     def __init__(self, path: str, controllers: Collection[str] = (), all_memory_bytes: int = 0) -> None:
         """Store the path and the limits; create nothing. The node's group is the parent of the ranks' groups.
@@ -66,7 +66,10 @@ class Cgroup:
         return pid
 
     def write(self, values: Mapping[str, int | str]) -> set[str]:
-        """Write every value except 0 and "". Return the names of the files that accepted their value."""
+        """Write values, by file name, to files of the group. Return the files that accepted their value.
+
+        The values 0 and "" are not written.
+        """
         taken = set()
         for name, value in values.items():
             if self.path and value:
@@ -102,7 +105,7 @@ class Cgroup:
             return False
 
     def remove(self) -> None:
-        """Remove the group, the empty groups below it, and the node's group if that is empty then."""
+        """Remove the group, the empty groups below it, and then the node's group if it is empty."""
         if self.path:
             try:
                 os.rmdir(self.path)
@@ -124,7 +127,7 @@ class Cgroups:
     """
 
     def __init__(self, directory: str, memory_bytes: int = 0) -> None:
-        """Find out whether this process may create groups, and which controllers they have.
+        """Test whether this process may create groups, and which controllers the groups have.
 
         Args:
             directory: The node's directory, which distinguishes its groups from groups of other nodes on this
@@ -227,8 +230,8 @@ def _give_on(group: str, wanted: Collection[str]) -> str:
 def _step_aside(group: str) -> str:
     """Move this process into a subgroup, if it is the only process in its group.
 
-    Below a systemd unit without `DelegateSubgroup=`, the process is not moved: systemd would start the next
-    daemon in the group itself, and that fails while jobs of this daemon are in groups below.
+    In a systemd unit without `DelegateSubgroup=`, the process is not moved. systemd would start the next
+    daemon in the parent group, and this start fails while jobs run in the groups below.
 
     Returns:
         Why the process was not moved; "" if it was moved.

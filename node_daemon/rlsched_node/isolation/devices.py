@@ -86,7 +86,7 @@ def _instruction(code: int, to: int = 0, source: int = 0, offset: int = 0, *, im
 def _bpf(command: int, attributes: bytes) -> int:
     number = _SYSCALL.get(platform.machine())
     if number is None:
-        raise OSError(0, f"its number is not known on {platform.machine()}")
+        raise OSError(0, f"the number of this system call is not known on {platform.machine()}")
     libc = ctypes.CDLL(None, use_errno=True)
     buffer = ctypes.create_string_buffer(attributes, _ATTR_BYTES)
     found = int(

@@ -22,7 +22,7 @@ with sixteen loaders of a hundred threads each need 12,800."""
 
 
 class RankLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The limits for one rank; 0 and empty: no limit.
+    """The limits for one rank; 0 or an empty list sets no limit.
 
     Attributes:
         cpus: Numbers of the processors on which the rank runs.
@@ -62,10 +62,11 @@ class ProcessSetup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 def hold(group: Cgroup, limits: RankLimits) -> ProcessSetup:
-    """Set a rank's limits on its new control group. Return the limits that its processes must get instead.
+    """Set a rank's limits on its new control group. Return the limits that the group does not enforce.
 
-    Without a group, memory is limited only if the job requested it. The reason is that RLIMIT_DATA counts
-    memory that a process has reserved but never used, and would end harmless programs.
+    The shim sets the returned limits on the rank's processes. They limit memory only if the job requested
+    memory, because RLIMIT_DATA counts memory that a process has reserved but never used, and would end
+    harmless programs.
     """
     cpus = on_machine(limits.cpus)
     held = group.write(
@@ -110,10 +111,10 @@ def in_words(cpus: list[int]) -> str:
 
 
 def numbers(text: str) -> frozenset[int]:
-    """Parse processors in the kernel's list format.
+    """Return the processor numbers in a text in the kernel's list format, such as `0-3,8`.
 
     Raises:
-        ValueError: the text is not such a list.
+        ValueError: the text has another format.
     """
     found: set[int] = set()
     for part in text.strip().split(",") if text.strip() else ():

@@ -21,7 +21,7 @@ UMASK = 0o022
 
 
 class OwnerError(RlschedError):
-    """This node runs no jobs of this user."""
+    """This node does not run jobs of this owner."""
 
 
 class JobUser(msgspec.Struct, frozen=True):
@@ -97,8 +97,8 @@ class JobUsers:
             user = _user(self._directory.account_of(name))
         except KeyError:
             raise OwnerError(
-                f"{person} has no account on this node: there is no user {name!r}; make one, or map {person} "
-                "to another (rlsched node --users)"
+                f"{person} has no account on this node: there is no user {name!r}; create this user, or map "
+                f"{person} to an existing one (rlsched node --users)"
             ) from None
         if user.uid == 0 and not self._allow_root:
             raise OwnerError(f"{person} would be root on this node, which runs no jobs as root")
@@ -142,7 +142,7 @@ def read_users(path: Path) -> dict[str, str]:
         raise InputError(f'--users {path}: expected lines `person = "account"`: {what}') from error
     if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise InputError(
-            f"--users {path}: others can write to it, and it maps users to accounts: "
+            f"--users {path}: other users can write to this file, which maps users to accounts: "
             f"run `chown root {path}; chmod 644 {path}`"
         )
     for person, account in found.items():
@@ -172,7 +172,7 @@ def job_user(run_as: str | None, *, allow_root: bool) -> JobUser | None:
             user = _user(pwd.getpwnam(run_as))
         except KeyError:
             raise InputError(
-                f"--run-as: there is no user {run_as!r} on this machine; give an existing one"
+                f"--run-as: there is no user {run_as!r} on this machine; give an existing user"
             ) from None
     if (mine if user is None else user.uid) == 0 and not allow_root:
         raise InputError(

@@ -96,7 +96,7 @@ class NodeAttempts:
     # ---- orders -------------------------------------------------------------------------------------
 
     def launch(self, key: AttemptKey, launch: Launch, *, is_stopping: bool = False) -> Iterator[Effect]:
-        """Start a rank, or refuse it. It waits while a rank that is being ended holds one of its GPUs."""
+        """Start a rank, or refuse it. The rank waits while another rank on one of its GPUs is being ended."""
         known = self.known.get(key)
         if known is not None:
             if known.is_forgotten:
@@ -135,7 +135,7 @@ class NodeAttempts:
             yield Send(attempt.end_report())
 
     def hold_clock(self, key: AttemptKey, mhz: int) -> Iterator[Effect]:
-        """Set the SM clock that is ordered for a rank. If the rank waits, the clock is set at its start."""
+        """Set the SM clock of a rank, MHz; 0: unlock it. The clock of a waiting rank is set at its start."""
         attempt = self.known.get(key)
         if attempt is None:
             return
@@ -144,7 +144,7 @@ class NodeAttempts:
             yield from self._clock(attempt.gpus)
 
     def limit_time(self, key: AttemptKey, limit_s: float) -> Iterator[Effect]:
-        """Change a rank's time limit. A waiting rank starts with the new limit."""
+        """Change a rank's time limit, seconds; infinite: no limit. A waiting rank starts with this limit."""
         attempt = self.known.get(key)
         if attempt is None or attempt.is_forgotten:
             return
@@ -164,7 +164,7 @@ class NodeAttempts:
         """End a rank that the broker has disowned (`Welcome.forget`). Its end is not reported."""
         attempt.is_forgotten = True
         if attempt.is_live:
-            yield Note(f"attempt {attempt.key} is not the broker's: ending it")
+            yield Note(f"attempt {attempt.key} is ended: the broker has disowned it")
             yield from self._end(attempt, FORGET_GRACE_S, "killed", now_s)
         elif attempt.phase is Phase.ENDED:
             yield from self._acknowledge(attempt)
@@ -270,7 +270,7 @@ class NodeAttempts:
         yield Send(attempt.time_limited())
 
     def hard_kills(self, now_s: float) -> Iterator[Effect]:
-        """Kill the ranks that their shims should have ended by now."""
+        """Kill the ranks that their shims have not ended by `hard_kill_at_s`."""
         for attempt in self._open.values():
             if attempt.is_live and attempt.hard_kill_at_s is not None and now_s >= attempt.hard_kill_at_s:
                 attempt.hard_kill_at_s = now_s + HARD_KILL_AFTER_S
@@ -281,7 +281,7 @@ class NodeAttempts:
     def _refuse(
         self, key: AttemptKey, message: str, *, is_for_now: bool = False, is_about_owner: bool = False
     ) -> Effect:
-        """Refuse a launch permanently. A repeated order for the attempt gets the same answer."""
+        """Refuse a launch. While the daemon runs, a repeated order for this attempt gets the same answer."""
         self._refused[key] = launch_refused(
             key, message, is_for_now=is_for_now, is_about_owner=is_about_owner
         )
@@ -308,7 +308,7 @@ class NodeAttempts:
         return ""
 
     def _start_waiting(self) -> Iterator[Effect]:
-        """Start the waiting ranks. A rank waits on while one of its GPUs has a rank that is being ended.
+        """Start the waiting ranks whose GPUs have no rank that is being ended.
 
         A new rank shares its GPUs with the ranks that run on them.
         """
@@ -343,7 +343,7 @@ class NodeAttempts:
         return [attempt for attempt in self.live if not set(gpus).isdisjoint(attempt.gpus)]
 
     def _clock(self, gpus: Sequence[int], mhz: int | None = None) -> Iterator[Effect]:
-        """Lock GPUs to a clock; `mhz` None: the joint clock (`_joint_mhz`) of the ranks on these GPUs."""
+        """Lock GPUs to a clock, MHz; None: the joint clock (`_joint_mhz`) of the ranks on these GPUs."""
         tenants = self._tenants(gpus)
         mhz = _joint_mhz(tenants) if mhz is None else mhz
         for attempt in tenants:

@@ -2,9 +2,10 @@
 
 If a job was submitted with `--lost-after T`, the broker starts the job elsewhere after T without a message
 from a node of the job. The node ends the job before that time, so that the job never runs twice at a time.
-The node records when it sent each heartbeat. An answer proves that the broker measures T from that time or a
-later time. A file contains the time; the shims read it, and end their ranks even if no daemon runs. All other
-jobs continue while the broker is unreachable.
+The node records the send time of each heartbeat. An answer proves that the broker measures T from this send
+time or from a later time. The lease file contains the send time of the last answered heartbeat. The shims
+read this file, and end their ranks even if no daemon runs. All other jobs continue while the broker is
+unreachable.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ class Lease:
         return self._last
 
     def record_answer(self, request: int) -> RenewLease | None:
-        """Record the answer to a heartbeat or a `Hello`.
+        """Record the answer to a heartbeat or a `Hello`. Return the effect that renews the lease.
 
-        Return None if a message that was sent later has already been answered.
+        Return None if the broker has already answered a message that was sent later.
         """
         sent_s = self._sent_s.pop(request, -math.inf)
         if sent_s <= self._renewed_s:
@@ -44,8 +45,8 @@ class Lease:
         return RenewLease(sent_s)
 
     def has_run_out(self, lost_after_s: float, grace_s: float, now_s: float) -> bool:
-        """Return whether the broker may have started a job with this `lost_after_s` elsewhere by now.
+        """Return whether a job with this `lost_after_s` must end, because the broker may start it elsewhere.
 
-        A `lost_after_s` of 0 means never.
+        Return False if `lost_after_s` is 0.
         """
         return lost_after_s > 0 and now_s >= self._renewed_s + fence_times(lost_after_s, grace_s)[0]

@@ -96,8 +96,9 @@ class BrokerLink:
     def renew(self, is_registered: bool) -> bool:
         """Open a new socket if the node was not registered for `RENEW_S`. Return whether a socket was opened.
 
-        libzmq closes a connection when a frame exceeds the size limit, and then the connecting side never
-        reconnects. With several addresses, the new socket uses the next address, after `NEXT_S`.
+        With several addresses, the new socket is opened after `NEXT_S`, and uses the next address. A new
+        socket is needed because libzmq closes a connection when a frame exceeds the size limit, and then
+        never reconnects.
         """
         now_s = self._elapsed()
         if is_registered:
@@ -120,17 +121,19 @@ class BrokerLink:
             self._moves_to = (self._at + 1) % len(self._addresses)
 
     def look_around(self, cluster: str, epoch: int) -> None:
-        """Probe the other addresses at an interval for a later broker of this cluster.
+        """Probe the other addresses, one every `LOOK_AROUND_S`, for a later broker of this cluster.
 
-        A later broker has a higher epoch. A broker sends its epoch to nodes that it does not know
-        (`SayHello`); a standby does not answer. If a probe finds a broker with a lower epoch, the node sends
-        it a `LaterBroker`.
+        A later broker has a higher epoch; `renew` then connects to its address. A broker answers a probe with
+        its epoch (`SayHello`), and a standby does not answer. If a probe finds a broker with a lower epoch,
+        the node sends a `LaterBroker` to that broker.
         """
         if len(self._addresses) == 1:
             return
         if self._probe is not None and self._is_later(self._probe, cluster, epoch):
             _log.info(
-                "a later broker serves at %s; leaving %s", self._addresses[self._probed_at], self.address
+                "a broker with a higher epoch serves at %s; disconnecting from %s",
+                self._addresses[self._probed_at],
+                self.address,
             )
             self._moves_to = self._probed_at
         if self._elapsed() - self._probe_s < LOOK_AROUND_S:
@@ -163,7 +166,7 @@ class BrokerLink:
             self._probe = None
 
     def send(self, message: NodeMessage, request: int = 0) -> bool:
-        """Send a message now, or drop it, for example above the size limit. Return whether it was sent."""
+        """Send a message now. Return False if it is dropped: no connection, or above the size limit."""
         try:
             self.socket.send(encode(message, request), zmq.NOBLOCK)
         except zmq.Again:

@@ -1,7 +1,7 @@
-"""The node's state machine: from an event and the time it computes effects.
+"""The node's state machine: computes the effects of an event at a given time.
 
-It uses no sockets, starts no processes and reads no clocks.
-This module contains the state of the node towards its broker; `attempts.py` contains the state of its ranks.
+The state machine uses no sockets, starts no processes and reads no clocks. This module contains the state of
+the node's connection to its broker; `attempts.py` contains the state of its ranks.
 """
 
 from __future__ import annotations
@@ -70,20 +70,20 @@ _HEARTBEAT_RANGE_S = (0.05, 60.0)
 
 
 class NodeMachine:
-    """State of the node. It returns the effects of each event.
+    """State of the node. `handle` returns the effects of an event.
 
     Args:
         hello: Registration of the node.
         attempts: Attempts that an earlier daemon left.
-        has_standby: The broker has several addresses: if one broker refuses this node, the node tries the
-            next address.
+        has_standby: The node has several broker addresses. If one broker refuses the node, the node tries
+            the next address.
         forgets_cluster: The node joins the first broker of another cluster, and ends the jobs that run here.
 
     Attributes:
         attempts: Ranks that wait, run or have ended on this node.
         cluster: The cluster to which this node belongs; "" before its first `Welcome`.
-        epoch: The highest epoch among brokers of that cluster that the node has obeyed. Orders of a lower
-            epoch are ignored.
+        epoch: Highest epoch that a broker of this cluster has sent in a `Welcome` or an order. Orders of a
+            lower epoch are ignored.
         is_connected: The connection to the broker is established.
         is_registered: The broker on this connection has answered the `Hello`.
         tells_power: The broker accepts the power draw of the GPUs in a heartbeat.
@@ -140,7 +140,7 @@ class NodeMachine:
         return bool(self._warned_cluster) and not self.is_registered
 
     def next_tick_s(self) -> float:
-        """Return the latest time at which the next `NodeTick` is due, seconds since boot."""
+        """Return the time by which the daemon must send the next `NodeTick`, seconds since boot."""
         due = [self._heartbeat_at_s, self._repeat_at_s] if self.is_registered else [self._hello_at_s or 0.0]
         return min(due + self.attempts.hard_kill_times_s)
 
@@ -206,10 +206,10 @@ class NodeMachine:
             case SayHello():
                 yield from self._say_hello(now_s)
             case Launch() | Kill() | HoldClock() | LimitTime() if not self.is_registered:
-                yield Note("ignored an order that came before the broker's welcome")
+                yield Note("ignored an order that the broker sent before its Welcome")
             case Launch() | Kill() | HoldClock() | LimitTime():
                 if message.epoch < self.epoch:
-                    yield Note(f"ignored an order of epoch {message.epoch}; this node obeys {self.epoch}")
+                    yield Note(f"ignored an order of epoch {message.epoch}, expected {self.epoch} or later")
                     return
                 yield from self._obey(message.epoch)
                 key = self._key(message.job, message.attempt, message.rank)

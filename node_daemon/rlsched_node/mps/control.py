@@ -53,7 +53,7 @@ class MpsControl:
 
     Args:
         directory: Directory of this daemon; `pipe` and `log` in it belong to the account, with mode 0700.
-        uuids: UUIDs of the GPUs that the clients share. With numbers, MPS would renumber the GPUs.
+        uuids: UUIDs of the GPUs that the clients share. GPU numbers are not used, because MPS renumbers GPUs.
         user: Account of the clients, which also runs the daemon; None: the account of this process.
         inherited: Environment from which `PATH` and `LD_LIBRARY_PATH` are taken.
         spared: Set to which this class adds the process IDs of its children while they run.
@@ -185,7 +185,7 @@ class MpsControl:
         return None if user is None or user.uid == os.geteuid() else Account(user.uid, user.gid)
 
     def _run(self, option: str, command: str, timeout_s: float) -> str:
-        """Run the program once, give it a command on its standard input, and return its output."""
+        """Run the control program with an option and a line on its standard input. Return its output."""
         began: list[int] = []
 
         def spare(pid: int) -> None:
@@ -209,7 +209,7 @@ class MpsControl:
 
 
 def is_installed(path: str | None) -> bool:
-    """Return whether the program is in a search path; None: the search path of this process."""
+    """Return whether a search path has the control program; None: the search path of this process."""
     return shutil.which(PROGRAM, path=path) is not None
 
 

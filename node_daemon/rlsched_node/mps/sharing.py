@@ -92,13 +92,12 @@ class _Daemon:
     Attributes:
         ranks: Ranks that use this control daemon, each with its job's directory.
         clients: Process IDs of the clients at the last answer.
-        directories: The job's directory by process ID, for each client that was ever listed and each process
-            found at adoption.
+        directories: Directory of the job by process ID, for each client that was ever listed and each process
+            that was found when this node daemon adopted the control daemon.
         servers: Process IDs of the servers that ran at the last answer.
         on_gpus: Processes of its ranks on GPUs, as the meter reports them.
-        outside: Ranks that had a process on a GPU that was not an MPS client, at each of the last two
-            answers.
-        suspects: Ranks that had such a process at the last answer.
+        outside: Ranks with a process that used a GPU and was not an MPS client at the last two answers.
+        suspects: Ranks with a process that used a GPU and was not an MPS client at the last answer.
         error: Last error; "" if the control daemon answers.
     """
 
@@ -123,17 +122,17 @@ class _Daemon:
 
 
 class MpsSharing:
-    """Control daemons, and the ranks that are their clients. Only the node daemon's thread uses it.
+    """Control daemons, and the ranks that are their clients. For use in the daemon's loop only.
 
     Args:
         directory: The node's directory.
-        enabled: Ranks that share GPUs run under MPS. If False, no control daemon is started; control daemons
-            of an earlier node daemon are adopted while a job needs them.
+        enabled: Ranks that share GPUs run under MPS. If False, no control daemon is started, but control
+            daemons of an earlier node daemon serve the ranks that use them.
         environment: Environment of the node daemon.
         spared: Set of the process IDs of control daemons and commands, which belong to no rank.
 
     Raises:
-        InputError: `enabled`, but the control program is missing, or the path of `directory` is too long.
+        InputError: `enabled` is True, and the control program is missing or `directory` has too long a path.
     """
 
     def __init__(
@@ -175,7 +174,7 @@ class MpsSharing:
             try:
                 record = msgspec.json.decode((directory / _RECORD).read_bytes(), type=MpsRecord)
             except (OSError, msgspec.DecodeError) as error:
-                _log.warning("%s: not the record of a control daemon: %s", directory, error)
+                _log.warning("%s: expected the record of an MPS control daemon: %s", directory, error)
                 record = MpsRecord([])
             daemon = _Daemon(directory, record, self._control(directory, (), record.user))
             found = find_processes(daemon.control.pipes)
@@ -204,8 +203,8 @@ class MpsSharing:
     ) -> dict[str, str]:
         """Return the MPS variables of a rank that shares its GPUs; empty if the rank runs without MPS.
 
-        Starts a control daemon if none serves these GPUs. If that fails, the rank shares by time slicing, and
-        counts as outside of MPS.
+        Start a control daemon if none serves these GPUs. If the start fails, the rank shares its GPUs by time
+        slicing, and is reported as a rank without MPS.
 
         Args:
             key: The rank.
@@ -213,7 +212,7 @@ class MpsSharing:
             user: Account that runs the rank; None: the node daemon's account.
             directory: The job's directory.
             uuids: UUIDs of the rank's GPUs.
-            env: Other variables of the rank. If the job itself sets a thread percentage, that value stays.
+            env: Other variables of the rank. A thread percentage that the job itself has set stays.
         """
         if not self._enabled or not (launch.shares or launch.beside):
             return {}
@@ -229,12 +228,15 @@ class MpsSharing:
         return found
 
     def terms_of(self, key: AttemptKey) -> MpsTerms | None:
-        """Return the data with which the rank's shim ends GPU work before SIGKILL; None: without MPS."""
+        """Return how the rank's shim reaches its control daemon; None if the rank runs without MPS.
+
+        The shim ends the rank's GPU work through the control daemon before SIGKILL.
+        """
         daemon = self._of(key)
         return None if daemon is None else daemon.control.terms
 
     def release(self, key: AttemptKey) -> None:
-        """Remove a rank that has ended or did not start from its control daemon."""
+        """Remove a rank from its control daemon, because the rank has ended or did not start."""
         self._without.discard(key)
         daemon = self._of(key)
         if daemon is not None:
@@ -319,7 +321,7 @@ class MpsSharing:
         directory: str,
         uuids: Collection[str],
     ) -> _Daemon | None:
-        """Start a control daemon for a rank; return None after a failure, and for `RETRY_S` after it."""
+        """Start a control daemon for a rank. Return None if that fails, or failed less than `RETRY_S` ago."""
         if time.monotonic() - self._failed_s < RETRY_S:
             return None
         try:
@@ -327,7 +329,7 @@ class MpsSharing:
         except (MpsError, OSError) as error:
             self._failed_s = time.monotonic()
             _log.warning(
-                "no MPS control daemon for GPUs %s: %s; jobs share them by time slicing", gpus, error
+                "no MPS control daemon for GPUs %s: %s; jobs share these GPUs by time slicing", gpus, error
             )
             return None
         daemon.ranks[key] = directory
@@ -367,7 +369,7 @@ class MpsSharing:
         return daemon
 
     def _find_faults(self, daemon: _Daemon) -> None:
-        """Record the faults in the log of a control daemon's servers, and servers that have ended."""
+        """Record new faults of a control daemon's servers: faults in the log, and servers that have ended."""
         named = daemon.control.new_faults()
         ended = {pid for pid in daemon.servers if shim.start_ticks(pid) is None}
         daemon.servers -= ended
@@ -375,7 +377,7 @@ class MpsSharing:
             culprit = daemon.directories.get(pid) or (attempt_directory_of(pid) if pid else "") or ""
             daemon.faults.append(_Fault(time.monotonic(), culprit, frozenset(daemon.ranks)))
             _log.warning(
-                "a server of MPS on GPUs %s had a fault, caused by %s",
+                "an MPS server on GPUs %s had a fault, caused by %s",
                 daemon.record.gpus,
                 os.path.basename(culprit) or "an unknown rank",
             )
@@ -422,10 +424,10 @@ class MpsSharing:
                 self._list_clients(daemon)
 
     def _list_clients(self, daemon: _Daemon) -> None:
-        """Compare the processes on GPUs with the clients of MPS.
+        """Find the ranks that use GPUs without MPS: compare the processes on GPUs with the clients of MPS.
 
-        A rank counts as running without MPS if, at two consecutive answers, one of its running processes on a
-        GPU was not a client. If the control daemon does not answer, the clients of its last answer are used.
+        A rank runs without MPS if, at two consecutive calls, one of its running processes on a GPU was not a
+        client. If the control daemon does not answer, the clients of its last answer are used.
         """
         on_gpus = daemon.on_gpus
         try:
@@ -434,7 +436,7 @@ class MpsSharing:
             error = str(failed)
         daemon.servers |= daemon.control.servers
         if error and not daemon.error:
-            _log.warning("the MPS control daemon of GPUs %s: %s", daemon.record.gpus, error)
+            _log.warning("the MPS control daemon of GPUs %s does not answer: %s", daemon.record.gpus, error)
         daemon.error = error
         for pid in daemon.clients - daemon.directories.keys():
             daemon.directories[pid] = attempt_directory_of(pid) or ""

@@ -36,7 +36,7 @@ def grace_s_of(launch: Launch) -> float:
 def launch_refused(
     key: AttemptKey, message: str, *, is_for_now: bool = False, is_about_owner: bool = False
 ) -> LaunchRefused:
-    """Return the message to the broker that a rank could not be started."""
+    """Return the message that tells the broker why a rank could not be started."""
     return LaunchRefused(
         job=key.job,
         attempt=key.attempt,
@@ -73,8 +73,9 @@ class LocalRank:
         launch: The launch order; stored while WAITING.
         sm_clock_mhz: Clock to which the rank's GPUs are locked, MHz; 0: not locked.
         asked_mhz: Clock that the broker ordered, MHz. Shared GPUs get the highest of their ranks' clocks.
-        clock_note: Why the clock differs from the order.
-        output_note: Option, path and reason if the rank's output could not be copied to the job's file.
+        clock_note: Why the clock differs from the order; "" if it does not differ.
+        output_note: Option, path and reason if the rank's output could not be copied to the job's file, else
+            "".
         limit_s: Time limit that the shim enforces, seconds; infinite: no limit. None: an older daemon started
             the shim, so the limit cannot change.
         workload: Name of the workload in the catalogue; "" if the job names no workload.

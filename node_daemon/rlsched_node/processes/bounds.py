@@ -17,8 +17,8 @@ from rlsched_node.processes.store import LaunchRecord
 
 _WEAKER: Final = {
     "cpuset": "cores by affinity, which a job can undo",
-    "memory": "memory process by process, where a job asked for some",
-    "pids": "processes user by user, root's not at all",
+    "memory": "memory per process, only for jobs that request memory",
+    "pids": "processes per user, and no limit for root",
 }
 """The weaker limit that replaces a limit if its controller is missing."""
 _HELD_BY: Final = {"cores": "cpuset", "memory": "memory", "processes": "pids"}
@@ -26,7 +26,7 @@ _log = logging.getLogger("rlsched.node")
 
 
 def least_memory_mib(gpus: GpuSet) -> int:
-    """Return the memory of the smallest GPU that answers, MiB; 0 if a GPU does not report its memory."""
+    """Return the memory of the smallest GPU that answers, MiB; 0 if one reports none, or none answers."""
     found = []
     for gpu in range(gpus.count):
         with contextlib.suppress(GpuError):
@@ -35,9 +35,9 @@ def least_memory_mib(gpus: GpuSet) -> int:
 
 
 def minors_of(gpus: GpuSet) -> list[int | None]:
-    """Return N of each GPU's device file /dev/nvidiaN; None for a GPU that does not answer.
+    """Return the number N of each GPU's device file /dev/nvidiaN; None for a GPU that does not answer.
 
-    Return an empty list if the GPUs have no device files.
+    The list is empty if the GPUs have no device files.
     """
     found: list[int | None] = []
     for gpu in range(gpus.count):
@@ -59,8 +59,8 @@ class RankBounds:
         num_gpus: Number of GPUs of the node.
         memory_mib: Memory for all jobs together, MiB.
         max_processes: Maximum number of processes and threads per rank; 0: no limit.
-        minors: Returns the result of `minors_of`. While a device file number is unknown, it is called again
-            before each start.
+        minors: Function that returns the result of `minors_of`. While the number of a device file is unknown,
+            this function is called before each start of a rank.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class RankBounds:
 
     @property
     def holds_to(self) -> list[str]:
-        """Members of `HELD_TO` that the node enforces for a rank as a whole."""
+        """Names in `HELD_TO` of the limits that the node enforces for all processes of a rank together."""
         held = [name for name, controller in _HELD_BY.items() if controller in self._cgroups.controllers]
         return held + (["devices"] if self._minors and not self._opens_all else [])
 
@@ -92,7 +92,7 @@ class RankBounds:
 
     @property
     def note(self) -> str:
-        """Short note for lists that names the weaker limits in use; "" if there are none."""
+        """Short list of the weaker limits in use, for `rlsched nodes`; "" if there are none."""
         if not self.weaker:
             return ""
         lead = "no control groups" if self._cgroups.note else "control groups without controllers"
@@ -102,8 +102,8 @@ class RankBounds:
     def allocate_limits(self, key: AttemptKey, launch: Launch) -> RankLimits:
         """Allocate the limits for a rank that is about to start; `release_limits` frees its cores.
 
-        A rank that requested no memory gets the memory share of its GPUs. If it shares its GPUs with other
-        jobs, this memory is divided among the jobs.
+        If the job requested no memory, the rank gets its GPUs' share of the node's memory. If other jobs
+        share these GPUs, this memory is divided among the jobs.
         """
         owns = launch.cores > 0
         gpus = max(len(launch.gpus), 1)
@@ -157,7 +157,7 @@ class RankBounds:
         cpus = in_words(on_machine(self._cores.shared_processors))
         for key, group in self._sharing.items():
             if not group.write({"cpuset.cpus": cpus}):
-                _log.warning("attempt %s keeps its cores: its group does not take %s", key, cpus)
+                _log.warning("attempt %s keeps its cores: its control group rejects cores %s", key, cpus)
 
     def _group(self, key: AttemptKey) -> Cgroup:
         return self._cgroups.cgroup_of(f"{key.cluster}.{key}")

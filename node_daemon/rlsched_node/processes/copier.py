@@ -3,9 +3,9 @@
 The process is not part of the job and not a child of the shim, and it outlives the daemon. A file system that
 hangs blocks only this process. The process ends after it has copied the last byte.
 
-Run by the isolated interpreter (`python -I -S copier.py LABEL SOURCE SHIM_PID`). Descriptors: 1 and 2: the
-rank's `output.log`, for its messages; 3: its progress file, which it keeps locked until it exits; 4: the
-directory of the attempt's records.
+The isolated interpreter runs this script (`python -I -S copier.py LABEL SOURCE SHIM_PID`). Descriptors 1 and
+2 are the rank's `output.log`, for messages of the process. Descriptor 3 is the progress file, which the
+process keeps locked until it exits. Descriptor 4 is the directory of the attempt's records.
 """
 
 from __future__ import annotations
@@ -68,16 +68,16 @@ class ShimWatch:
 
 
 def open_target(target: str, source_fd: int, *, appends: bool) -> int:
-    """Open the user's file `target`, a path that can be relative to the current directory.
+    """Open the user's file `target` for writing, and return its descriptor. The path can be relative.
 
     Raises:
         OSError: the file cannot be written.
-        ValueError: the path has a NUL character, or is the path of the file that is copied.
+        ValueError: the path has a NUL character, or the target is the source file or `output.log`.
     """
     with contextlib.suppress(OSError):
         found = os.stat(target)
         if any(os.path.samestat(found, os.fstat(fd)) for fd in (1, source_fd)):
-            raise ValueError("it is the file from which it would be copied")
+            raise ValueError("this file is the source of the copy")
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_CLOEXEC
     return os.open(target, flags | (0 if appends else os.O_TRUNC), 0o666)
 
@@ -98,7 +98,7 @@ def copy_all(follower: Follower, target_fd: int, name: str, watch: ShimWatch) ->
                 failure, wait_s = "", LOOK_S[0]
         except OSError as error:
             if not failure:
-                shim.write_line(f"{name}: {error.strerror}: it is written again every {RETRY_S:g} s")
+                shim.write_line(f"{name}: {error.strerror}: the write is repeated every {RETRY_S:g} s")
             failure = error.strerror or str(error)
         if is_last:
             return failure

@@ -42,7 +42,7 @@ class Cores:
 
     @property
     def shared_processors(self) -> list[int]:
-        """Processors that are not exclusive to a rank; all processors if no other processor is left."""
+        """Processors that no rank has exclusively; all processors if ranks have all of them exclusively."""
         return sorted(self._cpus - self._taken() or self._cpus)
 
     def take(self, rank: Hashable, count: int, gpus: Sequence[int]) -> list[int]:
@@ -63,7 +63,7 @@ class Cores:
         self._own[rank] = frozenset(cpus) & self._cpus
 
     def give_back(self, rank: Hashable) -> bool:
-        """Free the processors of an ended rank. Return whether the rank had any."""
+        """Free the exclusive processors of an ended rank. Return whether the rank had any."""
         return bool(self._own.pop(rank, None))
 
     def _taken(self) -> frozenset[int]:
@@ -74,9 +74,9 @@ class Cores:
 
 
 def cores_of_machine(gpus: GpuSet) -> Cores:
-    """Return the processors that this process may use, as the kernel and the GPUs describe them.
+    """Return the allocation of the processors that this process may use; all are free.
 
-    The processors of simulated GPUs are simulated too (`limits.on_machine`).
+    If the GPUs are simulated, the processors are simulated too (`limits.on_machine`).
     """
     near: list[frozenset[int]] = []
     for gpu in range(gpus.count):

@@ -66,7 +66,7 @@ def _fork_twice(path: str, pipe: int) -> int:
     with os.fdopen(told) as file:
         pid = int(file.read() or -1)
     if pid <= 0:
-        raise OSError(0, "no process left")
+        raise OSError(0, "the second fork failed")
     return pid
 
 

@@ -43,7 +43,7 @@ class HealthCheck:
     Args:
         command: Command for `sh -c`.
         every_s: Seconds from the start of a run to the start of the next.
-        timeout_s: Seconds after which a run has failed.
+        timeout_s: Seconds after which a run is killed and counts as failed.
         elapsed: Monotonic clock, seconds.
 
     Attributes:
@@ -167,7 +167,7 @@ class WatchedGpus(Protocol):
 
     @property
     def asked_s(self) -> float | None:
-        """Start of a reading that the driver has not answered yet, monotonic seconds; None: none waits."""
+        """Start time of the reading in progress, monotonic seconds; None if no reading is in progress."""
 
     @property
     def power_w(self) -> float | None:
@@ -235,7 +235,10 @@ class Health:
         return self._own.power_w
 
     def news(self) -> str | None:
-        """Return a changed result: why this node is not fit for jobs, "" if it is fit; None: no change."""
+        """Return the result of the checks if it has changed, else None.
+
+        The result is the reason why this node is not fit for jobs; "" if it is fit.
+        """
         said = self._check.step() if self._check is not None else None
         if said is not None:
             self._checked = said

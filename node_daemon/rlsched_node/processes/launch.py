@@ -99,11 +99,11 @@ def rank_environment(
     passed: Collection[str] = (),
     user: JobUser | None = None,
 ) -> dict[str, str]:
-    """Return a rank's environment: variables of the daemon, the user and rlsched. Later values win.
+    """Return a rank's environment: variables of the daemon, then of the user and job, then of rlsched.
 
-    The variables of torch.distributed count processes. They are set only if rlsched starts one process for
-    each GPU (launcher `per-gpu`), with the values that torchrun would set. `RLSCHED_NUM_NODES` and
-    `RLSCHED_NODE_RANK` count nodes.
+    A later variable replaces an earlier variable with the same name. If rlsched starts one process for each
+    GPU (launcher `per-gpu`), the variables of torch.distributed are set as by torchrun, and count processes.
+    `RLSCHED_NUM_NODES` and `RLSCHED_NODE_RANK` count nodes.
 
     Args:
         launch: The launch order.

@@ -18,9 +18,9 @@ class Leftovers:
     """The processes of a rank, except its shim.
 
     All processes in the rank's control group belong to the rank. Without a group, a process belongs to the
-    rank if its environment names the job's directory, if it is in the session of the shim, if it was found
-    below the shim while the shim lived, or if it descends from one of these processes. If the daemon is a
-    subreaper, orphans of its killed shims become children of the daemon; all its orphans belong to the rank.
+    rank if its environment names the job's directory, if it is in the session of the shim, if it was a
+    descendant of the shim while the shim ran, or if it descends from one of these processes. If the daemon is
+    a subreaper, the orphans of a killed shim become children of the daemon, and belong to the rank.
 
     Attributes:
         job_path: The job's directory.
@@ -53,7 +53,7 @@ class Leftovers:
         """SIGKILL the rank's processes. Return 0 if the rank had no processes.
 
         Args:
-            shims: Process IDs of the daemon's living children, which are not killed.
+            shims: Process IDs of shims and other children of the daemon, which are not killed.
         """
         killed = int(self.cgroup.kill())
         for pid in self._find(shims):

@@ -37,9 +37,9 @@ def run(
     timeout_s: float,
     began: Callable[[int], object] | None = None,
 ) -> str:
-    """Run the program once, give it a command on its standard input, and return its output.
+    """Run `nvidia-cuda-mps-control` with an option and a line on its standard input. Return its output.
 
-    Output goes to a file, because a daemon that the program starts would keep a pipe open.
+    The output goes to a file, because a daemon that the program starts would keep a pipe open.
 
     Args:
         program: Path of the program.
@@ -48,7 +48,7 @@ def run(
         option: Argument of the program; "": no argument.
         command: Line on the program's standard input; "": empty input.
         timeout_s: Time-out, seconds.
-        began: Called with the process ID of the program; None: not called.
+        began: Function that is called with the process ID of the program; None: no function.
 
     Raises:
         CommandError: the program cannot be run, fails, or does not answer in time.

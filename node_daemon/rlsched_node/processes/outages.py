@@ -34,7 +34,7 @@ class _Outage(NamedTuple):
     """Why a GPU is out of service.
 
     Attributes:
-        why: Reason that is shown to users; constant during the outage.
+        why: Reason that is shown to users. A lost GPU keeps the first reason during the outage.
         pid: The foreign process; 0: the GPU is lost, or is not the GPU that the node offers.
         good_looks: Number of consecutive good checks at present.
     """
@@ -52,9 +52,9 @@ class Outages:
         is_ours: Returns whether rlsched started the process with this ID.
 
     Attributes:
-        busy: GPUs that ranks hold. All processes on these GPUs count as processes of the ranks, because the
-            processes of a container are children of the container engine. The broker does not assign these
-            GPUs; `refuse` checks them too.
+        busy: GPUs that ranks hold. `is_read` counts all processes on these GPUs as processes of the ranks,
+            because the processes of a container are children of the container engine. `refuse` checks all
+            GPUs of an order, including these.
     """
 
     def __init__(self, count: int, is_ours: Callable[[int], bool]) -> None:
@@ -69,7 +69,7 @@ class Outages:
     def holdings(self) -> list[Holding]:
         """GPUs that the broker must not assign, and the reasons.
 
-        Lost GPUs are left out if all GPUs are lost.
+        If all GPUs are lost, this list is empty, because `all_lost` reports them.
         """
         with self._lock:
             all_lost = self._are_all_lost()
@@ -91,7 +91,7 @@ class Outages:
         return self._count > 0 and sum(not outage.pid for outage in self._out.values()) == self._count
 
     def is_lost(self, gpu: int, error: GpuError) -> None:
-        """Take a GPU out of service after an error that no later call can recover from."""
+        """Take a GPU out of service, because `error` reports that it is lost or unfit."""
         with self._lock:
             self._take_out(gpu, _why(error), 0)
 
@@ -126,10 +126,10 @@ class Outages:
             self._own = {pid: ticks for pid, ticks in self._own.items() if pid in shown}
 
     def refuse(self, gpus: GpuSet, wanted: Sequence[int]) -> None:
-        """Check the GPUs of a launch order now, independent of the last reading.
+        """Check the GPUs of a launch order now, because the last reading may be out of date.
 
         Raises:
-            LaunchError: a GPU is lost, or in use by a foreign process. That GPU is then out of service.
+            LaunchError: a GPU is lost, or in use by a foreign process. The GPU is out of service from now on.
         """
         for gpu in wanted:
             with self._lock:
@@ -158,7 +158,7 @@ class Outages:
     def _is_foreign(self, gpu: int, pid: int, ours: Container[int] = frozenset()) -> bool:
         """Return whether a process is foreign: not started by rlsched.
 
-        A process that is ending is not counted as foreign, although the driver lists it for a while.
+        An exiting process is not foreign, although the driver lists it for a while.
         """
         if pid in ours and pid in self._own:
             return False

@@ -1,9 +1,9 @@
 """Starts a rank's command once for each of its GPUs, and ends all processes when the first one fails.
 
-The interpreter of the node daemon runs it as a script; it imports only the standard library. The number of
-processes is `LOCAL_WORLD_SIZE` (`rank_environment`). The shim signals the whole process group, so each
-process receives the signal. This script forwards no signal: the second signal would interrupt a handler that
-saves a checkpoint.
+The interpreter of the node daemon runs this file as a script, so it imports only the standard library. The
+number of processes is `LOCAL_WORLD_SIZE` (`rank_environment`). The shim signals the whole process group, so
+each process receives the signal. The script does not forward signals: a second signal would interrupt a
+handler that saves a checkpoint.
 """
 
 from __future__ import annotations

@@ -48,10 +48,10 @@ class _WatchedShim:
         pid_fd: Descriptor that is readable when the shim ends; None if the kernel has no pidfd, so that the
             shim is polled.
         record: End of the rank; None while the shim runs. The GPUs are free after `leftovers` have ended too.
-        has_vanished: The shim was killed, and has left its processes.
+        has_vanished: The shim was killed, so that processes of the rank may be left.
         copy_failure: Last reported failure of the rank's copiers; "": no failure.
-        copied_by_s: Time until which the report of the end waits for the copiers, monotonic seconds; None:
-            the rank has not ended yet.
+        copied_by_s: Latest time of the report of the end, which waits for the copiers, monotonic seconds;
+            None: the rank has not ended yet.
     """
 
     key: AttemptKey
@@ -74,7 +74,7 @@ class LiveRanks:
 
     Args:
         store: The attempts on disk.
-        mishaps: Logs an error with one rank, so that the error does not affect other ranks.
+        mishaps: Logs unexpected errors, so that an error with one rank does not affect other ranks.
         cgroups: Control groups for the ranks; None: ranks have no control groups.
         is_subreaper: This process is a subreaper, and has no children except shims, their forker and
             `spared`.
@@ -106,7 +106,7 @@ class LiveRanks:
 
     @property
     def needs_polling(self) -> bool:
-        """Whether a shim cannot be watched by descriptor, so that `collect()` is due every 50 ms."""
+        """Whether `collect()` is due every 50 ms, because no descriptor reports the end of a process."""
         return any(rank.pid_fd is None or rank.record is not None for rank in self._ranks.values())
 
     def start(
@@ -143,10 +143,10 @@ class LiveRanks:
         self._copiers.start(directory, pid)
 
     def clear(self, key: AttemptKey, record: ExitRecord, *, has_vanished: bool) -> bool:
-        """End the processes that a rank without a shim left. Return whether all have ended.
+        """End the remaining processes of a rank whose shim does not run. Return whether all have ended.
 
-        If some remain, `collect()` reports the end later. If not `has_vanished`, the shim has ended the
-        processes itself, and only the rank's control group is checked.
+        If processes remain, `collect()` reports the end of the rank later. If `has_vanished` is False, the
+        shim has ended the processes itself, and only the rank's control group is checked.
         """
         directory = self._store.directories_of(key)
         process = directory.process()
@@ -169,7 +169,7 @@ class LiveRanks:
         return False
 
     def end(self, key: AttemptKey, grace_s: float, reason: str) -> None:
-        """Make the shim end its rank."""
+        """Make the shim end its rank: SIGTERM, then SIGKILL after `grace_s` seconds."""
         rank = self._ranks.get(key)
         if rank is None or rank.record is not None:
             return
@@ -233,10 +233,10 @@ class LiveRanks:
         return [self._new_shims.forker_pid, *self._spared, *self._copiers.pids, *living]
 
     def _look(self, events: list[Event]) -> None:
-        """Restart killed copiers, report failed copies, and record the processes below some shims.
+        """Restart killed copiers, add failed copies to `events`, and record the descendants of some shims.
 
-        A rank's processes are recorded if it has no control group, and its orphans do not become children of
-        this daemon. Without the record, they could not be found after the shim is killed.
+        The processes of a rank are recorded if the rank has no control group, and its orphans do not become
+        children of this daemon. Otherwise, they could not be found after the shim is killed.
         """
         now_s = time.monotonic()
         if now_s >= self._look_at_s:
@@ -328,9 +328,9 @@ class LiveRanks:
         return StartFailed(rank.key, f"the shim did not start: {' '.join(last) or 'no message'}")
 
     def _record(self, rank: _WatchedShim) -> ExitRecord:
-        """Return how a rank with an exited shim ended.
+        """Return the exit record of a rank whose shim has exited.
 
-        The source is the pipe, or the exit record on disk if the shim was adopted.
+        The record comes from the shim's pipe. If this daemon adopted the shim, the record comes from disk.
         """
         on_disk = rank.directory.exit()
         record = _told_record(rank.told) if rank.is_child else on_disk

@@ -1,9 +1,9 @@
 """Removal of a job's directory. The directory may have any content, and may change during the removal.
 
 A daemon that runs as root removes the directory with the file permissions of its owner (setfsuid(2)), so that
-it removes nothing that the owner could not remove. No path is resolved: each step is one name below an open
-directory, and no link is followed. The depth of directories is not limited, because deep directories are
-moved up.
+it removes nothing that the owner could not remove. No path is resolved: each step uses one name below an open
+directory, and no link is followed. Directories can have any depth, because deep directories are moved up to
+the top directory before they are emptied.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _rights_of(uid: int, gid: int) -> Iterator[None]:
 
 
 def _empty(top: int, until_s: float) -> None:
-    """Remove the content of a directory. Deeper directories are moved into it, then emptied in turn."""
+    """Remove the content of the directory `top`. Deeper directories are moved to `top`, then emptied."""
     moved = secrets.token_hex(4)
     names = (f"{moved}.{number}" for number in itertools.count())
     found = _clear(top, top, names, until_s)
@@ -104,7 +104,7 @@ def _empty(top: int, until_s: float) -> None:
 
 
 def _clear(directory: int, top: int, names: Iterator[str], until_s: float) -> list[str]:
-    """Remove files, and move directories into `top`. Return the new names of the directories."""
+    """Remove the files in a directory, and move its subdirectories to `top`. Return their names in `top`."""
     moved = []
     with os.scandir(directory) as entries:
         for entry in entries:

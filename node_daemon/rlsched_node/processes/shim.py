@@ -225,10 +225,10 @@ def run_command(launch: dict[str, Any], streams: Streams) -> None:
 
 
 def _execute(command: list[str], env: dict[str, str]) -> None:
-    """Execute a command like `os.execvpe`, without that function's look-up of warnings.
+    """Execute a command like `os.execvpe`, which is slower because it imports `warnings`.
 
     Raises:
-        OSError: the command cannot be executed; the error of the first directory of PATH that has the
+        OSError: the command cannot be executed. The error is from the first directory of PATH that has the
             command.
     """
     name = command[0]
@@ -358,7 +358,7 @@ class ProcessGroup:
     def end_gpu_work(self) -> None:
         """Under MPS, end the rank's GPU work before the first SIGKILL, which could harm neighbouring ranks.
 
-        With `--lost-after`, this takes at most half of the fence's margin.
+        This takes `TERMINATE_S` at most; with `--lost-after`, half of `Fence.margin_s` at most.
         """
         mps, self.mps = self.mps, None
         if mps:
@@ -431,7 +431,7 @@ def supervise(launch: dict[str, Any]) -> tuple[int, str]:
 
 
 def send_to_daemon(data: bytes) -> None:
-    """Send data to the daemon that started this shim. After its exit, the next daemon reads the files."""
+    """Send data to the daemon that started this shim. If it has exited, the next daemon reads the files."""
     with contextlib.suppress(OSError):
         os.write(PIPE_FD, data)
 
@@ -461,7 +461,7 @@ def main(records_fd: int) -> int:
 
 
 def begin() -> int:
-    """Run a shim in a new process that has its descriptors in place. Return the exit code."""
+    """Run the shim. Its descriptors `PIPE_FD` and `RECORDS_FD` must be open. Return the exit code."""
     _set_mask(signal.SIG_BLOCK, SIGNALS)
     os.closerange(RECORDS_FD + 1, 1 << 16)  # descriptors that the daemon's own parent may have left open
     os.set_inheritable(PIPE_FD, False)

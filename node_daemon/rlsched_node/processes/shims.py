@@ -28,11 +28,10 @@ class Spawned(NamedTuple):
 
 
 class Shims:
-    """Starts shims. Each has its own session, and LANG is its only environment variable.
+    """Starts shims. Each shim has its own session, and LANG is its only environment variable.
 
     Args:
-        forks: Use a forker, a small process that is already running. If False, each start needs a new
-            interpreter.
+        forks: Start shims with a forker (`forker.py`). If False, each start needs a new interpreter.
     """
 
     def __init__(self, *, forks: bool = False) -> None:

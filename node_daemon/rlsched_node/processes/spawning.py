@@ -18,8 +18,8 @@ def spawn_process(
 ) -> int:
     """Start a script of this package in a session of its own. Return its process ID.
 
-    The process writes to the attempt's `output.log`. The first argument of the process is the last part of
-    `path`, so that its command line shows the attempt.
+    The process writes to the attempt's `output.log`. Its first argument is CLUSTER/JOB.ATTEMPT.RANK, the last
+    two parts of `path`, so that its command line shows the attempt.
 
     Args:
         path: Directory of the attempt's records; open in the process as `shim.RECORDS_FD`.

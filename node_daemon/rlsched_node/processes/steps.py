@@ -19,7 +19,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """The connection to the broker is up (again)."""
+    """The connection to the broker is established, for the first time or again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class StartFailed:
-    """The node could not start the rank, and has removed its files and processes."""
+    """The node could not start the rank, and has removed the rank's files and processes."""
 
     key: AttemptKey
     message: str
@@ -107,7 +107,7 @@ class GpusOut:
 
 @dataclass(frozen=True, slots=True)
 class NodeTick:
-    """A turn of the daemon's loop: deadlines are checked."""
+    """A turn of the daemon's loop, in which the node checks its deadlines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ class StartRank:
 
 @dataclass(frozen=True, slots=True)
 class HoldClocks:
-    """Change the clock of a running rank's GPUs, MHz; 0: unlock them. Results in `ClocksLocked`."""
+    """Lock the GPUs of a running rank to the clock `mhz`, MHz; 0: unlock them. Results in `ClocksLocked`."""
 
     key: AttemptKey
     gpus: tuple[int, ...]
@@ -202,7 +202,7 @@ class ResetClocks:
 
 @dataclass(frozen=True, slots=True)
 class EndRank:
-    """Make the shim end the rank: SIGTERM, then SIGKILL after `grace_s`."""
+    """Make the shim end the rank: SIGTERM, then SIGKILL after `grace_s` seconds."""
 
     key: AttemptKey
     grace_s: float
@@ -253,7 +253,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Quit:
-    """Stop the daemon with this line, because the broker refuses this node. Jobs continue."""
+    """Stop the daemon with the error `line`, because the broker refuses this node. Jobs continue."""
 
     line: str
 

@@ -95,7 +95,7 @@ class ExitRecord(msgspec.Struct, frozen=True):
         return self.ended_s or None
 
     def damage(self, *, has_limit: bool, told: str) -> str:
-        """Return why no shim can have written this record; "" if a shim can have written it.
+        """Return why this exit record is not valid, so that no shim can have written it; "" if it is valid.
 
         Args:
             has_limit: The rank had a time limit.
@@ -106,14 +106,14 @@ class ExitRecord(msgspec.Struct, frozen=True):
         if self.ran_s is not None and not 0.0 <= self.ran_s < _FAR_FUTURE_S:
             return f"expected a run time, got {self.ran_s}"
         if self.reason == "time_limit" and not has_limit:
-            return "it reports a time limit, and there was none"
+            return "reason time_limit: expected a rank with a time limit"
         if self.reason == "node_stopped" and not told:
-            return "it reports an end with its node, and the node did not order it"
+            return "reason node_stopped: expected an order of the node to end the rank"
         return ""
 
 
 class KillOrder(msgspec.Struct, frozen=True):
-    """Order to end a rank: grace period, seconds, and reason as in `ExitRecord`."""
+    """Order to end a rank, with the grace period in seconds and a reason as in `ExitRecord`."""
 
     grace_s: float
     reason: str
@@ -142,7 +142,7 @@ class MpsTerms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Input of a shim.
+    """Input of a shim (`launch.json`): the command of a rank and the conditions of its run.
 
     Attributes:
         gpus: GPU numbers, on this node, of the rank's GPUs.
@@ -153,7 +153,7 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
         user: User that runs the command; None: the daemon's own user.
         limits: Resource limits for the rank; absent in records of older daemons.
         setup: Limits that the shim sets on each process of the rank.
-        hears_limits: The shim reads a new time limit when it is signalled; shims of older daemons do not.
+        hears_limits: The shim reads a new time limit when it gets SIGUSR1. Shims of older daemons do not.
         workload: Name of the workload in the catalogue; "" if the job names no workload.
         grace_s: Seconds between SIGTERM and SIGKILL if the rank ends without an order: at the time limit, or
             because no broker answers.
@@ -192,11 +192,11 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class AttemptDir:
-    """The two directories of one attempt. Files are written under another name, then renamed.
+    """The two directories of one attempt on this node.
 
     Exit records are synced to disk. The files of a start are not synced: they must outlive the daemon, but
-    not a reboot, which ends the process too. After a reboot, the broker marks the attempts that the node does
-    not report as lost.
+    not a reboot, which ends the job's processes too. After a reboot, the broker marks attempts as lost if the
+    node does not report them.
 
     Attributes:
         path: The daemon's directory, with the records.
@@ -282,7 +282,7 @@ class AttemptDir:
             told = "node_stopped" if launch is None or self.is_of_earlier_boot else self.told_to_end()
         damage = record.damage(has_limit=has_limit, told=told)
         if damage:
-            _log.warning("%s: not an exit record: %s", self.path / "exit", damage)
+            _log.warning("%s: not a valid exit record: %s", self.path / "exit", damage)
         return None if damage else record
 
     def _file(self, name: str) -> str:
@@ -294,15 +294,15 @@ class AttemptDir:
         except FileNotFoundError:
             return None
         except (OSError, msgspec.DecodeError, ValueError) as error:
-            _log.warning("%s: not a record: %s", self.path / name, error)
+            _log.warning("%s: not a valid record: %s", self.path / name, error)
             return None
 
     def abandon(self) -> bool:
-        """Claim the attempt, so that its shim cannot. Return False if the shim has claimed it already."""
+        """Claim the attempt, so that its shim cannot start it. Return False if the shim has claimed it."""
         return records.claim(str(self.path), {"pid": 0, "start_ticks": None, "boot_id": ""})
 
     def record_exit(self, exit_code: int, reason: str, ran_s: float | None = None) -> ExitRecord:
-        """Write the exit record for a shim that ended without one, or write another reason for the end.
+        """Write the exit record of a shim that wrote none, or replace the exit record to change its reason.
 
         Raises:
             OSError: the directory is missing, or the disk is faulty.
@@ -375,7 +375,7 @@ class AttemptDir:
             records.sync_directory(str(self.path.parent))
 
     def remove(self) -> None:
-        """Remove the job's directory, then the records, because a later call needs the records to find it."""
+        """Remove the job's directory, then the records, which a later call needs to find this directory."""
         remove_tree(self.job_path)
         remove_tree(self.path)
 
@@ -422,15 +422,15 @@ class AttemptStore:
         return AttemptDir(self.records / name, self.attempts / name)
 
     def scan(self) -> dict[AttemptKey, AttemptDir]:
-        """Return every attempt on disk, in order; other names are skipped."""
+        """Return every attempt on disk, sorted by key. Directories with other names are skipped."""
         return {key: self.directories_of(key) for key in sorted(_keys_below(self.records))}
 
     def clean(self, now_s: float, keep_s: float, until_s: float = math.inf) -> tuple[int, bool]:
         """Remove attempts that were acknowledged more than `keep_s` before `now_s`.
 
-        A round of removals may need several calls. If the removal of an attempt takes long, it continues
-        after the other attempts. An attempt whose job directory cannot be removed keeps its records until the
-        next round.
+        A round of removals may need several calls. If the removal of an attempt is not finished at `until_s`,
+        it continues after the other attempts. An attempt whose job directory cannot be removed keeps its
+        records until the next round.
 
         Args:
             now_s: Present time, Unix seconds.
@@ -466,7 +466,7 @@ _EARLIER = ("launch.json", "pid", "exit", "acknowledged")
 
 
 def _is_of_earlier_layout(job_path: Path) -> bool:
-    """Return whether a job's directory has an earlier daemon's records. Another user's files do not count."""
+    """Return whether a job's directory has records of an earlier daemon, and belongs to the daemon's user."""
     is_ours = job_path.lstat().st_uid == os.geteuid()
     return is_ours and any((job_path / name).exists() for name in _EARLIER)
 

@@ -31,7 +31,7 @@ _LEAST_BOUND = 1 << 18
 
 
 class Copy(NamedTuple):
-    """A copy: `source` in the attempt's records, `target` of the user, and the option that requested it."""
+    """A copy of `source`, in the attempt's records, to the user's file `target`, requested by `option`."""
 
     source: str
     target: str
@@ -66,7 +66,7 @@ def read_progress(data: bytes) -> int | None:
 
 
 def failure_of(data: bytes) -> str:
-    """Return the reason in a progress file why the copy has failed; "" if it has not failed."""
+    """Return why a copy has failed, from the content of its progress file; "" if it has not failed."""
     return data[_OFFSET_BYTES:].decode(errors="replace")
 
 
@@ -77,9 +77,9 @@ def write_progress(fd: int, num_bytes: int, failure: str = "") -> None:
 
 
 def copied_bytes(source: str) -> int:
-    """Return the number of bytes of a file in the current directory that its copier no longer needs.
+    """Return the number of bytes, from the start of a file, that its copier no longer needs.
 
-    0 if the copier has not started yet; the job may have written to the file already.
+    The file is in the current directory. Return 0 if its copier has not started yet.
     """
     try:
         return read_progress(records.read(progress_name(source))) or 0
@@ -93,8 +93,8 @@ class Follower:
     Args:
         fd: The file.
         offset: Position of the first piece in the file, bytes.
-        is_whole: A piece ends at the end of a line. Parts of a line are returned only if the line is longer
-            than a piece, or has waited for `HOLD_S`.
+        is_whole: Pieces contain whole lines. A part of a line is returned only if the line is longer than
+            `PIECE_BYTES`, or has been incomplete for `HOLD_S`.
     """
 
     def __init__(self, fd: int, offset: int = 0, *, is_whole: bool = False) -> None:
@@ -151,9 +151,9 @@ class _Stream(NamedTuple):
 
 
 class Streams:
-    """The streams of a rank that have their own files. Used by the shim, which merges them into `output.log`.
+    """The streams of a rank that have their own files. The shim merges these files into `output.log`.
 
-    The shim writes its own lines to standard error, like messages of the job.
+    The shim writes its own lines to the rank's standard error, together with the job's messages.
 
     Args:
         launch: The launch record. Descriptors 1 and 2 are `output.log`.

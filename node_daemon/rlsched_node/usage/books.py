@@ -141,9 +141,9 @@ class NodeUsage:
         return rank.usage()
 
     def _guess(self, rank: _RankAccount, gpu: int, now_s: float) -> None:
-        """Credit a rank with energy since the last reading, estimated from the power at that reading.
+        """Add the energy since the last reading to a rank, estimated from the power at that reading.
 
-        The estimate is deducted from the next reading.
+        The estimate is deducted from the energy at the next reading.
         """
         board, reading = self._boards[gpu], self._last[gpu]
         if board.at_s is None or board.power_w is None or reading is None or board.at_s < rank.begun_s:
@@ -218,7 +218,7 @@ class NodeUsage:
 
     @staticmethod
     def _while_nobody_looked(here: list[_RankAccount], gpu: int, reading: GpuReading, now_s: float) -> None:
-        """Divide a GPU's energy since an earlier daemon's last reading among that daemon's ranks."""
+        """Divide the energy that a GPU used while no daemon read it among the earlier daemon's ranks."""
         stayed = [rank for rank in here if gpu in rank.kept_j]
         for rank in stayed:
             drawn_j = -1.0 if reading.energy_j is None else reading.energy_j - rank.kept_j.pop(gpu)
@@ -253,7 +253,7 @@ class NodeUsage:
         return told
 
     def on_gpus(self) -> dict[AttemptKey, frozenset[int]]:
-        """Return the process IDs of each rank on GPUs at the last reading, without the rank's shim."""
+        """Return the IDs of each rank's processes that were on GPUs at the last reading, without the shim."""
         found = {}
         for key, rank in self._ranks.items():
             readings = [self._last[gpu] for gpu in rank.place.gpus]
@@ -262,7 +262,7 @@ class NodeUsage:
         return found
 
     def mark_outside_mps(self, outside: Collection[AttemptKey]) -> None:
-        """Set the ranks that use GPUs without MPS although they should use MPS."""
+        """Mark the ranks in `outside`, which use GPUs without MPS although they should use MPS."""
         for key, rank in self._ranks.items():
             rank.outside_mps = key in outside
 

@@ -18,7 +18,7 @@ class Board:
         at_s: Time of the last reading, monotonic seconds; None: never read.
         counter_j: Energy counter at the last reading, J; None if the GPU has no counter.
         power_w: Power at the last reading, W; None if the GPU does not report it.
-        claimed_j: Estimated energy since the last reading that ended ranks were credited with, J.
+        claimed_j: Estimated energy that was already added to ended ranks since the last reading, J.
     """
 
     def __init__(self) -> None:
@@ -28,10 +28,11 @@ class Board:
         self.claimed_j = 0.0
 
     def drawn_j(self, now_s: float, counter_j: float | None, power_w: float | None) -> float | None:
-        """Return the joules since the previous reading; None at the first reading, or if nothing is reported.
+        """Return the energy since the previous reading, J; None at the first reading, or if it is unknown.
 
-        The energy is computed from the counter. If there is no counter, or the counter went back (the driver
-        was reloaded) or jumped, the energy is computed from the mean of the power at both readings.
+        The energy is the difference of the counter. If there is no counter, or the counter went back (the
+        driver was reloaded) or jumped, the energy is the mean power of both readings times the time between
+        them.
         """
         before_s, before_j, before_w = self.at_s, self.counter_j, self.power_w
         self.at_s, self.counter_j, self.power_w = now_s, counter_j, power_w
@@ -46,9 +47,9 @@ class Board:
         return sum(known_w) / len(known_w) * lasted_s if known_w else None
 
     def unclaimed_j(self, drawn_j: float) -> float:
-        """Return the part of `drawn_j` that is left for the present ranks.
+        """Return the part of `drawn_j` that was not yet added to ended ranks, J.
 
-        If ended ranks were credited with more than `drawn_j`, the excess is deducted from the next reading.
+        If more than `drawn_j` was added to ended ranks, the excess is deducted at the next reading.
         """
         left_j = drawn_j - self.claimed_j
         self.claimed_j = max(-left_j, 0.0)
@@ -56,14 +57,14 @@ class Board:
 
 
 def parts_frac(watts: float, weights: Sequence[float | None], gpu_type: str) -> list[float]:
-    """Return each rank's part of a GPU's power, by the simulator's formula. The parts add up to 1.
+    """Return each rank's fraction of a GPU's power, by the simulator's formula. The fractions add up to 1.
 
-    Static power is divided evenly; the remaining power in proportion to the GPU's work for each rank.
+    Static power is divided evenly. The remaining power is divided in proportion to `weights`.
 
     Args:
         watts: Power of the board, W.
         weights: For each rank, the share of time in which the GPU worked for it; None: unknown. If one weight
-            is unknown, all ranks get equal parts.
+            is unknown, all ranks get equal fractions.
         gpu_type: Name of the GPU's type, in any spelling that `canonical_kind` accepts.
     """
     count = len(weights)

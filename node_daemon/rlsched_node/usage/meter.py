@@ -38,7 +38,7 @@ class Meter:
     Args:
         gpus: The node's GPUs.
         gpu_type: Name of the GPUs' type, in any spelling that `canonical_kind` accepts.
-        day: Energy that an earlier daemon counted on its last day; None: no earlier daemon has stored it.
+        day: Energy that an earlier daemon stored for its last day; None: nothing was stored.
         recorder: Records every reading; None: no recording.
         every_s: Seconds between readings.
         clock: Monotonic seconds.
@@ -128,7 +128,7 @@ class Meter:
 
     @property
     def asked_s(self) -> float | None:
-        """Time since which the thread has waited for a GPU, monotonic seconds; None: it does not wait."""
+        """Start time of the reading in progress, monotonic seconds; None if no reading is in progress."""
         return self._asked_s
 
     @property
@@ -142,14 +142,17 @@ class Meter:
         return set(self._processes)
 
     def on_gpus(self) -> dict[AttemptKey, frozenset[int]]:
-        """Return the process IDs of each rank on its GPUs at the last reading; empty without real GPUs."""
+        """Return the IDs of each rank's processes that were on its GPUs at the last reading.
+
+        Return an empty mapping if the GPUs are simulated or replayed.
+        """
         if self._gpus.kind != "nvml":
             return {}
         with self._lock:
             return self._books.on_gpus()
 
     def mark_outside_mps(self, outside: Collection[AttemptKey]) -> None:
-        """Set the ranks that use GPUs without MPS although they should use MPS."""
+        """Mark the ranks in `outside`, which use GPUs without MPS although they should use MPS."""
         with self._lock:
             self._books.mark_outside_mps(outside)
 
@@ -170,7 +173,7 @@ class Meter:
             )
 
     def day(self) -> DayEnergy:
-        """Return the energy of the GPUs today."""
+        """Return the energy that the GPUs have used today."""
         with self._lock:
             return self._count_day()
 
@@ -253,7 +256,7 @@ def _type_of(gpus: GpuSet, gpu_type: str) -> str:
 
 
 def kept_usage(data: bytes | None) -> RankUsage | None:
-    """Return the usage in a rank's stored record; None if unknown."""
+    """Return the usage in a rank's stored record; None if there is no valid record of this boot."""
     kept = _kept(data)
     return None if kept is None else kept.sums.usage()
 

@@ -22,12 +22,12 @@ class ProcessReading(NamedTuple):
 
     Attributes:
         cpu_s: CPU time since the rank's start, including ended processes, seconds.
-        memory_mib: Memory that is resident now: anonymous and shared memory of the control group. If no group
-            counts memory, the sum of all processes, in which shared pages count several times.
+        memory_mib: Resident memory now, MiB: anonymous and shared memory of the control group. If no group
+            counts memory, the sum over all processes, which counts shared pages several times.
         read_bytes: Bytes read from storage since the rank's start.
-        io_stall_s: Time since the rank's start in which a process waited for storage, seconds.
-        periods: Number of periods of the rank's CPU limit since the rank's start.
-        throttled: Number of periods in which the CPU limit throttled the rank.
+        io_stall_s: Time since the rank's start in which at least one process waited for storage, seconds.
+        periods: Number of periods of the CPU limit (the control group's `nr_periods`) since the rank's start.
+        throttled: Number of these periods in which the CPU limit throttled the rank.
         pids: Processes of the rank.
     """
 
@@ -56,7 +56,7 @@ class RankProcesses:
 
     @property
     def needs_tree(self) -> bool:
-        """Whether `find` must list the rank's processes."""
+        """Whether the rank has no control group, so that `find` must list its processes."""
         return not self._cgroup
 
     def find(self, children: dict[int, list[int]]) -> None:
@@ -118,7 +118,7 @@ class RankProcesses:
         """Return the bytes that the rank has read from storage.
 
         Args:
-            of_cgroup: Bytes that the control group has counted; None: the bytes of the processes are added.
+            of_cgroup: Bytes that the control group has counted; None: add the bytes of the rank's processes.
         """
         if of_cgroup is not None:
             return of_cgroup
@@ -177,7 +177,10 @@ def _stat(pid: int | str) -> list[bytes] | None:
 
 
 def _keyed(path: str, separator: bytes | None = None) -> dict[bytes, int] | None:
-    """Return the numbers by name in a file with lines of a name and a number."""
+    """Return the numbers in a file, by name. Each line of the file is a name, the separator and a number.
+
+    `separator`: None: white space. Return None if the file is not readable.
+    """
     text = _text(path)
     if text is None:
         return None
@@ -186,7 +189,7 @@ def _keyed(path: str, separator: bytes | None = None) -> dict[bytes, int] | None
 
 
 def _held_bytes(memory: dict[bytes, int]) -> int:
-    """Return the memory that the kernel cannot reclaim, without file caches."""
+    """Return anonymous and shared memory, bytes, from the values in `memory.stat`, without file caches."""
     return memory.get(b"anon", 0) + memory.get(b"shmem", 0)
 
 
@@ -198,7 +201,7 @@ def _io_read_bytes(cgroup: str) -> int | None:
 
 
 def _stall_s(path: str) -> float | None:
-    """Return the seconds in the line `some avg10=... total=MICROSECONDS` of a file."""
+    """Return the total in the line `some avg10=... total=MICROSECONDS` of a file, seconds; None if absent."""
     text = _text(path)
     first = text.split(b"\n", 1)[0] if text else b""
     total = first.rpartition(b"total=")[2]

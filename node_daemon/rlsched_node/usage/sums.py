@@ -29,8 +29,8 @@ class UsageSums(msgspec.Struct):
 
     Attributes:
         measured_s: Length of the period, seconds.
-        sums: Sum of value x weight, and sum of the weights, by name: for means over time and GPUs.
-        highest: Maximum by name.
+        sums: (Sum of value x weight, sum of the weights) by name of the value, for means over time and GPUs.
+        highest: Maximum by name of the value.
         energy_j: Energy, J; None: not measured.
         read_bytes: Bytes read; None: not measured.
     """
@@ -53,7 +53,7 @@ class UsageSums(msgspec.Struct):
             self.highest[name] = max(value, self.highest.get(name, value))
 
     def draw(self, energy_j: float) -> None:
-        """Add to the energy of the period."""
+        """Add `energy_j` to the energy of the period."""
         self.energy_j = (self.energy_j or 0.0) + energy_j
 
     def gpu(self, reading: GpuReading, own: list[GpuProcess], *, alone: bool, lasted_s: float) -> None:
@@ -81,7 +81,7 @@ class UsageSums(msgspec.Struct):
         self.high("temperature_c", reading.temperature_c)
 
     def add(self, later: UsageSums) -> None:
-        """Add the next period. The maximum CPU use is the highest mean CPU use of a period."""
+        """Add the usage of the next period. The maximum of `cpu` is the highest mean of one period."""
         self.measured_s += later.measured_s
         for name, (total, weight) in later.sums.items():
             mine = self.sums.get(name, (0.0, 0.0))

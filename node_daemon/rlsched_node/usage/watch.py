@@ -59,7 +59,7 @@ class UsageWatch:
         self._meter.start()
 
     def follow(self, live: Iterable[LocalRank]) -> None:
-        """Set the ranks that run or are being started. Also stores their usage when it is due."""
+        """Set the ranks that run or are being started. Every `KEEP_EVERY_S`, write their usage to disk."""
         held: dict[int, list[Tenant]] = {}
         known = self._meter.keys
         for attempt in live:
@@ -96,7 +96,7 @@ class UsageWatch:
         return self._meter.on_gpus()
 
     def mark_outside_mps(self, outside: Collection[AttemptKey]) -> None:
-        """Set the ranks that use GPUs without MPS although they should use MPS."""
+        """Mark the ranks in `outside`, which use GPUs without MPS although they should use MPS."""
         self._meter.mark_outside_mps(outside)
 
     @property
@@ -109,7 +109,7 @@ class UsageWatch:
         return self._meter.news()
 
     def keep(self) -> None:
-        """Write the state for the next daemon to disk."""
+        """Write the usage of the ranks and today's energy to disk, for the next daemon."""
         for key, used in self._meter.usage_to_keep().items():
             self._write(key, used)
         try:

@@ -44,7 +44,7 @@ class Eligibility:
             self._cluster.make_eligible(enter, now_s)
 
     def barred_by(self, reason: Reason) -> set[int]:
-        """Return the jobs that this reason keeps out of the queues."""
+        """Return the ledger numbers of the jobs that this reason keeps out of the queues."""
         return set(self._barred.get(reason, ()))
 
     def forget_waiting(self, seq: int) -> None:

@@ -221,7 +221,7 @@ class NodeHealth(Fact, frozen=True, kw_only=True, tag="node_health"):
 
 
 class GpusHeld(Fact, frozen=True, kw_only=True, tag="gpus_held"):
-    """All GPUs of a node that the broker must not assign: others use them, or they are out of service.
+    """All GPUs of a node that the broker must not assign: in use by other systems, or out of service.
 
     The fact replaces the node's previous `GpusHeld`.
     """
@@ -267,7 +267,7 @@ class JobSubmitted(JobSettings, Fact, frozen=True, kw_only=True, tag="job_submit
 
 
 class TaskSubmitted(Fact, frozen=True, kw_only=True, tag="task_submitted"):
-    """The next task of an array became a job. Its other settings are as in the array's `JobSubmitted`."""
+    """The next task of an array became a job. The array's `JobSubmitted` has the other settings."""
 
     asks_scheduler: ClassVar[bool] = True
     job: int
@@ -369,7 +369,7 @@ class RankLaunched(OfRank, Fact, frozen=True, kw_only=True, tag="rank_launched")
 
 
 class RankClocked(OfRank, Fact, frozen=True, kw_only=True, tag="rank_clocked"):
-    """A node changed the SM clock of a running rank; fields as in `RankLaunched`."""
+    """A node changed the SM clock limit of a running rank's GPUs; fields as in `RankLaunched`."""
 
     sm_clock_mhz: int
     clock_note: str = ""
@@ -492,7 +492,7 @@ class EligibilityReviewed(Fact, frozen=True, kw_only=True, tag="eligibility_revi
 
 
 class EnergyPriced(Fact, frozen=True, kw_only=True, tag="energy_priced"):
-    """The price of electricity changed, or jobs are reviewed because a deferred job must not wait longer."""
+    """The price of electricity changed, or a deferred job must not wait longer, so jobs are reviewed."""
 
     asks_scheduler: ClassVar[bool] = True
     price: float | None
@@ -576,8 +576,9 @@ def decode_entry(payload: bytes) -> Entry:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         if b"set_clock" in payload:
             raise JournalError(
-                "a broker before this version changed the clock of a running job here (--reclock-s), which "
-                "no longer exists; let that version end the jobs, then begin with a new journal"
+                "a broker before this version changed the clock of a running job here (--reclock-s), but "
+                "this version has no such decisions; run the earlier version until all jobs have ended, then "
+                "begin a new journal"
             ) from error
         raise JournalError(f"damaged: {error}") from error
     return entry

@@ -80,7 +80,7 @@ class LedgerModels:
         self._update_models(self._cluster.energy_counts)
 
     def speed_frac(self, workload: str, gpu_type: str, sm_clock_frac: float) -> float:
-        """Return a workload's speed without co-tenants at a clock, relative to the highest clock."""
+        """Return a workload's speed at a clock relative to the highest clock, without co-tenants."""
         if sm_clock_frac >= 1.0:
             return 1.0
         bound = float(_models((gpu_type,)).trait.clock_bound[workload_number(workload), 0])
@@ -96,13 +96,13 @@ class LedgerModels:
             self.pairs.observe(self._cluster.arrays.models, self._cluster.kind_names, seen, workload_number)
 
     def can_learn(self, kind: int, workload: int, partner: int) -> bool:
-        """Return whether `observe` can learn from a pair: workloads are known, and no speed is measured."""
+        """Return whether `observe` can learn: both workloads are known, the pair has no measured speed."""
         if not self.shares or self._known is None or workload <= 0 or partner <= 0:
             return False
         return bool(np.isnan(self._cluster.arrays.models.pair[kind, workload, partner]))
 
     def shared_frac(self, seq: int) -> float:
-        """Return a running job's predicted speed next to its co-tenants, 0 to 1; 1 without co-tenants."""
+        """Return a job's predicted speed relative to its speed without co-tenants, 0 to 1; 1 without any."""
         s, slot = self._cluster.arrays, self._cluster.slot_of(seq)
         others = self._cluster.beside(seq)
         if not others or not self.shares:

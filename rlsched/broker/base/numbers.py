@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 
 
 class Numbers:
-    """An ascending sequence of numbers, such as all job numbers; restoring a backup leaves gaps in it."""
+    """An ascending sequence of numbers, such as all job numbers. A restored backup leaves a gap."""
 
     def __init__(self) -> None:
         self._first: list[int] = []  # first number of each run

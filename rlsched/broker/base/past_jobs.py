@@ -51,8 +51,8 @@ class PastJobs:
         name = recognise(path)
         if name != "sacct":
             raise InputError(
-                f"--history {path}: expected the output of sacct (docs/reference/traces.md), which says when "
-                f"jobs ran; got {name}"
+                f"--history {path}: expected the output of sacct (docs/reference/traces.md), which has the "
+                f"start times of jobs; got {name}"
             )
         conversion = convert_original(name, Request(path))
         origin_s = TimeParser().read(conversion.origin, "origin")

@@ -31,7 +31,7 @@ class ShortPauses:
         gc.set_threshold(NEW)
 
     def step(self) -> None:
-        """Run Python's garbage collector on objects created since its last run, every `EVERY_S` seconds."""
+        """Collect garbage among the objects created since the last run, if `EVERY_S` seconds have passed."""
         now_s = self._elapsed()
         if now_s - self._last_s >= EVERY_S:
             self._last_s = now_s

@@ -68,7 +68,7 @@ def read_rows(
 
 
 def _in_pieces(db: sqlite3.Connection, query: str, after: int) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows after row `after`, in pages: a SELECT left open keeps SQLite from emptying its WAL."""
+    """Yield the rows after row `after`, read in pages: an open SELECT stops SQLite from emptying its WAL."""
     while rows := db.execute(query, (after,)).fetchall():
         yield from rows
         after = rows[-1][0]
@@ -84,7 +84,7 @@ def rows_and_damage(
     query = f"SELECT {columns} FROM {table} WHERE n > ? ORDER BY n LIMIT {_AT_ONCE}"
     for n, now_s, kind, payload, crc in _in_pieces(db, query, after or -(1 << 63)):
         if n != expected:
-            yield f"entry {expected} is missing, entry {n} follows the one before"
+            yield f"entry {expected} is missing, got entry {n} instead"
         expected = n + 1
         if not (isinstance(now_s, float) and isinstance(kind, bytes) and isinstance(payload, bytes)):
             yield f"entry {n}: damaged: its columns have unexpected types"
@@ -96,7 +96,7 @@ def rows_and_damage(
             except JournalError as error:
                 yield f"entry {n}: {error}"
     if last is not None and last != expected - 1:
-        yield f"expected {last} entries, found {expected - 1}: its end is missing or damaged"
+        yield f"expected {last} entries, found {expected - 1}: the journal's end is missing or damaged"
 
 
 def rows_after(path: Path, db: sqlite3.Connection, n: int, most: int) -> Iterator[CheckedRow]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class SoftErrors:
-    """Counts of errors by kind. The first error of a kind is logged, later ones only after a recovery.
+    """Counts of errors by kind. Only the first error of a kind, at the start and after a recovery, is logged.
 
     Args:
         say: Writes a log line. If it raises `OSError` (the log may be on the full disk), the line is lost.
@@ -37,7 +37,7 @@ class SoftErrors:
         if kind not in self.present:
             self._lost_before[kind] = self.lost[kind] - lost
             self.present[kind] = f"{what}: {in_a_line(error)}"
-            self.log_line(f"{self.present[kind]}; decisions go on without")
+            self.log_line(f"{self.present[kind]}; decisions continue")
 
     def mark_recovered(self, kind: str, what: str) -> None:
         """Record that an action has succeeded; if the last try had failed, log the recovery."""

@@ -13,7 +13,7 @@ from rlsched.errors import JournalError, JournalFullError
 
 @contextmanager
 def clearly(path: Path) -> Iterator[None]:
-    """Convert errors of SQLite, and of damaged text in `path`, to a `JournalError` with one clear line."""
+    """Convert errors of SQLite, and of undecodable text in `path`, to a `JournalError` of one line."""
     try:
         yield
     except (sqlite3.Error, UnicodeDecodeError) as error:
@@ -24,10 +24,10 @@ def clear_error(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> Journa
     """Return a `JournalError` for an error of SQLite, with advice in its text."""
     text = " ".join(str(error).split())  # the error may quote a damaged schema
     if "full" in text:
-        advice = "free space, then start the broker again: all that was acknowledged is kept, jobs run on"
+        advice = "free space, then start the broker again: acknowledged requests are kept, jobs run on"
         return JournalFullError(f"{path}: journal: {text}; {advice}")
     if "locked" in text or "busy" in text:
-        advice = "another program has it open for writing; close that, then start the broker again"
+        advice = "another program writes to the journal; close that program, then start the broker again"
     elif "disk I/O" in text or "unable to open" in text or "readonly" in text:
         advice = "check the disk and its permissions"
     else:

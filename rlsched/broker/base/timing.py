@@ -10,7 +10,7 @@ BOUNDS_S = (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25
 
 
 class Histogram:
-    """Counts of durations by size since the broker started."""
+    """Numbers of durations since the broker started, by interval (limits `BOUNDS_S`, seconds)."""
 
     def __init__(self) -> None:
         self._counts = [0] * (len(BOUNDS_S) + 1)
@@ -22,5 +22,5 @@ class Histogram:
         self._sum_s += seconds
 
     def timing(self) -> Timing:
-        """Return the counts so far."""
+        """Return the counts so far, as a message."""
         return Timing(bounds_s=list(BOUNDS_S), counts=list(self._counts), sum_s=self._sum_s)

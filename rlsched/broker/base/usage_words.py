@@ -21,7 +21,7 @@ def memory(mib: float) -> str:
 
 
 def share(frac: float | None) -> str:
-    """Format a fraction: `87 %`; "" if unknown."""
+    """Format a fraction (0 to 1) as per cent: `87 %`; "" for None, an unknown fraction."""
     return "" if frac is None else f"{100 * frac:.0f} %"
 
 
@@ -74,7 +74,7 @@ def _cpu(usage: SeenUsage) -> str:
 
 
 def cells(usage: SeenUsage | None) -> Iterator[str]:
-    """Yield four table cells: use of GPU, GPU memory, cores and memory; "" if unknown."""
+    """Yield four table cells: GPU use, GPU memory, busy CPU cores, host memory; "" if a value is unknown."""
     if usage is None:
         yield from ("", "", "", "")
         return

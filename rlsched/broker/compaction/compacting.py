@@ -82,7 +82,12 @@ class Compacting:
         self._next_piece_s = -math.inf
 
     def step(self, now_s: float, *, is_quiet: bool) -> None:
-        """Do a small part of the work that is due. `now_s`: the broker's time, Unix seconds."""
+        """Start or poll the process that makes a base, or remove a few old rows, whichever is due.
+
+        Args:
+            now_s: The broker's time, Unix seconds.
+            is_quiet: Whether the loop received no messages in this iteration; rows are then removed faster.
+        """
         elapsed_s = self._elapsed()
         if elapsed_s >= self._ended_due_s and self._keeps.ended_days < math.inf:
             self._ended_due_s = elapsed_s + EVERY_S
@@ -92,7 +97,7 @@ class Compacting:
                 self._pick_up(self._process.returncode)
             elif elapsed_s >= self._end_s:
                 self.close()
-                self._say(f"journal: not compacted: it took longer than {LIMIT_S:.0f} s")
+                self._say(f"journal: not compacted: the compaction took longer than {LIMIT_S:.0f} s")
         elif elapsed_s >= self._due_s and self._is_grown():
             self._due_s = elapsed_s + (AGAIN_S if self._keeps.days is None else EVERY_S)
             self._begin(now_s)
@@ -100,7 +105,11 @@ class Compacting:
             self._remove_piece_if_due(is_quiet=is_quiet)
 
     def _is_grown(self) -> bool:
-        """Return whether a base is due: retention is by age, or the journal has too many entries."""
+        """Return whether the journal needs a new base.
+
+        With retention by age, return True. With retention by number, return whether the journal has at least
+        `GROWN` times the entries to keep. If all entries are kept, return False.
+        """
         if self._keeps.days is not None:
             return self._keeps.days < math.inf
         return self._journal.last - self._journal.first >= GROWN * self._keeps.entries
@@ -138,7 +147,9 @@ class Compacting:
         try:
             made = self._output.read_bytes()
             if code != 0:
-                raise JournalError(made.decode(errors="replace") or f"its process ended with {code}")
+                raise JournalError(
+                    made.decode(errors="replace") or f"the compaction's process ended with exit code {code}"
+                )
             cut = msgspec.msgpack.decode(made, type=Cut | None)
             if cut is not None and put(self._journal, cut):
                 self._has_leftovers = True
@@ -161,4 +172,4 @@ class Compacting:
                 self._has_old_ended = self._journal.drop_ended(self._ended_before_s, PIECE) > 0
         except JournalError as error:  # the remaining rows do no harm; the next start tries again
             self._has_leftovers = self._has_old_ended = False
-            self._say(f"journal: replaced entries could not be removed: {error}")
+            self._say(f"journal: entries that a base has replaced could not be removed: {error}")

@@ -130,9 +130,10 @@ def _base_before(path: Path) -> Base | None:
 
 
 def _last_before(journal: Reading, before_s: float) -> int:
-    """Return the number of the last entry before a time that the table of ended jobs includes.
+    """Return the number of the last entry that is older than `before_s` (Unix seconds) and can be replaced.
 
-    If no entry is before the time, return the number of the first entry minus 1.
+    An entry can be replaced when the table of ended jobs includes the jobs that the entry finished. If no
+    entry is older, return the number of the first entry minus 1.
     """
     if before_s == math.inf:
         return min(journal.last or 0, journal.ended_at or 0)
@@ -144,7 +145,10 @@ def _last_before(journal: Reading, before_s: float) -> int:
 
 
 def _start_at(journal: Reading, cut: int) -> CheckedRow | None:
-    """Return the last `BrokerStarted` entry up to entry `cut`; else the first one after `cut`; else None."""
+    """Return the last `BrokerStarted` entry up to entry number `cut`.
+
+    If there is no such entry, return the first `BrokerStarted` entry after `cut`, else None.
+    """
     for order, bound in (("DESC", "n <= ?"), ("ASC", "n > ?")):
         found = journal.db.execute(
             f"SELECT n FROM entries WHERE kind = 'broker_started' AND {bound} AND n >= ? ORDER BY n {order}",
@@ -159,7 +163,8 @@ def _start_at(journal: Reading, cut: int) -> CheckedRow | None:
 def _scheduler(journal: Reading, cut: int) -> Scheduler:
     """Load the policy in use at entry `cut`; if it cannot be loaded, load `fifo`.
 
-    With `fifo`, the base has default values for dials and bursts.
+    With `fifo`, the base has default values for dials (numbers that change while a rule runs) and for
+    predictions that are revised by bursts.
     """
     start = _start_at(journal, cut)
     if start is None:

@@ -17,9 +17,9 @@ class Keeps(msgspec.Struct, frozen=True, kw_only=True):
     """Retention of a journal.
 
     Attributes:
-        days: Days for which entries are kept; None: only the latest `entries` are kept; infinite: all.
+        days: Days for which entries are kept; infinite: all entries are kept; None: `entries` applies.
         entries: Number of latest entries that are kept if `days` is None.
-        ended_days: Days for which rows of ended jobs are kept; infinite: all.
+        ended_days: Days for which rows of ended jobs are kept; infinite: all rows are kept.
     """
 
     days: float | None = None

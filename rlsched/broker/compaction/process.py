@@ -3,8 +3,9 @@
 Arguments: journal, time before which entries are replaced (Unix seconds), half-life (seconds), number of
 entries to keep.
 
-The process writes a `Cut`, or None, as MessagePack to standard output. On an error, the process writes one
-line instead and exits with code 1. It runs at the lowest priority, and is killed if its parent exits.
+The process writes a `Cut` as MessagePack to standard output, or None if a base would save no space. On an
+error, the process writes one line instead and exits with code 1. It runs at the lowest priority, and is
+killed if its parent exits.
 """
 
 from __future__ import annotations

@@ -49,7 +49,8 @@ class Fits:
     Args:
         predictions: Receives fitted models and failures.
         say: Logs a line.
-        command: Returns the fitting process's command, given a time-out; in tests, a failing command.
+        command: Returns the command of the fitting process for a time-out in seconds; tests pass a function
+            that returns a failing command.
         limit_s: Time-out for a fit, seconds.
         elapsed: A monotonic clock, seconds.
     """
@@ -140,7 +141,7 @@ class _Fit:
         except (FitError, OSError, subprocess.SubprocessError) as error:
             self.error = str(error)
         except Exception as error:  # unpickling a damaged result may raise anything
-            self.error = f"its result cannot be used: {error!r}"
+            self.error = f"the result of the fit cannot be used: {error!r}"
         self.took_s = time.monotonic() - began_s
         self.done.set()
 
@@ -162,27 +163,36 @@ class _Fit:
                 result, said = process.communicate(training, timeout=self._limit_s)
             except subprocess.TimeoutExpired as error:
                 process.kill()
-                raise FitError(f"it took longer than {self._limit_s:g} s") from error
+                raise FitError(f"the fit took longer than {self._limit_s:g} s") from error
             except BaseException:
                 process.kill()
                 raise
         if process.returncode != 0:
             last = said.decode(errors="replace").strip().splitlines()[-1:]
-            raise FitError(f"its process ended with {process.returncode}: {' '.join(last) or 'no message'}")
+            raise FitError(
+                f"the fitting process ended with exit code {process.returncode}: "
+                f"{' '.join(last) or 'no message'}"
+            )
         return _checked(pickle.loads(result), self._training.rows[-_WARM_ROWS:])  # from our own child
 
 
 def _checked(model: object, features: list[Floats]) -> HazardModel:
-    """Return the model if it predicts distributions, so that an invalid model never reaches the loop.
+    """Return `model` if it predicts distributions of run times for sample jobs.
+
+    So an invalid model never reaches the broker's loop.
+
+    Args:
+        model: The object that the fitting process returned.
+        features: Feature rows of the sample jobs.
 
     Raises:
-        FitError: the object is not a model, or its predictions are not distributions.
+        FitError: the object is not a model, or the probabilities of a prediction do not sum to 1.
     """
     if not isinstance(model, HazardModel):
         raise FitError(f"expected a HazardModel, got {type(model).__name__}")
     rows = model.probabilities(np.stack(features))
     if not (abs(rows.sum(axis=1) - 1.0) < 1e-6).all():
-        raise FitError("its predictions are not distributions")
+        raise FitError("expected probabilities that sum to 1 for each job, got other sums from the model")
     return model
 
 

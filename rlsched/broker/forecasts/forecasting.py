@@ -84,7 +84,7 @@ class Forecasting(Forecasts):
         self._next = self._first_of_child = 1
 
     def latest_forecast(self, job: Job) -> JobForecast | None:
-        """Return the latest forecast of a live job; None if there is none since the job was last requeued."""
+        """Return the latest forecast of a live job; None: no forecast since the job was last requeued."""
         said = self._jobs.get(job.number) if job.live else None
         if said is None or job.attempt is None:
             return said
@@ -173,7 +173,7 @@ class Forecasting(Forecasts):
     def _start(self) -> None:
         try:
             self._child = _ForecasterProcess(self._command(), self._setup)
-            self._note = "the forecaster reads the journal, and has said nothing new yet"
+            self._note = "the forecaster reads the journal, and has sent no new forecasts yet"
         except (OSError, RuntimeError) as error:
             self._handle_failure(str(error))
 
@@ -220,7 +220,7 @@ class _ForecasterProcess:
             os.set_blocking(self.process.stdin.fileno(), False)
 
     def ask(self, question: Question) -> bool:
-        """Send a question. Return False if the process's input is full."""
+        """Send a question. Return False if it was not sent, usually because the input is full."""
         assert self.process.stdin is not None
         frame = framed(question)
         if len(frame) > select.PIPE_BUF:  # a partial write would corrupt the frames that follow

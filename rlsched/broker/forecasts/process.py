@@ -69,7 +69,7 @@ TELLS: Final = 2_000
 
 
 class _FollowedBook(Warm):
-    """The state according to the journal, with recently submitted jobs and mean run times."""
+    """The broker's state, replayed from the journal, with recently submitted jobs and mean run times."""
 
     keeps_ended = True
 
@@ -223,7 +223,7 @@ class Process:
     def _neighbours(self, asked: DryRun) -> Iterable[tuple[str, HypotheticalJob, str]]:
         state = self._state.state
         if not state.nodes:
-            raise InputError("no node has registered yet")
+            raise InputError("no node has registered yet: a forecast needs at least one; try again later")
         demand = demand_asked(asked)
         never = unknown_vc(state, asked.vc) or never_runs(state, asked.vc, demand)
         if never:
@@ -247,20 +247,20 @@ class Process:
             yield (
                 "half the GPUs" if factor == 2.0 else "fewer GPUs",
                 base._replace(demand=part, predicted_s=predicted_s * factor, limit_s=limit_s * factor),
-                "if its run time grows as its GPUs go",
+                "if its run time grows in inverse proportion to its GPUs",
             )
         if demand.gpu_types:
             of_any = msgspec.structs.replace(demand, gpu_types=())
-            yield "any GPU type", base._replace(demand=of_any), "if its run time is the same there"
+            yield "any GPU type", base._replace(demand=of_any), "if its run time is the same on all types"
         if not asked.preemptible:
-            yield "preemptible", base._replace(preemptible=True), "work done before a preemption counts"
-        shared = "this broker gives each job whole GPUs of its own"
+            yield "preemptible", base._replace(preemptible=True), "if a preemption loses no work"
+        shared = "this broker shares no GPUs among jobs"
         if state.models.shares:
-            shared = "forecasts take it that new jobs share no GPUs: with --share it may start sooner"
+            shared = "forecasts assume that new jobs share no GPUs; with --share, the job may start sooner"
         yield "shared", base._replace(demand=NO_GPUS), shared
         slower = frugal_factor(asked.workload, state.cluster.kind_names)
         if slower is None:
-            note = "nothing is known of its workload: name one with --workload"
+            note = "its workload is not known; name it with --workload"
             yield "frugal clock", base._replace(demand=NO_GPUS), note
         else:
             frugal = base._replace(predicted_s=predicted_s * slower)
@@ -300,10 +300,10 @@ class Process:
 
 
 def frugal_factor(workload: str, kinds: Sequence[str]) -> float | None:
-    """Return the factor by which a workload's run time grows at 60 % of the SM clock; None: unknown.
+    """Return the factor by which a workload runs longer at 60 % of the highest SM clock; None: unknown.
 
-    The factor is for the first GPU type of `kinds`. Near this clock, most jobs need the least energy
-    (`rlsched.models.clocks`).
+    The factor is for the first GPU type of `kinds`. At about 60 % of the clock, most jobs need the least
+    energy (`rlsched.models.clocks`).
     """
     from rlsched.models.catalogue import load_catalogue
     from rlsched.models.clocks import relative_time
@@ -319,13 +319,14 @@ def _rule_of(scheduler: Scheduler) -> tuple[str, CompiledRule]:
     """Return (name, rule) for simulated futures: the policy's rule, or the rule that the policy follows.
 
     Raises:
-        InputError: the policy is not a rule and follows none.
+        InputError: the policy is not a rule, and follows no rule.
     """
     if scheduler.rule is not None:
         return scheduler.name, scheduler.rule
     if scheduler.reference is None:
         raise InputError(
-            f"policy {scheduler.name!r} is not a rule and follows none: futures cannot be simulated"
+            f"policy {scheduler.name!r}: forecasts need a rule, or a policy that follows a rule; this policy "
+            "has no rule"
         )
     return f"{scheduler.reference.name}, which {scheduler.name} follows", scheduler.reference.rule
 

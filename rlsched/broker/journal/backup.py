@@ -1,5 +1,6 @@
-"""Backs up a journal, even while a broker runs, and restores it. No job number is then assigned twice.
+"""Backs up a journal, even while a broker runs, and restores it.
 
+A broker on a restored journal assigns no job number a second time.
 `rlsched.broker.nodes.unknown_attempts` handles jobs that run on nodes but are not in the restored journal.
 """
 
@@ -81,14 +82,16 @@ def back_up(journal: str | Path, target: str | Path) -> int:
         draft.rename(target)
         sync(target.parent)
     except OSError as error:
-        raise InputError(f"{target}: cannot write here: {error.strerror}") from error
+        raise InputError(
+            f"{target}: cannot write here: {error.strerror}; check the permissions and the free space"
+        ) from error
     finally:
         _remove(draft)
     return entries
 
 
 def restore(backup: str | Path, directory: str | Path) -> Restoration:
-    """Install a backup as the journal of a broker's directory. The earlier files are kept under other names.
+    """Install a backup as the journal in a broker's directory. The earlier files are kept under other names.
 
     Raises:
         InputError: the backup is the journal itself.
@@ -110,7 +113,9 @@ def restore(backup: str | Path, directory: str | Path) -> Restoration:
         JournalMark(path).remove()
         sync(path.parent)
     except OSError as error:
-        raise JournalError(f"{path}: cannot write here: {error.strerror}") from error
+        raise JournalError(
+            f"{path}: cannot write here: {error.strerror}; check the permissions and the free space"
+        ) from error
     finally:
         _remove(draft)
         lock.close()
@@ -118,7 +123,10 @@ def restore(backup: str | Path, directory: str | Path) -> Restoration:
 
 
 def _marked(journal: Journal, replaced: Path) -> Restoration:
-    """Append a `Restored` entry to a restored journal, so that no job number is assigned twice."""
+    """Append a `Restored` entry to a restored journal, so that no job number is assigned twice.
+
+    `replaced`: path of the journal that the restored journal replaces.
+    """
     from rlsched.broker.journal.recovery import MOST_ENDED
     from rlsched.broker.state.predictions import Predictions
     from rlsched.decide.registry import load_scheduler
@@ -151,7 +159,9 @@ def _mark(state: BrokerState, epoch: int, number: int, *, taken_over: bool = Fal
 
 
 def take_over(journal: Journal, state: BrokerState) -> Restored:
-    """Make a standby's copy the cluster's journal: raise the next numbers as in `restore`; drain all nodes.
+    """Make a standby's copy the journal of the cluster, and drain all nodes. Return the `Restored` entry.
+
+    As after a restore, the next epoch, job number and attempt number are higher than all earlier numbers.
 
     Raises:
         JournalError: the copy cannot be written.
@@ -203,7 +213,7 @@ def _above(number: int, step: int) -> int:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy one consistent state of a journal into one file with SQLite's backup function; sync it to disk."""
+    """Copy one consistent state of a journal into one file with SQLite's backup function; sync the file."""
     _remove(target)
     touch_private(target)
     with reading(source) as journal:
@@ -269,7 +279,9 @@ def begin_anew(path: Path) -> str:
         finally:
             lock.close()
     except OSError as error:
-        raise JournalError(f"{path}: cannot write here: {error.strerror}") from error
+        raise JournalError(
+            f"{path}: cannot write here: {error.strerror}; check the permissions and the free space"
+        ) from error
     return kept
 
 

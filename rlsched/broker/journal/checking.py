@@ -41,7 +41,7 @@ class JournalCheck(msgspec.Struct, frozen=True, kw_only=True):
         jobs: Number of submitted jobs by state; empty if the journal is damaged.
         epoch: Epoch of the last broker.
         cluster: Identity of the cluster.
-        next_job: Number of the next job.
+        next_job: Number that the next job gets.
         bytes: Size on disk, including the write-ahead log, bytes.
     """
 
@@ -128,11 +128,11 @@ def check(path: str | Path) -> JournalCheck:
 
 
 def _snapshots(journal: Reading) -> list[str]:
-    """Describe snapshots that are damaged or belong to another journal. A start ignores them."""
+    """Describe snapshots that are damaged or belong to another journal. A starting broker ignores them."""
     if not journal.has_snapshots:
         return []
     found = SnapshotTable(journal.path, journal.db).newest_first()
-    return [f"{one}; a start ignores it" for one in found if isinstance(one, str)]
+    return [f"{one}; a starting broker ignores it" for one in found if isinstance(one, str)]
 
 
 def _is_part(path: Path, file: Path) -> bool:

@@ -15,7 +15,7 @@ _STARTS = "SELECT n FROM entries WHERE kind = 'broker_started' AND n >= ? AND n 
 def choice_at(path: Path, db: sqlite3.Connection, first: int, last: int) -> ChosenPolicy | None:
     """Return the chosen policy of the last broker start at or before entry `last`; None if none was chosen.
 
-    The `BrokerStarted` entry omits the policy if the previous start used the same one (`goes_on`). If no
+    A `BrokerStarted` entry omits the policy if the start before used the same policy (`goes_on`). If no
     start after the base (the compacted start of the journal) contains the policy, the base contains it.
 
     Args:

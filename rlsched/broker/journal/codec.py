@@ -41,7 +41,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 class PictureError(Exception):
-    """An object cannot be serialised, or a picture cannot be read."""
+    """An object cannot be serialised, or a picture (the serialised bytes) cannot be read."""
 
 
 @cache
@@ -59,7 +59,7 @@ def pack(thing: object, as_new: dict[type, dict[str, object]] | None = None) -> 
 
     Args:
         thing: The object.
-        as_new: Values, by class and field name, that replace the field's value in every stored object.
+        as_new: Values to store in place of fields of the objects, by class and field name; None: none.
 
     Raises:
         PictureError: the graph contains an unsupported object.
@@ -186,7 +186,7 @@ class _Unpacker:
         if tag == _AGAIN:
             known = self._known[packed[1]]
             if known is _UNMADE:
-                raise PictureError("an object contains itself")
+                raise PictureError("expected an object without cycles, got an object that contains itself")
             return known
         place = len(self._known)
         self._known.append(_UNMADE)
@@ -212,7 +212,7 @@ class _Unpacker:
         elif tag == _OBJECT:
             return self._object(place, packed)
         else:
-            raise PictureError(f"unknown tag {tag!r}")
+            raise PictureError(f"expected a known tag, got {tag!r}")
         self._known[place] = made
         return made
 

@@ -1,6 +1,6 @@
-"""The journal: an SQLite file with one row per fact. A batch is committed before its output is sent.
+"""The journal: an SQLite file with one row per fact, in WAL mode with synchronous=FULL.
 
-The file uses WAL mode and synchronous=FULL.
+The broker commits a batch of facts before it sends the messages that result from this batch.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Journal:
         first: Number of the first entry. A base (the compacted start of the journal) replaces entries with
             lower numbers, which are being removed.
         last: Number of the last entry, 0 before the first.
-        ended_at: Number of the last entry that the table of ended jobs includes.
+        ended_at: Number of the entry up to which the table of ended jobs is complete.
         ended: The table of ended jobs, for reading.
         snapshots: Snapshots for quick starts.
 
@@ -100,7 +100,7 @@ class Journal:
         if mode != "wal" or level != _FULL:
             raise JournalError(
                 f"{self.path}: expected journal_mode wal, synchronous {_FULL}, got {mode}, "
-                f"{level}: this file system cannot keep a durable journal, use a local disk"
+                f"{level}: this file system cannot keep a durable journal; put the journal on a local disk"
             )
         if (
             not marks.one(self._db, "SELECT count(*) FROM sqlite_master")
@@ -121,9 +121,9 @@ class Journal:
     def _migrate(self, version: int) -> None:
         """Migrate a journal from an earlier version in one transaction.
 
-        Version 2 added checksums, version 3 the table of ended jobs, version 4 `first`, version 5 held jobs
-        and dependencies, version 6 changes of jobs and orders for single tasks, version 7 counts of cores
-        and memory, and usage, version 8 prices of electricity, and version 9 their outlook.
+        Additions by version: 2 checksums; 3 the table of ended jobs; 4 the number of the first entry; 5 held
+        jobs and dependencies; 6 changes of jobs, and orders for single tasks; 7 counts of cores and memory,
+        and resource use; 8 prices of electricity; 9 outlook on prices.
         """
         self._db.execute("BEGIN IMMEDIATE")
         try:
@@ -140,7 +140,9 @@ class Journal:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             reason = error if isinstance(error, JournalError) else clear_error(self.path, error)
-            raise JournalError(f"{reason}; it stays a journal of version {version}, as it was") from error
+            raise JournalError(
+                f"{reason}; the journal is unchanged and stays a journal of version {version}"
+            ) from error
 
     def _add_checksums(self) -> None:
         self._db.execute("ALTER TABLE entries RENAME TO entries_1")
@@ -175,8 +177,8 @@ class Journal:
         """Commit consecutive rows copied from another journal. Return their contents.
 
         Raises:
-            JournalFullError, JournalError: as `commit`; or a row is damaged, or its number is not the
-                next.
+            JournalFullError: as `commit`.
+            JournalError: as `commit`; or a row is damaged, or its number is not the next.
         """
         found: list[JournalRow] = []
         begins_at = None
@@ -226,7 +228,7 @@ class Journal:
         """
         first = cut - len(parts) + 1
         if not self.first < first <= cut <= min(self.last, self.ended_at):
-            raise JournalError(f"{self.path}: expected a base that is shorter than the {cut} entries")
+            raise JournalError(f"{self.path}: expected a base of fewer parts than the {cut} replaced entries")
         rows = [stored(first + place, now_s, part) for place, part in enumerate(parts)]
         with clearly(self.path), self._transaction():
             self._db.executemany(f"INSERT OR REPLACE{_INSERT.removeprefix('INSERT')}", rows)
@@ -274,7 +276,8 @@ class Journal:
 
         Args:
             rows: The rows.
-            holds_at: Number of the last entry that the table then includes; None: more rows will be added.
+            holds_at: Number of the entry up to which the table is then complete; None: later calls add more
+                rows.
 
         Raises:
             JournalError: the rows cannot be written; no row is written.
@@ -294,7 +297,7 @@ class Journal:
 
     @property
     def ended_copied(self) -> int:
-        """Last job number copied from another journal's table of ended jobs; -1: no rows are left to copy."""
+        """Number of the last ended job copied from another journal's table; -1: all rows are copied."""
         with clearly(self.path):
             return finished_table.copied_to(self._db)
 

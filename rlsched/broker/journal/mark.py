@@ -1,10 +1,10 @@
 """The mark: a file next to a journal that records the cluster's identity and the last committed entry.
 
 SQLite cannot distinguish an empty file from a new database, or an older copy from the newest copy. A broker
-that started on such a file would assign job numbers a second time and disown the jobs on its nodes.
-Therefore each commit is recorded in a separate file, `cluster.json`, and a start compares this file with the
-journal. The mark is written after the commit, so it is never ahead of the journal. If a directory of an older
-version has no mark, the next start writes one.
+that started on such a file would assign job numbers a second time, and would not recognise the jobs on its
+nodes. Therefore each commit is recorded in a separate file, `cluster.json`, and a start compares this file
+with the journal. The mark is written after the commit, so it is never ahead of the journal. If a directory of
+an older version has no mark, the next start writes one.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class JournalMark:
     # ---- before a start ---------------------------------------------------------------------------
 
     def check_new(self) -> None:
-        """Check that the directory has never had a journal, before a new one begins. Nothing is written.
+        """Check that the directory has never had a journal, before a new journal begins. Write nothing.
 
         Raises:
             JournalLostError: a file next to the missing or empty journal shows that a journal existed.
@@ -97,16 +97,16 @@ class JournalMark:
             return
         if mark.entries > journal.last:
             raise JournalLostError(
-                f"{self._journal}: ends at entry {journal.last:,}, but a broker has committed "
-                f"{mark.entries:,} here: it is an older copy, or its write-ahead log was removed; put the "
-                f"newest one back (with its -wal), or restore this one with {_RESTORE}"
+                f"{self._journal}: ends at entry {journal.last:,}, but a broker has committed entry "
+                f"{mark.entries:,} here: the journal is an older copy, or its write-ahead log was removed; "
+                f"put the newest journal back (with its -wal), or restore a copy of this one with {_RESTORE}"
             )
         base = _base_at(journal, max(mark.entries, journal.first))
         if mark.cluster != base.cluster if base else mark.crc != journal.checksum_of(mark.entries):
             raise JournalLostError(
-                f"{self._journal}: its entry {mark.entries:,} is not the one that a broker of cluster "
-                f"{mark.cluster} has committed here: it is another cluster's journal, or an older copy that "
-                f"was served elsewhere; put the right one back, or restore this one with {_RESTORE}"
+                f"{self._journal}: entry {mark.entries:,} differs from the entry that a broker of cluster "
+                f"{mark.cluster} has committed here: the journal is another cluster's, or an older copy that "
+                f"another broker used; put the right one back, or restore a copy of this one with {_RESTORE}"
             )
 
     def _shown(self) -> str:
@@ -146,7 +146,7 @@ class JournalMark:
         os.fsync(self._fd)
 
     def record_commit(self, journal: Journal) -> None:
-        """Record the last commit. If this fails, the mark is behind its journal, which a start accepts."""
+        """Record the last commit. A failed write leaves the mark behind the journal; a start accepts this."""
         if self._fd >= 0 and journal.last != self._written.entries:
             self._written = _mark(journal, self._written.cluster, self._written.epoch)
             with suppress(OSError):

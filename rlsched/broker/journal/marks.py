@@ -44,7 +44,7 @@ def version(path: Path, db: sqlite3.Connection) -> int:
     if found not in map(str, range(1, SCHEMA_VERSION + 1)):
         raise JournalError(
             f"{path}: journal version {found!r}, this rlsched writes {SCHEMA_VERSION}; "
-            "run the rlsched that wrote it, or choose another path"
+            "run the rlsched that wrote the journal, or choose another path"
         )
     return int(found)
 
@@ -65,12 +65,12 @@ def set_first(db: sqlite3.Connection, first: int) -> None:
 
 
 def ended_at(path: Path, db: sqlite3.Connection) -> int:
-    """Return the number of the last entry that the table of ended jobs includes."""
-    return _number(path, db, "ended_at", "mark of ended jobs")
+    """Return the number of the entry up to which the table of ended jobs is complete."""
+    return _number(path, db, "ended_at", "last entry in the table of ended jobs")
 
 
 def _number(path: Path, db: sqlite3.Connection, key: str, what: str) -> int:
     found = _meta(db, key)
     if not (found.isascii() and found.isdigit()):
-        raise JournalError(f"{path}: damaged: its {what} reads {found!r}; {MEND}")
+        raise JournalError(f"{path}: damaged: its {what} reads {found!r}, expected an integer; {MEND}")
     return int(found)

@@ -20,7 +20,7 @@ class Reading:
         version: Version of the journal.
         first: Number of the first entry.
         last: Number of the last entry; None in version 1.
-        ended_at: Number of the last entry that the table of ended jobs includes; None before version 3.
+        ended_at: Number of the entry up to which the table of ended jobs is complete; None before version 3.
         has_snapshots: Whether the journal has a table of snapshots.
     """
 
@@ -69,7 +69,7 @@ def reading(path: str | Path) -> Iterator[Reading]:
     """
     path = Path(path)
     if not path.is_file():
-        raise JournalError(f"{path}: there is no journal here")
+        raise JournalError(f"{path}: there is no journal here; expected the journal.sqlite of a broker")
     with clearly(path), closing(sqlite3.connect(path, isolation_level=None, timeout=5.0)) as db:
         db.execute("BEGIN")
         yield Reading(path, db)

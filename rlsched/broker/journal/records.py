@@ -1,4 +1,4 @@
-"""Writes the broker's store of decisions and TensorBoard curves, after the commit and the replies.
+"""Writes the broker's store of decisions and TensorBoard curves, after each commit and its replies.
 
 No decision depends on the store or the curves. If a write fails, the error is counted and logged once
 (`SoftErrors`), the buffered records are lost, and the store is opened again for the next records.
@@ -35,8 +35,9 @@ class RecordLog:
 
     Args:
         folder: Directory of the store of decisions.
-        logdir: Directory for TensorBoard curves.
-        soft_errors: Counter of failed writes to the store (`written`) and to TensorBoard (`drawn`).
+        logdir: Directory for TensorBoard curves; None: no curves.
+        soft_errors: Counter of failed writes to the store (`written`) and to TensorBoard (`drawn`); None: a
+            new counter.
         keep_bytes: Size above which the oldest rows of the store are removed, bytes.
 
     Attributes:
@@ -74,7 +75,7 @@ class RecordLog:
         records: Sequence[DecisionRecord],
         events: Sequence[JobEvent | NodeChange | ForecastSeen] = (),
     ) -> None:
-        """Buffer records and events for the store, and draw curves. Count records that cannot be stored."""
+        """Buffer records and events for the store, and add the records to the curves. Count lost records."""
         rows = self._rows(records)
         self._held += len(rows)
         try:
@@ -105,7 +106,7 @@ class RecordLog:
         try:
             note_decider(self.folder, policy, since_s)
         except Exception as error:  # any error of the disk
-            self.soft_errors.count("written", f"{self.folder}: cannot keep who decides", error, 0)
+            self.soft_errors.count("written", f"{self.folder}: cannot record which policy decides", error, 0)
 
     def step(self) -> None:
         """Write buffered records if a write is due."""

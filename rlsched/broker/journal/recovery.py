@@ -1,4 +1,4 @@
-"""Recovers a broker's state from its journal at a start, and stores snapshots that make this faster."""
+"""Recovers a broker's state from its journal at a start, and stores snapshots for a faster recovery."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def catch_up_state(journal: Journal, state: BrokerState, after: int, scheduler: 
 
 
 def forget_some(state: BrokerState) -> None:
-    """Remove the oldest finished jobs from memory if there are many more than `MOST_ENDED`."""
+    """Remove the oldest finished jobs above `MOST_ENDED` from memory, about 2,000 at a time."""
     if len(state.ended_jobs) > MOST_ENDED + _CHUNK:
         state.forget(state.now_s, math.inf, MOST_ENDED)
 

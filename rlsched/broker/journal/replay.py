@@ -156,7 +156,8 @@ def journal_events(path: str | Path) -> JournalEvents:
             entry = heads[entry.array].task(entry)
         if isinstance(entry, BasePart):
             raise JournalError(
-                f"{path}: compacted: entries before {row.n} are missing; use a backup from before"
+                f"{path}: compacted: entries before {row.n} are missing; use a backup from before the "
+                "compaction"
             )
         if isinstance(entry, BrokerStarted):
             before = events.starts[-1] if events.starts else None

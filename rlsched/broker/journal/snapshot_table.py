@@ -88,7 +88,10 @@ class SnapshotTable:
             self._db.execute("DELETE FROM snapshots")
 
     def newest_first(self) -> Iterator[Snapshot | str]:
-        """Yield the snapshots, newest first; an error text for each that is damaged or of another journal."""
+        """Yield the snapshots, newest first.
+
+        For a snapshot that is damaged or belongs to another journal, yield an error text instead.
+        """
         with clearly(self._path):
             numbers = [n for (n,) in self._db.execute("SELECT n FROM snapshots ORDER BY n DESC")]
             for n in numbers:

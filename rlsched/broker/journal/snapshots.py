@@ -69,6 +69,6 @@ def book_of(picture: bytes) -> BrokerState:
     """
     state = unpack(picture)
     if not isinstance(state, BrokerState):
-        raise PictureError("it does not contain the state of a broker")
+        raise PictureError("expected the state of a broker, got another object")
     state.clear_on_finished()
     return state

@@ -1,4 +1,4 @@
-"""Records in a file of a broker's directory that a later broker serves the cluster."""
+"""A file in a broker's directory, which records that a later broker serves the cluster."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Superseded:
         self._path = directory / SUPERSEDED_FILE
 
     def check(self, epoch: int) -> None:
-        """Check that the file records no epoch above the journal's `epoch`. If this holds, remove the file.
+        """Check that the file records no epoch above `epoch`, the epoch of the journal. Remove the file.
 
         Raises:
-            SupersededError: there is a later broker.
+            SupersededError: the file records a higher epoch. The file stays.
         """
         later = self.epoch()
         if later > epoch:
@@ -55,7 +55,7 @@ class Superseded:
 
     def _line(self, epoch: int, how: str) -> str:
         return (
-            f"a later broker of this cluster serves, at epoch {epoch} ({how}); this one stops, its journal "
-            f"in {self._path.parent} is kept. `--standby --of ADDRESS` lets it stand by for that one; if "
-            f"that broker is lost, `rlsched journal restore` restores a copy. {self._path} records this"
+            f"a later broker of this cluster serves, at epoch {epoch} ({how}); this broker stops, its "
+            f"journal in {self._path.parent} is kept. Start it as a standby with `--standby --of ADDRESS`; "
+            f"if the later broker is lost, use `rlsched journal restore`. {self._path} records the epoch"
         )

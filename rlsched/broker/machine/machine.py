@@ -272,7 +272,7 @@ class Machine:
     def _begin(self, now_s: float) -> None:
         """Start a batch. The first batch records that this broker has started."""
         if now_s <= self.now_s:
-            raise ValueError(f"time must grow from batch to batch: {now_s} after {self.now_s}")
+            raise ValueError(f"time must grow from batch to batch: got {now_s} s after {self.now_s} s")
         if now_s - self.now_s > max(self.limits.lease_s / 4, LISTENS_EVERY_S):
             self._leases.extend(now_s)
         self.now_s = now_s
@@ -341,7 +341,7 @@ class Machine:
                 members.mark_leaving(node)
 
     def _limited(self, node: str, message: Launched | TimeLimited) -> None:
-        """Record the time limit that a node enforces for a rank of a job."""
+        """Record the time limit that a node enforces for a rank, as reported in this message."""
         job = self._attempts.current(node, message.key)
         self._time_limits.note_enforced(job, message.attempt, message.rank, message.limit_s)
 
@@ -353,7 +353,12 @@ class Machine:
         node, message = event.node, event.message
         kind = type(message).__name__
         _log.error(
-            "%s of node %s is set aside: %r", kind, node, message, exc_info=error, extra={"node": node}
+            "message %s of node %s could not be processed: %r",
+            kind,
+            node,
+            message,
+            exc_info=error,
+            extra={"node": node},
         )
         known = self.state.nodes.get(node)
         if known is not None and known.up and not known.drained:
@@ -367,7 +372,10 @@ class Machine:
             self._out.send(node, EndedAck(job=message.job, attempt=message.attempt, rank=message.rank))
 
     def _review_eligibility(self) -> None:
-        """Review due quotas and begin times. Cancel jobs with dependencies that can never be met."""
+        """Admit jobs to the queue, or keep jobs out of it, if a quota or a begin time is due for review.
+
+        Also cancel the jobs with dependencies that can never be met.
+        """
         if self.now_s >= min(self.state.quotas.due_s, self.state.gates.due_s):
             self._out.record(EligibilityReviewed())
         while self.state.gates.hopeless:
@@ -416,7 +424,10 @@ class Machine:
             self._out.record(JobsRanked(ln_weights={}, levels={job.number: level}))
 
     def _tick_job(self, job: Job, launching_s: float) -> None:
-        """Check a job's time-outs. `launching_s`: earliest start of a launch time-out, Unix seconds."""
+        """Repeat a job's overdue orders, and end its attempt if nodes did not start it in time.
+
+        `launching_s`: time before which no launch time-out begins, Unix seconds.
+        """
         attempt = job.active
         if attempt is None:
             return
@@ -439,7 +450,7 @@ class Machine:
                 )
 
     def _record_price(self) -> None:
-        """Record the price of electricity if it has changed, or if the scheduler must review jobs for it."""
+        """Record the price of electricity if it has changed, or if `Scheduler.review_s` is due."""
         known = self.state.energy_price
         found = None if self._prices is None else self._prices.at(self.now_s)
         if found is None and known is None:
@@ -459,9 +470,9 @@ class Machine:
             drafts = self.state.predictions.predict(drafts, self.now_s)
         except Exception as error:  # any error of a predictor
             for array in sorted({draft.array for draft in drafts}):
-                _log.error("the tasks of array %d cannot be predicted", array, exc_info=error)
+                _log.error("the run times of array %d's tasks cannot be predicted", array, exc_info=error)
                 self._out.record(
-                    JobCancelled(job=array, reason=f"its tasks cannot be predicted: {error!r:.200}")
+                    JobCancelled(job=array, reason=f"its run times cannot be predicted: {error!r:.200}")
                 )
             return
         for draft in drafts:
@@ -511,7 +522,7 @@ class Machine:
         return self.state.called(self.state.number_of_seq[seq]) if job is None else job.called
 
     def _keep(self, decision: Decision, number: int) -> None:
-        """Make and buffer a decision's record. An error here has no other effect."""
+        """Buffer a decision's record for the store of decisions. An error is only logged and counted."""
         record = decision.record
         if record is None:
             if decision.record_failed:
@@ -534,7 +545,7 @@ class Machine:
         self.state.seats.emptied.clear()
 
     def _forget_due(self, now_s: float) -> bool:
-        """Remove requested decision times that have passed. Return whether there were any."""
+        """Remove the requested decision times up to `now_s`, Unix seconds. Return whether there were any."""
         asked_for_s = self.state.asked_for_s
         due = [partition for partition, at_s in asked_for_s.items() if at_s <= now_s]
         for partition in due:
@@ -552,7 +563,7 @@ class Machine:
             self._rank_again(self.state.jobs[fact.job])
 
     def _keep_event(self, fact: Entry) -> None:
-        """Buffer a journal entry's events for the store of decisions. An error here has no other effect."""
+        """Buffer a journal entry's events for the store of decisions. An error is only logged and counted."""
         try:
             self._happened += events_of_fact(fact, self.state, self.now_s)
         except Exception as error:  # a fact may cause any error
@@ -571,7 +582,7 @@ class _Batch:
         prices: Prices of electricity that were read.
         powered: Results of the operator's commands that power nodes up and down.
         has_tick: Whether the batch has a `Tick`.
-        is_due: Whether the batch has a `Due`: a decision was requested for this time.
+        is_due: Whether the batch has a `Due` (the scheduler has requested a decision at this time).
     """
 
     def __init__(self, events: Sequence[Event]) -> None:

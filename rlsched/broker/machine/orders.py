@@ -69,7 +69,10 @@ class JobOrders:
             raise InputError(f"job {job.called} has ended already: {job.state}")
         match order:
             case Cancel(waiting=True) if job.state != QUEUED:
-                raise InputError(f"job {job.called} no longer waits: it is {job.state}, and continues")
+                raise InputError(
+                    f"job {job.called} no longer waits: it is {job.state}, and continues; omit --state to "
+                    "cancel the job in any state"
+                )
             case Cancel():
                 self._cancel(job, by)
             case Hold():
@@ -83,7 +86,7 @@ class JobOrders:
                 self._update(order, job, by)
 
     def obey_all(self, order: JobOrder, array: JobArray, by: Peer) -> None:
-        """Carry out an order for all tasks of an array, whether a task is a job yet or not.
+        """Carry out an order for all tasks of an array, including tasks that are not jobs yet.
 
         Raises:
             InputError: the array has ended, or an admin holds it.
@@ -116,7 +119,7 @@ class JobOrders:
             self.obey(order, job, by)
 
     def obey_some(self, order: JobOrder, array: JobArray, by: Peer) -> None:
-        """Carry out an order for some tasks of an array, whether they are jobs yet or not.
+        """Carry out an order for some tasks of an array, including tasks that are not jobs yet.
 
         Raises:
             InputError: the array has no such task, all of them have ended, or a task's state forbids the
@@ -136,7 +139,7 @@ class JobOrders:
             self.obey(msgspec.structs.replace(order, tasks=[]), job, by)
 
     def _say_over(self, order: JobOrder, array: JobArray) -> None:
-        """Refuse an order for tasks that have all ended. Cancelling cancelled tasks again is permitted."""
+        """Refuse an order for tasks that have all ended. It is permitted to cancel cancelled tasks again."""
         is_gone = not minus(order.tasks, array.dropped)
         if count(order.tasks) == 1:
             job = self._state.task(array, order.tasks[0].first)
@@ -204,7 +207,14 @@ class JobOrders:
     def _update_of(
         self, order: Update, spec: JobSubmitted, waits: bool, name: str = "", *, limits: bool = False
     ) -> JobUpdated:
-        """Return the fact for an update. `limits`: the time limit can change although the job has GPUs.
+        """Return the journal entry for an update of a job or an array.
+
+        Args:
+            order: The update.
+            spec: The submission of the job or the array.
+            waits: Whether the job waits. If not, only some settings can be changed.
+            name: Name of the job in errors; "": the job's number.
+            limits: Whether the time limit can be changed even if the job does not wait.
 
         Raises:
             InputError: a setting cannot be changed (now or ever), or no node can satisfy a new value.
@@ -251,7 +261,9 @@ class JobOrders:
         while left:
             other = left.pop()
             if other == job:
-                raise InputError(f"job {name} would wait for itself")
+                raise InputError(
+                    f"job {name} would wait for itself, directly or through other jobs; omit this dependency"
+                )
             if other not in seen:
                 seen.add(other)
                 left += [one.job for one in self._state.gates.open_dependencies(other)]
@@ -314,10 +326,14 @@ class JobOrders:
         return list(found)
 
     def alone(self, entry: JobSubmitted, beside: int = 0) -> JobSubmitted:
-        """Return the entry of a singleton job: it depends on all earlier live jobs of the same user and name.
+        """Return `entry` with the dependencies of a singleton job added.
 
-        Arrays count as jobs. Call the method just before the job is journalled, so that earlier jobs of the
-        same batch count. `beside`: number of earlier jobs of this user and name that are not journalled yet.
+        A singleton job depends on all earlier live jobs and arrays of the same user and name. Call the method
+        just before the job is journalled, so that earlier jobs of the same batch count.
+
+        Args:
+            entry: The entry of the job.
+            `beside`: Number of earlier jobs of this user and name that are not journalled yet.
 
         Raises:
             InputError: there are too many dependencies.

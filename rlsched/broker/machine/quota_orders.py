@@ -85,7 +85,7 @@ def accounts_page(accounts: AccountMembers, first: int) -> AccountsPage:
 
 
 def _page(rows: list[Row], first: int) -> tuple[list[Row], int]:
-    """Return (rows of the page, number of rows after the page)."""
+    """Return the rows of the page that begins at row `first`, and the number of rows after the page."""
     first = max(first, 0)
     page = rows[first : first + MAX_PAGE_ROWS]
     return page, max(len(rows) - first - len(page), 0)
@@ -93,5 +93,5 @@ def _page(rows: list[Row], first: int) -> tuple[list[Row], int]:
 
 def _checked(option: str, limit: Limit) -> Limit:
     if limit is not None and not (math.isfinite(limit) and 0 <= limit <= MAX_COUNT):
-        raise InputError(f"{option}: expected 0 to {MAX_COUNT:,}, or `none`, got {limit:g}")
+        raise InputError(f"{option}: expected a limit of 0 to {MAX_COUNT:,}, or `none`, got {limit:g}")
     return limit

@@ -180,7 +180,7 @@ class Requests:
         return None
 
     def _signed(self, asked: ClientAsked) -> ClientAsked | None:
-        """Return the request; a submission gets the key's owner as its user. None if it was refused."""
+        """Return the request, with the key's owner as the user of a submission; None: it was refused."""
         if not isinstance(asked.message, Submit):
             return asked
         try:
@@ -313,7 +313,7 @@ class Requests:
                     return Refused(message=f"array {array.number} has no task {task}: it has {own}")
                 return Refused(
                     message=f"task {task} of array {array.number} is no job yet, or was cancelled before; "
-                    f"`rlsched why {array.number}` says how far the array is"
+                    f"`rlsched why {array.number}` shows the progress of the array"
                 )
             case Why():
                 how_far = self._state.arrays.progress_line(array.number, self._state.jobs)
@@ -336,7 +336,9 @@ def _set_aside(asked: ClientAsked, error: Exception) -> Refused:
     what = (
         "" if isinstance(asked.message, Submit | SubmitMany) else f": {asked.message!r:.500}"
     )  # commands can contain secrets
-    _log.error("%s of %s is set aside%s", kind, asked.by.name or "a client", what, exc_info=error)
+    _log.error(
+        "request %s of %s could not be processed%s", kind, asked.by.name or "a client", what, exc_info=error
+    )
     return Refused(message=f"the broker could not handle this {kind}: {error!r:.200}; see the broker's log")
 
 

@@ -52,14 +52,14 @@ def wrong_change(message: Update) -> str:
 def wrong_tasks(tasks: list[Tasks]) -> str:
     """Return what is wrong with array tasks in a request, in one line; "" if they are valid."""
     if any(not (0 <= one.first <= one.last <= MAX_TASK and one.step > 0) for one in tasks):
-        return f"tasks: expected numbers of 0 to {MAX_TASK:,}, the first not above the last"
+        return f"tasks: expected numbers of 0 to {MAX_TASK:,}, and ranges with first <= last and step > 0"
     if count(tasks) > MAX_TASKS:
         return f"tasks: expected at most {MAX_TASKS:,}, got {count(tasks):,}"
     return ""
 
 
 def wrong_question(question: DryRun) -> str:
-    """Return what is wrong with the submission of a dry run, in one line; "" if it is valid."""
+    """Return what is wrong with the job settings of a dry run, in one line; "" if they are valid."""
     asked = {name: getattr(question, name) for name in JobNeeds.__struct_fields__}
     as_if = Submit(token="dry run", command=["true"], begin_s=question.tonight_s, **asked)
     return wrong(as_if).replace("begin_s", "tonight_s")
@@ -105,7 +105,7 @@ def _wrong_command(message: Submit) -> str:
 
 
 def _wrong_number(message: Submit | Update) -> str:
-    """Return a message about a number out of its range, else "". An `Update` lacks some of the numbers."""
+    """Return an error if a number is out of range, else "". Fields that an `Update` lacks are skipped."""
     for name, one in declared(Submit).items():
         if one.setting.least is not None and hasattr(message, name):
             refusal = one.setting.out_of_range(name, getattr(message, name))

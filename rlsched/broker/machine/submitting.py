@@ -109,7 +109,7 @@ class Submitting:
     def _not_alone(self, draft: JobSubmitted, called: Counter[tuple[str, str]]) -> str:
         """Return an error message if a singleton job would have too many dependencies, else "".
 
-        `called`: number of jobs that precede this job in the message, by (user, name).
+        `called`: number of jobs before this job in the message, by (user, job name).
         """
         try:
             self._orders.alone(draft, called[draft.user, draft.name])
@@ -139,7 +139,7 @@ class Submitting:
                 return Refused(message=refusal)
             entry = drafts.entries.get(message.token)
             if entry is None:
-                raise RlschedError("it cannot be numbered and predicted")
+                raise RlschedError("the submission could not be numbered, or its run time not predicted")
             if entry.tasks and entry.rejected:
                 return Refused(message=f"rejected: {entry.rejected}")
             self._out.record(self._orders.alone(entry) if message.singleton and not entry.rejected else entry)
@@ -157,11 +157,14 @@ class Submitting:
         beside: Counter[PartyKey] | None = None,
         numbered: int = 0,
     ) -> Drafts:
-        """Return numbered and predicted entries for new, valid submissions, and refusals of the invalid."""
+        """Return entries for new and valid submissions, and refusals of invalid submissions.
+
+        The entries have job numbers and predicted run times. For `beside` and `numbered`, see `_drafted`.
+        """
         return self._foretold(self._drafted(messages, beside, numbered), now_s)
 
     def _foretold(self, found: Drafts, now_s: float) -> Drafts:
-        """Return the same drafts, with predicted run times in the entries."""
+        """Add predicted run times to the entries of `found`, and return `found`. `now_s`: Unix seconds."""
         if found.entries:
             predicted = self._state.predictions.predict(list(found.entries.values()), now_s)
             found.entries.update((entry.token, entry) for entry in predicted)
@@ -170,10 +173,13 @@ class Submitting:
     def _drafted(
         self, messages: Sequence[Submit], beside: Counter[PartyKey] | None = None, numbered: int = 0
     ) -> Drafts:
-        """Return entries with job numbers for the new, valid submissions, and refusals of invalid ones.
+        """Return entries with job numbers for new and valid submissions, and refusals of invalid submissions.
 
-        `beside`: number of jobs that will be journalled before these submissions, by party (user, account or
-        VC). `numbered`: total of these jobs.
+        Args:
+            messages: The submissions.
+            `beside`: Number of jobs that will be journalled before these submissions, by party (user, account
+                or VC). The method adds the accepted submissions.
+            numbered: Total number of jobs that will be journalled before these submissions.
         """
         found, beside = Drafts({}, {}), Counter() if beside is None else beside
         for message in messages if not self.refusal else ():
@@ -214,7 +220,7 @@ class Submitting:
             try:
                 drafts = self._predicted([message], now_s, beside, len(found.entries))
             except Exception:
-                _log.exception("a submission of %d GPUs cannot be predicted", message.num_gpus)
+                _log.exception("a submission of %d GPUs cannot be numbered or predicted", message.num_gpus)
                 continue
             found.refused.update(drafts.refused)
             found.entries.update(drafts.entries)
@@ -250,6 +256,6 @@ class Submitting:
         )
 
     def _refused_by_nodes(self, message: Submit) -> str:
-        """Return the reason why no registered nodes can ever run the job; "" if they can."""
+        """Return why the registered nodes can never run the job, in one line; "" if they can."""
         unknown = unknown_vc(self._state, message.vc)
         return unknown or never_runs(self._state, message.vc, demand_asked(message))

@@ -1,8 +1,7 @@
 """Foreign nodes: nodes that connect to this broker but belong to another cluster. They get no orders.
 
-Such nodes are listed for operators. Jobs of the other cluster continue on such a node: this broker may be the
-node's own, after the journal with these jobs was lost and replaced by a new one. The node repeats its
-`Hello`, which names its own cluster.
+Such nodes are listed for operators, and their jobs continue. For example, a broker lost its journal and began
+a new cluster: its nodes still run the jobs of the lost journal, and name the earlier cluster in each `Hello`.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class ForeignNodes:
     """Nodes of other clusters that have connected recently.
 
     Args:
-        lease_s: Time without a message after which a node is no longer listed, seconds.
+        lease_s: Time without a `Hello` after which a node is no longer listed, seconds.
     """
 
     def __init__(self, lease_s: float) -> None:
@@ -43,7 +42,8 @@ class ForeignNodes:
         known = self._seen.get(name)
         if running and (known is None or known.hello.cluster != hello.cluster):
             _log.warning(
-                "node %s belongs to cluster %s and runs %d ranks of it, which go on; it gets no jobs here",
+                "node %s belongs to cluster %s and runs %d ranks of that cluster, which continue; this "
+                "broker starts no jobs on the node",
                 name,
                 visible(hello.cluster),
                 running,
@@ -53,7 +53,7 @@ class ForeignNodes:
             self._seen[name] = _LastHello(hello, running, now_s)
 
     def forget(self, name: str) -> None:
-        """Remove a node from the foreign nodes, because it has joined this cluster."""
+        """Remove a node that has joined this cluster from the foreign nodes."""
         self._seen.pop(name, None)
 
     def is_known(self, name: str) -> bool:
@@ -61,7 +61,7 @@ class ForeignNodes:
         return name in self._seen
 
     def infos(self, now_s: float) -> dict[str, NodeInfo]:
-        """Return the listed nodes by name: nodes that run jobs and have sent a message recently."""
+        """Return the rows of foreign nodes that run jobs and have sent a `Hello` within a lease, by name."""
         return {
             name: _info(name, seen)
             for name, seen in self._seen.items()

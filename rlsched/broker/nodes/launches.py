@@ -79,7 +79,7 @@ _NOT_ITS_DOING = {NODE_STOPPED: "was stopped", FENCED: "had no answer from a bro
 counting a retry, unless all its ranks ended with exit code 0.
 """
 _BY_MPS_FAULT = {
-    MPS_FAULT: "ended with its co-tenants by a GPU fault under MPS, cause unknown: it shares no more",
+    MPS_FAULT: "ended with its co-tenants by a GPU fault under MPS, cause unknown: it will not share again",
     MPS_NEIGHBOUR_FAULT: "ended with a co-tenant, whose GPU fault ended all under MPS",
 }
 """Texts, by reason, for ends of a rank by a GPU fault under MPS, which ends all co-tenants. The job is then
@@ -124,14 +124,14 @@ class Launches:
     # ---- starts by an engine itself -----------------------------------------------------------------
 
     def record_begin(self, job: Job, order: Begin) -> str:
-        """Record that an engine which places jobs itself started a job.
+        """Record that an engine that places jobs itself has started a job.
 
-        Return the reason for a refusal, else "".
+        Return why the broker refuses the engine's report, in one line; "" if the report is accepted.
         """
         cluster, ranks = self._state.cluster, dict(zip(order.nodes, order.gpus, strict=False))
         if job.active is not None:
             if {rank.node: rank.gpus for rank in job.active.ranks} != ranks:
-                return f"job {job.called} runs elsewhere"
+                return f"job {job.called} runs already, on other nodes or GPUs than reported"
             self.launch(job)
             return ""
         nodes = [self._state.nodes.get(name) for name in ranks]
@@ -143,11 +143,12 @@ class Launches:
                 or not set(numbers) <= set(range(node.spec.gpus))
             ):
                 return (
-                    f"job {job.called}: {', '.join(ranks)}: no such GPUs of an engine that places jobs itself"
+                    f"job {job.called} on {', '.join(ranks)}: expected existing GPUs on nodes of an engine "
+                    "that places jobs itself"
                 )
             gpus += [int(cluster.arrays.node.first_gpu[node.number]) + gpu for gpu in numbers]
         if not gpus or nodes[0] is None:
-            return f"job {job.called}: expected GPUs, got none"
+            return f"job {job.called}: expected at least one GPU in the report of its start, got none"
         partition = cluster.partition_names[int(cluster.arrays.node.part_of[nodes[0].number])]
         entry = Decided(
             number=cluster.decisions,
@@ -285,8 +286,12 @@ class Launches:
     def record_loss(self, node: str, job: Job, why: str, *, charged: bool = False) -> None:
         """Record the ranks of a job on this node as lost, and queue the job again.
 
-        `charged`: whether the attempt counts as a retry, because the job caused the loss. By default
-        the attempt counts only against `MAX_LOSSES`, because the node was lost.
+        Args:
+            node: Name of the node.
+            job: The job.
+            why: Reason for users, in one line.
+            charged: Whether the attempt counts as a retry, because the job may have caused the loss. If not,
+                the attempt counts only against `MAX_LOSSES`, because the node was lost.
         """
         attempt = job.active
         if attempt is None:
@@ -313,13 +318,15 @@ class Launches:
         elif ended.reason in _NOT_ITS_DOING and not attempt.ending and not _is_done(attempt):
             self.end(job, QUEUED, _stopped_by(attempt), charged=False)
         elif ended.reason == GPU_OUT_OF_MEMORY and not attempt.ending and self._was_bounded(job, attempt):
-            self.end(job, QUEUED, "was out of GPU memory on shared GPUs: it shares no more", charged=False)
+            self.end(
+                job, QUEUED, "was out of GPU memory on shared GPUs: it will not share again", charged=False
+            )
         elif ended.reason == GPU_OUT_OF_MEMORY and not attempt.ending and self._learnt_mib(job, attempt):
             small = memory(self._gpu_memory_mib(ended.node))
-            why = f"was out of GPU memory on GPUs of {small}: it goes back once, to larger ones"
+            why = f"was out of GPU memory on GPUs of {small}: it is queued once more, for larger GPUs"
             self.end(job, QUEUED, why, charged=False)
         elif ended.reason == CANCELLED_THERE:
-            self.end(job, CANCELLED, f"cancelled on {ended.node}, past rlsched")
+            self.end(job, CANCELLED, f"cancelled on {ended.node}, not through rlsched")
         elif ended.exit_code != 0 and not attempt.ending and not attempt.has_ended:
             self.end(job, FAILED, f"rank {rank} on {ended.node} {_how(ended.exit_code, ended.reason, job)}")
         elif attempt.has_ended:
@@ -356,8 +363,8 @@ class Launches:
     def _forgive(self, job: Job, attempt: Attempt) -> None:
         """Queue a job again without counting a retry, because a GPU fault under MPS has ended a rank.
 
-        This outcome replaces an outcome that an earlier report of another rank caused, because the same fault
-        may have ended both ranks. So the outcome does not depend on the order of the reports.
+        The same fault may have ended several ranks of the job. So this outcome also replaces the outcome that
+        an earlier report of another rank caused, and the result does not depend on the order of the reports.
         """
         reasons = {rank.reason for rank in attempt.ranks}
         why = next(why for reason, why in _BY_MPS_FAULT.items() if reason in reasons)
@@ -398,7 +405,7 @@ class Launches:
     def grace_s(self, job: Job | None) -> float:
         """Return a job's time between SIGTERM and SIGKILL, seconds.
 
-        `job`: None for a job that is not in the journal, which gets the default.
+        If `job` is None (the job is not in the journal), return the broker's default.
         """
         return self._limits.grace_of(None if job is None else job.spec.grace_s)
 
@@ -429,10 +436,11 @@ class Launches:
         return self._state.nodes[node].spec.capabilities.gpu_memory_mib
 
     def _learnt_mib(self, job: Job, attempt: Attempt) -> int:
-        """Return the memory that a job needs after an attempt ran out of GPU memory, MiB per GPU; 0: unknown.
+        """Return the GPU memory that a job needs after an attempt ran out of GPU memory, MiB per GPU.
 
-        The result is more than the attempt had. It is 0 if no larger GPU exists, or if the job has already
-        been moved once to larger GPUs: the job then fails.
+        The result is 1 MiB more than the smallest GPU of the attempt has, so that the job gets larger GPUs.
+        The result is 0, and the job fails, if no larger GPU exists, if the job has already been moved once to
+        larger GPUs, or if the memory of the GPUs is unknown.
         """
         short = [rank.node for rank in attempt.ranks if rank.reason == GPU_OUT_OF_MEMORY]
         had_mib = min((self._gpu_memory_mib(node) for node in short), default=0)
@@ -451,7 +459,7 @@ class Launches:
 
         Args:
             job: The job.
-            node: The only node that gets an order; None: all nodes with such ranks.
+            node: The only node that gets an order; None: all nodes with ranks to start.
         """
         attempt = job.active
         if attempt is None or attempt.leaving:
@@ -541,7 +549,7 @@ class Launches:
                 )
 
     def _clock_mhz(self, node: str, attempt: Attempt) -> int:
-        """Return the SM clock at which a node should hold an attempt's GPUs, MHz; 0: no limit."""
+        """Return the highest SM clock of an attempt's GPUs on a node, MHz; 0: the clock is not limited."""
         return nearest_mhz(self._state.nodes[node].spec.sm_clocks_mhz, attempt.sm_clock_frac)
 
 
@@ -558,7 +566,7 @@ def _is_forgivable(attempt: Attempt) -> bool:
 
 
 def _is_done(attempt: Attempt) -> bool:
-    """Return whether all ranks have ended with exit code 0, before or during the grace after SIGTERM."""
+    """Return whether all ranks have ended with exit code 0, also if SIGTERM was sent to them before."""
     return attempt.has_ended and attempt.first_failure is None
 
 

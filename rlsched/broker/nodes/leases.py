@@ -35,7 +35,7 @@ class Leases:
         self._left.add(node)
 
     def seen_s(self, node: str) -> float:
-        """Return the time of a node's last message (by default the broker's start), Unix seconds."""
+        """Return the time of a node's last message, else the broker's start, Unix seconds."""
         return self._seen_s.get(node, self._started_s)
 
     def alive_s(self, node: str) -> float:
@@ -43,7 +43,7 @@ class Leases:
         return 0.0 if node in self._left else self._seen_s.get(node, 0.0)
 
     def extend(self, now_s: float) -> None:
-        """Begin all leases again at `now_s`, because the broker received no messages for a while."""
+        """Begin all leases again at `now_s` (Unix seconds), because the loop read nothing for a while."""
         self._listened_s = now_s
 
     def silence_s(self, node: str, now_s: float) -> float:
@@ -57,7 +57,10 @@ class Leases:
         return [name for name in quiet if nodes[name].up and not nodes[name].away and not nodes[name].sleep]
 
     def lost_jobs(self, now_s: float) -> list[tuple[str, Job]]:
-        """Return (node, job) of each job that an unreachable node has ended after `lost_after_s`."""
+        """Return (node, job) of each job whose node had no contact with the broker for `lost_after_s`.
+
+        The node has ended the job itself by now.
+        """
         return [
             (name, job)
             for name in self._quiet(now_s)  # no `lost_after_s` is shorter than a lease
@@ -71,7 +74,7 @@ class Leases:
         return [name for name, node in nodes if 0.0 < node.drained_until_s <= now_s]
 
     def _quiet(self, now_s: float) -> list[str]:
-        """Return the nodes without a message for a lease or longer; usually, there are none."""
+        """Return the nodes that sent no message for `Limits.lease_s` or longer; usually none."""
         least_s = self._limits.lease_s
         if now_s - self._listened_s < least_s:
             return []

@@ -69,8 +69,8 @@ class Members:
         leases: The leases of nodes.
         limits: The broker's time-outs and intervals.
         out: Output of the batch.
-        now_s: Start of the broker, Unix seconds. After one more lease, nodes that have registered no longer
-            wait for other nodes (`Settling`).
+        now_s: Start of the broker, Unix seconds. After one lease from this time, registered nodes get jobs
+            even if other nodes have not registered yet (`Settling`).
     """
 
     def __init__(
@@ -99,7 +99,13 @@ class Members:
         self.foreign = ForeignNodes(self._limits.lease_s)
 
     def later(self, node: str, cluster: str, epoch: int) -> None:
-        """Record a node's report that it obeys `epoch`, if that is a later broker of this cluster."""
+        """Record that a node obeys a later broker of this cluster. Ignore other clusters and earlier epochs.
+
+        Args:
+            node: Name of the node.
+            cluster: Identity of the cluster that the node reports.
+            epoch: Epoch that the node obeys.
+        """
         known = self._state.nodes.get(node)
         if known is not None and cluster == self._state.identity and epoch > self._state.epoch:
             self._later[node] = epoch
@@ -269,11 +275,11 @@ class Members:
                     self._attempts.launch(job, node=name)
 
     def clock_skew_s(self, node: str) -> float | None:
-        """Return how far a node's clock was ahead at its last report, seconds; None if not reported."""
+        """Return by how much a node's clock was ahead of the broker's, seconds; None if not reported."""
         return self._clock_skew_s.get(node)
 
     def compare_clocks(self, name: str, theirs_s: float | None, ours_s: float | None) -> None:
-        """Record how far a node's clock is ahead. Warn when the difference begins to exceed the limit.
+        """Record by how much a node's clock is ahead. Warn when the difference first exceeds the limit.
 
         Args:
             name: The node.
@@ -287,8 +293,9 @@ class Members:
         if abs(skew_s) > MAX_CLOCK_SKEW_S >= abs(before_s):
             direction = "ahead of" if skew_s > 0 else "behind"
             _log.warning(
-                "node %s: its clock is %.1f s %s this machine's; run NTP on both (`timedatectl`). Times that "
-                "its jobs write are off by that, run times are right",
+                "node %s: its clock is %.1f s %s the clock of the broker's machine; run NTP on both "
+                "(`timedatectl`). Times that the node's jobs write are wrong by this difference; run times "
+                "are right",
                 name,
                 abs(skew_s),
                 direction,
@@ -298,9 +305,17 @@ class Members:
     def _welcome(
         self, name: str, hello: Hello, request: int, unknown_attempts: Container[tuple[int, int]] = ()
     ) -> list[AttemptReport]:
-        """Welcome a node, and order it to forget outdated attempts. Return its reports of current attempts.
+        """Send `Welcome` to a node, with the outdated attempts that the node must remove.
 
-        `unknown_attempts`: attempts that the node must keep although they are not in the journal.
+        Args:
+            name: Name of the node.
+            hello: The node's `Hello`.
+            request: Number of the node's request.
+            unknown_attempts: (job, attempt) pairs that the node must keep although they are not in the
+                journal.
+
+        Returns:
+            The reports in `hello` about current attempts.
         """
         reports = [report for report in hello.attempts if self._attempts.current(name, report.key)]
         current = {(report.job, report.attempt) for report in reports}
@@ -343,8 +358,8 @@ class Members:
         if unlike is not None:
             return (
                 f"node {name} has {hello.gpus} GPUs, {unlike.spec.name} has {unlike.spec.gpus}: an engine "
-                "with the same GPU numbers on every node of a gang needs identical nodes; give the two "
-                "different VCs"
+                "that uses the same GPU numbers on all nodes of a gang needs nodes with equal numbers of "
+                "GPUs; give the two nodes different VCs"
             )
         if hello.vc == SHARED_PARTITION:
             return (
@@ -354,8 +369,8 @@ class Members:
         if hello.cluster == self._state.identity and hello.epoch > self._state.epoch:
             self.later(name, hello.cluster, hello.epoch)
             return (
-                f"node {name} obeys broker epoch {hello.epoch}, this broker's is {self._state.epoch}: "
-                "its journal is older than that of another broker; if it was copied back from a backup, stop "
+                f"node {name} obeys broker epoch {hello.epoch}, this broker has epoch {self._state.epoch}: "
+                "another broker has a later journal; if this journal was copied back from a backup, stop "
                 "the broker and use `rlsched journal restore`, which raises the epoch"
             )
         return ""
@@ -402,7 +417,7 @@ class Members:
         self._other_gpus.add(name)
 
     def returning(self) -> list[str]:
-        """Return the nodes with changed GPUs that no longer run a job, so that they can register again."""
+        """Return and forget the nodes with changed GPUs whose jobs have ended. They can register again."""
         ready = [name for name in sorted(self._other_gpus) if not self._busy(self._state.nodes[name])]
         self._other_gpus.difference_update(ready)
         return ready
@@ -411,10 +426,10 @@ class Members:
         return bool(node.live_jobs or self._state.cluster.jobs_on(node.number))
 
     def _elsewhere(self, name: str, hello: Hello, now_s: float) -> str:
-        """Return why a node's daemon with another attempts directory is refused; "" if it is accepted.
+        """Return why a daemon with another attempts directory is refused, in one line; "" if it is accepted.
 
-        Such a daemon does not know the ranks that the earlier daemon started. It is accepted if the earlier
-        daemon is silent and none of these ranks can still run.
+        A daemon with another directory does not know the ranks that the node's earlier daemon started. The
+        new daemon is accepted if the earlier daemon is silent and none of its ranks can still run.
         """
         node = self._state.nodes.get(name)
         theirs = node.spec.directory_id if node else ""
@@ -435,14 +450,19 @@ class Members:
         until = "for as long as they run" if unfenced else f"for {wait_s:.0f} s more"
         return (
             f"jobs {', '.join(map(self._state.called, unfenced or jobs))} of node {name} may still run, "
-            f"started from another directory ({until}); start it with that --dir, cancel them, or remove "
-            "the node"
+            f"started from another directory ({until}); start the daemon with that --dir, cancel these jobs, "
+            "or remove the node"
         )
 
     def _missing(self, name: str, reported: set[tuple[int, int]], *, rebooted: bool) -> None:
-        """Launch, end or give up each rank that should be on this node but that the node did not report.
+        """Launch, end or give up each attempt that should be on this node but that the node did not report.
 
-        If the node rebooted during the start of a rank, the rank is given up, because it may have run.
+        If the node rebooted while an attempt was starting, the attempt is given up, because it may have run.
+
+        Args:
+            name: Name of the node.
+            reported: (job, attempt) pairs that the node reported.
+            rebooted: Whether the node was rebooted since its previous registration.
         """
         gone = "was rebooted" if rebooted else "came back without it"
         for number in sorted(self._state.nodes[name].live_jobs):

@@ -30,7 +30,14 @@ class _OfNode(NamedTuple):
 
 
 class NodeUse(NamedTuple):
-    """Resources of a node that jobs use; None if not measured."""
+    """Use of a node's resources by jobs. A field is None if it was not measured.
+
+    Attributes:
+        energy_day_j: Energy of the node's GPUs since the node's day began, joules, with and without jobs.
+        gpu_frac: Share of the recent GPU time in which the node's GPUs worked for jobs.
+        cores: CPU cores that jobs keep busy.
+        memory_mib: Host memory that jobs use, MiB.
+    """
 
     energy_day_j: float | None = None
     gpu_frac: float | None = None
@@ -90,7 +97,7 @@ class MeteredUsage:
         return None if found is None else found.power_w
 
     def energy_day_j(self) -> float | None:
-        """Return the energy used by all GPUs today, joules.
+        """Return the energy that the nodes' GPUs have used today, joules; None if no node reports it.
 
         Only nodes that report the latest date are included.
         """
@@ -100,7 +107,7 @@ class MeteredUsage:
         return sum(known) if known else None
 
     def node(self, name: str, now_s: float) -> NodeUse:
-        """Return the resources of a node that jobs use."""
+        """Return the use of a node's resources by jobs. `now_s`: Unix seconds."""
         node = self._state.nodes[name]
         of_day = self._nodes.get(name)
         energy_day_j = None if of_day is None else of_day.energy_day_j
@@ -126,10 +133,7 @@ class MeteredUsage:
         )
 
     def job(self, job: Job, now_s: float) -> SeenUsage | None:
-        """Return a job's resource use; None: not measured.
-
-        For a finished job, return the use by its last attempt.
-        """
+        """Return the resource use of a job's current or last attempt; None: not measured."""
         attempt = job.attempt
         if attempt is None:
             return None
@@ -168,7 +172,7 @@ class MeteredUsage:
         return (job.energy_j or 0.0) + now.energy_j
 
     def running_usage(self, now_s: float) -> dict[str, float]:
-        """Return the total resource use of all measured running jobs."""
+        """Return the total resource use of all measured running jobs, as in `StatsReport.used`."""
         found = dict.fromkeys(("gpus", "gpus_busy", "gpu_memory_mib", "cores", "memory_mib"), 0.0)
         for (number, rank), one in self._ranks.items():
             job = self._state.jobs.get(number)
@@ -186,7 +190,7 @@ class MeteredUsage:
     def _latest_of_rank(
         self, job: int, attempt: Attempt | None, rank: int, now_s: float
     ) -> RankMetered | None:
-        """Return the latest measurements of a rank of this attempt; None: missing, or too old."""
+        """Return the latest measurements of a rank of this attempt; None: none, or older than `STALE_S`."""
         found = self._ranks.get((job, rank))
         if found is None or attempt is None or found.told.attempt != attempt.number:
             return None

@@ -57,7 +57,8 @@ class NodeOrders:
                     return self._wake(name)
                 if not node.drained and node.unhealthy:
                     return (
-                        f"node {name} gets jobs again by itself, when its own checks pass: {node.unhealthy}"
+                        f"node {name} is not drained; it gets jobs again when its own health checks pass: "
+                        f"{node.unhealthy}"
                     )
                 if not node.drained:
                     return f"node {name} is not drained: it is {node.state}"
@@ -67,7 +68,8 @@ class NodeOrders:
                 if node.state not in ("unreachable", "down") or (node.state == "down" and jobs and heard):
                     drain = f"`rlsched node drain {name} --requeue`"
                     return (
-                        f"node {name} is {node.state}: only an unreachable node can be declared down; {drain}"
+                        f"node {name} is {node.state}: only an unreachable node can be declared down; to "
+                        f"requeue its jobs, use {drain}"
                     )
                 reason = reason or "declared down by an operator"
                 self._out.record(NodeDown(name=name, reason=reason))

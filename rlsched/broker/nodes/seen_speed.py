@@ -28,13 +28,13 @@ THROTTLED_MILLI: Final = 50
 
 
 class SeenSpeed(NamedTuple):
-    """Speed of a job next to its present co-tenants, relative to its speed without them at the same clock.
+    """Speed of a job with its present co-tenants, relative to its speed without co-tenants at the same clock.
 
     Attributes:
-        speed_frac: Mean speed during `seen_s`; of a slow job, during `slow_s`.
+        speed_frac: Mean speed during `seen_s`; for a slow job, mean speed during `slow_s`.
         seen_s: Measured time with these co-tenants, seconds.
         predicted_frac: Speed predicted by the models, with the pairs learnt so far.
-        slow_s: Time for which the job has been slow, seconds; 0: it is not slow. A job is slow if it is
+        slow_s: Time for which the job has been slow, seconds; 0: the job is not slow. A job is slow if it is
             slower than the policy permits, or slower than predicted by more than the scatter of predictions.
         is_fed: Whether the job has enough CPU: its cores do not limit it.
     """
@@ -72,7 +72,12 @@ class _Watch:
     is_fed: bool = True
 
     def count(self, to_s: float, share: float) -> None:
-        """Count the time up to `to_s`, Unix seconds, in which the GPUs were used for the fraction `share`."""
+        """Add the time up to `to_s` to the measured time.
+
+        Args:
+            to_s: End of the time, Unix seconds.
+            share: Fraction of this time in which the job's kernels ran.
+        """
         lasted_s = max(to_s - self.until_s, 0.0)
         self.seconds += lasted_s
         self.worked_s += lasted_s * share
@@ -82,10 +87,11 @@ class _Watch:
 class SeenSpeeds:
     """Observed speeds of running jobs next to their co-tenants.
 
-    The speed of a job is the GPU time of its own processes per second, next to its co-tenants, relative to
-    the mean GPU time of earlier attempts of the same command without co-tenants, on the same GPU type::
+    The speed of a job is a quotient of two GPU times per second. The first is the GPU time of the job's own
+    processes next to its co-tenants. The second is the mean GPU time of earlier attempts of the same command
+    without co-tenants, on the same GPU type (`full_util_frac` of its profile)::
 
-        speed = shared GPU time / `full_util_frac` of its profile
+        speed = shared GPU time / full_util_frac
 
     Assumption: a unit of work takes the same GPU time with and without co-tenants. Under time slicing one
     context runs at a time, so the assumption holds except for cold caches. Under MPS, kernels of several
@@ -93,9 +99,9 @@ class SeenSpeeds:
     of both GPU times: NVML's utilisation by process (`nvmlDeviceGetProcessUtilization`), as a mean over
     windows of 10 s. GPM counts a whole GPU, not a process, so it is not used here.
 
-    The speed of a job is unknown in these cases: there is no such profile, the job uses a GPU for less than
-    `LEAST_SOLO_FRAC` of the time, the clock is below the highest, the GPUs are of several types, or the
-    driver does not report utilisation by process.
+    The speed of a job is unknown in these cases: the command has no profile, the command uses a GPU for less
+    than `LEAST_SOLO_FRAC` of the time, the SM clock is below the highest, the GPUs are of several types, or
+    the driver does not report utilisation by process.
 
     Args:
         state: State of the broker.
@@ -168,7 +174,7 @@ class SeenSpeeds:
         return SeenSpeed(speed_frac / solo.value, seconds, predicted_frac, slow_s, watch.is_fed)
 
     def mean_frac(self, job: Job, now_s: float) -> float | None:
-        """Return a job's mean speed since its co-tenants last changed; None: unknown."""
+        """Return a job's mean relative speed since its co-tenants last changed; None: unknown."""
         seen, attempt = self.of(job, now_s), job.active
         if seen is None or attempt is None:
             return None
@@ -178,9 +184,10 @@ class SeenSpeeds:
         return (watch.worked_s + left_s * watch.share) / (watch.seconds + left_s) / solo.value
 
     def solo_frac(self, job: Job, attempt: Attempt) -> Estimate | None:
-        """Return the GPU time of the command's earlier runs without co-tenants, as a fraction.
+        """Return the share of time in which the command used its GPUs in earlier runs without co-tenants.
 
-        The result is None if the GPU time is unknown or less than `LEAST_SOLO_FRAC`.
+        The result is None if the share is unknown or less than `LEAST_SOLO_FRAC`, if the attempt's SM clock
+        is below the highest, or if its GPUs are of several types.
         """
         types = {self._state.nodes[rank.node].spec.gpu_type for rank in attempt.ranks}
         if len(types) != 1 or attempt.sm_clock_frac != 1.0:

@@ -17,12 +17,12 @@ REASON: Final = "no new jobs before the other nodes are back after the restart o
 
 
 class Settling:
-    """Nodes that must still register after a restart: nodes that are unreachable in the recovered state.
+    """Nodes that have not registered since the broker's restart: the unreachable nodes of the journal.
 
     Args:
         state: The state as recovered from the journal.
         out: Output of the batch.
-        until_s: End of the wait, Unix seconds.
+        until_s: Time after which registered nodes get jobs even if other nodes are missing, Unix seconds.
     """
 
     def __init__(self, state: BrokerState, out: Outbox, until_s: float) -> None:

@@ -14,9 +14,9 @@ _IN_WORDS = {
 
 
 def may_share(state: BrokerState, job: Job) -> tuple[bool, int]:
-    """Return whether other jobs can share a job's GPUs, and the memory that the job needs per GPU.
+    """Return (whether a job may share its GPUs with other jobs, memory that it needs per GPU in MiB).
 
-    The memory is in MiB; 0: unknown.
+    A memory of 0 means that the need is unknown.
     """
     if not state.models.shares:
         return False, 0

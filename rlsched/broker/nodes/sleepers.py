@@ -2,8 +2,8 @@
 
 The simulator's class `rlsched.power_down.PowerDownService` decides, with one object for each set of identical
 nodes of a partition. An order is journalled before its command is run. If the broker is killed between these
-two steps, it repeats a command to power up after its restart, which is harmless. It does not repeat a command
-to power down: instead, a node that still sends heartbeats is marked up.
+two steps, the restarted broker repeats a command to power up, which is harmless. It does not repeat a command
+to power down; if the node still sends heartbeats, the broker marks it up.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class SleepPlan(msgspec.Struct, frozen=True, kw_only=True):
         plan: Settings of the power-down services.
         suspend_timeout_s: Time from the order to power down after which a node is off and can be powered up
             again, seconds.
-        resume_timeout_s: Time from the resume command after which a node that has not registered is down,
-            seconds.
+        resume_timeout_s: Time from the resume command after which a node that has not registered is marked
+            down, seconds.
         keep_awake: Minimum number of nodes that stay awake.
         exclude: Glob patterns for names of nodes that never sleep.
     """
@@ -194,7 +194,7 @@ class Sleepers:
         return self._services[key]
 
     def _busy(self, names: Sequence[str], now_s: float) -> NDArray[np.bool_]:
-        """Return whether each node is in use, (n,) bool. Also record when each other node became idle."""
+        """Return whether each node is in use, (n,) bool. Also record since when the other nodes are idle."""
         held = self._state.cluster.arrays.node.view(np.ndarray)
         nodes = [self._state.nodes[name] for name in names]
         busy = np.array(
@@ -223,7 +223,10 @@ class Sleepers:
 
 
 def _stands_in(node: Node) -> bool:
-    """Return whether power-down considers a node: up or asleep, accepts jobs, runs rlsched's engine."""
+    """Return whether a node may be powered down or up by these rules.
+
+    The node must be up or asleep, accept jobs, and run rlsched's own engine.
+    """
     can = node.spec.capabilities
     takes = not (node.drained or node.unhealthy or node.away or node.removed)
     return node.up and takes and can.is_own and can.places

@@ -28,7 +28,7 @@ class SharingRules(msgspec.Struct, frozen=True, kw_only=True):
     """Settings for the reactions to observed speeds of jobs that share GPUs.
 
     Attributes:
-        learns: Whether predictions are updated by observations, as with `learning` in a models file.
+        learns: Whether observed speeds update the predictions, as with `learning` in a models file.
         watch_s: Time for which a job must be measured next to the same co-tenant before its speed is learnt,
             seconds.
         on_slow: Reaction to a job that is slower than permitted. `warn` logs a line. `unshare` also
@@ -41,7 +41,7 @@ class SharingRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlowSharing:
-    """Updates predictions by observed speeds, and reacts to jobs that their co-tenants slow down too much.
+    """Learns from observed speeds of jobs on shared GPUs, and reacts to jobs that are too slow.
 
     Args:
         state: State of the broker.
@@ -59,7 +59,7 @@ class SlowSharing:
         self._reported: dict[int, tuple[int, tuple[int, ...]]] = {}  # job -> attempt, co-tenants
 
     def step(self, now_s: float) -> None:
-        """Handle all observed jobs, by job number. `now_s`: Unix seconds."""
+        """Learn from the observed speeds of all jobs, and react to slow jobs. `now_s`: Unix seconds."""
         self._speeds.forget(now_s)
         for number in self._speeds.jobs:
             job = self._state.jobs[number]
@@ -74,7 +74,7 @@ class SlowSharing:
         self._reported = {job: pair for job, pair in self._reported.items() if job in watched}
 
     def _learn(self, job: Job, now_s: float) -> None:
-        """Record the speed of a job next to its only co-tenant, once for each pair of jobs."""
+        """Journal the speed of a job that has exactly one co-tenant, once for each pair of jobs."""
         attempt, cluster = job.active, self._state.cluster
         speed = self._speeds.mean_frac(job, now_s)
         if attempt is None or attempt.tenants != 2 or attempt.is_learnt or speed is None or speed <= 0.0:
@@ -112,10 +112,10 @@ class SlowSharing:
             f"predicted {seen.predicted_frac:.2f}"
         )
         acts = self._rules.on_slow == "unshare" and not job.alone and not attempt.ending
-        then = "; it shares no more from its next start on" if acts else ""
+        then = "; it will share no GPUs from its next start on" if acts else ""
         _log.warning("job %s: %s%s", job.called, why, then)
         if not acts:
             return
         self._out.record(JobUnshared(job=job.number, reason=why))
         if job.spec.preemptible:
-            self._attempts.end(job, QUEUED, f"{why}: it shares no more", charged=False)
+            self._attempts.end(job, QUEUED, f"{why}: it will not share again", charged=False)

@@ -35,7 +35,7 @@ class TimeLimits:
             job: The rank's job; None: this attempt is not running.
             number: Number of the attempt.
             rank: Number of the rank.
-            limit_s: The limit, seconds; None: the node cannot change it.
+            limit_s: The limit, seconds; None: the node cannot change the limit, and nothing is recorded.
         """
         if job is None or limit_s is None or not limit_s > 0:
             return
@@ -75,10 +75,15 @@ class TimeLimits:
         return sorted({rank.node for rank in ranks if rank.state == RUNNING})
 
     def check(self, job: Job, limit_s: float, *, by_admin: bool) -> None:
-        """Check that the limit of a job with GPUs can be changed to `limit_s`, seconds; infinite: no limit.
+        """Check that the time limit of a job with GPUs can be changed.
+
+        Args:
+            job: The job.
+            limit_s: New limit, seconds; infinite: the job gets no limit.
+            by_admin: Whether an admin requests the change.
 
         Raises:
-            InputError: a user (not an admin) raises the limit, or a node cannot change it.
+            InputError: a user who is not an admin raises the limit, or a node cannot change the limit.
         """
         attempt = job.active
         assert attempt is not None
@@ -97,19 +102,19 @@ class TimeLimits:
             if not node.spec.capabilities.is_own:
                 why = f"node {name} belongs to another engine: change the limit there"
             elif state == LAUNCHING:
-                why = f"node {name} is still starting it: try again in a moment"
+                why = f"node {name} is still starting it: try again in a few seconds"
             elif node.state not in ("up", "drained"):
-                why = f"node {name} is {node.state}: try again when it is back"
+                why = f"node {name} is {node.state}: try again when the node is up"
             else:
                 why = f"node {name} started it with an rlsched too old to change limits: update the node"
             raise InputError(f"the time limit of job {job.called} cannot change while it runs: {why}")
 
     def keep(self, jobs: Collection[int]) -> None:
-        """If limits of many ended jobs are stored, remove them. `jobs`: numbers of the running jobs."""
+        """Remove the limits of ended jobs if many are stored. `jobs`: numbers of the running jobs."""
         if len(self._goes_by) > 2 * len(jobs) + 16:
             self._goes_by = {job: known for job, known in self._goes_by.items() if job in jobs}
 
 
 def limit_of(job: Job) -> float:
-    """Return the time limit of a job, seconds; infinite: no limit."""
+    """Return the time limit of a job, seconds; infinite if the job has no limit."""
     return math.inf if job.spec.time_limit_s is None else job.spec.time_limit_s

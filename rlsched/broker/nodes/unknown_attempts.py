@@ -70,9 +70,9 @@ class UnknownAttempts:
         return math.inf if self._state.awaited else self._settled_s
 
     def finish_registration(self, now_s: float) -> bool:
-        """Resume the drained nodes without unknown attempts once all awaited nodes have registered.
+        """Once all awaited nodes have registered, resume the drained nodes that run no unknown attempts.
 
-        Return True for the first call after the last registration, else False.
+        Return True on the first call after the last awaited node has registered, else False.
         """
         if not self._was_settling or self._state.awaited:
             return False
@@ -82,7 +82,7 @@ class UnknownAttempts:
         return True
 
     def is_stranger(self, report: AttemptReport) -> bool:
-        """Return whether a reported attempt is not in the journal, because it began after the last entry."""
+        """Return whether a reported attempt is missing in the journal."""
         return not self._state.has_begun(report.job, report.attempt)
 
     def knows(self, node: str, key: AttemptKey) -> bool:
@@ -99,7 +99,7 @@ class UnknownAttempts:
         for report in unknown_attempts:
             if report.state == ENDED:
                 _log.warning(
-                    "node %s: attempt %s, unknown to the journal, has ended with exit code %s",
+                    "node %s: rank %s (job.attempt.rank), missing in the journal, ended with exit code %s",
                     node,
                     report.key,
                     report.exit_code,
@@ -119,7 +119,7 @@ class UnknownAttempts:
             self._out.record(NumbersTaken(last=highest))
 
     def _leave_to(self, node: str, report: AttemptReport) -> None:
-        """Cancel the reported job in the journal, because its unknown attempt continues on the node."""
+        """Cancel the reported job in the journal, because an attempt missing there continues on the node."""
         job = self._state.jobs.get(report.job)
         if job is None or not job.live:
             return
@@ -135,7 +135,7 @@ class UnknownAttempts:
             self._attempts.end(job, CANCELLED, why)
 
     def _has_run(self, node: str, report: AttemptReport) -> None:
-        """Cancel a queued job whose unknown attempt has ended by itself, so that it does not run again."""
+        """Cancel a queued job whose unknown attempt has ended by itself, so that the job is not repeated."""
         job = self._state.jobs.get(report.job)
         if job is None or job.state != QUEUED or report.reason not in ("", "time_limit"):
             return

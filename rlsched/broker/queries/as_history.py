@@ -54,12 +54,13 @@ _NODE = NodeAway | NodeDown | NodeDrained | NodeHealth | NodeRemoved | NodeResum
 
 
 class NodeStateChange(NamedTuple):
-    """A change of a node's state: the node gets no new jobs (`drain`), lost its jobs (`down`), or is `up`.
+    """A change of a node's state.
 
     Attributes:
         time_s: Time of the change, seconds of the trace.
         node: Number of the node in the cluster.
-        event: `drain`, `down` or `up`.
+        event: New state. `drain`: the node gets no new jobs; `down`: the node has lost its jobs; `up`: the
+            node runs jobs.
     """
 
     time_s: float
@@ -72,8 +73,8 @@ class JournalHistory:
     """Jobs and nodes in a journal.
 
     Attributes:
-        trace: The jobs, with their predictions and recorded waits. A job that runs at the journal's end gets
-            the run time up to then. A job that still waits has no recorded wait.
+        trace: The jobs, with their predictions and recorded waits. A job that runs at the journal's end has
+            its run time up to the journal's end. A job that still waits has no recorded wait.
         cluster: All nodes that ever registered.
         changes: State changes of the nodes.
         origin_s: Second 0 of the trace, Unix seconds.
@@ -230,7 +231,7 @@ class _Reading:
 
 
 def is_journal(path: Path) -> bool:
-    """Return whether a path is a journal, or the directory of a broker or a shadow that has one."""
+    """Return whether a path is a journal, or a directory with the journal of a broker or a shadow."""
     return path.name == JOURNAL_FILE or (path / JOURNAL_FILE).is_file()
 
 
@@ -241,7 +242,7 @@ def history_of(path: Path) -> JournalHistory:
     jobs.
 
     Raises:
-        InputError: the journal has no job.
+        InputError: the journal has no job, or no node.
         JournalError: the journal is damaged.
     """
     path = path / JOURNAL_FILE if path.is_dir() else path
@@ -249,7 +250,7 @@ def history_of(path: Path) -> JournalHistory:
     with reading(path) as journal:
         _read(journal, read, heads, parts)
     if not read.jobs or not read.nodes:
-        raise InputError(f"{path}: expected a journal with jobs, got none")
+        raise InputError(f"{path}: expected a journal with jobs and nodes, but no job or no node is in it")
     return _made(path, read)
 
 
@@ -344,7 +345,7 @@ def _made(path: Path, read: _Reading) -> JournalHistory:
 
 
 def _slices(node: NodeUp) -> int:
-    """Return the number of MIG instances of each GPU of a node, 0 if its GPUs are whole.
+    """Return the number of MIG instances of each GPU of a node; 0: the node's GPUs are whole.
 
     Nodes do not report which GPU an instance belongs to. Assumption: each GPU has the same number of
     instances, the largest possible.
@@ -359,7 +360,10 @@ def _slices(node: NodeUp) -> int:
 
 
 def _ran_s(job: _HistoryJob, last_s: float) -> float:
-    """Return a job's run time, seconds: until `last_s` if it still runs, the prediction if it waits."""
+    """Return a job's run time, seconds.
+
+    For a running job, return the time up to `last_s`; for a job that did not start, the predicted run time.
+    """
     if math.isnan(job.start_s):
         return job.spec.predicted_s if job.spec is not None else SHORTEST_S
     end_s = last_s if math.isnan(job.end_s) else job.end_s
@@ -367,9 +371,10 @@ def _ran_s(job: _HistoryJob, last_s: float) -> float:
 
 
 def _asked(job: _HistoryJob, field: str) -> int:
-    """Return the cores, or the MiB of memory, that a job requested; 0 if the broker did not count them.
+    """Return the number of cores, or the memory in MiB, that a job requested.
 
-    `field`: name of the field in the submission.
+    The result is 0 if the ledger did not count cores and memory for the job (`JobSubmitted.counted`).
+    `field`: `num_cpus` or `memory_mib`.
     """
     return int(getattr(job.spec, field)) if job.spec is not None and job.spec.counted else 0
 

@@ -34,9 +34,9 @@ class Backlog:
         return len(self._askers)
 
     def add(self, asked: ClientAsked) -> bool:
-        """Add a question; a repeated question is added only once.
+        """Add a question, unless the same question waits already.
 
-        Return False if too many questions of this client wait.
+        Return False if the question is refused, because `MAX_WAITING` questions of this client wait.
         """
         own = self._askers.setdefault(asked.peer, OrderedDict())
         if asked.request in own:

@@ -79,11 +79,11 @@ def explain(
         job: The job.
         record: Record of the last decision at the job's turn, or of the decision that started the job.
         now_s: Current time, Unix seconds.
-        said: The latest forecast of the job's start and end.
+        said: The latest forecast of the job's start and end; None: no forecast.
         late: Nodes that have not confirmed a change of the job's time limit yet.
         usage: Resources that the job uses, or has used.
-        energy_j: Energy of all attempts, joules.
-        grace_s: Time between SIGTERM and SIGKILL, seconds; None: the text omits it.
+        energy_j: Energy of all attempts, joules; None: not measured.
+        grace_s: Time between SIGTERM and SIGKILL, seconds; None: the explanation omits it.
         outside_mps: Nodes on which the job uses its GPUs without MPS although it should use MPS.
         seen: Observed speed of the job next to its co-tenants.
         made_room: Decisions that preempted other jobs for the job's last start.
@@ -201,7 +201,7 @@ def _rank(state: BrokerState, job: Job) -> list[str]:
 def _absent(state: BrokerState, now_s: float) -> list[str]:
     """Describe nodes that get no new jobs, and GPUs out of service.
 
-    Of each kind, describe only the first `NAMED_NODES`.
+    At most `NAMED_NODES` nodes are named for each reason.
     """
     nodes = {name: node for name, node in state.nodes.items() if not node.removed}
     lines = []
@@ -272,7 +272,7 @@ def _ahead(state: BrokerState, job: Job, room: Room) -> str:
 
 
 def _plans_now(state: BrokerState, job: Job, room: Room, now_s: float) -> list[str]:
-    """Describe the job's present plans in a partition; empty if the job does not fit there now."""
+    """Describe the possible placements (plans) of a job in a partition now; empty if the job does not fit."""
     if not fits_now(state, needs(job), room) and not state.models.shares:
         return []
     start = policy_start(state.cluster)
@@ -281,7 +281,7 @@ def _plans_now(state: BrokerState, job: Job, room: Room, now_s: float) -> list[s
 
 
 def _plans(state: BrokerState, lead: str, plans: list[PlanSeen]) -> list[str]:
-    """Describe plans in one line, which begins with `lead`; empty if there are no plans."""
+    """Describe plans (possible placements) in one line that begins with `lead`; empty without plans."""
 
     def called(seq: int) -> str:
         return f"job {_called(state, seq)}"
@@ -335,7 +335,7 @@ def _limit(job: Job, now_s: float, late: Sequence[str]) -> list[str]:
 
 
 def _grace(state: BrokerState, job: Job, grace_s: float) -> list[str]:
-    """Describe the job's grace; empty if another engine runs the job, because the engine has its own."""
+    """Describe the job's time between SIGTERM and SIGKILL; empty if another engine sets this time."""
     ranks = job.attempt.ranks if job.attempt is not None else []
     own = all(state.nodes[rank.node].spec.capabilities.is_own for rank in ranks if rank.node in state.nodes)
     if not own or not places(state, job.spec.vc) or (job.state == QUEUED and job.spec.grace_s is None):
@@ -472,7 +472,7 @@ def _beside(state: BrokerState, job: Job, seen: SeenSpeed | None) -> list[str]:
 
 
 def _clock(state: BrokerState, job: Job, attempt: Attempt) -> list[str]:
-    """Describe the job's SM clock, the weight of energy that led to it, and nodes that set no clocks."""
+    """Describe the job's SM clock, the weight of energy that led to this clock, and nodes without clocks."""
     own = job.spec.speed_energy
     weight = state.cluster.energy_counts if own is None else own
     if weight == 0.0 and attempt.sm_clock_frac == 1.0:

@@ -1,4 +1,4 @@
-"""Forecasts as the state machine reads them: always the latest ones, without waiting for newer ones."""
+"""Source of forecasts for the state machine: returns the latest forecasts, and never waits for new ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlsched.wire.messages import DryRun, ForecastReport, JobForecast
 
 
 class Forecasts:
-    """Forecasts of a broker without a forecaster; always empty. Brokers with a forecaster use a subclass."""
+    """Source of forecasts of a broker without a forecaster: it has none. Other brokers use a subclass."""
 
     def latest_forecast(self, job: Job) -> JobForecast | None:
         """Return the latest forecast of a live job; None if there is none."""
@@ -18,7 +18,7 @@ class Forecasts:
         return None
 
     def ask(self, asked: ClientAsked, question: DryRun) -> str:
-        """Accept a client's question, to be answered later. Return the reason for a refusal, else ""."""
+        """Accept a client's dry run, to be answered later. Return the reason for a refusal, else ""."""
         del asked, question
         return "this broker makes no forecasts"
 
@@ -31,5 +31,5 @@ NO_FORECASTS = Forecasts()
 
 
 def wired(times: Sequence[float]) -> list[float | None]:
-    """Return times as a message contains them: an infinite time (beyond the horizon) becomes None."""
+    """Return times for a message, Unix seconds, with None in place of infinite times (beyond the horizon)."""
     return [time if time < float("inf") else None for time in times]

@@ -1,7 +1,7 @@
 """Pages of running and finished jobs, for lists of jobs and for sums of usage.
 
-A page reads a limited number of index rows, so the time for a page is limited even if few of many jobs match
-the question. The field `next` of a page is the position of the next page.
+For each page, a limited number of index rows is read. So the time for a page is limited even if few of many
+jobs match the question. The field `next` of a page is the position of the next page.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class HistoryPages:
         return History(jobs=jobs, next=after)
 
     def usage(self, asked: ListUsage) -> Usage:
-        """Return a page of finished jobs, with the columns from which usage is summed."""
+        """Return a page of finished jobs with the fields of `JobUsage`, from which clients compute totals."""
         found, after = self._ended.scan(_filter(asked), asked.before, SCANNED, SCANNED)
         rows = [
             JobUsage(row.user, row.account, row.vc, row.end_s, row.state, row.gpu_s, row.energy_j, row.wait_s)

@@ -17,7 +17,7 @@ from rlsched.workload.predict.kinds import RUNNING_MEAN
 
 
 class FromBroker(NamedTuple):
-    """Learnt figures in a broker's journal.
+    """Resource use and speeds that a broker has learnt, as stored in its journal.
 
     Attributes:
         profiles: Resource use by user and command.
@@ -30,7 +30,7 @@ class FromBroker(NamedTuple):
 
 
 def learnt_by(path: str | Path) -> FromBroker:
-    """Return the figures that a broker has learnt.
+    """Read from a broker's journal the resource use and the speeds that the broker has learnt.
 
     Args:
         path: The journal or the directory of a broker, which may be running.

@@ -36,7 +36,7 @@ class LoopMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommitsEntries(Protocol):
-    """The part of a journal that `perform` uses. Tests pass an object with a failing `commit`."""
+    """Interface of the journal for `perform`. Tests pass an object whose `commit` fails."""
 
     def commit(self, entries: Sequence[Entry], now_s: float, over: Sequence[EndedJob] | None = None) -> None:
         """Commit a batch of entries; see `Journal.commit`."""

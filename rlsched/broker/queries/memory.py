@@ -49,7 +49,7 @@ class RecordMemory:
             self._made_room.pop(seq, None)
 
     def _note_room(self, record: DecisionRecord) -> None:
-        """Note a preemption. For a start, note which preemptions at the same time made room for it."""
+        """Note a preemption. For a start, note the simultaneous preemptions that made room for it."""
         action = record.action
         if self._preempted and self._preempted[-1][0].now_s != record.now_s:
             self._preempted.clear()
@@ -74,9 +74,9 @@ class RecordMemory:
         return made if start == number else []
 
     def last_record(self, seq: int, partitions: Iterable[str] = ()) -> DecisionRecord | None:
-        """Return the last record of this job.
+        """Return the last record of job `seq`; if there is none, return the latest record of `partitions`.
 
-        If the job has no record, return the latest record of these partitions; None if they have none either.
+        Return None if these partitions have no record either.
         """
         found = [self._latest[name] for name in partitions if name in self._latest]
         return self._last.get(seq) or max(found, key=lambda record: record.number, default=None)

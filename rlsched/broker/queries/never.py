@@ -34,14 +34,14 @@ def unknown_vc(state: BrokerState, vc: str) -> str:
 
 
 def never_runs(state: BrokerState, vc: str, demand: Demand) -> str:
-    """Return why a gang can never run on the registered nodes, "" if it can."""
+    """Return why a job with this demand can never run on the registered nodes; "" if it can run."""
     num_gpus = demand.gpus
     if state.can_ever_run(vc, demand):
         return ""
     if state.is_uneven(vc, num_gpus):
         return (
             f"{num_gpus} GPUs can never be given: their engine gives a gang the same GPU numbers on every "
-            "node, so that a gang of several nodes has to fill them"
+            "node, so that a gang on several nodes needs all GPUs of its nodes"
         )
     usable = rooms(state, vc)
     if not usable:

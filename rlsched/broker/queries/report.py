@@ -173,7 +173,7 @@ def drift_report(scheduler: Scheduler, cluster: ClusterState) -> DriftReport | N
 
 
 def drift_curves(scheduler: Scheduler) -> dict[str, float]:
-    """Return TensorBoard scalars, by tag: drift of the policy's inputs from its training."""
+    """Return TensorBoard scalars by tag, on how far the policy's inputs are outside its training data."""
     drift = scheduler.drift()
     if drift is None or drift.note:
         return {}
@@ -186,7 +186,7 @@ def drift_curves(scheduler: Scheduler) -> dict[str, float]:
 
 
 def cluster_curves(cluster: ClusterState) -> dict[str, float]:
-    """Return TensorBoard scalars, by tag: numbers of waiting jobs by size, and share of GPUs in use."""
+    """Return TensorBoard scalars by tag: numbers of waiting jobs by size, and the share of GPUs in use."""
     sizes = cluster.arrays.job.gpus[cluster.arrays.job.status == WAITING]
     gpus = gpus_by_type(cluster).values()
     total = sum(of.total for of in gpus)
@@ -199,7 +199,7 @@ def cluster_curves(cluster: ClusterState) -> dict[str, float]:
 
 
 def forecast_curves(report: ForecastReport | None) -> dict[str, float]:
-    """Return TensorBoard scalars, by tag: accuracy of the last week's forecasts, for jobs of all sizes."""
+    """Return TensorBoard scalars by tag: accuracy of the last week's forecasts, for jobs of all sizes."""
     found = dict[str, float]()
     for one in report.scores if report is not None else ():
         if one.size == "all":

@@ -54,12 +54,13 @@ def job_info(
         reasons: Reasons why queued jobs wait.
         max_nodes: Maximum number of nodes named in the row, so that the row of a large gang fits a frame.
         forecast: Forecast of the job's start and end.
-        queue_key: Key of the job in the queue, if it is queued.
-        speed_frac: Predicted speed, relative to the highest clock without co-tenants, if the job has GPUs.
+        queue_key: Sort key of the job in the queue; None: the job is not queued.
+        speed_frac: Predicted speed, relative to the speed without co-tenants at the highest clock; None: the
+            job has no GPUs.
         `beside`: Ids of the jobs that share GPUs with the job.
-        usage: Resources that the job uses.
-        energy_j: Energy of all attempts, joules.
-        grace_s: Time between SIGTERM and SIGKILL, seconds, if the job has not ended.
+        usage: Resources that the job uses; None: not measured.
+        energy_j: Energy of all attempts, joules; None: not measured.
+        grace_s: Time between SIGTERM and SIGKILL, seconds; None: the job has ended.
         shared_by: Ways in which the nodes let the job share its GPUs.
         seen: Observed speed of the job next to its co-tenants.
     """
@@ -179,11 +180,11 @@ def node_notes(node: Node) -> list[str]:
     spec = node.spec
     if spec.capabilities.holds_to is not None or not spec.memory_mib:
         return spec.notes
-    return [*spec.notes, "its rlsched is from before limits: jobs are held to no cores and no memory"]
+    return [*spec.notes, "its rlsched is too old to limit the cores and memory of jobs: update the node"]
 
 
 def _sharing_notes(node: Node, outside_mps: Sequence[str]) -> list[str]:
-    """Describe sharing by MPS on a node, and jobs that do not use MPS; empty for nodes without MPS."""
+    """Describe sharing by MPS on a node, and name jobs that run without MPS; empty for nodes without MPS."""
     if node.spec.capabilities.sharing != MPS:
         return []
     notes = ["GPUs shared by MPS"]

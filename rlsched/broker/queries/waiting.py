@@ -21,9 +21,9 @@ _HOLDERS: Final = {"user": "its user", "admin": "an admin"}
 
 
 class Room(NamedTuple):
-    """Free GPUs in one partition. Only nodes that are up count, except for `absent_gpus`.
+    """Numbers of GPUs in one partition. All fields except `absent_gpus` count only nodes that are up.
 
-    `largest_hole` is the largest number of free GPUs on one node.
+    `gpus` is the number of all GPUs, and `largest_hole` is the largest number of free GPUs on one node.
     """
 
     partition: int
@@ -62,7 +62,10 @@ def places(state: BrokerState, vc: str) -> bool:
 
 
 def asked_again_s(state: BrokerState, among: Sequence[Room]) -> float:
-    """Return the earliest decision time that the policy requested for these partitions; 0: none."""
+    """Return the earliest decision time that the policy requested for these partitions, Unix seconds.
+
+    The result is 0 if the policy requested no time.
+    """
     names = state.cluster.partition_names
     return min(
         (
@@ -151,7 +154,7 @@ def sleeping_for(state: BrokerState, demand: Demand, among: Sequence[Room]) -> s
 
 
 def kept_out(state: BrokerState, spec: JobSubmitted) -> list[str]:
-    """Describe the gates that keep a job out of the queue: holds, begin time, dependencies; a line each."""
+    """Return why a job is kept out of the queue: a line each for hold, begin time and dependencies."""
     lines = []
     holder = state.gates.holder(spec.job)
     if holder:
@@ -169,7 +172,7 @@ def kept_out(state: BrokerState, spec: JobSubmitted) -> list[str]:
 
 
 def deferred(state: BrokerState, job: Job) -> list[str]:
-    """Describe why a job waits for a lower price of electricity, in one line; empty if it does not."""
+    """Describe, in one line, until when a job waits for cheaper electricity; empty if the job does not."""
     s, slot = state.cluster.arrays, state.cluster.slot_of(job.seq)
     if s.job.status[slot] != DEFERRED:
         return []
@@ -180,7 +183,7 @@ def deferred(state: BrokerState, job: Job) -> list[str]:
 
 
 def ineligible(state: BrokerState, job: Job) -> list[str]:
-    """Describe the reasons why a queued job is not eligible, such as gates and quotas, one line for each."""
+    """Describe why a queued job is not eligible (holds, quotas, ...), one line for each reason."""
     own = [*kept_out(state, job.spec), *deferred(state, job)]
     if "Quota" not in state.eligibility.barring_reasons(job.seq):
         return own
@@ -195,11 +198,11 @@ class WaitingReasons:
 
     Each line begins with one of these words:
 
-    - `Resources`: the requested GPUs, cores or memory are not free, or not together.
+    - `Resources`: the requested GPUs, cores or memory are not free, or not free in the same place.
     - `NodeAsleep`: the requested resources are on sleeping nodes, which are woken for the job.
-    - `NodeDown`: enough would be free together with the GPUs of absent nodes (down, unreachable, drained).
+    - `NodeDown`: enough would be free if the absent nodes (down, unreachable, drained) were up.
     - `Reservation`: the requested resources are free, but are kept for a job ahead in the queue.
-    - `Priority`: the requested resources are free, but other jobs are first.
+    - `Priority`: the requested resources are free, but other jobs are ahead in the queue.
     - `Quota`, `Held`, `BeginTime`, `Dependency`: the job is kept out of the queue.
     - `Price`: the policy defers the job until electricity is cheaper, within the job's slack.
 

@@ -1,6 +1,6 @@
 """Lists the kernels that a broker needs for its rule and ledger, so that several processes can compile them.
 
-A kernel that is missing in the list is compiled by the first decisions on a toy cluster
+If the list lacks a kernel, the broker compiles that kernel in its first decisions on a toy cluster
 (`rlsched.broker.server.broker_policy`), and `tests/unit/compile/test_ahead.py` fails.
 """
 
@@ -32,7 +32,9 @@ Entry = tuple[Any, tuple[Any, ...]]
 
 
 def pieces(policy: Policy, scheduler: Scheduler, *, has_models: bool = False) -> list[Piece]:
-    """Return the kernels not compiled yet that a broker with this policy needs, the slowest first.
+    """Return calls that compile the kernels that a broker with this policy needs, the slowest first.
+
+    Kernels that are compiled already are left out.
 
     Args:
         policy: The policy from which the scheduler was loaded.
@@ -50,13 +52,13 @@ def pieces(policy: Policy, scheduler: Scheduler, *, has_models: bool = False) ->
 
 
 def compile_entry(policy: Policy, has_models: bool, number: int) -> None:
-    """Compile entry `number` of a policy's `entries_of`."""
+    """Compile the kernel at index `number` in the list that `entries_of` returns for a policy."""
     kernel, arguments = entries_of(load_scheduler(policy), has_models=has_models)[number]
     kernel.compile_for(*arguments)
 
 
 def entries_of(scheduler: Scheduler, *, has_models: bool = False) -> list[Entry]:
-    """Return the kernels that a broker calls for a scheduler with a rule.
+    """Return the kernels that a broker calls for a scheduler with a rule, each with example arguments.
 
     The decision kernel is first: it takes half of the compile time. Kernels that share no code with it are
     next, so that the compiling processes do not wait for each other.

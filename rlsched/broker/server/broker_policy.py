@@ -29,7 +29,9 @@ def load_policy(
     has_models: bool = False,
     shares: bool = False,
 ) -> tuple[Scheduler, str]:
-    """Load a policy with its guard. Return (scheduler, name of the fallback rule; "" if it needs none).
+    """Load a policy with its guard. Return (scheduler, name of the fallback rule).
+
+    The name is "" if the policy needs no fallback.
 
     Args:
         policy: The policy.
@@ -37,7 +39,8 @@ def load_policy(
             (`Scheduler.reference`).
         budget_ms: Time limit for one decision, milliseconds.
         seed: Seed of the policy's random draws.
-        has_models: Whether to compile the kernels that choose clocks now, not when the first job needs them.
+        has_models: Whether to compile also the kernels that choose clocks. If not, they are compiled when the
+            first job needs them.
         shares: Whether jobs can share GPUs. If not, a policy that needs speed models is refused.
 
     Raises:

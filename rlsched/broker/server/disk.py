@@ -44,7 +44,10 @@ class Disk:
         self._refusal = ""
 
     def refusal(self) -> str:
-        """Return the error for new submissions if they are refused, else "". Check every `LOOK_S`."""
+        """Return the error with which new submissions are refused; "" if they are accepted.
+
+        The free space is checked at most once per `LOOK_S`.
+        """
         if time.monotonic() - self._looked_s >= LOOK_S:
             self._looked_s = time.monotonic()
             self._look()
@@ -82,13 +85,13 @@ class Disk:
             self.give_up_reserve()
 
     def give_up_reserve(self) -> bool:
-        """Delete the reserve. Return whether there was one; if so, the caller can retry a failed commit."""
+        """Delete the reserve. Return whether a reserve existed; the caller can then retry a failed commit."""
         try:
             self._reserve.unlink()
         except OSError:
             return False
         self._say(
-            f"disk: full at {self._directory}; gave up the reserve of {RESERVE_MIB} MiB, free space there"
+            f"disk: full at {self._directory}; deleted the reserve of {RESERVE_MIB} MiB; free space there"
         )
         return True
 
@@ -144,5 +147,5 @@ class PatientCommits:
                     raise
             else:
                 if waited:
-                    self._say("disk: there is space again; the held batch is committed")
+                    self._say("disk: there is space again; the waiting batch is committed")
                 return

@@ -2,7 +2,7 @@
 
 Heartbeats of nodes are answered, so that no lease expires. Clients' orders are refused with the reason.
 Clients' questions and other messages from nodes wait for the next batch; repeated messages are stored once.
-All other messages are dropped, because their senders repeat them.
+A node's `Hello` is dropped, because the node repeats it. So are messages beyond `MAX_HELD`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class DeferredMessages:
     def hear(self, heard: Heard, transport: Transport, why: str) -> None:
         """Answer a heartbeat, refuse a request that changes something, or defer any other message.
 
-        A submission with a known token is deferred too: it repeats an accepted one, and changes nothing.
+        A submission with a known token is deferred too: it repeats an accepted submission, and changes
+        nothing.
         """
         message, request = heard.envelope.message, heard.envelope.request
         if isinstance(message, Heartbeat):

@@ -50,7 +50,7 @@ class PowerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PowerCommands:
-    """Runs the operator's commands, one at a time per node, in order. If the broker exits, commands continue.
+    """Runs the operator's commands, in order and one at a time per node. They continue if the broker exits.
 
     Args:
         settings: The commands; None: no node sleeps.
@@ -71,7 +71,7 @@ class PowerCommands:
         self._begin()
 
     def step(self) -> list[PowerDone]:
-        """Return the results of commands that ended since the last call; kill commands that take too long."""
+        """Return the results of commands that ended since the last call; kill commands that timed out."""
         for node, (order, command) in list(self._running.items()):
             error = command.error()
             if error is not None:

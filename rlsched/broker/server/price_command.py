@@ -43,7 +43,10 @@ class PriceCommand:
         self._failed = False
 
     def begin(self) -> None:
-        """Start the command if it is due. If there is no file yet, wait up to `START_S` for the command."""
+        """Start the command if it is due.
+
+        If the file of prices does not exist yet, wait for the end of the command, at most `START_S`.
+        """
         self.step()
         if self._running is None or self._file.exists():
             return
@@ -56,7 +59,10 @@ class PriceCommand:
             self.step()
 
     def step(self) -> None:
-        """Start the command if it is due. If it has ended, replace the file, or log the first failure."""
+        """Start the command if it is due. If it has ended, replace the file.
+
+        If the command fails, log only the first failure in a row.
+        """
         if self._running is not None:
             command, printed = self._running
             error = command.error()
@@ -74,7 +80,7 @@ class PriceCommand:
                 self._note(f"{self._words[0]} cannot be run: {failure.strerror or failure}")
 
     def _replace(self, printed: str) -> str:
-        """Replace the file with the printed one. Return the error, "" for none."""
+        """Replace the file of prices with the file `printed`. Return the error, "" on success."""
         part = self._file.with_name(f".new-{self._file.name}")  # the ending selects compression
         try:
             Series.read(printed).write(part)

@@ -23,7 +23,7 @@ class PriceSource:
     """Source of the price that a broker's policy follows.
 
     A changed file is read again. If the read fails, the previous prices apply until they end. While no price
-    is known, jobs start as without a price.
+    is known, the policy does not defer jobs.
 
     Args:
         cluster_file: Cluster file with the table `[energy]`; None: no price is known.
@@ -68,7 +68,7 @@ class PriceSource:
         if self.table is not None and now_s >= self.table.ends_s and not self._has_ended:
             self._say(
                 f"price: {self.table.name} has no values for the present time any more; jobs start as "
-                "without a price. Append values to the file"
+                "if there were no price. Append values to the file"
             )
             self._has_ended = True
         return found
@@ -99,8 +99,8 @@ def _energy_of(cluster_file: Path) -> EnergySignals:
     energy = ClusterSpec.read(cluster_file).energy
     if energy is None:
         raise InputError(
-            f"--energy {cluster_file}: expected a cluster file with the table [energy], which names a CSV "
-            "file as price or carbon; it has no such table"
+            f"--energy {cluster_file}: expected a cluster file with the table [energy], got a file without "
+            "this table; name a CSV file there, as price or carbon"
         )
     return energy
 

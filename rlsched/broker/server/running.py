@@ -42,13 +42,14 @@ def run_broker(
         settings: Settings of the broker.
         announce: Prints the ready line, and the progress of a standby.
         warn: Logs the lines after the ready line; None: `announce` prints them.
-        stands_by: Whether to wait first until no other broker has the journal open.
-        copies: If given, first copy the journal of a primary on another machine, and serve only after a
-            take-over: if the primary fails, or on SIGUSR1.
+        stands_by: Whether to run as a standby first: until no other broker has the journal open or, with
+            `copies`, until a take-over.
+        copies: Source of the journal for a standby on another machine; it takes over if the primary fails,
+            or on SIGUSR1. None: the standby uses the primary's own journal.
 
     Raises:
         SupersededError: a later broker of the cluster serves.
-        RlschedError: as `Broker`, `stand_by` and `copy_and_wait`.
+        RlschedError: see `Broker`, `stand_by` and `copy_and_wait`.
     """
     orders = Orders()
     broker: Broker | None = None
@@ -114,11 +115,14 @@ def run_broker(
 
 
 def _say_if_slow(settings: BrokerSettings, announce: Callable[[str], None]) -> Timer:
-    """Return a started timer that announces why a start is slow; the caller cancels it once ready."""
+    """Start and return a timer that announces why the broker's start is slow.
+
+    The caller cancels the timer when the broker is ready.
+    """
     name = Policy.of(settings.policy).name
     line = (
-        f"rlsched broker is still starting: to compile policy {name} takes a minute or two the first time on "
-        "a machine"
+        f"rlsched broker is still starting: the first time on a machine, compiling policy {name} takes a "
+        "minute or two"
     )
     timer = Timer(SLOW_S, announce, [line])
     timer.daemon = True

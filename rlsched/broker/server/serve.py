@@ -184,7 +184,9 @@ class Broker:
             self._opened = opened.pop_all()
 
     def _begun_as_chosen(self, warm: Warm | None) -> tuple[Machine, Fits, DeferredMessages]:
-        """Begin an epoch, with the policy that `rlsched policy set` chose last if it can still be loaded.
+        """Begin an epoch with the policy that was last set by `rlsched policy set`.
+
+        If no policy was set in place of this `--policy`, or if it can no longer be loaded, use `--policy`.
 
         Returns:
             The state machine, the fits of its predictors, and its deferred messages.
@@ -199,7 +201,7 @@ class Broker:
                     raise
                 self._soft_errors.log_line(
                     f"policy {chosen.name!r}, which `rlsched policy set` chose, cannot be served any more: "
-                    f"{error}; --policy decides"
+                    f"{error}; the policy of --policy decides instead"
                 )
             else:
                 self.settings = settings
@@ -261,7 +263,7 @@ class Broker:
         return warmed_up(settings)
 
     def _set_policy(self, asked: SetPolicy) -> ClientReply:
-        """Change the policy as a restart does: recover the state from the journal, and begin an epoch."""
+        """Change the policy in the same way as a restart: recover the state, and begin an epoch."""
         if self._intake:
             return Refused(message=f"another policy cannot be set now: {self._intake}")
         if refusal := asked.too_large():
@@ -317,7 +319,7 @@ class Broker:
         self._soft_errors.log_line(f"journal: a new cluster begins; the earlier journal: {kept or 'lost'}")
 
     def _begin_mark(self) -> None:
-        """Write the mark, the file that records the last commit of this broker's journal."""
+        """Write the mark: the file that records the last commit of this broker's journal."""
         started = self._machine.started
         try:
             self._mark.begin(self._journal, started.cluster, started.epoch)
@@ -337,7 +339,7 @@ class Broker:
         return self._transport.address
 
     def clock_line(self) -> str:
-        """Return the warning that the journal is ahead of this machine's clock, "" if it is not."""
+        """Return the warning that the journal is ahead of this machine's clock; "" without a warning."""
         return self._clock_line
 
     def ready_line(self) -> str:
@@ -482,7 +484,7 @@ class Broker:
             self._log.flush()
 
     def _warn_unlike(self) -> None:
-        """Log a warning, once per policy, if the cluster is outside the range of the policy's training."""
+        """Log a warning, once per policy, if the cluster is unlike the clusters of its training."""
         scheduler = self._machine.scheduler
         if scheduler.familiar is None or self._warned == scheduler.policy_id:
             return
@@ -536,7 +538,7 @@ def _with_policy(settings: BrokerSettings, chosen: ChosenPolicy) -> BrokerSettin
     """Return the settings with the policy and the fallback replaced by the chosen ones.
 
     Raises:
-        InputError: a setting is unknown or wrong, or the policy is Python code that is not on this machine.
+        InputError: a setting is unknown or invalid, or the policy is Python code that is not on this machine.
     """
     policy = Policy.parse(chosen.policy, name=chosen.name)
     fallback = Policy.parse(chosen.fallback, name=chosen.fallback_name) if chosen.fallback else None
@@ -567,7 +569,7 @@ def _code(settings: BrokerSettings) -> list[str]:
 
 
 def nobody_waits(heard: Sequence[Heard]) -> bool:
-    """Return whether there are messages, and all of them are heartbeats."""
+    """Return whether all messages are heartbeats; False without messages."""
     return bool(heard) and all(isinstance(one.envelope.message, Heartbeat) for one in heard)
 
 

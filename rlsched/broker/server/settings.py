@@ -40,7 +40,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
         history: Output of sacct with earlier jobs, from which predictions start; None: no earlier jobs.
         logdir: Directory for TensorBoard curves; None: no curves.
         limits: Time-outs and intervals.
-        senders: Message limits per key.
+        senders: Limits on the messages of one key.
         ranks: Priorities and fair share.
         min_free_mib: Free space on the journal's disk below which new jobs are refused, MiB.
         keep_decisions_mib: Size above which the oldest decisions of the store are removed, MiB.

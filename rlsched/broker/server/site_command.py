@@ -52,7 +52,8 @@ class SiteCommand:
     def error(self) -> str | None:
         """Return None while the command runs, "" after a success, else the error in one line.
 
-        A command that takes too long is killed. Do not call this again after it has returned a text.
+        A command that runs longer than `most_s` is killed. Do not call the method again after it has returned
+        a text.
         """
         code = self._process.poll()
         late = code is None and self._elapsed() >= self._until_s
@@ -68,7 +69,7 @@ class SiteCommand:
 
 
 def _with_tail(error: str, output: IO[Any]) -> str:
-    """Return a command's error, with the last line that the command printed; "" if the command succeeded."""
+    """Return `error` with the last line of the command's output appended; "" if `error` is ""."""
     if not error:
         return ""
     size = output.seek(0, os.SEEK_END)

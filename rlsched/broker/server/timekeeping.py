@@ -43,12 +43,15 @@ class BrokerClock:
 
 
 def ahead_line(journal: Path, ahead_s: float) -> str:
-    """Return a warning if a journal's last time is ahead by more than `AHEAD_S`, else ""."""
+    """Return a warning if a journal's last time is ahead of the clock by more than `AHEAD_S`, else "".
+
+    `ahead_s`: the journal's last time minus the time of this machine's clock, seconds.
+    """
     if ahead_s <= AHEAD_S:
         return ""
     by = f"{ahead_s / 86_400:.1f} days" if ahead_s >= 86_400 else f"{ahead_s:.0f} s"
     return (
         f"warning: the last time in {journal} is {by} ahead of this machine's clock: set the clock "
-        "(`timedatectl`) if it is wrong. If it was wrong before, times shown stay ahead until it has caught "
-        "up; predicted and measured run times are right"
+        "(`timedatectl`) if it is wrong. If the clock was wrong before, displayed times stay ahead until the "
+        "clock has caught up; predicted and measured run times are right"
     )

@@ -52,8 +52,9 @@ class Copies:
 
     Attributes:
         of: Address of the primary.
-        take_over_after_s: Seconds without an answer after which the standby takes over, if most up nodes have
-            lost the primary too or no node is up; None: the standby takes over only on an order.
+        take_over_after_s: Seconds without an answer from the primary, after which the standby takes over if
+            most up nodes have lost the primary too, or if no node is up. None: the standby takes over only on
+            an admin's order.
     """
 
     of: str
@@ -66,7 +67,7 @@ class CopyBounds:
 
     Attributes:
         keeps: How long entries and rows of ended jobs are kept.
-        half_life_s: Half-life of a user's usage for fair share, seconds; infinite: no decay.
+        half_life_s: Half-life of a user's usage for fair share, seconds; infinite: fair share is off.
     """
 
     keeps: Keeps
@@ -111,7 +112,8 @@ def copy_and_wait(
     if not (home.directory / "broker.key").exists():
         raise InputError(
             f"{home.directory}: no broker.key here; copy broker.key, broker.public, client-default.key and "
-            f"authorised/ from where the broker at {copies.of} runs, so nodes and clients accept this one"
+            f"authorised/ from the key directory of the broker at {copies.of}, so that nodes and clients "
+            "accept this standby"
         )
     with ExitStack() as opened:
         copy = _Copy(path, home, warm, say, bounds)
@@ -170,10 +172,10 @@ def _wait(
         elif isinstance(answer, Serving):  # the other broker is a standby too
             if copy.is_own:
                 return copy.own()
-            copy.log_change("the broker to be copied only stands by too")
+            copy.log_change("the broker to be copied is a standby too: nothing is copied")
             time.sleep(PAUSE_S)
         elif not copy.asks_less():
-            copy.log_change(f"the broker refuses to be copied: {getattr(answer, 'message', answer)}")
+            copy.log_change(f"the primary refuses to be copied: {getattr(answer, 'message', answer)}")
             time.sleep(PAUSE_S)
     return None
 
@@ -224,7 +226,10 @@ class _Copy:
         )
 
     def asks_less(self) -> bool:
-        """Stop requests for rows of ended jobs, which old brokers refuse. Return whether there were any."""
+        """Request no rows of ended jobs from now on, because old brokers refuse these requests.
+
+        Return whether such rows were requested before.
+        """
         asked_before, self._asks_ended = self._asks_ended and self.journal.ended_copied >= 0, False
         return asked_before
 
@@ -249,7 +254,7 @@ class _Copy:
         try:
             rows = self.journal.append(answer.rows)
         except JournalFullError as error:
-            self.log_change(f"it cannot be copied now: {error}")
+            self.log_change(f"the journal cannot be copied now: {error}")
             time.sleep(PAUSE_S)
             return
         if rows:
@@ -290,7 +295,10 @@ class _Copy:
         self._compacting = self._new_compacting()
         self._warm.forget()
         self.is_whole = False
-        self.log_change(f"the journal here is another one, kept as {kept}; copying from the first entry")
+        self.log_change(
+            f"the journal here differs from the primary's and was renamed to {kept}; copying from the first "
+            "entry"
+        )
 
     def _take_access(self, files: dict[str, str]) -> None:
         """Apply the primary's access list, so that the same keys are authorised here."""
@@ -320,7 +328,7 @@ class _Copy:
         return Taken(self._warm, lambda _: self.journal, "")
 
     def log_change(self, what: str, more: str = "") -> None:
-        """Log `more` followed by `what`, unless `what` is the same as in the last log line."""
+        """Log the prefix `more` and the text `what`, unless the last log line had the same `what`."""
         if what != self._said:
             self._said = what
             self._say(
@@ -330,11 +338,11 @@ class _Copy:
     def tell_silence(self, copies: Copies) -> None:
         """Log that the primary does not answer, and the condition for a take-over."""
         if copies.take_over_after_s is None:
-            when = f"`kill -USR1 {os.getpid()}` makes this one take over"
+            when = f"`kill -USR1 {os.getpid()}` makes this standby take over"
         elif self.is_whole:
-            when = f"this one takes over after {copies.take_over_after_s:g} s"
+            when = f"this standby takes over after {copies.take_over_after_s:g} s"
         else:
-            when = f"the copy is incomplete: only `kill -USR1 {os.getpid()}` makes this one take over"
+            when = f"the copy is incomplete: only `kill -USR1 {os.getpid()}` makes this standby take over"
         self.log_change(f"no answer from {copies.of}; {when}")
 
     def close(self) -> None:

@@ -54,7 +54,9 @@ class Knocks:
         elif heard.peer.role != "node":
             answer: Serving | Refused = Serving(cluster=cluster, epoch=0)
             if not isinstance(message, WhoServes | ReadJournal):
-                answer = Refused(message=f"this broker stands by for the one at {self._of}; use that one")
+                answer = Refused(
+                    message=f"this broker is a standby of the broker at {self._of}; use that broker's address"
+                )
             self._transport.reply(heard.route, heard.envelope.request, answer)
 
     def count_orphans(self, state: BrokerState) -> tuple[int, int]:

@@ -44,7 +44,7 @@ class Shipping:
         journal: The journal.
         access: The access list.
         reply: Sends an answer.
-        say: Logs a line at the first request of any standby, and when no standby has sent one for `SILENT_S`.
+        say: Logs a line at the first request of a standby, and after `SILENT_S` without any request.
     """
 
     def __init__(
@@ -70,7 +70,9 @@ class Shipping:
         """Accept a standby's request, or refuse it if there are too many standbys."""
         if len(self._waiting) >= MOST_STANDBYS and route not in self._waiting:
             self._reply(
-                route, request, Refused(message=f"{MOST_STANDBYS} standbys already copy this journal")
+                route,
+                request,
+                Refused(message=f"{MOST_STANDBYS} standbys already copy this journal; stop one first"),
             )
             return
         if self._heard_s is None:
@@ -88,7 +90,7 @@ class Shipping:
         if not self._waiting:
             if self._heard_s is not None and time.monotonic() - self._heard_s > SILENT_S:
                 self._heard_s = None
-                self._say(f"no standby has asked for {SILENT_S:.0f} s: the journal is not being copied now")
+                self._say(f"no request from a standby for {SILENT_S:.0f} s: the journal is not copied now")
             return
         self._look()
         for route, asked in list(self._waiting.items()):

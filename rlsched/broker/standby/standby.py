@@ -30,8 +30,8 @@ class Taken:
     Attributes:
         warm: The policy, and the state after the last entry that was replayed.
         open: Opens the journal for writing.
-        previous: Name of the broker that had the journal before; "" if the journal was not taken over but
-            belongs to an earlier broker in this directory.
+        previous: The broker that had the journal before, as text; "" if that was an earlier broker in this
+            directory, so that nothing was taken over.
         since_s: Time of the take-over, seconds of `time.monotonic`.
     """
 
@@ -84,7 +84,7 @@ def stand_by(
 
 
 class _JournalWatch:
-    """Replays a journal if this machine can read it, and logs when reading starts or becomes impossible."""
+    """Replays a journal while this machine can read it. Logs when the reading starts, and when it fails."""
 
     def __init__(self, path: Path, warm: Warm, say: Callable[[str], None]) -> None:
         self._path, self._warm, self._say = path, warm, say
@@ -98,7 +98,7 @@ class _JournalWatch:
         """Replay new entries, unless the broker with the journal's lock runs on another machine."""
         self.has_more = False
         if not holder.boot_id or holder.boot_id != self._boot_id:
-            self._tell("its broker runs on another machine, so it is read when that has ended")
+            self._tell("the broker runs on another machine: its journal is read when it has exited")
             return
         if time.monotonic() < self._not_before_s:
             return
@@ -106,7 +106,7 @@ class _JournalWatch:
             self.has_more = self._follower.step()
         except JournalError as error:
             self._not_before_s = time.monotonic() + PAUSE_S
-            self._tell(f"it cannot be read now: {error}")
+            self._tell(f"the journal cannot be read now: {error}")
             return
         if not self.has_more:
             self._tell(f"{self._warm.last:,} entries followed")

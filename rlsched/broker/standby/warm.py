@@ -36,7 +36,7 @@ class Warm:
         scheduler: Policy that will decide.
         fallback: Name of the fallback rule, "" for none.
         prediction: Predictor of run times, as `BrokerSettings.prediction`.
-        half_life_s: Half-life of a user's usage for fair share, seconds; infinite: no fair share.
+        half_life_s: Half-life of a user's usage for fair share, seconds; infinite: fair share is off.
         past: Jobs older than the journal, from which the predictor learns first; None: no such jobs.
 
     Attributes:
@@ -121,9 +121,10 @@ class _FileIdentity(NamedTuple):
 
 
 class JournalFollower:
-    """Replays the commits of a broker on this machine from its journal, and never writes.
+    """Replays the commits of a broker on this machine from the broker's journal, and never writes.
 
-    The machine must be the same because SQLite's write-ahead log needs memory shared by both processes.
+    The broker must run on this machine, because SQLite's write-ahead log uses memory that both processes
+    share.
 
     Args:
         path: The journal.
@@ -136,7 +137,7 @@ class JournalFollower:
         self._seen: _FileIdentity | None = None
 
     def step(self) -> bool:
-        """Replay up to `PAGE` new entries. Return whether there may be further new entries.
+        """Replay up to `PAGE` new entries. Return whether more new entries may follow.
 
         Raises:
             JournalError: the journal cannot be read now, or is damaged.
@@ -156,7 +157,10 @@ class JournalFollower:
         try:
             reading = Reading(self._path, db)
             if reading.last is None:
-                raise JournalError(f"{self._path}: a journal of version 1 cannot be followed")
+                raise JournalError(
+                    f"{self._path}: expected a journal of version 2 or later, got version 1; restart its "
+                    "broker with this rlsched, which converts the journal"
+                )
             if self._warm.last and reading.crc_of(self._warm.last) != self._warm.checksum:
                 self._warm.forget()  # the journal was compacted beyond the last replayed entry
             if reading.last == self._warm.last:

@@ -8,7 +8,7 @@ from rlsched.wire.messages import Member
 
 
 class AccountMembers:
-    """Accounts of each user; the first account is the default. An account exists while it has members."""
+    """Accounts of each user; the first is the user's default. An account exists while it has members."""
 
     def __init__(self) -> None:
         self._of: dict[str, list[str]] = {}
@@ -39,7 +39,7 @@ class AccountMembers:
             return accounts[0] if accounts else ""
         if wanted in accounts:
             return wanted
-        may = f"may charge jobs to {', '.join(accounts)}" if accounts else "is a member of no account"
+        may = f"may charge jobs only to {', '.join(accounts)}" if accounts else "is a member of no account"
         raise InputError(
             f"account {wanted!r}: {person or 'nobody'} {may}; an admin adds members with "
             "`rlsched quota account add`"

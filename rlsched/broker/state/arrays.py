@@ -1,10 +1,10 @@
-"""Job arrays: submissions of many tasks, of which a few at a time become jobs.
+"""Job arrays: submissions of many tasks. Only a few tasks of an array at a time become jobs.
 
 An array has a job number of its own, and each task gets the next free job number when the task enters the
-queue. So an array of a hundred thousand tasks is one entry of the journal, and the ledger has only tasks
-that run or could run next. At most `WINDOW` tasks wait: tasks are identical, so a policy gains nothing
-from more. While an array is held, or waits for its begin time or for other jobs, it has no tasks in the queue
-(`gates`).
+queue. An array of 100,000 tasks is therefore one entry of the journal. The ledger (`ClusterState`) contains
+only the tasks that run or could run next. At most `WINDOW` tasks of an array wait in the queue: the tasks are
+identical, so a policy gains nothing from more. While an array is held, or waits for its begin time or for
+other jobs (`gates`), no further task enters the queue.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class JobArray(Head):
     Attributes:
         spec: The submission; when the array has finished, without command, environment and paths.
         coming: Tasks that are not jobs yet, in order, except the tasks in `aside`.
-        aside: Tasks that are not jobs yet and are held individually, by their holder, `user` or `admin`.
+        aside: By holder (`user` or `admin`), the tasks that are held individually and are not jobs yet.
         dropped: Tasks that were cancelled before they became jobs.
         live: Job numbers of the tasks that are unfinished jobs, by task number.
         fresh: Tasks in `live` that have never had GPUs.
@@ -124,7 +124,7 @@ class Arrays:
         return self.known.get(self.tokens.get(token, -1))
 
     def restore_array(self, array: JobArray, held: str, depends_on: list[DependsOn], now_s: float) -> None:
-        """Restore an array from a base (stored state). The caller has restored the array's jobs before."""
+        """Restore an array from a base (stored state). The caller must restore the array's jobs first."""
         self.known[array.number] = array
         self.tokens[array.spec.token] = array.number
         if array.end_s is None:
@@ -142,7 +142,7 @@ class Arrays:
         self._gates.add_gates(NO_SEQ, entry, now_s)
 
     def add_task(self, job: JobSubmitted) -> None:
-        """Register a new job in the ledger. If the job is a task, remove it from the array's `coming`."""
+        """Move a new job from its array's `coming` to `live`; ignore jobs that are not tasks."""
         if job.array:
             array = self.live[job.array]
             array.coming = without(array.coming, job.task)
@@ -150,7 +150,7 @@ class Arrays:
             array.fresh.add(job.task)
 
     def start_task(self, job: JobSubmitted, now_s: float) -> None:
-        """Apply the start of a job. The first start of a task starts its array."""
+        """Apply the start of a task; ignore other jobs. The first start of a task starts the array."""
         array = self.live.get(job.array)
         if array is not None:
             array.fresh.discard(job.task)
@@ -159,7 +159,7 @@ class Arrays:
                 self._gates.resolve_start(array.number, now_s)
 
     def end_task(self, job: JobSubmitted, state: str, now_s: float) -> None:
-        """Apply the end of a job. The end of the last task ends its array."""
+        """Apply the end of a task; ignore other jobs. The end of the last task ends the array."""
         array = self.live.get(job.array)
         if array is not None:
             del array.live[job.task]
@@ -168,7 +168,7 @@ class Arrays:
             self._end_if_done(array, now_s)
 
     def hold_tasks(self, entry: TasksHeld) -> None:
-        """Hold or release some of the tasks that are not jobs yet."""
+        """Hold or release some of an array's tasks that are not jobs yet."""
         array = self.live[entry.array]
         array.coming = minus(array.coming, entry.tasks)
         for by, tasks in array.aside.items():
@@ -180,7 +180,7 @@ class Arrays:
         array.aside = {by: tasks for by, tasks in array.aside.items() if tasks}
 
     def cancel_tasks(self, entry: TasksCancelled, now_s: float) -> None:
-        """Cancel tasks that are not jobs yet."""
+        """Cancel some of an array's tasks that are not jobs yet."""
         array = self.live[entry.array]
         array.coming = minus(array.coming, entry.tasks)
         array.aside = {by: left for by, tasks in array.aside.items() if (left := minus(tasks, entry.tasks))}
@@ -189,7 +189,7 @@ class Arrays:
         self._end_if_done(array, now_s)
 
     def update_array(self, entry: JobUpdated) -> None:
-        """Change the settings of the tasks that are not jobs yet."""
+        """Change the settings of an array's tasks that are not jobs yet."""
         self.live[entry.job].update(entry)
 
     def stop_array(self, number: int, reason: str, now_s: float) -> None:

@@ -1,8 +1,8 @@
 """The base of a compacted journal: the state of the broker after the deleted entries, as a document.
 
-The document is plain MessagePack, keyed by the field names below, compressed by zlib, and cut into `BasePart`
-entries. Readers ignore unknown fields and use the defaults of missing ones. A change that readers must know
-about gets a new `VERSION`, and `read_base` still reads earlier versions.
+The document is plain MessagePack with the field names below as keys, compressed by zlib, and cut into
+`BasePart` entries. Readers ignore unknown fields, and use the default value of a missing field. A change that
+earlier readers would misread increases `VERSION`. `read_base` still reads earlier versions.
 
 The document contains only facts and sums, and does not depend on internal structures of the code. For
 predictors, it contains run times of jobs, from which any predictor can learn again.
@@ -53,7 +53,7 @@ class LedgerNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
-    """Requested resources of a job. In bases before version 4, only `num_gpus` differs from the defaults."""
+    """Requested resources of a job. Bases before version 4 store only `num_gpus`."""
 
     num_gpus: int
     cpu_milli: int = 0
@@ -108,8 +108,10 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
     """Counters of a partition, for a policy that sets dials (numbers that adjust the policy's rule).
 
     Attributes:
-        counted: Values of fields of the dtype `COUNTED`, by the field names in journals.
-        dial: Positions of the dials: values of fields of the dtype `DIAL`, by field name.
+        counted: Counters: values of fields of the dtype `COUNTED` (`rlsched.cluster.dials`), by the name of
+            the field in journals. Some fields have another name in the dtype.
+        dial: Positions of the dials: values of fields of the dtype `DIAL` (`rlsched.cluster.dials`), by field
+            name.
     """
 
     counted: dict[str, float | list[float]]
@@ -123,8 +125,8 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         next_seq: Number that the next job in the ledger gets.
         decisions: Number that the next decision gets.
         preemptible: Whether a preemptible job was ever submitted.
-        revises: Whether run times of a burst (alike jobs submitted in a row) revise the predictions of its
-            waiting jobs. Only a few queue orders need this.
+        revises: Whether the run times of finished jobs change the predictions of waiting jobs of the same
+            burst (similar jobs submitted in a row). Only a few queue orders need these changes.
         policy_id: Id of the policy that decided. Only a policy with this id uses the stored dial positions.
     """
 
@@ -145,10 +147,11 @@ class PredictorSample(msgspec.Struct, frozen=True, array_like=True):
     """A job that ended by itself, from which predictors learn.
 
     Attributes:
-        command: Command line in which `rlsched.workload.predict.facts.stem` has replaced numbers by `#`.
+        command: Command line with `#` in place of each number (`rlsched.workload.predict.facts.stem`).
         limit_s: Time limit, seconds; nan if there was none.
         start_s: Time of the first start, Unix seconds; nan if unknown.
-        features: As in `JobSubmitted.said`; empty if none were recorded.
+        features: Features of the job as bytes, as at the end of `JobSubmitted.said`; empty if none were
+            recorded.
     """
 
     vc: str
@@ -169,10 +172,10 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         ended: Number of jobs that have ended by themselves.
-        run_times: Sums of `RunningMean`: (VC or `*`, GPUs or 0, number of jobs, sum of ln(seconds), sum of
-            squares of ln(seconds)).
-        losses: Prediction losses that set the weights of the hedge (average of several predictors), by size
-            of job and predictor; empty if the hedge was not used.
+        run_times: Sums of `RunningMean`: (VC, GPUs, number of jobs, sum of ln(seconds), sum of squares of
+            ln(seconds)). The VC `*` stands for all VCs, 0 GPUs for all numbers of GPUs.
+        losses: Prediction losses that set the weights of the hedge (average of several predictors), by job
+            size, then by predictor; empty if the hedge was not used.
         past: Latest jobs that ended by themselves, in order of end time.
     """
 
@@ -191,8 +194,8 @@ class BaseJob(msgspec.Struct, frozen=True, kw_only=True):
             default values.
         level: Current priority level, including the increase by waiting time.
         barred: Whether a quota keeps the job out of the queue.
-        moves: (`start` or `stop`, Unix seconds) of the first start, and of the latest starts and requeues.
-            Predictors learn from these times.
+        moves: (`start`, Unix seconds) of the first start and of the latest starts, and (`stop`, Unix
+            seconds) of the latest requeues. Predictors learn from these times.
         held: Who holds the job, `user` or `admin`; "" if the job is not held.
         depends_on: Dependencies that are not met yet.
         changed: Changes of settings since the submission.
@@ -224,11 +227,11 @@ class BaseArray(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeldNode(msgspec.Struct, frozen=True, kw_only=True):
-    """GPUs of a node that are held by something other than this broker's jobs.
+    """GPUs of a node that the broker cannot allocate; see `rlsched.broker.state.holdings`.
 
     Attributes:
         node: Name of the node.
-        held: Each holding, and the ledger number of the job that represents the holding.
+        held: Each holding, with the ledger number of the job that represents the holding.
     """
 
     node: str
@@ -236,12 +239,12 @@ class HeldNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Charged(msgspec.Struct, frozen=True, kw_only=True):
-    """Usage of, and limits for, users, accounts and VCs.
+    """Usage and limits of users, accounts and VCs.
 
     Attributes:
         usage: GPU-seconds by user, decayed with half-life `half_life_s` up to the time `usage_at_s`.
-        month: (kind, name, GPU time charged this month in thousandths of a GPU x ms, end of the charged time
-            in Unix ms).
+        month: (`user`, `account` or `vc`; name; GPU time charged this month, thousandths of a GPU x ms; end
+            of the charged time, Unix ms).
         weights: ln(weight) by user; the weight applies to all jobs of the user.
     """
 
@@ -255,7 +258,7 @@ class Charged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Base(msgspec.Struct, frozen=True, kw_only=True):
-    """State of a broker that replaces the deleted journal entries. `Known` describes the other fields.
+    """State of a broker, stored in place of deleted journal entries. `Known` describes the other fields.
 
     Attributes:
         now_s: Time of the last deleted entry, Unix seconds.
@@ -263,7 +266,7 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
         nodes: Values of fields of `rlsched.broker.state.nodes.Node`, by field name, per node in order of
             registration.
         ran_on: By user, numbers of the nodes that have started a job of the user.
-        held: GPUs held by something other than this broker's jobs, by node.
+        held: GPUs that the broker cannot allocate, by node.
         profiles: Learnt resource use of jobs.
         shares: Whether GPUs are shared.
         awaited: Nodes that have not registered since the journal was restored.
@@ -331,16 +334,18 @@ def read_base(parts: Sequence[BasePart]) -> Base:
         JournalError: parts are missing, damaged, or of a later version.
     """
     if [part.part for part in parts] != list(range(1, parts[0].parts + 1)):
-        raise JournalError(f"its base is incomplete: expected {parts[0].parts} parts, got {len(parts)}")
+        raise JournalError(
+            f"the journal's base is incomplete: expected {parts[0].parts} parts, got {len(parts)}"
+        )
     if not 1 <= parts[0].version <= VERSION:
         raise JournalError(
-            f"its base is of version {parts[0].version}, this rlsched reads 1 to {VERSION}; "
-            "run the rlsched that wrote it"
+            f"the journal's base has version {parts[0].version}, this rlsched reads versions 1 to {VERSION}; "
+            "run the rlsched that wrote the base"
         )
     try:
         return msgspec.msgpack.decode(zlib.decompress(b"".join(part.data for part in parts)), type=Base)
     except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise JournalError(f"its base is damaged: {error}") from error
+        raise JournalError(f"the journal's base is damaged: {error}") from error
 
 
 def base_at_the_head(rows: Iterable[JournalRow]) -> Base | None:

@@ -158,7 +158,7 @@ _ENDS, _COMES, _STARTS, _AFTER_ALL = 0, 1, 2, 100
 
 
 def _past_events(predictor: Predictor, job_id: str, past: PredictorSample) -> list[_Event]:
-    """Return the events of a past job. Only the history of the predictor learns from them.
+    """Return the events of a past job. Only the predictor's history learns from the past job.
 
     The hedge does not learn from the past job, because the base stores the hedge's losses. At each event,
     however, the hedge counts the losses of live jobs, which depend on how long each live job has run.

@@ -192,7 +192,7 @@ def fill(
     ineligible jobs with `Gates.add_gates` (gates) and `QuotaTable.restore_quotas` (quotas).
 
     Args:
-        state: The cluster, with the permissions of its scheduler already set.
+        state: The cluster. `permit` must have set the permissions of its scheduler already.
         ledger: The ledger of the base.
         workloads: Number of each job's workload in the catalogue, by ledger number of the job.
         policy_id: Id of the policy that decides.
@@ -234,7 +234,7 @@ def fill(
 
 
 def _enter(state: ClusterState, one: LedgerJob, revised: bool) -> int:
-    """Add a live job to the ledger, with its GPUs if it runs. Return the job's slot.
+    """Add a live job to the ledger, with its GPUs if it runs. Return its slot (index in `state.arrays.job`).
 
     `revised`: value of `Ledger.revises`.
     """

@@ -116,12 +116,12 @@ def restore_base(state: Known, base: Base, policy_id: str) -> None:
         JournalError: the state is not empty, or the base is damaged.
     """
     if state.epoch or state.nodes or state.jobs:
-        raise JournalError("a base must be at the beginning of its journal")
+        raise JournalError("expected a base only at the beginning of a journal, got it after entries")
     try:
         nodes = [msgspec.convert(node, Node) for node in base.nodes]
         jobs = [_job(one) for one in base.jobs]
     except (msgspec.ValidationError, TypeError, KeyError) as error:
-        raise JournalError(f"its base is damaged: {error}") from error
+        raise JournalError(f"the journal's base is damaged: {error}") from error
     state.now_s, state.epoch, state.identity = base.now_s, base.epoch, base.identity
     state.chosen = base.chosen
     state.last_number, state.last_attempt = base.last_number, base.last_attempt
@@ -200,7 +200,7 @@ def _job(one: BaseJob) -> Job:
 def _with_coming(kept: BaseArray) -> dict[str, Any]:
     """Return the fields of an array, including `coming`.
 
-    Bases before version 3 store `come` instead: the first `come` tasks are jobs already.
+    Bases before version 3 store a number `come` instead: the first `come` tasks are jobs already.
     """
     fields = dict(kept.array)
     if "come" in fields:

@@ -63,7 +63,7 @@ from rlsched.wire.states import CANCELLED, ENDED, FAILED, LAUNCHING, QUEUED, REJ
 
 
 def _was_decided(entry: Entry) -> bool:
-    """Return whether a fact is a decision of a scheduler. Starts that an external engine makes are not."""
+    """Return whether a fact is a decision of a scheduler, and not a start by an external engine."""
     return isinstance(entry, Decided) and entry.source != "engine"
 
 
@@ -75,8 +75,8 @@ class BrokerState(Known):
 
         Args:
             rows: The entries.
-            scheduler: Policy that will decide. It sets its dials at the times of the entries; a dial is a
-                number that adjusts the policy's rule.
+            scheduler: Policy that decides after the replay. During the replay, the policy sets its dials
+                (numbers that adjust the policy's rule) at the times of the entries. None: no dials are set.
 
         Raises:
             JournalError: an entry contradicts the entries before it.
@@ -105,7 +105,7 @@ class BrokerState(Known):
                 self.apply(row.entry, row.now_s)
             except (RlschedError, KeyError, IndexError, AttributeError) as error:
                 raise JournalError(
-                    f"entry {row.n} does not follow from the entries before it ({error}); "
+                    f"entry {row.n} contradicts the entries before it ({error}); "
                     "restore a backup (`rlsched journal restore`)"
                 ) from error
 
@@ -245,7 +245,7 @@ class BrokerState(Known):
     def _attempt(self, job: int, number: int) -> Attempt:
         attempt = self.jobs[job].active
         if attempt is None or attempt.number != number:
-            raise JournalError(f"job {job}: its attempt {number} is not active")
+            raise JournalError(f"job {job}: expected the active attempt, got attempt {number}")
         return attempt
 
     def _on_submitted(self, entry: JobSubmitted, now_s: float) -> None:
@@ -352,14 +352,14 @@ class BrokerState(Known):
             self._start_run(job, job.attempt, now_s)
 
     def _share_anew(self, seqs: Iterable[int], now_s: float) -> None:
-        """Update the number of tenants on the GPUs of jobs `seqs`, after another tenant started or left."""
+        """Update the tenant counts (jobs on the same GPUs) of jobs `seqs`, after a tenant started or left."""
         for seq in seqs:
             attempt = self.job_of_seq[seq].active
             if attempt is not None:
                 attempt.shares_with(1 + len(self.cluster.beside(seq)), now_s)
 
     def _shares_no_more(self, attempt: Attempt, now_s: float) -> None:
-        """Update tenant counts after an attempt lost its GPUs in the ledger: co-tenants get larger shares."""
+        """Update the tenant counts of co-tenants after an attempt lost its GPUs in the ledger."""
         if attempt.tenants > 1:
             attempt.shares_with(1, now_s)
             held = [(rank.node, rank.gpus) for rank in attempt.ranks]
@@ -379,7 +379,7 @@ class BrokerState(Known):
         self.predictions.record_start(job.number, now_s)
 
     def _ranks(self, gpus: Iterable[int]) -> list[Rank]:
-        """Return new ranks for GPUs, given by their numbers in the ledger: one per node, in node order."""
+        """Return one new rank per node, in node order. `gpus`: numbers of the GPUs in the ledger."""
         by_node: dict[int, list[int]] = {}
         for gpu in gpus:
             node, local = self.cluster.gpu_location(gpu)
@@ -461,7 +461,7 @@ class BrokerState(Known):
         self._close(job, entry.outcome, entry.exit_code, entry.reason, end_s)
 
     def _has_declared_down(self, attempt: Attempt) -> bool:
-        """Return whether an operator has declared down, or removed, a node on which an attempt has a rank."""
+        """Return whether an operator has removed a node of an attempt, or has declared the node down."""
         nodes = (self.nodes.get(rank.node) for rank in attempt.ranks)
         return any(node is None or node.removed or not node.up for node in nodes)
 

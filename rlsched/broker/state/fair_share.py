@@ -31,11 +31,11 @@ class FairShareUsage:
 
     @property
     def sums(self) -> tuple[dict[str, float], float]:
-        """(GPU-seconds by user, Unix time up to which they are decayed), without running attempts."""
+        """(GPU-seconds by user, time of the last decay in Unix seconds), without running attempts."""
         return dict(self._gpu_s), self._at_s
 
     def restore_usage(self, gpu_s: dict[str, float], at_s: float) -> None:
-        """Restore usage from the result of `sums`."""
+        """Restore usage from a value of `sums`."""
         self._gpu_s, self._at_s = dict(gpu_s), at_s
 
     def usage_by_user(self, now_s: float, running: Iterable[Job]) -> dict[str, float]:
@@ -48,14 +48,14 @@ class FairShareUsage:
         return used
 
     def charge_attempt(self, job: Job, attempt: Attempt, end_s: float, now_s: float) -> None:
-        """Charge an attempt that has released its GPUs."""
+        """Charge the job's user for an attempt that has released its GPUs."""
         if attempt.seated_s < math.inf:
             self._fade(now_s)
             charge = self._charge(job, attempt, end_s, now_s)
             self._gpu_s[job.spec.user] = self._gpu_s.get(job.spec.user, 0.0) + charge
 
     def _charge(self, job: Job, attempt: Attempt, end_s: float, now_s: float) -> float:
-        """Return the decayed usage of an attempt: GPUs x SM clock x decay factor, integrated over time.
+        """Return the decayed usage of an attempt, GPU-seconds: integral of GPUs x SM clock x decay factor.
 
         For an attempt that shared GPUs, its mean share of the GPUs is used for the whole run time.
         """
@@ -80,7 +80,9 @@ class FairShareUsage:
 def fair_ln_weights(
     used_gpu_s: Mapping[str, float], shares: Mapping[str, float] | None = None
 ) -> dict[str, float]:
-    """Return ln(2^(-U / S)) by user.
+    """Return ln(2^(-U / S)) by user, at least `LEAST_LN_WEIGHT`; empty if there is no usage.
+
+    U is the user's fraction of all usage, S the user's fraction of all shares.
 
     Args:
         used_gpu_s: GPU-seconds by user.

@@ -155,7 +155,10 @@ def job_of(row: EndedJob) -> Job:
         }
         job = msgspec.convert(found, Job)
     except (msgspec.MsgspecError, UnicodeDecodeError, TypeError, KeyError) as error:
-        raise JournalError(f"the row of ended job {row.job} is damaged: {error}") from error
+        raise JournalError(
+            f"the row of ended job {row.job} is damaged: {error}; `rlsched journal compact --remake-ended` "
+            "rebuilds the table"
+        ) from error
     job.forget_start()
     return job
 
@@ -184,7 +187,10 @@ def asked_of_row(row: EndedJob) -> AskedFor:
     try:
         return _rest_decoder.decode(row.rest).spec
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise JournalError(f"the row of ended job {row.job} is damaged: {error}") from error
+        raise JournalError(
+            f"the row of ended job {row.job} is damaged: {error}; `rlsched journal compact --remake-ended` "
+            "rebuilds the table"
+        ) from error
 
 
 def plain(thing: Any) -> Any:
@@ -209,7 +215,7 @@ def plain(thing: Any) -> Any:
 def _fields(kind: type) -> list[tuple[str, Any]] | None:
     """Return (field, default) of each field of a dataclass or struct; None for other classes.
 
-    For a field without a default, return a new `object()`, which is equal to no value of the field.
+    The default of a required field is a new `object()`, which is equal to no value of the field.
     """
     required = object()
     if dataclasses.is_dataclass(kind):

@@ -1,7 +1,8 @@
 """The table `ended_jobs` of the journal: one row for each finished job, derived only from entries.
 
-Rows are written in the transaction of the entries that end a job. `meta.ended_at` is the number of the last
-entry that the table includes. If later entries exist, the next start of the broker adds the missing rows.
+A row is written in the transaction of the entries that end its job. `meta.ended_at` is the number of the
+entry up to which the table is complete. If later entries exist, the next start of the broker adds the missing
+rows.
 """
 
 from __future__ import annotations
@@ -43,14 +44,17 @@ def put_finished(db: sqlite3.Connection, rows: Sequence[EndedJob]) -> None:
 
 
 def put_copied(db: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> None:
-    """Write rows copied from another journal, with their checksums, for jobs without entries in this journal.
+    """Write rows with checksums that were copied from another journal. A job that has a row keeps this row.
 
     Raises:
         JournalError: a row is damaged.
     """
     for raw in rows:
         if len(raw) != len(EndedJob._fields) + 1 or EndedJob(*raw[:-1]).checksum() != raw[-1]:
-            raise JournalError(f"the row of ended job {raw[0] if raw else '?'} was received damaged")
+            raise JournalError(
+                f"the row of ended job {raw[0] if raw else '?'} was received damaged: its checksum or its "
+                "number of columns is wrong"
+            )
     db.executemany(_INSERT.replace("OR REPLACE", "OR IGNORE"), rows)
 
 
@@ -66,7 +70,7 @@ def set_copied_to(db: sqlite3.Connection, job: int) -> None:
 
 
 def holds_at(db: sqlite3.Connection, last: int) -> None:
-    """Record that the table includes all entries up to number `last`."""
+    """Record that the table is complete up to entry number `last`."""
     db.execute("UPDATE meta SET value = ? WHERE key = 'ended_at'", (str(last),))
 
 
@@ -121,7 +125,7 @@ def differences(
     if before and found < before:
         yield (
             f"ended jobs: {before} had finished before the journal's base, and {max(found, 0)} of them have "
-            "rows; `history` lacks the others, a backup from before may have them"
+            "rows; `history` lacks the others, an older backup may have them"
         )
     elif found != before:
         yield f"ended jobs: {rows} rows, the entries end {count + before} jobs; {ANEW}"
@@ -163,12 +167,13 @@ class EndedTable:
 
         Args:
             wanted: Filter of the rows to return.
-            before: (end time, job number) of the last row scanned before; None: begin with the newest row.
+            before: (end time in Unix seconds, job number) of the last row that the previous call scanned;
+                None: begin with the newest row.
             rows: Maximum number of rows to scan.
             most: Maximum number of rows to return.
 
         Returns:
-            Matching rows, and `before` for the next call; None: there are no more rows.
+            (Matching rows, `before` for the next call). The second value is None if no rows are left.
 
         Raises:
             JournalError: a row is damaged.
@@ -192,7 +197,7 @@ class EndedTable:
         return found, last if looked_at == rows else None
 
     def rows(self) -> Iterator[EndedJob]:
-        """Yield all rows, by job number.
+        """Yield all rows, in order of job numbers.
 
         Raises:
             JournalError: a row is damaged.
@@ -260,7 +265,7 @@ _MATCHES = (
 
 
 def _bounds(wanted: Filter, before: tuple[float, int] | None) -> tuple[str, str, dict[str, Any]]:
-    """Return (index, WHERE clause, values of the clause). SQLite then scans the index and need not sort."""
+    """Return (index to scan, WHERE clause, values of the clause). The index yields the rows in order."""
     index, wheres, values = "ended_by_end", [], {}
     if wanted.user is not None:
         index, wheres = "ended_by_user", ["user = :user"]

@@ -20,10 +20,10 @@ NEVER: Final = "DependencyNeverSatisfied"
 
 
 def is_met(kind: str, state: str) -> bool | None:
-    """Return whether a job's state meets another job's dependency on it; None: a later state may meet it.
+    """Return whether a job's state meets a dependency on this job; None: only a later state decides.
 
-    `kind`: `after`, `afterany`, `afterok` or `afternotok`. `state`: the job's final state, or `running` when
-    the job starts.
+    `kind`: kind of the dependency, `after`, `afterany`, `afterok` or `afternotok`. `state`: the job's final
+    state, or `running` when the job starts.
     """
     if state == RUNNING:
         return True if kind == "after" else None

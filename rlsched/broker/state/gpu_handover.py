@@ -9,7 +9,7 @@ from rlsched.broker.state.jobs import Attempt, Job
 
 
 class GpuHandover:
-    """Preempted jobs whose attempts have not ended yet (leaving jobs), and new jobs that wait for their GPUs.
+    """Leaving jobs (preempted, attempt unfinished), and new jobs that wait for GPUs of leaving jobs.
 
     Attributes:
         emptied: New jobs whose GPUs have become empty; cleared by the code that launches these jobs.
@@ -22,7 +22,8 @@ class GpuHandover:
     def add_leaving(self, job: Job, attempt: Attempt, decision: int, moved_for: str | None = None) -> None:
         """Register a job that lost its GPUs to other jobs. An `ending` that is already set stays unchanged.
 
-        `moved_for`: id of the job for which this job is moved; None: the job was preempted.
+        `decision`: number of the decision that ends the job's attempt. `moved_for`: id of the job that gets
+        the GPUs if this job is moved; None: the job was preempted.
         """
         self._leaving[job.number] = job
         if not attempt.ending:
@@ -33,7 +34,7 @@ class GpuHandover:
                 attempt.ending_reason = f"moved by decision {decision} for job {moved_for}"
 
     def leaves(self, job: Job) -> None:
-        """Register a leaving job from a base. The base has already restored all fields of its attempt."""
+        """Register a leaving job from a base. All fields of the job's attempt are restored already."""
         self._leaving[job.number] = job
 
     def remove_leaving(self, job: Job) -> None:
@@ -41,7 +42,7 @@ class GpuHandover:
         self._leaving.pop(job.number, None)
 
     def wait_for_gpus(self, job: Job, attempt: Attempt) -> bool:
-        """Record the leaving jobs' ranks on a new attempt's GPUs. Return whether there are no such ranks.
+        """Record which ranks of leaving jobs are on a new attempt's GPUs. Return True if no rank is.
 
         If the new job or a leaving job has whole nodes (`exclusive`), all ranks of the leaving job on the
         attempt's nodes count.

@@ -78,7 +78,7 @@ class NodeHoldings:
     def possible_holdings(self, name: str, node: Node, wanted: list[Holding]) -> list[Holding]:
         """Return the wanted holdings, limited to GPUs that can be held now.
 
-        A GPU can be in only one holding. While a job of this broker uses the GPU, it can be in no holding.
+        A GPU can be in only one holding, and in no holding while a job of this broker uses the GPU.
         """
         return list(self._possible(self.holdings_of(name), node, wanted))
 

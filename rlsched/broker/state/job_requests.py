@@ -28,10 +28,11 @@ class Sharing(TypedDict):
 
 
 def demand_of(spec: JobSubmitted, learnt_gpu_mib: int = 0) -> Demand:
-    """Return the demand of a job as the ledger counts it. Before journal version 7, cores did not count.
+    """Return the demand of a job as the ledger counts it.
 
-    `learnt_gpu_mib`: GPU memory that the job needs according to a failed attempt, MiB; 0: unknown. The larger
-    of this and the requested GPU memory counts.
+    A job from a journal before version 7 (`counted` is False) has no cores and no memory in its demand.
+    `learnt_gpu_mib`: GPU memory that the job needs according to a failed attempt, MiB; 0: unknown. The demand
+    contains the larger of this value and the requested GPU memory.
     """
     gpu_memory_mib, gpu_types = max(spec.gpu_memory_mib, learnt_gpu_mib), tuple(spec.gpu_types)
     if not spec.counted:
@@ -57,12 +58,12 @@ def needs(job: Job) -> Demand:
 
 
 def sharing_of(spec: JobSubmitted, learnt_gpu_mib: int = 0, *, alone: bool = False) -> Sharing:
-    """Return whether a job can share GPUs, and its need of GPU memory, from its submission and its attempts.
+    """Return whether a job can share GPUs, and how much memory it needs on each GPU, MiB.
 
-    A job with whole nodes never shares. With `auto`, a job shares if the user named a workload, or if the GPU
-    time of similar jobs was measured and the need of GPU memory is known. This need is the largest of three
-    values: the requested memory, `learnt_gpu_mib`, and the memory that 99 % of similar jobs stay below. If no
-    value is known, the need is -1, and the catalogue's value applies.
+    The needed memory is the largest of three values: the requested memory, `learnt_gpu_mib`, and the memory
+    that 99 % of similar jobs stay below. If no value is known, the result has -1, and the ledger uses the
+    catalogue's value. A job with whole nodes never shares. With `share` set to `auto`, a job shares if the
+    user named a workload, or if the needed memory and the GPU time of similar jobs are known.
 
     `learnt_gpu_mib`: as in `demand_of`. `alone`: the job must not share, even if its submission permits it.
     """
@@ -89,16 +90,16 @@ def memory_bound_mib(profiles: Mapping[str, WorkloadProfile]) -> int:
 def runs_as(spec: JobSubmitted) -> int:
     """Return the number of the catalogue's workload that models a job; 0: no workload is known.
 
-    If the user named no workload, choose the workload whose GPU time is nearest to that of similar jobs,
-    because GPU time is the best predictor of how two jobs share a GPU. If the clock-bound share of similar
-    jobs is known too, the difference of GPU times and the difference of clock-bound shares count equally.
-    Observations therefore affect the choice of clocks.
+    If the user named no workload, choose the workload whose GPU time (fraction of time in which the GPU
+    works) is nearest to the GPU time of similar jobs. GPU time is the best predictor of how two jobs share a
+    GPU. If the clock-bound share of similar jobs is known too, the difference of GPU times and the difference
+    of clock-bound shares count equally. Observations therefore affect the choice of clocks.
     """
     return workload_number(spec.workload) or nearest_workload(spec.profiles)
 
 
 def nearest_workload(profiles: Mapping[str, WorkloadProfile]) -> int:
-    """Return the number of the catalogue's workload nearest to learnt figures; 0: no GPU time was learnt.
+    """Return the number of the catalogue's workload nearest to learnt profiles; 0: no GPU time was learnt.
 
     Args:
         profiles: Profiles by GPU type. Each figure is taken from the GPU type with the most attempts.
@@ -116,8 +117,8 @@ def nearest_workload(profiles: Mapping[str, WorkloadProfile]) -> int:
 def workload_like(util_frac: float, clock_bound: float | None = None) -> int:
     """Return the number of the catalogue's workload with the GPU time nearest to `util_frac`.
 
-    If `clock_bound` is given, the difference of the clock-bound shares counts too. If two workloads are
-    equally near, return the lower number.
+    GPU time is the fraction of time in which the GPU works, 0 to 1. If `clock_bound` is given, the difference
+    of the clock-bound shares counts too. If two workloads are equally near, return the lower number.
     """
 
     def distance(number: int) -> float:
@@ -129,7 +130,7 @@ def workload_like(util_frac: float, clock_bound: float | None = None) -> int:
 
 @cache
 def _utils() -> tuple[float, ...]:
-    """Return the GPU times, without co-tenants, of the catalogue's workloads on the reference GPU type."""
+    """Return the GPU times without co-tenants of the catalogue's workloads on the reference GPU type."""
     traits = catalogue().traits([REFERENCE_TYPE])[1:, 0]
     return tuple(traits["util_frac"].tolist())
 
@@ -190,5 +191,5 @@ def beside_count(demand: Demand) -> str:
 
 
 def memory(mib: int) -> str:
-    """Format an amount of memory in MiB for users, rounded down."""
+    """Format an amount of memory, given in MiB: `310 MiB`, or from 1024 MiB on `17.4 GiB`, rounded down."""
     return f"{mib} MiB" if mib < 1024 else f"{mib * 10 // 1024 / 10:g} GiB"

@@ -27,9 +27,10 @@ class Rank:
         node: Name of the node.
         gpus: GPU numbers on that node.
         state: `launching`, `running` or `ended`.
-        sm_clock_mhz: Highest SM clock allowed for the GPUs, as the node reports it; 0: no limit set.
-        clock_note: Reason why the ordered clock was not set.
-        output_note: Option, path and reason if the rank's output is not written to the requested file.
+        sm_clock_mhz: Highest SM clock allowed for the GPUs, as the node reports it, MHz; 0: no limit set.
+        clock_note: Reason why the ordered clock was not set; "" if it was set.
+        output_note: Option, path and reason if the rank's output is not written to the requested file; else
+            "".
         ended_s: End time, Unix seconds: reported by the node, else the time of the `RankEnded` entry. The
             value is limited to the time between the attempt's start and that entry.
         ran_s: Run time reported by the node, seconds; None without a report.
@@ -72,7 +73,8 @@ class Attempt:
         sm_clock_frac: SM clock that the decision set, as a fraction of the highest.
         cpu_milli_each: Cores per GPU that the decision set, thousandths; -1: as requested.
         was_shared: Whether another job has used the GPUs at the same time.
-        lent_s: GPU time that counts for co-tenants, up to `tenants_since_s`, seconds per GPU.
+        lent_s: Part of the time up to `tenants_since_s` in which co-tenants, not this job, used the GPUs,
+            seconds per GPU. With n tenants, (n - 1) / n of the time counts.
         tenants: Number of jobs on the GPUs, including this attempt's job.
         tenants_since_s: Time at which `tenants` last changed, Unix seconds.
         is_learnt: Whether the speed next to the present co-tenant has been learnt.
@@ -120,7 +122,7 @@ class Attempt:
 
     @property
     def held_s(self) -> float:
-        """Time from `seated_s` to the end of the attempt, without GPU time of co-tenants, seconds."""
+        """Time from `seated_s` to the end of the attempt, minus `lent_s`, seconds."""
         return max(max(rank.ended_s for rank in self.ranks) - self.seated_s - self.lent_s, 0.0)
 
     def shares_with(self, tenants: int, now_s: float) -> None:
@@ -183,7 +185,7 @@ class Job:
         state: queued | launching | running | completed | failed | cancelled | rejected.
         attempt: The current attempt, or the last attempt; None before the first.
         retries: Number of attempts that ended early for reasons outside the job and count as retries.
-        losses: Number of attempts in a row, up to the latest, that ended because a node was lost.
+        losses: Number of latest attempts in a row that ended because a node was lost.
         preemptions: Number of attempts that were ended to start another job.
         moves: Number of attempts that were ended to move the job to other GPUs.
         last_move: Text that names the decision of the last move, and the job that got the GPUs; "" if this
@@ -244,7 +246,7 @@ class Job:
         self.state = state
 
     def forget_start(self) -> None:
-        """Remove the fields that a finished job no longer needs, and share strings with other jobs."""
+        """Remove the fields that a finished job no longer needs; share equal strings with other jobs."""
         self.spec = msgspec.structs.replace(
             self.spec,
             command=[],

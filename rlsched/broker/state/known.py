@@ -68,8 +68,8 @@ class Known:
             seconds.
         decisions: Number of decisions by source.
         contested: Number of decisions with more than one legal action, by source.
-        interventions: Number of decisions of the guard (which limits a policy), by the text of the reason
-            before the colon.
+        interventions: Number of decisions of the guard (which limits a policy), by reason. The reason is
+            the text before the colon in `Decided.guard`.
         outcomes: Number of finished jobs by state.
         seats: Preempted jobs whose processes still run on GPUs that are allocated to other jobs.
         models: Speed models of the ledger: all if GPUs are shared, else the models of SM clocks or none.
@@ -77,14 +77,14 @@ class Known:
         priorities: Levels and weights of live jobs.
         usage: GPU-seconds charged to users, for fair share.
         profiles: Learnt resource use of jobs.
-        holdings: GPUs held by something other than this broker's jobs.
+        holdings: GPUs that the broker cannot allocate, such as GPUs held by jobs of other systems.
         eligibility: Waiting jobs that are not in the queue, and the reasons.
         arrays: Job arrays; their tasks are in `jobs`.
         gates: Holds, begin times and dependencies.
         quotas: Limits for users, accounts and VCs, and their usage.
         accounts: Accounts to which users can charge jobs.
         energy_price: The last fact about the price of electricity; None if no price was recorded.
-        health_failures: Number of times that the health checks of a node began to fail.
+        health_failures: Number of changes from healthy to unhealthy, summed over all nodes.
         ran_on: By user, a bit mask of the numbers of the nodes that have started a job of the user.
         policy_id: Id of the policy that decides; used when a base is restored.
     """
@@ -145,7 +145,7 @@ class Known:
         self.on_finished = _nobody
 
     def can_ever_run(self, vc: str, demand: Demand) -> bool:
-        """Return whether a gang (all GPUs of a job) fits the registered nodes if all are up and idle."""
+        """Return whether a job's demand fits the registered nodes if all nodes are up and idle."""
         known = self._can_run.get((vc, demand))
         if known is None:
             gone = self.removed_nodes()
@@ -159,10 +159,10 @@ class Known:
         return set(range(len(self.cluster.node_names))) - there
 
     def is_uneven(self, vc: str, num_gpus: int) -> bool:
-        """Return whether an engine forbids a gang (the GPUs of a job) with unequal numbers of GPUs per node.
+        """Return whether a job would get unequal numbers of GPUs per node, and an engine forbids this.
 
-        Within a partition, all nodes of such an engine have the same number of GPUs (`Members`), and a gang
-        larger than one node gets whole nodes first. So the result depends only on the gang's number of GPUs.
+        Within a partition, all nodes of such an engine have the same number of GPUs (`Members`). A job larger
+        than one node gets whole nodes first. The result therefore depends only on `num_gpus`.
         """
         own, shared = self.cluster.partitions_of(vc)
         part_of = self.cluster.arrays.node.part_of
@@ -179,7 +179,7 @@ class Known:
         return sum(self.outcomes.values())
 
     def fenced_jobs(self, node: Node) -> list[Job]:
-        """Return the jobs that a node kills after `lost_after_s` without a broker, ordered by job number."""
+        """Return the jobs that `node` itself kills after `lost_after_s` without a broker, by job number."""
         if not node.spec.capabilities.fences:
             return []
         jobs = [self.jobs[number] for number in sorted(node.live_jobs)]

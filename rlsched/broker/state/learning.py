@@ -19,10 +19,10 @@ LEAST_MEASURED_S = 20
 
 
 def learn(profiles: Profiles, job: Job, attempt: Attempt, nodes: Mapping[str, Node]) -> None:
-    """Learn from the usage of an attempt, if all its ranks were measured for long enough on one GPU type.
+    """Learn from the usage of an attempt, if all its ranks were on one GPU type and measured long enough.
 
-    An attempt that shared GPUs is not used for figures that need GPUs without co-tenants, such as GPU time
-    and power.
+    Each rank must be measured for at least `LEAST_MEASURED_S`. An attempt that shared GPUs is not used for
+    figures that need GPUs without co-tenants, such as GPU time and power.
     """
     types = {nodes[rank.node].spec.gpu_type for rank in attempt.ranks}
     used = [rank.usage for rank in attempt.ranks]
@@ -53,7 +53,11 @@ def learn(profiles: Profiles, job: Job, attempt: Attempt, nodes: Mapping[str, No
 def _at_clock(
     profiles: Profiles, job: Job, attempt: Attempt, gpu_type: str, util_frac: float
 ) -> dict[str, float]:
-    """Return profile values, by field, from an attempt's SM clock and its GPU time without co-tenants."""
+    """Return the figure that an attempt shows: `full_util_frac` at the highest clock, else `clock_bound`.
+
+    `util_frac`: GPU time of the attempt without co-tenants, 0 to 1. The result is empty if `clock_bound`
+    cannot be computed.
+    """
     if attempt.sm_clock_frac == 1.0:
         return {"full_util_frac": util_frac}
     full = profiles.figure(signature_of(job.spec.user, job.spec.command), gpu_type, "full_util_frac")

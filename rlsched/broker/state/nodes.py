@@ -68,11 +68,11 @@ class Node:
 
     @property
     def drained(self) -> bool:
-        """Whether the node is drained, by an operator or after a refusal."""
+        """Whether the node is drained, by an operator or because it refused to start a rank."""
         return self.drained_until_s > 0
 
     def is_other(self, hello: Hello | NodeUp) -> bool:
-        """Return whether a registration has another number of GPUs, other MIG instances, or another VC.
+        """Return whether a new registration differs from the last in number of GPUs, MIG instances or VC.
 
         The ledger treats such a node as a new node. GPU numbers of MIG instances are compared too, because an
         instance can get another number when admins remove or create instances.

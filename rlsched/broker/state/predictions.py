@@ -56,8 +56,8 @@ class Predictions:
     """Predictions of jobs. The `BrokerState` calls the methods in the order of the journal.
 
     Args:
-        kind: Predictor that provides the median and spread. `running-mean`: as in a simulator if the trace
-            has no predictions; `hedge` or None: as written by `rlsched trace predict`.
+        kind: Predictor that provides the median and spread. `running-mean`: the predictor that a simulator
+            uses if the trace has no predictions. `hedge` or None: the predictor of `rlsched trace predict`.
         past: Jobs that ended before the journal begins. The predictor learns from them first. Pass the same
             jobs at every start.
 
@@ -141,9 +141,9 @@ class Predictions:
         )
 
     def chances(self, job: int) -> Floats | None:
-        """Return the predicted run-time distribution of a live job, shape (BINS,), or None.
+        """Return the predicted run-time distribution of a live job: probabilities, shape (BINS,).
 
-        None: the distribution is the lognormal with the median and spread that the submission stores.
+        Return None if the distribution is the lognormal with the median and spread in the submission.
         """
         known = self._open.get(job)
         return None if known is None or known.predicted is known.mean else known.predicted
@@ -258,7 +258,7 @@ class Predictions:
         )
 
     def curves(self, now_s: float) -> dict[str, float]:
-        """Return TensorBoard scalars of recent jobs, by tag.
+        """Return TensorBoard scalars about the accuracy of recent predictions, by tag.
 
         The result is empty if too few jobs have ended, or if no job has ended since the last call.
         """
@@ -304,7 +304,7 @@ def _packed(mixed: Floats, foreseen: SubmissionForecast) -> bytes:
 def _unpacked(entry: JobSubmitted) -> tuple[Floats, Floats] | None:
     """Return the stored (predictions, features) of a submission; predictions have shape (1 + EXPERTS, BINS).
 
-    None: the submission has no predictions, or another version of the hedge made them.
+    Return None if the submission has no predictions, or if another version of the hedge made them.
     """
     if len(entry.said) != _SAID_BYTES + FEATURES_BYTES:
         return None

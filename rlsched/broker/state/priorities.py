@@ -51,8 +51,8 @@ class PriorityRules(msgspec.Struct, frozen=True, kw_only=True):
         """
         if LEVELS[priority] > LEVELS[self.highest]:
             raise InputError(
-                f"priority {priority} is reserved for admins: use {self.highest} or a lower one, of "
-                f"{', '.join(PRIORITIES)}"
+                f"priority {priority} is reserved for admins: use {self.highest} or a lower priority, from "
+                f"lowest to highest: {', '.join(PRIORITIES)}"
             )
 
     def may_be_preempted(self, priority: Priority) -> bool:

@@ -28,7 +28,7 @@ PartyKey = tuple[PartyKind, str]
 
 
 class QuotaOwner(NamedTuple):
-    """The user, account and VC to which a job is charged; "" for no account, and for no VC."""
+    """The user, account and VC to which a job is charged. `account` and `vc` are "" if the job has none."""
 
     user: str
     account: str
@@ -90,12 +90,15 @@ class Party:
     since_ms: int = 0
 
     def charge_until(self, now_ms: int, month_ms: int) -> None:
-        """Add the GPU time up to `now_ms` to the charges. `month_ms`: start of this month."""
+        """Add the GPU time up to `now_ms` to the charges. `month_ms`: start of this month, Unix ms."""
         self.used = self.used_by(now_ms, month_ms)
         self.since_ms = now_ms
 
     def used_by(self, now_ms: int, month_ms: int) -> int:
-        """Return the GPU time charged in this month up to `now_ms`. `month_ms`: start of this month."""
+        """Return the GPU time charged in this month up to `now_ms`, thousandths of a GPU x ms.
+
+        `month_ms`: start of this month, Unix ms.
+        """
         before = self.used if self.since_ms >= month_ms else 0
         return before + self.charged_milli * (now_ms - max(self.since_ms, month_ms))
 
@@ -107,7 +110,7 @@ class Party:
 
 @dataclass(slots=True, eq=False)
 class QuotaGroup:
-    """Jobs with the same parties and number of GPUs. Either all waiting jobs of a group are eligible or none.
+    """Jobs with the same parties and number of GPUs. A quota bars all waiting jobs of a group or none.
 
     Attributes:
         seqs: Ledger numbers of the waiting jobs.
@@ -121,7 +124,7 @@ class QuotaGroup:
 
 
 class QuotaTable:
-    """Held and charged GPUs of all parties. Keeps jobs that would exceed a quota out of the queue.
+    """Held and charged GPUs of all users, accounts and VCs (parties). Bars jobs that would exceed a quota.
 
     Args:
         eligibility: Receives the jobs that a quota keeps out of the queue.
@@ -176,8 +179,8 @@ class QuotaTable:
     def return_gpus(self, seq: int, now_s: float, *, waits: bool) -> None:
         """Stop counting the GPUs of an ended attempt as held and charged.
 
-        `waits`: True if the job is queued again, which the ledger must have done already; False if the job
-        has ended.
+        `waits`: True if the job is queued again, False if the job has ended. The caller must requeue the job
+        in the ledger first.
         """
         group = self._group_of[seq]
         charged = group.gpu_milli if seq in self._charged else 0
@@ -235,8 +238,8 @@ class QuotaTable:
     ) -> None:
         """Restore limits, charges, and the jobs that a quota keeps out of the queue (`barred`).
 
-        The caller must have added the live jobs, while no limits were set. If a review is already due, the
-        next call of `review_quotas` makes it.
+        The caller must add the live jobs first, before any limit is set. A review that is already due happens
+        in the next call of `review_quotas`.
         """
         for one in limits:
             self._own[one.kind, one.name] = Quota(one.gpus, one.jobs, one.gpu_hours)
@@ -287,10 +290,13 @@ class QuotaTable:
                 )
             if quota.gpus is not None and num_gpus > quota.gpus:
                 raise InputError(
-                    f"quota: {party} may have {quota.gpus} GPUs at once, this job requests {num_gpus}"
+                    f"quota: {party} may have {quota.gpus} GPUs at once, this job requests {num_gpus}; "
+                    "request fewer GPUs"
                 )
             if quota.gpu_hours == 0:
-                raise InputError(f"quota: {party} has a limit of 0 GPU-hours")
+                raise InputError(
+                    f"quota: {party} has a limit of 0 GPU-hours; an admin changes it with `rlsched quota set`"
+                )
 
     def reasons(self, seq: int, now_s: float) -> list[str]:
         """Return the reasons why quotas keep a waiting job out of the queue, one line for each limit."""
@@ -298,7 +304,7 @@ class QuotaTable:
         return [line for party in group.parties for line in self._words(party, group.gpu_milli, now_s)]
 
     def rows(self, now_s: float) -> list[QuotaInfo]:
-        """Return all limits with the current usage, by kind; defaults first, then by name."""
+        """Return all limits with the current usage, in order of kind; default limits first, then by name."""
         self._turn_month(round(now_s * 1000))
         limited = {key for key, party in self._parties.items() if party.quota != UNLIMITED} | {*self._own}
         order = sorted(
@@ -377,7 +383,7 @@ class QuotaTable:
             party.jobs -= 1
 
     def _change(self, group: QuotaGroup, held_milli: int, charged_milli: int, now_s: float) -> None:
-        """Add to the held and charged GPUs of a group's parties."""
+        """Add to the held and charged GPUs (thousandths, may be negative) of a group's parties."""
         now_ms = round(now_s * 1000)
         self._turn_month(now_ms)
         limited = False

@@ -27,7 +27,7 @@ def count(tasks: list[Tasks]) -> int:
 def in_words(tasks: list[Tasks], most_chars: int | None = None) -> str:
     """Format tasks as users write them: `8-99,200`.
 
-    `most_chars`: maximum length; the text ends with the first range that exceeds it.
+    `most_chars`: length after which the text ends, with a whole range; None: no limit.
     """
     parts, left = [], math.inf if most_chars is None else most_chars
     for one in tasks:
@@ -168,7 +168,7 @@ class Head:
 
     Attributes:
         spec: The submission, with later changes of the whole array.
-        changes: Changes in order, from the first change that applies to single tasks on; else empty.
+        changes: Changes in order, beginning with the first change of single tasks; empty if there is none.
     """
 
     spec: JobSubmitted

@@ -75,7 +75,7 @@ def change_ledger(
         priorities: Levels and weights of live jobs.
         gates: Holds, begin times and dependencies.
         seq: Number of the job in the ledger, -1 for an array.
-        spec: The submission after the change.
+        spec: The submission after the change; None for an array.
         entry: The change.
         now_s: Time of the change, Unix seconds.
         learnt_gpu_mib, `alone`: As in `sharing_of`.

@@ -29,8 +29,8 @@ class Finding(NamedTuple):
 
     Attributes:
         `what`: Subject of the check, one or two words.
-        state: `ok`; `note`: something that only some users need is missing; `wrong`: must be fixed.
-        line: Result for users, and how to fix a problem.
+        state: `ok`, `note` (something that only some users need is missing) or `wrong` (must be fixed).
+        line: One line for the user: the result and, for a problem, the remedy.
     """
 
     what: str

@@ -181,10 +181,10 @@ def slurm(
     from rlsched.transport.keys import KeyHome
 
     if sum((print_lua, release, remove, shadow)) > 1:
-        raise InputError("--print-lua, --release, --remove and --shadow: give one of them")
+        raise InputError("--print-lua, --release, --remove and --shadow: give only one of them")
     if not partitions and not (release or remove):
         raise InputError(
-            "--partition: expected at least one partition to hand over or follow; `sinfo` lists them"
+            "--partition: expected at least one Slurm partition to schedule or follow; `sinfo` lists them"
         )
     if shadow:
         from rlsched.cli.operators.shadow import follow
@@ -213,12 +213,14 @@ def slurm(
             click.echo("no new jobs are held, and the gateway exits; remove lua from JobSubmitPlugins")
         return 0
     if release:
-        click.echo(f"a gateway decides: its last heartbeat is {alive.age_s(time.time()):.0f} s old", err=True)
+        click.echo(
+            f"a gateway is running: its last heartbeat is {alive.age_s(time.time()):.0f} s old", err=True
+        )
         return 0
     times = Times(release_after_s=release_after_s)
     if priority_only and (preempt or print_lua):
         raise InputError(
-            "--priority-only: expected without --preempt and --print-lua: it holds and stops no jobs"
+            "--priority-only: omit --preempt and --print-lua, because this mode holds and stops no jobs"
         )
     gateway = Gateway(
         name,
@@ -245,7 +247,8 @@ def slurm(
         check_plugin(config)
     elif any(is_held_for_us(job, partitions) for job in first.jobs.values()):
         raise InputError(
-            "jobs are held for a gateway that places them: run `rlsched engine slurm --remove` first"
+            "--priority-only: a gateway without this option still holds jobs; release them first with "
+            "`rlsched engine slurm --remove`"
         )
     for line in unlike(first, partitions, "hand over") if not priority_only else ():
         raise InputError(line)

@@ -66,7 +66,7 @@ def keys() -> None:
 def new(
     name: str, role: Role, person: str, nodes: str, expires: str, broker: str | None, keys: Path | None
 ) -> None:
-    """Print a token with which a machine or user can join the broker once, as NAME.
+    """Print a one-time token with which a machine or a user joins the broker under the name NAME.
 
     \b
     Example:
@@ -81,8 +81,8 @@ def new(
     address = broker_address(broker)
     if dial_address(address) != address:
         raise InputError(
-            f"{address}: other machines cannot connect to this; give --broker tcp://HOST:PORT with "
-            "this machine's name"
+            f"{address}: other machines cannot connect to this address; give --broker tcp://HOST:PORT with "
+            "the host name of this machine"
         )
     token = invite(
         KeyHome(keys),
@@ -104,7 +104,7 @@ def new(
     "--timeout-s",
     default=10.0,
     type=click.FloatRange(min=0.1, max=3600),
-    help="Seconds to wait for the broker to answer the token.",
+    help="Time to wait for the broker's answer, seconds.",
 )
 @HOME
 def join(token: str, timeout_s: float, keys: Path | None) -> None:
@@ -138,7 +138,7 @@ def join(token: str, timeout_s: float, keys: Path | None) -> None:
 
 
 def _node_lines(address: str, name: str, keys: Path | None) -> list[str]:
-    """Return the command that starts this node and, for root, a line about the option that selects users.
+    """Return the command that starts this node; for root, also a line on the option for the jobs' user.
 
     A daemon that runs as root needs an option for the user who runs the jobs. Because that user cannot enter
     the directory of the daemon's keys, the daemon also needs a directory for jobs elsewhere.
@@ -224,5 +224,5 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = float("nan")
     if not 0.0 < seconds <= _MAX_EXPIRES_S:
-        raise InputError(f"--expires {text!r}: expected above 0 and at most 7d, such as 30s, 15m or 2h")
+        raise InputError(f"--expires {text!r}: expected a time up to 7d, such as 30s, 15m or 2h")
     return seconds

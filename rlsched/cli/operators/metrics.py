@@ -67,7 +67,7 @@ def metrics(listen: str, log_format: LogFormat, once: bool, at: BrokerAt) -> Non
 
 
 class BrokerFigures:
-    """A collector of `prometheus_client`, which requests the broker's statistics at every scrape."""
+    """A collector for `prometheus_client` that requests the broker's statistics at every scrape."""
 
     def __init__(self, at: BrokerAt) -> None:
         self._at = at

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class _Limit(click.ParamType[float]):
     """Parameter type of a limit: a number, or `none`, which is parsed as -1.
 
-    None would be ambiguous: click uses it for options that are not given.
+    Python's None would be ambiguous, because click passes None for options that are not given.
     """
 
     def __init__(self, number: type[int] | type[float]) -> None:
@@ -169,7 +169,7 @@ def account() -> None:
 def add(name: str, persons: tuple[str, ...], at: BrokerAt) -> None:
     """Permit users to charge jobs to an account. Requires an admin key.
 
-    A user's first account is charged unless `rlsched submit --account` names another.
+    A user's first account is charged unless `rlsched submit --account` names another account.
 
     \b
     Example:

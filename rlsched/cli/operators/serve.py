@@ -52,7 +52,7 @@ _log = logging.getLogger("rlsched.broker")
     default="never",
     metavar="TIME",
     help="Default of `rlsched submit --lost-after`: time (such as 10m) without contact to a node after "
-    "which that node ends the job and the broker requeues it. never: the job continues until the node "
+    "which that node ends the job and the broker requeues it. With never, the job continues until the node "
     "returns, or until an operator runs `rlsched node down`.",
 )
 @shown(
@@ -70,28 +70,30 @@ _log = logging.getLogger("rlsched.broker")
 @click.option(
     "--keep-days",
     metavar="DAYS|all",
-    help="Once a day, replace journal entries older than this number of days by a summary; all: never. "
-    f"[default: keep the latest {KEEP_ENTRIES:,} to {GROWN * KEEP_ENTRIES:,} entries, whatever their age]",
+    help="Once a day, replace journal entries older than this number of days by a summary; with the value "
+    f"all, keep all entries. [default: keep the latest {KEEP_ENTRIES:,} to {GROWN * KEEP_ENTRIES:,} entries, "
+    "whatever their age]",
 )
 @shown(
     "--keep-ended-days",
     default=f"{KEEP_ENDED_DAYS:g}",
     metavar="DAYS|all",
-    help="Days for which `rlsched history` and `rlsched account` contain finished jobs; all: for ever.",
+    help="Time for which `rlsched history` and `rlsched account` list finished jobs, days; with the value "
+    "all, jobs are never removed.",
 )
 @shown(
     "--keep-decisions-mib",
     default=KEEP_MIB,
     type=click.IntRange(min=16),
-    help="Maximum size of the recorded decisions (for `rlsched explain`) on disk, MiB; the oldest are "
-    "removed first.",
+    help="Maximum size of the recorded decisions (for `rlsched explain`) on disk, MiB; the oldest "
+    "decisions are removed first.",
 )
 @click.option(
     "--new-cluster",
     is_flag=True,
     help="If the journal was lost: give up its jobs, and start with an empty journal. Nodes join when their "
-    "old jobs have ended, or immediately with `rlsched node --forget-cluster`. Refused if the journal is "
-    "intact.",
+    "old jobs have ended, or immediately with `rlsched node --forget-cluster`. The broker refuses "
+    "this option if the journal is intact.",
 )
 @shown(
     "--ended-s",
@@ -138,8 +140,8 @@ _log = logging.getLogger("rlsched.broker")
 @click.option(
     "--preemptible-priority",
     type=click.Choice(get_args(Priority)),
-    help="Jobs of this priority or a lower one can be preempted, even without --preemptible. The policy "
-    "decides for which jobs; with `--set preempt.by=priority`, only jobs of a higher priority preempt them. "
+    help="Permit preemption of jobs with this or a lower priority, even without --preemptible. The policy "
+    "decides which jobs preempt them; with `--set preempt.by=priority`, only jobs of a higher priority do. "
     "[default: only jobs with --preemptible can be preempted]",
 )
 @click.option(
@@ -192,8 +194,8 @@ _log = logging.getLogger("rlsched.broker")
     "--suspend-plan",
     metavar="FILE",
     type=PATH,
-    help="TOML file whose table power_down defines how many nodes stay powered on for expected jobs, "
-    "instead of --suspend-idle.",
+    help="TOML file with a table power_down, which replaces --suspend-idle: it defines how many nodes stay "
+    "powered on for expected jobs.",
 )
 @click.option(
     "--standby",
@@ -212,7 +214,7 @@ _log = logging.getLogger("rlsched.broker")
     type=click.FloatRange(min=3.0),
     metavar="SECONDS",
     help="With --of: take over if the primary broker has not answered for this time, seconds. [default: "
-    "only at SIGUSR1]",
+    "take over only at SIGUSR1]",
 )
 @shown("--seed", default=0, help="Random seed of the policy.")
 @LOG_FORMAT
@@ -266,11 +268,11 @@ def broker(
     if max_grace_s is not None and max_grace_s < grace_s:
         raise InputError(f"--max-grace-s {max_grace_s:g}: expected at least --grace-s, which is {grace_s:g}")
     if of is not None and not stands_by:
-        raise InputError("--of: expected with --standby, which waits until the other broker has exited")
+        raise InputError("--of: use it together with --standby, which waits until the primary broker exits")
     if take_over_after_s is not None and of is None:
-        raise InputError("--take-over-after-s: expected with --of, the address of the broker that is copied")
+        raise InputError("--take-over-after-s: use it together with --of, the address of the primary broker")
     if asked["new_cluster"] and stands_by:
-        raise InputError("--new-cluster: expected without --standby, which continues a journal")
+        raise InputError("--new-cluster: omit --standby, because a standby continues an existing journal")
     if not stands_by:
         announce(
             f"rlsched broker is starting: it loads policy {asked['policy']}, and compiles it if it is new"
@@ -342,7 +344,7 @@ def broker(
 
 
 def _with(kind: type[S], asked: Mapping[str, Any], **settings: Any) -> S:
-    """Return an instance of `kind` with values from `settings` and from options named like the fields."""
+    """Return an instance of `kind`, with values from `settings` and from options with its fields' names."""
     return kind(**{name: asked[name] for name in kind.__struct_fields__ if name in asked} | settings)
 
 
@@ -357,7 +359,7 @@ def time_s(option: str, text: str) -> float:
     try:
         time_s = Seconds.parse(text)
     except ValueError as error:
-        raise InputError(f"{option}: {error}, or off") from error
+        raise InputError(f"{option}: {error}; `off` is also accepted") from error
     if time_s <= 0.0:
         raise InputError(f"{option}: expected a time above 0, or off, got {text!r}")
     return float(time_s)

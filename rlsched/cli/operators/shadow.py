@@ -29,7 +29,7 @@ def follow(
     """
     is_seen = sys.stderr.isatty()
     if is_seen:
-        click.echo(f"following partitions {', '.join(reader.partitions)} of this Slurm", err=True)
+        click.echo(f"following partitions {', '.join(reader.partitions)} of this Slurm cluster", err=True)
     import threading
 
     from rlsched.broker.server.settings import BrokerSettings

@@ -27,13 +27,15 @@ def power_settings(suspend_cmd: str | None, resume_cmd: str | None, sleep: Sleep
         return None
     if suspend_cmd is None or resume_cmd is None:
         given, other = ("--resume", "--suspend") if suspend_cmd is None else ("--suspend", "--resume")
-        raise InputError(f"{given}-cmd: expected with {other}-cmd: nodes that sleep have to be woken")
+        raise InputError(
+            f"{given}-cmd: use it together with {other}-cmd, because a suspended node must be resumed"
+        )
     for option, value_s in (
         ("--suspend-timeout", sleep.suspend_timeout_s),
         ("--resume-timeout", sleep.resume_timeout_s),
     ):
         if value_s == float("inf"):
-            raise InputError(f"{option}: expected a time, got off")
+            raise InputError(f"{option}: expected a time such as 60s, got off")
     found = PowerSettings(suspend_cmd=suspend_cmd, resume_cmd=resume_cmd, sleep=sleep)
     for order in ("suspend", "resume"):
         found.words(PowerNode("n0", order))

@@ -28,7 +28,7 @@ from rlsched.terminal.show import count
     type=PATH,
     metavar="FILE",
     hidden=True,
-    help="TOML file with behaviour of the simulated GPUs that differs from the catalogue; for tests.",
+    help="TOML file with figures that replace the catalogue's figures for simulated GPUs; for tests.",
 )
 @deciding
 @listening

@@ -48,7 +48,9 @@ def total_gpus(asked: Mapping[str, Any]) -> int:
 
 
 def gpu_types(asked: Mapping[str, Any]) -> list[str]:
-    """Return the accepted GPU types: from `--gpu-type`, else `--constraint`, else `--gpus`; empty: any type.
+    """Return the accepted GPU types: from `--gpu-type`, else `--constraint`, else the other GPU options.
+
+    An empty list allows any type.
 
     Raises:
         InputError: an option has invalid GPU types.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class JobName(NamedTuple):
     """Name of a job, an array, or tasks of an array.
 
-    `number` is the number of the job or array. `task` is the number of a single task; None: no single task.
+    `number` is the number of the job or array. `task` is the number of a single task, or None.
     """
 
     number: int

@@ -1,4 +1,4 @@
-"""Options of `submit`, `run` and `update` that describe a job; most have the names of `sbatch` too."""
+"""Options of `submit`, `run` and `update` that describe a job; most options also have `sbatch`'s names."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MAIL: Final = {"BEGIN": "start", "END": "end", "FAIL": "fail", "REQUEUE": "requ
 
 
 def time_s(text: str) -> float | None:
-    """Return a time limit, seconds, parsed as `sbatch` does; None: no limit.
+    """Return a time limit, seconds, parsed as `sbatch` does; None if there is no limit.
 
     Accepted: minutes, `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM`, `D-HH:MM:SS`, `90s`, `90m`, `1h`, `2d`.
 
@@ -140,8 +140,8 @@ def dependencies(text: str) -> tuple[list[DependsOn], bool]:
             found += [DependsOn(kind, int(job)) for job in jobs]
         else:
             raise InputError(
-                f"--dependency {part!r}: expected {', '.join(_DEPENDENCY_KINDS)} with job numbers, such as "
-                "afterok:17:18, or singleton; separate several by commas, all must be met"
+                f"--dependency {part!r}: expected singleton, or {', '.join(_DEPENDENCY_KINDS)} with job "
+                "numbers, such as afterok:17:18; separate several conditions by commas"
             )
     return found, singleton
 
@@ -204,7 +204,9 @@ def notices(notify: str, mail_type: str | None) -> list[str]:
 
 
 def lost_after_time_s(text: str) -> float:
-    """Return the time in the text of `--lost-after`, seconds; 0: never. Numbers without a unit are seconds.
+    """Return the time in the text of `--lost-after`, seconds; 0 for `never`.
+
+    Numbers without a unit are seconds.
 
     Raises:
         InputError: the text is not a time.
@@ -216,7 +218,7 @@ def lost_after_time_s(text: str) -> float:
     try:
         return float(Seconds.parse(f"{text}s" if text.isdecimal() else text))
     except ValueError as error:
-        raise InputError(f"--lost-after: {error}, or never") from error
+        raise InputError(f"--lost-after: {error}; `never` is also accepted") from error
 
 
 def command_of(command: Sequence[str], wrap: str | None) -> list[str]:
@@ -312,8 +314,8 @@ def _slack_s(asked: Mapping[str, Any], now_s: float) -> float:
         raise InputError(f"{option} {text!r}: expected a time limit too, such as -t 6:00:00")
     if limit_s > left_s:
         raise InputError(
-            f"{option} {text!r}: expected a time after the time limit of {limit_s / 3600.0:.1f} h, "
-            f"got one in {left_s / 3600.0:.1f} h"
+            f"{option} {text!r}: expected a time at least {limit_s / 3600.0:.1f} h from now, which is the "
+            f"time limit, got a time {left_s / 3600.0:.1f} h from now"
         )
     return left_s - limit_s
 
@@ -370,7 +372,7 @@ def change_options(command: Command) -> Command:
 
 
 def _options(help_of: Callable[[Option], str], *, given: bool = True) -> list[Callable[[Command], Command]]:
-    """Return the options that have a help text, which `help_of` returns.
+    """Return a click option for each declared option to which `help_of` gives a help text.
 
     `given`: whether the options have defaults.
     """

@@ -60,9 +60,9 @@ NARROW_NAME: Final = 14
 
 
 def job_lines(jobs: list[JobInfo], width: int | None, now_s: float | None = None) -> list[Text]:
-    """Return a table of jobs, cut to `width`; None: not cut.
+    """Return a table of jobs, cut to `width` characters; with None, lines are not cut.
 
-    A narrow table omits the column of users or of VCs if all jobs have the same value.
+    A table narrower than `NARROW` omits the column of users or of VCs if all jobs have the same value.
     """
     now_s = time.time() if now_s is None else now_s
     if not jobs:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 TIMES: Final = ("submit_s", "start_s", "end_s", "last_seen_s")
 """Columns with times in Unix seconds, which lists show as local times."""
-_SORT: Final = "Sort by this column, which is a field name of --json; -COLUMN: in descending order."
+_SORT: Final = "Sort by this column, which is a field name of --json; -COLUMN sorts in descending order."
 _OPTIONS: Final = (
     click.option(
         "-o",
@@ -74,8 +74,8 @@ def listed(
         lines: Returns the rows as lines, cut to the given width; with the width None, lines are not cut.
         columns: Names of the columns to show instead of `lines`.
         as_json: Whether to print JSON.
-        watch: Interval at which the list is repeated, seconds; a terminal shows a live screen. None: the list
-            is shown once.
+        watch: Interval at which the list is repeated, seconds; a terminal shows a live screen. With None,
+            the list is shown once.
     """
     from rlsched.cli.shared.screen.terminal import is_screen
     from rlsched.terminal.show import print_json, print_lines
@@ -105,7 +105,7 @@ def listed(
 
 
 def sorted_by(rows: list[Row], column: str | None, kind: type[Row]) -> list[Row]:
-    """Return the rows sorted by a column; `-COLUMN`: in descending order. Rows without a value are last.
+    """Return the rows sorted by a column; `-COLUMN` sorts in descending order. Rows without a value are last.
 
     Raises:
         InputError: there is no such column.

@@ -49,7 +49,7 @@ HOME = click.option(
 
 
 def shown(*names: str, **settings: Any) -> Callable[[Command], Command]:
-    """Return a `click.option` that shows its default in the help text. `settings`: as for `click.option`."""
+    """Return a `click.option` with its default in the help text. `settings`: arguments of `click.option`."""
     return click.option(*names, show_default=True, **settings)
 
 
@@ -113,8 +113,8 @@ class BrokerAt(NamedTuple):
     """Address and keys of a broker, from the options `--broker`, `--keys` and `--timeout-s`.
 
     Attributes:
-        address: Address of the broker; None: the default.
-        keys: Key directory; None: the default.
+        address: Address of the broker; None selects the default address.
+        keys: Key directory; None selects the default directory.
         timeout_s: Time-out for reaching the broker, seconds.
     """
 

@@ -114,7 +114,7 @@ def of_whom(client: Client, wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def of_numbers(jobs: list[JobInfo], text: str | None) -> list[JobInfo]:
-    """Return the jobs whose numbers are in `text`, such as `7,9,12_3`. None: return all jobs.
+    """Return the jobs whose numbers are in `text`, such as `7,9,12_3`; with None, return all jobs.
 
     Raises:
         InputError: a word is not a job number.
@@ -133,7 +133,7 @@ def of_numbers(jobs: list[JobInfo], text: str | None) -> list[JobInfo]:
 
 
 def states_of(text: str | None, known: Sequence[str] = STATES) -> set[str] | None:
-    """Return the states in an option's text, in which Slurm's names are also allowed; None: all states.
+    """Return the states in an option's text, which can have Slurm's names; None stands for all states.
 
     Raises:
         InputError: there is no such state.

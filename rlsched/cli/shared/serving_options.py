@@ -95,8 +95,8 @@ _DECIDING = (
         "--on-slow-sharing",
         default="warn",
         type=click.Choice(["warn", "unshare"]),
-        help="Reaction if a job that shares GPUs has for a minute been slower than predicted, or slower "
-        "than the policy's setting share.min_speed. warn: log a warning; unshare: give the job GPUs of its "
+        help="Reaction to a job on shared GPUs that runs for a minute slower than predicted, or slower than "
+        "the policy's setting share.min_speed. warn: log a warning; unshare: give the job GPUs of its "
         "own from its next start on, and requeue it immediately if it is preemptible.",
     ),
     click.option(

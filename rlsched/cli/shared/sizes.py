@@ -14,7 +14,7 @@ _MIB_OF: Final = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
 
 
 def size_mib(text: str, option: str) -> int:
-    """Return a memory size, MiB: a number with K, M (the default), G or T, as in Slurm. 0: none requested.
+    """Return a memory size, MiB, from a number with K, M (the default), G or T, as in Slurm.
 
     Raises:
         InputError: the text is not a size.
@@ -26,14 +26,14 @@ def size_mib(text: str, option: str) -> int:
 
 
 def memory_mib(asked: Mapping[str, Any], num_gpus: int) -> int:
-    """Return the host memory that a job of `num_gpus` GPUs requests in all, MiB; 0: none requested.
+    """Return the host memory that a job of `num_gpus` GPUs requests in all, MiB; 0 if it requests none.
 
     Raises:
         InputError: two options request memory, or memory is per core and no cores are requested.
     """
     given = [name for name in ("mem", "mem_per_gpu", "mem_per_cpu") if asked[name]]
     if len(given) > 1:
-        raise InputError("expected one of --mem, --mem-per-gpu and --mem-per-cpu")
+        raise InputError("expected only one of --mem, --mem-per-gpu and --mem-per-cpu")
     if not given:
         return 0
     times = {
@@ -43,5 +43,5 @@ def memory_mib(asked: Mapping[str, Any], num_gpus: int) -> int:
     }[given[0]]
     option = "--" + given[0].replace("_", "-")
     if not times:
-        raise InputError(f"{option}: expected with -c, because it is the memory per core")
+        raise InputError(f"{option}: use it together with -c, because it is the memory per core")
     return size_mib(asked[given[0]], option) * times

@@ -59,7 +59,7 @@ def cluster() -> None:
 @click.option(
     "--timezone",
     metavar="NAME",
-    help="Time zone of the times in the event file, such as Europe/Berlin; give the same as for the trace.",
+    help="Time zone of the times in the event file, such as Europe/Berlin; must be that of the trace.",
 )
 @JSON
 def import_(
@@ -92,7 +92,7 @@ def import_(
         raise InputError(f"--out {out}: expected a name that ends in .toml: a cluster file is TOML")
     if (events is None) != (origin is None):
         raise InputError(
-            "expected --events and --origin together: downtimes count from second 0 of the trace"
+            "expected --events and --origin together, because downtimes count from second 0 of the trace"
         )
     if source is not None:
         text, where = _read(source), str(source)

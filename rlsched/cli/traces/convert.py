@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @click.option(
     "--until",
     metavar="TIME",
-    help="With --since: last time for which sacct is asked for jobs. [default: now]",
+    help="With --since: end of the period for which sacct lists jobs. [default: now]",
 )
 @click.option("--strict", is_flag=True, help="Stop at the first malformed line instead of skipping it.")
 @click.option(
@@ -106,7 +106,7 @@ def _source(
     split_suffix(files[-1])
     if not asks:
         if until is not None:
-            raise click.UsageError("--until: expected with --since")
+            raise click.UsageError("--until: use it together with --since")
         yield files[:-1], files[-1]
         return
     if name != "sacct":

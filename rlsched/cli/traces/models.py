@@ -1,4 +1,4 @@
-"""`rlsched models`: lists the known figures of workloads, and how many of them are measured."""
+"""`rlsched models`: lists the known figures of workloads, such as speed, and the share that is measured."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _type(name: str) -> str:
     found = catalogue_type(name)
     if found == "generic" and name != "generic":
         raise InputError(
-            f"--gpu-type: expected one of {', '.join(GPU_TYPES)} or another name of one, got {name!r}"
+            f"--gpu-type: expected one of {', '.join(GPU_TYPES)}, or an alias of a type, got {name!r}"
         )
     return found
 
@@ -165,7 +165,7 @@ def _one(catalogue: Catalogue, name: str, kind: str | None, as_json: bool) -> No
 
 
 def _cells(catalogue: Catalogue, name: str, kind: str) -> dict[str, Any]:
-    """Return the figures of a workload on a GPU type, by field, for JSON; None: unknown."""
+    """Return the figures of a workload on a GPU type, by field, for JSON; None for unknown figures."""
     from rlsched.models.catalogue.table import FIELDS
 
     cells = {field: catalogue.cell(name, kind, field) for field in FIELDS}

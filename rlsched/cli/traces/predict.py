@@ -77,9 +77,9 @@ def predict(
     from rlsched.workload.trace import Trace
 
     if (cluster is None) == (not as_recorded):
-        raise click.UsageError("expected --cluster or --as-recorded, which give the end times of jobs")
+        raise click.UsageError("expected either --cluster or --as-recorded, to get the end times of jobs")
     if nodes is not None and cluster is None:
-        raise click.UsageError("--nodes scales a cluster: give one with --cluster")
+        raise click.UsageError("--nodes scales a cluster: use it together with --cluster")
     jobs = Trace.read(file)
     if cluster is None:
         end_s = recorded_end_s(jobs)

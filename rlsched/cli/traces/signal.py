@@ -44,7 +44,7 @@ def signal() -> None:
     "--step",
     default="1h",
     metavar="TIME",
-    help="Length of a step, such as 15m; a day must be a multiple of it.",
+    help="Length of a step, such as 15m; a day must be a whole number of steps.",
 )
 @shown("--begin", default="2026-01-01", metavar="TIME", help="Start of the first step, UTC.")
 @click.option(
@@ -78,7 +78,7 @@ def synth(like: str, days: int, step: str, begin: str, mean: float | None, seed:
 @click.argument("file", metavar="FILE", type=PATH)
 @JSON
 def describe(file: Path, as_json: bool) -> None:
-    """Describe a series: span, distribution, means by hour of the day, and what waiting could save.
+    """Describe a series: span, distribution, means by hour of the day, and possible savings by waiting.
 
     FILE has the columns utc and value. Values have the unit of the file.
 
@@ -107,7 +107,7 @@ def describe(file: Path, as_json: bool) -> None:
     "form",
     type=click.Choice(["auto", "electricity-maps", "entsoe", "plain"]),
     default="auto",
-    help="Format of IN; auto: detected by the header.",
+    help="Format of IN; with auto, the header of the file determines the format.",
 )
 @click.option(
     "--column",
@@ -120,8 +120,8 @@ def describe(file: Path, as_json: bool) -> None:
     type=click.FloatRange(min=0.0, max=8784.0),
     default=0.0,
     metavar="HOURS",
-    help="Longest gap to fill, hours. Values of 24 hours earlier fill a gap, or if they are missing, the "
-    "last value before it.",
+    help="Longest gap to fill, hours. A missing value becomes the value of 24 hours earlier or, if there is "
+    "none, the value of the step before.",
 )
 def convert(source: Path, out: Path, form: str, column: str | None, fill: float) -> None:
     """Convert a public file of prices or carbon intensity to a series.

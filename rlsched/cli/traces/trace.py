@@ -83,7 +83,7 @@ def describe(
     from rlsched.workload.trace import Trace
 
     if cluster is None and (nodes is not None or load is not None):
-        raise click.UsageError("--nodes and --load scale a cluster: give one with --cluster")
+        raise click.UsageError("--nodes and --load scale a cluster: use them together with --cluster")
     if nodes is not None and load is not None:
         raise click.UsageError("give --nodes or --load, not both")
     if html is not None:
@@ -140,7 +140,7 @@ trace.add_command(convert)
 @click.option(
     "--habit",
     type=click.FloatRange(0.0, 1.0),
-    help="Share of the differences in run time that user and job name explain, 0 to 1.  [default: as in the "
+    help="Share of the variance of run times that user and job name explain, 0 to 1.  [default: as in the "
     "imitated trace, where it is small]",
 )
 @TRACE_OUT

@@ -38,7 +38,7 @@ class Script(NamedTuple):
     Attributes:
         command: Command that runs the script.
         arguments: Options in the script's directives.
-        left_out: Options in the directives that rlsched ignores.
+        left_out: Ignored options in the directives.
         is_slurms: Whether the script has `#SBATCH` lines; if so, the job gets variables with Slurm's names.
         calls: Slurm commands in the script that a job cannot run, such as `line 9: srun`.
     """
@@ -51,7 +51,7 @@ class Script(NamedTuple):
 
 
 def read_script(words: list[str], command: click.Command) -> Script | None:
-    """Return the script that is a job's command; None if the command is another program.
+    """Return the job script that the command names; None if the command is another program.
 
     Args:
         words: The job's command: the script's path and its arguments.

@@ -28,8 +28,8 @@ DEFAULT_HOURS: Final = 24.0
     "--run",
     metavar="DIR",
     type=PATH,
-    help="Directory with recorded decisions (a broker's, or of `rlsched evaluate --records`), or a folder "
-    "that contains one. [default: decisions of this machine's broker]",
+    help="Directory of decisions that a broker or `rlsched evaluate --records` has recorded, or a folder "
+    "that contains one such directory. [default: decisions of this machine's broker]",
 )
 @click.option(
     "--at",
@@ -52,8 +52,8 @@ DEFAULT_HOURS: Final = 24.0
     type=click.FloatRange(min=0.0, min_open=True),
     default=DEFAULT_HOURS,
     metavar="H",
-    help="With --instead: simulated time to compare after the decision, hours; inf: until the end of the "
-    "trace.",
+    help="With --instead: simulated time to compare after the decision, hours; inf compares until the "
+    "end of the trace.",
 )
 @click.option(
     "--within",
@@ -61,7 +61,7 @@ DEFAULT_HOURS: Final = 24.0
     type=click.FloatRange(min=0.0, min_open=True),
     default=math.inf,
     metavar="S",
-    help="With --instead: fail if the replays take longer than this, seconds.  [default: no limit]",
+    help="With --instead: fail if the replays take longer than this time, seconds.  [default: no limit]",
 )
 @JSON
 def explain(
@@ -91,7 +91,7 @@ def explain(
     from rlsched.terminal.visible import visible
 
     if instead is not None and decision is None and job is None:
-        raise InputError("--instead: expected together with --decision N or JOB, the decision to change")
+        raise InputError("--instead: use it together with --decision N or JOB, to name the decision")
     if job is None and at is None and decision is None:
         raise InputError("expected a JOB, --at WHEN or --decision N; see rlsched explain --help")
     folder = _store(run)
@@ -137,7 +137,7 @@ def explain(
 
 
 def _above(name: str) -> Any:
-    """Return an object, named by an entry point, of a package that this package must not import."""
+    """Load an object through its entry point, because this package must not import the defining package."""
     from importlib.metadata import entry_points
 
     for point in entry_points(group="rlsched.interface", name=name):

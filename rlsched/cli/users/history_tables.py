@@ -44,7 +44,7 @@ _HISTORY: Final = {
 
 
 def history_lines(jobs: list[PastJob], width: int | None, now_s: float | None = None) -> list[Text]:
-    """Return a table of finished jobs, cut to `width`; None: not cut.
+    """Return a table of finished jobs, cut to `width` characters; with None, lines are not cut.
 
     A narrow table omits the nodes. The columns of VCs and accounts are omitted if all jobs have the same
     value; in a narrow table, the same applies to the column of users.
@@ -97,7 +97,7 @@ def print_sums(
         total: Sums of all jobs.
         since_s: Start of the period, Unix seconds.
         until_s: End of the period, Unix seconds.
-        console: Console to print on; None: standard output.
+        console: Console to print on; None selects standard output.
     """
     console = console or show.console()
     between = f"{_minute(since_s)} to {_minute(until_s)}"

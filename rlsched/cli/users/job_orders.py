@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rlsched.client.client import Client
 
 Order = Callable[["Client", JobName], None]
-"""Function that sends an order to the broker for a job, an array, or tasks of an array."""
+"""Function that sends an order (such as a cancellation) for a job, an array, or tasks of an array."""
 _WAITING: Final = (QUEUED,)
 _SCONTROL: Final = {
     word: one.setting.options[0].name
@@ -79,16 +79,16 @@ def order_verb(
     cls: type[OrderCommand] = OrderCommand,
     waits_alone: bool = False,
 ) -> Callable[[Callable[..., Order]], click.Command]:
-    """Return a decorator that makes a verb from a function which returns an order.
+    """Return a decorator that makes a verb from a function; the function returns an `Order`.
 
-    The verb applies the order to jobs by number, to jobs that options select, or to all jobs.
+    The verb executes the order for jobs given by number, for jobs that options select, or for all jobs.
 
     Args:
         done: Word printed for each changed job, such as `cancelled`.
         states: States of the jobs to select if no numbers are given.
         by: Names of the options that select jobs.
         cls: Class of the command.
-        waits_alone: Whether the order can apply to only the waiting tasks of an array.
+        waits_alone: Whether the order can be restricted to the waiting tasks of an array.
     """
 
     def verb(make: Callable[..., Order]) -> click.Command:
@@ -107,7 +107,7 @@ def order_verb(
             if bool(jobs) == is_by_kind:
                 options = ", ".join(f"--{name}" for name in by)
                 got = ", got both" if jobs else ""
-                raise InputError(f"expected numbers of jobs, or which ones by {options} or --all{got}")
+                raise InputError(f"expected job numbers, or a selection by {options} or --all{got}")
             order = make(**asked)
             with at.reach() as client:
                 if is_by_kind:
@@ -126,14 +126,14 @@ def order_verb(
 
 
 def _those_that_wait(jobs: Sequence[JobName], state: str) -> tuple[JobName, ...]:
-    """Restrict each name to the job if it waits or, for an array, to the waiting tasks; return the names.
+    """Return the names, restricted to waiting jobs and, for arrays, to the waiting tasks.
 
     Raises:
         InputError: `--state` names another state than queued.
     """
     if states_of(state) != {QUEUED}:
         raise InputError(
-            f"--state {state!r}: with job numbers expected queued, which selects their waiting tasks"
+            f"--state {state!r}: expected queued, the only state that can be given together with job numbers"
         )
     return tuple(job._replace(waiting=True) for job in jobs)
 

@@ -41,8 +41,7 @@ class JobRow(NamedTuple):
 def read_rows(path: str, ctx: click.Context) -> list[JobRow]:
     """Read the jobs in a CSV file, or on standard input for `-`.
 
-    An empty cell stands for the value of the option on the command line, else for the default.
-
+    An empty cell stands for the option's value on the command line, else for the option's default.
 
     Raises:
         InputError: the file cannot be read, or a row is invalid; the message names the line.
@@ -131,7 +130,7 @@ def _asked(given: dict[str, str], options: dict[str, click.Option], ctx: click.C
     except ValueError as error:
         raise InputError(f"{COMMAND}: {error}: {given[COMMAND]!r}") from error
     if not command and not given.get("wrap"):
-        raise InputError(f"expected a {COMMAND}, or wrap")
+        raise InputError(f"expected a value in the column {COMMAND} or wrap")
     row = ctx.command.make_context(ctx.info_name, [*words, "--", *command])
     asked = dict(row.params)
     for name, value in ctx.params.items():

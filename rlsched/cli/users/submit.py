@@ -80,7 +80,7 @@ def submit(
       rlsched submit --from jobs.csv --priority low
     """
     if as_json and not dry_run and table is None:
-        raise click.UsageError("--json: expected with --dry-run or --from")
+        raise click.UsageError("--json: use it together with --dry-run or --from")
     if table is not None:
         odd = [
             name
@@ -88,7 +88,7 @@ def submit(
             if given
         ]
         if odd:
-            raise click.UsageError(f"expected --from without {odd[0]}")
+            raise click.UsageError(f"--from and {odd[0]} exclude each other; leave out one")
         return _submit_table(ctx, table, at, parsable=parsable, as_json=as_json)
     if dry_run:
         from rlsched.cli.users.dry_run import print_dry_run

@@ -25,7 +25,7 @@ _STEPS: Final = 2.0**18
 
 @kernel
 def partition_of(s: StateArrays, slot: int) -> int:
-    """Return the partition that counts a job: its VC's own partition if there is one, else the shared one."""
+    """Return the partition in which a job is counted: the partition of its VC, else the shared partition."""
     own = s.job.own_partition[slot]
     return own if own >= 0 else s.job.shared_partition[slot]
 
@@ -42,7 +42,7 @@ def reset_dials(s: StateArrays) -> None:
 
 @kernel
 def fade(s: StateArrays, p: int, now_s: float) -> None:
-    """Reduce the decaying counts of arrivals in partition `p` to their values at `now_s`."""
+    """Let the decaying counts of arrivals in partition `p` decay until `now_s`."""
     c = s.dials.counted[p]
     for k in range(_SPANS):
         left = math.exp(-(now_s - c.noted_s) / SPANS_S[k])
@@ -53,7 +53,7 @@ def fade(s: StateArrays, p: int, now_s: float) -> None:
 
 @kernel
 def note_arrival(s: StateArrays, slot: int, now_s: float) -> None:
-    """Count an arrival. Called only if a strategy or another caller sets the dials."""
+    """Count the arrival of a job in its partition; needed only if dials are in use."""
     p = partition_of(s, slot)
     c = s.dials.counted[p]
     if c.noted_s == 0.0 and c.jobs[_SPANS - 1] == 0.0:

@@ -114,7 +114,7 @@ def _put(x: NDArray[np.float64], at: int, value: float) -> int:
 
 @kernel
 def _class_of(value: float, bounds: tuple[float, float, float]) -> int:
-    """Return how many of the three bounds a value reaches."""
+    """Return the class of a value, 0 to 3: the number of bounds that the value reaches or exceeds."""
     return int(value >= bounds[0]) + int(value >= bounds[1]) + int(value >= bounds[2])
 
 
@@ -206,7 +206,7 @@ def _running_columns(s: StateArrays, p: int, now_s: float, x: NDArray[np.float64
 
 @kernel
 def _over_s(s: StateArrays, p: int, now_s: float, k: int) -> float:
-    """Return the time, s, that a decaying count covers: its span, but less soon after the first arrival."""
+    """Return the time, s, that decaying count `k` covers: its span; less soon after the first arrival."""
     span_s, since_s = SPANS_S[k], max(now_s - s.dials.counted[p].first_s, 60.0)
     return span_s * (1.0 - math.exp(-since_s / span_s))
 

@@ -1,4 +1,4 @@
-"""`Strategy`: a linear map or a small network, stored as data, that sets the dials from named columns."""
+"""`Strategy`: a linear map or a small network that computes the dials from columns of an observation."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """A strategy file (JSON).
 
     Attributes:
-        columns: Input columns, in the order of the weights: a prefix of `observing.NAMES`. Columns that were
-            added after the training are missing.
-        dials: Output dials, in the order of the rows of the last layer: a prefix of `RANGES`. Dials that were
-            added after the training stay at 0.
+        columns: Input columns, in the order of the weights: the first columns of `observing.NAMES`. Columns
+            that later versions added are missing.
+        dials: Output dials, in the order of the rows of the last layer: the first dials of `RANGES`. Dials
+            that later versions added stay at 0.
         layers: One matrix for a linear strategy, three for a network; the last column of each matrix is the
             bias. The activation of hidden layers is tanh.
         output: Activation of the last layer: `tanh`, or `clip` to -1 to 1.
@@ -88,15 +88,15 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Check that the strategy fits this version of rlsched.
 
         Raises:
-            InputError: the strategy is for columns or dials that this version does not have, its
-                matrices do not match, or a weight is not a number.
+            InputError: the strategy uses columns or dials that this version does not have, the shapes of its
+                matrices do not match, or a weight is not a finite number.
         """
         for words, mine, known in (("columns", self.columns, NAMES), ("dials", self.dials, tuple(RANGES))):
             if not mine or mine != known[: len(mine)]:
                 odd = next((one for one in mine if one not in known), None)
-                said = f"does not have {odd!r}" if odd else f"has {len(known)} in another order"
+                said = f"does not have {odd!r}" if odd else f"expects the first of its {len(known)}, in order"
                 raise InputError(
-                    f"{where}: {words}: this version {said}; train it again with `rlsched train`"
+                    f"{where}: {words}: this version {said}; train the strategy again with `rlsched train`"
                 )
         if self.familiar is not None and (wrong := self.familiar.wrong()):
             raise InputError(f"{where}: familiar: {wrong}")
@@ -154,9 +154,10 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return any(last[row].any() for row, name in enumerate(RANGES) if name in PRICE_DIALS)
 
     def arrays(self, partitions: int, *, only_modelled: bool = False) -> DialArrays:
-        """Return arrays with the strategy's network, and with the dials of this many partitions at 0.
+        """Return the strategy's network and dials of 0 for `partitions` partitions, as arrays for kernels.
 
-        `only_modelled`: without models of speed, all dials except `PRICE_DIALS` stay at 0.
+        `only_modelled`: whether all dials except `PRICE_DIALS` stay at 0 on a cluster without models of
+        speed.
         """
         made = dial_arrays(partitions, CLIPPED if self.output == "clip" else NETWORK, self.matrices)
         made.only_modelled[0] = only_modelled
@@ -164,14 +165,17 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def default_checkpoint() -> Path:
-    """Return the folder of the policy `ppo`, in the package of a wheel, or at the root of a checkout."""
+    """Return the folder of the policy `ppo`: inside the installed package, or at the root of a checkout."""
     package = Path(str(files("rlsched")))
     packed = package / "_checkpoints" / "default"
     return packed if packed.is_dir() else package.parent / "checkpoints" / "default"
 
 
 def dial_arrays(partitions: int, controller: int, matrices: list[NDArray[np.float64]]) -> DialArrays:
-    """Return arrays with dials of 0 and a network of 1 or 3 matrices; `controller`: source of the dials."""
+    """Return dials of 0 and a network of 1 or 3 matrices, as arrays for kernels.
+
+    `controller`: source of the dials, such as NETWORK or CLIPPED (`rlsched.cluster.dials`).
+    """
     more: dict[str, Any] = {}
     if len(matrices) == 3:
         more = {

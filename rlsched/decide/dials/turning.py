@@ -24,7 +24,7 @@ _FIELDS: Final = len(DIAL.names or ())
 
 @kernel
 def set_dials(s: StateArrays, p: int, action: NDArray[np.float64]) -> None:
-    """Set the dials of partition `p` to (D,) fractions of their ranges, -1 to 1."""
+    """Set the dials of partition `p` to `action` (D,), -1 to 1, multiplied by their `RANGES`."""
     values, first = s.dials.dial.view(np.float64), p * _FIELDS
     for k in range(len(_RANGE)):
         values[first + k] = action[k] * _RANGE[k]
@@ -70,11 +70,11 @@ def any_due(s: StateArrays) -> bool:
 
 @kernel
 def turn_due(s: StateArrays, now_s: float) -> None:
-    """Observe each partition whose dials are due, and set its dials if a network computes them.
+    """Observe each partition whose dials are due; if a network computes the dials, set them.
 
     Outputs can overflow to NaN or infinity even if all weights are finite; the dials are then set to 0. With
-    `DialArrays.only_modelled`, a cluster without models of speed gets only `PRICE_DIALS`, because strategies
-    are trained with models.
+    `DialArrays.only_modelled`, only `PRICE_DIALS` are set on a cluster without models of speed, because
+    strategies are trained with models.
     """
     dials = s.dials
     for p in range(dials.seen.shape[0]):

@@ -1,13 +1,13 @@
-"""Compiled functions that revise predictions of waiting jobs by the run times of jobs of their burst.
+"""Compiled functions that revise the predictions of waiting jobs, given run times of jobs of the same burst.
 
 A burst consists of jobs of one VC with the same request that were submitted in a row. Such jobs are alike,
-and so are the errors of their predictions. For job i, ln(run time / prediction) = u + e_i, both normal: u is
-common to the burst, e_i belongs to job i. A sibling (another job of the burst) that has ended reveals u +
-e_i. A running sibling shows that u + e_i exceeds ln(age / prediction), and therefore that the other jobs will
-be long too. A prediction is revised to (prediction at submission) x exp(E[u]), by numerical integration:
-empirical Bayes for a model with one random effect. The share of the variance that is common to a burst is
-learned from finished jobs, for each request (demand class). Initially, the variance is that of the
-predictions (`spread`), and half of it is common.
+and the errors of their predictions are alike too. For job i, ln(run time / prediction) = u + e_i, both
+normal: u is common to the burst, e_i belongs to job i. A sibling (another job of the burst) that has ended
+reveals u + e_i. A running sibling shows that u + e_i exceeds ln(age / prediction), and therefore that the
+other jobs will be long too. A prediction is revised to (prediction at submission) x exp(E[u]). E[u] is
+computed by numerical integration: empirical Bayes for a model with one random effect. The share of the
+variance that is common to a burst is learned from finished jobs, for each request (demand class). Initially,
+the variance is that of the predictions (`spread`), and half of it is common.
 
 Predictions change only when a job arrives or ends; the prediction of a job also changes when it is queued
 again. The same events therefore give the same predictions in a simulator, in a broker, and in a broker that
@@ -45,13 +45,13 @@ _LEAST_TAIL: Final = 1e-30
 
 @kernel
 def _age_s(s: StateArrays, slot: int, now_s: float) -> float:
-    """Return the time that a running job has run, seconds, including the saved work of earlier attempts."""
+    """Return how long a running job has run, seconds, including the saved work of earlier attempts."""
     return s.job.saved_s[slot] + now_s - s.job.start_s[slot]
 
 
 @kernel
 def heard_age_s(s: StateArrays, slot: int, now_s: float) -> float:
-    """Return the last age step that a running job has reached, seconds; 0 before the first."""
+    """Return the last age step (`AGE_STEP`) that a running job has reached, seconds; 0 before the first."""
     age_s = _age_s(s, slot, now_s)
     step_s = FIRST_AGE_FRAC * max(s.job.first_predicted_s[slot], LEAST_S)
     if age_s < step_s:
@@ -73,7 +73,7 @@ def _next_look_s(s: StateArrays, slot: int, now_s: float) -> float:
 
 @kernel
 def expected_shift(s: StateArrays, slot: int, now_s: float) -> float:
-    """Return E[u] of a job's burst, given the finished and running jobs of the burst; 0 if there are none."""
+    """Return E[u], the expected common error of a job's burst; 0 without ended or running jobs."""
     job, burst = s.job, s.job.burst[slot]
     last = -1
     for position in range(s.derived.running_len[0]):
@@ -125,7 +125,7 @@ def shifted_s(s: StateArrays, slot: int, shift: float) -> float:
 
 @kernel
 def _last_like(s: StateArrays, slot: int) -> int:
-    """Return the last live job of the same VC with the same request, -1 for none."""
+    """Return the slot of the last other live job of the same VC with the same request, -1 for none."""
     job, last = s.job, -1
     for at in range(job.shape[0] - s.counters[0].live_jobs, job.shape[0]):
         other = s.derived.slot.stack[at]
@@ -138,7 +138,7 @@ def _last_like(s: StateArrays, slot: int) -> int:
 
 @kernel
 def join_burst(s: StateArrays, slot: int, now_s: float) -> None:
-    """Add a new job, which has a slot but is in no queue yet, to its burst, and revise its prediction."""
+    """Add a new job, which is not queued yet, to its burst, and revise its prediction."""
     job, d, c = s.job, s.demand, s.job.demand[slot]
     last = -1
     if d.arrived[c] > 1 and d.burst_vc[c] == job.vc[slot]:

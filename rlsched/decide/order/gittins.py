@@ -1,7 +1,8 @@
 """The Gittins index of a job, compiled: the least expected service (GPU time) per completion.
 
-A job has run for `a` seconds, and its run time X is lognormal around its prediction. The index is the least
-ratio E[service used] / P(the job ends) over all times d for which the job could run from now on:
+A job has run for `a` seconds, and its run time X is lognormal around its prediction. If the job runs for at
+most d seconds more, it uses an expected service, and ends with some probability. The index is the least ratio
+E[service used] / P(the job ends) over all d:
 
     cost(a) = min over d of E[min(X - a, d) | X > a] / P(X - a <= d | X > a)
 
@@ -40,21 +41,20 @@ class Gittins(msgspec.Struct, frozen=True, kw_only=True):
     """Parameters of the index.
 
     Attributes:
-        spread: Standard deviation of ln(run time / prediction). It is combined with the standard deviation
-            that comes with each prediction, as the root of the sum of squares.
+        spread: Standard deviation of ln(run time / prediction) that is assumed for all jobs. The index uses
+            sqrt(`spread`^2 + (`trust` x spread of the prediction)^2).
         trust: Factor of the standard deviation that comes with each prediction.
         of_mean: Whether a prediction is the mean of its lognormal instead of the median. The median is then
             less by half of the (trusted) variance of the logarithm.
         gpus_power: Exponent p: the service of a gang is its time multiplied by (number of GPUs)^p.
-        margin: Least amount by which the ln(cost) of a running job must exceed the ln(cost) of the job for
-            which it is preempted.
+        margin: A running job can be preempted for a waiting job if its ln(cost) is higher by more than this.
         age_step: Ratio of successive age steps. Ages are rounded down to steps, so that an index changes
             rarely.
         first_age_s: The first age step, seconds.
-        tick_s: If an index changes with time, it is updated at multiples of this time, seconds.
-        threshold_gpu_s: If finite, the index is a level: 1 if the attained service exceeds this value,
-            GPU-seconds, else 0; predictions have no effect. This gives the two queues of Tiresias, and shows
-            the gain of preemption without the index.
+        tick_s: Indices that change with time are updated at multiples of this time, seconds.
+        threshold_gpu_s: Attained service, GPU-seconds. If finite, the index is 1 for jobs above this value,
+            else 0, and predictions have no effect. These two levels are the two queues of Tiresias, and show
+            the gain of preemption without the Gittins index.
     """
 
     spread: float = 1.5
@@ -69,7 +69,7 @@ class Gittins(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def table(self) -> NDArray[np.float64]:
-        """The result of `gittins_table`, with values only in the rows that this index reads."""
+        """The table of `gittins_table`; only the rows that this index reads are filled."""
         if self.trust != 0.0:
             return gittins_table()
         row = min(max(int((self.spread - LEAST_SPREAD) / SPREAD_STEP), 0), _SPREADS - 2)
@@ -78,9 +78,10 @@ class Gittins(msgspec.Struct, frozen=True, kw_only=True):
 
 @lru_cache(maxsize=4)
 def gittins_table(first: int = 0, end: int = _SPREADS) -> NDArray[np.float64]:
-    """Return (_SPREADS, _AGES) ln(cost / median) of lognormal run times, by spread and ln(age / median).
+    """Return a (_SPREADS, _AGES) table of ln(cost / median) of lognormal run times.
 
-    Fills only the rows from `first` to `end`.
+    A row belongs to a spread, a column to a ln(age / median). Only the rows from `first` to `end` - 1 are
+    filled; the other rows are nan.
     """
     log_ages = LEAST_LOG_AGE + LOG_AGE_STEP * np.arange(_AGES)
     given = np.exp(np.linspace(-10.0, 14.0, 97))
@@ -107,14 +108,14 @@ def _survival(t: NDArray[np.float64], spread: float) -> NDArray[np.float64]:
 
 
 def _mean_below(t: NDArray[np.float64], spread: float) -> NDArray[np.float64]:
-    """Return E[X; X <= t] of a lognormal X with median 1."""
+    """Return the partial expectation E[X; X <= t] of a lognormal X with median 1."""
     above = 0.5 * _erfc((np.log(t) / spread - spread) / math.sqrt(2.0))
     return np.asarray(math.exp(spread**2 / 2.0) * (1.0 - above))
 
 
 @kernel
 def log_cost(table: NDArray[np.float64], spread: float, log_age: float) -> float:
-    """Return ln(cost / median), interpolated linearly in the table, and constant beyond its edges."""
+    """Return ln(cost / median), interpolated linearly in the table; beyond its edges, the edge's value."""
     x = min(max((spread - LEAST_SPREAD) / SPREAD_STEP, 0.0), table.shape[0] - 1.001)
     y = min(max((log_age - LEAST_LOG_AGE) / LOG_AGE_STEP, 0.0), table.shape[1] - 1.001)
     i, j = int(x), int(y)
@@ -147,7 +148,7 @@ def _is_young(first_age_s: float, age: float) -> bool:
 
 @kernel
 def _steps(first_age_s: float, age_step: float, age: float) -> float:
-    """Return how many age steps after the first an age has passed, with a tolerance for rounded times."""
+    """Return how many age steps beyond the first an age has reached, with a tolerance for rounded times."""
     return np.floor(math.log(age / first_age_s) / math.log(age_step) + 1e-9)
 
 
@@ -174,9 +175,10 @@ def next_step_s(s: StateArrays, slot: int, now_s: float) -> float:
 
 @kernel
 def job_index(s: StateArrays, slot: int, now_s: float) -> float:
-    """Return the index of a live job; the least is first. It is a level (`threshold_gpu_s`), else ln(cost).
+    """Return the index of a live job; jobs with the least index come first.
 
-    The cost is in GPU-seconds if `gpus_power` is 1.
+    If `threshold_gpu_s` is finite, the index is the level 0 or 1. Otherwise it is ln(cost); the unit of the
+    cost is GPU-seconds if `gpus_power` is 1.
     """
     job, c, table = s.job, s.order.code[0], s.order.cost
     if c.threshold_gpu_s < math.inf:

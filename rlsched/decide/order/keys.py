@@ -39,16 +39,16 @@ LEVEL_S: Final = 1e13
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """Order of a queue: by key, the least first, and equal keys by arrival.
+    """Order of a queue: jobs with the least key come first, jobs with equal keys in order of arrival.
 
     Attributes:
         by: The kind of key, see `OrderKind`.
         gpus_power: For `area`: the exponent of the number of GPUs; 0: only the predicted run time counts.
         index: For `index`: the parameters of the index.
-        revised: Whether predictions of waiting jobs are revised by other jobs of their burst
+        revised: Whether predictions of waiting jobs are revised, given run times of jobs of the same burst
             (`decide.order.bursts`).
-        until_declared: Whether the order applies only until the first job that may be preempted is
-            submitted. From then on, the queue is in index order; no job is preempted before.
+        until_declared: Whether the order applies only until the first preemptible job is submitted. From then
+            on the queue is in index order, and jobs may be preempted.
     """
 
     by: OrderKind = "submit"
@@ -90,7 +90,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def preempts(self) -> bool:
-        """Whether the order allows preemption, now or once a job declares that it may be preempted."""
+        """Whether the order allows preemption, now or after the first preemptible job is submitted."""
         return self.by == "index" or self.until_declared
 
     @property
@@ -123,7 +123,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
         return arrays
 
     def write(self, code: Records) -> None:
-        """Write this order to an entry of ORDER."""
+        """Write this order to `code`, a record of type ORDER."""
         index = self.index
         code["by"], code["gpus_power"], code["revises"] = _CODES[self.by], self.gpus_power, self.revised
         for name in (
@@ -144,9 +144,9 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 def order_key(s: StateArrays, slot: int, now_s: float) -> float:
     """Return the key of a live job in the queue's order, including its level and its weight.
 
-    A job of weight w is ordered as if its cost were divided by w (the c mu rule), or, in the order of
-    submission, as if it had arrived log2(1 / w) x `HALF_WEIGHT_S` later. The distance between levels exceeds
-    all key differences within a level.
+    A job of weight w is ordered as if its cost were divided by w (the c mu rule). In the order of submission,
+    it is ordered as if it had arrived log2(1 / w) x `HALF_WEIGHT_S` seconds later. The distance between
+    levels exceeds all key differences within a level.
     """
     by, level, ln_weight = s.order.code[0].by, s.job.level[slot], s.job.ln_weight[slot]
     if by == INDEX:
@@ -169,7 +169,7 @@ def index_key(s: StateArrays, slot: int, now_s: float) -> float:
 
 @kernel
 def _key_alone(s: StateArrays, slot: int, now_s: float) -> float:
-    """Return the key of a live job without level and weight; *remaining* changes while the job runs."""
+    """Return the key of a live job without level and weight; `remaining` changes while the job runs."""
     job, code = s.job, s.order.code[0]
     if code.by == SUBMIT:
         return job.submit_s[slot]

@@ -26,7 +26,7 @@ from rlsched.decide.order.keys import Order, order_key
 
 @kernel
 def arrive(s: StateArrays, slot: int, now_s: float) -> None:
-    """Queue a job that just got its slot."""
+    """Queue a newly arrived job; its slot is already filled."""
     revises = s.order.code[0].revises
     if revises:
         s.job.first_predicted_s[slot] = s.job.predicted_s[slot]
@@ -60,7 +60,7 @@ def started(s: StateArrays, slot: int, now_s: float) -> None:
 
 @kernel
 def _enter_again(s: StateArrays, slot: int, now_s: float) -> None:
-    """Queue a waiting job that was in no queue. If predictions are revised, revise its prediction first."""
+    """Queue a waiting job that is in no queue. If predictions are revised, revise its prediction first."""
     if s.order.code[0].revises:
         _predict_again(s, slot, now_s)
     ledger.enqueue(s, slot, order_key(s, slot, now_s))
@@ -75,7 +75,7 @@ def requeue(s: StateArrays, slot: int, now_s: float) -> None:
 
 @kernel
 def make_eligible(s: StateArrays, slots: NDArray[np.int64], now_s: float) -> None:
-    """Return ineligible jobs to the queue. If predictions are revised, revise the jobs' predictions first."""
+    """Queue jobs that have become eligible. If predictions are revised, revise their predictions first."""
     for slot in slots:
         s.job.status[slot] = WAITING
         _enter_again(s, slot, now_s)
@@ -92,8 +92,8 @@ def undefer(s: StateArrays, slot: int, now_s: float) -> None:
 def ended(s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
     """Count a job that has ended and released its GPUs, and revise the predictions of its burst.
 
-    Must be called before the slot of the job is emptied.
-    `run_s`: run time of the job, earlier attempts included, seconds.
+    Call this function before the slot of the job is emptied. `run_s`: run time of the job in all attempts,
+    seconds.
     """
     if s.dials.controller[0] != NO_CONTROLLER:
         note_end(s, slot, run_s, now_s)
@@ -132,7 +132,7 @@ def _hear_ages(s: StateArrays, now_s: float) -> None:
 
 @kernel
 def _revise(s: StateArrays, one: int, now_s: float) -> None:
-    """Revise the predictions of all waiting jobs in the burst of the waiting job `one`."""
+    """Revise the predictions of all waiting jobs in the burst of the waiting job in slot `one`."""
     shift = expected_shift(s, one, now_s)
     for at in range(s.job.shape[0] - s.counters[0].live_jobs, s.job.shape[0]):
         slot = s.derived.slot.stack[at]
@@ -156,7 +156,7 @@ class OrderedQueue:
         self.arrays: OrderArrays = order.arrays
 
     def arrive(self, s: StateArrays, slot: int, now_s: float) -> None:
-        """Queue a job that just got its slot."""
+        """Queue a newly arrived job; its slot is already filled."""
         arrive(s, slot, now_s)
 
     def rank(self, s: StateArrays, slot: int, now_s: float) -> None:
@@ -173,13 +173,14 @@ class OrderedQueue:
         requeue(s, slot, now_s)
 
     def make_eligible(self, s: StateArrays, slots: NDArray[np.int64], now_s: float) -> None:
-        """Return ineligible jobs to the queue."""
+        """Queue jobs that have become eligible."""
         make_eligible(s, slots, now_s)
 
     def update_siblings(self, s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
         """Revise the predictions of waiting jobs of an ended job's burst, and count the ended job for dials.
 
-        Must be called before the slot of the ended job is emptied.
+        Call this method before the slot of the ended job is emptied. `run_s`: run time of the job in all
+        attempts, seconds.
         """
         if self.order.revised or s.dials.controller[0] != NO_CONTROLLER:
             ended(s, slot, run_s, now_s)

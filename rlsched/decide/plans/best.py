@@ -61,7 +61,7 @@ def best_shared(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float
 
 @kernel
 def _is_better(s: StateArrays, plan: Plan, best: Plan, most: float) -> bool:
-    """Return whether a plan is allowed and better than the best so far, which is worth `most`."""
+    """Return whether a plan is allowed and better than the best plan so far, which is worth `most`."""
     if plan.verdict != TAKEN_OR_OPEN or plan.worth < most:
         return False
     first = best.share_with >= 0 and s.job.seq[plan.share_with] < s.job.seq[best.share_with]
@@ -92,7 +92,7 @@ def _best_above(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float
 
 @kernel
 def _best_type_worth(s: StateArrays, p: int, slot: int, o: StartOptions) -> float:
-    """Return the worth of a GPU of the best type for a job."""
+    """Return the highest worth (`type_worth`) of any GPU type of the cluster to a job."""
     most = 0.0
     for kind in range(s.models.gpu.shape[0]):
         most = max(most, type_worth(s, p, slot, kind, o))
@@ -109,8 +109,8 @@ def best_partner(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: floa
 def start_of_best(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float) -> Move:
     """Return the move that starts a fitting job by its best plan, on free GPUs or on shared GPUs.
 
-    Shared GPUs can be worth more only if they are of another type. On one type, sharing adds at most 1, which
-    is the worth of free GPUs.
+    Shared GPUs can be worth more than free GPUs only if they are of another type: on GPUs of the same type,
+    sharing adds at most 1, which is the worth of free GPUs.
     """
     if not MODELLED or slot < 0 or o.share != BETTER or not may_share(s) or not chooses_type(s, slot, o):
         return start_of(slot, -1)
@@ -124,7 +124,7 @@ def start_of_best(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: flo
 def waits_for_better(
     s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, ends_s: NDArray[np.float64]
 ) -> bool:
-    """Return whether waiting (*later*) is worth more to a job that fits than all GPUs it can get now.
+    """Return whether the plan *later* is worth more to a job that fits than all plans that start the job now.
 
     `ends_s`: result of `ends_by_gpu`.
     """
@@ -142,10 +142,10 @@ def waits_for_better(
 
 @kernel
 def fails_as(s: StateArrays, p: int, slot: int, other: int, o: StartOptions) -> bool:
-    """Return whether a waiting job cannot share in partition `p`, because the job `other` could not.
+    """Return whether a waiting job cannot share GPUs in partition `p`, given that the job `other` cannot.
 
-    True if both jobs have the same request and workload, and `Gate` requires at least as much gain of the
-    waiting job as of `other`.
+    True if both jobs have the same request and workload, and the least gain (`Gate`) for the waiting job is
+    not lower than for `other`.
     """
     job = s.job
     if job.demand[slot] != job.demand[other] or job.workload[slot] != job.workload[other] or o.share == LUCID:
@@ -159,7 +159,7 @@ def fails_as(s: StateArrays, p: int, slot: int, other: int, o: StartOptions) -> 
 
 @kernel
 def next_to_share(s: StateArrays, p: int, blocks: bool, o: StartOptions, now_s: float) -> tuple[int, int]:
-    """Return the next pair to share in partition `p`: (waiting slot, running slot), or (-1, -1) for none.
+    """Return the next pair of jobs to share GPUs in partition `p`: (waiting slot, running slot), or (-1, -1).
 
     The waiting job is the first in queue order that has a partner; a rule that blocks checks only the first
     job.

@@ -1,6 +1,4 @@
-"""`Plan`: one way to start a waiting job, with the reason if it is not allowed.
-
-The module also makes the plans that use only free GPUs.
+"""`Plan`: one way to start a waiting job, with a reason if the plan is not allowed; plans on free GPUs.
 
 With several GPU types in a partition, the worth of a GPU is (speed of the job on it) / (speed of the usual
 workload on it) ** price. A price of 0 means fastest first. A price of 1 means comparative advantage: fast
@@ -64,7 +62,8 @@ class Plan(NamedTuple):
     """One way to start a waiting job now, on free GPUs or on GPUs of a running job.
 
     Attributes:
-        verdict: TAKEN_OR_OPEN: the plan is allowed; otherwise the reason why it is not.
+        verdict: TAKEN_OR_OPEN: the plan is allowed. Other values of `VERDICT_TEXT`: the reason why it is not
+            allowed.
         node: Node of a plan on free GPUs (of a gang: the first node); -1: the placement rule chooses it.
         share_with: Slot of the running job whose GPUs the plan shares; -1: none.
         kind: Type of the GPUs; -1: the placement rule chooses it.
@@ -90,19 +89,19 @@ class Plan(NamedTuple):
 
 @kernel
 def refused(verdict: int, share_with: int, kind: int) -> Plan:
-    """Return a plan that is not allowed."""
+    """Return a plan that is not allowed, with `verdict` as the reason."""
     return Plan(verdict, -1, share_with, kind, 0, 0.0, 0.0, -1.0, 0.0, 0.0)
 
 
 @kernel
 def on_free(node: int, kind: int, worth: float) -> Plan:
-    """Return a plan on free GPUs."""
+    """Return an allowed plan on free GPUs."""
     return Plan(TAKEN_OR_OPEN, node, -1, kind, 1, 1.0, 1.0, -1.0, 1.0, worth)
 
 
 @kernel
 def chooses_type(s: StateArrays, slot: int, o: StartOptions) -> bool:
-    """Return whether the GPU type of a waiting job is chosen by its worth to the job."""
+    """Return whether the GPU type of a waiting job is chosen by the worth of the types to the job."""
     if not MODELLED or not o.chooses_type or s.config[0].modelled in (0, CLOCKS_ALONE):
         return False
     return s.models.gpu.shape[0] > 1 and s.job.gpus[slot] > 0
@@ -110,7 +109,7 @@ def chooses_type(s: StateArrays, slot: int, o: StartOptions) -> bool:
 
 @kernel
 def type_worth(s: StateArrays, p: int, slot: int, kind: int, o: StartOptions) -> float:
-    """Return the worth of a GPU of a type to a waiting job, at the current price."""
+    """Return the worth of GPU type `kind` to a waiting job, at the current price of fast GPUs."""
     price = o.type_price + s.dials.dial[p].type_price
     return max(speed_alone(s, slot, kind), 1e-6) / s.models.gpu.usual_speed[kind] ** price
 
@@ -176,9 +175,9 @@ def waits_for_types(s: StateArrays, o: StartOptions) -> bool:
 
 @array_kernel
 def ends_by_gpu(s: StateArrays, p: int, now_s: float, o: StartOptions) -> NDArray[np.float64]:
-    """Return (G,) seconds until each GPU of partition `p` is predicted to be free; 0 for a free GPU.
+    """Return (G,) predicted seconds until each GPU of partition `p` is free; 0 for a free GPU.
 
-    Empty if no job may wait for GPUs of another type.
+    Returns an empty array if no job may wait for GPUs of another type.
     """
     if not waits_for_types(s, o):
         return np.empty(0)
@@ -201,7 +200,7 @@ def ends_by_gpu(s: StateArrays, p: int, now_s: float, o: StartOptions) -> NDArra
 
 @kernel
 def _end_together(s: StateArrays, n: int, ends_s: NDArray[np.float64], left_s: float) -> None:
-    """Set the entries of `ends_s` for all GPUs of node `n`, which one job occupies as a whole node."""
+    """Set the entries of `ends_s` to `left_s` for all GPUs of node `n`, which one job has as a whole node."""
     for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
         ends_s[g] = left_s
 
@@ -210,11 +209,13 @@ def _end_together(s: StateArrays, n: int, ends_s: NDArray[np.float64], left_s: f
 def later_worth(
     s: StateArrays, p: int, slot: int, o: StartOptions, ends_s: NDArray[np.float64], above: float
 ) -> float:
-    """Return the worth of waiting for better GPUs, for a job that fits on one node; 0 if at most `above`.
+    """Return the worth to a job of waiting for better GPUs of one node; 0 if the worth is at most `above`.
+
+    Returns 0 for a gang of several nodes.
 
     The worth of GPUs that become free after a wait is multiplied by the share of the time until completion
-    in which the job runs. The wait counts `o.later` times, because jobs rarely end as predicted, and other
-    jobs wait too. `ends_s`: result of `ends_by_gpu`.
+    in which the job runs. The wait is first multiplied by `o.later`, because jobs rarely end as predicted,
+    and other jobs wait too. `ends_s`: result of `ends_by_gpu`.
     """
     c, gpus, most = s.job.demand[slot], s.job.gpus[slot], 0.0
     if not chooses_type(s, slot, o) or gpus > s.derived.class_queue.node_size[p, c]:

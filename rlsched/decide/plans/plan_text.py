@@ -1,4 +1,4 @@
-"""Plans as text."""
+"""Functions that describe plans of a decision record as text."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _nodes(plan: PlanSeen) -> str:
 
 
 def outcome(plan: PlanSeen, compared: bool) -> str:
-    """Return a description of a plan's outcome; `compared`: whether other plans were allowed."""
+    """Return the outcome of a plan as text; the text contains the worth if several plans were `compared`."""
     if plan.chosen:
         return "taken"
     if plan.verdict:

@@ -1,4 +1,4 @@
-"""Compiled plans on the GPUs of running jobs: the gain of each plan, and whether it is allowed.
+"""Compiled plans on the GPUs of running jobs: the gain of each plan, and the check whether it is allowed.
 
 All values are computed from predicted speeds (`rlsched.cluster.speed`), which policies can observe.
 """
@@ -68,7 +68,7 @@ def _score(s: StateArrays, slot: int, kind: int) -> int:
 def has_memory_beside(s: StateArrays, slot: int, share_with: int) -> bool:
     """Return whether GPU memory suffices for a waiting job next to a running job and its co-tenants.
 
-    This is the first check of a plan, because it is the fastest and most plans fail it.
+    This check of a plan comes first, because it is the fastest check, and most plans fail it.
     """
     g, used_mib, tenants = s.job.head[share_with] // MAX_TENANTS, 0.0, 0
     kind = gpu_kind(s, g)
@@ -86,9 +86,9 @@ def shared_plan(
 ) -> Plan:
     """Return the plan of a waiting job on all the GPUs of a running job, which may have co-tenants already.
 
-    The gain of the plan is the waiting job's predicted speed there, less the speed that the other jobs lose;
-    for a pair this is the sum of both speeds less 1. If a plan is worth less than `least`, its verdict is
-    WORTH_LESS, and the required gain is not computed.
+    The gain of the plan is the predicted speed of the waiting job on these GPUs, less the speed that the
+    other jobs lose; for two jobs, the sum of both speeds less 1. If a plan is worth less than `least`, its
+    verdict is WORTH_LESS, and the required gain is not computed.
     """
     job = s.job
     kind = gpu_kind(s, job.head[share_with] // MAX_TENANTS)
@@ -157,7 +157,7 @@ def _priced(
     now_s: float,
     least: float,
 ) -> Plan:
-    """Return the plan for known speeds: check the slowest speed and the gate, and compute the worth."""
+    """Return the plan, given speeds: compute its worth, and check the minimum speed and the least gain."""
     if slowest < o.min_speed:
         return refused(TOO_SLOW, share_with, kind)
     worth = gain
@@ -174,9 +174,9 @@ def _priced(
 def asked_gain(
     s: StateArrays, slot: int, share_with: int, gate: Gate, more: bool, slowest: float, now_s: float
 ) -> float:
-    """Return the least gain that a waiting job needs on the GPUs of a running job; -1: none is required.
+    """Return the least gain that a waiting job needs on the GPUs of a running job; -1: no gain is required.
 
-    `more`: whether the GPUs are shared already.
+    `more`: whether two or more jobs already share the GPUs.
     """
     if not gate.is_shut:
         return -1.0
@@ -201,10 +201,10 @@ def asked_gain(
 
 @kernel
 def _held_longer_s(s: StateArrays, slot: int, share_with: int, slowest: float, now_s: float) -> float:
-    """Return how many seconds later a running job's GPUs are predicted to be free if a waiting job joins it.
+    """Return the predicted delay, s, of the release of a running job's GPUs if a waiting job joins it.
 
     Assumes that all jobs run at the speed of the slowest job while they share, and at their previous speed
-    otherwise. The time is determined by the current co-tenant that ends last.
+    otherwise. Of the jobs on the GPUs, the job that is predicted to end last determines the delay.
     """
     g, left_s, own_s = s.job.head[share_with] // MAX_TENANTS, 0.0, s.job.predicted_s[slot]
     for k in range(MAX_TENANTS):
@@ -215,7 +215,7 @@ def _held_longer_s(s: StateArrays, slot: int, share_with: int, slowest: float, n
 
 @kernel
 def _long(time_s: float) -> float:
-    """Return the length of a time relative to an hour, on a scale from -1 to 1."""
+    """Return tanh(ln(time / 1 h) / 3): a time relative to one hour, on a scale from -1 to 1."""
     return math.tanh(math.log(max(time_s, 1.0) / 3600.0) / 3.0)
 
 
@@ -223,7 +223,7 @@ def _long(time_s: float) -> float:
 def _group_plan(
     s: StateArrays, slot: int, share_with: int, o: StartOptions, now_s: float, least: float
 ) -> Plan:
-    """Compute `shared_plan` for GPUs that jobs share already; only the earliest of these jobs has a plan."""
+    """Compute `shared_plan` for GPUs that several jobs share; only the job that arrived first has a plan."""
     job, t, g = s.job, s.models.trait, s.job.head[share_with] // MAX_TENANTS
     kind, tenants, used_mib, held = gpu_kind(s, g), tenants_of(s, g), 0.0, 0
     if tenants >= o.max_jobs:

@@ -38,9 +38,9 @@ def with_whole_paths(policy: Policy) -> Policy:
 def to_send(policy: Policy) -> Policy:
     """Return a copy of the policy for a broker on any machine: its settings contain the content of its files.
 
-    Strategies and models are included, a model only with the members that a broker reads. Python
-    files are not included. The path of a file that does not exist on this machine is kept, for the broker to
-    resolve. Paths are absolute.
+    Strategies and models are included, a model only with the members that a broker reads. Python files are
+    not included. A file that does not exist on this machine stays a path, which the broker resolves. Paths of
+    existing files are absolute.
 
     Raises:
         InputError: a file cannot be read, is damaged, or does not fit this version.
@@ -66,14 +66,14 @@ def missing_code(policy: Policy) -> str:
 
 
 def model_file(checkpoint: str | Path) -> Path:
-    """Return the file of a model; the extension `.zip` may be missing in `checkpoint`."""
+    """Return the path of a model's file; adds the extension `.zip` if it is missing in `checkpoint`."""
     path = Path(checkpoint)
     named = path.with_name(f"{path.name}.zip")
     return named if not path.exists() and named.is_file() else path
 
 
 def opened(checkpoint: str | Path) -> tuple[Path, io.BytesIO | None]:
-    """Return a model's name for error messages, and its content if the setting contains the content.
+    """Return a model's path, and None; for inline content, a name for messages, and the content.
 
     Raises:
         CheckpointError: the content is damaged.
@@ -93,7 +93,7 @@ def read_members(file: Path, content: io.BytesIO | None = None) -> dict[str, byt
 
     Args:
         file: Path of the zip; with `content`, used only in error messages.
-        content: The bytes of the zip; None: the zip is read from `file`.
+        content: The zip itself; None: the zip is read from `file`.
 
     Raises:
         CheckpointError: the file does not exist, is not a zip or is damaged, or a member is missing or too

@@ -78,7 +78,7 @@ class Policy:
         `sb3:PATH`, a Python file, or `FILE.py:NAME`.
 
         Raises:
-            UnknownPolicyError: the text is none of these; the error suggests the nearest known name.
+            UnknownPolicyError: the text is not a known policy; the message suggests the nearest known name.
             InputError: the file cannot be read, or a setting is wrong.
         """
         if isinstance(text, Policy):
@@ -116,8 +116,8 @@ class Policy:
     def read(cls, path: str | Path) -> Policy:
         """Read a policy from a TOML file: `base = "easy"`, and settings.
 
-        Relative paths are resolved in the directory of the file. A checkpoint or a rule that does not exist
-        there is resolved in the working directory.
+        Relative paths are relative to the directory of the file. If a checkpoint or a rule does not exist in
+        this directory, its path is relative to the working directory.
 
         Raises:
             InputError: the file cannot be read, is not TOML, or a setting is unknown or wrong.
@@ -168,7 +168,7 @@ class Policy:
         return self._changed_to({}, table, f"policy {self.name!r}, --set")
 
     def with_settings(self, **settings: Any) -> Policy:
-        """Return a copy of the policy with changed settings; if a setting differs, its name gets a star.
+        """Return a copy of the policy with changed settings; a star in its name marks a difference.
 
         A dict changes a table setting by setting; a struct, such as `Share()`, replaces the table.
 
@@ -195,7 +195,7 @@ class Policy:
 
     @property
     def toml(self) -> str:
-        """All settings that differ from their defaults, as TOML for `parse`."""
+        """All settings that differ from their defaults, as TOML that `parse` reads."""
         table = as_table(self.settings) or {"order": "submit"}
         return as_toml(table)
 
@@ -241,7 +241,10 @@ class Policy:
                 loaded.
         """
         if self.scheduler:
-            raise InputError(f"policy {self.name!r} is no rule: {self.scheduler!r} decides")
+            raise InputError(
+                f"policy {self.name!r} is not a rule: {self.scheduler!r} decides; choose a policy whose "
+                "settings define a rule"
+            )
         from rlsched.decide.rules.making import make_rule
 
         return make_rule(self.settings)
@@ -253,7 +256,7 @@ class Policy:
             *names: The settings that the scheduler reads.
 
         Raises:
-            InputError: a setting that the scheduler does not read differs from the scheduler's preset.
+            InputError: a setting that the scheduler does not read is set to another value than in its preset.
         """
         preset = PRESETS.get(self.scheduler)
         usual = as_table(_settled(preset.settings, {}, "")) if preset is not None else {}
@@ -261,8 +264,8 @@ class Policy:
             if name not in ("rule", *names) and value != usual.get(name):
                 got = "the content of a file" if isinstance(value, str) and is_inline(value) else repr(value)
                 raise InputError(
-                    f"policy {self.name!r}: {name}: {self.scheduler!r} chooses by itself and does not read "
-                    f"it; leave it out, got {got}"
+                    f"policy {self.name!r}: {name}: {self.scheduler!r} does not read this setting; leave it "
+                    f"out, got {got}"
                 )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -291,7 +294,7 @@ def _preset(name: str) -> Preset:
 
 
 def unknown(name: str) -> str:
-    """Return the error text for a name that is no preset."""
+    """Return the error text for a name that is not a preset."""
     known = ", ".join(PRESETS)
     near = difflib.get_close_matches(name, PRESETS, 1)
     meant = f"did you mean {near[0]!r}? " if near else ""
@@ -302,7 +305,7 @@ def unknown(name: str) -> str:
 
 
 def _find_files(table: dict[str, Any], directory: Path) -> None:
-    """Resolve the relative paths in the settings of a policy file in the directory of the file."""
+    """Make relative paths in a policy file's settings relative to `directory`, the directory of the file."""
     dials, checkpoint, rule = (table.get(name) for name in ("dials", "checkpoint", "rule"))
     if isinstance(dials, str) and dials not in NO_PATHS and not is_inline(dials):
         table["dials"] = str(directory / dials)
@@ -323,7 +326,7 @@ def plain_rule(settings: Settings) -> Policy:
 
 
 def _settled(before: Mapping[str, Any], changes: Mapping[str, Any], where: str) -> Settings:
-    """Return settings with some values changed; in a table of settings, only the given entries change."""
+    """Return the settings `before` with `changes`; in a table of settings, only the given entries change."""
     table = dict(before)
     for name, value in changes.items():
         if name == "order" and value == "submit":
@@ -352,7 +355,7 @@ def _put(table: dict[str, Any], path: str, value: Any, where: str) -> None:
     for name in parts:
         inner = table.setdefault(name, {})
         if not isinstance(inner, dict):
-            raise InputError(f"{where}: {name} is no table of settings")
+            raise InputError(f"{where}: {name} is not a table of settings")
         table = inner
     before = table.get(last)
     table[last] = {**before, **value} if isinstance(before, dict) and isinstance(value, dict) else value

@@ -1,13 +1,13 @@
 """Compiled rules. Each rule consists of four functions of a state, which one decision loop calls.
 
-    begin(s, p, o, now_s)         before the decisions for partition `p` at this instant
-    next_move(s, p, o, now_s)     next `Move` there; a move that does nothing ends the loop
-    after(s, p, o, move, now_s)   after a move has been applied
-    next_look_s(s, p, o, now_s)   when to decide there again without an event; infinite: never
+    begin(s, p, o, now_s)         prepare the decisions for partition `p` at this instant
+    next_move(s, p, o, now_s)     return the next `Move` in `p`; a move that does nothing ends the loop
+    after(s, p, o, move, now_s)   update the rule's data after a move has been applied
+    next_look_s(s, p, o, now_s)   return the time to decide again in `p` without an event; infinite: never
 
 `s` is the state (`cluster.arrays.StateArrays`), `o` the options (`decide.options.RuleOptions`). A rule keeps
-its data between `begin` and `after` in the scratch fields of the state. `begin` can be called once per
-instant or before each move; the moves are the same.
+its data between `begin` and `after` in the scratch fields of the state. The loop may call `begin`
+once per instant or before each move: the moves must be the same.
 
-`Steps` holds the four functions of a rule and its properties for the loop.
+`Steps` holds the four functions of a rule, and the properties of the rule that the loop needs.
 """

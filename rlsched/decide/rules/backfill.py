@@ -1,29 +1,30 @@
 """EASY backfill, compiled: the job at the head of the queue has a reservation that no other job delays.
 
-The aggressive backfill of Lifka («The ANL/IBM SP Scheduling System», JSSPP 1995) as described by Mu'alem and
-Feitelson («Utilization, Predictability, Workloads, and User Runtime Estimates in Scheduling the IBM SP2 with
-Backfilling», IEEE TPDS 12(6), 2001): jobs start in the order of submission. The first job that does not fit
-gets a reservation for the time at which the running jobs will have made room for it. A later job starts now
-only if it will have ended by then, or leaves the room that the reservation needs.
+This rule is the aggressive backfill of Lifka («The ANL/IBM SP Scheduling System», JSSPP 1995) as described by
+Mu'alem and Feitelson («Utilization, Predictability, Workloads, and User Runtime Estimates in Scheduling the
+IBM SP2 with Backfilling», IEEE TPDS 12(6), 2001). Jobs start in the order of submission. The first job that
+does not fit gets a reservation for the time at which the running jobs will have made room for it. A later job
+starts now only if it will have ended by this time, or leaves the room that the reservation needs.
 
 Differences from the paper:
 
 - Run times are predicted, with the same predictions for every policy, instead of estimated by users. A job
-  that outlives its prediction is not killed; its end is predicted again (`reservation.predicted_end_s`),
-  which Tsafrir, Etsion and Feitelson call correction («Backfilling Using System-Generated Predictions Rather
+  that outlives its prediction is not killed; its end is predicted again (`reservation.predicted_end_s`).
+  Tsafrir, Etsion and Feitelson call this correction («Backfilling Using System-Generated Predictions Rather
   than User Runtime Estimates», IEEE TPDS 18(6), 2007). They add fixed steps, this rule adds half of the time
   that the job has run.
-- GPUs are on nodes instead of in a flat pool: they become free node by node. A job leaves room if the
-  reserved job still fits while this job holds the GPUs that the placement rule would allocate to it now.
+- GPUs are on nodes instead of in a flat pool: they become free node by node. A later job leaves room
+  if the reserved job still fits while the later job holds the GPUs that the placement rule would allocate
+  now.
 - There is one reservation per partition. A job that would not fit even if all nodes of the partition were
   idle gets no reservation, and blocks no job.
 - The queue can have another order than submission. A minimum waiting time for reservations can be set,
   because with the shortest jobs first, the head of the queue is usually a new job.
-- Decisions are made when a job arrives or ends, with no timer in between. As jobs outlive their predictions
-  the reservation moves later; a job that may start as a result starts at the next event.
+- Decisions are made when a job arrives or ends, with no timer in between. If jobs outlive their predictions,
+  the reservation moves to a later time. A job that may start for this reason starts at the next event.
 
-With exact predictions the head never starts after its first reservation; otherwise a job that runs longer
-than predicted may delay the head.
+With exact predictions, the head of the queue never starts later than its first reservation. Otherwise a job
+that runs longer than predicted may delay the head.
 """
 
 from __future__ import annotations
@@ -70,12 +71,14 @@ def _has_waited(s: StateArrays, slot: int, now_s: float, reserve_after_s: float)
 def reserve_first(
     s: StateArrays, p: int, stop: int, now_s: float, reserve_after_s: float
 ) -> tuple[int, float, StateArrays]:
-    """Return the reservation of the first job of partition `p`'s queue that can have one.
+    """Return the reservation of the first job of partition `p`'s queue that can have a reservation.
 
-    Only jobs before position `stop` are considered; none of them fits now. Jobs that have waited less than
-    `reserve_after_s` get no reservation, unless their priority is raised. Returns the job's slot, the time at
-    which it is predicted to fit, and the partition at that time; (-1, infinite, a meaningless state) if there
-    is no reservation.
+    Only jobs before position `stop` are considered; none of them fits now. A job that has waited less than
+    `reserve_after_s` gets no reservation, unless its priority is raised.
+
+    Returns:
+        (slot of the job, time at which the job is predicted to fit, state of the partition at this time). If
+        there is no reservation: (-1, infinity, a state without meaning).
     """
     queue, first = s.derived.queue[p], 0
     while first < stop and not _has_waited(s, queue[first], now_s, reserve_after_s):
@@ -98,9 +101,9 @@ def reserve_first(
 def next_by_easy(s: StateArrays, p: int, o: StartOptions, now_s: float, reserve_after_s: float) -> int:
     """Return the queue position of the next job that EASY starts in partition `p`, -1 for none.
 
-    Jobs have reservations once they have waited `reserve_after_s`. The reservation is computed again for
-    every start, and no start delays the reservation. Jobs for which it is better to wait for GPUs of another
-    type are skipped.
+    A job can have a reservation once it has waited for `reserve_after_s`. The reservation is computed again
+    before every start, and no start delays it. A job is skipped if waiting for GPUs of another type is
+    better.
     """
     at, waiters = first_fitting(s, p, 0), 0
     may_pass = waits_for_types(s, o)
@@ -123,7 +126,7 @@ def next_by_easy(s: StateArrays, p: int, o: StartOptions, now_s: float, reserve_
 
 @array_kernel
 def reservation(s: StateArrays, p: int, now_s: float, reserve_after_s: float) -> tuple[int, float]:
-    """Return the slot and the start time of the job that has a reservation, or (-1, infinite)."""
+    """Return (slot, start time) of partition `p`'s job that has a reservation; (-1, infinity) for none."""
     fitting = first_fitting(s, p, 0)
     stop = s.derived.part.queue_len[p] if fitting < 0 else fitting
     slot, shadow_s, _ = reserve_first(s, p, stop, now_s, reserve_after_s)

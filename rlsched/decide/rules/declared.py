@@ -1,6 +1,6 @@
 """The rule `declared`, compiled: backfill until a preemptible job is submitted, then preemption by index.
 
-The rule preempts as soon as the jobs permit it. Until a job may be preempted, jobs that do not fit get
+The rule preempts only once a preemptible job has been submitted. Until then, jobs that do not fit get
 reservations. The queue's order determines when the rule switches to preemption (`decide.order.queue`).
 """
 
@@ -22,7 +22,7 @@ _weigh, _preempt, _after, _look_s = gittins.begin, gittins.next_move, gittins.af
 
 @kernel
 def begin(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> None:
-    """Compute the preemption score of each running job."""
+    """Compute the preemption score of each running job (`gittins.begin`), if preemption is allowed."""
     if s.config[0].preempts:
         _weigh(s, p, o, now_s)
 
@@ -30,7 +30,7 @@ def begin(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> None:
 @shared
 @kernel
 def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
-    """Return the next move of the rule that currently applies."""
+    """Return the next move of backfill, or, once a preemptible job has been submitted, of `gittins`."""
     if s.config[0].preempts:
         return _preempt(s, p, o, now_s)
     return _backfill(s, p, o, now_s)
@@ -38,7 +38,7 @@ def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
 
 @kernel
 def after(s: StateArrays, p: int, o: RuleOptions, move: Move, now_s: float) -> None:
-    """Exclude a job that has just started, or been preempted, from preemption at this instant."""
+    """Exclude the job that the move started or preempted from further preemption at this instant."""
     if s.config[0].preempts:
         _after(s, p, o, move, now_s)
 

@@ -2,8 +2,8 @@
 
 The waiting jobs of a partition are considered in order of their index (`decide.order.gittins`), the least
 first. The first job that fits starts. A job that does not fit may share GPUs, if the start options allow
-sharing. Otherwise running jobs with an index that is higher by a margin are preempted for it: the cheapest
-jobs that make room (`rules.victims`). Jobs that are not preemptible, that started at this instant, or that
+sharing. Otherwise running jobs are preempted for it, if their index is higher by a margin: the cheapest jobs
+that make room (`rules.victims`). Jobs that are not preemptible, that started at this instant, or that
 run on a node that is not up, are never preempted.
 """
 
@@ -39,7 +39,7 @@ CLAIM = np.dtype(
 
 @kernel
 def begin(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> None:
-    """Compute the preemption score of each running job, `slot.leave`: its index, less the margin.
+    """Compute the preemption score `slot.leave` of each running job: the index of the job, less the margin.
 
     The score of a job that must not be preempted is -inf. A start or a preemption at this instant changes
     only the score and the key of the job concerned (`after`); the scores of all other jobs stay valid.
@@ -70,14 +70,15 @@ def _may_be_preempted(s: StateArrays, p: int, slot: int, now_s: float) -> bool:
 def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
     """Return the next preemption or start; a job starts once enough jobs have been preempted for it.
 
-    No job is preempted for a waiting job that fits its other partition, because the job starts there.
+    A job can wait for two partitions. If it fits the other partition, it starts there, and no job is
+    preempted.
     """
     return next_by_key(s, p, s.derived.slot.key, o, True, now_s)
 
 
 @kernel
 def after(s: StateArrays, p: int, o: RuleOptions, move: Move, now_s: float) -> None:
-    """Exclude a job that has just started, or been preempted, from preemption at this instant."""
+    """Exclude the job that the move started or preempted from further preemption at this instant."""
     s.derived.slot.leave[max(move.start, move.preempt)] = -math.inf
 
 
@@ -104,8 +105,9 @@ def next_age_look_s(s: StateArrays, p: int, now_s: float) -> float:
 def preemptions(s: StateArrays, p: int, now_s: float, found: Records) -> int:
     """Find the first jobs of the queue for which running jobs may be preempted, one per demand class.
 
-    The queue is in index order: if no jobs can be preempted for a job, none can for later jobs of its class.
-    The rule would preempt for the first job found, unless an earlier job of the queue fits.
+    The queue is in index order: if no jobs can be preempted for a job, no jobs can be preempted for later
+    jobs of its class. The rule would preempt for the first job found, unless an earlier job of the queue
+    fits.
 
     Args:
         s: The state.

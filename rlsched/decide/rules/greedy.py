@@ -1,8 +1,8 @@
 """The greedy rules, compiled: start the first job of the order, or the first that fits.
 
 `fifo`, `sjf` and `qssf` block: the first job of the order starts if it fits, and blocks all later jobs if
-it does not. With backfill the first job that fits starts, even if jobs before it do not fit. If models
-predict the speed of jobs, a job may share the GPUs of a running job.
+it does not. The other greedy rules start the first job that fits, even if jobs before it do not fit. If
+models predict the speed of jobs, a job may share the GPUs of a running job.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ def next_in_order(s: StateArrays, p: int, blocks: bool) -> int:
 
 @kernel
 def or_share(s: StateArrays, p: int, slot: int, o: RuleOptions, now_s: float) -> Move:
-    """Return the move that starts the fitting job in `slot` (-1: none fits), or a job that shares GPUs.
+    """Return the move that starts the fitting job in `slot` (-1: no job fits), or a job that shares GPUs.
 
-    Rules in which only blocked jobs share GPUs first start jobs that fit. Lucid's rule chooses the first job
-    of the order that can start or share, and prefers sharing.
+    A job that fits has precedence over jobs that share. Lucid's rule instead chooses the first job in queue
+    order that can start or share, and prefers sharing.
     """
     if not MODELLED or o.start.share == NEVER:
         return start_of(slot, -1)

@@ -7,8 +7,8 @@ of work is «trunk reservation» in telephony (Key, «Optimal Control and Trunk 
 Probability in the Engineering and Informational Sciences 4(2), 1990). This rule classifies by predicted run
 time, and queues instead of rejecting.
 
-A gang that could not leave the share free even on the idle partition is exempt, because it could never
-start otherwise. Every waiting job can therefore start once the partition is idle.
+A gang that could not leave the share free even on the idle partition is exempt, because otherwise it could
+never start. Every waiting job can therefore start once the partition is idle.
 
 Whether a job may start depends on the free GPUs, which change only at events. The rule therefore needs no
 timer.
@@ -27,7 +27,7 @@ from rlsched.decide.rules.greedy import or_share
 
 @kernel
 def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
-    """Return the start of the next job in queue order that is short, or leaves the share free."""
+    """Return the start of the next job in queue order that fits and is allowed to start (`leaves_share`)."""
     at = next_by_reserve(s, p, o.long_job_s, o.leave_frac)
     return or_share(s, p, s.derived.queue[p, at] if at >= 0 else -1, o, now_s)
 

@@ -2,8 +2,8 @@
 
 The *quota* of a partition is its free GPUs plus the GPUs of its *movable* jobs: running jobs that may be
 preempted, on nodes that are up. The *walk* is one pass over all waiting and movable jobs of the partition, in
-one order. If the GPUs of a job do not exceed the rest of the quota, they are deducted: the job *has quota*. A
-movable job without quota is preempted, a waiting job with quota may start.
+a common order. If the quota that is left covers the GPUs of a job, the GPUs are deducted from it, and the job
+*has quota*. A movable job without quota is preempted, a waiting job with quota may start.
 
 The walk counts GPUs (a share of a GPU counts as one) and ignores fragmentation: if a job with quota does not
 fit yet, its GPUs stay free until it fits.
@@ -62,8 +62,9 @@ def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
 def after(s: StateArrays, p: int, o: RuleOptions, move: Move, now_s: float) -> None:
     """Repeat the walk after a move that changes its result.
 
-    Such moves are the start of a job that must not be preempted, because the quota excludes its GPUs, and a
-    start or a preemption of a job with whole nodes, which may differ from the nodes that the walk counted.
+    Two kinds of moves change the result. The first is the start of a job that must not be preempted, because
+    the quota excludes its GPUs. The second is a start or a preemption of a job with whole nodes, because its
+    nodes may differ from the nodes that the walk counted.
     """
     moved = max(move.start, move.preempt)
     if (move.start >= 0 and s.job.pinned[move.start]) or s.demand.exclusive[s.job.demand[moved]]:
@@ -74,8 +75,8 @@ def after(s: StateArrays, p: int, o: RuleOptions, move: Move, now_s: float) -> N
 def next_look_s(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> float:
     """Return the next time at which the walk of partition `p` can change a decision without an event.
 
-    Between ticks, this is the next tick. At a tick, it is the first tick at which another job has attained
-    more than the threshold. It is infinite if no job waits, or if ticks are off.
+    Between ticks, this time is the next tick. At a tick, it is the first later tick at which another running
+    job has attained more service than the threshold. It is infinite if no job waits, or if `tick_s` is 0.
     """
     if s.derived.part.queue_len[p] == 0 or o.tick_s <= 0.0:
         return np.inf
@@ -114,7 +115,7 @@ def _is_on_up_nodes(s: StateArrays, slot: int) -> bool:
 
 @array_kernel
 def _movable_running(s: StateArrays, p: int, all_up: bool) -> NDArray[np.int32]:
-    """Return (R,) slots of jobs that run in partition `p`, may be preempted, and would free usable GPUs."""
+    """Return the slots of partition `p`'s movable jobs: running and preemptible, on nodes that are up."""
     out = np.empty(s.derived.running_len[0], np.int32)
     count = 0
     for position in range(s.derived.running_len[0]):
@@ -129,9 +130,10 @@ def _movable_running(s: StateArrays, p: int, all_up: bool) -> NDArray[np.int32]:
 def _in_order(
     s: StateArrays, slots: NDArray[np.int32], now_s: float, threshold_gpu_s: float
 ) -> tuple[NDArray[np.int32], NDArray[np.float64], int]:
-    """Return the running slots in order of (level, key, seq), their keys, and the number in the first level.
+    """Return `slots` in order of (level, key, seq), their keys, and the number of slots in level 1.
 
-    The keys have the order of the slots.
+    Level 1: jobs with attained service up to the threshold; level 2: above it. `keys` are in the order of the
+    returned slots.
     """
     count = slots.shape[0]
     keys = np.empty(count)
@@ -162,7 +164,7 @@ def _in_order(
 
 @array_kernel
 def _room(s: StateArrays, p: int, movable: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return `Index.holes` and `Index.whole` of partition `p`, (M + 1,), without the jobs in `movable`."""
+    """Return (M + 1,) `Index.holes` and `Index.whole` of partition `p` without the jobs in `movable`."""
     free = s.node.free.copy()
     for slot in movable:
         place, exclusive = s.job.head[slot], s.demand.exclusive[s.job.demand[slot]] != 0
@@ -183,13 +185,11 @@ def _room(s: StateArrays, p: int, movable: NDArray[np.int32]) -> tuple[NDArray[n
 
 @kernel
 def _quota_of(s: StateArrays, p: int, slot: int, whole: NDArray[np.int32]) -> int:
-    """Return the GPUs that a waiting job takes from the quota, -1 if the job cannot fit.
-
-    `whole`: the second result of `_room`.
+    """Return the number of GPUs that a waiting job takes from the quota, -1 if the job cannot fit.
 
     A job takes the GPUs that it requested. A job with whole nodes takes all GPUs of the smallest node that
     holds it. If no node holds it, the job takes the GPUs of the largest nodes, and of the smallest node that
-    holds the remainder.
+    holds the remainder. `whole`: the second result of `_room`.
     """
     gpus = s.job.gpus[slot]
     if not s.demand.exclusive[s.job.demand[slot]]:
@@ -211,9 +211,10 @@ def _quota_of(s: StateArrays, p: int, slot: int, whole: NDArray[np.int32]) -> in
 def _could_start(
     s: StateArrays, p: int, slot: int, holes: NDArray[np.int32], whole: NDArray[np.int32], quota: int
 ) -> bool:
-    """Return whether a waiting job would fit the partition without all movable jobs.
+    """Return whether a waiting job would fit the partition if all movable jobs had ended.
 
-    `holes`, `whole`: results of `_room`. For a job with whole nodes, the function checks the quota too.
+    `holes`, `whole`: results of `_room`. For a job with whole nodes, `quota` must also cover the GPUs that it
+    takes.
     """
     if not s.demand.exclusive[s.job.demand[slot]]:
         return fits_in(holes, whole, s.derived.part.node_size[p], s.job.gpus[slot])

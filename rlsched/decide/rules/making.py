@@ -40,7 +40,7 @@ _CLOCKS = {"fixed": FIXED, "slowdown": SLOWDOWN, "lull": LULL, "weighed": WEIGHE
 
 
 def make_rule(settings: Settings) -> CompiledRule:
-    """Return the rule that settings define.
+    """Return the rule that the settings of a policy define.
 
     Raises:
         InputError: a user-defined rule cannot be loaded.
@@ -153,7 +153,7 @@ def _clock_value(clock: ClockSettings | None) -> float:
 
 
 def own_steps(rule: str) -> Steps:
-    """Return a user-defined rule.
+    """Load a user-defined rule from its Python file.
 
     Raises:
         InputError: the file does not exist, cannot be run, or defines no rule.

@@ -30,7 +30,7 @@ FAR: Final = 1 << 30
 
 @kernel
 def _elsewhere(s: StateArrays, p: int, slot: int) -> int:
-    """Return the other partition for which a job that waits for partition `p` also waits, -1 for none."""
+    """Return the other partition for which a job in the queue of partition `p` waits, -1 for none."""
     own = s.job.own_partition[slot]
     return s.job.shared_partition[slot] if own == p else own
 
@@ -39,7 +39,8 @@ def _elsewhere(s: StateArrays, p: int, slot: int) -> int:
 def may_claim(s: StateArrays, p: int, slot: int) -> bool:
     """Return whether running jobs may be preempted for a job that waits for partition `p`.
 
-    The job must be plain or get whole nodes (`DEMAND`), and must not fit its other partition now.
+    The demand of the job must be plain or of whole nodes (`DEMAND`), and the job must not fit its other
+    partition.
     """
     other, demand = _elsewhere(s, p, slot), s.job.demand[slot]
     may = s.demand.plain[demand] or s.demand.exclusive[demand]
@@ -62,9 +63,9 @@ def next_by_key(
     """Return the next move of a rule that orders waiting jobs by `key` (J,), least first.
 
     A running job may be preempted for a waiting job with a key below `slot.leave` of the running job.
-    Jobs with the same request that wait for the same partitions fit alike, and have the same possible
-    preemptions. Once the first of these jobs can neither start nor preempt, the others are skipped. Without
-    `preempts`, no job is preempted.
+    Jobs with the same request that wait for the same partitions fit alike, and the same jobs can be preempted
+    for them. Once the first of these waiting jobs can neither start nor preempt, the others are skipped.
+    Without `preempts`, no job is preempted.
     """
     queue, waiting, partitions = s.derived.queue[p], s.derived.part.queue_len[p], s.derived.part.shape[0]
     left, kind = np.empty(waiting), np.empty(waiting, np.int64)
@@ -112,7 +113,7 @@ def next_by_key(
 
 @kernel
 def look_tick_s(look_s: float, now_s: float, tick_s: float) -> float:
-    """Return the first tick after now that is not before `look_s`; infinite if `look_s` is infinite."""
+    """Return the first multiple of `tick_s` after now and not before `look_s`; infinite if `look_s` is."""
     if look_s == math.inf:
         return look_s
     tick = np.ceil(look_s / tick_s) * tick_s

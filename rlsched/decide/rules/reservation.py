@@ -1,4 +1,4 @@
-"""Compiled look-ahead: a copy of nodes and GPUs, from which running jobs are removed as they end.
+"""Compiled look-ahead: a copy of nodes and GPUs, from which running jobs are removed at their predicted ends.
 
 Rules that reserve GPUs for a job that does not fit yet use the copy to predict when it fits. The functions
 `vacate` and `occupy` of the ledger modify the copy, so a job fits the copy under the same conditions as the
@@ -62,13 +62,13 @@ def copy_nodes(s: StateArrays) -> StateArrays:
 
 @kernel
 def predicted_end_s(s: StateArrays, slot: int, now_s: float) -> float:
-    """Return the predicted end of a running job.
+    """Return the predicted end of a running job, seconds on the clock of `now_s`.
 
-    The predicted end is the start plus the prediction, if that is not in the past. A job that has run longer
-    than predicted is predicted to end after `remaining_s`: half of the time that it has run.
+    The predicted end is the start plus the predicted run time. If this time is in the past, the job is
+    predicted to run for `remaining_s` more: half of the time that it has run.
 
-    With models the prediction is divided by the job's present predicted speed, as if the job had run at this
-    speed since its start.
+    With models, the predicted run time is divided by the job's present predicted speed, as if the job had run
+    at this speed since its start.
     """
     run_s = s.job.predicted_s[slot]
     if MODELLED and s.config[0].modelled:
@@ -105,7 +105,7 @@ def _speed_where_put(s: StateArrays, p: int, slot: int, node: int) -> float:
 
 @kernel
 def _sink(ends_s: NDArray[np.float64], slots: NDArray[np.int32], count: int, at: int) -> None:
-    """Sift entry `at` of a heap, ordered by end, down to its place."""
+    """Restore the order of a heap of `count` running jobs, earliest end at the root: sift entry `at` down."""
     while True:
         child = 2 * at + 1
         if child >= count:
@@ -123,10 +123,10 @@ def _sink(ends_s: NDArray[np.float64], slots: NDArray[np.int32], count: int, at:
 def let_end_until_fits(s: StateArrays, future: StateArrays, p: int, slot: int, now_s: float) -> float:
     """End the jobs of partition `p` as predicted until the job in `slot`, which does not fit now, fits.
 
-    Jobs predicted to end at the same time end together. Returns the time at which the job fits. `future`, a
-    result of `copy_nodes`, is changed to the partition at that time. If the job would not fit even the idle
-    partition, `future` is the idle partition, and the time is infinite. Cost for R running jobs: O(R + k log
-    R), if k of them must end.
+    Jobs with the same predicted end are removed together. Returns the time at which the job fits. `future`, a
+    result of `copy_nodes`, is changed to the partition at this time. If the job would not fit even the idle
+    partition, `future` is the idle partition, and the time is infinite. The run time for R running jobs, of
+    which k must end, is O(R + k log R).
     """
     running = s.derived.running_len[0]
     ends_s, slots = np.empty(running, np.float64), np.empty(running, np.int32)
@@ -153,13 +153,13 @@ def let_end_until_fits(s: StateArrays, future: StateArrays, p: int, slot: int, n
 
 @array_kernel
 def no_verdicts(s: StateArrays) -> NDArray[np.int8]:
-    """Return (C,) verdicts on whether jobs of each demand class may run past a reservation: all unknown."""
+    """Return (C,) verdicts on whether jobs of a demand class may run past a reservation: all UNKNOWN."""
     return np.full(s.demand.shape[0], UNKNOWN, np.int8)
 
 
 @array_kernel
 def fits_beside(s: StateArrays, future: StateArrays, p: int, slot: int, other: int, node: int) -> bool:
-    """Return whether the job in `slot` fits `future` if the job in `other` starts now and still runs then.
+    """Return whether the job in `slot` fits `future` while the job in `other`, started now, still runs.
 
     The job in `other` is placed on the GPUs that it would get now: on `node`, or, if `node` is -1, by the
     placement rule. `future` is unchanged afterwards.
@@ -189,9 +189,9 @@ def leaves_alone(
     """Return whether the job in `slot`, which fits now, can start without delaying the job in `reserved`.
 
     The job in `slot` can start if it is predicted to end by `shadow_s`, the time of the reservation, or if
-    both jobs fit `future`, the partition at that time. All jobs of a demand class would get the same GPUs
-    now, except if GPU types are chosen. Therefore `verdicts` (`no_verdicts`) stores the results by class,
-    until a job starts.
+    both jobs fit `future`, the partition at that time. If GPU types are not chosen, all jobs of a
+    demand class would get the same GPUs now. Therefore `verdicts`, created by `no_verdicts`, stores the
+    results by class until a job starts.
     """
     typed = chooses_type(s, slot, o)
     node = alone_plan(s, p, slot, o).node if typed else -1
@@ -205,7 +205,7 @@ def leaves_alone(
 
 @array_kernel
 def nobody_passed() -> NDArray[np.float64]:
-    """Return (1,) infinity; `next_candidate` stores the least predicted run time of skipped jobs in it."""
+    """Return (1,) infinity, in which `next_candidate` stores the least predicted run time of skipped jobs."""
     return np.full(1, np.inf)
 
 
@@ -219,12 +219,12 @@ def next_candidate(
     verdicts: NDArray[np.int8],
     passed_s: NDArray[np.float64],
 ) -> int:
-    """Return the first queue position from `start` of a job that fits and may pass `leaves_alone`; else -1.
+    """Return the first queue position from `start` of a job that fits and may pass `leaves_alone`, or -1.
 
-    Skips jobs that `leaves_alone` would reject by `verdicts` because they are predicted to run past the
-    reservation. After a scan of the whole queue, `class_queue.least_s` stores a lower bound of the skipped
-    run times. Later calls use this bound to skip a class without reading its jobs. With models, run times
-    depend on placements, so every job that fits is a candidate.
+    Skips jobs that are predicted to run past the reservation and that `leaves_alone` would reject, given
+    `verdicts`. After a scan of the whole queue, `class_queue.least_s` stores a lower bound of the skipped run
+    times. Later calls use this bound to skip a class without reading its jobs. With models, run times depend
+    on placements, so every job that fits is a candidate.
     """
     if MODELLED and s.config[0].modelled:
         return first_fitting(s, p, start)

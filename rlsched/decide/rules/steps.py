@@ -19,10 +19,11 @@ class Steps:
 
     Attributes:
         begin, next_move, after, next_look_s: The functions that `rlsched.decide.rules` describes.
-        looks: Whether `next_look_s` is ever finite.
-        skips_quiet: Whether to skip a partition that has not changed since the rule last found no move for
-            it.
-        sorted_queue: Whether the rule reads the sorted queue; else the heaps of the demand classes suffice.
+        looks: Whether `next_look_s` can be finite.
+        skips_quiet: Whether the loop can skip a partition that has not changed since the rule found no move
+            for this partition.
+        sorted_queue: Whether the rule reads the sorted queue; False: the rule reads only the heaps of the
+            demand classes.
         dialled: Whether dials adjust the settings of the rule.
         priced: Whether decisions follow the price of electricity.
     """
@@ -78,17 +79,17 @@ class Steps:
 
 @dataclass(frozen=True, eq=False)
 class CompiledRule:
-    """A rule with its options: all that a compiled loop needs.
+    """A rule with its options: all data that a compiled loop needs.
 
     Attributes:
         steps: The functions of the rule.
         options: The options of the rule.
         order: Order of the queue.
         strategy: Strategy that sets the dials; None: all dials stay at 0.
-        plain_without_models: Whether the rule starts jobs without sharing, clocks and cores if there are no
-            models; else models are required.
-        profile_s: Duration of a profiler's run, seconds. The first attempt of a job that runs longer than
-            this takes this much longer.
+        plain_without_models: Whether, on a cluster without models, the rule starts jobs without sharing,
+            clocks and cores; False: the rule requires models.
+        profile_s: Duration of a profiler's run, seconds; 0: no profiler. The first attempt of a job that runs
+            longer than `profile_s` takes `profile_s` longer.
         profile_max_gpus: Largest number of GPUs of a job that is profiled.
     """
 

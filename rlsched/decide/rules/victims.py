@@ -2,9 +2,9 @@
 
 A *group* is a job and all jobs that share its GPUs. A group is preempted as a whole, and only if all of its
 jobs may be preempted. A gang that fits on one node gets the node whose preempted jobs have the fewest GPUs in
-total, their GPUs on other nodes included. A larger gang gets whole nodes of the largest size, each chosen in
-this way, and a node for the remainder. On a node the jobs with the highest index are preempted first, and no
-more jobs than needed.
+total; their GPUs on other nodes count too. A larger gang gets whole nodes of the largest size, each chosen by
+the same rule, and a node for the remainder. On each node, jobs with the highest index are preempted first,
+and only as many jobs as needed.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _MORE_GPUS = 1 << 30
 
 @kernel
 def _last_tenant(s: StateArrays, g: int) -> int:
-    """Return the slot of the last of the jobs on GPU `g`, -1 if the GPU is free.
+    """Return the slot of one job on GPU `g` (the last in the list of jobs), -1 if the GPU is free.
 
-    For an unused GPU of a node that one job has as a whole, return the slot of this job.
+    For an unused GPU of a node that one job has as a whole node, returns the slot of this job.
     """
     last = -1
     for k in range(MAX_TENANTS):
@@ -36,7 +36,7 @@ def _last_tenant(s: StateArrays, g: int) -> int:
 
 @kernel
 def _node_tenant(s: StateArrays, g: int) -> int:
-    """Return the slot of the job that has the node of GPU `g` as a whole, -1 if there is none."""
+    """Return the slot of the job that has the node of GPU `g` as a whole node, -1 if there is no such job."""
     n, last = s.gpu.node[g], -1
     if s.gpu.free_milli[g] == 0:
         for other in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
@@ -52,7 +52,7 @@ def _has_nodes(s: StateArrays, slot: int) -> bool:
 
 @array_kernel
 def _worst(s: StateArrays, index: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the least `index` of the jobs on each GPU, (G,); infinite for a free GPU."""
+    """Return (G,) values: the least `index` of the jobs on each GPU, infinite for a free GPU."""
     worst, some = np.full(s.gpu.shape[0], math.inf), False
     for c in range(s.demand.shape[0]):
         some = some or s.demand.exclusive[c] != 0
@@ -84,7 +84,7 @@ def _withhold(s: StateArrays, slot: int, worst: NDArray[np.float64], index: floa
 
 @kernel
 def _mark(s: StateArrays, g: int, free: NDArray[np.bool_], mark: bool) -> None:
-    """Mark all GPUs of the group on GPU `g` as free (`mark`) or as in use."""
+    """Mark all GPUs of the group on GPU `g`: as free if `mark` is true, else as in use."""
     slot = _last_tenant(s, g)
     place, exclusive = s.job.head[slot], _has_nodes(s, slot)
     while place >= 0:
@@ -117,9 +117,9 @@ def _clear_node(
 ) -> int:
     """Choose the groups to preempt so that `needed` GPUs of node `n` are free, given the GPUs in `free`.
 
-    Marks the GPUs of the chosen groups in `free` (G,) and lists them in `gone` (one GPU of each group).
-    `worst` (G,): result of `_worst`. Returns the number of groups, or -1 (and marks nothing) if `needed` GPUs
-    cannot be freed.
+    Marks the GPUs of the chosen groups in `free` (G,), and writes one GPU of each group to `gone`. `worst`
+    (G,): result of `_worst`. `above`: only groups with a `worst` above this value may be preempted. Returns
+    the number of groups; returns -1 and marks no GPU if `needed` GPUs cannot be freed.
     """
     first, end = s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]
     count, could, frees = 0, 0, _free_on(s, n, free)
@@ -150,7 +150,7 @@ def _clear_node(
 
 @kernel
 def _gpus_held(s: StateArrays, gone: NDArray[np.int32]) -> int:
-    """Return how many GPUs, on all nodes, the groups in `gone` (one GPU of each) hold in total."""
+    """Return the number of GPUs, on all nodes, that the groups hold; `gone` lists one GPU of each group."""
     held = 0
     for k in range(gone.shape[0]):
         held += s.job.gpus[_last_tenant(s, gone[k])]
@@ -159,7 +159,7 @@ def _gpus_held(s: StateArrays, gone: NDArray[np.int32]) -> int:
 
 @kernel
 def _holds(s: StateArrays, p: int, gpus: int, size: int, free: NDArray[np.bool_]) -> bool:
-    """Return whether a gang fits the GPUs that are free: `size` GPUs on each node except the last."""
+    """Return whether a gang fits the GPUs marked in `free`, with `size` GPUs on each node except the last."""
     wholes, rest, holding, enough = gpus // size, gpus % size, 0, 0
     for n in range(s.node.shape[0]):
         if s.node.part_of[n] == p and s.node.status[n] == NODE_UP:
@@ -183,8 +183,9 @@ def find_victims(
         above: Only jobs with an index above this value may be preempted.
 
     Returns:
-        (a running slot to preempt now, -1 if no preemptions make the gang fit; number of GPUs that all
-        preempted groups hold, counting one job of each group; least index of these GPUs).
+        (slot, GPUs, index). Slot of a running job to preempt now, -1 if no preemptions make the gang fit.
+        Number of GPUs that all preempted groups hold; GPUs that the jobs of a group share count once. Least
+        index of the preempted groups.
     """
     worst = _worst(s, index)
     size, left, groups = min(gpus, s.derived.part.node_size[p]), gpus, 0
@@ -263,7 +264,7 @@ def find_victims_of_nodes(
 def _cost_of_node(
     s: StateArrays, n: int, worst: NDArray[np.float64], above: float, free: NDArray[np.bool_]
 ) -> int:
-    """Return the number of GPUs of the groups that must still be preempted to empty node `n`.
+    """Return the number of GPUs of the groups that must still be preempted so that node `n` is idle.
 
     Returns -1 if one of the groups must not be preempted.
     """

@@ -128,7 +128,9 @@ class Notes:
             if self._file.tell() and not self.path.read_bytes().endswith(b"\n"):
                 self._file.write(b"\n")  # after a crash, the last line can be incomplete
         except OSError as error:
-            raise InputError(f"{self.path}: cannot be written: {error.strerror}; give --dir") from error
+            raise InputError(
+                f"{self.path}: cannot be written: {error.strerror}; choose another directory with --dir"
+            ) from error
 
     def add(self, notes: Iterable[Note]) -> None:
         """Write notes. When the call returns, the notes are in the kernel's buffers."""

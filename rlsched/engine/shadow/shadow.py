@@ -69,7 +69,7 @@ class Shadow:
     # ---- nodes ------------------------------------------------------------------------------------
 
     def _nodes_before(self, facts: Facts, news: Sequence[News]) -> list[Event]:
-        """Return messages of nodes that are new, that can get jobs, or whose other jobs' GPUs have changed.
+        """Return registrations of new nodes, heartbeats of usable nodes, and changes of other jobs' GPUs.
 
         Other jobs are jobs of Slurm that the shadow does not follow.
         """
@@ -124,7 +124,7 @@ class Shadow:
             self._step(events, at_s)
 
     def _events(self, one: News, sizes: dict[str, int], at_s: float) -> Iterator[Event]:
-        """Yield the machine's events for an event in Slurm. A start yields none; `Follows` gets it."""
+        """Yield the machine's events for an event in Slurm. A start yields none; `Follows` receives it."""
         followed = self._mirror.followed.get(one.key)
         if one.kind == "came" and one.job is not None:
             submit = self._mirror.submission(one.job, sizes[self._mirror.vc_of(one.job)])
@@ -171,7 +171,7 @@ class Shadow:
             followed = self._mirror.followed.get(key)
             job = None if followed is None else self._machine.state.job_of_token(followed.token)
             _log.info("Slurm's job %s is not compared: the ledger cannot represent its placement", key)
-            self._mirror.give_up(key, "started otherwise than it had asked, or where others are")
+            self._mirror.give_up(key, "not started as requested, or started on GPUs of other jobs")
             self._follows.begun = [begun for begun in self._follows.begun if begun.job.key != key]
             if job is not None and job.live:
                 events.append(ClientAsked(b"", 0, Cancel(job=job.number), self._peer))

@@ -184,7 +184,7 @@ class ShadowBroker:
         except SlurmError as error:
             self._failed += 1
             if not self._is_away:
-                _log.warning("Slurm does not answer: %s; tried again every %g s", error, self._poll_s)
+                _log.warning("Slurm does not answer: %s; next query in %g s or later", error, self._poll_s)
             self._is_away = True
         else:
             if self._is_away:

@@ -252,7 +252,7 @@ class Catalogue:
         kinds: Sequence[str],
         fields: Sequence[str] = FIELDS,
     ) -> float:
-        """Return the share of measured or fitted cells behind a result; nan if there are no cells.
+        """Return the share of measured or fitted cells in the cells on which a result depends; nan: no cells.
 
         Arguments as in `cells_behind`.
         """
@@ -265,7 +265,7 @@ class Catalogue:
         kinds: Sequence[str],
         fields: Sequence[str] = FIELDS,
     ) -> tuple[int, int]:
-        """Return how many of the cells behind a result are measured or fitted, and how many there are.
+        """Return (number of measured or fitted cells, number of all cells) on which a result depends.
 
         A cell counts as often as its workload occurs. Cells that are fixed by definition (speed on the
         reference type) or are unknown do not count. All cells of the unknown workload count as assumed. Cells

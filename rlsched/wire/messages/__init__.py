@@ -15,7 +15,7 @@ gang (a job on several nodes), the message also contains the rank and the node.
     usage.py        usage of ranks, as measured by a node
     join.py         a machine's request for its own key
     frame.py        encoding
-    answer.py       decoding of one expected kind of answer
+    answer.py       decoding of the answer that a client expects
     envelope.py     the union of all messages, and the decoder for them
 
 A name is imported from its module on first use, because building all message classes takes a third of the

@@ -1,4 +1,4 @@
-"""Decoder of the answer that a client expects. It avoids building all message classes."""
+"""Decoder of the answer that a client expects. The decoder avoids building all message classes."""
 
 from __future__ import annotations
 

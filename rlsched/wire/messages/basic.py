@@ -15,7 +15,7 @@ class AttemptKey(NamedTuple):
         job: Number of the job.
         attempt: Number of the job's attempt, from 1.
         rank: Number of the rank, from 0.
-        cluster: Identity of the cluster whose journal gives these numbers. A node can run ranks of several
+        cluster: Identity of the cluster to which the numbers belong, because a node can run ranks of several
             clusters. "": the cluster of the broker that uses this key.
     """
 
@@ -55,7 +55,7 @@ class Submit(
     forbid_unknown_fields=True,
     omit_defaults=True,
 ):
-    """Queue a job. If this `token` was used before, no job is added: the answer names the earlier job.
+    """Queue a job. If this `token` was used before, no job is added, and the answer names the earlier job.
 
     Fields with default values are not sent, because an older broker refuses requests with new fields.
     """

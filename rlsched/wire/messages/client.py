@@ -14,7 +14,7 @@ PartyKind = Literal["user", "account", "vc"]
 
 
 class Begin(msgspec.Struct, frozen=True, kw_only=True, tag="begin", forbid_unknown_fields=True):
-    """Report that an engine that places jobs itself has started a queued job; the report may be repeated."""
+    """Report that an engine has started a queued job on nodes that it chose itself. May be repeated."""
 
     job: int
     nodes: list[str]
@@ -56,7 +56,7 @@ class Release(
 class Requeue(
     msgspec.Struct, frozen=True, kw_only=True, tag="requeue", forbid_unknown_fields=True, omit_defaults=True
 ):
-    """End a running job's processes, with the grace time of a preemption, and queue the job again."""
+    """End a running job (SIGTERM, then SIGKILL after the job's grace time), and queue the job again."""
 
     job: int
     tasks: list[Tasks] = []
@@ -98,7 +98,7 @@ class ListNodes(
     forbid_unknown_fields=True,
     omit_defaults=True,
 ):
-    """Ask for a page of nodes after the node `after`. Nodes are sorted by the numbers in their names."""
+    """Ask for the page of nodes that follow the node `after`. Nodes are in natural order (n2, n10)."""
 
     after: str = ""
 
@@ -118,7 +118,7 @@ class ResumeNode(msgspec.Struct, frozen=True, kw_only=True, tag="resume_node", f
 
 
 class DownNode(msgspec.Struct, frozen=True, kw_only=True, tag="down_node", forbid_unknown_fields=True):
-    """Mark an unreachable node as dead: nothing runs there. Its jobs are queued again. Only for admins."""
+    """Mark an unreachable node as down, because nothing runs there. Its jobs are queued again."""
 
     node: str
     reason: str = ""
@@ -138,7 +138,7 @@ class Why(msgspec.Struct, frozen=True, kw_only=True, tag="why", forbid_unknown_f
 
 
 class ReadLog(msgspec.Struct, frozen=True, kw_only=True, tag="read_log", forbid_unknown_fields=True):
-    """Ask for a piece of a rank's output that begins at byte `offset`; negative: counted from the end."""
+    """Ask for a piece of a rank's output from byte `offset` on; a negative offset counts from the end."""
 
     job: int
     rank: int = 0
@@ -151,7 +151,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True, tag="stats", forbid_unkno
 
 
 class SetQuota(msgspec.Struct, frozen=True, kw_only=True, tag="set_quota", forbid_unknown_fields=True):
-    """Limit the usage of a user, an account or a VC. Unset fields stay unchanged; None removes a limit."""
+    """Set limits for a user, an account or a VC. Unset fields leave a limit unchanged; None removes it."""
 
     kind: PartyKind
     name: str
@@ -200,7 +200,7 @@ must fit in a message to a standby."""
 
 
 class SetPolicy(msgspec.Struct, frozen=True, kw_only=True, tag="set_policy", forbid_unknown_fields=True):
-    """Replace the policy that decides. The new policy stays in use after restarts of the broker."""
+    """Replace the broker's policy. The new policy stays in use after restarts of the broker."""
 
     policy: str
     """The policy as TOML, with the files that its settings name (`rlsched.decide.policies.files.to_send`)."""
@@ -229,7 +229,10 @@ class ReadJournal(
     forbid_unknown_fields=True,
     omit_defaults=True,
 ):
-    """Ask for the journal entries that a standby lacks. The broker waits a short time for such an entry."""
+    """Ask for the journal entries after the last entry of a standby's copy.
+
+    If there are none, the broker waits a short time for a new entry before it answers.
+    """
 
     after: int
     """Number of the last entry in the standby's copy; 0: the copy is empty."""
@@ -243,7 +246,10 @@ class ReadJournal(
 
 
 class LaterBroker(msgspec.Struct, frozen=True, kw_only=True, tag="later_broker", forbid_unknown_fields=True):
-    """Stop a broker, because a broker of its cluster serves at a higher epoch. Admins and nodes send this."""
+    """Order a broker to stop, because a later broker (with a higher epoch) of its cluster serves.
+
+    Admins and nodes send this. The broker obeys nodes only if a majority of them report a later broker.
+    """
 
     cluster: str
     epoch: int

@@ -42,10 +42,10 @@ def decode(frame: bytes) -> Envelope:
 
 
 def _check_version(frame: bytes) -> None:
-    """Raise the error for a frame that has another protocol version or is not an envelope.
+    """Check that a frame is an envelope of this protocol version.
 
     Raises:
-        WireError: with the reason. No error is raised if the frame begins with this protocol version.
+        WireError: the frame is not an envelope, or has another protocol version.
     """
     try:
         version = msgspec.msgpack.decode(frame)[0]
@@ -54,7 +54,7 @@ def _check_version(frame: bytes) -> None:
             f"malformed message of {len(frame)} bytes: expected [version, request, message]"
         ) from error
     if not isinstance(version, int):
-        raise WireError(f"malformed message of {len(frame)} bytes: expected a version number first")
+        raise WireError(f"malformed message of {len(frame)} bytes: expected a protocol version as first item")
     if version != PROTOCOL_VERSION:
         raise WireError(
             f"protocol version {version}, expected {PROTOCOL_VERSION}: install the same rlsched on both sides"

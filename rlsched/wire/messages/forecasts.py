@@ -28,7 +28,10 @@ class DryRun(
 
 
 class DryRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Forecast for one variant of the job; times as in `JobForecast`. `note`: why the times are missing."""
+    """Forecast for one variant of the job. Times are quantiles as in `JobForecast`.
+
+    `note`: the assumption behind this variant, or why its times are missing.
+    """
 
     what: str
     num_gpus: int
@@ -47,7 +50,7 @@ class DryRunAnswer(msgspec.Struct, frozen=True, kw_only=True, tag="dry_run_answe
 
 
 class ForecastScore(msgspec.Struct, frozen=True, kw_only=True):
-    """Quality of the forecasts of the last week, compared with the true times."""
+    """Accuracy of the last week's forecasts, for one kind of forecast and one size of jobs."""
 
     what: str
     """Forecast quantity: `start`; `end`: the end, forecast while the job waited; `end-running`: the end,
@@ -65,7 +68,7 @@ class ForecastScore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ForecastReport(msgspec.Struct, frozen=True, kw_only=True):
-    """State of the forecaster."""
+    """State of the forecaster, with its accuracy in the last week. Times are Unix seconds."""
 
     note: str
     """Why there are no forecasts, or no new forecasts; "" if there are new forecasts."""

@@ -1,7 +1,7 @@
 """Encoding of frames: protocol version, request number and message, in msgpack.
 
-Two modules decode frames: `envelope` decodes all messages and builds all message classes; `answer` decodes
-one kind of answer.
+Two modules decode frames: `envelope` decodes all messages, and builds all message classes for this; `answer`
+decodes one kind of answer.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ Cursor = tuple[float, int]
 
 
 class WhichJobs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Selection of jobs, and the position at which the page begins.
+    """Filters for a list of running and finished jobs, and the position at which a page begins.
 
-    The newest jobs come first: running jobs by number, then finished jobs by end time.
+    The newest jobs come first: running jobs by number, then finished jobs by end time, both descending.
     """
 
     since_s: float | None = None
@@ -35,7 +35,7 @@ class ListHistory(WhichJobs, frozen=True, kw_only=True, tag="list_history"):
 
 
 class ListUsage(WhichJobs, frozen=True, kw_only=True, tag="list_usage"):
-    """Ask for a page of `JobUsage` of finished jobs. Running jobs are not included."""
+    """Ask for a page of finished jobs, each as a `JobUsage`. Running jobs are not included."""
 
 
 class PastJob(msgspec.Struct, frozen=True, kw_only=True):

@@ -71,11 +71,14 @@ class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
             ),
             Option(
                 "-N --nodes N",
-                "Number of nodes; only a factor for --gpus-per-node, --gres and --mem.",
+                "Number of nodes, by which --gpus-per-node, --gres and --mem are multiplied. The broker "
+                "chooses the actual nodes.",
                 kind="count",
             ),
             Option(
-                "-n --ntasks N", "Number of tasks; only a factor for --gpus-per-task and -c.", kind="count"
+                "-n --ntasks N",
+                "Number of tasks, by which --gpus-per-task and -c are multiplied.",
+                kind="count",
             ),
             least=1,
             most=MAX_GANG_GPUS,
@@ -88,7 +91,7 @@ class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
                 "--gpu-type TYPE,...",
                 "Accepted GPU types, named as in `rlsched nodes` or shorter, separated by commas: H100 or "
                 "A100,H100; any: all types.",
-                "New list of accepted GPU types, or any.",
+                "New list of accepted GPU types, separated by commas; any: all types.",
             ),
             Option("-C --constraint TYPE|...", "Same as --gpu-type, as in Slurm."),
             changes="task",
@@ -119,8 +122,8 @@ class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
                 "uses more is ended as out of memory.  [default: on nodes with control groups, in "
                 "proportion to the job's GPUs]",
             ),
-            Option("--mem-per-gpu SIZE", "Host memory per GPU, in the forms of --mem."),
-            Option("--mem-per-cpu SIZE", "Host memory per core of -c, in the forms of --mem."),
+            Option("--mem-per-gpu SIZE", "Host memory per GPU; SIZE as in --mem."),
+            Option("--mem-per-cpu SIZE", "Host memory per CPU core of -c; SIZE as in --mem."),
             least=0,
             most=MAX_MEMORY_MIB,
         ),
@@ -131,8 +134,8 @@ class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
         Setting(
             Option(
                 "--gpu-memory SIZE",
-                "Memory that each GPU must have, and have free when the job starts, in the forms of --mem.  "
-                "[default: any GPU]",
+                "Minimum memory of each GPU, which must also be free when the job starts; SIZE as in --mem.  "
+                "[default: no minimum]",
             ),
             least=0,
             most=MAX_MEMORY_MIB,
@@ -249,7 +252,8 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
         Setting(
             Option(
                 "-e --error PATTERN",
-                "Write the job's standard error to this file, and not to the file of --output.",
+                "Write the job's standard error to this file; PATTERN as in --output.  [default: the file "
+                "of --output]",
             ),
             characters=4096,
         ),
@@ -269,8 +273,8 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
         Setting(
             Option(
                 "-b --begin TIME",
-                "Earliest start: now+1h, 16:00, 2026-11-01T13:30.",
-                "New earliest start: now, now+1h, 16:00 or 2026-11-01T13:30.",
+                "Earliest start, such as now+1h, 16:00 or 2026-11-01T13:30.  [default: now]",
+                "New earliest start, such as now, now+1h, 16:00 or 2026-11-01T13:30.",
             ),
             least=0,
             most=LAST_S,
@@ -287,7 +291,7 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
                 "Start only when conditions on other jobs are met: after, afterany, afterok or afternotok "
                 "with job numbers (afterok:17:18), or singleton. If several conditions are given, separated "
                 "by commas, all must be met.",
-                'New dependencies, which replace all present dependencies; "": none.',
+                'New dependencies in place of all present dependencies; "" removes all dependencies.',
             ),
             changes="waiting",
             scontrol="Dependency",
@@ -337,8 +341,9 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
             Option(
                 "--grace TIME",
                 "Time between SIGTERM and SIGKILL when the job reaches its time limit, or is cancelled or "
-                "preempted: 60s, 5m; at most the broker's --max-grace-s.  [default: the broker's --grace-s]",
-                "New time between SIGTERM and SIGKILL: 60s, 5m.",
+                "preempted, such as 60s or 5m; at most the broker's --max-grace-s.  [default: the broker's "
+                "--grace-s]",
+                "New time between SIGTERM and SIGKILL, such as 60s or 5m.",
             ),
             changes="task",
         ),
@@ -349,20 +354,20 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
         Setting(
             Option(
                 "--slack TIME",
-                "Delay that you accept for cheaper electricity: 6h, 30m. A policy that follows the price "
-                "may start the job later and, with --preemptible, pause it.  [default: none]",
-                "New delay, counted from the submission, that is accepted for cheaper electricity: 6h, 30m; "
-                "0: none.",
+                "Delay that you accept for cheaper electricity, such as 6h or 30m. A policy that follows the "
+                "price may start the job later and, with --preemptible, pause it.  [default: none]",
+                "New delay that you accept for cheaper electricity, counted from the submission, such as 6h "
+                "or 30m; 0: no delay.",
             ),
             Option(
                 "--start-by WHEN",
-                "Instead of --slack: the latest start that you accept, in the forms of --begin. If all GPUs "
-                "are taken then, the job starts later.",
+                "Latest start that you accept, in place of --slack; WHEN as in --begin. If no GPUs are free "
+                "at that time, the job starts later.",
             ),
             Option(
                 "--finish-by WHEN",
-                "Instead of --slack: the latest end that you accept, in the forms of --begin. Requires -t; "
-                "the slack is the time until then, minus the time limit.",
+                "Latest end that you accept, in place of --slack; WHEN as in --begin. Requires -t: the slack "
+                "is the time until the latest end, minus the time limit.",
             ),
             least=0,
             most=MAX_SLACK_S,
@@ -393,7 +398,8 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
                 "Time without contact between the broker and a node of the job, after which the node ends "
                 "the job and the broker requeues it: 10m, 1h, never.  [default: the broker's --lost-after, "
                 "by default never]",
-                "New value of `rlsched submit --lost-after`.",
+                "New time without contact between the broker and a node of the job, after which the job is "
+                "requeued: 10m, 1h, never.",
             ),
             changes="task",
         ),
@@ -407,7 +413,7 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
                 "--share",
                 "Whether the job may share its GPUs with other jobs, if the broker runs with --share. auto: "
                 "yes if --workload is given, or if jobs with this command have been measured.",
-                update="Whether the job may share its GPUs from now on; sharing that has begun continues.",
+                update="Whether the job may share its GPUs with more jobs; present co-tenants stay.",
             ),
             changes="running",
         ),

@@ -50,7 +50,8 @@ MPS: Final = "mps"
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Features of a node's engine (`rlsched.broker.nodes.engine`).
 
-    A node daemon has the first five; the other fields depend on the node's hardware, limits and version.
+    The first five fields are always true for a node daemon of rlsched. The other fields depend on the node's
+    hardware, limits and version.
     """
 
     exact_gpus: bool = True
@@ -83,7 +84,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True):
-    """GPUs of a node that the broker must not assign: held by other users, or out of service."""
+    """GPUs of a node that the broker must not assign, because other users hold them or they are lost."""
 
     by: str
     """Text for users: the holder of the GPUs, or why they are out of service. Constant during the outage."""
@@ -177,7 +178,7 @@ class Hello(
 class Heartbeat(
     msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat", forbid_unknown_fields=True, omit_defaults=True
 ):
-    """Report that the node is alive. The broker answers a request number with `HeartbeatAck`."""
+    """Report that the node is alive. If the frame has a request number, `HeartbeatAck` is the answer."""
 
     name: str
     unhealthy: str = ""
@@ -204,7 +205,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True, tag="held", forbid_unknown
 class Leaving(msgspec.Struct, frozen=True, kw_only=True, tag="leaving", forbid_unknown_fields=True):
     """Report that this daemon is being stopped and accepts no new jobs.
 
-    The ranks of the node continue; or they are being ended, and the node reports their ends.
+    The node's ranks either continue without the daemon, or the daemon ends them and reports their ends.
     """
 
     name: str
@@ -241,7 +242,7 @@ class LaunchRefused(OfRank, frozen=True, kw_only=True, tag="launch_refused", for
 
 
 class Ended(OfRank, frozen=True, kw_only=True, tag="ended", forbid_unknown_fields=True, omit_defaults=True):
-    """Report that a rank has ended, or (after a `Kill`) will never start. Repeated until `EndedAck`."""
+    """Report that a rank has ended or, after a `Kill`, will never start. Repeated until `EndedAck`."""
 
     exit_code: int
     """Exit code of the process; 128 + signal number if a signal ended it; 143 if it never started."""
@@ -256,7 +257,7 @@ class Ended(OfRank, frozen=True, kw_only=True, tag="ended", forbid_unknown_field
 
 
 class ClockHeld(OfRank, frozen=True, kw_only=True, tag="clock_held", forbid_unknown_fields=True):
-    """The answer to `HoldClock`, for a running rank."""
+    """The answer to `HoldClock`: the highest SM clock that is now set for a running rank."""
 
     sm_clock_mhz: int
     """See `Launched`."""
@@ -274,13 +275,13 @@ class OutputFailed(OfRank, frozen=True, kw_only=True, tag="output_failed", forbi
 
 
 class TimeLimited(OfRank, frozen=True, kw_only=True, tag="time_limited", forbid_unknown_fields=True):
-    """The answer to `LimitTime`, for a running rank: the time limit in force."""
+    """The answer to `LimitTime`: the time limit of a running rank that is now in force, seconds."""
 
     limit_s: float
 
 
 class LogData(msgspec.Struct, frozen=True, kw_only=True, tag="log_data", forbid_unknown_fields=True):
-    """The answer to `FetchLog`."""
+    """The answer to `FetchLog`: a piece of a rank's output from byte `offset`; `eof`: the end of the file."""
 
     data: bytes
     offset: int

@@ -12,8 +12,8 @@ DEFAULT_GRACE_S = 30.0
 class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag="welcome"):
     """The answer to `Hello`: the node is registered. The node must end and remove the attempts in `forget`.
 
-    If the node's `Hello` named another cluster, this message does not register the node and only names the
-    broker's cluster. The node then continues its jobs and obeys no order, or joins this cluster and sends
+    If the node's `Hello` named another cluster, the node is not registered: `Welcome` only names the broker's
+    cluster. The node then either continues its jobs and obeys no order, or joins this cluster and sends
     `Hello` again.
     """
 
@@ -38,13 +38,14 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag="welcome"):
 class HeartbeatAck(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat_ack"):
     """The answer to the heartbeat with this request number.
 
-    For at least `Launch.lost_after_s` after the heartbeat was sent, the broker does not start a job of this
-    node on other nodes. If the node gets no later answer, it ends the ranks of the job within this time.
+    The answer protects a job that runs on the node: for at least the job's `Launch.lost_after_s` after the
+    heartbeat was sent, the broker does not start the job on other nodes. If the node gets no later answer, it
+    ends the ranks of the job within this time.
     """
 
 
 class Launch(OfRank, frozen=True, kw_only=True, tag="launch"):
-    """Start one rank of an attempt. A node with a record of this rank and attempt does not start it again."""
+    """Start one rank of an attempt. If the node has a record of this rank and attempt, it starts nothing."""
 
     epoch: int
     num_ranks: int
@@ -130,7 +131,7 @@ class LimitTime(OfRank, frozen=True, kw_only=True, tag="limit_time"):
 
 
 class SayHello(msgspec.Struct, frozen=True, kw_only=True, tag="say_hello"):
-    """Ask a node for its `Hello`. The broker does not know this connection, for example after a restart."""
+    """Ask a node for its `Hello`, because the broker does not know its connection (after a restart)."""
 
     cluster: str = ""
     """See `Welcome.cluster`; "" from an older broker."""
@@ -142,7 +143,7 @@ class EndedAck(OfRank, frozen=True, kw_only=True, tag="ended_ack"):
 
 
 class FetchLog(OfRank, frozen=True, kw_only=True, tag="fetch_log"):
-    """Read a piece of a rank's output. The node answers with `LogData` and the same request number."""
+    """Read up to `max_bytes` of a rank's output from byte `offset`. `LogData` is the answer."""
 
     offset: int
     max_bytes: int
@@ -154,7 +155,7 @@ BrokerToNode = (
 
 
 class ForNode(msgspec.Struct, frozen=True, kw_only=True, tag="for_node"):
-    """A message for one node of an engine, see `OfNode`."""
+    """A message for one of an engine's nodes, sent on the connection that they share, see `OfNode`."""
 
     node: str
     message: BrokerToNode

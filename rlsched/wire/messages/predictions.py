@@ -4,9 +4,11 @@ import msgspec
 
 
 class LongerScore(msgspec.Struct, frozen=True, kw_only=True):
-    """Quality of the predicted probability that a job runs longer than `than_s`.
+    """Quality of the predicted probability that a job runs longer than `than_s`, seconds.
 
-    `auc` is None if all jobs, or no job, ran longer.
+    `true_frac` is the share of jobs that ran at least this long, `predicted_frac` the mean predicted
+    probability, and `brier` the Brier score. `auc` (area under the ROC curve) is None if all jobs, or no job,
+    ran longer.
     """
 
     than_s: float
@@ -47,7 +49,10 @@ class RecentPredictions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PredictionReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The predictor of run times, and its recent quality. Times are Unix seconds; None: no such time yet."""
+    """The predictor of run times, and its recent quality.
+
+    Times are Unix seconds, and None if the event has not happened yet.
+    """
 
     model: str
     """Predictor used for the next job, `running-mean` or `hedge`."""

@@ -13,7 +13,7 @@ from rlsched.wire.messages.usage import SeenUsage
 
 
 class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A job as shown to users. Times are Unix seconds; None: the event has not happened yet."""
+    """A job as shown to users. Times are Unix seconds, and None if the event has not happened yet."""
 
     job: int
     name: str
@@ -157,7 +157,7 @@ class Nodes(msgspec.Struct, frozen=True, kw_only=True, tag="nodes"):
 
 
 class QuotaInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits for a user, an account or a VC, and the usage to which each limit applies. None: no limit."""
+    """Limits for a user, an account or a VC, and the present usage. A limit of None: no limit."""
 
     kind: PartyKind
     name: str
@@ -219,7 +219,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, tag="explanation"):
 
 
 class LogChunk(msgspec.Struct, frozen=True, kw_only=True, tag="log_chunk"):
-    """A piece of output. `eof`: the attempt has ended and this is the end of its output."""
+    """A piece of a rank's output from byte `offset`. `eof`: the attempt has ended, and no output follows."""
 
     data: bytes
     offset: int
@@ -229,7 +229,7 @@ class LogChunk(msgspec.Struct, frozen=True, kw_only=True, tag="log_chunk"):
 
 
 class JournalRows(msgspec.Struct, frozen=True, kw_only=True, tag="journal_rows"):
-    """The answer to `ReadJournal`: journal entries in their stored form."""
+    """The answer to `ReadJournal`: the next journal entries, as stored in the journal's database."""
 
     cluster: str
     epoch: int

@@ -20,7 +20,7 @@ class JournalReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutsideReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A column of the policy's observations with recent values outside the range in training."""
+    """A column of the policy's observations that recently had values outside its range in training."""
 
     column: str
     share_frac: float
@@ -35,7 +35,7 @@ class OutsideReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DriftReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Comparison of a trained policy's observations with the ranges in training."""
+    """Drift of a trained policy: comparison of its observations with their ranges in training."""
 
     note: str = ""
     """Why drift is not monitored; "": drift is monitored."""
@@ -52,7 +52,7 @@ class DriftReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GuardReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Interventions of the guard, which checks each decision of the policy."""
+    """Interventions of the guard, which checks the policy and lets the fallback decide if it fails."""
 
     decided: dict[str, int]
     """Decisions of the fallback since the journal began, by reason: `late`, `illegal`, `non-finite`,
@@ -101,7 +101,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpusReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Numbers of GPUs of one type."""
+    """Numbers of GPUs of one type: all, free, allocated to jobs (`held`), and free on absent nodes."""
 
     total: int
     free: int
@@ -116,7 +116,7 @@ class PriceReport(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         price: Price or carbon intensity now, in the unit of its file.
-        ratio: The price relative to the mean of about a day.
+        ratio: Present price divided by the mean price of about a day.
         until_s: Time of the ratio's next change, Unix seconds; infinite: unknown.
         deferred: Number of jobs that wait for a lower price.
     """

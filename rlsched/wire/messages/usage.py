@@ -6,9 +6,9 @@ import msgspec
 class RankUsage(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Usage of one rank while it was measured; a value is None if the node cannot measure it.
 
-    Encoded as an array without field names, because it is sent every 10 s and stored in the journal. New
-    fields are added at the end. Shares are in thousandths. Values are means over the rank's GPUs and over
-    time, unless documented otherwise.
+    The struct is encoded as an array without field names, because it is sent every 10 s and stored in the
+    journal. New fields are added at the end. Shares are in thousandths. Values are means over the rank's GPUs
+    and over the measured time, unless documented otherwise.
     """
 
     measured_s: int = 0
@@ -63,9 +63,10 @@ MOST = 1 << 53
 
 
 class SeenUsage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Usage of a job as shown to users: recent for a running job; from start to end for a finished job.
+    """Usage of a job as shown to users.
 
-    A value is None if no node can measure it. Values are means over the job's GPUs and over time, unless
+    For a running job, this is the recent usage; for a finished job, the usage of the whole last attempt. A
+    value is None if no node can measure it. Values are means over the job's GPUs and over time, unless
     documented otherwise.
     """
 
@@ -117,7 +118,7 @@ class RankMetered(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class Metered(msgspec.Struct, frozen=True, kw_only=True, tag="metered", forbid_unknown_fields=True):
-    """Measurements of a node. Sent if `Welcome.hears_usage` is True; lost messages are not repeated."""
+    """Measurements of a node. Sent only if `Welcome.hears_usage` is True; a lost message is not repeated."""
 
     ranks: list[RankMetered] = []
     """Usage of the ranks with changed values; once a minute, of all ranks."""

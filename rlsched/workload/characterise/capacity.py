@@ -11,7 +11,7 @@ from rlsched.workload.trace import Trace
 
 
 def against(trace: Trace, spec: ClusterSpec, runnable: Runnable, gpu_s: Floats) -> Report:
-    """Report the offered load and the capacity of a cluster for a trace.
+    """Report the capacity of a cluster, and the load that a trace offers to the cluster.
 
     Args:
         trace: J jobs.

@@ -1,4 +1,4 @@
-"""Hours and weekdays of a trace, by the wall clock or relative to the trace's origin; bins of time."""
+"""Hours, weekdays and time bins of a trace, by the wall clock or relative to the trace's origin."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class WeekClock(NamedTuple):
         return DAYS if self.origin is None else WEEKDAYS
 
     def hour(self, at_s: Floats) -> Ints:
-        """Return the number of the clock hour of each time; hour 0 begins at the midnight of `offset_s`."""
+        """Return the number of the clock hour of each time; hour 0 begins `offset_s` before second 0."""
         return np.floor((at_s + self.offset_s) / HOUR_S).astype(np.int64)
 
     def hours_in_slots(self) -> Ints:
-        """Return (168,) how often each hour of the week occurs in the trace, from hour 0 of day 1."""
+        """Return (168,) counts: how often the trace contains each hour of the week, from hour 0 of day 1."""
         first, last = self.hour(np.array([self.first_s, self.last_s])).tolist()
         whole, left = divmod(last - first + 1, SLOTS)
         count = np.full(SLOTS, whole, dtype=np.int64)
@@ -59,8 +59,8 @@ class WeekClock(NamedTuple):
     def hour_edges(self) -> Floats | None:
         """Return the edges of the clock hours in the trace, seconds.
 
-        The first edge is the first submission, the last edge the last submission. None: the trace has no
-        duration, or more than `MOST_HOURS`.
+        The first edge is the first submission, the last edge the last submission. None: all jobs are
+        submitted at one instant, or the trace is longer than `MOST_HOURS`.
         """
         first, last = self.hour(np.array([self.first_s, self.last_s])).tolist()
         if self.last_s <= self.first_s or last - first > MOST_HOURS:
@@ -72,8 +72,8 @@ class WeekClock(NamedTuple):
     def bin_edges(self) -> Floats | None:
         """Return the edges, seconds, of at most 201 equal bins, which begin on whole hours, days or weeks.
 
-        A remainder of less than half a bin at either end is merged with the adjacent bin. None: the trace has
-        no duration.
+        A remainder of less than half a bin at either end is merged with the adjacent bin. None: all jobs are
+        submitted at one instant.
         """
         span_s = self.last_s - self.first_s
         if span_s <= 0:

@@ -48,8 +48,8 @@ def outcomes(trace: Trace, counts: dict[str, int], gpu_s: Floats, classes: Ints)
         classes: (J,) result of `sizes.size_class`.
 
     Returns:
-        Shares are of the jobs with a known status. `sizes` has, for each class, the share of its jobs
-        (`jobs_frac`) and of its GPU-time (`gpu_time_frac`) by outcome.
+        Jobs without a status are ignored. `sizes` has a row per size class: by outcome, the share of the
+        class's jobs (`jobs_frac`) and of its GPU-time (`gpu_time_frac`).
     """
     known = trace.status != ""
     if not counts:

@@ -30,9 +30,10 @@ def users(trace: Trace, keys: Keys, gpu_s: Floats) -> Report:
         gpu_s: (J,) GPU-time, GPU-seconds.
 
     Returns:
-        `top`: shares of jobs and GPU-time of the first 1, 5, ... % of the users by GPU-time (at least one
-        user). `curve`: share of GPU-time of the first `users_frac` of the users. `largest`: up to 20
-        users, a row each. Shares are of the jobs with a known user.
+        Users are sorted by GPU-time, largest first. `top`: share of the jobs and of the GPU-time that belongs
+        to the first 1, 5, 10, 25 and 50 % of the users (at least one user). `curve`: share of the GPU-time
+        that belongs to the first `users_frac` of the users. `largest`: a row for each of the first 20 users.
+        Jobs without a user are ignored.
     """
     if not keys.names:
         return missing("The trace does not record who submitted its jobs.", "user")
@@ -78,7 +79,7 @@ def virtual_clusters(trace: Trace, keys: Keys, gpu_s: Floats) -> Report:
     Args:
         trace: J jobs.
         keys: Numbered cells of the column `vc`.
-        gpu_s: (J,) GPU-time, GPU-seconds; shares are of the jobs with a known VC.
+        gpu_s: (J,) GPU-time, GPU-seconds. Shares are relative to the jobs with a known VC.
     """
     if not keys.names:
         return missing("The trace names no virtual clusters.", "vc")
@@ -101,7 +102,7 @@ def virtual_clusters(trace: Trace, keys: Keys, gpu_s: Floats) -> Report:
 
 
 def _rows_of(keys: Keys) -> list[Ints]:
-    """Return the positions of the jobs of each name."""
+    """Return, for each name of `keys`, the positions of its jobs in the trace."""
     order = np.argsort(keys.code, kind="stable")
     return np.split(order, np.searchsorted(keys.code[order], np.arange(len(keys.names))))[1:]
 

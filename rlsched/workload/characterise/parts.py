@@ -18,11 +18,11 @@ QUANTILES: tuple[tuple[str, float], ...] = (("p10_s", 0.1), ("p50_s", 0.5), ("p9
 
 
 def missing(say: str, *columns: str) -> Report:
-    """Return the section that replaces statistics for which the trace lacks the data.
+    """Return the section that a report contains in place of statistics if the trace lacks their data.
 
     Args:
         say: Sentence that names the missing data.
-        *columns: Columns of the trace that would provide the data; none: no column would help.
+        *columns: Columns of the trace that would provide the data; empty if no column would.
     """
     return {"missing": list(columns), "say": say}
 
@@ -57,7 +57,7 @@ def keyed(cells: NDArray[np.str_]) -> Keys:
 
 
 def quantiles(seconds: Floats) -> Report:
-    """Return the mean, some quantiles and the maximum of one or more durations, seconds."""
+    """Return the mean, the quantiles of `QUANTILES` and the maximum of one or more durations, seconds."""
     at = np.quantile(seconds, [q for _, q in QUANTILES])
     return {
         "mean_s": float(seconds.mean()),
@@ -72,7 +72,7 @@ def quotient(numerator: float, denominator: float) -> float | None:
 
 
 def total_by(code: Ints, weights: Floats, kinds: int) -> Floats:
-    """Sum the weights by number (0 to kinds - 1), and return the (kinds,) sums."""
+    """Return (kinds,) sums: for each code from 0 to `kinds` - 1, the sum of its weights."""
     total: Floats = np.bincount(code, weights=weights, minlength=kinds).astype(np.float64)
     return total
 

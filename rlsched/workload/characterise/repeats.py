@@ -15,12 +15,13 @@ RUNS: tuple[tuple[str, int], ...] = (("1", 1), ("2-4", 2), ("5-9", 5), ("10-49",
 
 
 def bursts(vc: Ints, num_gpus: Floats, submit_s: Floats, gap_s: float = BURST_GAP_S) -> Ints:
-    """Return the (J,) number of each job's burst, 0, 1, ...
+    """Return (J,) burst numbers, 0, 1, ...
 
-    A burst is a run of jobs of one VC with one number of GPUs, each at most `gap_s` after the previous job.
+    A burst is a sequence of jobs of one VC with the same number of GPUs. Each job is submitted at most
+    `gap_s` after the previous job.
 
     Args:
-        vc: (J,) number of each job's VC, any number if the VC is unknown.
+        vc: (J,) number of each job's VC; jobs without a known VC have one number of their own, such as -1.
         num_gpus: (J,) GPUs.
         submit_s: (J,) submissions, ascending, seconds.
         gap_s: Longest gap within a burst, seconds.
@@ -34,7 +35,7 @@ def bursts(vc: Ints, num_gpus: Floats, submit_s: Floats, gap_s: float = BURST_GA
 
 
 def in_bursts(trace: Trace, vcs: Keys) -> Report:
-    """Report the jobs in bursts and the sizes of bursts; `jobs_frac` counts bursts of two jobs or more."""
+    """Report the number and sizes of bursts; `jobs_frac`: share of the jobs in bursts of two jobs or more."""
     count = np.bincount(bursts(vcs.code, trace.num_gpus, trace.submit_s))
     return {
         "gap_s": BURST_GAP_S,
@@ -49,12 +50,12 @@ def repeats(trace: Trace, users: Keys, gpu_s: Floats) -> Report:
     """Report how many jobs of one user have the same name, and how similar their durations are.
 
     Returns:
-        `names`: different pairs of user and name. `repeated_jobs_frac`, `repeated_gpu_time_frac`: share of
-        the jobs and of the GPU-time that belongs to names with two jobs or more. `runs`: rows by number of
-        jobs per name. `ln_duration_sd`: standard deviation of ln(duration) of the repeated jobs.
-        `ln_duration_sd_within`: standard deviation around the mean of each name. The difference between the
-        two is what a predictor can gain from the name. Durations below 1 s count as 1 s; both deviations are
-        None without repeated jobs.
+        `names`: number of different pairs of user and name. `repeated_jobs_frac`, `repeated_gpu_time_frac`:
+        share of the jobs and of the GPU-time that belongs to names with two jobs or more. `runs`: rows by
+        number of jobs per name. `ln_duration_sd`: standard deviation of ln(duration) of the repeated jobs.
+        `ln_duration_sd_within`: standard deviation around the mean of each name. A predictor that knows the
+        name can gain at most the difference. Durations below 1 s count as 1 s; both deviations are None
+        without repeated jobs.
     """
     known = trace.job_name != ""
     if not known.any():

@@ -35,7 +35,7 @@ def by_size(trace: Trace, gpu_s: Floats, classes: Ints) -> list[Report]:
     Args:
         trace: J jobs.
         gpu_s: (J,) GPU-time, GPU-seconds.
-        classes: (J,) from `size_class`.
+        classes: (J,) result of `size_class`.
     """
     rows = []
     for position, (label, _) in enumerate(SIZE_CLASSES):

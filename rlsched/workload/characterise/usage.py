@@ -38,7 +38,7 @@ class HeldGpus:
 
 
 class _Ramp:
-    """Sum of ramps as a function of time t: the sum of weight x max(0, t - since)."""
+    """Sum of ramps as a function of time t, s: the sum over all jobs of weight x max(0, t - since)."""
 
     def __init__(self, since_s: Floats, weight: Floats) -> None:
         order = np.argsort(since_s, kind="stable")
@@ -74,8 +74,8 @@ def in_use(trace: Trace, wait_s: Floats) -> HeldGpus | None:
 def by_hour_of_week(held: HeldGpus, clock: WeekClock) -> tuple[Floats, Floats] | None:
     """Return (168,) GPU-seconds held and (168,) seconds of the trace by hour of the week.
 
-    Only the time from the first to the last submission counts. None: the trace has no duration, or too many
-    hours.
+    Only the time from the first to the last submission counts. None: all jobs are submitted at one instant,
+    or the trace is longer than `MOST_HOURS`.
     """
     edges = clock.hour_edges()
     if edges is None:
@@ -88,9 +88,9 @@ def week(trace: Trace, clock: WeekClock, demanded: HeldGpus) -> Report:
     """Report submissions and demand by hour of the week.
 
     Returns:
-        `hours`: how often each hour of the week occurs in the trace, 7 rows of 24. `jobs_per_hour`:
-        submissions divided by `hours`. `gpus_in_demand`: mean number of GPUs, None if the trace has no
-        duration. The value is None for an hour of the week that never occurs.
+        Tables of 7 rows (days) of 24 values. `hours`: how often the trace contains each hour of the week.
+        `jobs_per_hour`: submissions divided by `hours`. `gpus_in_demand`: mean number of GPUs; None in place
+        of the table if all jobs are submitted at one instant. Means are None for an hour that never occurs.
     """
     hours = clock.hours_in_slots()
     jobs = np.bincount(clock.hour(trace.submit_s) % SLOTS, minlength=SLOTS)

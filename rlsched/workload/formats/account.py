@@ -60,7 +60,7 @@ class Tally:
 
 @dataclass
 class Account:
-    """Counts of the rows of one file: `rows` = `kept` + the counts of `skipped`, always.
+    """Counts of the rows of one file. `rows` always equals `kept` plus the counts of `skipped`.
 
     Attributes:
         path: The file.
@@ -91,10 +91,10 @@ class Account:
         """Pass each row to `use`, and count the row as kept or skipped.
 
         Args:
-            rows: Line and row; a `MalformedError` stands for a row that could not be split.
-            use: Function of a row; raises `MalformedError` or `LeftOutError` to skip the row.
-            fields: Returns all fields of a row as bytes; a row whose bytes were seen before is skipped as
-                `AGAIN`. None: duplicate rows are used.
+            rows: Pairs of line number and row; a `MalformedError` in place of a row that could not be split.
+            use: Function that takes a row; it raises `MalformedError` or `LeftOutError` to skip the row.
+            fields: Function that returns all fields of a row as bytes. A row with the same bytes as an
+                earlier row is skipped with the reason `AGAIN`. None: duplicate rows are used.
 
         Raises:
             TraceError: a row is malformed, if `strict`.
@@ -148,7 +148,7 @@ class Account:
         self.skipped.setdefault(f"malformed: {error.kind}", Tally()).add(line, str(error))
 
     def note(self, line: int, remark: str) -> None:
-        """Add a remark on a row; inside `read`, the remark is counted only if the row is kept."""
+        """Count a remark on a row; during `read`, the remark counts only if the row is kept."""
         if self._remarks is None:
             self._note(line, remark)
         else:
@@ -159,7 +159,7 @@ class Account:
 
 
 def summed(tallies: Sequence[dict[str, Tally]]) -> dict[str, Tally]:
-    """Sum the tallies of several files by reason; omit line numbers, because they refer to one file."""
+    """Sum the tallies of several files by reason, without line numbers, which are valid for one file only."""
     found: dict[str, Tally] = {}
     for of_file in tallies:
         for reason, tally in of_file.items():

@@ -36,8 +36,8 @@ class TimeParser:
         Args:
             text: The time.
             column: Name of the column, for messages.
-            not_before_s: Earliest possible time. It resolves the hour that occurs twice when summer time
-                ends: the second occurrence is used if the first occurrence would be earlier.
+            not_before_s: Earliest possible time, seconds since 1970. An hour occurs twice when summer time
+                ends: the second occurrence is used if the first occurrence is before this time.
 
         Raises:
             MalformedError: the text is not a time.
@@ -64,7 +64,7 @@ class TimeParser:
         return first_s
 
     def instant(self, seconds: float) -> datetime | None:
-        """Return seconds since 1970 as a time in the zone, or, if there is no zone, in the file's own clock.
+        """Convert seconds since 1970 to a time in the zone, or, if there is no zone, in the file's own clock.
 
         None: the time is after the year 9999.
         """
@@ -75,7 +75,7 @@ class TimeParser:
         return at.astimezone(self._zone) if self._zone else at.replace(tzinfo=None)
 
     def show(self, seconds: float) -> str:
-        """Return seconds since 1970 as text: in UTC, or, if there is no zone, in the file's own clock."""
+        """Convert seconds since 1970 to text: in UTC, or, if there is no zone, in the file's own clock."""
         try:
             text = (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%d %H:%M:%S")
         except OverflowError:

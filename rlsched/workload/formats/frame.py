@@ -54,7 +54,7 @@ class Conversion:
     Attributes:
         trace: The jobs that were kept.
         accounts: Counts of rows, one account per file. The first `exports` accounts belong to the list of
-            jobs: their `kept` rows are in the trace.
+            jobs; rows that these accounts count as `kept` are in the trace.
         origin: The instant of second 0 of the trace, in the publisher's clock.
         lost: Data of the original file that the trace lacks.
         cluster: The nodes, if they were requested.
@@ -73,7 +73,8 @@ class JobFrame:
     """Collector of the jobs of a conversion, column by column.
 
     Args:
-        extra: Headers of optional columns without an attribute in `Trace`; each `add` passes their values.
+        extra: Headers of optional columns without an attribute in `Trace`; `add` takes their values as
+            `extra`.
     """
 
     def __init__(self, extra: Sequence[str] = ()) -> None:
@@ -130,7 +131,7 @@ class JobFrame:
             )
         numbers = (submit_s, duration_s, num_gpus, num_cpus, time_limit_s, *extra)
         if not all(math.isfinite(value) for value in numbers if isinstance(value, float)):
-            raise MalformedError("number too large", "expected finite numbers, got one that is not")
+            raise MalformedError("number too large", "expected finite numbers, got infinity or nan")
         if num_gpus < 0 or (num_gpus > 1 and num_gpus != int(num_gpus)):
             raise MalformedError("GPUs", f"expected whole GPUs, or a share of one, got {num_gpus:g}")
         texts = (job_id, user, vc, job_name, status, gpu_type, *(x for x in extra if isinstance(x, str)))
@@ -170,7 +171,8 @@ class JobFrame:
         Args:
             name: Name of the trace.
             *accounts: Accounts of the files of the list of jobs.
-            at: Returns the wall-clock time of a second of the publisher's clock; None: unknown.
+            at: Function that converts a second of the publisher's clock to wall-clock time; None: the
+                wall-clock time is unknown.
 
         Raises:
             TraceError: there is no job, because every row was skipped; the message names the reasons.

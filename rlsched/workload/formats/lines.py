@@ -136,19 +136,19 @@ def read_csv(
     quotes: bool = True,
     joined: Callable[[Sequence[str], list[str]], list[str] | None] | None = None,
 ) -> Rows:
-    """Read the rows of a table with a header, or, with `columns`, of a table without one.
+    """Read the rows of a table. `columns` names the columns of a table without a header.
 
     A further header line begins another table in the same file, as `cat jan.txt feb.txt` produces.
 
     Args:
         path: The file.
         required: Columns that the header must have.
-        columns: The columns of a file that has no header line.
+        columns: Names of the columns if the file has no header line; empty: the file has a header line.
         delimiter: Separator of the fields.
         quotes: Whether fields can be in double quotes. False: a quote is an ordinary character.
-        joined: Corrects a line that has too many fields because a text contains the delimiter. Arguments: the
-            header, and the fields. Returns the right fields, or None if they cannot be determined. By default
-            such a line is malformed.
+        joined: Function of the header and the fields of a line, called if the line has too many fields
+            because a text contains the delimiter. Returns the corrected fields, or None if they cannot be
+            determined. None: such a line is malformed.
 
     Raises:
         TraceError: the file cannot be read, is empty, or its header lacks a column.
@@ -204,7 +204,7 @@ def _split(text: str, delimiter: str, quotes: bool = True) -> list[str] | Malfor
     try:
         return next(csv.reader([text], delimiter=delimiter, strict=True))
     except csv.Error as error:
-        return MalformedError("quotes", f"expected a line of CSV, got one with {error}")
+        return MalformedError("quotes", f"expected a line of CSV, got a line with an error: {error}")
 
 
 def _opened(path: Path) -> BinaryIO | gzip.GzipFile:

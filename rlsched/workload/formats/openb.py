@@ -48,7 +48,8 @@ def convert(request: Request) -> Conversion:
             raise LeftOutError("no end recorded")
         if scheduled_s < created_s:
             raise MalformedError(
-                "scheduled before created", f"expected {created_s:.15g} or more, got {scheduled_s:.15g}"
+                "scheduled before created",
+                f"expected a scheduled_time of {created_s:.15g} s or later, got {scheduled_s:.15g} s",
             )
         jobs.add(
             job_id=row.word("name"),
@@ -71,7 +72,7 @@ def convert(request: Request) -> Conversion:
 
 
 def _gpus(row: TextRow) -> float:
-    """Return the whole GPUs, or the share of one GPU (`gpu_milli`, which counts only if `num_gpu` is 1)."""
+    """Return the number of whole GPUs, or, if `num_gpu` is 1, the share of one GPU (`gpu_milli` / 1000)."""
     count, milli = row.need("num_gpu"), row.need("gpu_milli")
     if count == 0:
         return 0.0
@@ -93,7 +94,7 @@ def _cluster(request: Request) -> tuple[Account, ClusterSpec]:
         gpus = node_gpus(row.need("gpu"))
         model = row.word("model", NONE) or "none"
         if gpus and model == "none":
-            raise MalformedError("model", "'model': expected the model of its GPUs, got a blank")
+            raise MalformedError("model", "'model': expected the GPU model of the node, got a blank")
         nodes.append((gpus, model, int(row.need("cpu_milli")) // _MILLI, int(row.need("memory_mib")), None))
 
     account.read(read_csv(path, ("sn", "cpu_milli", "memory_mib", "gpu", "model")), use, TextRow.fields)

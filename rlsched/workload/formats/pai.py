@@ -49,7 +49,7 @@ LOST = (
 
 @dataclass(slots=True)
 class _PaiJob:
-    """A job of the job table, with data of the other tables; a sum is nan if one task's value is unknown."""
+    """A job of the job table, with sums over its tasks; a sum is nan if the value of one task is unknown."""
 
     line: int
     inst_id: str
@@ -123,7 +123,7 @@ def _take_job(row: TextRow, found: dict[str, _PaiJob]) -> None:
 
 
 def _time(row: TextRow, column: str) -> float | None:
-    """Return the time in a column, seconds; None for 0, which also means unknown to the publisher."""
+    """Return the time in a column, seconds; None if the field is 0 or blank, because both mean unknown."""
     return row.number(column) or None
 
 
@@ -174,7 +174,7 @@ def _read_instances(path: Path, request: Request, found: dict[str, _PaiJob]) -> 
 def _job_of(row: TextRow, found: dict[str, _PaiJob]) -> _PaiJob:
     job = found.get(row.word("job_name"))
     if job is None:
-        raise LeftOutError("of a job that the job table lacks")
+        raise LeftOutError("row of a job that the job table lacks")
     return job
 
 

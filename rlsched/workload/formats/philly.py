@@ -48,7 +48,7 @@ def convert(request: Request) -> Conversion:
     """Read a `cluster_job_log`.
 
     Raises:
-        TraceError: the file is no JSON list, there is no job, or, if strict, a job is malformed.
+        TraceError: the file is not a JSON list, there is no job, or, if strict, a job is malformed.
     """
     account = Account(request.path, request.strict)
     jobs = JobFrame(("queue_s", "x_attempts", "x_span_s"))
@@ -67,7 +67,7 @@ def convert(request: Request) -> Conversion:
 
 
 def _items(path: Path) -> Iterator[tuple[int, tuple[int, Any] | MalformedError]]:
-    """Yield line and value of each item; after damage, continue at the next text that resembles a job."""
+    """Yield line and value of each item; after a damaged item, continue at the next text like a job."""
     text = read_text(path)
     at = len(text) - len(text.lstrip())
     if not text.startswith("[", at):
@@ -121,7 +121,7 @@ def _add(line: int, job: Any, jobs: JobFrame, clock: TimeParser, account: Accoun
         raise LeftOutError("no attempt with both start and end")
     if any(end_s < start_s for start_s, end_s in whole):
         raise MalformedError(
-            "end before start", "expected an attempt that ends after its start, got one before"
+            "end before start", "expected attempts that end after their start, got an end before the start"
         )
     if len(set(gpus)) > 1:
         account.note(line, "attempts on different numbers of GPUs, the first attempt counts")
@@ -149,7 +149,7 @@ def _attempts(items: list[Any], submit_s: float, clock: TimeParser) -> list[_Phi
     for item in items:
         if not isinstance(item, dict) or not isinstance(item.get("detail", []), list):
             raise MalformedError(
-                "attempt", f"expected start_time, end_time and detail, got {str(item)[:60]!r}"
+                "attempt", f"expected an attempt with start_time, end_time and detail, got {str(item)[:60]!r}"
             )
         start_s = _time(item.get("start_time"), "start_time", clock, earlier_s)
         earlier_s = earlier_s if start_s is None else start_s
@@ -161,7 +161,7 @@ def _attempts(items: list[Any], submit_s: float, clock: TimeParser) -> list[_Phi
 
 def _gpus(place: Any) -> int:
     if not isinstance(place, dict) or not isinstance(place.get("gpus"), list):
-        raise MalformedError("detail", f"expected ip and gpus, got {str(place)[:60]!r}")
+        raise MalformedError("detail", f"detail: expected an entry with ip and gpus, got {str(place)[:60]!r}")
     return len(place["gpus"])
 
 

@@ -29,13 +29,13 @@ class Format:
 
     Attributes:
         convert: Reads a file of this format.
-        main: Names of the main file, to find it in a folder; empty: the user must name the file.
+        main: Possible names of the main file in a folder; empty: the user must name the file.
         header: Columns that identify the format: no other format has all of them.
-        nodes: Names of the file in the same folder that describes the nodes; (): the main file describes
-            them; None: no file describes them.
-        zone: Whether times are in local time, so that a zone can be given.
-        exports: Whether several files can be exports of one list of jobs.
-        gpus: Advice if no job has GPUs.
+        nodes: Possible names of the file that describes the nodes, in the same folder; empty: the main file
+            describes the nodes; None: no file describes the nodes.
+        zone: Whether times can be in local time, so that the option `--timezone` is accepted.
+        exports: Whether a list of jobs can consist of several files.
+        gpus: Explanation or advice for the user if no job has GPUs.
     """
 
     convert: Callable[[Request], Conversion]
@@ -82,7 +82,8 @@ def convert_original(name: str, request: Request) -> Conversion:
     if request.more and not found.exports:
         several = ", ".join(one for one, its in FORMATS.items() if its.exports)
         raise InputError(
-            f"{name} is read from one file, got {1 + len(request.more)}; several exports go with: {several}"
+            f"{name} is read from one file, got {1 + len(request.more)}; several files are allowed only for: "
+            f"{several}"
         )
     path = _main_file(name, found, request.path)
     if request.cluster_name is not None and found.nodes:
@@ -104,7 +105,7 @@ def _main_file(name: str, found: Format, path: Path) -> Path:
 
 
 def no_gpus(name: str, trace: Trace) -> str | None:
-    """Return one line of advice for a history without GPU jobs; None: some jobs have GPUs.
+    """Return one line of advice if no job of a history (a converted log) has GPUs; None: some jobs have GPUs.
 
     Args:
         name: Name of the history's format.

@@ -81,7 +81,7 @@ class _SacctLine:
 
 
 def convert(request: Request) -> Conversion:
-    """Read the output of sacct with its header line; exports with overlapping times can be combined.
+    """Read one or more outputs of sacct with header lines; their times may overlap.
 
     Raises:
         TraceError: the header is different, there is no job, or, if strict, a line is malformed.
@@ -148,8 +148,8 @@ def _joined(header: Sequence[str], cells: list[str]) -> list[str] | None:
     """Return the fields of a line whose job name contains the delimiter, which sacct does not escape.
 
     All surplus fields belong to `JobName`, if `JobName` follows `JobID` and no other column can contain the
-    delimiter. A truncated line that is joined with the next line has the same form. Part of the name then
-    ends with the number of another job, so such a line stays malformed (None).
+    delimiter. A truncated line that is joined with the next line also has too many fields. A part of the name
+    then ends with the number of another job. The function returns None, and the line is malformed.
     """
     if tuple(header[:2]) != ("JobID", "JobName") or not NO_BARS.issuperset(header[2:]):
         return None

@@ -59,7 +59,7 @@ def queueing(submit_s: float, start_s: float | None, line: int, account: Account
 def enforced_limit(
     limit_s: float | None, duration_s: float, line: int, account: Account
 ) -> tuple[float | None, float | None]:
-    """Return the time limit of a job in a replay, and the limit that was requested but not enforced.
+    """Return (limit of the job in a replay, limit requested but not enforced), seconds; None: no such limit.
 
     A replay ends a job at its limit. A job that ran longer than its limit therefore has no limit in a replay,
     and keeps the recorded run time. A limit of 0 means no limit, in Slurm and in the Standard Workload

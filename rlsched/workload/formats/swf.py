@@ -130,7 +130,7 @@ def _add(row: _SwfLine, jobs: JobFrame, as_gpus: bool, account: Account) -> None
         raise MalformedError("job number", "field 'job number': expected 0 or more, got -1")
     status = int(field["status"])
     if status in PARTIAL:
-        raise LeftOutError("part of a job that another line sums up")
+        raise LeftOutError("partial record of a job that another line sums up")
     if status not in STATUS:
         raise MalformedError("status", f"field 'status': expected -1 to 5, got {status}")
     if field["run time"] < 0 or (status == 5 and field["run time"] == 0):

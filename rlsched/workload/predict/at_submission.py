@@ -40,8 +40,8 @@ class AtSubmission:
         probabilities: (J, BINS) the distributions.
         experts: (J, EXPERTS, BINS) float32, the distribution of each predictor.
         weights: (J, EXPERTS) the hedge's weights when each job is submitted.
-        limit_s: (J,) the user's limits, nan if there is none: no predicted time exceeds the limit.
-        fits: Number of fits of boosting.
+        limit_s: (J,) the users' time limits, seconds, nan: no limit. Predicted times are at most the limit.
+        fits: How often boosting was fitted.
     """
 
     probabilities: Floats
@@ -69,8 +69,8 @@ class AtSubmission:
 def with_predictions(trace: Trace, predictions: AtSubmission, point: str = "median") -> Trace:
     """Return the trace with columns for the predictions.
 
-    Adds `predicted_duration` (`mean` or `median`), its spread, and `x_` columns. P(longer) and the median are
-    not columns of the normal form, because no policy reads them: they become pass-through columns,
+    The attributes `predicted_s` (the mean or the median, as `point` names) and `predicted_spread` are
+    replaced. No policy reads the median and P(longer), so they become pass-through columns:
     `x_predicted_median_s` and `x_p_longer_10min`, `_1h`, `_4h`, `_1d`.
     """
     predicted_s = predictions.mean_s if point == "mean" else predictions.median_s
@@ -87,7 +87,7 @@ def with_predictions(trace: Trace, predictions: AtSubmission, point: str = "medi
 
 
 def facts_of(trace: Trace) -> list[JobFacts]:
-    """Return the facts of every job, in order of submission; `x_command` is the command line."""
+    """Return the facts of every job, in order of submission; the command line is the column `x_command`."""
     command = trace.extra.get("x_command", np.full(len(trace), ""))
     columns = (
         trace.job_id, trace.num_gpus, trace.vc, trace.user, trace.job_name, command, trace.time_limit_s,

@@ -52,7 +52,7 @@ def require_sklearn() -> type[HistGradientBoostingClassifier]:
 
 
 def telling_columns(features: Floats) -> NDArray[np.intp]:
-    """Return the indices of the columns of (N, F) features that have at least two different values.
+    """Return the indices of the columns with at least two different values in (N, F) features.
 
     scikit-learn rejects columns in which all values are nan.
     """
@@ -65,7 +65,7 @@ def telling_columns(features: Floats) -> NDArray[np.intp]:
 def one_thread() -> AbstractContextManager[object]:
     """Limit scikit-learn to one thread.
 
-    With several threads, all other threads spin for minutes if the core of one thread is busy.
+    With several threads, if the core of one thread is busy, the other threads spin for minutes.
     """
     limit: AbstractContextManager[object] = _pools().limit(limits=1, user_api="openmp")
     return limit
@@ -90,7 +90,7 @@ def _pools() -> ThreadpoolController:
 
 
 def chosen_rows(jobs: int) -> NDArray[np.intp]:
-    """Return the positions of the jobs that a fit uses, out of `jobs` jobs in order of submission."""
+    """Return the positions of the jobs that a fit uses, in a history of `jobs` jobs ordered by submission."""
     latest = np.arange(max(jobs - LATEST_JOBS, 0), jobs)
     older = max(jobs - LATEST_JOBS, 0)
     if older <= OLDER_JOBS:

@@ -33,17 +33,17 @@ _MIN_PERIOD_S: Final = 30.0
 
 
 class Rhythm:
-    """The submission times of one key."""
+    """The submission times of the jobs of one key (`facts.Key`)."""
 
     def __init__(self) -> None:
         self._at_s = np.zeros(_SUBMISSIONS)  # zeroed, so that snapshots do not depend on uninitialised memory
         self._count = self._in_burst = 0
 
     def context(self, now_s: float) -> Floats:
-        """Return the (CONTEXT,) rhythm before a submission now.
+        """Return the (CONTEXT,) numbers that describe the rhythm of the key if a job is submitted now.
 
-        It consists of ln gaps, ln(jobs of the burst so far), ln(period), and the number of times that the
-        period was kept.
+        The numbers are the ln of the gaps to earlier submissions (`LOOK_BACK`), ln(jobs of the burst so far),
+        ln(period), and how often in a row the period occurred.
         """
         out = np.empty(CONTEXT)
         rhythm_of(
@@ -61,7 +61,7 @@ class Rhythm:
         self._count += 1
 
     def _burst(self, now_s: float) -> int:
-        """Return the number of jobs so far in the burst of a job that is submitted now, itself included."""
+        """Return the number of jobs, up to and including a job submitted now, in the burst of this job."""
         going_on = self._count and now_s - self._at_s[self._count - 1] <= BURST_GAP_S
         return self._in_burst + 1 if going_on else 1
 
@@ -113,7 +113,7 @@ class NearestBursts:
     def probabilities(
         self, key: Key, job: JobFacts, context: Floats, now_s: float, otherwise: Floats
     ) -> Floats:
-        """Return the nearest jobs' (BINS,) distribution, shrunk towards `otherwise` with weight `_PULL`."""
+        """Return the nearest jobs' (BINS,) distribution, shrunk towards `otherwise` (weight `_PULL` jobs)."""
         past = self._past.get(key)
         if past is None:
             return otherwise
@@ -138,7 +138,7 @@ class NearestBursts:
 
 
 def _owner_of(job: JobFacts) -> NDArray[np.int64]:
-    """Return (4,) checksums of the user, of the name in two forms, and of the command."""
+    """Return (4,) checksums of the user, `stem(name)`, `words(name)` and `words(command)`."""
     return _owner(job.user, job.name, job.command)
 
 

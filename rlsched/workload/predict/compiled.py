@@ -44,7 +44,7 @@ def fade_rows(counts: Floats, rows: NDArray[np.int64], fades: Floats) -> None:
 
     Args:
         counts: (K, 2, BINS) ends and jobs at risk, changed in place.
-        rows: (L,) row of each level in `counts`, -1: none.
+        rows: (L,) row in `counts` of the job's key at each level, -1: no key.
         fades: (L,) factors.
     """
     for level in range(len(rows)):
@@ -63,10 +63,10 @@ def count_end(
 
     Args:
         counts: (K, 2, BINS) ends and jobs at risk, changed in place.
-        rows: (L,) row of each level in `counts`, -1: none.
+        rows: (L,) row in `counts` of the job's key at each level, -1: no key.
         weights: (L,) weight of the job at each level.
-        narrow_from: First level at which the job also counts in bins near its own.
-        near: (2, BINS) ends and jobs at risk that the job contributes at these levels.
+        narrow_from: First level at which the job also counts in the bins next to `bin_`.
+        near: (2, BINS) ends and jobs at risk that the job contributes from this level on.
         bin_: Bin of the job's run time.
     """
     for level in range(len(rows)):
@@ -98,12 +98,13 @@ def survive(
 
     Args:
         counts: (K, 2, BINS) ends and jobs at risk.
-        levels: (L, 3) row in `counts` (-1: none), starts so far, end of the level's rows in `running`.
+        levels: (L, 3) row in `counts` (-1: no key), starts so far, end of the level's rows in `running`.
         running: (N, 2) start time and start number of each running job, sorted by level.
         fades: (L,) factor by which each later start reduces a count.
         prior: (BINS,) hazards towards which the widest level is shrunk.
-        pulls: (L,) weight of the next wider level (of `prior` at the widest), in jobs at risk.
-        now_s: Current time.
+        pulls: (L,) weight of the next wider level, in jobs at risk; at the widest level, the weight of
+            `prior`.
+        now_s: Current time, seconds.
         out: (L, BINS) output.
     """
     first = 0
@@ -146,22 +147,22 @@ def become(
     scratch: Floats,
     out: Floats,
 ) -> None:
-    """Compute the distribution of a job's run time from the most similar earlier jobs of its key.
+    """Compute the distribution of a job's run time from the most similar earlier jobs of its key (`bursts`).
 
     Args:
         past: (M, CONTEXT) contexts of the key's latest started jobs, in a ring buffer.
         owners: (M, O) owners of these jobs.
-        starts_s: (M,) start times.
+        starts_s: (M,) start times, seconds.
         bins: (M,) bins of the run times, -1 while a job runs.
         count: Starts of the key so far.
         context: (CONTEXT,) context of the job to predict.
         owner: (O,) owner of the job to predict: checksums of the user, the name and the command.
         otherwise: (BINS,) distribution that the result is shrunk towards.
-        weights: (CONTEXT,) weight of a difference in each number of a context.
-        stranger: Distance that is added for each number of the owner that differs.
+        weights: (CONTEXT,) distance between two jobs per unit of difference in each number of their contexts.
+        stranger: Distance that is added for each checksum of the owner that differs.
         pull: Weight of `otherwise`, in jobs.
-        now_s: Current time.
-        scratch: (3, NEIGHBOURS), where NEIGHBOURS is at least BINS.
+        now_s: Current time, seconds.
+        scratch: (3, NEIGHBOURS) working memory; NEIGHBOURS is at least BINS.
         out: (BINS,) output.
     """
     near, which, risk = scratch[0], scratch[1], scratch[2]
@@ -207,7 +208,7 @@ def become(
 
 @kernel
 def _kept(times_s: Floats, count: int, now_s: float, lag_s: float) -> int:
-    """Return how many consecutive submissions (1 to 4) happened at now - lag, now - 2 lags, ..."""
+    """Return how many times in a row, 1 to 4, a submission happened at now - lag, now - 2 x lag, ..."""
     kept, tolerance_s = 1, max(2.0, 0.005 * lag_s)
     while kept < 4:
         target_s = now_s - (kept + 1) * lag_s
@@ -238,14 +239,16 @@ def rhythm_of(
     """Compute the context of a submission: numbers that describe the rhythm of earlier submissions.
 
     Args:
-        times_s: (S,) the latest `count` submissions of the key, in order.
-        count: Number of these submissions.
+        times_s: (S,) buffer; its first `count` entries are the latest submissions of the key, seconds,
+            ascending.
+        count: Number of submissions in `times_s`.
         burst: Jobs of the burst so far, including this job.
-        look_back: (K,) numbers of submissions to go back; each number gives one gap.
-        never_s: Longer gaps count as this gap, seconds.
-        min_period_s: Shortest period considered.
-        now_s: Time of the submission.
-        out: (K + 3,) output: ln gaps, ln of the burst, ln of the period, number of times the period was kept.
+        look_back: (K,) for each gap, how many submissions to go back to its start.
+        never_s: Longest gap, seconds; a longer gap counts as this gap.
+        min_period_s: Shortest period considered, seconds.
+        now_s: Time of the submission, seconds.
+        out: (K + 3,) output: ln of each gap, ln(`burst`), ln of the period, how often in a row the period
+            occurred.
     """
     for at in range(len(look_back)):
         back = look_back[at]
@@ -283,9 +286,9 @@ def weigh(loss: Floats, rate: float, floor: float, out: Floats) -> None:
 
 @kernel
 def mix_rows(weights: Floats, least: float, said: Floats, out: Floats) -> None:
-    """Mix E distributions into `out` (BINS,).
+    """Write the mixture of the E distributions in `said` (E, BINS) to `out` (BINS,).
 
-    The rows of `said` are raised to at least `least` and normalised, in place.
+    First raises the probabilities in `said` to at least `least`, and normalises each row, in place.
     """
     out[:] = 0.0
     for row in range(len(said)):
@@ -310,7 +313,7 @@ def hedged(
         floor: Minimum weight, as in `weigh`.
         least: Minimum probability, as in `mix_rows`.
         said: (E, BINS) distributions, normalised in place.
-        read: (E, SAID) output; its first column temporarily holds the weights.
+        read: (E, SAID) output of `read_off`; its first column is also working memory for the weights.
         out: (BINS,) output: the mixture.
     """
     weights = read[:, 0]

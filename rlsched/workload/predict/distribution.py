@@ -71,14 +71,14 @@ def _lognormal(median_s: float, spread: float, out: Floats) -> None:
 
 
 def p_longer(probabilities: Floats) -> Floats:
-    """Return the (N, 4) P(longer than each of `THRESHOLDS_S`) of (N, BINS) distributions."""
+    """Return (N, 4) P(run time > threshold) of (N, BINS) distributions, for each of `THRESHOLDS_S`."""
     tail = np.cumsum(probabilities[:, ::-1], axis=1)[:, ::-1]
     return np.asarray(clip(tail[:, _THRESHOLD_BINS], 0.0, 1.0))
 
 
 @kernel
 def read_off(rows: Floats, out: Floats) -> None:
-    """Compute (N, SAID) from (N, BINS): the mean of ln(run time), and P(longer than each threshold)."""
+    """Write mean ln(run time) and P(run time > threshold) of (N, BINS) distributions to `out` (N, SAID)."""
     for row in range(len(rows)):
         mean, tail, at = 0.0, 0.0, len(_THRESHOLDS)
         for bin_ in range(BINS):
@@ -102,7 +102,7 @@ def mean_ln(probabilities: Floats) -> Floats:
 
 
 def spread_around(probabilities: Floats, point_s: Floats) -> Floats:
-    """Return the (N,) root mean squares of ln(true / point) for (N, BINS) distributions and (N,) points."""
+    """Return (N,) root mean squares of ln(run time / point) under (N, BINS) distributions; points in s."""
     off = _MIDDLE_LN[None, :] - np.log(point_s)[:, None]
     return np.asarray(np.sqrt(np.sum(probabilities * (off**2 + _VARIANCE_LN), axis=1)))
 
@@ -149,7 +149,7 @@ def quantile_s(probabilities: Floats, at: float) -> Floats:
 
 
 def shortfall(probabilities: Floats, duration_s: Floats) -> Floats:
-    """Return the (N,) predicted probabilities of run times below the true run time; uniform if calibrated."""
+    """Return (N,) predicted P(run time < true run time); uniformly distributed if calibrated."""
     ln = np.clip(np.log(np.maximum(duration_s, 1.0)), _LN[0], _LN[-1])
     bins = np.clip(np.searchsorted(_LN, ln, side="right") - 1, 0, BINS - 1)
     rows = np.arange(len(probabilities))
@@ -163,7 +163,7 @@ def given_age(probabilities: Floats, age_s: float) -> Floats:
 
     The bin that contains the age keeps the part of its probability that lies above the age (the logarithm is
     uniform within a bin). The result does not show where in the bin this part lies, so use `remaining_s` to
-    compute a time. For a job older than the last edge, the last bin has probability 1.
+    compute the remaining time. For a job older than the last edge, the last bin has probability 1.
     """
     left = np.array(probabilities, dtype=np.float64)
     bin_ = bin_of(age_s)
@@ -187,7 +187,7 @@ def remaining_s(probabilities: Floats, age_s: float) -> float:
 
 
 def remaining_median_s(probabilities: Floats, age_s: float) -> float:
-    """Return the median remaining run time of a job of this age, s; the mean is far longer in heavy tails."""
+    """Return the median remaining run time of a job of this age, s; with heavy tails, the mean is longer."""
     left = given_age(probabilities, age_s)
     bin_ = bin_of(age_s)
     if left[bin_] < 0.5:

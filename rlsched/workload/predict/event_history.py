@@ -1,6 +1,6 @@
-"""All events so far, and the forecasts that the models derive from them for a job that is submitted now.
+"""The history of all events so far; its models forecast the run time of a job that is submitted now.
 
-The history receives plain facts in the order of time: a submission, a start, an end. It never receives future
+The history receives events in the order of time: submissions, starts and ends. It never receives future
 events, so no future event can influence a prediction.
 """
 
@@ -82,7 +82,7 @@ class _Recent:
 
 
 class EventHistory:
-    """The models that update with every event, and the features derived from them."""
+    """The models that are updated with every event, and the features that are derived from the models."""
 
     def __init__(self) -> None:
         self.mean = RunningMean()
@@ -108,7 +108,7 @@ class EventHistory:
         return SubmissionQuery(job, np.array(row, dtype=np.float32), mean, near, levels[-1])
 
     def resubmit(self, job: JobFacts, now_s: float) -> None:
-        """Record a submission whose predictions are already known: no model is evaluated."""
+        """Record a submission whose predictions are already known, without evaluating the models."""
         keys = keys_of(job)
         own = keys[_VC_GPUS]
         assert own is not None
@@ -152,7 +152,7 @@ class EventHistory:
             self.nearest.again(own, live.number, now_s)
 
     def end(self, job_id: str, duration_s: float, now_s: float) -> None:
-        """Record that a job has ended after `duration_s`; if no start was recorded, derive and record it."""
+        """Record that a job has ended after `duration_s`; if no start was recorded, derive the start."""
         if self._live[job_id].number < 0:
             self.start(job_id, now_s - duration_s)
         live = self._live.pop(job_id)
@@ -173,7 +173,7 @@ class EventHistory:
                 recent.at_s = now_s
 
     def forget(self, job_id: str) -> None:
-        """Remove a job without a useful run time (for example, cancelled while it waited)."""
+        """Remove a job that has no useful run time (for example, a job cancelled while it waited)."""
         live = self._live.pop(job_id)
         self.survival.drop(job_id, live.keys)
 
@@ -182,7 +182,7 @@ class EventHistory:
         return job_id in self._live
 
     def age_s(self, job_id: str, now_s: float) -> float | None:
-        """Return the run time of a job so far; None if the job does not run."""
+        """Return the run time of a job so far, seconds; None if the job does not run."""
         live = self._live.get(job_id)
         return None if live is None or math.isnan(live.start_s) else now_s - live.start_s
 

@@ -22,7 +22,7 @@ class JobFacts(NamedTuple):
     Attributes:
         job_id: Unique id.
         gpus: GPUs of the gang, or the share of one GPU.
-        vc: Virtual cluster, "" if unknown; the same holds for user, name and command.
+        vc: Virtual cluster; "" if unknown, as in the other texts.
         user: User who submitted the job.
         name: Name of the job.
         command: Command line of the job.
@@ -54,7 +54,7 @@ def words(text: str) -> str:
 
 
 def keys_of(job: JobFacts) -> tuple[Key | None, ...]:
-    """Return the (LEVELS,) keys of a job; None: the job's facts add nothing at this level."""
+    """Return the (LEVELS,) keys of a job; None: at this level, the facts of the job add no information."""
     return _keys(job.gpus, job.vc, job.user, job.name, job.command)
 
 

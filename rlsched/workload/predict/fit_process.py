@@ -1,7 +1,7 @@
 """One fit in a separate process: reads pickled `TrainingSet.arguments()`, writes a `HazardModel`.
 
-Argument: LIMIT_S. If started by `background_command`, the process yields the processor to all other
-processes, and ends with its parent or after LIMIT_S.
+The argument LIMIT_S is the longest duration of the process, seconds. If started by `background_command`, the
+process yields the processor to all other processes, and ends with its parent.
 """
 
 from __future__ import annotations

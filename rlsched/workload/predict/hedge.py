@@ -1,9 +1,9 @@
 """A mixture of predictors, each weighted by its recent accuracy.
 
-The loss of a predictor is its logarithmic score, accumulated as events arrive: a job that outlives a
-threshold costs -ln P(it outlives the threshold | it outlived the previous one), a job that ends costs
--ln P(it ends in its bin | it outlived the last threshold). So a running job counts with its age, and short
-jobs, which end first, do not dominate.
+The loss of a predictor is its logarithmic score, accumulated as events arrive. A job that outlives a
+threshold adds -ln P(job outlives this threshold | job outlived the previous threshold). A job that ends adds
+-ln P(job ends in its bin | job outlived the last threshold). A running job therefore counts with its age, and
+short jobs, which end first, do not dominate.
 The weights are exponential in the discounted losses, with a floor (Herbster and Warmuth, 1998, share alike):
 the loss of the mixture stays near the loss of the predictor that was best recently.
 """
@@ -63,15 +63,15 @@ class Hedge:
 
     @property
     def losses(self) -> Floats:
-        """Return the (SIZES, E) current discounted losses."""
+        """Current discounted losses, (SIZES, E), in nats."""
         return self._loss.copy()
 
     def restore_losses(self, losses: Floats) -> None:
-        """Replace the losses by `losses` of an earlier hedge."""
+        """Replace the losses by the property `losses` of an earlier hedge."""
         self._loss[:] = losses
 
     def mix(self, job_id: str, gpus: float, said: Floats) -> Floats:
-        """Return the (BINS,) mixture of (E, BINS) distributions for a job, and track the job."""
+        """Return the (BINS,) mixture of a job's (E, BINS) distributions; track the job to count losses."""
         group = _group(gpus)
         said, read, mixed = said.astype(np.float64), np.empty((len(said), SAID)), np.empty(said.shape[1])
         hedged(self._loss[group], RATE, FLOOR, _LEAST, said, read, mixed)
@@ -103,7 +103,7 @@ class Hedge:
         self._forget(job_id)
 
     def _forget(self, job_id: str) -> _Tracked | None:
-        """Stop tracking a job. Remove the due thresholds of untracked jobs if `_due` has become too long."""
+        """Stop tracking a job. If `_due` has become too long, remove the entries of untracked jobs."""
         job = self._tracked.pop(job_id, None)
         if len(self._due) > 2 * len(self._tracked) + _SPARE:
             self._due = [due for due in self._due if due[1] in self._tracked]

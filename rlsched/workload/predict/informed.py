@@ -1,9 +1,9 @@
-"""Predictions of recorded jobs with a chosen accuracy, in place of predictions from users and job names.
+"""Predictions of a chosen accuracy for recorded jobs.
 
-The recorded traces have no users or names to predict from. Here a prediction is derived from a noisy
-observation of the true duration (`rlsched.workload.predictability`). Jobs of one burst share most of the
-error, and the predicted spread equals the spread of the errors. For diagnostics and training only, never for
-deployment.
+The recorded traces have no users and job names from which run times could be predicted. Here a prediction is
+derived from a noisy observation of the true duration (`rlsched.workload.predictability`). Jobs of one burst
+share most of the error, and the predicted spread equals the spread of the errors. Use these predictions for
+diagnostics and training only, never for deployment.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _P: Final = np.array([0.5 * (1.0 + math.erf(z / math.sqrt(2.0))) for z in _Z])
 
 
 class TraceQuantiles:
-    """ln(run time) of a trace's own jobs by size class and normal score, interpolated between 161 scores.
+    """Quantile function of ln(run time) of a trace's jobs, by size class and normal score (161 knots).
 
     Args:
         size_class: (J,) size class of each job, 0, 1, ...
@@ -56,7 +56,7 @@ class TraceQuantiles:
 
 @dataclass(frozen=True)
 class Informed:
-    """J jobs for which noisy observations of any accuracy can be drawn.
+    """J jobs, for which predictions of any accuracy can be drawn.
 
     Attributes:
         quantiles: Run times of all given jobs, by size class.
@@ -90,8 +90,9 @@ class Informed:
         """Return (J,) predicted run times in whole seconds, and the (J,) spreads of ln(true / predicted).
 
         Args:
-            known: Correlation of the observation with the normal score, 0 to 1; about the rank correlation of
-                the predictions with the run times. At 0 all jobs of a size class get the median of the class.
+            known: Correlation of the observation with the normal score, 0 to 1. The rank correlation of the
+                predictions with the run times is about the same. At 0, all predictions are the median of the
+                size class.
             rng: Draws the errors.
         """
         _, burst = np.unique(self.burst, return_inverse=True)
@@ -100,7 +101,7 @@ class Informed:
 
 
 def size_classes(num_gpus: Floats) -> Ints:
-    """Return the (J,) size class of each job; a class of few jobs is merged with the next smaller one."""
+    """Return (J,) size classes; a class of fewer than `LEAST_CLASS` jobs is merged with the smaller class."""
     found = np.searchsorted(SIZE_EDGES, num_gpus)
     counts = np.bincount(found, minlength=len(SIZE_EDGES) + 1)
     joined, at = np.zeros(len(counts), np.int64), 0

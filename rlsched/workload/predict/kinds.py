@@ -3,9 +3,9 @@
 Simulator and broker accept the same names. The default is the hedge, a mixture of several predictors: in a
 broker always, in a simulator for traces with users, job names or commands. Without these data, rules perform
 no better with the hedge than with the running mean (`python -m studies.policy.information confirm`). The
-default does not depend on installed packages: if the hedge is needed and scikit-learn is missing, an error is
-raised. Fitting the hedge to a hundred thousand jobs takes a minute or two, so the predictions for each pair
-of trace and history are kept in the user's cache folder.
+default does not depend on installed packages: if the hedge is needed and scikit-learn is missing, the result
+is an error. Fitting the hedge to a hundred thousand jobs takes a minute or two, so the predictions for each
+pair of trace and history are kept in the user's cache folder.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ KEPT_UNUSED_DAYS: Final = 30
 
 
 def chosen_kind(kind: str | None) -> str:
-    """Return the requested kind (one of `KINDS`), or the hedge for None.
+    """Return the requested kind of predictor (one of `KINDS`), or the hedge for None.
 
     Raises:
         InputError: the kind is unknown, or the hedge was requested and scikit-learn is missing.
@@ -60,14 +60,15 @@ def require(kind: str) -> None:
     if kind == HEDGE and not sklearn_installed():
         raise InputError(
             "predicting run times by the hedge (the default) needs scikit-learn, which is not installed: "
-            f"{install_command('predict')}, or take --prediction running-mean, which gives other numbers"
+            f"{install_command('predict')}, or use --prediction running-mean, which predicts other run times"
         )
 
 
 def kind_for(trace: Trace, kind: str | None = None) -> str:
-    """Like `chosen_kind`, but return the running mean for None if no job has a user, name or command.
+    """Return the kind of predictor for a trace, like `chosen_kind`.
 
-    Does not check whether the default can be used: `require` does, once a prediction is needed.
+    For `kind` None, returns the running mean if no job has a user, name or command, else the hedge without a
+    check that scikit-learn is installed: call `require` before the first prediction.
 
     Raises:
         InputError: as `chosen_kind`.
@@ -85,12 +86,15 @@ def _told(trace: Trace) -> tuple[NDArray[np.str_], ...]:
 def hedge_predictions(
     trace: Trace, end_s: Floats, *, progress: Progress | None = None
 ) -> tuple[Floats, Floats]:
-    """Like `causal_predictions`, but by the hedge; the predictions are kept in the user's cache.
+    """Predict every job at its arrival by the hedge; the predictions are stored in the user's cache folder.
 
     Args:
         trace: J jobs.
         end_s: (J,) end of each job in the history, nan if it never ended.
-        progress: Receives the progress of a fit.
+        progress: Receives the finished fraction of the trace.
+
+    Returns:
+        (J,) predicted run times in s, at most the user's limit, and (J,) spreads.
     """
     from rlsched.workload.predict.at_submission import predict_at_submission
 
@@ -112,7 +116,7 @@ def _folder() -> Path:
 
 
 def _keep(path: Path, predicted_s: Floats, spread: Floats) -> None:
-    """Write a file atomically, and remove files that have not been used for a month."""
+    """Write predictions to a file atomically, and remove files unused for `KEPT_UNUSED_DAYS` days."""
     path.parent.mkdir(parents=True, exist_ok=True)
     half_written = path.with_name(f".{path.stem}.{os.getpid()}.npz")
     np.savez(half_written, predicted_s=predicted_s, spread=spread)

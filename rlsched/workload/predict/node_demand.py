@@ -18,18 +18,18 @@ SLOT_S: Final = 600.0
 
 
 class DemandForecast(ABC):
-    """A forecast of the highest demand, from the slots that have ended."""
+    """A forecast of the highest demand for nodes, from the demand in past slots of `SLOT_S` seconds."""
 
     @property
     @abstractmethod
     def needs_slots(self) -> int:
-        """Number of latest slots that `peak` needs, at least 1."""
+        """Number of past slots that `peak` needs, at least 1."""
 
     @abstractmethod
     def peak(self, demand: Floats) -> float:
-        """Return the forecast of the highest demand after the last slot, nodes.
+        """Return the forecast of the highest demand in the next slots, number of nodes.
 
-        `demand` is the (N,) demand of past slots in order, nodes; N >= 1.
+        `demand`: (N,) demand of the past slots, number of nodes, oldest first; N >= 1.
         """
 
 
@@ -49,7 +49,7 @@ class Persistence(DemandForecast):
 class TrailingMaximum(DemandForecast):
     """Forecast that the highest demand of the last `window` slots recurs.
 
-    This forecast needs no training and no refits, and tolerates a log that contains zeros for half an hour.
+    This forecast needs no training, and tolerates a log that reports a demand of 0 for half an hour.
     """
 
     window: int = 18

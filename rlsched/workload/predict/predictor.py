@@ -54,7 +54,7 @@ class TrainingSet:
 
     @property
     def features(self) -> Floats:
-        """The (N, FEATURES) array. It is built here because `Predictor.training` blocks the broker's loop."""
+        """The rows as one (N, FEATURES) array; not built in `Predictor.training`, which blocks the broker."""
         return np.stack(self.rows)
 
     def arguments(self) -> tuple[Floats, Floats, NDArray[np.bool_], int]:
@@ -85,7 +85,7 @@ class Predictor:
 
     The caller runs the fits, in the foreground or in the background: `if p.fit_due():
     p.install(p.training(now_s).fit())`. The experts' forecasts of a job can be stored, and passed to `recall`
-    in a later process, so that the hedge of that process has the same weights.
+    in a later process, so that the hedge of the later process has the same weights.
 
     Args:
         model: One of `MODELS`.
@@ -116,7 +116,7 @@ class Predictor:
         return Forecast.from_probabilities(self.foresee([job], now_s)[0].probabilities)
 
     def foresee(self, jobs: Sequence[JobFacts], now_s: float) -> list[SubmissionForecast]:
-        """Predict jobs that are submitted at the same time, in this order, with each expert's forecast."""
+        """Predict jobs that are submitted at the same time, in this order, and record the submissions."""
         queries = [self.enquire(job, now_s) for job in jobs]
         self.hedge.count_outlived(now_s)
         if not queries:
@@ -158,7 +158,7 @@ class Predictor:
         self._said.pop(job_id, None)
 
     def observe_gone(self, job_id: str) -> None:
-        """Remove a job without a useful run time (for example, cancelled while it waited)."""
+        """Remove a job that has no useful run time (for example, a job cancelled while it waited)."""
         self.history.forget(job_id)
         self.hedge.forget(job_id)
         self._seen.remove_job(job_id)
@@ -169,10 +169,10 @@ class Predictor:
         self._ended = ended
 
     def remaining_s(self, job_id: str, now_s: float) -> float | None:
-        """Return the expected remaining time of a job, given its age; None if the job does not run.
+        """Return the expected remaining time, s, of a job, given its age; None if the job does not run.
 
         Uses the distribution that was predicted at submission, conditioned on the job's age. Predictors that
-        gave a high probability to this age therefore count more.
+        expected the job to reach this age therefore count more.
         """
         age_s = self.history.age_s(job_id, now_s)
         return None if age_s is None else remaining_s(self._said[job_id], age_s)
@@ -190,7 +190,7 @@ class Predictor:
 
     @property
     def boosted(self) -> bool:
-        """Whether a fit of boosting is in use."""
+        """Whether forecasts use a fit of boosting."""
         return self._boosting is not None
 
     def fit_due(self) -> bool:
@@ -208,7 +208,7 @@ class Predictor:
         return TrainingSet(features, np.where(ended, duration, now_s - start), ended, self._seed)
 
     def install(self, fitted: HazardModel | None) -> None:
-        """Use this fit for all later forecasts; None: use the survival model in place of boosting."""
+        """Use this fit of boosting for later forecasts; None: use the survival model in place of boosting."""
         self._boosting = fitted
 
     def withdraw(self) -> None:
@@ -255,7 +255,7 @@ class Predictor:
             self._seen.record_end(job_id, duration_s, now_s)
 
     def expert_forecasts(self, queries: Sequence[SubmissionQuery]) -> Floats:
-        """Return (N, EXPERTS, BINS) forecasts; until the first fit, survival forecasts replace boosting's."""
+        """Return (N, EXPERTS, BINS) forecasts; until the first fit, the survival model replaces boosting."""
         rows = [row for one in queries for row in (one.running_mean, one.nearest, one.survival, one.survival)]
         out = np.concatenate(rows).reshape(len(queries), len(EXPERTS), BINS)
         if self._boosting is not None:
@@ -263,7 +263,7 @@ class Predictor:
         return out
 
     def mix(self, job: JobFacts, said: Floats) -> Floats:
-        """Return the chosen model's (BINS,) forecast from the (EXPERTS, BINS) forecasts; track the job."""
+        """Return the chosen model's (BINS,) forecast, given all (EXPERTS, BINS); the hedge tracks the job."""
         mixed = self.hedge.mix(job.job_id, job.gpus, said)
         chosen = mixed if self.model == "hedge" else np.asarray(said[EXPERTS.index(self.model)])
         self._said[job.job_id] = chosen

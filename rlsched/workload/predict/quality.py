@@ -26,7 +26,7 @@ MIN_JOBS = 20
 
 
 def area_under_curve(longer: NDArray[np.bool_], score: Floats) -> float | None:
-    """Return P(a long job scores higher than a short job), ties count half; None: all long, or all short."""
+    """Return P(a long job scores higher than a short job); ties count half. None: all long, or all short."""
     long, short = int(longer.sum()), int((~longer).sum())
     if not long or not short:
         return None
@@ -39,14 +39,19 @@ def quality(probabilities: Floats, duration_s: Floats, gpus: Floats) -> dict[str
     """Report the accuracy of (J, BINS) distributions against (J,) true durations.
 
     Returns:
-        `jobs`; `spearman_mean`, `spearman_ln`: rank correlation of the true durations with the predicted mean
-        and with the predicted exp(E ln), which is close to the median; `large_...`: the same for gangs of 8
-        and more GPUs (each None for fewer than `MIN_JOBS` jobs); `longer`: for each threshold the share of
-        longer jobs, the mean P(longer), the area under the curve, and the Brier score (mean square of the
-        probability's error: Brier, 1950); `covered_frac`: share of the jobs inside the 10 to 90 % interval;
-        `median_abs_ln`: the median of |ln(true / predicted median)|; `longer_than_median_frac`: share of the
-        jobs that ran longer than their median, one half if calibrated; `ks`: the greatest distance of the
-        distribution of P(shorter than the true duration) from uniform, 0 if calibrated.
+        `jobs`: number of jobs.
+        `spearman_mean`: rank correlation of the true durations with the predicted means.
+        `spearman_ln`: rank correlation of the true durations with the predicted means of ln(duration).
+        `large_...`: the same values for gangs of `LARGE_GPUS` or more GPUs.
+        Correlations are None for fewer than `MIN_JOBS` jobs.
+        `longer`: a row per threshold of `THRESHOLDS_S`: share of the jobs that reached the threshold, mean
+        predicted probability, area under the curve, and Brier score (mean squared error of the probability;
+        Brier, 1950).
+        `covered_frac`: share of the jobs inside the predicted 10 to 90 % interval.
+        `median_abs_ln`: median of |ln(true / predicted median)|.
+        `longer_than_median_frac`: share of the jobs that ran longer than the predicted median; 0.5 if
+        calibrated.
+        `ks`: Kolmogorov-Smirnov distance of `shortfall` from the uniform distribution; 0 if calibrated.
     """
     large = gpus >= LARGE_GPUS
     mean, middle, longer = mean_s(probabilities), mean_ln(probabilities), p_longer(probabilities)

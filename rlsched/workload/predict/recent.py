@@ -29,9 +29,9 @@ class PredictorComparison(NamedTuple):
 
     Attributes:
         jobs: Number of jobs.
-        since_s: End of the first of these jobs, Unix seconds; None without jobs.
-        predicted: `quality` of the predictions; None below `MIN_JOBS`.
-        running_mean: `quality` of the running mean for the same submissions; None below `MIN_JOBS`.
+        since_s: Time at which the first of these jobs ended, Unix seconds; None without jobs.
+        predicted: `quality` of the predictions; None for fewer than `MIN_JOBS` jobs.
+        running_mean: `quality` of the running mean for the same jobs; None for fewer than `MIN_JOBS` jobs.
     """
 
     jobs: int
@@ -56,9 +56,9 @@ class Recent:
         self.count += 1
 
     def compared(self, now_s: float) -> tuple[PredictorComparison, PredictorComparison]:
-        """Return the comparison for the last `LAST_JOBS` jobs, and the comparison for the last seven days.
+        """Return two comparisons: for the last `LAST_JOBS` jobs, and for the last seven days.
 
-        The result is cached for at most a minute, or until another job ends.
+        The result is cached until another job ends, for at most a minute.
         """
         key = (self.count, int(now_s // 60))
         if self._known is None or self._known[0] != key:

@@ -1,4 +1,4 @@
-"""Jobs that a fit can use, as rows of a few large arrays, so that an ended job needs no Python object."""
+"""Jobs that a fit can use, stored as rows of a few large arrays instead of one Python object per job."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class _JobBlock:
 
     Attributes:
         features: (BLOCK, FEATURES) float32.
-        start_s: (BLOCK,) start times; nan: the job has not started, or was removed.
-        duration_s: (BLOCK,) run times; nan before the end.
+        start_s: (BLOCK,) start times, seconds; nan: the job has not started, or was removed.
+        duration_s: (BLOCK,) run times, seconds; nan before the end.
         here: (BLOCK,) whether each job is still stored.
     """
 
@@ -59,7 +59,7 @@ class JobsInOrder:
         block.start_s[at] = at_s
 
     def record_end(self, job_id: str, duration_s: float, now_s: float) -> None:
-        """Record that a job has ended; if no start was recorded, derive it from the duration."""
+        """Record that a job has ended; if no start was recorded, derive the start from the duration."""
         block, at = self._place(self._row_of.pop(job_id))
         block.duration_s[at] = duration_s
         if np.isnan(block.start_s[at]):
@@ -72,7 +72,7 @@ class JobsInOrder:
             self._forget(row)
 
     def forget_oldest(self, most: int) -> None:
-        """Remove the ended jobs that are older than the latest `most` jobs."""
+        """Remove the ended jobs that are not among the latest `most` stored jobs."""
         over = max(self._count - most, 0)
         here = np.concatenate([first + np.flatnonzero(one.here) for first, one in self._each()] or [_NONE])
         for row in here[:over].tolist():
@@ -81,7 +81,7 @@ class JobsInOrder:
                 self._forget(row)
 
     def started_jobs(self) -> tuple[NDArray[np.intp], Floats, Floats]:
-        """Return (rows, starts, durations) of the jobs that have started; duration nan: still running."""
+        """Return (rows, starts in s, durations in s) of the started jobs; duration nan: still running."""
         some = [(first, one, np.flatnonzero(~np.isnan(one.start_s))) for first, one in self._each()]
         rows = np.concatenate([first + at for first, _, at in some] or [_NONE])
         start_s = np.concatenate([one.start_s[at] for _, one, at in some] or [np.empty(0)])

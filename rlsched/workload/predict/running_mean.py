@@ -26,11 +26,11 @@ Key = tuple[str, int]
 class RunningMean:
     """Mean and spread of ln(run time) of the ended jobs of the same VC and number of GPUs.
 
-    The mean of a key with few jobs is shrunk towards the mean of the same number of GPUs, which is shrunk
-    towards the mean of all jobs, which is shrunk towards a prior (`PRIOR_S`, `PRIOR_SPREAD`). A mean of k
-    jobs has weight k, the wider mean has weight 5, and the prior has weight 3. The logarithm keeps
-    a single job of weeks from dominating the mean: the prediction is a median, `spread` the standard
-    deviation of ln(run time / prediction).
+    The mean of a key with few jobs is shrunk towards the mean of all jobs with the same number of GPUs. This
+    mean is shrunk towards the mean of all jobs, and the mean of all jobs towards a prior (`PRIOR_S`,
+    `PRIOR_SPREAD`). A mean of k jobs has weight k, the next wider mean has weight 5, and the prior has weight
+    3. Because of the logarithm, a single job of several weeks does not dominate the mean. The prediction is
+    therefore a median, and the spread is the standard deviation of ln(run time / prediction).
     """
 
     def __init__(self) -> None:
@@ -38,11 +38,11 @@ class RunningMean:
 
     @property
     def sums(self) -> dict[Key, tuple[int, float, float]]:
-        """Return (VC or `*`, GPUs or 0) -> (jobs, sum of ln(run time / 1 s), sum of the squares)."""
+        """Return (VC or `*`, GPUs or 0) -> (jobs, sum of ln(run time / 1 s), sum of the squared ln)."""
         return dict(self._sums)
 
     def restore_sums(self, sums: dict[Key, tuple[int, float, float]]) -> None:
-        """Replace all counts by `sums` of an earlier running mean."""
+        """Replace all sums by the property `sums` of an earlier running mean."""
         self._sums = dict(sums)
 
     def observe(self, vc: str, gpus: int, duration_s: float) -> None:
@@ -95,10 +95,11 @@ def causal_predictions(
 
 
 def own_spread(trace: Trace, end_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the (J,) spread of the trace's own predictions, known when each job is submitted.
+    """Return the (J,) spread of the predictions that the trace contains, as known when each job is submitted.
 
-    It is the root mean square of ln(true / predicted) of the jobs with a prediction that have ended by then,
-    and of a prior.
+    The spread is the root mean square of ln(true / predicted) over a prior and over all jobs with a
+    prediction that have ended before the submission. `end_s`: (J,) end of each job in the reference history,
+    nan if it never ended.
     """
     out = np.empty(len(trace))
     ended: list[tuple[float, int]] = []

@@ -40,10 +40,11 @@ _NARROW_FROM: Final = LEVELS.index("user")
 
 
 def _near_bins() -> Floats:
-    """Return (BINS, 2, BINS): ends and jobs at risk that a job contributes, by its bin, to narrow keys.
+    """Return (BINS, 2, BINS): for the bin in which a job ends, the ends and jobs at risk to count.
 
-    A job is spread over its bin and the near bins by two random steps, each with probability 2/3 to a
-    neighbour bin: the next job of the key ends near this job's bin, and seldom in the same bin.
+    The values apply to narrow keys. A job is spread over its bin and the near bins by two random steps; each
+    step goes to a neighbour bin with probability 2/3. The reason is that the next job of the key usually ends
+    in a bin near this job's bin, and seldom in the same bin.
     """
     step = np.zeros((BINS, BINS))
     for bin_ in range(BINS):
@@ -85,20 +86,20 @@ class Survival:
         return tuple(numbers)
 
     def resume(self, job_id: str, keys: tuple[Key | None, ...], started: Started, now_s: float) -> None:
-        """Record that a dropped job runs again. It keeps the numbers `started`; its age counts from now."""
+        """Record that a dropped job runs again, with its numbers `started`; its age counts from now."""
         for level in range(_CENSORED_FROM, len(keys)):
             key = keys[level]
             if key is not None:
                 self._running.setdefault(key, {})[job_id] = (now_s, started[level])
 
     def drop(self, job_id: str, keys: tuple[Key | None, ...]) -> None:
-        """Record that a job no longer runs."""
+        """Record that a job no longer runs, without counting an end."""
         for key in keys[_CENSORED_FROM:]:
             if key is not None:
                 self._running.get(key, {}).pop(job_id, None)
 
     def end(self, keys: tuple[Key | None, ...], started: Started, duration_s: float) -> None:
-        """Record that a job has ended. Its weight has decayed since its start, regardless of the run time."""
+        """Record that a job has ended. Its weight has decayed with every later start of the same key."""
         bin_ = bin_of(duration_s)
         rows = [-1 if key is None else self._index.get(key, -1) for key in keys]
         weights = [
@@ -109,12 +110,12 @@ class Survival:
         count_end(self._counts, np.array(rows), np.array(weights), _NARROW_FROM, near, bin_)
 
     def ages_s(self, key: Key, now_s: float) -> list[float]:
-        """Return the ages of the key's running jobs, beginning with the job that started last."""
+        """Return the ages, s, of at most `MAX_RUNNING` running jobs of the key, latest start first."""
         running = self._running.get(key)
         return [now_s - s for s, _ in islice(reversed(running.values()), MAX_RUNNING)] if running else []
 
     def probabilities(self, keys: tuple[Key | None, ...], now_s: float) -> Floats:
-        """Return the (LEVELS, BINS) distributions; a level without a key repeats the next wider level."""
+        """Return (LEVELS, BINS) run-time distributions; a level without key repeats the next wider level."""
         levels: list[int] = []
         running: list[float] = []  # for each running job: start time, start number
         for level, key in enumerate(keys):

@@ -23,10 +23,10 @@ class Trees(NamedTuple):
     Attributes:
         roots: (T,) first node of each tree.
         column: (M,) index of the feature that the node compares, -1 at a leaf.
-        value: (M,) threshold: smaller or equal values go left. At a leaf: the value that the leaf adds.
-        left: (M,) node for values up to the threshold.
-        right: (M,) node for larger values.
-        unknown: (M,) node for nan.
+        value: (M,) threshold of the comparison. At a leaf: the value that the leaf adds.
+        left: (M,) next node for feature values up to the threshold.
+        right: (M,) next node for larger feature values.
+        unknown: (M,) next node for nan.
         base: Constant to which the leaf values are added.
     """
 
@@ -71,9 +71,10 @@ def hazards_to_end(
     base: float,
     out: Floats,
 ) -> None:
-    """Compute the (N, BINS) distributions for (N, F) features from the trees' hazard of each bin.
+    """Write (N, BINS) distributions for (N, F) features to `out`: evaluate the trees' hazard of each bin.
 
-    `columns`: (C,) the features that the trees use; the bin is one more feature after the last of them.
+    `columns`: (C,) the columns of `features` that the trees use. The number of the bin is the feature with
+    index C. The other arguments are the fields of `Trees`.
     """
     for job in range(len(features)):
         out[job, :] = base

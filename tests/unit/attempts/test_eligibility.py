@@ -133,7 +133,7 @@ class TestArrays:
     @pytest.mark.parametrize(
         ("ids", "limits", "message"),
         [
-            (["x", "x"], [2.0, 3.0], "row 2, column 'array_limit': expected the limit that array 'x' has"),
+            (["x", "x"], [2.0, 3.0], "row 2, column 'array_limit': expected the limit of array 'x' in"),
             (["x", ""], [2.0, 2.0], "row 2, column 'array_limit': expected blank, since .* no array_id"),
             (["x", "x"], [0.0, NAN], "row 1, column 'array_limit': expected a whole number of tasks"),
             (["x", "x"], [NAN, 1.5], "row 2, column 'array_limit': expected a whole number of tasks"),

@@ -163,7 +163,7 @@ class TestTimers:
 
     def test_wait_until_now_is_refused(self) -> None:
         state = ClusterState.from_spec(ClusterSpec.uniform(1, 1), OrderedQueue(Order(by="area")))
-        with pytest.raises(AllocationError, match=r"has to end after now, 5.0 s; got 5.0 s"):
+        with pytest.raises(AllocationError, match=r"until_s after now, 5.0 s; got 5.0 s"):
             apply(state, Decision(action=Wait(until_s=5.0), source="rule"), 5.0)
 
 

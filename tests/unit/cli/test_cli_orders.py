@@ -105,7 +105,7 @@ def test_jobs_by_number_with_their_tasks() -> None:
     assert [one.job for one in of_numbers(jobs, "1,2_1")] == [1, 4]
     assert [one.job for one in of_numbers(jobs, "2")] == [2, 3, 4]
     assert of_numbers(jobs, None) == jobs
-    with pytest.raises(InputError, match="expected numbers of jobs"):
+    with pytest.raises(InputError, match="expected job numbers, or a selection"):
         of_numbers(jobs, "1,x")
     assert states_of("all") is None
 
@@ -209,5 +209,5 @@ def test_waiting_and_running_tasks_of_an_array(
 def test_waiting_only_is_refused_with_task_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BrokerAt, "reach", lambda _: RecordingClient())
     result = CliRunner().invoke(job_orders.cancel, ["-t", "running", "5"])
-    assert "with job numbers expected queued" in str(result.exception)
+    assert "expected queued, the only state" in str(result.exception)
     assert "got both" in str(CliRunner().invoke(job_orders.hold, ["-t", "queued", "5"]).exception)

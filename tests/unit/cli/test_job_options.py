@@ -267,7 +267,7 @@ def test_slack_follows_from_a_latest_start_or_end(tmp_path: Path, monkeypatch: p
         (("--finish-by", "now+1h"), "--finish-by 'now+1h': expected a time limit too, such as -t 6:00:00"),
         (
             ("--finish-by", "now+1h", "-t", "90"),
-            "expected a time after the time limit of 1.5 h, got one in 1",
+            "expected a time at least 1.5 h from now, which is the time limit, got a time 1.0 h from now",
         ),
         (
             ("--slack", "1h", "--start-by", "16:00"),
@@ -399,8 +399,8 @@ def test_memory_has_slurms_syntax(options: dict[str, object], mib: int) -> None:
     [
         ({"mem": "much"}, r"--mem 'much': expected a size such as 64G"),
         ({"mem": "-1"}, r"--mem '-1': expected a size"),
-        ({"mem": "1G", "mem_per_gpu": "1G"}, "expected one of --mem, --mem-per-gpu and --mem-per-cpu"),
-        ({"mem_per_cpu": "1G"}, "--mem-per-cpu: expected with -c"),
+        ({"mem": "1G", "mem_per_gpu": "1G"}, "expected only one of --mem, --mem-per-gpu and --mem-per-cpu"),
+        ({"mem_per_cpu": "1G"}, "--mem-per-cpu: use it together with -c"),
     ],
 )
 def test_invalid_memory_is_refused(options: dict[str, object], said: str) -> None:
@@ -416,5 +416,5 @@ def test_lost_after_is_a_time(text: str, time_s: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "soon", "-5", "1:30"])
 def test_invalid_lost_after_is_one_line(text: str) -> None:
-    with pytest.raises(InputError, match=r"--lost-after: expected a time such as 90s, .*, or never"):
+    with pytest.raises(InputError, match=r"--lost-after: expected a time .*; `never` is also accepted"):
         lost_after_time_s(text)

@@ -131,10 +131,10 @@ def test_order_without_a_rule_needs_a_fallback_or_is_refused(file: Path) -> None
     [
         (":Tols", r"there is no Tols in this file; did you mean Told\?"),
         (":nothing", r"found no kernel `next_move\(s, p, o, now_s\)`; .* Scheduler as .*mine\.py:NAME"),
-        (":", "expected a name behind the colon"),
+        (":", "expected a name after the colon"),
         ("", "found no kernel `next_move"),
-        (":Needs", r"this policy cannot be made: TypeError: .*'more'"),
-        (":Scheduler", "this policy cannot be made: TypeError: .*abstract"),
+        (":Needs", r"this policy cannot be created: TypeError: .*'more'"),
+        (":Scheduler", "this policy cannot be created: TypeError: .*abstract"),
     ],
 )
 def test_errors_are_one_line(name: str, said: str, file: Path) -> None:

@@ -153,7 +153,7 @@ def test_unknown_names_are_refused_with_the_known_ones(name: str, says: str) -> 
     ("text", "says"),
     [
         ('base = "esay"', "f.toml: base: unknown policy 'esay'; did you mean 'easy'"),
-        ('base = "easy"\nprice = { defer = 1, pause = 1 }', "f.toml: price.pause: paused jobs are preempted"),
+        ('base = "easy"\nprice = { defer = 1, pause = 1 }', "f.toml: price.pause works only with preempt"),
         ("price = { defer = -1 }", "f.toml: price.defer: expected a slope from 0 to 100, got -1"),
         ("base = 3", "f.toml: base: expected a preset's name, got 3"),
         ('oder = "area"', "f.toml: unknown setting 'oder'; did you mean 'order'?"),
@@ -168,11 +168,11 @@ def test_unknown_names_are_refused_with_the_known_ones(name: str, says: str) -> 
         ('base = "easy"\ncheckpoint = "m.zip"', "checkpoint: only a scheduler such as sb3 reads it"),
         ("search = { samples = 4 }", "f.toml: unknown setting 'search'"),
         ("samples = 4", "f.toml: unknown setting 'samples'"),
-        ('preempt = { by = "service" }', "preempt.threshold_gpu_s: preempt by service needs the attained"),
+        ('preempt = { by = "service" }', "preempt.threshold_gpu_s: expected GPU-seconds with"),
         ("preempt = {}\nleave_free = {}", "leave_free and preempt exclude each other"),
         ('reserve_after = "1h"\nleave_free = {}', "reserve_after and leave_free exclude each other"),
-        ('preempt = {}\norder = "area"', "order: the queue is ordered by the index if jobs preempt by it"),
-        ("blocks = true\npreempt = {}", "blocks holds up the queue of a rule that does nothing else"),
+        ('preempt = {}\norder = "area"', "order: expected index, because preempt orders the queue"),
+        ("blocks = true\npreempt = {}", "blocks works only without rule, reserve_after"),
     ],
 )
 def test_wrong_settings_are_named(text: str, says: str, tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_unreadable_files_are_one_line(tmp_path: Path) -> None:
     ("change", "says"),
     [
         ("order", "--set order: expected PATH=VALUE"),
-        ("order.by=area", "order is no table of settings"),
+        ("order.by=area", "order is not a table of settings"),
         ("share.speed=1", "unknown setting 'share.speed'"),
         ("share.min_speed=2", "share.min_speed: expected a speed from 0 to 1, 1 = not shared, got 2"),
     ],
@@ -215,7 +215,7 @@ def test_missing_scheduler_is_named_with_the_installed_ones() -> None:
     assert policy.scheduler == "magic"
     with pytest.raises(InputError, match="rule: expected one of random, sb3, or the path"):
         load_scheduler(policy)
-    with pytest.raises(InputError, match="is no rule: 'random' decides"):
+    with pytest.raises(InputError, match="is not a rule: 'random' decides"):
         _ = Policy("random").rule
 
 

@@ -98,5 +98,5 @@ def test_wait_on_an_idle_cluster_ends_by_itself() -> None:
 @pytest.mark.parametrize("change", ["order=predicted", "reserve_after=1h", "dials=default"])
 def test_settings_that_it_does_not_read_are_refused(change: str) -> None:
     name = change.partition("=")[0]
-    with pytest.raises(InputError, match=f"{name}: 'random' chooses by itself and does not read it"):
+    with pytest.raises(InputError, match=f"{name}: 'random' does not read this setting"):
         load_scheduler(Policy("random").changed([change]))

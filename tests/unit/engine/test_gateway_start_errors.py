@@ -81,7 +81,7 @@ def test_partition_does_not_exist(
     tmp_path: Path, commands: ScriptedSlurm, capsys: pytest.CaptureFixture[str]
 ) -> None:
     error = refused(tmp_path, commands, capsys, "--partition", "gpus")
-    assert "partition 'gpus': this Slurm has cpu, gpu" in error
+    assert "partition 'gpus': expected cpu, gpu (this Slurm's partitions)" in error
 
 
 def test_plugin_is_missing(
@@ -91,7 +91,7 @@ def test_plugin_is_missing(
     plugin.write_text("-- of the site")
     assert f"{plugin}: this is not rlsched's plugin" in refused(tmp_path, commands, capsys)
     plugin.unlink()
-    assert f"{plugin}: no such file, no job is held" in refused(tmp_path, commands, capsys)
+    assert f"{plugin}: no such file, so that Slurm holds no job" in refused(tmp_path, commands, capsys)
 
 
 @pytest.mark.parametrize(

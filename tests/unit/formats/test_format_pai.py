@@ -73,8 +73,8 @@ def test_jobs_that_never_ran_or_never_ended() -> None:
         "never started": [6],
         "no end recorded": [8],
     }
-    assert skipped(accounts["pai_task_table.csv"]) == {"of a job that the job table lacks": [9]}
-    assert skipped(accounts["pai_instance_table.csv"]) == {"of a job that the job table lacks": [9]}
+    assert skipped(accounts["pai_task_table.csv"]) == {"row of a job that the job table lacks": [9]}
+    assert skipped(accounts["pai_instance_table.csv"]) == {"row of a job that the job table lacks": [9]}
 
 
 def test_damaged_lines_are_reported_by_table() -> None:

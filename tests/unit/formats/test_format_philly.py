@@ -114,9 +114,12 @@ def test_gpus_are_taken_from_the_first_attempt_with_any(tmp_path: Path) -> None:
     [
         (["no", "job"], "expected a job with status, vc, jobid, attempts"),
         (job("none"), "expected a job with status"),
-        (job(["none"]), "expected start_time, end_time and detail, got 'none'"),
+        (job(["none"]), "expected an attempt with start_time, end_time and detail, got 'none'"),
         (job([{"start_time": 5, "end_time": None, "detail": []}]), "start_time: expected a time, got '5'"),
-        (job([{"start_time": None, "end_time": None, "detail": "m1"}]), "expected start_time, end_time and"),
+        (
+            job([{"start_time": None, "end_time": None, "detail": "m1"}]),
+            "expected an attempt with start_time",
+        ),
         (
             job([attempt("2017-10-07 01:12", "2017-10-07 01:13:23", 1)]),
             "'start_time': expected a time such as",

@@ -46,7 +46,7 @@ def test_processors_are_cores_or_on_request_gpus() -> None:
 def test_swapped_out_job_counts_once() -> None:
     """Its line of code 0 or 1 sums up those with codes 2, 3 and 4."""
     assert skipped(convert(SWF).accounts[0]) == {
-        "part of a job that another line sums up": [13, 14],
+        "partial record of a job that another line sums up": [13, 14],
         "cancelled before it started": [15],
         "run time unknown": [17],
         "processors unknown": [18],

@@ -175,7 +175,10 @@ def test_sacct_is_run(
         (["--since", "90d", str(asked)], "add --from sacct"),
         (["--from", "sacct", "--since", "90d", str(jobs), str(asked)], "expected only OUT"),
         (["--from", "sacct", "--since", "soon", str(asked)], "--since 'soon': expected an age"),
-        (["--from", "sacct", "--until", "1d", str(jobs), str(asked)], "--until: expected with --since"),
+        (
+            ["--from", "sacct", "--until", "1d", str(jobs), str(asked)],
+            "--until: use it together with --since",
+        ),
     ):
         capsys.readouterr()
         assert run(["trace", "convert", *wrong]) == 2

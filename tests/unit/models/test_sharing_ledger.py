@@ -108,7 +108,7 @@ def test_job_of_another_partition_cannot_join() -> None:
     state = modelled(node("n0", 1, vc="a"), node("n1", 1))
     mine = state.add_job(num_gpus=1, vc="a", submit_s=0.0, predicted_s=1.0, spread=1.0)
     state.start(mine, [0], 0.0)
-    both(state, add(state, LIGHT), [0], "does not serve its VC", share_with=mine)
+    both(state, add(state, LIGHT), [0], "does not serve the VC of job", share_with=mine)
 
 
 def test_at_most_four_jobs_share() -> None:

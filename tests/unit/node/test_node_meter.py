@@ -255,7 +255,7 @@ def test_recording_replays_unchanged_and_its_energy_continues(tmp_path: Path) ->
         ("", "expected a recording"),
         ("{}", "expected a recording"),
         ('{"form": 9, "gpus": [{"uuid": "a", "name": "b"}]}', "of form 1"),
-        ('{"form": 1, "gpus": []}', "with a GPU or more"),
+        ('{"form": 1, "gpus": []}', "with at least one GPU"),
         ('{"form": 1, "gpus": [{"uuid": "a", "name": "b"}]}', "expected readings of GPU 0"),
         (
             '{"form": 1, "gpus": [{"uuid": "a", "name": "b"}]}\n{"at_s": 0, "gpu": 3, "reading": {}}',

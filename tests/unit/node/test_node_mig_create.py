@@ -124,7 +124,7 @@ def test_nothing_is_changed_while_jobs_run(
     before = existing(tmp_path)
     with caplog.at_level(logging.WARNING):
         arrange(directory, "0:1g.18gb,1g.18gb", has_jobs=True)
-    assert "not created while jobs run here, restart after them: 1g.18gb" in caplog.text
+    assert "not created while jobs run here, restart the node later: 1g.18gb" in caplog.text
     with pytest.raises(InputError, match=r"does not name MIG instance .*-0-0-100\) of GPU 0, which"):
         arrange(directory, "1:1g.18gb", has_jobs=True)
     assert existing(tmp_path) == before
@@ -162,8 +162,8 @@ def test_instances_of_running_jobs_stay_at_the_end(
         (["1:1g.18gb+me,1g.18gb+me"], r"GPU 1: cannot create 1g\.18gb\+me: no room; nvidia-smi mig"),
         (["1g.18gb"], r"'1g\.18gb': expected GPU:PROFILE,\.\.\."),
         (["0:1g.18gb,"], r"'0:1g\.18gb,': expected GPU:PROFILE"),
-        (["0:1g.18gb", "0:1g.18gb"], r"'0:1g\.18gb': names a GPU again"),
-        (["0:1g.18gb", "all:1g.18gb"], r"'all:1g\.18gb': names a GPU again"),
+        (["0:1g.18gb", "0:1g.18gb"], r"'0:1g\.18gb': names a GPU twice"),
+        (["0:1g.18gb", "all:1g.18gb"], r"'all:1g\.18gb': names a GPU twice"),
     ],
 )
 def test_impossible_layout_is_one_line_and_leaves_nothing(
@@ -310,7 +310,7 @@ def test_option_needs_nvidia_gpus() -> None:
     for options in (["--simulated", "--gpus", "1"], ["--replay-gpus", "file"]):
         done = CliRunner().invoke(node, ["--name", "n0", "--mig-create", "0:1g.18gb", *options])
         assert isinstance(done.exception, InputError)
-        assert "--mig-create: expected without --simulated and --replay-gpus" in str(done.exception)
+        assert "--mig-create needs NVIDIA GPUs: omit --simulated and --replay-gpus" in str(done.exception)
 
 
 def test_profiles_are_those_of_the_gpu() -> None:

@@ -85,7 +85,7 @@ def test_without_users_all_jobs_run_as_one_account() -> None:
         ("ada = 3", 0o644, "ada: expected the name of an account, got 3"),
         ("ada.lovelace = 'ada'", 0o644, "ada: expected the name of an account, got {'lovelace'"),
         ("ada", 0o644, "expected lines `person"),
-        ("ada = 'ada'", 0o666, "others can write to it"),
+        ("ada = 'ada'", 0o666, "other users can write to this file"),
     ],
 )
 def test_invalid_file_of_users_is_one_line(

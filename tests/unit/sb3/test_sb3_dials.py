@@ -165,7 +165,7 @@ def test_model_is_a_policy_like_any_other(model: Path) -> None:
     assert isinstance(scheduler, Guarded)
     assert (scheduler.name, fallback) == (f"sb3:{model}", "tuned")
     assert scheduler.policy_id.startswith("sb3-")
-    with pytest.raises(InputError, match="order: 'sb3' chooses by itself"):
+    with pytest.raises(InputError, match="order: 'sb3' does not read this setting"):
         load_scheduler(Policy.of(f"sb3:{model}").changed(["order=area"]))
 
 
@@ -231,7 +231,7 @@ def test_unsupported_models_are_refused(env: gymnasium.Env[Any, Any], model: Pat
         (
             "stacked",
             wrappers.FlattenObservation(wrappers.FrameStackObservation(env, 2)),
-            r"rlsched/Cluster-v0, whose observations are \(68,\), got one for \(136,\)",
+            r"rlsched/Cluster-v0, whose observations are \(68,\), got a model for \(136,\)",
         ),
     ):
         saved(wrapped, tmp_path / f"{name}.zip")

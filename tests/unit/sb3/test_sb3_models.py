@@ -79,7 +79,7 @@ def test_unsupported_models_are_refused(source: EpisodeSource, model: Path, tmp_
     saved(source, tmp_path / "own.zip", activation_fn=OwnLayer)
     (tmp_path / "text.zip").write_text("no zip")
     for name, said in (
-        ("rows.zip", r"trained on rlsched/Cluster-v0, .* \(68,\), got one for \(24, 53\)"),
+        ("rows.zip", r"trained on rlsched/Cluster-v0, .* \(68,\), got a model for \(24, 53\)"),
         ("masked.zip", r"its policy needs code outside .*sb3_contrib\.common.* FILE\.py:NAME"),
         ("own.zip", r"its policy_kwargs needs code .* FILE\.py:NAME"),
         ("text.zip", "File is not a zip file"),
@@ -89,7 +89,7 @@ def test_unsupported_models_are_refused(source: EpisodeSource, model: Path, tmp_
             load_scheduler(Policy.of(f"sb3:{tmp_path / name}"))
         assert "\n" not in str(found.value)
     for setting in ("order=area", "dials=default", "predictions=oracle"):
-        with pytest.raises(InputError, match=f"{setting.partition('=')[0]}: 'sb3' chooses by itself"):
+        with pytest.raises(InputError, match=f"{setting.partition('=')[0]}: 'sb3' does not read"):
             load_scheduler(Policy.of(f"sb3:{model}").changed([setting]))
     with pytest.raises(InputError, match=r"checkpoint: expected the path of a model, such as sb3:m\.zip"):
         load_scheduler(Policy(rule="sb3"))

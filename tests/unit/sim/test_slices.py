@@ -161,7 +161,7 @@ class TestMemory:
         assert table.rejected.tolist() == [True, False, True]
         memory_mib = CATALOGUE.cells[LARGE, "A100", "memory_mib"].value
         assert table.reject_reason[0] == (
-            f"its workload takes {memory_mib:,.0f} MiB of GPU memory, more than it may of {ONES}"
+            f"its workload needs {memory_mib:,.0f} MiB of GPU memory, more than a job may use of {ONES}"
         )
         assert table.reject_reason[2] == "depends on job 0, which can never run"
         assert runnable_mask(trace, cluster(ones())).mask.all()

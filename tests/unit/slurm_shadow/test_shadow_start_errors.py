@@ -56,12 +56,15 @@ def test_failed_command(
 
 def test_unknown_version(tmp_path: Path, commands: ScriptedSlurm) -> None:
     commands.configure(SLURM_VERSION="19.05.1")
-    assert refused(tmp_path) == "Slurm 19.05.1: expected 21.08 to 25.11, whose JSON is known"
+    assert refused(tmp_path) == "Slurm 19.05.1: expected 21.08 to 25.11, whose JSON rlsched can read"
 
 
 @pytest.mark.usefixtures("commands")
 def test_unknown_partition(tmp_path: Path) -> None:
-    assert refused(tmp_path, "--partition", "gpus") == "partition 'gpus': this Slurm has cpu, gpu"
+    assert (
+        refused(tmp_path, "--partition", "gpus")
+        == "partition 'gpus': expected cpu, gpu (this Slurm's partitions)"
+    )
 
 
 def test_no_rights_to_see_the_jobs_of_others(
@@ -79,7 +82,7 @@ def test_polls_that_are_too_rare(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("commands")
 def test_conflicting_options(tmp_path: Path) -> None:
-    assert "--shadow: give one of them" in refused(tmp_path, "--remove")
+    assert "--shadow: give only one of them" in refused(tmp_path, "--remove")
 
 
 @pytest.mark.usefixtures("commands")

@@ -69,7 +69,7 @@ def test_addresses_are_separated_by_commas() -> None:
     assert broker_addresses("tcp://a:1, tcp://b:2,tcp://a:1") == ("tcp://a:1", "tcp://b:2")
     with pytest.raises(InputError, match="expected tcp://HOST:PORT"):
         broker_addresses("tcp://a:1,b")
-    with pytest.raises(InputError, match="expected one here"):
+    with pytest.raises(InputError, match="expected one address"):
         broker_address("tcp://a:1,tcp://b:2")
 
 

@@ -79,7 +79,7 @@ def test_optional_columns(tmp_path: Path) -> None:
         ("b,,,,1,5,1,many,", "num_cpus", "or blank, got 'many'"),
         ("b,,,,1,5,1,nan,", "num_cpus", "got 'nan'"),
         (",,,,1,5,1,,", "job_id", "not blank, got ''"),
-        ("a,,,,1,5,1,,", "job_id", "row 2 has it already), got 'a'"),
+        ("a,,,,1,5,1,,", "job_id", "row 2 has the same id), got 'a'"),
     ],
 )
 @pytest.mark.parametrize("first", ["a,,,,0,1,1,,", 'a,"",,,0,1,1,,'], ids=["plain", "quoted"])

@@ -31,7 +31,7 @@ class View(Protocol):
         ...
 
     def key(self, key: str, looking: Looking) -> View | None:
-        """React to a key; return the view to show next. None: close the screen."""
+        """React to a key; return the view to show next, or None to close the screen."""
         ...
 
     def foot(self) -> Text:

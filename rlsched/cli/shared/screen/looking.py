@@ -30,7 +30,7 @@ class Looking:
 
     Attributes:
         trouble: One line that says why there is no new answer; "" if the last query was answered.
-        said: Result of the last order, for the user.
+        said: Result of the last order (such as a cancellation), for the user.
     """
 
     def __init__(self, reach: Callable[[], Client], every_s: float, news: Callable[[], None]) -> None:
@@ -56,7 +56,7 @@ class Looking:
         self._thread.join(0.2)
 
     def last_answer(self, fetch: Fetch) -> tuple[Any, float] | None:
-        """Return the last answer to `fetch` and the time of the answer, Unix seconds; None: no answer yet.
+        """Return the last answer to `fetch` and its time, Unix seconds; None before the first answer.
 
         The thread repeats the query `fetch` from this call on.
         """
@@ -68,7 +68,7 @@ class Looking:
         return self._found[1:] if self._found is not None and self._found[0] == fetch else None
 
     def order(self, order: Callable[[Client], str]) -> None:
-        """Execute an order to the broker in the thread, then query again."""
+        """Execute an order (such as a cancellation) in the thread, then query the broker again."""
         self._orders.append(order)
         self._asked.set()
 

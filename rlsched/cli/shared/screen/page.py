@@ -31,7 +31,7 @@ class Page(ABC):
 
     Args:
         title: First line of the page.
-        back: View that `q` opens; None: `q` closes the screen.
+        back: View that the key `q` opens; with None, `q` closes the screen.
         from_end: Whether to show the end first, and stay at the end as the text grows.
     """
 

@@ -39,10 +39,10 @@ def overview(
     Args:
         picture: State of the cluster.
         columns: Maximum width of a line, characters.
-        height: Maximum number of lines; None: no limit.
+        height: Maximum number of lines; None sets no limit.
         now_s: Current time, Unix seconds.
         marks: Letters of the users.
-        chosen: Number of the job at the cursor; None: no cursor.
+        chosen: Number of the job at the cursor; None if there is no cursor.
     """
     head = _head(picture, columns)
     for owner in picture.owners:  # users with most GPUs get their letters first

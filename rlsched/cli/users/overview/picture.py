@@ -25,7 +25,7 @@ class UserSummary:
     """How many GPUs and jobs a user has.
 
     Attributes:
-        user: User name; "": jobs without a user.
+        user: User name; "" for jobs without a user.
         gpus: GPUs that the user's running jobs have.
         running: Number of jobs that have GPUs.
         waiting: Number of waiting jobs; an array counts once.

@@ -171,10 +171,7 @@ def test_journal_with_changed_clocks_of_running_jobs_is_refused(
     assert line.startswith(
         f"{path}: entry 2: a broker before this version changed the clock of a running job"
     )
-    assert (
-        "(--reclock-s), which no longer exists; let that version end the jobs, then begin with a new journal"
-        in line
-    )
+    assert "run the earlier version until all jobs have ended, then begin a new journal" in line
     assert "damaged" not in line
     assert "\n" not in line
     journal.close()

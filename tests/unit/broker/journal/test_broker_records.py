@@ -133,7 +133,7 @@ def on_a_full_disk(
 def test_records_are_lost_only_while_the_disk_is_full(tmp_path: Path) -> None:
     lines, full, later, kept = on_a_full_disk(tmp_path, "written")
     first, last = lines
-    assert "decisions: cannot keep decisions: File too large; decisions go on without" in first
+    assert "decisions: cannot keep decisions: File too large; decisions continue" in first
     lost = full[1]["written"]
     assert lost > 15
     assert list(full[0]) == ["written"]
@@ -169,7 +169,7 @@ def test_file_that_cannot_be_opened_is_logged_once_and_retried(tmp_path: Path) -
     log.add([record(1), record(2)])
     assert log.last == []
     (line,) = lines
-    assert line.endswith("cannot keep decisions: Not a directory; decisions go on without")
+    assert line.endswith("cannot keep decisions: Not a directory; decisions continue")
     assert log.soft_errors.lost == {"written": 3}
     (tmp_path / "folder").unlink()
     (tmp_path / "folder").mkdir()

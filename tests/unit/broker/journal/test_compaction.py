@@ -522,11 +522,11 @@ def test_every_field_of_a_job_is_in_a_base_or_derived() -> None:
 def test_later_version_is_refused_by_name(path: Path) -> None:
     with_history(path).journal.close()
     parts = [msgspec.structs.replace(part, version=9) for part in compact(path).parts]
-    with pytest.raises(JournalError, match="its base is of version 9, this rlsched reads 1"):
+    with pytest.raises(JournalError, match="the journal's base has version 9, this rlsched reads versions 1"):
         read_base(parts)
-    with pytest.raises(JournalError, match="its base is incomplete"):
+    with pytest.raises(JournalError, match="the journal's base is incomplete"):
         read_base([msgspec.structs.replace(parts[0], parts=2)])
-    with pytest.raises(JournalError, match="its base is damaged"):
+    with pytest.raises(JournalError, match="the journal's base is damaged"):
         read_base([msgspec.structs.replace(parts[0], version=1, data=b"x")])
 
 

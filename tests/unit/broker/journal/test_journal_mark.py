@@ -108,9 +108,9 @@ DAMAGE = {
     "emptied": (emptied, "is empty"),
     "deleted": (deleted, "is missing"),
     "without entries": (fresh, "holds no entries"),
-    "older": (older, r"ends at entry 1, but a broker has committed 2 here"),
-    "another cluster's": (of_another_cluster, "is not the one that a broker of cluster"),
-    "another cluster's, compacted": (of_another_cluster_compacted, "is not the one that a broker of cluster"),
+    "older": (older, r"ends at entry 1, but a broker has committed entry 2 here"),
+    "another cluster's": (of_another_cluster, "differs from the entry that a broker"),
+    "another cluster's, compacted": (of_another_cluster_compacted, "differs from the entry that a broker"),
 }
 
 
@@ -274,4 +274,4 @@ def test_verb_exits_with_2(home: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert run(words) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert run([*words, "--standby", "--new-cluster"]) == 2
-    assert "--new-cluster: expected without --standby" in capsys.readouterr().err
+    assert "--new-cluster: omit --standby" in capsys.readouterr().err

@@ -141,7 +141,7 @@ def put(path: Path, **changes: Any) -> int:
         ({"made_for": "another"}, "was made with another version, policy or predictor"),
         ({"entry_crc": 1}, "belongs to another journal"),
         ({"picture": b"nothing"}, "cannot be read (error: Error -3"),
-        ({"picture": pack([1, 2])}, "cannot be read (it does not contain the state of a broker)"),
+        ({"picture": pack([1, 2])}, "cannot be read (expected the state of a broker, got another object)"),
     ],
 )
 def test_snapshot_of_another_journal_is_skipped_with_a_log_line(

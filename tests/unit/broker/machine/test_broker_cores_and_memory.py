@@ -138,7 +138,7 @@ def test_node_without_limits_is_noted_and_its_jobs_get_a_warning(journal: Journa
     old = msgspec.structs.replace(big("n0"), capabilities=Capabilities())
     loose = big("n1", capabilities=Capabilities(holds_to=["cores"]), notes=["no control groups: ..."])
     broker = cluster(journal, old, loose)
-    assert "from before limits" in notes(broker, "n0")[0]
+    assert "its rlsched is too old to limit" in notes(broker, "n0")[0]
     assert notes(broker, "n1") == ["no control groups: ..."]
     broker.ask(submit(4, num_cpus=2, memory_mib=GIB))
     broker.ask(submit(4, num_cpus=2, memory_mib=GIB))
@@ -291,7 +291,7 @@ def test_job_out_of_gpu_memory_is_requeued_once_for_a_larger_gpu(journal: Journa
     assert node_of(broker, 1) == "n0"
     out_of_gpu_memory(broker, 1)
     assert state(broker, 1) == "queued"
-    assert "goes back once, to larger ones" in reason(broker, 1)
+    assert "it is queued once more, for larger GPUs" in reason(broker, 1)
     broker.ask(submit(1))
     assert node_of(broker, 2) == "n0", "small GPUs are still allocated to other jobs"
     broker.says("n1", Heartbeat(name="n1"))

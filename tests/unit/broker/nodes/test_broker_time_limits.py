@@ -91,7 +91,7 @@ def test_node_without_support_is_named_and_nothing_changes(journal: Journal) -> 
     assert "node n0 started it with an rlsched too old" in said
     assert "\n" not in said
     broker.wait(LIMITS.lease_s + 5.0)
-    assert "node n0 is unreachable: try again when it is back" in refused(
+    assert "node n0 is unreachable: try again when the node is up" in refused(
         broker, Update(job=job, time_limit_s=50.0)
     )
     assert broker.state.jobs[job].spec.time_limit_s == 100.0

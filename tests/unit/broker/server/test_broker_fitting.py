@@ -131,9 +131,9 @@ def test_no_fit_with_too_few_ended_jobs_or_a_running_mean(watch: Callable[..., W
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        ("raise SystemExit('no memory')", "its process ended with 1: no memory"),
-        ("import os; os.kill(os.getpid(), 9)", "its process ended with -9: no message"),
-        ("print('not a pickle')", "its result cannot be used: UnpicklingError"),
+        ("raise SystemExit('no memory')", "the fitting process ended with exit code 1: no memory"),
+        ("import os; os.kill(os.getpid(), 9)", "the fitting process ended with exit code -9: no message"),
+        ("print('not a pickle')", "the result of the fit cannot be used: UnpicklingError"),
         ("import pickle, sys; pickle.dump([1], sys.stdout.buffer)", "expected a HazardModel, got list"),
     ],
 )
@@ -177,7 +177,7 @@ def test_hanging_fit_is_killed(watch: Callable[..., Watched]) -> None:
     watched = watch(learnt(), "import time; time.sleep(600)", limit_s=0.3)
     watched.fits.step(1e6)
     pid = pid_of(watched)
-    assert "it took longer than 0.3 s" in watched.step_until_logged()
+    assert "the fit took longer than 0.3 s" in watched.step_until_logged()
     assert has_exited(pid)
 
 

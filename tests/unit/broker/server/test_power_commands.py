@@ -79,8 +79,8 @@ def test_commands_of_a_node_run_in_order_and_repeated_ones_once(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--suspend-cmd", "x"], "--suspend-cmd: expected with --resume-cmd"),
-        (["--resume-cmd", "x"], "--resume-cmd: expected with --suspend-cmd"),
+        (["--suspend-cmd", "x"], "--suspend-cmd: use it together with --resume-cmd"),
+        (["--resume-cmd", "x"], "--resume-cmd: use it together with --suspend-cmd"),
         (["--suspend-cmd", "x", "--resume-cmd", ""], "--resume-cmd: expected a command"),
         (["--suspend-cmd", "'x", "--resume-cmd", "y"], '--suspend-cmd "\'x": No closing quotation'),
         (

@@ -65,7 +65,7 @@ def test_non_member_is_refused_in_one_line(journal: Journal) -> None:
     join(broker, "hep")
     reply = ask(broker, submit(account="ml"))
     assert isinstance(reply, Refused)
-    assert reply.message.startswith("account 'ml': alice may charge jobs to hep; an admin adds")
+    assert reply.message.startswith("account 'ml': alice may charge jobs only to hep; an admin adds")
     assert broker.ask(submit(account="hep", user="alice")) == Submitted(job=1), "an admin on her behalf"
     assert isinstance(broker.ask(submit(account="hep", user="bob")), Refused)
 

@@ -89,8 +89,8 @@ def test_jobs_of_a_higher_priority_are_ahead_of_all_others(journal: Journal, pol
 def test_broker_limits_the_priority_of_users(journal: Journal) -> None:
     broker = begin(journal)
     assert ask(broker, ADA, priority="high") == Refused(
-        message="priority high is reserved for admins: use normal or a lower one, "
-        "of low, normal, high, urgent"
+        message="priority high is reserved for admins: use normal or a lower priority, "
+        "from lowest to highest: low, normal, high, urgent"
     )
     assert ask(broker, ADA, priority="low") == Submitted(job=1)
     assert ask(broker, ROOT, priority="urgent", user="ada") == Submitted(job=2)

@@ -129,7 +129,7 @@ def test_job_larger_than_the_quota_is_refused(journal: Journal) -> None:
     broker = make(journal, nodes=2)
     limit(broker, "vc", "red", gpus=4)
     assert ask(broker, ALICE, submit(5, vc="red"), submit(5), submit(4, vc="red")) == [
-        Refused(message="quota: VC red may have 4 GPUs at once, this job requests 5"),
+        Refused(message="quota: VC red may have 4 GPUs at once, this job requests 5; request fewer GPUs"),
         Submitted(job=1),
         Submitted(job=2),
     ]
@@ -290,7 +290,9 @@ def test_quota_of_0_gpu_hours_refuses_jobs(journal: Journal) -> None:
     broker = at_noon(journal)
     limit(broker, "vc", "red", gpu_hours=0)
     assert ask(broker, ALICE, submit(1, vc="red")) == [
-        Refused(message="quota: VC red has a limit of 0 GPU-hours")
+        Refused(
+            message="quota: VC red has a limit of 0 GPU-hours; an admin changes it with `rlsched quota set`"
+        )
     ]
 
 
