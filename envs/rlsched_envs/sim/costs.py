@@ -19,7 +19,8 @@ def costs_so_far(sim: SimArrays) -> tuple[float, float, float]:
     The delay is the sum over the jobs of the time beyond their run times on unshared GPUs at full clock,
     job-seconds. With prices, only the part beyond a job's slack counts, and the delay of a job that has not
     ended is estimated (`_beyond_slack_s`). The money is the integral of price x power of the jobs, J x price;
-    without prices it is the energy, J.
+    without prices it is the energy, J. If unused nodes sleep (`unused_sleep`), the money also has the idle
+    power of the nodes that run a job.
     """
     run, books = sim.progress.run[0], sim.progress.books[0]
     delay_s, energy_j = run.queued_s, 0.0
@@ -27,7 +28,8 @@ def costs_so_far(sim: SimArrays) -> tuple[float, float, float]:
         delay_s, energy_j = delay_s + books.lost_s, books.jobs_j
     if not PRICED or sim.progress.signal.shape[1] == 0:
         return delay_s, energy_j, energy_j
-    return _beyond_slack_s(sim), energy_j, books.cost - books.idle_cost
+    uncharged = books.unused_cost if books.unused_sleep > 0.0 else books.idle_cost
+    return _beyond_slack_s(sim), energy_j, books.cost - uncharged
 
 
 @kernel

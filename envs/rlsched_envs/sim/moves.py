@@ -16,7 +16,7 @@ from rlsched.cluster.kernels import tenants_of
 from rlsched.cluster.speed import gpu_kind
 from rlsched.compile.jit import kernel, shared
 from rlsched.decide.clocks import clock_for, clock_on, cores_for, join_cores
-from rlsched.decide.constants import MODELLED
+from rlsched.decide.constants import MODELLED, PRICED
 from rlsched.decide.move import BY_OPTIONS, Move
 from rlsched.decide.options import StartOptions
 from rlsched.decide.order import queue
@@ -42,6 +42,8 @@ def draw_power(sim: SimArrays, seconds: float, until_s: float) -> None:
     """
     if MODELLED and sim.state.config[0].modelled:
         physics.pass_time(sim.progress, until_s - seconds, until_s)
+        if PRICED and sim.progress.books[0].unused_sleep > 0.0:
+            physics.pass_unused(sim.progress, sim.state, until_s - seconds, until_s)
         if sim.progress.books[0].next_seen_s <= until_s:
             lessons.learn_due(sim.progress, sim.state, until_s)
 

@@ -21,6 +21,7 @@ from rlsched.cluster.arrays import (
     NODE_ASLEEP,
     NODE_BOOTING,
     NODE_DOWN,
+    NODE_UP,
     StateArrays,
 )
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
@@ -68,6 +69,19 @@ def pass_time(x: ProgressArrays, since_s: float, until_s: float) -> None:
     x.books[0].idle_j += x.books[0].idle_w * seconds
     x.books[0].jobs_j += x.books[0].jobs_w * seconds
     x.books[0].lost_s += x.books[0].lost_rate * seconds
+
+
+@kernel
+def pass_unused(x: ProgressArrays, s: StateArrays, since_s: float, until_s: float) -> None:
+    """Add price x power of the nodes without jobs during a time span to `unused_cost`.
+
+    Counts nodes whose GPUs are all free, so it is only for clusters whose jobs all use GPUs.
+    """
+    watts = 0.0
+    for n in range(s.node.shape[0]):
+        if s.node.status[n] == NODE_UP and s.node.free[n] == s.node.gpus[n]:
+            watts += node_idle_w(s, n, NODE_UP)
+    x.books[0].unused_cost += watts * signal_between(x, PRICE, since_s, until_s)
 
 
 @kernel
@@ -381,7 +395,7 @@ def begin_books(x: ProgressArrays, s: StateArrays) -> None:
     books = x.books[0]
     books.total_w = books.idle_w = books.jobs_w = 0.0
     books.energy_j = books.idle_j = books.jobs_j = 0.0
-    books.cost = books.idle_cost = books.carbon = books.idle_carbon = 0.0
+    books.cost = books.idle_cost = books.unused_cost = books.carbon = books.idle_carbon = 0.0
     books.lost_rate = books.lost_s = 0.0
     x.books[0].next_seen_s = np.inf
     if x.books[0].learns > 0.0:

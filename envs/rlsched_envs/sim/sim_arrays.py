@@ -110,6 +110,8 @@ BOOKS: Final = np.dtype(
         ("idle_cost", np.float64),
         ("carbon", np.float64),  # integrals of carbon intensity x `total_w` and x `idle_w`
         ("idle_carbon", np.float64),
+        ("unused_cost", np.float64),  # integral of price x power of the nodes without jobs, J x price
+        ("unused_sleep", np.float64),  # 1: record `unused_cost`
         ("grid_from_s", np.float64),  # start of the first step of `signal`, s
         ("grid_step_s", np.float64),  # length of a step, s
         ("lost_rate", np.float64),  # sum over running jobs of 1 - rate: time lost per second to sharing,

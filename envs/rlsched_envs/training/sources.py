@@ -56,7 +56,8 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             correlation and the predictions (`predict.informed`) are drawn if the source supports this.
         known_high: Upper bound of that correlation, which is drawn uniformly; 0: always use the source's own
             predictions.
-        preemptible_fracs: Choices for the share of jobs that may be preempted.
+        preemptible_fracs: Choices for the share of the jobs that may be preempted; in windows with prices,
+            this is the share of the jobs without slack.
         restart_low_s: Lower bound of the restart cost of a preempted job, log-uniform.
         restart_high_s: Upper bound of the restart cost.
         energy_weights: Choices for the weight of energy relative to time.
@@ -65,9 +66,9 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             random type; run times then refer to the first type.
         thins: Whether windows keep the hours at which jobs were submitted: the jobs are drawn at random from
             a longer part of the trace, which gives the load, and times are not scaled.
-        slack_fracs: Choices for the share of jobs with slack (`SHORT_SLACK_S`, `LONG_SLACK_S`). If a choice
-            is above 0, each window has one of its source's tariffs, and its cost consists of money instead of
-            energy, and of the part of each delay beyond the slack.
+        slack_fracs: Choices for the share of jobs with slack (`SHORT_SLACK_S`, `LONG_SLACK_S`); these jobs may
+            all be preempted. If a choice is above 0, each window has one of its source's tariffs, and its cost
+            consists of money instead of energy, and of the part of each delay beyond the slack.
     """
 
     jobs: int = 1500

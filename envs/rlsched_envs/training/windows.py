@@ -53,7 +53,8 @@ COST: Final = np.dtype(
         ("delay_s", np.float64),  # JCT less the run time on unshared GPUs at full clock and the slack, sum
         # over the jobs, job-seconds
         ("energy_j", np.float64),  # energy of the jobs
-        ("money", np.float64),  # price of this energy, J x price; without prices the energy
+        ("money", np.float64),  # price of this energy, and of the idle power of the nodes that run a job,
+        # J x price; without prices the energy of the jobs
         ("late", np.int64),  # number of jobs whose delay exceeds their slack by more than `LATE_S`
         ("over", np.int64),  # 1: all jobs have ended
     ]
@@ -72,10 +73,10 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         window: The jobs.
         kinds: GPU types that the nodes have in turn; indices in `GPU_TYPES`.
         energy_weight: Weight of energy relative to time, 0 to 1.
-        preemptible_frac: Share of the jobs that may be preempted.
+        preemptible_frac: Share of the jobs that may be preempted; of the jobs without slack, if some have it.
         restart_s: Restart cost of a preempted job, seconds.
         key: Key of the random draws.
-        slack_frac: Share of the jobs that have slack.
+        slack_frac: Share of the jobs that have slack. All of them may be preempted.
         tariff: Prices of electricity; None: the window has no prices.
         day: Day of the tariff on which the window begins.
     """
@@ -161,6 +162,7 @@ class DialledRuns:
         one = one._replace(state=one.state._replace(dials=dials))
         if drawn.has_prices:
             one.progress.books.grid_step_s = HOUR_S
+            one.progress.books.unused_sleep = 1.0
             signal = np.zeros((ROWS, HORIZON_H + 1))
             one = one._replace(progress=one.progress._replace(signal=signal))
         self.batch: SimArrays = batch.stack_run(one, count)
@@ -186,6 +188,7 @@ class DialledRuns:
             slack_s = np.where(setting.window.predicted_s < SHORT_JOB_S, SHORT_SLACK_S, LONG_SLACK_S)
             other = np.random.default_rng([setting.key, 1]).random(slack_s.size)
             truth.slack_s[k] = np.where(other < setting.slack_frac, slack_s, 0.0)
+            truth.pinned[k] &= truth.slack_s[k] == 0.0
             self.batch.progress.signal[k] = setting.tariff.signal(setting.day)
         self.batch.progress.run.restart_s[k, 0] = setting.restart_s
 

@@ -14,11 +14,13 @@ from rlsched.cluster.dials import PRICE_DIALS
 from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS
 from rlsched.decide.dials.turning import RANGES
 from rlsched.decide.policies.policy import Policy
-from rlsched.energy.series import DAY_S, HOUR_S
+from rlsched.energy.series import DAY_S, HOUR_S, Integrals
 from rlsched.energy.synth import synthesize
 from rlsched.errors import InputError
+from rlsched.models.power import NodePower
 from rlsched_envs.sim.signals import PRICE
 from rlsched_envs.training.dial_env import ClusterEnv
+from rlsched_envs.training.small_clusters import CORES_EACH
 from rlsched_envs.training.sources import LOAD_ERROR, Drawn, EpisodeSource, draw_window
 from rlsched_envs.training.tariffs import HORIZON_H
 from rlsched_envs.training.windows import LATE_S, Setting, Windows, draw_setting
@@ -78,14 +80,15 @@ def test_trace_that_is_shorter_than_a_window_is_repeated(sources: list[EpisodeSo
     assert (np.diff(window.submit_s) >= 0.0).all()
 
 
-def test_money_is_price_times_power_in_two_ways(priced: list[EpisodeSource]) -> None:
-    """The accounts of the run, and the sum of the bills of its jobs."""
+def test_accounts_of_the_run_equal_the_sum_over_its_jobs(priced: list[EpisodeSource]) -> None:
     windows = Windows(settings(priced), priced, DRAWN, Policy("tuned"))
     for weights in (STILL, constant(defer=0.5, pause=0.3)):
         for k in range(len(windows)):
             (cost,) = windows.run([weights], [k])
             truth, outcome = windows._runs.batch.truth[k], windows._runs.batch.progress.outcome[k]
-            assert cost.money == pytest.approx(outcome.cost.sum(), rel=1e-9)
+            books = windows._runs.batch.progress.books[k, 0]
+            assert books.cost - books.idle_cost == pytest.approx(outcome.cost.sum(), rel=1e-9)
+            assert cost.money > outcome.cost.sum(), "nodes that run a job also draw power"
             assert cost.energy_j == pytest.approx(outcome.energy_j.sum(), rel=1e-9)
             end_s = outcome.end_s
             delay_s = end_s - truth.submit_s - truth.duration_s
@@ -95,12 +98,40 @@ def test_money_is_price_times_power_in_two_ways(priced: list[EpisodeSource]) -> 
             assert cost.late == late.sum()
 
 
+def test_money_is_price_times_power_of_jobs_and_of_the_nodes_that_run_them(
+    priced: list[EpisodeSource],
+) -> None:
+    """Jobs of one node that run one after another: each is the only job of its node."""
+    (drawn,) = settings(priced, 1)
+    window = msgspec.structs.replace(
+        drawn.window,
+        submit_s=np.arange(DRAWN.jobs) * 5.0 * HOUR_S,
+        duration_s=np.minimum(drawn.window.duration_s, HOUR_S),
+        gpus=np.minimum(drawn.window.gpus, priced[0].gpus_per_node),
+    )
+    setting = msgspec.structs.replace(drawn, window=window, slack_frac=0.0)
+    windows = Windows([setting], priced, DRAWN, Policy("tuned"))
+    (cost,) = windows.run([STILL])
+    run, power = windows._runs.batch, NodePower()
+    gpu_idle_w = run.state.models.gpu.idle_w[setting.kinds[0]]
+    node_w = power.base_w + CORES_EACH * priced[0].gpus_per_node * power.cpu_idle_w_per_core
+    signal, outcome = run.progress.signal[0], run.progress.outcome[0]
+    prices = Integrals(0.0, HOUR_S, signal[PRICE : PRICE + 1], signal[PRICE + 2 : PRICE + 3])
+    money = outcome.cost.sum()
+    for row, submit_s in enumerate(window.submit_s):
+        price = prices.between(float(submit_s), float(outcome.end_s[row]))[0]
+        money += price * (node_w + (priced[0].gpus_per_node - window.gpus[row]) * gpu_idle_w)
+    assert cost.money == pytest.approx(money, rel=1e-9)
+
+
 def test_constant_price_is_energy(priced: list[EpisodeSource]) -> None:
     flat = synthesize("flat", datetime(2026, 1, 1, tzinfo=UTC), 200, mean=3.0)
     sources = [one.with_prices(flat, known_ahead_h=0.0) for one in priced]
     windows = Windows(settings(sources), sources, DRAWN, Policy("tuned"))
     still = windows.run([STILL])
-    assert still.money == pytest.approx(3.0 * still.energy_j, rel=1e-9)
+    progress = windows._runs.batch.progress
+    jobs_j = progress.books[:, 0].cost - progress.books[:, 0].idle_cost
+    assert jobs_j == pytest.approx(3.0 * still.energy_j, rel=1e-9)
     moved = windows.run([constant(defer=0.9, pause=0.9)])
     assert (moved.money == still.money).all(), "at the mean, no job waits or pauses"
     assert (moved.delay_s == still.delay_s).all()
