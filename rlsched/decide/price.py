@@ -116,16 +116,17 @@ def _is_on_up_nodes(s: StateArrays, slot: int) -> bool:
 def next_to_pause(s: StateArrays, p: int, o: PriceOptions, now_s: float) -> int:
     """Return the slot of the job of partition `p` to preempt next because of the price, -1 for none.
 
-    The job is preemptible, started before this instant, runs on nodes that are up, has not used the share of
-    its slack that the price permits, and is predicted to run for at least `LEAST_LEFT_S` more. Of several
-    such jobs, returns the job that arrived first.
+    The job holds GPUs, is preemptible, started before this instant, runs on nodes that are up, has not used
+    the share of its slack that the price permits, and is predicted to run for at least `LEAST_LEFT_S` more.
+    Of several such jobs, returns the job that arrived first. A job without GPUs is never paused: its earlier
+    run time is not counted, so it would start again immediately.
     """
     frac, found = slack_frac(s, o.pause + s.dials.dial[p].pause), -1
     if frac <= 0.0:
         return -1
     for position in range(s.derived.running_len[0]):
         slot, job = s.derived.slot.running[position], s.job
-        if job.slack_s[slot] <= 0.0 or job.pinned[slot] or job.placed_in[slot] != p:
+        if job.gpus[slot] == 0 or job.slack_s[slot] <= 0.0 or job.pinned[slot] or job.placed_in[slot] != p:
             continue
         if job.start_s[slot] >= now_s or (found >= 0 and job.seq[slot] > job.seq[found]):
             continue
@@ -148,6 +149,6 @@ def review_s(s: StateArrays, o: PriceOptions) -> float:
     may_pause = o.pause > 0.0 or s.dials.controller[0] != NO_CONTROLLER
     for position in range(s.derived.running_len[0] if may_pause else 0):
         slot = s.derived.slot.running[position]
-        if s.job.slack_s[slot] > 0.0 and not s.job.pinned[slot]:
+        if s.job.gpus[slot] > 0 and s.job.slack_s[slot] > 0.0 and not s.job.pinned[slot]:
             return s.config[0].price_until_s
     return np.inf

@@ -70,8 +70,11 @@ def run(
     stepped: bool = False,
     models: Models | None = None,
     load: float = 0.7,
+    without_gpus: int = 0,
 ) -> JobTable:
     trace, spec = workload(load)
+    if without_gpus:  # each job of this many asks only for CPU cores
+        trace.num_gpus[::without_gpus] = 0
     if price is not None:
         price.write(folder / "p.csv")
         energy = EnergySignals(price=str(folder / "p.csv"), begins="2026-01-01T05:00Z", known_ahead_h=12.0)
@@ -128,6 +131,15 @@ def test_bill_falls_and_no_job_exceeds_its_slack(tmp_path: Path) -> None:
     assert priced.log is not None
     assert (priced.log.reason == PREEMPTED).sum() > 20
     assert bill(priced) < 0.95 * bill(blind)
+
+
+def test_only_jobs_with_gpus_pause(tmp_path: Path) -> None:
+    table = run(Policy("gittins", price={"pause": 5.0}), solar(), tmp_path, without_gpus=3)
+    assert table.log is not None
+    paused = table.log.job[table.log.reason == PREEMPTED]
+    assert len(paused) > 5
+    assert (table.trace.num_gpus == 0).sum() > 100
+    assert (table.trace.num_gpus[paused] > 0).all()
 
 
 def bill(table: JobTable) -> float:
