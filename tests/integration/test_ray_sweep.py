@@ -292,7 +292,7 @@ def test_interrupt_cancels_running_tasks(place: Place, tmp_path: Path) -> None:
         (sleeping,) = wait_for(lambda: list(tmp_path.iterdir()))
         child.send_signal(signal.SIGINT)
         _, stderr = child.communicate(timeout=60)
-    assert child.returncode == 130
+    assert child.returncode == 130, stderr
     assert "Traceback" not in stderr
     wait_for(lambda: has_exited(int(sleeping.name)))
 

@@ -10,16 +10,19 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final
 
 import numba
@@ -34,6 +37,7 @@ from rlsched.decide.own import NO_PATHS, file_of, is_inline, is_own, rule_in_cop
 from rlsched.decide.policies.files import model_file
 from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError, RlschedError
+from rlsched.signals import on_signals
 from rlsched_agents.evaluate.recording import put_store, store_files
 from rlsched_agents.evaluate.run import (
     REPORT_EVERY_S,
@@ -153,16 +157,18 @@ class _Sweep:
 
     def run(self) -> list[Outcome]:
         try:
-            self._submit()
+            with _between_calls():
+                self._submit()
             for number, task in enumerate(self._tasks):
                 if is_compiled(task):
                     self._outcomes[number] = run_task(task, partial(self._say, task.policy.name, task.seed))
             while self._number_of:
-                ended, _ = ray.wait(list(self._number_of), timeout=REPORT_EVERY_S)
-                for ref in ended:
-                    self._take(self._number_of.pop(ref), ref)
-                self._submit()
-                self._look()
+                with _between_calls():
+                    ended, _ = ray.wait(list(self._number_of), timeout=REPORT_EVERY_S)
+                    for ref in ended:
+                        self._take(self._number_of.pop(ref), ref)
+                    self._submit()
+                    self._look()
         finally:
             with suppress(*_LOST):
                 for ref in self._number_of:
@@ -216,6 +222,26 @@ class _Sweep:
         for number, done in ray.get(self._reports.drain.remote()).items():
             if number in running:
                 self._say(self._tasks[number].policy.name, self._tasks[number].seed, done)
+
+
+@contextmanager
+def _between_calls() -> Iterator[None]:
+    """Raise KeyboardInterrupt for Ctrl-C at the end of a `with` block instead of inside a call of Ray.
+
+    Inside such a call, an interrupt can surface as one of Ray's errors. A second Ctrl-C interrupts at once.
+    """
+    pending = list[int]()
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        if pending:
+            raise KeyboardInterrupt
+        pending.append(number)
+
+    in_main = threading.current_thread() is threading.main_thread()  # only there can handlers be set
+    with on_signals(note, (signal.SIGINT,) if in_main else ()):
+        yield
+    if pending:
+        raise KeyboardInterrupt
 
 
 def _work(order_bytes: bytes, jobs: bytes, reports: Any) -> bytes:
