@@ -66,9 +66,9 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             random type; run times then refer to the first type.
         thins: Whether windows keep the hours at which jobs were submitted: the jobs are drawn at random from
             a longer part of the trace, which gives the load, and times are not scaled.
-        slack_fracs: Choices for the share of jobs with slack (`SHORT_SLACK_S`, `LONG_SLACK_S`); these jobs may
-            all be preempted. If a choice is above 0, each window has one of its source's tariffs, and its cost
-            consists of money instead of energy, and of the part of each delay beyond the slack.
+        slack_fracs: Choices for the share of jobs with slack (`SHORT_SLACK_S`, `LONG_SLACK_S`); these jobs
+            may all be preempted. If a choice is above 0, each window has one of its source's tariffs, and its
+            cost consists of money instead of energy, and of the part of each delay beyond the slack.
     """
 
     jobs: int = 1500
