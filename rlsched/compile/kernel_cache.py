@@ -255,7 +255,10 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
 
 @cache
 def _prune(root: Path) -> None:
-    """Remove entries of all versions that were not loaded for `KEPT_UNUSED_DAYS`, once per process."""
+    """Remove each entry, of any version, that was not loaded in the last `KEPT_UNUSED_DAYS` days.
+
+    Later calls in the same process do nothing.
+    """
     before_s = time.time() - KEPT_UNUSED_DAYS * 86400
     for used in [*root.glob("kernels-*/*/*.nbi"), *root.glob(f"kernels-*/shared/*{SUFFIX}")]:
         with suppress(FileNotFoundError):  # another process removed it

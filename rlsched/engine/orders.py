@@ -273,6 +273,9 @@ def may_be_taken_back(job: SlurmJob, partitions: tuple[str, ...]) -> bool:
 
 
 def marks_of_taken_back(job: SlurmJob, more: int) -> dict[str, str]:
-    """Return the new marks of a job that is held for a broker again. `more` is added to the offer count."""
+    """Return the new marks of a job that is put on hold again, until a broker decides its next start.
+
+    `more` is added to the offer count.
+    """
     kept = {name: value for name, value in (job.marks or {}).items() if name in ("g", "n", "x", "t")}
     return {**kept, "s": (job.marks or {})["b"], "o": str(job.mark("o") + more)}

@@ -98,7 +98,10 @@ class Lengths:
         return found
 
     def outlived(self, gpus: Floats, predicted_s: Floats, spread: Floats, age_s: Floats) -> Floats:
-        """Return the (L,) probability of a total run time below the job's age `age_s`; nan: unknown."""
+        """Return the (L,) probability, predicted before the start, that the run time is below `age_s`.
+
+        `age_s` is the present age of the job. nan: unknown.
+        """
         found = np.full(len(gpus), np.nan)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             aged = np.where(age_s > 0.0, np.log(age_s / predicted_s) / spread, -np.inf)

@@ -52,7 +52,7 @@ class _Curve(NamedTuple):
 
 
 class _Type(NamedTuple):
-    """Figures of a GPU type, without most sources; `GPU_FIGURES` adds the sources."""
+    """Figures of a GPU type. Only sources that differ by type are here; `GPU_FIGURES` has all."""
 
     tdp_w: float
     memory_mib: float

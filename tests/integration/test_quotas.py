@@ -138,7 +138,10 @@ def test_accounts_are_charged_only_by_their_members(cluster: Cluster) -> None:
         (("quota", "set", "user", "bob", "--gpus", "-1"), "expected a number from 0 on, or `none`, got '-1'"),
         (("quota", "set", "user", "bob", "--gpus", "2.5"), "expected a number from 0 on"),
         (("quota", "set", "user", "bob", "--gpu-hours", "nan"), "expected a number from 0 on"),
-        (("quota", "set", "user", "bob", "--gpu-hours", "inf"), "--gpu-hours: expected 0 to 1,000,000,000"),
+        (
+            ("quota", "set", "user", "bob", "--gpu-hours", "inf"),
+            "--gpu-hours: expected a limit of 0 to",
+        ),
         (("quota", "set", "user", "bob"), "expected a limit: --gpus, --jobs or --gpu-hours"),
         (("quota", "set", "gpu", "bob", "--gpus", "1"), "expected user, account or vc, got 'gpu'"),
         (("quota", "set", "vc", "", "--gpus", "1"), "vc '': expected 1 to 64 characters"),

@@ -41,9 +41,9 @@ LAST = "last.toml"
     required=True,
     type=PATH,
     metavar="FOLDER",
-    help="Folder for the result, which --policy of other commands accepts: settings, the trained strategy if "
-    "there is one, and a description. With a name that ends in .toml, files of this name are written "
-    "instead. Nothing is written unless the result is confirmed to be better than --policy.",
+    help="Folder to write: settings, the trained strategy if there is one, and a description. Other commands "
+    "accept it as --policy. If the name ends in .toml, the settings are written to this file, and the rest "
+    "to files next to it. Nothing is written unless the result is confirmed to be better than --policy.",
 )
 @click.option(
     "--logdir",

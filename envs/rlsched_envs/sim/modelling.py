@@ -250,8 +250,8 @@ class Energy:
         cluster_j: Energy of the whole cluster from the first submission to the last event, accumulated
             separately from `job_j` and `idle_j`.
         span_s: Time from the first submission to the last event, seconds.
-        cost: Cost at the cluster's price of electricity; None: the price is unknown.
-        carbon: Carbon at the cluster's carbon intensity; None: the carbon intensity is unknown.
+        cost: Cost of the energy, in the currency of the cluster's prices; None: the price is unknown.
+        carbon: Emissions of the energy, kg CO2e; None: the carbon intensity is unknown.
     """
 
     job_j: NDArray[np.float64]

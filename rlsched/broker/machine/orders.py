@@ -329,11 +329,12 @@ class JobOrders:
         """Return `entry` with the dependencies of a singleton job added.
 
         A singleton job depends on all earlier live jobs and arrays of the same user and name. Call the method
-        just before the job is journalled, so that earlier jobs of the same batch count.
+        just before the job is journalled, when earlier jobs of its batch are already in the state.
 
         Args:
             entry: The entry of the job.
-            `beside`: Number of earlier jobs of this user and name that are not journalled yet.
+            `beside`: Number of earlier jobs of this user and name that are not in the state yet; they
+                only count towards the limit of dependencies.
 
         Raises:
             InputError: there are too many dependencies.

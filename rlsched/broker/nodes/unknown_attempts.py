@@ -176,9 +176,9 @@ class UnknownAttempts:
             self._drain(node)
 
     def cancel(self, job: int) -> bool:
-        """Order nodes to end the running ranks of a job that are not in the journal.
+        """Order nodes to end those running ranks of a job that the journal does not contain.
 
-        Return whether there are such ranks.
+        Return whether there are any.
         """
         found = False
         for node, running in self._running.items():

@@ -61,7 +61,9 @@ def load_policy(
         if not is_own(policy.settings.rule):
             raise
         why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise InputError(f"--policy {policy.name!r} fails on a cluster of two nodes: {why}") from error
+        raise InputError(
+            f"--policy {policy.name!r} failed in the trial run on a small cluster: {why}"
+        ) from error
     if rule is None and is_own(policy.settings.rule) and scheduler.rule is None:
         raise InputError(
             f"--policy {policy.name!r} is user code and may fail: give a --fallback with queue order "

@@ -28,7 +28,7 @@ from rlsched.terminal.show import count
     type=PATH,
     metavar="FILE",
     hidden=True,
-    help="TOML file with figures that replace the catalogue's figures for simulated GPUs; for tests.",
+    help="TOML file with figures for the simulated nodes' GPUs, instead of the catalogue's; for tests.",
 )
 @deciding
 @listening

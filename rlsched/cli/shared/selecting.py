@@ -124,7 +124,7 @@ def of_numbers(jobs: list[JobInfo], text: str | None) -> list[JobInfo]:
     wanted = text.split(",")
     odd = [one for one in wanted if not one.replace("_", "", 1).isdecimal()]
     if odd:
-        raise InputError(f"--jobs {odd[0]!r}: expected numbers of jobs, separated by commas")
+        raise InputError(f"--jobs {odd[0]!r}: expected job numbers, separated by commas")
     return [
         job
         for job in jobs

@@ -59,8 +59,8 @@ def load_catalogue(*, assumed_scale: float = 1.0) -> Catalogue:
     """Return the catalogue that is part of rlsched.
 
     Args:
-        assumed_scale: Factor of every assumed cell, within `BOUNDS`. Use 0.7 and 1.3 to repeat a result with
-            the assumptions 30 % lower and higher.
+        assumed_scale: Factor by which assumed cells are multiplied; products are limited to `BOUNDS`. Use
+            0.7 and 1.3 to repeat a result with the assumptions 30 % lower and higher.
 
     Raises:
         InputError: the scale is not above 0.

@@ -257,7 +257,7 @@ class Ended(OfRank, frozen=True, kw_only=True, tag="ended", forbid_unknown_field
 
 
 class ClockHeld(OfRank, frozen=True, kw_only=True, tag="clock_held", forbid_unknown_fields=True):
-    """The answer to `HoldClock`: the highest SM clock that is now set for a running rank."""
+    """The answer to `HoldClock`: the upper limit of the SM clock, MHz, that is now set for a running rank."""
 
     sm_clock_mhz: int
     """See `Launched`."""

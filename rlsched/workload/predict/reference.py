@@ -34,6 +34,6 @@ def replayed_end_s(trace: Trace, spec: ClusterSpec) -> Floats:
     for point in entry_points(group="rlsched.histories", name=RULE):
         return np.asarray(point.load()(trace, spec))
     raise InputError(
-        f"expected a simulator to run {RULE!r} for the history, none is installed: reinstall rlsched, or "
-        "take the recorded ends with --as-recorded"
+        f"no simulator is installed, which has to replay the history under {RULE!r}: reinstall rlsched, or "
+        "use the recorded ends with --as-recorded"
     )

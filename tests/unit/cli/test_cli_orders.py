@@ -105,7 +105,7 @@ def test_jobs_by_number_with_their_tasks() -> None:
     assert [one.job for one in of_numbers(jobs, "1,2_1")] == [1, 4]
     assert [one.job for one in of_numbers(jobs, "2")] == [2, 3, 4]
     assert of_numbers(jobs, None) == jobs
-    with pytest.raises(InputError, match="expected job numbers, or a selection"):
+    with pytest.raises(InputError, match="expected job numbers, separated by commas"):
         of_numbers(jobs, "1,x")
     assert states_of("all") is None
 

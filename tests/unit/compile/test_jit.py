@@ -199,7 +199,7 @@ def test_open_parameters_are_named() -> None:
         specialise(summed)
     with pytest.raises(TypeError, match="has open names without a value: DEEPER"):
         specialise(summed, DOUBLES=False, step=by_one)
-    with pytest.raises(TypeError, match="DOUBLES is open"):
+    with pytest.raises(TypeError, match="DOUBLES has no value"):
         bool(DOUBLES)
 
 

@@ -124,7 +124,7 @@ def test_gpus_are_taken_from_the_first_attempt_with_any(tmp_path: Path) -> None:
             job([attempt("2017-10-07 01:12", "2017-10-07 01:13:23", 1)]),
             "'start_time': expected a time such as",
         ),
-        (job([attempt("2017-10-07 02:00:00", "2017-10-07 01:13:23", 1)]), "ends after its start"),
+        (job([attempt("2017-10-07 02:00:00", "2017-10-07 01:13:23", 1)]), "an end before the start"),
         (job([attempt("2017-10-07 02:00:00", "2017-10-07 03:13:23", 1)], jobid=None), "expected a job id"),
         (
             job([attempt("2017-10-07 02:00:00", "2017-10-07 03:13:23", 1)], user=7),

@@ -238,7 +238,7 @@ def test_instance_in_use_is_one_line_and_stays_recorded(
     arrange(directory, "0:1g.18gb")
     (tmp_path / "processes").write_text(f"100 {os.getpid()}\n")
     monkeypatch.setenv("FAKE_NVML_PROCESSES", str(tmp_path / "processes"))
-    with pytest.raises(InputError, match=r"GPU 0: cannot destroy MIG instance .*: it is in use; end"):
+    with pytest.raises(InputError, match=r"GPU 0: cannot destroy MIG instance .*: processes use it; end"):
         arrange(directory)
     with caplog.at_level(logging.WARNING):
         MigInstances(directory).destroy_all()

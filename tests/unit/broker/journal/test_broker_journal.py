@@ -138,7 +138,7 @@ def test_missing_journal_is_one_clear_line(path: Path) -> None:
 def test_illegal_transition_in_the_journal_is_refused(path: Path) -> None:
     journal = Journal(path)
     journal.commit([STARTED, DOWN], 1.0)
-    with pytest.raises(JournalError, match="entry 2 does not follow"):
+    with pytest.raises(JournalError, match="entry 2 contradicts the entries before it"):
         HandBroker(load_scheduler("fifo"), journal)
     journal.close()
 

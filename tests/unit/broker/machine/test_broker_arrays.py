@@ -188,7 +188,7 @@ def test_dependency_on_an_array_waits_for_all_its_tasks(journal: Journal) -> Non
 @pytest.mark.parametrize(
     ("facts", "said"),
     [
-        ({"tasks": [Tasks(3, 1)]}, "the first not above the last"),
+        ({"tasks": [Tasks(3, 1)]}, "ranges with first <= last"),
         ({"tasks": [Tasks(0, 4_000_001)]}, "expected numbers of 0 to"),
         ({"tasks": [Tasks(0, 2_000_000)]}, "expected at most 1,000,000"),
         ({"tasks": [Tasks(0, 5), Tasks(5, 6)]}, "each number once"),

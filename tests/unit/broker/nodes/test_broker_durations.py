@@ -86,7 +86,7 @@ def test_node_with_a_wrong_clock_is_named(
         broker.batch([NodeSaid("n1", 1, msgspec.structs.replace(hello("n1"), wall_s=5e8 + 1.0), 5e8)])
         broker.batch([NodeSaid("n2", 1, hello("n2"), 5e8)])
     (line,) = [record.getMessage() for record in caplog.records]
-    assert line.startswith(f"node n0: its clock is {words} this machine's")
+    assert line.startswith(f"node n0: its clock is {words} the clock of the broker's machine")
     answer = broker.ask(ListNodes())
     assert isinstance(answer, Nodes)
     assert [node.clock_skew_s for node in answer.nodes] == [skew_s, 1.0, None]

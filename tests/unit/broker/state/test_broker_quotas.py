@@ -342,10 +342,13 @@ def test_own_limits_override_single_defaults(journal: Journal) -> None:
         (SetQuota(kind="vc", name="a\nb", gpus=1), "vc 'a\\\\nb': expected 1 to 64 characters"),
         (SetQuota(kind="user", name="x" * 65, gpus=1), "expected 1 to 64 characters"),
         (SetQuota(kind="user", name="a"), "expected a limit: --gpus, --jobs or --gpu-hours"),
-        (SetQuota(kind="user", name="a", gpus=-1), "--gpus: expected 0 to 1,000,000,000, or `none`, got -1"),
-        (SetQuota(kind="user", name="a", jobs=2_000_000_000), "--jobs: expected 0 to"),
-        (SetQuota(kind="user", name="a", gpu_hours=float("nan")), "--gpu-hours: expected 0 to"),
-        (SetQuota(kind="user", name="a", gpu_hours=float("inf")), "--gpu-hours: expected 0 to"),
+        (
+            SetQuota(kind="user", name="a", gpus=-1),
+            "limit of 0 to 1,000,000,000, or `none`, got -1",
+        ),
+        (SetQuota(kind="user", name="a", jobs=2_000_000_000), "--jobs: expected a limit of 0 to"),
+        (SetQuota(kind="user", name="a", gpu_hours=float("nan")), "--gpu-hours: expected a limit of 0 to"),
+        (SetQuota(kind="user", name="a", gpu_hours=float("inf")), "--gpu-hours: expected a limit of 0 to"),
     ],
 )
 def test_invalid_orders_are_refused_in_one_line(broker: HandBroker, order: SetQuota, expected: str) -> None:
