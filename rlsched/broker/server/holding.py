@@ -14,7 +14,7 @@ import msgspec
 from rlsched.broker.events import Event
 from rlsched.broker.machine.requests import CHANGES
 from rlsched.transport.router import Heard, Transport
-from rlsched.wire.messages import Heartbeat, HeartbeatAck, Hello, Refused, Submit
+from rlsched.wire.messages import Heartbeat, HeartbeatAck, Hello, Message, Refused, Submit, SubmitMany
 
 MAX_HELD = 20_000
 
@@ -40,7 +40,7 @@ class DeferredMessages:
     def hear(self, heard: Heard, transport: Transport, why: str) -> None:
         """Answer a heartbeat, refuse a request that changes something, or defer any other message.
 
-        A submission with a known token is deferred too: it repeats an accepted submission, and changes
+        A submission whose tokens are all known is deferred too: it repeats accepted submissions, and changes
         nothing.
         """
         message, request = heard.envelope.message, heard.envelope.request
@@ -49,14 +49,16 @@ class DeferredMessages:
                 transport.send_node(heard.peer.name, HeartbeatAck(), request)
         elif isinstance(message, Hello):
             pass  # dropped: a node repeats its `Hello` until a `Welcome` arrives
-        elif (
-            heard.peer.role == "node"
-            or not isinstance(message, CHANGES)
-            or (isinstance(message, Submit) and self._knows(message.token))
-        ):
+        elif heard.peer.role == "node" or not isinstance(message, CHANGES) or self._repeats(message):
             if len(self._events) < MAX_HELD:
                 self._events[heard.route, heard.peer.name, msgspec.msgpack.encode(message)] = self._event_of(
                     heard
                 )
         else:
             transport.reply(heard.route, request, Refused(message=f"nothing was done: {why}"))
+
+    def _repeats(self, message: Message) -> bool:
+        """Return whether a message only submits jobs that were accepted before."""
+        if isinstance(message, SubmitMany):
+            return bool(message.jobs) and all(self._knows(one.token) for one in message.jobs)
+        return isinstance(message, Submit) and self._knows(message.token)

@@ -313,6 +313,12 @@ def test_option_needs_nvidia_gpus() -> None:
         assert "--mig-create needs NVIDIA GPUs: omit --simulated and --replay-gpus" in str(done.exception)
 
 
+def test_number_of_gpus_is_refused_with_a_recording() -> None:
+    done = CliRunner().invoke(node, ["--name", "n0", "--gpus", "2", "--replay-gpus", "file"])
+    assert isinstance(done.exception, InputError)
+    assert "--gpus has no effect with --replay-gpus" in str(done.exception)
+
+
 def test_profiles_are_those_of_the_gpu() -> None:
     from rlsched_node.gpu.mig import mig_gpus
 
