@@ -187,7 +187,7 @@ def test_standby_takes_over_its_copy_and_the_restarted_broker_is_refused(cluster
         assert client.stats().epoch == epoch
 
         cluster.stand_by("broker", "b")
-        assert "kept as" in cluster.log("broker")
+        assert "was renamed to" in cluster.log("broker")
         cluster.copied("broker", "b")
         last = serves(client, time.monotonic(), "nothing")
         cluster.copied("broker", "b")
