@@ -115,7 +115,7 @@ def main(words: Sequence[str] | None = None) -> int:
     trained = chosen_and_confirmed(lesson, recipe, found)
     print(trained.verdict)
     for name, cost in trained.chosen.items():
-        print(f"{name}: cost {cost.cost}, delay {cost.delay}, energy {cost.energy} (windows that choose)")
+        print(f"{name}: cost {cost.cost}, delay {cost.delay}, energy {cost.energy} (windows for choosing)")
     if not trained.is_accepted:
         print(f"nothing was written: expected a cost of at most {1 + MARGIN} of `tuned`, with its interval")
         return 1

@@ -44,5 +44,5 @@ def test_dials_move_only_with_models() -> None:
 def test_card_states_what_was_confirmed() -> None:
     card = (default_checkpoint() / "CARD.md").read_text(encoding="utf-8")
     assert "confirmed" in card
-    assert "| ppo | confirm | " in card
+    assert "| ppo | confirming | " in card
     assert card.count("| ppo, seed ") == 5

@@ -251,7 +251,7 @@ def _print(found: Trained) -> None:
     counted = "energy" if all(one.money is None for _, _, one in rows) else "money"
     print_table(
         "Relative to the original policy; below 1 is better",
-        ("what", "windows" if narrow else "windows that", "cost", "delay", counted, "better in"),
+        ("what", "windows" if narrow else "windows to", "cost", "delay", counted, "better in"),
         [
             (
                 name,

@@ -60,7 +60,7 @@ def card_text(found: Trained, recipe: DialRecipe, uses: Sequence[TraceUse], seed
         "the traces. Cost is the weighted sum of time in the system and energy; delay is the time that a job "
         "takes beyond its run time on GPUs of its own.",
         "",
-        *_table(("what", "windows that", "cost", "delay", "energy", "better in", "windows"), _worth(found)),
+        *_table(("what", "windows for", "cost", "delay", "energy", "better in", "windows"), _worth(found)),
         "",
         *(line for sentence in found.why_not for line in (sentence, "")),
         *_by_source(found.confirmed),
@@ -71,7 +71,7 @@ def card_text(found: Trained, recipe: DialRecipe, uses: Sequence[TraceUse], seed
         f"{recipe.drawn.load_low:g} to {recipe.drawn.load_high:g}.",
         "",
         *_table(
-            ("trace", "jobs", "teaches", "chooses and confirms"),
+            ("trace", "jobs", "training", "choosing and confirming"),
             [(one.trace, f"{one.jobs:,}", _span(one.train_s), _span(one.validation_s)) for one in uses],
         ),
     ]
@@ -115,9 +115,9 @@ def _effects(strategy: Strategy) -> tuple[Floats, Floats]:
 
 
 def _worth(found: Trained) -> list[tuple[str, ...]]:
-    rows = [(name, "choose", one) for name, one in (*found.tried.items(), *found.chosen.items())]
+    rows = [(name, "choosing", one) for name, one in (*found.tried.items(), *found.chosen.items())]
     if found.confirmed is not None:
-        rows.append((found.stage, "confirm", found.confirmed))
+        rows.append((found.stage, "confirming", found.confirmed))
     return [
         (
             name,
@@ -136,7 +136,7 @@ def _by_source(confirmed: StrategyComparison | None) -> list[str]:
     if confirmed is None:
         return []
     rows = [(name, f"{ratio:.3f}") for name, ratio in confirmed.by_source.items()]
-    return [*_table(("trace", "cost, windows that confirm"), rows), ""]
+    return [*_table(("trace", "cost, windows for confirming"), rows), ""]
 
 
 def _span(span: tuple[float, float]) -> str:

@@ -226,21 +226,21 @@ class Lesson:
             InputError: no trace is long enough for one of the parts.
         """
         parts = {
-            "teaches": ([one.train for one in data], recipe.windows),
-            "chooses": ([source for one in data for source in one.validation], recipe.choosing),
-            "confirms": ([source for one in data for source in one.confirmation], recipe.confirming),
+            "training": ([one.train for one in data], recipe.windows),
+            "choosing": ([source for one in data for source in one.validation], recipe.choosing),
+            "confirming": ([source for one in data for source in one.confirmation], recipe.confirming),
         }
         drawn, least = [], max(recipe.drawn.jobs // 3, 1)
-        for number, (does, (sources, count)) in enumerate(parts.items()):
+        for number, (purpose, (sources, count)) in enumerate(parts.items()):
             fit = [source for source in sources if source.submit_s.size >= least]
             if not fit:
                 most = max((source.submit_s.size for source in sources), default=0)
                 raise InputError(
-                    f"too few jobs: expected {least:,} or more in the part of a trace that {does} the "
-                    f"policy, got {most:,}; give a longer trace"
+                    f"too few jobs: expected {least:,} or more in the part of a trace for {purpose} "
+                    f"the policy, got {most:,}; give a longer trace"
                 )
             drawn.append(_windows(fit, count, recipe, policy, np.random.default_rng([seed, number])))
-        train = tuple(one for one in parts["teaches"][0] if one.submit_s.size >= least)
+        train = tuple(one for one in parts["training"][0] if one.submit_s.size >= least)
         return cls(policy, train, recipe.drawn, *drawn)
 
 

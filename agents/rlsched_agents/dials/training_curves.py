@@ -20,10 +20,10 @@ DESCRIPTIONS: Final = {
     "settings/cost_frac": "Cost of each other setting / cost of the policy's own, "
     "measured on the windows for choosing.",
     "(constants|following)/cost_frac": "Mean cost of a generation's candidates / cost of the settings, "
-    "on windows that train; below 1 is better.",
+    "on windows for training; below 1 is better.",
     "(constants|following)/signal_to_noise": "Signal-to-noise ratio of the search direction; 0 is chance.",
     "ppo/cost_frac": "Mean cost of the episodes that ended in a rollout, with noise / cost of the settings, "
-    "on windows that train; below 1 is better.",
+    "on windows for training; below 1 is better.",
     "ppo/approx_kl": "Estimated KL divergence of an update of PPO.",
     "ppo/explained_variance": "Share of the variance of the returns that the critic explains; 1 is perfect.",
     "ppo/value_loss": "Mean squared error of the critic.",
@@ -48,8 +48,8 @@ LAYOUT: Final = {
         "signal to noise": ["(constants|following)/signal_to_noise"],
     },
     "Measured gain": {
-        "cost by stage, windows that choose": ["chosen/.*/cost_frac"],
-        "cost, windows that confirm": ["confirmed/cost.*_frac"],
+        "cost by stage, windows for choosing": ["chosen/.*/cost_frac"],
+        "cost, windows for confirming": ["confirmed/cost.*_frac"],
     },
 }
 METRICS: Final = (

@@ -127,7 +127,7 @@ class Trained(msgspec.Struct, frozen=True):
     def verdict(self) -> str:
         """A sentence that says whether the training run found a better policy."""
         if self.confirmed is None:
-            return "keep what you have: nothing was better than the settings on the windows that choose"
+            return "keep what you have: nothing was better than the settings on the windows for choosing"
         cost, delay = self.confirmed.cost, self.confirmed.delay
         what = "energy" if self.confirmed.money is None else "money"
         measured = (
