@@ -29,7 +29,13 @@ ALL_ZERO: Final = (np.zeros((NUM_DIALS, NUM_COLUMNS + 1)),)
 """The strategy that leaves all dials at 0, so that the policy's settings apply."""
 
 _pools: tuple[Windows, ...] = ()
-"""Pools of windows of this process, set when a worker process of a `Judge` starts."""
+"""Pools of windows of this worker process."""
+
+
+def _use(pools: tuple[Windows, ...]) -> None:
+    """Set the pools of windows of a worker process when the process starts."""
+    global _pools
+    _pools = pools
 
 
 def _run(tasks: Sequence[tuple[int, Layers, int]], policy: Policy | None) -> Floats:
@@ -48,7 +54,8 @@ class Costs(msgspec.Struct, frozen=True):
         delay_s: Sum over the jobs of JCT less run time (as in `work_s`) less slack, job-seconds.
         work_s: Sum of the jobs' run times on unshared GPUs at full clock, job-seconds.
         energy_j: Energy of the jobs, joules.
-        money: Cost of this energy, in any currency; None: there are no prices, and energy counts instead.
+        money: Cost of this energy, in any currency; in a window without prices, the energy itself; None: no
+            window has prices.
         late: Number of jobs whose delay exceeds their slack by more than `windows.LATE_S`; None: not counted.
     """
 
@@ -95,24 +102,26 @@ class Judge:
     Attributes:
         settings: All windows with their conditions.
         energy_weight: (N,) weight of energy in each window.
-        has_prices: Whether the windows have prices of electricity.
+        has_prices: Whether any window has prices of electricity.
     """
 
     def __init__(
         self, pools: Sequence[Windows], *, workers: int | None = None, policy: Policy | None = None
     ) -> None:
-        global _pools
-        _pools = tuple(pools)
         self._policy = policy
         self.settings = [one for pool in pools for one in pool.settings]
         self._work_s = np.array([one.work_s for one in self.settings])
-        self.has_prices = any(one.tariff is not None for one in self.settings)
+        self._is_priced = np.array([one.tariff is not None for one in self.settings])
+        self.has_prices = bool(self._is_priced.any())
         self.energy_weight = np.array([one.energy_weight for one in self.settings])
         self._pool_of = np.repeat(np.arange(len(pools)), [len(pool) for pool in pools])
         self._at = np.concatenate([np.arange(len(pool)) for pool in pools])
         pools[0].run(ALL_ZERO, [0])  # compile once, before other processes start
         self._processes = ProcessPoolExecutor(
-            workers or os.cpu_count() or 1, mp_context=multiprocessing.get_context("fork")
+            workers or os.cpu_count() or 1,
+            mp_context=multiprocessing.get_context("fork"),
+            initializer=_use,
+            initargs=(tuple(pools),),
         )
 
     def close(self) -> None:
@@ -145,8 +154,11 @@ class Judge:
             for at in range(0, len(pairs), _CHUNK)
         ]
         found = np.concatenate(list(self._processes.map(_run, tasks, repeat(policy or self._policy))))
-        money, late = (found[:, 2], found[:, 3]) if self.has_prices else (None, None)
-        return Costs(found[:, 0], self._work_s[[k for _, k in pairs]], found[:, 1], money, late)
+        numbers = [k for _, k in pairs]
+        money, late = None, None
+        if self.has_prices:
+            money, late = np.where(self._is_priced[numbers], found[:, 2], found[:, 1]), found[:, 3]
+        return Costs(found[:, 0], self._work_s[numbers], found[:, 1], money, late)
 
 
 class Interval(msgspec.Struct, frozen=True):
