@@ -18,7 +18,7 @@ from rlsched.workload.trace import Trace
 from rlsched_agents.whatif.job_history import JobHistory
 from rlsched_envs.sim.engine import predict_trace
 from rlsched_envs.training.sources import EpisodeSource
-from rlsched_envs.training.tariffs import Tariff, parts_of
+from rlsched_envs.training.tariffs import Tariff, split
 
 SYNTHETIC_JOBS = 40_000
 SYNTHETIC_GPUS = 64
@@ -108,19 +108,13 @@ class TrainingData:
         return cls(train, (chooses,), confirms, (use,), mixed)
 
     def with_tariffs(self, tariffs: Sequence[Tariff]) -> TrainingData:
-        """Return a copy whose windows have prices from these price series.
-
-        The first 70 % of the days of each price series are for training, the next 10 % for choosing, and the
-        last 20 % for confirming.
-        """
-        train, chooses, confirms = (
-            parts_of(tariffs, since, until) for since, until in ((0.0, 0.7), (0.7, 0.8), (0.8, 1.0))
-        )
+        """Return a copy whose windows have prices from these price series, split by `tariffs.split`."""
+        parts = split(tariffs)
         return replace(
             self,
-            train=replace(self.train, tariffs=train),
-            validation=tuple(replace(one, tariffs=chooses) for one in self.validation),
-            confirmation=tuple(replace(one, tariffs=confirms) for one in self.confirmation),
+            train=replace(self.train, tariffs=parts.training),
+            validation=tuple(replace(one, tariffs=parts.choosing) for one in self.validation),
+            confirmation=tuple(replace(one, tariffs=parts.confirming) for one in self.confirmation),
         )
 
 

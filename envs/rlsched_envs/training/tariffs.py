@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,11 @@ from rlsched_envs.sim.signals import CARBON, PRICE, RATIO, ROWS
 HORIZON_H: Final = 42 * 24
 """Hours of prices that a window can use; later hours have the price of the last hour."""
 LEAST_DAYS: Final = 140
-"""Minimum length of a series: seven parts of 20 days, for training, choosing and confirming."""
+"""Minimum length of a series: windows for choosing and for confirming then have four weeks each."""
+CONFIRMING_FRAC: Final = 0.2
+CHOOSING_FRAC: Final = 0.25
+BLOCK_DAYS: Final = 91
+"""Division of the days of a series; see `split`."""
 _DAY_H: Final = 24
 _WEEK_H: Final = 7 * _DAY_H
 
@@ -112,6 +116,28 @@ def _hourly(series: Series) -> Series:
     return Series(series.name, begins + timedelta(seconds=late_s), HOUR_S, values)
 
 
-def parts_of(tariffs: Sequence[Tariff], since_frac: float, until_frac: float) -> tuple[Tariff, ...]:
-    """Return the part between the same two fractions of each tariff (`Tariff.part`)."""
-    return tuple(one.part(since_frac, until_frac) for one in tariffs)
+class TariffParts(NamedTuple):
+    """Parts of tariffs for training, for choosing among the results, and for confirming the chosen result."""
+
+    training: tuple[Tariff, ...]
+    choosing: tuple[Tariff, ...]
+    confirming: tuple[Tariff, ...]
+
+
+def split(tariffs: Sequence[Tariff]) -> TariffParts:
+    """Split tariffs by time into parts that share no days.
+
+    The last `CONFIRMING_FRAC` of the days are for confirming. The days before are divided into equal blocks
+    of about `BLOCK_DAYS`; the last `CHOOSING_FRAC` of each block is for choosing, and the rest for training.
+    Windows of all seasons therefore choose among the results: prices of a single season are too alike.
+    """
+    training, choosing = [], []
+    for one in tariffs:
+        count = max(round(one.days * (1.0 - CONFIRMING_FRAC) / BLOCK_DAYS), 1)
+        width = (1.0 - CONFIRMING_FRAC) / count
+        for begins in (width * k for k in range(count)):
+            ends = begins + width
+            training.append(one.part(begins, ends - width * CHOOSING_FRAC))
+            choosing.append(one.part(ends - width * CHOOSING_FRAC, ends))
+    confirming = (one.part(1.0 - CONFIRMING_FRAC, 1.0) for one in tariffs)
+    return TariffParts(tuple(training), tuple(choosing), tuple(confirming))

@@ -11,7 +11,7 @@ from rlsched.energy.relative import outlook, relative
 from rlsched.energy.series import HOUR_S, Series
 from rlsched.errors import InputError
 from rlsched_envs.sim.signals import PRICE, RATIO, ROWS
-from rlsched_envs.training.tariffs import HORIZON_H, LEAST_DAYS, Tariff, parts_of
+from rlsched_envs.training.tariffs import HORIZON_H, LEAST_DAYS, Tariff, split
 
 LATE = datetime(2025, 12, 31, 21, tzinfo=UTC)
 AHEAD_S = 12 * HOUR_S
@@ -43,11 +43,13 @@ def test_short_steps_are_averaged_over_the_hour() -> None:
 
 def test_parts_have_different_days_and_end_in_their_part() -> None:
     whole = Tariff.of(series(), AHEAD_S)
-    parts = [parts_of([whole], *span)[0] for span in ((0.0, 0.7), (0.7, 0.8), (0.8, 1.0))]
-    assert [one.days for one in parts] == [279, 40, 80]
-    assert [one.first_day for one in parts] == [0, 279, 319]
+    training, choosing, confirming = split([whole])
+    assert [(one.first_day, one.days) for one in training] == [(0, 60), (80, 60), (160, 59), (239, 60)]
+    assert [(one.first_day, one.days) for one in choosing] == [(60, 20), (140, 20), (219, 20), (299, 20)]
+    assert [(one.first_day, one.days) for one in confirming] == [(319, 80)]
+    assert [len(parts) for parts in split([Tariff.of(series(LEAST_DAYS + 1), AHEAD_S)])] == [1, 1, 1]
     rng, last = np.random.default_rng(0), 0
-    for part in parts:
+    for part in (*(part for pair in zip(training, choosing, strict=True) for part in pair), *confirming):
         days = {part.draw_day(10 * 86_400.0, rng) for _ in range(2_000)}
         assert min(days) == part.first_day >= last
         last = max(days) + 11
