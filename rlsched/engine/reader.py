@@ -76,7 +76,10 @@ class Reader:
         return config
 
     def _check_partitions(self) -> None:
-        known = self._ask("sinfo", "-h", "-o", "%R").decode(errors="replace").split()
+        try:
+            known = self._ask("sinfo", "-h", "-o", "%R").decode(errors="replace").split()
+        except SlurmError as error:
+            raise InputError(f"{error}; is slurmctld up, and SLURM_CONF right?") from error
         for name in self.partitions:
             if name not in known:
                 raise InputError(

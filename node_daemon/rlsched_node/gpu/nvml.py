@@ -114,7 +114,8 @@ class NvmlGpus:
             found = [unit for board in range(present) for unit in self._units_of(board)]
             units, self._profile, self.note = select(found, profile)
             if count is not None and not 1 <= count <= len(units):
-                raise InputError(f"--gpus {count}: this machine has {len(units)} GPUs")
+                kind = f"{self._profile} instances" if self._profile else "GPUs"
+                raise InputError(f"--gpus {count}: expected 1 to {len(units)}, the {kind} of this machine")
             offered = count or len(units)
             self._units = units[:offered]
             self._parts: dict[int, BoardParts] = {}

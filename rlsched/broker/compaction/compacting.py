@@ -151,7 +151,9 @@ class Compacting:
                     made.decode(errors="replace") or f"the compaction's process ended with exit code {code}"
                 )
             cut = msgspec.msgpack.decode(made, type=Cut | None)
-            if cut is not None and put(self._journal, cut):
+            if cut is not None and not put(self._journal, cut):
+                self._say("journal: not compacted: the journal was replaced or restored in the meantime")
+            elif cut is not None:
                 self._has_leftovers = True
                 if self._keeps.days is None:
                     self._due_s = self._elapsed() + GROWN_EVERY_S

@@ -44,7 +44,7 @@ def recover_state(
         predictions: New run-time predictors, which learn from the entries; unused if a snapshot is usable.
         scheduler: Policy that will decide.
         say: Receives a line for each unusable snapshot.
-        half_life_s: Half-life of a user's usage for fair share, seconds; infinite: no decay.
+        half_life_s: Half-life of a user's usage for fair share, seconds; infinite: fair share is off.
 
     Raises:
         JournalError: the journal is damaged, or a fact is illegal after the facts before it.

@@ -316,7 +316,7 @@ class Broker:
 
     def _give_up(self, path: Path) -> None:
         kept = begin_anew(path)
-        self._soft_errors.log_line(f"journal: a new cluster begins; the earlier journal: {kept or 'lost'}")
+        self._soft_errors.log_line(f"journal: a new cluster begins; the earlier journal: {kept or 'none'}")
 
     def _begin_mark(self) -> None:
         """Write the mark: the file that records the last commit of this broker's journal."""

@@ -41,7 +41,7 @@ class AccountMembers:
             return wanted
         may = f"may charge jobs only to {', '.join(accounts)}" if accounts else "is a member of no account"
         raise InputError(
-            f"account {wanted!r}: {person or 'nobody'} {may}; an admin adds members with "
+            f"account {wanted!r}: {person or 'a user without a name'} {may}; an admin adds members with "
             "`rlsched quota account add`"
         )
 

@@ -21,7 +21,7 @@ class FairShareUsage:
     """GPU-seconds charged to users, with decay.
 
     Args:
-        half_life_s: Half-life of usage, seconds; infinite: no decay.
+        half_life_s: Half-life of usage, seconds; infinite: fair share is off.
     """
 
     def __init__(self, half_life_s: float = math.inf) -> None:

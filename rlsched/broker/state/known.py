@@ -40,7 +40,7 @@ class Known:
     Args:
         predictions: Run-time predictions, which receive every submission, start and end, in order.
         order: Order of the queue.
-        half_life_s: Half-life of a user's usage, seconds; infinite: no decay.
+        half_life_s: Half-life of a user's usage, seconds; infinite: fair share is off.
 
     Attributes:
         cluster: The ledger: the cluster state as the scheduler sees it.

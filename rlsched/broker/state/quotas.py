@@ -105,7 +105,7 @@ class Party:
     def __str__(self) -> str:
         """Return the name as in messages to users: `alice`, `account NAME` or `VC NAME`."""
         lead = {"user": "", "account": "account ", "vc": "VC "}[self.kind]
-        return lead + (self.name or "nobody")
+        return lead + (self.name or "the user without a name")
 
 
 @dataclass(slots=True, eq=False)

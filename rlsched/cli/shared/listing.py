@@ -117,7 +117,9 @@ def sorted_by(rows: list[Row], column: str | None, kind: type[Row]) -> list[Row]
     try:
         valued.sort(key=lambda row: getattr(row, name), reverse=column.startswith("-"))
     except TypeError:
-        raise InputError(f"--sort {name}: expected a column of numbers or words") from None
+        raise InputError(
+            f"--sort: expected a column of numbers or words, got {name!r}, a column of lists"
+        ) from None
     return valued + [row for row in rows if getattr(row, name) is None]
 
 

@@ -94,7 +94,7 @@ def share(gpu_type: str | None, as_json: bool) -> None:
         "Measured or fitted",
         ["field", *kinds],
         rows,
-        "of cells with a value, each workload once; -: none, or defined",
+        "of cells with a value, each workload once; -: no value, or a value by definition",
     )
 
 

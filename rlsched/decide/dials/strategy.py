@@ -95,6 +95,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             if not mine or mine != known[: len(mine)]:
                 odd = next((one for one in mine if one not in known), None)
                 said = f"does not have {odd!r}" if odd else f"expects the first of its {len(known)}, in order"
+                said = said if mine else f"expects at least one of its {len(known)}, got none"
                 raise InputError(
                     f"{where}: {words}: this version {said}; train the strategy again with `rlsched train`"
                 )

@@ -136,7 +136,7 @@ def attained_gpu_s(s: StateArrays, slot: int, now_s: float) -> float:
 
 @kernel
 def age_s(s: StateArrays, slot: int, now_s: float) -> float:
-    """Return the seconds that a live job has run until now; time on GPUs shared by two jobs counts half."""
+    """Return the seconds that a live job has run until now; time on shared GPUs counts by the job's share."""
     return attained_gpu_s(s, slot, now_s) / max(s.job.gpus[slot], 1)
 
 

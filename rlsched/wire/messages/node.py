@@ -87,7 +87,7 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     """GPUs of a node that the broker must not assign, because other users hold them or they are lost."""
 
     by: str
-    """Text for users: the holder of the GPUs, or why they are out of service. Constant during the outage."""
+    """Text for users: the holder of the GPUs, or why they are out of service."""
     gpus: list[int]
     """GPU numbers on the node."""
     until_s: float | None = None

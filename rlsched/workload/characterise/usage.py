@@ -9,7 +9,10 @@ from rlsched.workload.characterise.clock import SLOTS, WeekClock
 from rlsched.workload.characterise.parts import Floats, Report, missing, quotient, total_by
 from rlsched.workload.trace import Trace
 
-NO_TIME = "All jobs are submitted at one instant, so nothing can be shown over time."
+NO_TIME = (
+    "All jobs are submitted at one instant, or over too long a time to divide it into hours, so nothing can "
+    "be shown over time."
+)
 NO_STARTS = (
     "The trace does not record how long jobs waited, so when they ran is unknown. "
     "(A replay would know: `rlsched evaluate` reports the utilisation under a policy.)"

@@ -51,6 +51,7 @@ def test_policy_has_the_strategy_of_its_file(tmp_path: Path) -> None:
             "columns: this version does not have 'phase_of_the_moon'",
         ),
         ({"dials": ("gate_more",)}, f"dials: this version expects the first of its {NUM_DIALS}, in order"),
+        ({"dials": ()}, f"dials: this version expects at least one of its {NUM_DIALS}, got none"),
         ({"dials": ("gate_pair",)}, f"layers: expected 1 outputs, got {NUM_DIALS}"),
         ({"layers": ()}, "layers: expected 1 or 3 matrices, got 0"),
         ({"layers": (((0.0,),),)}, f"layers: matrix 1: expected rows of {NUM_COLUMNS + 1} weights"),

@@ -387,7 +387,7 @@ def test_gpu_lost_at_start_is_named_and_serves_once_it_responds(fake_nvml: ctype
 @pytest.mark.usefixtures("fake_nvml")
 def test_more_gpus_than_installed_is_an_error_and_fewer_is_not() -> None:
     assert open_gpus(1, is_simulated=False, node="n0").count == 1
-    with pytest.raises(InputError, match="--gpus 3: this machine has 2 GPUs"):
+    with pytest.raises(InputError, match="--gpus 3: expected 1 to 2, the GPUs of this machine"):
         open_gpus(3, is_simulated=False, node="n0")
 
 

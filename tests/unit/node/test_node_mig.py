@@ -95,7 +95,9 @@ def test_default_is_whole_gpus_where_there_is_one(monkeypatch: pytest.MonkeyPatc
     assert gpus.note == ""
     assert (type_of(gpus), type_of(gpus, "h200")) == ("Fake H200/1g.18gb", "h200/1g.18gb")
     assert open_gpus(2, is_simulated=False, node="n0").uuid(1) == "MIG-fake-1-0"
-    with pytest.raises(InputError, match="--gpus 6: this machine has 5 GPUs"):
+    with pytest.raises(
+        InputError, match=r"--gpus 6: expected 1 to 5, the 1g\.18gb instances of this machine"
+    ):
         NvmlGpus(6)
 
 
