@@ -169,7 +169,7 @@ def test_logs_show_python_output_while_the_job_runs(client: Client, tmp_path: Pa
     with subprocess.Popen([*RLSCHED, "logs", "-f", str(job)], stdout=subprocess.PIPE, text=True) as follower:
         assert follower.stdout is not None
         assert follower.stdout.readline() == "step 0\n"
-        assert client.job(job).state == "running"
+        until(lambda: client.job(job).state == "running", "it is running")
         (tmp_path / "gate").write_text("go on\n")
         assert follower.stdout.read() == "step 1\n"
         assert follower.wait(DEADLINE_S) == 0

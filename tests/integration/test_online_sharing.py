@@ -49,7 +49,7 @@ def test_co_tenants_share_gpus_and_end_separately(tmp_path: Path) -> None:
     with cluster_of(tmp_path, "pack") as cluster, cluster.client() as client:
         all_up(client, 1)
         one, two = gated(client, tmp_path, "one", 3), gated(client, tmp_path, "two", 0)
-        until(lambda: state(client, two)[0] == "running", "both run")
+        until(lambda: {state(client, job)[0] for job in (one, two)} == {"running"}, "both run")
         assert client.job(one).gpus == client.job(two).gpus == [[0, 1, 2, 3]]
         assert (client.job(one).beside, client.job(two).beside) == ([str(two)], [str(one)])
         for job in (one, two):
