@@ -45,6 +45,22 @@ class Familiar(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
         ranges = {name: (float(a), float(b)) for name, a, b in zip(names, low, high, strict=True)}
         return msgspec.structs.replace(self, columns=ranges)
 
+    def union(self, other: Familiar) -> Familiar:
+        """Return the smallest ranges that contain the ranges of both, which have the same columns."""
+
+        def wide(one: tuple[int, int], two: tuple[int, int]) -> tuple[int, int]:
+            return min(one[0], two[0]), max(one[1], two[1])
+
+        return Familiar(
+            columns={
+                name: (min(low, other.columns[name][0]), max(high, other.columns[name][1]))
+                for name, (low, high) in self.columns.items()
+            },
+            nodes=wide(self.nodes, other.nodes),
+            gpus=wide(self.gpus, other.gpus),
+            gpu_types=tuple(dict.fromkeys((*self.gpu_types, *other.gpu_types))),
+        )
+
     def wrong(self) -> str:
         """Return a description of the first inconsistent field, "" if there is none."""
         for name, (low, high) in self.columns.items():

@@ -9,7 +9,7 @@ import numpy as np
 
 import rlsched
 from rlsched.decide.dials.observing import NAMES
-from rlsched.decide.dials.strategy import NUM_COLUMNS, Strategy
+from rlsched.decide.dials.strategy import NUM_COLUMNS, Strategy, dials_of
 from rlsched.decide.dials.turning import RANGES
 from rlsched_agents.dials.judging import Floats
 from rlsched_agents.dials.lesson import DialRecipe
@@ -21,7 +21,14 @@ CARD_FILE: Final = "CARD.md"
 _STRONGEST = 3
 
 
-def card_text(found: Trained, recipe: DialRecipe, uses: Sequence[TraceUse], seed: int) -> str:
+def card_text(
+    found: Trained,
+    recipe: DialRecipe,
+    uses: Sequence[TraceUse],
+    seed: int,
+    *,
+    priced: DialRecipe | None = None,
+) -> str:
     """Return the card as Markdown.
 
     Args:
@@ -29,6 +36,7 @@ def card_text(found: Trained, recipe: DialRecipe, uses: Sequence[TraceUse], seed
         recipe: The recipe of the training.
         uses: The training data.
         seed: Seed of the training.
+        priced: The recipe of windows with prices, if there are windows with prices and windows without.
     """
     lines = [
         "# A trained policy",
@@ -60,15 +68,16 @@ def card_text(found: Trained, recipe: DialRecipe, uses: Sequence[TraceUse], seed
         "the traces. Cost is the weighted sum of time in the system and energy; delay is the time that a job "
         "takes beyond its run time on GPUs of its own.",
         "",
-        *_table(("what", "windows for", "cost", "delay", "energy", "better in", "windows"), _worth(found)),
+        *_table(
+            ("what", "windows for", "cost", "delay", "energy or money", "better in", "windows"), _worth(found)
+        ),
         "",
         *(line for sentence in found.why_not for line in (sentence, "")),
         *_by_source(found.confirmed),
         "## Data",
         "",
-        "Spans in seconds from the trace's first job; windows of "
-        f"{recipe.drawn.jobs:,} jobs on {recipe.drawn.nodes_low} to {recipe.drawn.nodes_high} nodes, loads "
-        f"{recipe.drawn.load_low:g} to {recipe.drawn.load_high:g}.",
+        f"Spans in seconds from the trace's first job; windows of {_windows(recipe)}"
+        + (f"; with prices, of {_windows(priced)}." if priced else "."),
         "",
         *_table(
             ("trace", "jobs", "training", "choosing and confirming"),
@@ -107,8 +116,7 @@ def _effects(strategy: Strategy) -> tuple[Floats, Floats]:
     """
     layers = strategy.matrices
     probes = np.vstack([np.zeros(NUM_COLUMNS), np.eye(NUM_COLUMNS), -np.eye(NUM_COLUMNS)])
-    for layer in layers:
-        probes = np.tanh(probes @ layer[:, :-1].T + layer[:, -1])
+    probes = dials_of(layers, probes)
     if len(layers) == 1:
         return probes[0], layers[0][:, :-1]
     return probes[0], (probes[1 : NUM_COLUMNS + 1] - probes[NUM_COLUMNS + 1 :]).T / 2.0
@@ -118,6 +126,7 @@ def _worth(found: Trained) -> list[tuple[str, ...]]:
     rows = [(name, "choosing", one) for name, one in (*found.tried.items(), *found.chosen.items())]
     if found.confirmed is not None:
         rows.append((found.stage, "confirming", found.confirmed))
+    rows += [(f"{found.stage}, {name}", "confirming", one) for name, one in found.also.items()]
     return [
         (
             name,
@@ -130,6 +139,14 @@ def _worth(found: Trained) -> list[tuple[str, ...]]:
         )
         for name, what, one in rows
     ]
+
+
+def _windows(recipe: DialRecipe) -> str:
+    drawn = recipe.drawn
+    return (
+        f"{drawn.jobs:,} jobs on {drawn.nodes_low} to {drawn.nodes_high} nodes, loads {drawn.load_low:g} to "
+        f"{drawn.load_high:g}"
+    )
 
 
 def _by_source(confirmed: StrategyComparison | None) -> list[str]:

@@ -41,10 +41,11 @@ def _use(pools: tuple[Windows, ...]) -> None:
 def _run(tasks: Sequence[tuple[int, Layers, int]], policy: Policy | None) -> Floats:
     """Run n tasks under a policy; a task is a pool's number, a strategy, and a window's number in the pool.
 
-    Returns an (n, 4) array: delay (job-seconds), energy (joules), money, and the number of late jobs.
+    Returns an (n, 5) array: delay (job-seconds), energy (joules), money, the number of late jobs, and the
+    delay of the jobs without slack (job-seconds).
     """
     costs = [_pools[pool].run(layers, [at], policy)[0] for pool, layers, at in tasks]
-    return np.array([(one.delay_s, one.energy_j, one.money, one.late) for one in costs])
+    return np.array([(one.delay_s, one.energy_j, one.money, one.late, one.urgent_s) for one in costs])
 
 
 class Costs(msgspec.Struct, frozen=True):
@@ -57,6 +58,7 @@ class Costs(msgspec.Struct, frozen=True):
         money: Cost of this energy, in any currency; in a window without prices, the energy itself; None: no
             window has prices.
         late: Number of jobs whose delay exceeds their slack by more than `windows.LATE_S`; None: not counted.
+        urgent_s: Part of `delay_s` of the jobs without slack, job-seconds; None: not counted.
     """
 
     delay_s: Floats
@@ -64,6 +66,7 @@ class Costs(msgspec.Struct, frozen=True):
     energy_j: Floats
     money: Floats | None = None
     late: Floats | None = None
+    urgent_s: Floats | None = None
 
     @property
     def floored_s(self) -> Floats:
@@ -72,8 +75,9 @@ class Costs(msgspec.Struct, frozen=True):
 
     def rows(self, kept: slice | NDArray[np.int64]) -> Costs:
         """Return the results of the selected windows."""
-        money, late = (None if one is None else one[kept] for one in (self.money, self.late))
-        return Costs(self.delay_s[kept], self.work_s[kept], self.energy_j[kept], money, late)
+        others = (self.money, self.late, self.urgent_s)
+        money, late, urgent_s = (None if one is None else one[kept] for one in others)
+        return Costs(self.delay_s[kept], self.work_s[kept], self.energy_j[kept], money, late, urgent_s)
 
     def ln_ratio(self, other: Costs, energy_weight: Floats) -> Floats:
         """Return (n,) ln(cost / cost of `other`).
@@ -155,10 +159,10 @@ class Judge:
         ]
         found = np.concatenate(list(self._processes.map(_run, tasks, repeat(policy or self._policy))))
         numbers = [k for _, k in pairs]
-        money, late = None, None
-        if self.has_prices:
-            money, late = np.where(self._is_priced[numbers], found[:, 2], found[:, 1]), found[:, 3]
-        return Costs(found[:, 0], self._work_s[numbers], found[:, 1], money, late)
+        if not self.has_prices:
+            return Costs(found[:, 0], self._work_s[numbers], found[:, 1])
+        money = np.where(self._is_priced[numbers], found[:, 2], found[:, 1])
+        return Costs(found[:, 0], self._work_s[numbers], found[:, 1], money, found[:, 3], found[:, 4])
 
 
 class Interval(msgspec.Struct, frozen=True):

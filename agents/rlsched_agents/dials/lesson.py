@@ -79,6 +79,24 @@ class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     noise: float = 0.3
     pair_weight: float = 1.0
 
+    def with_prices(self) -> PpoConfig:
+        """Return a copy for windows with prices.
+
+        The cost of a window varies more, and a pause pays off a day later. So there are six times as many
+        clusters, with smaller updates, and the discount and the estimator reach a few days ahead.
+        """
+        return msgspec.structs.replace(
+            self,
+            clusters=6 * self.clusters,
+            rollout_steps=max(self.rollout_steps // 2, 1),
+            rollouts=-(-self.rollouts // 4),
+            batch_size=2 * self.batch_size if self.rollout_steps > 1 else self.batch_size,
+            gamma=0.998,
+            gae_lambda=0.99,
+            learning_rate=0.3 * self.learning_rate,
+            noise=0.2,
+        )
+
     def __post_init__(self) -> None:
         if self.width < NUM_DIALS:
             raise ValueError(f"width: expected {NUM_DIALS} or more, one per dial, got {self.width}")
@@ -169,7 +187,9 @@ class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
                 energy_weights=(0.3, 0.5),
             )
         constants, following = self.constants.with_prices(), self.following.with_prices()
-        return replace(self, drawn=drawn, constants=constants, following=following)
+        return replace(
+            self, drawn=drawn, constants=constants, following=following, ppo=self.ppo.with_prices()
+        )
 
     def others(self, policy: Policy) -> dict[str, Policy]:
         """Return, for each of `settings`, a copy of `policy` with this setting, by setting.
@@ -239,12 +259,12 @@ class Lesson:
                     f"too few jobs: expected {least:,} or more in the part of a trace for {purpose} "
                     f"the policy, got {most:,}; give a longer trace"
                 )
-            drawn.append(_windows(fit, count, recipe, policy, np.random.default_rng([seed, number])))
+            drawn.append(draw_windows(fit, count, recipe, policy, np.random.default_rng([seed, number])))
         train = tuple(one for one in parts["training"][0] if one.submit_s.size >= least)
         return cls(policy, train, recipe.drawn, *drawn)
 
 
-def _windows(
+def draw_windows(
     sources: list[EpisodeSource], count: int, recipe: DialRecipe, policy: Policy, rng: np.random.Generator
 ) -> tuple[Windows, ...]:
     """Draw about `count` windows, and assign the recipe's `scales` to them in turn.

@@ -78,14 +78,26 @@ class DialPolicy(ActorCriticPolicy):
             last.weight.zero_()
             last.weight[:, :dials], last.bias[:] = torch.eye(dials) / PASSED_ON, 0.0
 
+    @property
+    def _parts(self) -> list[torch.nn.Linear]:
+        """The three linear parts of the network of the mean action."""
+        assert isinstance(self.action_net, torch.nn.Linear)
+        hidden = [part for part in self.mlp_extractor.policy_net if isinstance(part, torch.nn.Linear)]
+        return [*hidden, self.action_net]
+
     def layers(self) -> list[Floats]:
         """Return the network of the mean action as the matrices of a `Strategy`."""
-        linear = [part for part in self.mlp_extractor.policy_net if isinstance(part, torch.nn.Linear)]
-        assert isinstance(self.action_net, torch.nn.Linear)
         return [
             np.hstack([part.weight.detach().numpy(), part.bias.detach().numpy()[:, None]]).astype(np.float64)
-            for part in (*linear, self.action_net)
+            for part in self._parts
         ]
+
+    def set_layers(self, layers: Layers) -> None:
+        """Set the network of the mean action to the matrices of a `Strategy` of the same width."""
+        with torch.no_grad():
+            for part, layer in zip(self._parts, layers, strict=True):
+                part.weight[:] = torch.as_tensor(layer[:, :-1], dtype=part.weight.dtype)
+                part.bias[:] = torch.as_tensor(layer[:, -1], dtype=part.bias.dtype)
 
 
 class PairedBuffer(RolloutBuffer):
@@ -165,17 +177,18 @@ class DialPpo:
         assert isinstance(self._model.rollout_buffer, PairedBuffer)
         self._model.rollout_buffer.pair_weight = config.pair_weight
         if start is not None:
-            self._policy.begin_at(start)
+            self.network.begin_at(start)
 
     @property
-    def _policy(self) -> DialPolicy:
+    def network(self) -> DialPolicy:
+        """The policy network and its critic."""
         assert isinstance(self._model.policy, DialPolicy)
         return self._model.policy
 
     @property
     def result(self) -> Layers:
         """The network's mean action, without noise, as the three matrices of a `Strategy`."""
-        return self._policy.layers()
+        return self.network.layers()
 
     def step(self) -> Generation:
         """Simulate one rollout, and update the network."""
@@ -191,7 +204,7 @@ class DialPpo:
 
     def get_state(self) -> dict[str, NDArray[Any]]:
         """Return the weights and the states of the optimiser, the counters and the clusters, as arrays."""
-        model, policy = self._model, self._policy
+        model, policy = self._model, self.network
         found: dict[str, NDArray[Any]] = {
             "counts": np.array([self.number, model.num_timesteps, model._n_updates]),
             "cost": np.array([self._cost]),
@@ -214,7 +227,7 @@ class DialPpo:
             KeyError, RuntimeError, ValueError: the state belongs to a training run whose hyper-parameters
                 differ.
         """
-        model, policy = self._model, self._policy
+        model, policy = self._model, self.network
         parts = {prefix: _members(state, prefix) for prefix in ("weights/", "optimizer/", "clusters/")}
         policy.load_state_dict({name: torch.from_numpy(array) for name, array in parts["weights/"].items()})
         moments: dict[int, dict[str, torch.Tensor]] = {}

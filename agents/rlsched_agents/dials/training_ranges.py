@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from rlsched.decide.dials.strategy import Strategy
+from rlsched.decide.dials.strategy import Strategy, dials_of
 from rlsched.decide.drift import Familiar
 from rlsched.decide.policies.policy import Policy
 from rlsched_envs.training.small_clusters import node_size
@@ -42,10 +42,7 @@ def familiar_to(
     low, high = seen.min(axis=0), seen.max(axis=0)
     ended = np.zeros(CLUSTERS, np.bool_)
     while not ended.all():
-        moved = seen
-        for layer in layers:
-            moved = np.tanh(moved @ layer[:, :-1].T + layer[:, -1])
-        observed, _, dones, _ = venv.step(moved)
+        observed, _, dones, _ = venv.step(dials_of(layers, seen))
         seen, ended = np.asarray(observed, np.float64), ended | dones
         np.minimum(low, seen.min(axis=0), out=low)
         np.maximum(high, seen.max(axis=0), out=high)

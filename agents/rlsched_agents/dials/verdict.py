@@ -66,6 +66,14 @@ def _late_fracs(judge: Judge, mine: Costs, other: Costs) -> tuple[float, float]:
     return float(mine.late.sum() / jobs), float(other.late.sum() / jobs)
 
 
+def _measured(name: str, one: StrategyComparison) -> str:
+    what = "energy" if one.money is None else "money"
+    return (
+        f"{name and f'{name}: '}cost (time and {what}, weighted) {one.cost}, delay {one.delay}, {what} "
+        f"{one.energy_or_money} of the settings, {one.cost.windows} windows held out"
+    )
+
+
 class Trained(msgspec.Struct, frozen=True):
     """The result of a training run.
 
@@ -88,6 +96,7 @@ class Trained(msgspec.Struct, frozen=True):
             chosen, with their costs relative to the chosen stage.
         margin: Amount by which the upper bound of the confirmed cost ratio may exceed 1 (`is_accepted`); 0:
             the policy must be better.
+        also: Confirmed costs on other sets of windows, by name; `is_accepted` counts them too.
     """
 
     policy: Policy
@@ -102,6 +111,7 @@ class Trained(msgspec.Struct, frozen=True):
     last: Strategy = Strategy.from_layers(*ALL_ZERO)
     passed_over: dict[str, Interval] = {}
     margin: float = 0.0
+    also: dict[str, StrategyComparison] = {}
 
     @property
     def is_better(self) -> bool:
@@ -116,7 +126,8 @@ class Trained(msgspec.Struct, frozen=True):
     def _is_below(self, bound: float) -> bool:
         if self.confirmed is None:
             return False
-        return self.confirmed.cost.windows >= LEAST_WINDOWS and self.confirmed.cost.high < bound
+        every = (self.confirmed, *self.also.values())
+        return all(one.cost.windows >= LEAST_WINDOWS and one.cost.high < bound for one in every)
 
     @property
     def sets_dials(self) -> bool:
@@ -128,12 +139,8 @@ class Trained(msgspec.Struct, frozen=True):
         """A sentence that says whether the training run found a better policy."""
         if self.confirmed is None:
             return "keep what you have: nothing was better than the settings on the windows for choosing"
-        cost, delay = self.confirmed.cost, self.confirmed.delay
-        what = "energy" if self.confirmed.money is None else "money"
-        measured = (
-            f"cost (time and {what}, weighted) {cost}, delay {delay}, {what} "
-            f"{self.confirmed.energy_or_money} of the settings, {cost.windows} windows held out"
-        )
+        cost = self.confirmed.cost
+        measured = "; ".join(_measured(name, one) for name, one in {"": self.confirmed, **self.also}.items())
         if self.is_better:
             gain = f"{1.0 - cost.ratio:.1%} [{1.0 - cost.high:.1%}, {1.0 - cost.low:.1%}]"
             return f"better by {gain}, confirmed: {measured}"

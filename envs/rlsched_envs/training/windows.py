@@ -56,6 +56,7 @@ COST: Final = np.dtype(
         ("money", np.float64),  # price of this energy, and of the idle power of the nodes that run a job,
         # J x price; without prices the energy of the jobs
         ("late", np.int64),  # number of jobs whose delay exceeds their slack by more than `LATE_S`
+        ("urgent_s", np.float64),  # JCT less run time of the jobs without slack, sum, job-seconds
         ("over", np.int64),  # 1: all jobs have ended
     ]
 )
@@ -214,18 +215,24 @@ def run_windows(b: SimArrays, o: Any, which: NDArray[np.int64], cost: Any, curve
         rewind(sim)
         status = run_rule(sim, o, sim.truth.shape[0] + 1, curve)
         cost.delay_s[at], cost.energy_j[at], cost.money[at] = costs_so_far(sim)
-        cost.late[at] = _late_jobs(sim)
+        cost.late[at], cost.urgent_s[at] = _late_jobs(sim)
         cost.over[at] = status == FINISHED
 
 
 @kernel
-def _late_jobs(sim: SimArrays) -> int:
-    """Return the number of ended jobs whose delay exceeds their slack (above 0) by more than `LATE_S`."""
-    truth, outcome, late = sim.truth, sim.progress.outcome, 0
+def _late_jobs(sim: SimArrays) -> tuple[int, float]:
+    """Return (number of jobs with slack that are late, sum of the delays of the jobs without slack, s).
+
+    A job is late if its delay exceeds its slack by more than `LATE_S`. All jobs have ended.
+    """
+    truth, outcome, late, urgent_s = sim.truth, sim.progress.outcome, 0, 0.0
     for row in range(truth.shape[0]):
         delay_s = outcome.end_s[row] - truth.submit_s[row] - truth.duration_s[row]
-        late += truth.slack_s[row] > 0.0 and delay_s > truth.slack_s[row] + LATE_S
-    return late
+        if truth.slack_s[row] > 0.0:
+            late += delay_s > truth.slack_s[row] + LATE_S
+        else:
+            urgent_s += delay_s
+    return late, urgent_s
 
 
 class Windows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -170,6 +171,14 @@ def default_checkpoint() -> Path:
     package = Path(str(files("rlsched")))
     packed = package / "_checkpoints" / "default"
     return packed if packed.is_dir() else package.parent / "checkpoints" / "default"
+
+
+def dials_of(layers: Sequence[NDArray[np.float64]], seen: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return (N, D) positions of dials, -1 to 1, from (N, F) observations and the matrices of a strategy."""
+    moved = seen.astype(np.float64)
+    for layer in layers:
+        moved = np.tanh(moved @ layer[:, :-1].T + layer[:, -1])
+    return moved
 
 
 def dial_arrays(partitions: int, controller: int, matrices: list[NDArray[np.float64]]) -> DialArrays:

@@ -96,6 +96,7 @@ def test_accounts_of_the_run_equal_the_sum_over_its_jobs(priced: list[EpisodeSou
             assert cost.delay_s == pytest.approx(beyond_s.sum(), rel=1e-9)
             late = (truth.slack_s > 0.0) & (delay_s > truth.slack_s + LATE_S)
             assert cost.late == late.sum()
+            assert cost.urgent_s == pytest.approx(delay_s[truth.slack_s == 0.0].sum(), rel=1e-9, abs=1e-6)
 
 
 def test_money_is_price_times_power_of_jobs_and_of_the_nodes_that_run_them(

@@ -9,13 +9,16 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks import make_checkpoint
-from rlsched.decide.dials.observing import NAMES, PRICE_COLUMNS
+from rlsched.decide.dials.observing import NAMES
 from rlsched.decide.dials.strategy import Strategy
 from rlsched.decide.policies.policy import Policy
 from rlsched.workload.synth import synthesize
 from rlsched_agents.dials import verdict
 from rlsched_agents.dials.training_data import TrainingData
 
+STATES = {"evolved.npz"} | {
+    f"seed-{seed}-{stage}.npz" for seed in (1, 2) for stage in ("without", "imitation", "with")
+}
 TOO_FEW = "keep what you have: 6 windows are too few to confirm it, 200 are needed"
 
 
@@ -55,13 +58,16 @@ def test_too_few_windows_write_nothing_and_states_are_reused(
     assert make_checkpoint.main(words) == 1
     first = capsys.readouterr()
     assert "no traces here; training on synthetic ones" in first.err
+    assert "evolution: 1 of 1, " in first.out
     for seed in (1, 2):
-        assert f"seed {seed}: rollout 2 of 2, " in first.out
+        assert f"seed {seed}, without prices: rollout 2 of 2, " in first.out
+        assert f"seed {seed}: imitation, error 0." in first.out
+        assert f"seed {seed}, with prices: rollout 1 of 1, " in first.out
     assert TOO_FEW in first.out
-    assert "nothing was written: expected a cost of at most 1.005 of `tuned`" in first.out
+    assert "nothing was written: expected a cost of at most 1.005 of `priced`" in first.out
     assert not (tmp_path / "out").exists()
     kept = states(tmp_path / "state")
-    assert set(kept) == {"seed-1.npz", "seed-2.npz"}
+    assert set(kept) == STATES
 
     assert make_checkpoint.main([*words, "--resume"]) == 1
     again = capsys.readouterr().out
@@ -69,11 +75,13 @@ def test_too_few_windows_write_nothing_and_states_are_reused(
     assert again == first.out[first.out.index("keep what you have") :], "the same seeds, the same costs"
     assert states(tmp_path / "state") == kept
 
-    (tmp_path / "state" / "seed-2.npz").unlink()
+    for stage in ("imitation", "with"):
+        (tmp_path / "state" / f"seed-2-{stage}.npz").unlink()
     assert make_checkpoint.main([*words, "--resume"]) == 1
     third = capsys.readouterr().out
-    assert "seed 1: rollout" not in third
-    assert "seed 2: rollout 1 of 2, " in third
+    assert "seed 1" not in third.partition("keep what you have")[0]
+    assert "seed 2, without" not in third
+    assert "seed 2, with prices: rollout 1 of 1, " in third
     assert third.endswith(again)
 
     assert make_checkpoint.main(words) == 1
@@ -90,13 +98,19 @@ def test_confirmed_policy_is_written_with_its_card(
     out = tmp_path / "out"
     assert set(states(out)) == {"policy.toml", "policy.json", "CARD.md"}
     policy = Policy.of(out)
-    assert policy == Policy("tuned", dials=str(out / "policy.json"))
+    assert policy == Policy("priced", dials=str(out / "policy.json"))
     strategy = policy.rule.strategy
     assert strategy == Strategy.read(out / "policy.json")
     assert strategy.familiar is not None
-    assert set(strategy.familiar.columns) == set(NAMES) - set(PRICE_COLUMNS)
+    assert set(strategy.familiar.columns) == set(NAMES)
+    low, high = strategy.familiar.columns["price"]
+    assert low < 0.0 < high, "windows with prices are among the known ones"
     assert len(strategy.layers) == 3
-    assert (out / "CARD.md").read_text().count("helios") > 0
+    card = (out / "CARD.md").read_text()
+    assert card.count("helios") > 0
+    for row in ("evolution", "imitation, seed 1", "ppo, seed 2, prices"):
+        assert f"| {row} | choosing | " in card
+    assert "| ppo, prices | confirming | " in card
 
 
 @pytest.mark.slow
@@ -107,4 +121,4 @@ def test_command_trains_all_seeds_in_processes(
     assert make_checkpoint.main(words) == 1
     assert TOO_FEW in capsys.readouterr().out
     assert not (tmp_path / "out").exists()
-    assert set(states(tmp_path / "state")) == {"seed-1.npz", "seed-2.npz"}
+    assert set(states(tmp_path / "state")) == STATES
