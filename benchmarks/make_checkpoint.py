@@ -189,7 +189,8 @@ def chosen_and_confirmed(lessons: Lessons, found: dict[str, Layers]) -> Trained:
         with Judge(lesson.confirming) as judge:
             zero, mine = judge.run([ALL_ZERO, found[best]])
             confirmed.append(compared(judge, mine, zero))
-            frozen = dials_frozen(judge, found[best], mine, lesson.policy)
+            if lesson is lessons.priced:
+                frozen = dials_frozen(judge, found[best], mine, lesson.policy)
     strategy = Strategy.from_layers(*found[best])
     ranges = [
         familiar_to(strategy, lesson.policy, lesson.sources, lesson.drawn, WINDOWS_SEED) for lesson in lessons

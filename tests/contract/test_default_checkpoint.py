@@ -10,12 +10,12 @@ from rlsched_envs.sim.engine import Engine
 from rlsched_envs.sim.modelling import Models
 
 
-def test_it_is_tuned_with_the_shipped_strategy() -> None:
+def test_it_is_priced_with_the_shipped_strategy() -> None:
     folder = default_checkpoint()
     strategy = Strategy.read(folder / STRATEGY_FILE)
     assert strategy.digest in (folder / "CARD.md").read_text(encoding="utf-8")
     written = Policy.read(folder / POLICY_FILE)
-    assert written.with_settings(dials="") == Policy("tuned") == Policy("ppo").with_settings(dials="")
+    assert written.with_settings(dials="") == Policy("priced") == Policy("ppo").with_settings(dials="")
     assert load_scheduler(written).strategy == load_scheduler("ppo").strategy == strategy
 
 
@@ -44,5 +44,7 @@ def test_dials_move_only_with_models() -> None:
 def test_card_states_what_was_confirmed() -> None:
     card = (default_checkpoint() / "CARD.md").read_text(encoding="utf-8")
     assert "confirmed" in card
-    assert "| ppo | confirming | " in card
-    assert card.count("| ppo, seed ") == 5
+    for row in ("ppo", "ppo, prices"):
+        assert f"| {row} | confirming | " in card
+    for what in ("imitation", "ppo"):
+        assert card.count(f"| {what}, seed ") == 10, "five seeds, without and with prices"

@@ -58,7 +58,8 @@ def card_text(
         "",
         "A dial is added to a setting of the rule. A constant is the position of the dial where all columns "
         "are 0; the columns are the ones that move the dial most. The last figure is the cost with this dial "
-        "frozen at 0, divided by the cost with it: above 1, the dial helps.",
+        f"frozen at 0, divided by the cost with it{', on windows with prices' if priced else ''}: above 1, "
+        "the dial helps.",
         "",
         *_table(("dial", "range", "constant", "moved most by", "frozen"), _dial_rows(found)),
         "",

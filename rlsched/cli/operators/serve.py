@@ -273,9 +273,11 @@ def broker(
         raise InputError("--take-over-after-s: use it together with --of, the address of the primary broker")
     if asked["new_cluster"] and stands_by:
         raise InputError("--new-cluster: omit --standby, because a standby continues an existing journal")
+    given = {one.option: one for one in given_policies(ctx)}
     if not stands_by:
         announce(
-            f"rlsched broker is starting: it loads policy {asked['policy']}, and compiles it if it is new"
+            f"rlsched broker is starting: it loads policy {given['--policy'].text}, and compiles it if it is "
+            "new"
         )
     from rlsched.broker.base.limits import Limits
     from rlsched.broker.nodes.sleepers import SleepPlan
@@ -290,7 +292,7 @@ def broker(
     from rlsched.transport.keys import default_home
 
     copies = None if of is None else Copies(broker_address(of), take_over_after_s)
-    chosen = {one.option: one.policy for one in given_policies(ctx)}
+    chosen = {option: one.policy for option, one in given.items()}
     home = keys or default_home()
     settings = {
         "address": broker_address(address),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 from click.shell_completion import CompletionItem
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _NAMES = ("policies", "policy", "fallback")
 _SAID = "rlsched.said"
+POLICY_WITH_PRICES: Final = "ppo"
+"""Default policy of a broker that knows prices of electricity."""
 
 
 class PolicyArgument(NamedTuple):
@@ -57,7 +59,8 @@ class PolicyCommand(click.Command):
 def given_policies(ctx: click.Context) -> list[PolicyArgument]:
     """Return the policies of a command line, in order, each with its settings.
 
-    If a verb accepts only one policy, the last one counts, as for any other option.
+    If a verb accepts only one policy, the last one counts, as for any other option. If none is given, the
+    policy is the option's default, or `POLICY_WITH_PRICES` with --energy.
 
     Raises:
         UsageError: a setting comes before any policy.
@@ -68,7 +71,8 @@ def given_policies(ctx: click.Context) -> list[PolicyArgument]:
         given[name] = [value] if isinstance(value, str) else list(value or ())
     found: list[tuple[str, str | None, list[str]]] = []
     if ctx.get_parameter_source("policy") is click.core.ParameterSource.DEFAULT:
-        found.append(("--policy", given["policy"].pop(0), []))
+        name = given["policy"].pop(0)
+        found.append(("--policy", POLICY_WITH_PRICES if ctx.params.get("energy") else name, []))
     order = ctx.meta[_SAID]
     for at, name in enumerate(order):
         if name in _NAMES:

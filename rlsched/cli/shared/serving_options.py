@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from rlsched.cli.shared.options import HOME, PATH, Command, shown, with_options
-from rlsched.cli.shared.policies import complete_policy, given_policies, setting
+from rlsched.cli.shared.policies import POLICY_WITH_PRICES, complete_policy, given_policies, setting
 from rlsched.logs import FORMATS
 
 LOG_FORMAT = shown(
@@ -29,13 +29,14 @@ _LISTENING = (
     HOME,
 )
 _DECIDING = (
-    shown(
+    click.option(
         "--policy",
         default="tuned",
         metavar="NAME|FILE",
         shell_complete=complete_policy,
         help="Scheduling policy: a name that `rlsched policies` lists, a TOML file, a trained policy "
-        "(ppo:PATH, sb3:PATH), or your own code (FILE.py[:NAME]).",
+        "(ppo:PATH, sb3:PATH), or your own code (FILE.py[:NAME]). "
+        f"[default: tuned; with --energy: {POLICY_WITH_PRICES}]",
     ),
     click.option(
         "--fallback",
@@ -81,8 +82,8 @@ _DECIDING = (
         type=PATH,
         metavar="FILE",
         help="Cluster file (TOML) whose table [energy] names a CSV file with electricity prices or carbon "
-        "intensities. Under the policy `priced`, jobs submitted with --slack then wait for cheaper hours. "
-        "The broker reads the CSV file again when it changes.  [default: no prices]",
+        "intensities. Under the policies `priced` and `ppo`, jobs submitted with --slack then wait for "
+        "cheaper hours. The broker reads the CSV file again when it changes.  [default: no prices]",
     ),
     click.option(
         "--share",

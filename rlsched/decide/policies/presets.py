@@ -36,6 +36,7 @@ _TUNED: Final[dict[str, Any]] = {
     "types": {"price": 0.3, "later": 2.0},
     "plain_without_models": True,
 }
+_PRICED: Final[dict[str, Any]] = {**_TUNED, "price": {"defer": 2.0, "pause": 2.0}}
 
 PRESETS: Final[dict[str, Preset]] = {
     "fifo": Preset("first come, first served; the queue blocks", {"blocks": True}),
@@ -85,8 +86,8 @@ PRESETS: Final[dict[str, Preset]] = {
         {"order": "area", "share": {"when": "lucid"}, "profile": {"run": "200s", "max_gpus": 8}},
     ),
     "ppo": Preset(
-        "tuned, with dials set by the network that ships (checkpoints/default), trained by PPO",
-        {**_TUNED, "dials": DEFAULT},
+        "priced, with dials set by the network that ships (checkpoints/default), trained by PPO",
+        {**_PRICED, "dials": DEFAULT},
     ),
     "tuned": Preset(
         "preempts or reserves, shares and clocks as jobs and models permit; its dials can be learned",
@@ -94,7 +95,7 @@ PRESETS: Final[dict[str, Preset]] = {
     ),
     "priced": Preset(
         "tuned; follows the price of electricity: jobs with slack wait or pause for cheaper hours",
-        {**_TUNED, "price": {"defer": 2.0, "pause": 2.0}},
+        _PRICED,
     ),
     "random": Preset(
         "starts any job that fits, or waits, with equal probability", {"rule": "random", "order": "area"}

@@ -14,6 +14,7 @@ from rlsched.broker.base.limits import Limits
 from rlsched.broker.server.settings import BrokerSettings
 from rlsched.cli.operators.serve import broker
 from rlsched.cli.operators.up import up
+from rlsched.cli.shared.policies import given_policies
 from rlsched.cli.shared.serving_options import as_words
 from rlsched.transport.budgets import SenderLimits
 from rlsched_node.cli import node
@@ -88,3 +89,11 @@ def test_what_decides_in_a_local_cluster_is_passed_on_to_its_broker(tmp_path: Pa
         decided = {name: value for name, value in ctx.params.items() if name not in read_by(up)}
         with broker.make_context("broker", as_words(ctx, decided)) as other:
             assert {name: other.params[name] for name in decided} == decided
+
+
+def test_broker_with_prices_follows_them_by_default(tmp_path: Path) -> None:
+    energy = ["--energy", str(tmp_path / "c.toml")]
+    for words, policy in (([], "tuned"), (energy, "ppo"), ([*energy, "--policy", "easy"], "easy")):
+        for verb in (broker, up):
+            with verb.make_context("verb", list(words)) as ctx:
+                assert [one.text for one in given_policies(ctx)] == [policy]

@@ -298,7 +298,7 @@ def test_schedulers_of_earlier_versions_are_refused_with_the_way_out(rule: str, 
 def test_shipped_strategy_keeps_its_name_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also next to a file of this name."""
     (tmp_path / "default").write_text("{}")
-    (tmp_path / "mine.toml").write_text('base = "tuned"\ndials = "default"\n')
+    (tmp_path / "mine.toml").write_text('base = "priced"\ndials = "default"\n')
     monkeypatch.chdir(tmp_path)
     policy = Policy.of("mine.toml")
     assert policy.settings.dials == with_whole_paths(policy).settings.dials == "default"

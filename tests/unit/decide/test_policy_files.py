@@ -122,7 +122,7 @@ def test_every_file_of_a_policy_file_and_its_settings_are_sent(mine: Path, model
 
 
 def test_shipped_strategy_is_sent_by_its_name() -> None:
-    sent = to_send(Policy("tuned", dials="default"))
+    sent = to_send(Policy("priced", dials="default"))
     assert sent == Policy("ppo") == to_send(Policy("ppo"))
     assert 'dials = "default"' in sent.toml
 

@@ -39,7 +39,7 @@ def test_fallback_of_a_rule_with_dials_is_the_rule_without_dials() -> None:
     changed = Policy("easy", name="dialled", reserve_after="2h", dials=dials)
     for policy, named in (
         (Policy("easy", name="dialled", dials=dials), "easy"),
-        (Policy("ppo"), "tuned"),
+        (Policy("ppo"), "priced"),
         (changed, "dialled without dials"),
     ):
         scheduler, fallback = load(policy)
