@@ -24,7 +24,7 @@ from rlsched.compile.jit import array_kernel, kernel
 
 @kernel
 def hole_for(holes: NDArray[np.int32], gpus: int) -> int:
-    """Return the least number of free GPUs on a node that has at least `gpus`; -1 if no node has that many.
+    """Return the fewest free GPUs on any node with at least `gpus` free GPUs; -1 if there is no such node.
 
     `holes`: (M + 1,) number of nodes with 0, 1, 2, ... free GPUs.
     """

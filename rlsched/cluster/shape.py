@@ -249,7 +249,7 @@ class ClusterShape:
         self._model(CORES_AS_ASKED if cores_as_asked else 1)
 
     def set_dials(self, dials: DialArrays) -> None:
-        """Use these dials, which adjust a rule's settings, one set of dials per partition."""
+        """Use these dials, one set per partition. Dials adjust a rule's settings."""
         self.arrays = self.arrays._replace(dials=dials)
 
     def clock_by_models(self, models: ModelArrays | None) -> None:

@@ -183,7 +183,7 @@ class EnergySignals(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
                 f"{where}: energy.known_ahead_h: expected hours from 0 to 24, got {self.known_ahead_h:g}"
             )
         if self.follow == "carbon" and not self.carbon:
-            raise ClusterSpecError(f"{where}: energy.follow: expected a file in energy.carbon, got none")
+            raise ClusterSpecError(f"{where}: energy.follow: expected energy.carbon to name a file, got none")
         if self.begins and self.second_0 is None:
             raise ClusterSpecError(
                 f"{where}: energy.begins: expected a time such as 2026-03-01T00:00Z, got {self.begins!r}"

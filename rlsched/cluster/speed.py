@@ -26,7 +26,7 @@ def gpu_kind(s: StateArrays, g: int) -> int:
 
 @array_kernel
 def fill_beside(m: ModelArrays) -> None:
-    """Compute the modelled speed of every workload next to every other workload, on every GPU type.
+    """Compute the modelled speed of every workload on a GPU shared with every other one, on every GPU type.
 
     Earlier observations are discarded: the predicted speeds (`beside`) are the modelled speeds again.
     """

@@ -1,4 +1,4 @@
-"""The forecasts in a store of decisions that have a known outcome."""
+"""The forecasts, from a store of decisions, whose outcome is known."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class NodeState(IntEnum):
 
 
 class Drain(msgspec.Struct, frozen=True):
-    """Command to start no new jobs on a node."""
+    """Command that stops new jobs from starting on a node."""
 
     node: int
 

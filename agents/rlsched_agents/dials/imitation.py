@@ -80,7 +80,7 @@ def imitate(network: DialPolicy, teachers: Sequence[Teacher], policy: Policy, se
 
 
 def _observations(teacher: Teacher, leads: Layers, policy: Policy, seed: int) -> NDArray[np.float32]:
-    """Return the (N, F) observations of clusters whose dials the strategy `leads` sets."""
+    """Return the (N, F) observations of clusters whose dials are set by the strategy in `leads`."""
     clusters = ClusterVecEnv(teacher.sources, CLUSTERS, seed=seed, drawn=teacher.drawn, policy=policy)
     seen, found = np.asarray(clusters.reset()), list[NDArray[np.float32]]()
     for _ in range(STEPS):

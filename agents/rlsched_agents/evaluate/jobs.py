@@ -69,7 +69,7 @@ class MeasuredJobs:
         return jct_s(self.table)[self.measured]
 
     def write(self, path: str | Path) -> None:
-        """Write one row per job as CSV, and one row per attempt next to it (`NAME.segments.csv`).
+        """Write a CSV file of the jobs, and a second one of their attempts (`NAME.segments.csv`).
 
         Raises:
             InputError: the file cannot be written.

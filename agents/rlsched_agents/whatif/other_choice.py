@@ -54,7 +54,7 @@ class OtherChoice(Scheduler):
             return self._policy.decide(state, partition, now_s, record=record)
         self.met = True
         if state.digest() != self._record.state_digest:
-            raise self._otherwise("the replay reaches another state")
+            raise self._otherwise("the replay reaches a state that differs from the record")
         made = self._policy.decide(state, partition, now_s, record=record)
         if made.action != self._record.action:
             raise self._otherwise("the policy decides differently")

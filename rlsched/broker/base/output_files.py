@@ -57,7 +57,7 @@ def values(
 
 
 def expanded(pattern: str, texts: Mapping[str, str]) -> str:
-    """Return a pattern with each letter replaced by its text.
+    """Return a pattern with each `%` code (`%` and a letter) replaced by the text of the letter.
 
     A number between `%` and the letter is the minimum width: numbers are padded with zeros.
 

@@ -58,8 +58,9 @@ class Known:
         last_attempt: Attempt number that the last restore from a backup set; new attempts get higher ones.
         highest_attempt: Highest number of any attempt of any job.
         restored_s: Time of the last restore from a backup, Unix seconds; None: never.
-        taken_over: Whether the last restore was the takeover by a standby with its copy of the journal.
-        awaited: Nodes that have not registered since the restore, and may run jobs unknown to the journal.
+        taken_over: Whether the last restore was a takeover: a standby continued from its copy of the journal.
+        awaited: Nodes that have not registered since the restore; they might run jobs that the journal does
+            not know.
         identity: Random id of the cluster (`BrokerStarted.cluster`).
         chosen: The policy set by `rlsched policy set`, if it is in use; else None.
         order: Order of the queue.
@@ -72,7 +73,7 @@ class Known:
             the text before the colon in `Decided.guard`.
         outcomes: Number of finished jobs by state.
         seats: Preempted jobs whose processes still run on GPUs that are allocated to other jobs.
-        models: Speed models of the ledger: all if GPUs are shared, else the models of SM clocks or none.
+        models: Speed models of the ledger: all if GPUs are shared, otherwise at most the models of clocks.
         on_finished: Called with each job that finishes, when the entry that ends it is applied.
         priorities: Levels and weights of live jobs.
         usage: GPU-seconds charged to users, for fair share.

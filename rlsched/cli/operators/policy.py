@@ -26,8 +26,8 @@ def policy() -> None:
 @click.option(
     "--fallback",
     metavar="NAME|FILE",
-    help="Policy that decides if the new policy fails or is too slow. [default: the rule on which the new "
-    "policy is based]",
+    help="Fallback policy: it makes the decisions when the new policy fails or is too slow. [default: the "
+    "rule on which the new policy is based]",
 )
 @asking
 def set_policy(name: str, changes: Sequence[str], fallback: str | None, at: BrokerAt) -> None:

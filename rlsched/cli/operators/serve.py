@@ -51,8 +51,8 @@ _log = logging.getLogger("rlsched.broker")
     "--lost-after",
     default="never",
     metavar="TIME",
-    help="Default of `rlsched submit --lost-after`: time (such as 10m) without contact to a node after "
-    "which that node ends the job and the broker requeues it. With never, the job continues until the node "
+    help="Default of `rlsched submit --lost-after`: time (such as 10m) without contact with a node, "
+    "after which that node ends the job and the broker requeues it. `never`: the broker waits until the node "
     "returns, or until an operator runs `rlsched node down`.",
 )
 @shown(

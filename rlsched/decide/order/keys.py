@@ -79,7 +79,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The name that `parse` reads; with `until_declared`, the names of both orders."""
+        """The name of this order, as `parse` reads it; with `until_declared`, followed by the later order."""
         if self.until_declared:
             return f"{msgspec.structs.replace(self, until_declared=False).name}, index"
         if self.by != "area":

@@ -41,7 +41,7 @@ class HeldGpus:
 
 
 class _Ramp:
-    """Sum of ramps as a function of time t, s: the sum over all jobs of weight x max(0, t - since)."""
+    """Sum of ramps as a function of the time t in seconds: sum of `weight x max(0, t - since)` over jobs."""
 
     def __init__(self, since_s: Floats, weight: Floats) -> None:
         order = np.argsort(since_s, kind="stable")

@@ -166,7 +166,7 @@ class _EventBatches:
         return AtSubmission(self._out, self._experts, self._weights, self._limit_s, self._fits)
 
     def _settle(self) -> None:
-        """Evaluate boosting for all queued submissions in one call, then pass the events to the hedge."""
+        """Predict all queued submissions by boosting in one call, then pass queued events to the hedge."""
         predictor, hedge = self._predictor, self._predictor.hedge
         if self._queries:
             said = predictor.expert_forecasts([query for _, query in self._queries])

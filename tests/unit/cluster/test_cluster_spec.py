@@ -44,7 +44,7 @@ def test_description_is_read_back_as_written(tmp_path: Path) -> None:
     [
         ('currency = "EUR"', "energy: expected price or carbon, a CSV file; got neither"),
         ('price = "p"\nknown_ahead_h = 25', "energy.known_ahead_h: expected hours from 0 to 24, got 25"),
-        ('price = "p"\nfollow = "carbon"', "energy.follow: expected a file in energy.carbon, got none"),
+        ('price = "p"\nfollow = "carbon"', "energy.follow: expected energy.carbon to name a file, got none"),
     ],
 )
 def test_wrong_energy_is_refused(energy: str, expected: str, tmp_path: Path) -> None:
