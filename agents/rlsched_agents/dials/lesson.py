@@ -46,6 +46,10 @@ SETTINGS_TRIED: Final = (
 """Alternative settings, in the form of `--set`; each is tried separately."""
 
 
+_PRICED_PPO: Final = {"gamma": 0.998, "gae_lambda": 0.99, "learning_rate": 3e-5, "noise": 0.2}
+"""Fields of `PpoConfig` for windows with prices: smaller steps, and an advantage that reaches days ahead."""
+
+
 class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Hyperparameters of PPO on the dials.
 
@@ -83,18 +87,23 @@ class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         """Return a copy for windows with prices.
 
         The cost of a window varies more, and a pause pays off a day later. So there are six times as many
-        clusters, with smaller updates, and the discount and the estimator reach a few days ahead.
+        clusters in shorter rollouts. `_PRICED_PPO` has other values of some fields; fields of a recipe that
+        are not the default stay unchanged.
         """
-        return msgspec.structs.replace(
+        replace, default = msgspec.structs.replace, PpoConfig()
+        steps = self.rollout_steps if self.rollout_steps % 2 else self.rollout_steps // 2
+        clusters = 6 * self.clusters
+        doubles = clusters * steps % (2 * self.batch_size) == 0
+        changed = {
+            name: to for name, to in _PRICED_PPO.items() if getattr(self, name) == getattr(default, name)
+        }
+        return replace(
             self,
-            clusters=6 * self.clusters,
-            rollout_steps=max(self.rollout_steps // 2, 1),
+            clusters=clusters,
+            rollout_steps=steps,
             rollouts=-(-self.rollouts // 4),
-            batch_size=2 * self.batch_size if self.rollout_steps > 1 else self.batch_size,
-            gamma=0.998,
-            gae_lambda=0.99,
-            learning_rate=0.3 * self.learning_rate,
-            noise=0.2,
+            batch_size=2 * self.batch_size if doubles else self.batch_size,
+            **changed,
         )
 
     def __post_init__(self) -> None:

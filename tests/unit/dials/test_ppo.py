@@ -103,3 +103,17 @@ def test_state_of_another_training_is_refused(source: EpisodeSource) -> None:
     more = DialPpo([source], SMALL, Policy("tuned"), msgspec.structs.replace(CONFIG, clusters=8), 3)
     with pytest.raises(ValueError, match="they differ in traces, number of clusters"):
         more.set_state(state)
+
+
+@pytest.mark.parametrize("steps", [1, 15, 16, 512])
+@pytest.mark.parametrize("batches", [1, 2, 3])
+def test_any_config_fits_windows_with_prices(steps: int, batches: int) -> None:
+    """A minibatch stays a divisor of a rollout, and fields that a recipe sets stay as they are."""
+    config = PpoConfig(clusters=6, rollout_steps=steps, batch_size=6 * steps // batches, learning_rate=1e-3)
+    priced = config.with_prices()
+    assert priced.clusters == 36
+    assert (priced.learning_rate, priced.gamma) == (1e-3, 0.998)
+    assert PpoConfig().with_prices() == PpoConfig(
+        clusters=384, rollout_steps=256, rollouts=10, batch_size=8192, gamma=0.998, gae_lambda=0.99,
+        learning_rate=3e-5, noise=0.2,
+    )  # fmt: skip
