@@ -75,6 +75,13 @@ if TYPE_CHECKING:
     "predictors) or running-mean. [default: hedge if the trace names users, jobs or commands, else "
     "running-mean]",
 )
+@click.option(
+    "--objective",
+    metavar="O",
+    help="Also report the cost of each policy relative to the baseline by this objective: balanced, bill, "
+    "carbon, peak, small-first, or a TOML file with weights, classes of jobs and bounds "
+    "(docs/how-to/train.md).",
+)
 @click.option("--json", "json_path", metavar="FILE", help="Write the report to this file, as JSON.")
 @HTML
 @click.option(
@@ -118,6 +125,7 @@ def evaluate(
     models: str | None,
     profiles: str | None,
     prediction: str | None,
+    objective: str | None,
     json_path: str | None,
     html_path: Path | None,
     jobs_out: str | None,
@@ -162,6 +170,7 @@ def evaluate(
         models=models,
         profiles=profiles,
         prediction=prediction,
+        objective=objective,
         records=records,
         logdir=logdir,
         workers=workers or at_once,

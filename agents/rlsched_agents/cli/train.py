@@ -14,6 +14,7 @@ from rlsched_agents.cli.used_logdir import check_logdir, clear, overwriting
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rlsched.objective import Objective
     from rlsched.terminal.progress import Progress
     from rlsched_agents.dials.evolution import Generation
     from rlsched_agents.dials.lesson import DialRecipe
@@ -61,6 +62,14 @@ LAST = "last.toml"
     help="ppo: evolve a linear strategy, then train a neural network from it by PPO. es: only evolve the "
     "linear strategy.",
 )
+@shown(
+    "--objective",
+    default="balanced",
+    metavar="O",
+    help="Cost that the policy minimises: balanced (time and energy, or money with --signal), bill, carbon, "
+    "peak (bill and highest power), small-first, or a TOML file with weights, classes of jobs and bounds "
+    "(docs/how-to/train.md).",
+)
 @recipe_option(
     "Hyper-parameters of the training: default, quick (a fifth of the work), smoke (only checks that "
     "training runs), or a .toml file."
@@ -78,6 +87,7 @@ def train(
     overwrite: bool,
     seed: int,
     algorithm: str,
+    objective: str,
     recipe: str,
     workers: int | None,
     as_json: bool,
@@ -97,6 +107,7 @@ def train(
     Example:
       rlsched train --history sacct.csv --cluster c.toml --logdir runs/mine --out mine
       rlsched train --synthetic helios --recipe quick --out mine
+      rlsched train --synthetic helios --signal solar --objective bill --recipe quick --out cheap
       rlsched evaluate --trace t.csv.gz --cluster c.toml --policy tuned --policy mine/
     """
     from rlsched.errors import InputError
@@ -116,6 +127,7 @@ def train(
         )
 
     from rlsched.decide.policies.policy import Policy
+    from rlsched.objective import Objective
     from rlsched.terminal.progress import Progress
     from rlsched_agents.dials.lesson import Lesson
     from rlsched_agents.dials.recipes import load_recipe
@@ -125,6 +137,12 @@ def train(
 
     chosen, rule = load_recipe(recipe), Policy.of(policy).with_settings(dials="")
     rule.rule  # noqa: B018 - raises before anything is read
+    wanted = Objective.of(objective)
+    if wanted.needs_signal and not given.prices:
+        raise InputError(
+            f"--objective {objective}: {', '.join(wanted.needs_signal)}: expected also --signal, prices or "
+            "carbon intensities of electricity; got none. --signal flat gives constant prices"
+        )
     make_writable(out.parent)
     data = given.read(seed, quiet=quiet)
     chosen = chosen.with_prices() if given.prices else chosen
@@ -136,7 +154,7 @@ def train(
             err=True,
         )
     training = Training(
-        Lesson.from_traces(data, chosen, rule, seed),
+        Lesson.from_traces(data, chosen, rule, seed, wanted),
         chosen,
         seed,
         state_file=logdir / STATE_FILE if logdir is not None else None,
@@ -157,7 +175,7 @@ def train(
             shown = _Shown(total, drawing, progress)
             found = training.run(shown.show_generation, resume=resume, say=progress.print_line)
             progress.print_line("evaluating the result")
-        return _finish(found, chosen, data, seed, out, logdir, drawing, as_json=as_json)
+        return _finish(found, chosen, data, seed, out, logdir, drawing, wanted, as_json=as_json)
     except KeyboardInterrupt:
         again = "continue with the same command and --resume" if logdir else "nothing was kept: no --logdir"
         click.echo(f"stopped; {again}", err=True)
@@ -175,6 +193,7 @@ def _finish(
     out: Path,
     logdir: Path | None,
     drawing: TrainingCurves | None,
+    objective: Objective,
     *,
     as_json: bool,
 ) -> int:
@@ -196,7 +215,7 @@ def _finish(
     is_file = out.suffix == ".toml"
     written = found.write(out if is_file else out / POLICY_FILE) if found.is_better else []
     uses = [use for one in data for use in one.uses]
-    card = card_text(found, recipe, uses, seed) if written else ""
+    card = card_text(found, recipe, uses, seed, objective=objective) if written else ""
     if written:
         written.append(out.with_suffix(".md") if is_file else out / CARD_FILE)
         written[-1].write_text(card, encoding="utf-8")

@@ -11,6 +11,7 @@ import rlsched
 from rlsched.decide.dials.observing import NAMES
 from rlsched.decide.dials.strategy import NUM_COLUMNS, Strategy, dials_of
 from rlsched.decide.dials.turning import RANGES
+from rlsched.objective import Objective
 from rlsched_agents.dials.judging import Floats
 from rlsched_agents.dials.lesson import DialRecipe
 from rlsched_agents.dials.training_data import TraceUse
@@ -28,6 +29,7 @@ def card_text(
     seed: int,
     *,
     priced: DialRecipe | None = None,
+    objective: Objective | None = None,
 ) -> str:
     """Return the card as Markdown.
 
@@ -37,6 +39,7 @@ def card_text(
         uses: The training data.
         seed: Seed of the training.
         priced: The recipe of windows with prices, if there are windows with prices and windows without.
+        objective: The objective of the training; None: the default objective.
     """
     lines = [
         "# A trained policy",
@@ -66,13 +69,14 @@ def card_text(
         "## Measured gain",
         "",
         "Geometric means of ratios to the original settings, with 95 % bootstrap intervals over stretches of "
-        "the traces. Cost is the weighted sum of time in the system and energy; delay is the time that a job "
-        "takes beyond its run time on GPUs of its own.",
+        "the traces. Cost is the weighted sum of time in the system and energy, or as the objective defines "
+        "it; delay is the time that a job takes beyond its run time on GPUs of its own.",
         "",
         *_table(
             ("what", "windows for", "cost", "delay", "energy or money", "better in", "windows"), _worth(found)
         ),
         "",
+        *_objective(found, objective),
         *(line for sentence in found.why_not for line in (sentence, "")),
         *_by_source(found.confirmed),
         "## Data",
@@ -86,6 +90,29 @@ def card_text(
         ),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _objective(found: Trained, objective: Objective | None) -> list[str]:
+    """Return the objective and the confirmed ratios of its terms; nothing for the default objective."""
+    if objective is None or objective.is_default:
+        return []
+    rows = []
+    if found.confirmed is not None:
+        bounds = found.confirmed.bounds
+        rows = [
+            (name, str(ratio), f"{bounds[name]:g}" if name in bounds else "-")
+            for name, ratio in found.confirmed.terms.items()
+        ]
+    return [
+        "The objective:",
+        "",
+        "```toml",
+        objective.toml.strip(),
+        "```",
+        "",
+        *_table(("term", "windows for confirming", "bound"), rows),
+        "",
+    ]
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS
 from rlsched.decide.policies.policy import Policy
+from rlsched.objective import ENERGY, LATE, MONEY, TIME, URGENT, Objective, cost, mean_ratios, ratios
 from rlsched_envs.training.windows import Windows
 
 Floats = NDArray[np.float64]
@@ -41,11 +42,43 @@ def _use(pools: tuple[Windows, ...]) -> None:
 def _run(tasks: Sequence[tuple[int, Layers, int]], policy: Policy | None) -> Floats:
     """Run n tasks under a policy; a task is a pool's number, a strategy, and a window's number in the pool.
 
-    Returns an (n, 5) array: delay (job-seconds), energy (joules), money, the number of late jobs, and the
-    delay of the jobs without slack (job-seconds).
+    Returns an (n, NUM_TERMS) array of the terms of the runs (`rlsched.objective.TERMS`).
     """
-    costs = [_pools[pool].run(layers, [at], policy)[0] for pool, layers, at in tasks]
-    return np.array([(one.delay_s, one.energy_j, one.money, one.late, one.urgent_s) for one in costs])
+    return np.array([_pools[pool].run(layers, [at], policy)[0].terms for pool, layers, at in tasks])
+
+
+class Scored(msgspec.Struct, frozen=True):
+    """Terms of n runs, and how the objective weighs them: arrays (n, NUM_TERMS).
+
+    Attributes:
+        objective: The objective.
+        terms: The terms.
+        offsets: From `Objective.offsets`.
+        weights: From `Objective.weights`.
+    """
+
+    objective: Objective
+    terms: Floats
+    offsets: Floats
+    weights: Floats
+
+    def rows(self, kept: slice | NDArray[np.int64]) -> Scored:
+        """Return the selected runs."""
+        return Scored(self.objective, self.terms[kept], self.offsets[kept], self.weights[kept])
+
+    def ratios(self, other: Scored) -> Floats:
+        """Return the (n, NUM_TERMS) ratios to the terms of other runs of the same windows."""
+        return ratios(self.terms, other.terms, self.offsets)
+
+    def ln_cost(self, other: Scored, prices: Floats | None = None) -> Floats:
+        """Return (n,) ln(cost relative to other runs of the same windows).
+
+        `prices`: (NUM_TERMS,) prices of the bounds; None: the bounds apply to the means over these windows.
+        """
+        found = self.ratios(other)
+        if prices is None:
+            prices = self.objective.excess_prices(mean_ratios(found))
+        return np.log(cost(found, self.weights, self.objective.limits, prices))
 
 
 class Costs(msgspec.Struct, frozen=True):
@@ -57,8 +90,10 @@ class Costs(msgspec.Struct, frozen=True):
         energy_j: Energy of the jobs, joules.
         money: Cost of this energy, in any currency; in a window without prices, the energy itself; None: no
             window has prices.
-        late: Number of jobs whose delay exceeds their slack by more than `windows.LATE_S`; None: not counted.
+        late: Number of jobs with slack whose delay exceeds it by more than `rlsched.objective.LATE_S`; None:
+            not counted.
         urgent_s: Part of `delay_s` of the jobs without slack, job-seconds; None: not counted.
+        scored: Terms, for an objective other than the default one; None: the default objective.
     """
 
     delay_s: Floats
@@ -67,6 +102,7 @@ class Costs(msgspec.Struct, frozen=True):
     money: Floats | None = None
     late: Floats | None = None
     urgent_s: Floats | None = None
+    scored: Scored | None = None
 
     @property
     def floored_s(self) -> Floats:
@@ -77,16 +113,30 @@ class Costs(msgspec.Struct, frozen=True):
         """Return the results of the selected windows."""
         others = (self.money, self.late, self.urgent_s)
         money, late, urgent_s = (None if one is None else one[kept] for one in others)
-        return Costs(self.delay_s[kept], self.work_s[kept], self.energy_j[kept], money, late, urgent_s)
+        scored = None if self.scored is None else self.scored.rows(kept)
+        return Costs(
+            self.delay_s[kept], self.work_s[kept], self.energy_j[kept], money, late, urgent_s, scored
+        )
 
-    def ln_ratio(self, other: Costs, energy_weight: Floats) -> Floats:
-        """Return (n,) ln(cost / cost of `other`).
+    def ln_ratio(self, other: Costs, energy_weight: Floats, prices: Floats | None = None) -> Floats:
+        """Return (n,) ln(cost / cost of `other`). `prices`: as in `Scored.ln_cost`.
 
-        The cost ratio is the weighted mean of the time ratio and the money ratio. Without prices, the energy
-        ratio takes the place of the money ratio.
+        The cost ratio is that of the objective (`rlsched.objective.cost`). For the default objective, it is
+        the weighted mean of the time ratio and the money ratio. Without prices, the energy ratio takes the
+        place of the money ratio.
         """
+        if self.scored is not None and other.scored is not None:
+            return self.scored.ln_cost(other.scored, prices)
         time = (self.delay_s + self.work_s) / (other.delay_s + other.work_s)
         return np.log((1.0 - energy_weight) * time + energy_weight * self.money_ratio(other))
+
+    def training_prices(self, others: Sequence[Costs], reference: Costs) -> Floats | None:
+        """Return the prices of the bounds from the mean ratios of these and other runs; None: no bounds."""
+        every = [one.scored for one in (self, *others)]
+        if self.scored is None or reference.scored is None or not self.scored.objective.bounds:
+            return None
+        found = [one.ratios(reference.scored) for one in every if one is not None]
+        return self.scored.objective.training_prices(mean_ratios(np.concatenate(found)))
 
     def money_ratio(self, other: Costs) -> Floats:
         """Return (n,) money / money of `other`; without prices, energy / energy of `other`."""
@@ -107,6 +157,7 @@ class Judge:
         settings: All windows with their conditions.
         energy_weight: (N,) weight of energy in each window.
         has_prices: Whether any window has prices of electricity.
+        objective: Objective of the windows.
     """
 
     def __init__(
@@ -114,10 +165,12 @@ class Judge:
     ) -> None:
         self._policy = policy
         self.settings = [one for pool in pools for one in pool.settings]
-        self._work_s = np.array([one.work_s for one in self.settings])
         self._is_priced = np.array([one.tariff is not None for one in self.settings])
         self.has_prices = bool(self._is_priced.any())
         self.energy_weight = np.array([one.energy_weight for one in self.settings])
+        self.objective = pools[0].objective
+        self._offsets = np.concatenate([pool.offsets for pool in pools])
+        self._weights = np.concatenate([pool.weights for pool in pools])
         self._pool_of = np.repeat(np.arange(len(pools)), [len(pool) for pool in pools])
         self._at = np.concatenate([np.arange(len(pool)) for pool in pools])
         pools[0].run(ALL_ZERO, [0])  # compile once, before other processes start
@@ -159,10 +212,14 @@ class Judge:
         ]
         found = np.concatenate(list(self._processes.map(_run, tasks, repeat(policy or self._policy))))
         numbers = [k for _, k in pairs]
+        scored = None
+        if not self.objective.is_default:
+            scored = Scored(self.objective, found, self._offsets[numbers], self._weights[numbers])
+        time_s, energy_j, work_s = found[:, TIME], found[:, ENERGY], self._offsets[numbers, TIME]
         if not self.has_prices:
-            return Costs(found[:, 0], self._work_s[numbers], found[:, 1])
-        money = np.where(self._is_priced[numbers], found[:, 2], found[:, 1])
-        return Costs(found[:, 0], self._work_s[numbers], found[:, 1], money, found[:, 3], found[:, 4])
+            return Costs(time_s, work_s, energy_j, scored=scored)
+        money = np.where(self._is_priced[numbers], found[:, MONEY], energy_j)
+        return Costs(time_s, work_s, energy_j, money, found[:, LATE], found[:, URGENT], scored)
 
 
 class Interval(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ import numpy as np
 from rlsched.decide.dials.strategy import NUM_DIALS
 from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError
+from rlsched.objective import DEFAULT, Objective
 from rlsched_agents.dials.evolution import EvolutionConfig
 from rlsched_agents.dials.training_data import TrainingData
 from rlsched_envs.training.sources import Drawn, EpisodeSource
@@ -236,6 +237,7 @@ class Lesson:
         sources: Traces from which PPO draws its training windows; PPO does not use `teaching`.
         drawn: How PPO draws windows.
         teaching, choosing, confirming: The windows for these three purposes.
+        objective: Defines the cost.
     """
 
     policy: Policy
@@ -244,16 +246,24 @@ class Lesson:
     teaching: tuple[Windows, ...]
     choosing: tuple[Windows, ...]
     confirming: tuple[Windows, ...]
+    objective: Objective = DEFAULT
 
     @classmethod
     def from_traces(
-        cls, data: Sequence[TrainingData], recipe: DialRecipe, policy: Policy, seed: int
+        cls,
+        data: Sequence[TrainingData],
+        recipe: DialRecipe,
+        policy: Policy,
+        seed: int,
+        objective: Objective | None = None,
     ) -> Lesson:
         """Draw the windows. A trace that is too short for one of the three parts is left out of this part.
 
         Raises:
-            InputError: no trace is long enough for one of the parts.
+            InputError: no trace is long enough for one of the parts, or the objective needs prices and the
+                windows have none.
         """
+        chosen = objective or DEFAULT
         parts = {
             "training": ([one.train for one in data], recipe.windows),
             "choosing": ([source for one in data for source in one.validation], recipe.choosing),
@@ -268,13 +278,20 @@ class Lesson:
                     f"too few jobs: expected {least:,} or more in the part of a trace for {purpose} "
                     f"the policy, got {most:,}; give a longer trace"
                 )
-            drawn.append(draw_windows(fit, count, recipe, policy, np.random.default_rng([seed, number])))
+            rng = np.random.default_rng([seed, number])
+            drawn.append(draw_windows(fit, count, recipe, policy, rng, chosen))
         train = tuple(one for one in parts["training"][0] if one.submit_s.size >= least)
-        return cls(policy, train, recipe.drawn, *drawn)
+        teaching, choosing, confirming = drawn
+        return cls(policy, train, recipe.drawn, teaching, choosing, confirming, chosen)
 
 
 def draw_windows(
-    sources: list[EpisodeSource], count: int, recipe: DialRecipe, policy: Policy, rng: np.random.Generator
+    sources: list[EpisodeSource],
+    count: int,
+    recipe: DialRecipe,
+    policy: Policy,
+    rng: np.random.Generator,
+    objective: Objective | None = None,
 ) -> tuple[Windows, ...]:
     """Draw about `count` windows, and assign the recipe's `scales` to them in turn.
 
@@ -285,6 +302,13 @@ def draw_windows(
     settings = [draw_setting(sources[k], recipe.drawn, rng) for k in picks]
     scales = recipe.scales
     return tuple(
-        Windows(settings[k :: len(scales)], sources, recipe.drawn, policy, assumed_scale=scale)
+        Windows(
+            settings[k :: len(scales)],
+            sources,
+            recipe.drawn,
+            policy,
+            assumed_scale=scale,
+            objective=objective,
+        )
         for k, scale in enumerate(scales)
     )

@@ -24,6 +24,7 @@ from stable_baselines3.common.utils import set_random_seed
 from torch.distributions import Normal
 
 from rlsched.decide.policies.policy import Policy
+from rlsched.objective import DEFAULT, NUM_TERMS, Objective, mean_ratios
 from rlsched_agents.dials.evolution import Generation
 from rlsched_agents.dials.judging import Floats, Layers
 from rlsched_agents.dials.lesson import PpoConfig
@@ -132,6 +133,7 @@ class DialPpo:
         seed: Seed of weights, windows and noise.
         start: (D, F + 1) weights of the linear strategy from which the network starts (`begin_at`); None: the
             network starts from random weights.
+        objective: Defines the rewards.
 
     Attributes:
         number: Number of rollouts and updates done.
@@ -145,11 +147,21 @@ class DialPpo:
         config: PpoConfig,
         seed: int,
         start: Floats | None = None,
+        objective: Objective | None = None,
     ) -> None:
         self.config, self.number, self._seed = config, 0, seed
+        self._objective = objective or DEFAULT
+        self._prices = self._objective.training_prices(np.ones(NUM_TERMS))
         self._cost = 1.0
         self._clusters = ClusterVecEnv(
-            sources, config.clusters, seed=seed, drawn=drawn, policy=policy, in_pairs=True, copy=False
+            sources,
+            config.clusters,
+            seed=seed,
+            drawn=drawn,
+            policy=policy,
+            in_pairs=True,
+            objective=objective,
+            copy=False,
         )
         shape: dict[str, Any] = {"pi": [config.width, config.width], "vf": [config.width, config.width]}
         self._model = PPO(
@@ -194,10 +206,13 @@ class DialPpo:
         """Simulate one rollout, and update the network."""
         set_random_seed(int(np.random.SeedSequence([self._seed, self.number]).generate_state(1)[0]))
         returns = _Returns()
+        if self._objective.bounds:
+            self._clusters.set_bound_prices(self._prices)
         self._model.learn(self._model.n_steps * self.config.clusters, returns, reset_num_timesteps=False)
         self.number += 1
         if returns.saved:
             self._cost = 1.0 - float(np.mean(returns.saved)) / 100.0
+            self._prices = self._objective.training_prices(mean_ratios(np.array(returns.ratios)))
         logged = self._model.logger.name_to_value
         figures = {name: float(logged[f"train/{name}"]) for name in FIGURES}
         return Generation(self.number, self._cost, None, figures)
@@ -208,6 +223,7 @@ class DialPpo:
         found: dict[str, NDArray[Any]] = {
             "counts": np.array([self.number, model.num_timesteps, model._n_updates]),
             "cost": np.array([self._cost]),
+            "prices": self._prices,
             "seen": np.array(model._last_obs),
             "starts": np.array(model._last_episode_starts),
         }
@@ -240,6 +256,7 @@ class DialPpo:
         self._clusters.set_state([clusters[str(key)] for key in range(len(clusters))])
         self.number, model.num_timesteps, model._n_updates = (int(count) for count in state["counts"])
         (self._cost,) = state["cost"].tolist()
+        self._prices = state["prices"]
         model._last_obs, model._last_episode_starts = state["seen"], state["starts"]
 
 
@@ -253,12 +270,16 @@ class _Returns(BaseCallback):
 
     Attributes:
         saved: Savings of each episode, per cent of the cost of the reference.
+        ratios: Ratios of the terms of each episode to the terms of the reference, by `TERMS`.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.saved: list[float] = []
+        self.ratios: list[list[float]] = []
 
     def _on_step(self) -> bool:
-        self.saved += [info["episode"]["r"] for info in self.locals["infos"] if "episode" in info]
+        ended = [info for info in self.locals["infos"] if "episode" in info]
+        self.saved += [info["episode"]["r"] for info in ended]
+        self.ratios += [list(info["ratios"].values()) for info in ended]
         return True

@@ -119,7 +119,8 @@ class Training:
         found = strategy.matrices
         with self._judge("confirming") as judge:
             (zero,), (mine,) = judge.run([ALL_ZERO]), judge.run([found], policy=policy)
-            confirmed, frozen = compared(judge, mine, zero), dials_frozen(judge, found, mine, policy)
+            confirmed = compared(judge, mine, zero)
+            frozen = dials_frozen(judge, found, mine, policy, zero)
         return Trained(
             policy, strategy, best, setting, tried, chosen, confirmed, frozen, lost, last, passed_over
         )
@@ -202,7 +203,7 @@ class Training:
         from rlsched_agents.dials.ppo import DialPpo
 
         config, lesson = self.recipe.ppo, self.lesson
-        ppo = DialPpo(lesson.sources, lesson.drawn, policy, config, self.seed, start)
+        ppo = DialPpo(lesson.sources, lesson.drawn, policy, config, self.seed, start, lesson.objective)
         if PPO in state:
             try:
                 ppo.set_state(self._read_arrays())
@@ -234,10 +235,12 @@ class Training:
             table = {name: compared(judge, one, zero) for name, one in by_stage.items()}
             best = ""
             for name, one in by_stage.items():
-                over = compared(judge, one, by_stage[best]).cost.high if best else table[name].cost.ratio
+                over = (
+                    compared(judge, one, by_stage[best], zero).cost.high if best else table[name].cost.ratio
+                )
                 best = name if over < 1.0 else best
             passed_over = {
-                name: compared(judge, one, by_stage[best]).cost
+                name: compared(judge, one, by_stage[best], zero).cost
                 for name, one in by_stage.items()
                 if best and table[name].cost.ratio < table[best].cost.ratio
             }
@@ -287,6 +290,7 @@ class Training:
             predicted_s,
             self.algorithm,
             [float(one.rows.sum()) for source in self.lesson.sources for one in source.tariffs],
+            self.lesson.objective.toml,
         )
         return hashlib.sha256(repr(words).encode()).hexdigest()[:12]
 
@@ -321,13 +325,19 @@ class Training:
         replace_file(self.state_file.with_name(PPO_FILE), packed.getvalue())
 
 
-def dials_frozen(judge: Judge, found: Layers, mine: Costs, policy: Policy) -> dict[str, Interval]:
-    """Return, by dial, the cost with this dial fixed at 0, divided by the cost with this dial in use."""
+def dials_frozen(
+    judge: Judge, found: Layers, mine: Costs, policy: Policy, reference: Costs | None = None
+) -> dict[str, Interval]:
+    """Return, by dial, the cost with this dial fixed at 0, divided by the cost with this dial in use.
+
+    `reference`: as in `verdict.compared`.
+    """
     table = {}
     *hidden, last = found
     for row, name in enumerate(RANGES):
         if last[row].any():
             still = np.array(last)
             still[row] = 0.0
-            table[name] = compared(judge, judge.run([(*hidden, still)], policy=policy)[0], mine).cost
+            other = judge.run([(*hidden, still)], policy=policy)[0]
+            table[name] = compared(judge, other, mine, reference).cost
     return table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from rlsched.decide.dials.strategy import Strategy
 from rlsched.decide.policies.policy import Policy
+from rlsched.objective import LEAST, TERMS
 from rlsched_agents.dials.judging import ALL_ZERO, Costs, Interval, Judge, interval
 
 PPO: Final = "ppo"
@@ -27,8 +29,10 @@ class StrategyComparison(msgspec.Struct, frozen=True):
         energy: Energy of the jobs.
         by_source: Geometric mean of the cost, by trace.
         money: Money for the energy of the jobs; None without prices.
-        late_frac: Share of the jobs with slack whose delay exceeds the slack by more than `windows.LATE_S`:
-            under this strategy, and under the other strategy.
+        late_frac: Share of the jobs with slack whose delay exceeds it by more than
+            `rlsched.objective.LATE_S`: under this strategy, and under the other strategy.
+        terms: Ratios of the terms in use, by name, for an objective other than the default one.
+        bounds: Upper limits of these ratios, by name.
     """
 
     cost: Interval
@@ -37,6 +41,13 @@ class StrategyComparison(msgspec.Struct, frozen=True):
     by_source: dict[str, float]
     money: Interval | None = None
     late_frac: tuple[float, float] | None = None
+    terms: dict[str, Interval] = {}
+    bounds: dict[str, float] = {}
+
+    @property
+    def exceeded(self) -> dict[str, float]:
+        """The bounds that the ratios exceed, by name."""
+        return {name: bound for name, bound in self.bounds.items() if self.terms[name].ratio > bound}
 
     @property
     def energy_or_money(self) -> Interval:
@@ -44,9 +55,17 @@ class StrategyComparison(msgspec.Struct, frozen=True):
         return self.energy if self.money is None else self.money
 
 
-def compared(judge: Judge, mine: Costs, other: Costs) -> StrategyComparison:
-    """Compare one strategy with another on all windows of a judge."""
-    cost = mine.ln_ratio(other, judge.energy_weight)
+def compared(judge: Judge, mine: Costs, other: Costs, reference: Costs | None = None) -> StrategyComparison:
+    """Compare one strategy with another on all windows of a judge.
+
+    `reference`: the run that the bounds of the objective refer to; None: `other`. It has no effect for an
+    objective without bounds.
+    """
+    weight = judge.energy_weight
+    if reference is not None and mine.scored is not None and mine.scored.objective.bounds:
+        cost = mine.ln_ratio(reference, weight) - other.ln_ratio(reference, weight)
+    else:
+        cost = mine.ln_ratio(other, weight)
     groups = [one.group for one in judge.settings]
     source = np.array([one.source for one in judge.settings])
     return StrategyComparison(
@@ -56,7 +75,22 @@ def compared(judge: Judge, mine: Costs, other: Costs) -> StrategyComparison:
         {name: float(np.exp(cost[source == name].mean())) for name in np.unique(source).tolist()},
         interval(np.log(mine.money_ratio(other)), groups) if judge.has_prices else None,
         _late_fracs(judge, mine, other) if judge.has_prices else None,
+        *_terms(mine, other, groups),
     )
+
+
+def _terms(mine: Costs, other: Costs, groups: Sequence[str]) -> tuple[dict[str, Interval], dict[str, float]]:
+    """Return (ratios of the objective's terms, their bounds), by the names that users have."""
+    if mine.scored is None or other.scored is None:
+        return {}, {}
+    objective, ratio = mine.scored.objective, mine.scored.ratios(other.scored)
+    terms, bounds = dict[str, Interval](), dict[str, float]()
+    for term in objective.shown:
+        name, k = objective.name_of(term), list(TERMS).index(term)
+        terms[name] = interval(np.log(np.maximum(ratio[:, k], LEAST)), groups)
+        if np.isfinite(objective.limits[k]):
+            bounds[name] = float(objective.limits[k])
+    return terms, bounds
 
 
 def _late_fracs(judge: Judge, mine: Costs, other: Costs) -> tuple[float, float]:
@@ -67,11 +101,22 @@ def _late_fracs(judge: Judge, mine: Costs, other: Costs) -> tuple[float, float]:
 
 
 def _measured(name: str, one: StrategyComparison) -> str:
+    if one.terms:
+        parts = ", ".join(_with_bound(term, ratio, one.bounds) for term, ratio in one.terms.items())
+        return (
+            f"{name and f'{name}: '}cost (by the objective) {one.cost}, {parts} of the settings, "
+            f"{one.cost.windows} windows held out"
+        )
     what = "energy" if one.money is None else "money"
     return (
         f"{name and f'{name}: '}cost (time and {what}, weighted) {one.cost}, delay {one.delay}, {what} "
         f"{one.energy_or_money} of the settings, {one.cost.windows} windows held out"
     )
+
+
+def _with_bound(term: str, ratio: Interval, bounds: dict[str, float]) -> str:
+    bound = f" (bound {bounds[term]:g})" if term in bounds else ""
+    return f"{term} {ratio}{bound}"
 
 
 class Trained(msgspec.Struct, frozen=True):
@@ -127,7 +172,9 @@ class Trained(msgspec.Struct, frozen=True):
         if self.confirmed is None:
             return False
         every = (self.confirmed, *self.also.values())
-        return all(one.cost.windows >= LEAST_WINDOWS and one.cost.high < bound for one in every)
+        return all(
+            one.cost.windows >= LEAST_WINDOWS and one.cost.high < bound and not one.exceeded for one in every
+        )
 
     @property
     def sets_dials(self) -> bool:
@@ -149,6 +196,8 @@ class Trained(msgspec.Struct, frozen=True):
         if cost.windows < LEAST_WINDOWS:
             few = f"{cost.windows} windows are too few to confirm it, {LEAST_WINDOWS} are needed"
             return f"keep what you have: {few} ({measured})"
+        if cost.high < 1.0:
+            return f"keep what you have: it exceeds {' and '.join(self.confirmed.exceeded)} ({measured})"
         return f"keep what you have: not shown to be better ({measured})"
 
     @property

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.errors import InputError
+from rlsched.objective import Objective
 from rlsched.workload.load import crowded_vcs, offered_load
 from rlsched_agents.evaluate.as_recorded import as_recorded
 from rlsched_agents.evaluate.findings import PolicyUsed
@@ -18,6 +19,7 @@ from rlsched_agents.evaluate.metrics import Metrics, mean_over_seeds, schedule_m
 from rlsched_agents.evaluate.modelled import Basis
 from rlsched_agents.evaluate.pairs import compare
 from rlsched_agents.evaluate.report import EvaluationReport
+from rlsched_agents.evaluate.scoring import score
 from rlsched_agents.evaluate.verdict import cautions_of, verdict_of
 from rlsched_envs.sim.modelling import Models
 
@@ -45,6 +47,7 @@ def build_report(
     *,
     scaled: bool = False,
     profiled: NDArray[np.bool_] | None = None,
+    objective: Objective | None = None,
 ) -> EvaluationReport:
     """Combine the outcomes of an evaluation into a report.
 
@@ -60,6 +63,7 @@ def build_report(
         scaled: Whether the simulated cluster has another number of nodes than its file.
         profiled: (J,) whether the workload of a job in the trace comes from a learnt profile; None: no
             profiles were given.
+        objective: Defines the cost of each policy relative to the baseline; None: no costs are reported.
 
     Raises:
         InputError: the baseline is not among the policies.
@@ -102,6 +106,17 @@ def build_report(
             for name, runs in tables.items()
             if name != against
         },
+        scores={
+            name: score(
+                *paired_runs(runs, tables[against]),
+                measured,
+                objective,
+                0.0 if models is None else models.energy_weight,
+            )
+            for name, runs in tables.items()
+            if name != against and objective is not None
+        },
+        objective="" if objective is None else objective.toml,
         rejected_reasons=rejected_reasons(first, measured),
         models=models,
         profiled=None if profiled is None else int(np.count_nonzero(profiled[window.measured(trace)])),

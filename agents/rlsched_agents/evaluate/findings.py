@@ -7,6 +7,7 @@ import msgspec
 from rlsched_agents.evaluate.as_recorded import AsRecorded
 from rlsched_agents.evaluate.metrics import Metrics
 from rlsched_agents.evaluate.pairs import Comparison
+from rlsched_agents.evaluate.scoring import Score
 from rlsched_envs.sim.modelling import Models
 
 
@@ -54,6 +55,8 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
             policies.
         crowded_vcs: Offered load of each VC whose load on its own nodes is above 1.
         currency: Currency of the costs of electricity; "" without a price or without models.
+        objective: The objective of `scores`, as TOML; "": none.
+        scores: Cost of each other policy relative to the baseline, by the objective.
     """
 
     trace: str
@@ -81,3 +84,5 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     fed_truth: list[str] = []
     crowded_vcs: dict[str, float] = {}
     currency: str = ""
+    objective: str = ""
+    scores: dict[str, Score] = {}

@@ -31,6 +31,7 @@ LEGEND: Final = {
     "a job": "mean energy of a job that ended",
     "cluster": "energy of all powered-on hardware, over the whole replay",
     "idle": "the part of it that belongs to no job",
+    "peak, kW": "highest power of the cluster, averaged over about 15 minutes",
     "by jobs": "of the measured jobs, without idle power",
     "per job": "mean of the jobs that ended",
     "in all": "of all powered-on hardware and its facility, over the whole replay",

@@ -142,6 +142,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
             lower bound of JCT, except that idle cores on the node can speed a job up.
         delay_mean_s: Mean JCT less `floor_mean_s`: waiting at the first start and after each preemption,
             repeated work, and slowdown by sharing and clocks.
+        peak_kw: Highest power of the whole cluster in the whole replay, averaged over about 15 minutes.
         cost: Cost of the electricity, in the currency of the cluster file's [energy]. None without models, or
             without a price.
         carbon_kg: Carbon of the electricity, kg CO2e. None without models, or without a carbon intensity.
@@ -190,6 +191,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     power_down: PowerDownMetrics | None = None
     floor_mean_s: float | None = None
     delay_mean_s: float | None = None
+    peak_kw: float | None = None
     cost: BillMetrics | None = None
     carbon_kg: BillMetrics | None = None
 
@@ -423,6 +425,7 @@ def schedule_metrics(
         power_down=power_down_metrics(table),
         floor_mean_s=mean(floor_s),
         delay_mean_s=mean(jct_s(table)[done] - floor_s),
+        peak_kw=modelled.peak_kw,
         cost=modelled.cost,
         carbon_kg=modelled.carbon_kg,
     )

@@ -78,6 +78,7 @@ class ModelMetrics(NamedTuple):
     gpu_used_frac: float | None = None
     shared_frac: float | None = None
     sm_clock_mean_frac: float | None = None
+    peak_kw: float | None = None
     cost: BillMetrics | None = None
     carbon_kg: BillMetrics | None = None
 
@@ -160,6 +161,7 @@ def model_metrics(table: JobTable, num_gpus: int, measured: Mask) -> ModelMetric
         sm_clock_mean_frac=float(np.sum(books.clock_s[mine] * gpus[mine])) / held_gpu_s
         if held_gpu_s > 0
         else None,
+        peak_kw=table.energy.peak_w / 1000.0,
         cost=bill_metrics(table, table.energy.cost, measured),
         carbon_kg=bill_metrics(table, table.energy.carbon, measured),
     )

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from rlsched.objective import LATE_S
 from rlsched.workload.trace import slack_s
 from rlsched_agents.evaluate.metrics import has_ended, jct_s, queue_s
 
@@ -21,8 +22,6 @@ Floats = NDArray[np.float64]
 CONFIDENCE_FRAC: Final = 0.95
 DRAWS: Final = 2000
 DAY_S: Final = 86400.0
-LATE_S: Final = 600.0
-"""Delay in addition to a job's slack above which the job counts as late, seconds."""
 MIN_BLOCKS: Final = 10
 """Minimum number of blocks for a bootstrap interval; with fewer blocks, the interval would be too narrow."""
 
@@ -91,15 +90,29 @@ def ratio_of_sums(ours: Floats, theirs: Floats, *, draws: int = DRAWS, seed: int
     """
     if not len(ours) or theirs.sum() <= 0:
         return None
-    blocks, ratio = len(ours), float(ours.sum() / theirs.sum())
-    if blocks < MIN_BLOCKS:
-        return Ratio(ratio, None, None)
-    times_drawn = np.random.default_rng(seed).multinomial(blocks, np.full(blocks, 1 / blocks), size=draws)
+    times_drawn = draws_of_days(len(ours), draws=draws, seed=seed)
     below = times_drawn @ theirs
     drawn = (times_drawn @ ours)[below > 0] / below[below > 0]
+    return Ratio(float(ours.sum() / theirs.sum()), *bounds_of(drawn))
+
+
+def draws_of_days(blocks: int, *, draws: int = DRAWS, seed: int = 0) -> NDArray[np.int64]:
+    """Return how often each draw of the bootstrap has each of B blocks, (draws, B).
+
+    With fewer than ten blocks there are no draws, because an interval would be too narrow: (0, B).
+    """
+    if blocks < MIN_BLOCKS:
+        return np.zeros((0, blocks), np.int64)
+    return np.random.default_rng(seed).multinomial(blocks, np.full(blocks, 1 / blocks), size=draws)
+
+
+def bounds_of(drawn: Floats) -> tuple[float, float] | tuple[None, None]:
+    """Return the bounds of the 95 % interval of (D,) draws; None for no draws."""
+    if not drawn.size:
+        return None, None
     tail = (1 - CONFIDENCE_FRAC) / 2 * 100
     low, high = np.percentile(drawn, [tail, 100 - tail])
-    return Ratio(ratio, float(low), float(high))
+    return float(low), float(high)
 
 
 def geometric_mean(ratios: Floats, *, draws: int = DRAWS, seed: int = 0) -> Ratio | None:
@@ -129,7 +142,7 @@ def compare(
     lasts longer than a day.
     """
     both = ended_in_all([*ours, *baseline], measured)
-    block = _days(ours[0].trace.submit_s[both])
+    block = days(ours[0].trace.submit_s[both])
     jct, base_jct, queue, base_queue = (
         np.array([measure(table)[both] for table in tables])
         for measure in (jct_s, queue_s)
@@ -188,7 +201,7 @@ def mean_ratio(
 ) -> Ratio | None:
     """Return the mean of a (J,) measure of jobs / the mean under the baseline, computed as in `compare`."""
     both = ended_in_all([*ours, *baseline], measured)
-    block = _days(ours[0].trace.submit_s[both])
+    block = days(ours[0].trace.submit_s[both])
     sums = [_sums(block, np.array([measure(table)[both] for table in side])) for side in (ours, baseline)]
     return ratio_of_sums(*sums)
 
@@ -201,7 +214,7 @@ def ended_in_all(tables: Sequence[JobTable], measured: NDArray[np.bool_]) -> NDA
     return both
 
 
-def _days(submit_s: Floats) -> NDArray[np.int64]:
+def days(submit_s: Floats) -> NDArray[np.int64]:
     """Return the (J,) block number of each job: days since the first submission, numbered without gaps."""
     if not len(submit_s):
         return np.zeros(0, dtype=np.int64)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError
+from rlsched.objective import Objective
 from rlsched.terminal.progress import Progress
 from rlsched.workload.load import offered_load
 from rlsched.workload.predict.kinds import chosen_kind, kind_for
@@ -33,6 +34,7 @@ from rlsched_agents.evaluate.run import (
     replay_tasks,
     run_tasks,
 )
+from rlsched_agents.evaluate.scoring import check_objective
 from rlsched_agents.evaluate.windows import MeasuredWindow, scaled_cluster, window_of
 from rlsched_envs.sim.attempt_log import RunRules
 from rlsched_envs.sim.modelling import Models
@@ -77,6 +79,7 @@ class Runs(Mapping[str, Run]):
         scaled: Whether the simulated cluster has another number of nodes than its description.
         profiled: (J,) whether the workload of a job in the trace comes from a learnt profile; None: no
             profiles were given.
+        objective: Defines the cost of each policy relative to the baseline; None: no costs are reported.
     """
 
     def __init__(
@@ -91,8 +94,9 @@ class Runs(Mapping[str, Run]):
         *,
         scaled: bool = False,
         profiled: NDArray[np.bool_] | None = None,
+        objective: Objective | None = None,
     ) -> None:
-        self.profiled = profiled
+        self.profiled, self.objective = profiled, objective
         self.trace, self.cluster, self.window, self.models = trace, cluster, window, models
         self.prediction, self.scaled = prediction, scaled
         self._seeds, self._outcomes = list(seeds), outcomes
@@ -138,6 +142,7 @@ class Runs(Mapping[str, Run]):
                 self.prediction,
                 scaled=self.scaled,
                 profiled=self.profiled,
+                objective=self.objective,
             )
         return self._reports[baseline]
 
@@ -214,6 +219,7 @@ def simulate(
     models: Models | str | Path | None = None,
     profiles: str | Path | None = None,
     prediction: str | None = None,
+    objective: Objective | str | Path | None = None,
     records: str | Path | None = None,
     logdir: str | Path | None = None,
     workers: int = 1,
@@ -240,6 +246,8 @@ def simulate(
         prediction: Predictor for jobs that have no predicted run time in the trace: `hedge` or
             `running-mean`; None: the hedge if the trace names users, jobs or commands, else the running mean.
             Predictions of a trace are cached in the user's cache folder.
+        objective: Defines the cost of each policy relative to the baseline: a name
+            (`rlsched.objective.PRESETS`) or a TOML file; None: no costs are reported.
         records: Folder for a store of decisions of each policy.
         logdir: Folder for a TensorBoard log of the decisions.
         workers: Number of processes for policies that are not compiled rules; with `ray`, number of tasks
@@ -261,6 +269,7 @@ def simulate(
     chosen = distinct(_named(policies))
     using = models_of(models)
     chosen_kind(prediction)
+    wanted = None if objective is None else Objective.of(objective)
     if not (seeds := list(dict.fromkeys(seeds))):
         raise InputError("seeds: expected one or more seeds, got none")
     loaded = load_policies(chosen, using, seeds)
@@ -277,6 +286,8 @@ def simulate(
         using = msgspec.structs.replace(using, pairs=(*pairs, *using.pairs))
     kind = kind_for(trace, prediction)
     described = cluster if isinstance(cluster, ClusterSpec) else ClusterSpec.read(cluster)
+    if wanted is not None:
+        check_objective(wanted, described, using)
     window = window_of(trace, since_s, until_s)
     spec = scaled_cluster(trace, described, window, nodes=nodes, load=load)
     events = read_node_events(spec.node_events, spec) if spec.node_events else ()
@@ -319,6 +330,7 @@ def simulate(
         kind,
         scaled=spec.nodes != described.nodes,
         profiled=profiled,
+        objective=wanted,
     )
 
 

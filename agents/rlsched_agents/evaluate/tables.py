@@ -21,7 +21,7 @@ Rows = Mapping[str, tuple[str, ...]]
 _SPARE = (10, 5, 8, 6, 1, 2)
 """Columns of the headline table that a narrow terminal omits, in this order."""
 _SPARE_TAILS = (0, 4)
-_SPARE_ENERGY = (3, 4)
+_SPARE_ENERGY = (3, 5, 4)
 _WIDEST = 1_000
 TABLE_WIDTH = 130
 """Width of tables if the output is not a terminal, characters."""
@@ -68,6 +68,7 @@ class _Tables:
         self._energy()
         self._power_down()
         self._ratios()
+        self._scores()
         self._groups("mean queueing delay", "GPUs", "by_gpus", "queue_mean_s")
         self._groups("longest queueing delay", "GPUs", "by_gpus", "queue_max_s")
         if len(next(iter(report.policies.values())).by_vc) > 1:
@@ -158,13 +159,14 @@ class _Tables:
             )
         self._table(
             "energy of the measured jobs, and of the whole cluster over the whole replay, kWh",
-            ("energy, jobs", "a job", "cluster", "idle", "GPUs at work", "shared", "SM clock"),
+            ("energy, jobs", "a job", "cluster", "idle", "peak, kW", "GPUs at work", "shared", "SM clock"),
             {
                 name: (
                     _kwh(one.energy_kwh),
                     _kwh(one.energy_per_job_kwh),
                     _kwh(one.cluster_energy_kwh),
                     _kwh(one.idle_energy_kwh),
+                    _kwh(one.peak_kw),
                     _percent(one.gpu_used_frac),
                     _percent(one.shared_frac),
                     _percent(one.sm_clock_mean_frac),
@@ -247,6 +249,26 @@ class _Tables:
                 )
                 for name, one in report.paired.items()
             },
+        )
+
+    def _scores(self) -> None:
+        """Print the costs by the objective, and the ratios of its terms."""
+        scores = self._report.scores
+        if not scores:
+            return
+        first = next(iter(scores.values()))
+        heads = [
+            f"{name}, max {first.bounds[name]:g}" if name in first.bounds else name for name in first.terms
+        ]
+        rows = {
+            name: (str(one.cost), *map(str, one.terms.values()), ", ".join(one.exceeded) or "-")
+            for name, one in scores.items()
+        }
+        self._print(
+            f"cost by the objective, relative to {self._report.baseline}; below 1 better",
+            ("cost", *heads, "exceeded"),
+            rows,
+            first="policy",
         )
 
     def _groups(self, title: str, what: str, by: str, field: str) -> None:

@@ -1,15 +1,83 @@
-"""Compiled sums of a run's costs so far: delay beyond the jobs' slack, energy, and money.
+"""Compiled sums of a run's costs so far: delay beyond the jobs' slack, energy, money, and further terms.
 
 The slack of a job is the delay that its user accepts for cheaper electricity.
 """
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rlsched.cluster.arrays import StateArrays
 from rlsched.compile.jit import kernel
 from rlsched.decide.constants import MODELLED, PRICED
 from rlsched.decide.order.gittins import age_s
+from rlsched.objective import (
+    ENERGY,
+    LATE,
+    LATE_S,
+    MONEY,
+    NUM_TERMS,
+    PEAK,
+    PREEMPTIONS,
+    REST,
+    TAIL,
+    TIME,
+    URGENT,
+    WAKE_UPS,
+)
 from rlsched_envs.sim.sim_arrays import SimArrays
+
+
+@kernel
+def terms_so_far(sim: SimArrays, found: NDArray[np.float64]) -> None:
+    """Write the terms of an objective up to now (`rlsched.objective.TERMS`) to `found`, (NUM_TERMS,).
+
+    Terms that depend on single jobs are 0 unless the run records them (`by_job`).
+    """
+    run, books = sim.progress.run[0], sim.progress.books[0]
+    for k in range(NUM_TERMS):
+        found[k] = 0.0
+    found[TIME], found[ENERGY], found[MONEY] = costs_so_far(sim)
+    found[PEAK], found[WAKE_UPS] = books.peak_w, books.wake_ups
+    found[PREEMPTIONS] = run.preemptions
+    if books.by_job > 0.0:
+        found[TIME] = 0.0
+        add_jobs(sim, found)
+
+
+@kernel
+def add_jobs(sim: SimArrays, found: NDArray[np.float64]) -> None:
+    """Add the terms of all jobs to `found`, (NUM_TERMS,).
+
+    The delay of a job that has not ended is estimated as in `costs_so_far`.
+    """
+    truth, outcome, s, run = sim.truth, sim.progress.outcome, sim.state, sim.progress.run[0]
+    tail_after_s = sim.progress.books[0].tail_after_s
+    for row in range(run.next_row):
+        if outcome.end_s[row] == outcome.end_s[row]:
+            delay_s = outcome.end_s[row] - truth.submit_s[row] - truth.duration_s[row]
+            _add_job(found, delay_s, truth.slack_s[row], truth.weight[row], tail_after_s)
+    for at in range(s.job.shape[0] - s.counters[0].live_jobs, s.job.shape[0]):
+        slot = s.derived.slot.stack[at]
+        row = sim.progress.ends.row[slot]
+        delay_s = run.now_s - s.job.submit_s[slot] - age_s(s, slot, run.now_s)
+        _add_job(found, delay_s, truth.slack_s[row], truth.weight[row], tail_after_s)
+
+
+@kernel
+def _add_job(
+    found: NDArray[np.float64], delay_s: float, slack_s: float, weight: float, tail_after_s: float
+) -> None:
+    beyond_s = _beyond_s(delay_s, slack_s)
+    found[TIME] += beyond_s if weight < 0.0 else weight * beyond_s
+    found[TAIL] += max(beyond_s - tail_after_s, 0.0) * (1.0 if weight < 0.0 else weight)
+    if weight < 0.0:
+        found[REST] += beyond_s
+    if slack_s > 0.0:
+        found[LATE] += delay_s > slack_s + LATE_S
+    else:
+        found[URGENT] += delay_s
 
 
 @kernel

@@ -508,8 +508,9 @@ class Engine:
         job_j[self._rows] = progress.outcome.energy_j
         span_s = now_s - float(self.arrays.truth.submit_s[0]) if len(self._rows) else 0.0
         books = progress.books[0]
-        bills = bills_of(progress, self.spec, self._rows, len(self.trace))
-        return Energy(job_j, float(books.idle_j), float(books.energy_j), span_s, *bills)
+        cost, carbon = bills_of(progress, self.spec, self._rows, len(self.trace))
+        idle_j, cluster_j, peak_w = float(books.idle_j), float(books.energy_j), float(books.peak_w)
+        return Energy(job_j, idle_j, cluster_j, span_s, cost, carbon, peak_w)
 
     def _ends_s(self) -> NDArray[np.float64]:
         """Return the (T,) ends of the rows of the run; without interruptions, a job ends as planned."""

@@ -22,6 +22,7 @@ from rlsched.decide.dials.turning import any_due, turn_due
 from rlsched.decide.options import PriceOptions, RuleOptions
 from rlsched.decide.price import defer_jobs, next_to_pause, review_s
 from rlsched.decide.rules.steps import Steps
+from rlsched.objective import NUM_TERMS
 from rlsched_envs.sim.constants import (
     DIALS_DUE,
     LOGGED,
@@ -32,7 +33,7 @@ from rlsched_envs.sim.constants import (
     SKIPS_QUIET,
     STOPPED,
 )
-from rlsched_envs.sim.costs import costs_so_far
+from rlsched_envs.sim.costs import terms_so_far
 from rlsched_envs.sim.events import next_instant
 from rlsched_envs.sim.moves import has_room, preempt, start
 from rlsched_envs.sim.signals import read_price
@@ -41,9 +42,7 @@ from rlsched_envs.sim.sim_arrays import SimArrays
 INSTANT: Final = np.dtype(
     [
         ("at_s", np.float64),
-        ("delay_s", np.float64),  # results of `costs.costs_so_far`
-        ("energy_j", np.float64),
-        ("money", np.float64),
+        ("terms", np.float64, (NUM_TERMS,)),  # results of `costs.terms_so_far`
     ]
 )
 """Fields of a run's cost up to an instant."""
@@ -159,7 +158,7 @@ def _note(sim: SimArrays, curve: Curve) -> None:
         return
     note = curve.instant[k]
     note.at_s = run.now_s
-    note.delay_s, note.energy_j, note.money = costs_so_far(sim)
+    terms_so_far(sim, note.terms)
     curve.length[0] = k + 1
 
 

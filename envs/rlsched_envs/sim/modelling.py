@@ -252,6 +252,7 @@ class Energy:
         span_s: Time from the first submission to the last event, seconds.
         cost: Cost of the energy, in the currency of the cluster's prices; None: the price is unknown.
         carbon: Emissions of the energy, kg CO2e; None: the carbon intensity is unknown.
+        peak_w: Highest power of the whole cluster, averaged over about 15 minutes.
     """
 
     job_j: NDArray[np.float64]
@@ -260,6 +261,7 @@ class Energy:
     span_s: float
     cost: Bill | None = None
     carbon: Bill | None = None
+    peak_w: float = 0.0
 
     def first_rows(self, rows: int) -> Energy:
         """Return a copy in which `job_j`, `cost` and `carbon` have only the first `rows` jobs."""

@@ -12,6 +12,7 @@ this.
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import numpy as np
@@ -43,6 +44,8 @@ from rlsched_envs.sim.sim_arrays import ProgressArrays
 
 CAP_HALVINGS: Final = 30
 """Number of bisections of the clock interval under a power cap, which reduce it to 1e-9 of its length."""
+DEMAND_S: Final = 900.0 / math.log(10.0)
+"""Time constant of the demand meter, seconds."""
 
 
 @kernel
@@ -69,19 +72,42 @@ def pass_time(x: ProgressArrays, since_s: float, until_s: float) -> None:
     x.books[0].idle_j += x.books[0].idle_w * seconds
     x.books[0].jobs_j += x.books[0].jobs_w * seconds
     x.books[0].lost_s += x.books[0].lost_rate * seconds
+    if x.books[0].unused_sleep == 0.0:
+        _meter(x, x.books[0].total_w, seconds)
+
+
+@kernel
+def _meter(x: ProgressArrays, watts: float, seconds: float) -> None:
+    """Show `watts` to the demand meter for some time.
+
+    The meter works as a thermal demand meter, which averages over about 15 minutes: it shows 90 % of a step
+    after this time.
+    """
+    books = x.books[0]
+    books.demand_w = watts + (books.demand_w - watts) * math.exp(-seconds / DEMAND_S)
+    books.peak_w = max(books.peak_w, books.demand_w)
 
 
 @kernel
 def pass_unused(x: ProgressArrays, s: StateArrays, since_s: float, until_s: float) -> None:
     """Add price x power of the nodes without jobs during a time span to `unused_cost`.
 
+    Also records the highest power of the other nodes, and how often unused nodes get jobs.
+
     Counts nodes whose GPUs are all free, so it is only for clusters whose jobs all use GPUs.
     """
-    watts = 0.0
+    watts, books = 0.0, x.books[0]
+    if until_s <= since_s:
+        return
     for n in range(s.node.shape[0]):
-        if s.node.status[n] == NODE_UP and s.node.free[n] == s.node.gpus[n]:
+        used = s.node.free[n] < s.node.gpus[n]
+        if s.node.status[n] == NODE_UP and not used:
             watts += node_idle_w(s, n, NODE_UP)
-    x.books[0].unused_cost += watts * signal_between(x, PRICE, since_s, until_s)
+        if used and x.used[n] == 0:
+            books.wake_ups += 1.0
+        x.used[n] = used
+    books.unused_cost += watts * signal_between(x, PRICE, since_s, until_s)
+    _meter(x, books.total_w - watts, until_s - since_s)
 
 
 @kernel
@@ -396,7 +422,9 @@ def begin_books(x: ProgressArrays, s: StateArrays) -> None:
     books.total_w = books.idle_w = books.jobs_w = 0.0
     books.energy_j = books.idle_j = books.jobs_j = 0.0
     books.cost = books.idle_cost = books.unused_cost = books.carbon = books.idle_carbon = 0.0
-    books.lost_rate = books.lost_s = 0.0
+    books.lost_rate = books.lost_s = books.demand_w = books.peak_w = books.wake_ups = 0.0
+    for n in range(x.used.shape[0]):
+        x.used[n] = 0
     x.books[0].next_seen_s = np.inf
     if x.books[0].learns > 0.0:
         forget_all(s.models)

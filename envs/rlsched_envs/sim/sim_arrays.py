@@ -20,6 +20,7 @@ TRUTH: Final = np.dtype(
         ("spread", np.float64),
         ("limit_s", np.float64),
         ("slack_s", np.float64),  # delay that the user accepts for cheaper electricity
+        ("weight", np.float64),  # weight of the job's time in a cost; -1: 1, the job is in no class
         ("gpus", np.int32),
         ("demand", np.int32),  # demand class: number of the job's resource request
         ("vc", np.int32),
@@ -111,7 +112,12 @@ BOOKS: Final = np.dtype(
         ("carbon", np.float64),  # integrals of carbon intensity x `total_w` and x `idle_w`
         ("idle_carbon", np.float64),
         ("unused_cost", np.float64),  # integral of price x power of the nodes without jobs, J x price
-        ("unused_sleep", np.float64),  # 1: record `unused_cost`
+        ("unused_sleep", np.float64),  # 1: unused nodes sleep: record `unused_cost` and `wake_ups`
+        ("demand_w", np.float64),  # `total_w`, less that of sleeping unused nodes, as a demand meter shows it
+        ("peak_w", np.float64),  # highest `demand_w`
+        ("wake_ups", np.float64),  # number of times that an unused node got a job
+        ("by_job", np.float64),  # 1: `costs.terms_so_far` has the terms that depend on single jobs
+        ("tail_after_s", np.float64),  # delay after which a delay counts in the tail
         ("grid_from_s", np.float64),  # start of the first step of `signal`, s
         ("grid_step_s", np.float64),  # length of a step, s
         ("lost_rate", np.float64),  # sum over running jobs of 1 - rate: time lost per second to sharing,
@@ -142,6 +148,7 @@ class ProgressArrays(NamedTuple):
     books: Records  # (1,) BOOKS
     signal: NDArray[np.float64]  # (R, N + 1) integrals of price and carbon, then their values in each step
     # (`rlsched.energy.series.Integrals`), then rows `signals.RATIO` to R - 1; N + 1 = 0: no signal
+    used: NDArray[np.int8]  # (N,) whether each node ran a job in the last span; (0,): not recorded
 
 
 @by_reference
@@ -171,6 +178,7 @@ def new_progress(slots: int, truth: Records, gpus: int, *, keep_placements: bool
         run=records(1, RUN),
         books=records(1, BOOKS),
         signal=np.zeros((0, 0)),
+        used=np.zeros(0, np.int8),
     )
     progress.outcome.start_s[:] = progress.outcome.end_s[:] = np.nan
     progress.run.timer_s = progress.run.review_s = np.inf

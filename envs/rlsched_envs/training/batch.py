@@ -123,5 +123,6 @@ def view_run(b: SimArrays, k: int) -> SimArrays:
         r.run[k],
         r.books[k],
         r.signal[k],
+        r.used[k],
     )
     return SimArrays(state, b.truth[k], progress, None)

@@ -18,6 +18,7 @@ from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS
 from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError
+from rlsched.objective import DEFAULT, ENERGY, MONEY, NUM_TERMS, TERMS, TIME, Objective, ratios
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_envs.sim.loop import new_curve
@@ -41,6 +42,7 @@ class DialFleet:
         policy: The rule whose dials are set.
         seed: Seed of the draws; None: a random seed.
         in_pairs: Whether clusters 2 k and 2 k + 1 run the same windows, for comparisons.
+        objective: Defines the rewards.
 
     Attributes:
         observations: (N, F) float32, with the columns of `rlsched.decide.dials.observing.NAMES`. The next
@@ -48,6 +50,8 @@ class DialFleet:
         rewards: (N,) float32.
         dones: (N,) bool.
         live: (N,) bool; whether the cluster has an episode that has started and not ended.
+        bound_prices: (NUM_TERMS,) prices of the objective's bounds in episodes that start from now on; -1:
+            the excess over a bound in an episode costs `EXCESS_PRICE` times as much.
     """
 
     def __init__(
@@ -59,12 +63,13 @@ class DialFleet:
         seed: int | None,
         *,
         in_pairs: bool = False,
+        objective: Objective | None = None,
     ) -> None:
         self._sources, self._drawn, self._in_pairs = list(sources), drawn, in_pairs
         self._policy = policy
         weights = np.array([source.weight for source in sources])
         self._weights = weights / weights.sum()
-        self._runs = DialledRuns(count, sources, drawn, policy, outside=True)
+        self._runs = DialledRuns(count, sources, drawn, policy, outside=True, objective=objective)
         curve = new_curve(6 * drawn.jobs + 1)
         self._episodes = DialEpisode(
             self._runs.batch,
@@ -78,6 +83,7 @@ class DialFleet:
         self.live = np.zeros(count, np.bool_)
         self._returns, self._lengths = np.zeros(count), np.zeros(count, np.int64)
         self._names, self._began = [""] * count, time.time()
+        self.bound_prices = np.full(NUM_TERMS, -1.0)
         self.reseed(seed)
 
     def reseed(self, seed: int | None) -> None:
@@ -106,17 +112,21 @@ class DialFleet:
             "is_unseeded": self._is_unseeded,
             "made": (self._sources, self.dones.size, self._drawn, self._policy, 0),
             "in_pairs": self._in_pairs,
+            "objective": self._runs.objective,
             "rngs": [dict(rng.bit_generator.state) for rng in self._rngs],
             "names": list(self._names),
             "arrays": batch.leaves(self._episodes),
+            "bound_prices": self.bound_prices,
             "results": self._results(),
         }
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
-        DialFleet.__init__(self, *saved["made"], in_pairs=saved["in_pairs"])
+        kept = {name: saved[name] for name in ("in_pairs", "objective")}
+        DialFleet.__init__(self, *saved["made"], **kept)
         for rng, state in zip(self._rngs, saved["rngs"], strict=True):
             rng.bit_generator.state = state
         self._names, self._is_unseeded = saved["names"], saved["is_unseeded"]
+        self.bound_prices = saved["bound_prices"]
         batch.restore(self._episodes, saved["arrays"])
         for mine, other in zip(self._results(), saved["results"], strict=True):
             mine[...] = other
@@ -157,6 +167,9 @@ class DialFleet:
         for _ in range(_TRIES):
             source = self._sources[int(rng.choice(len(self._sources), p=self._weights))]
             self._runs.load(k, draw_setting(source, self._drawn, rng))
+            account, runs = self._episodes.account, self._runs
+            account.weight[k, 0], account.offset[k, 0] = runs.weights[k], runs.offsets[k]
+            account.limit[k, 0], account.price[k, 0] = runs.objective.limits, self.bound_prices
             self._go(what, np.zeros((self.dones.size, NUM_DIALS)))
             if not self.dones[k]:
                 self._names[k], self._returns[k], self._lengths[k] = source.name, 0.0, 0
@@ -197,30 +210,32 @@ class DialFleet:
         episodes = self._episodes
         account = episodes.account[k, 0]
         last = episodes.curve.instant[k][int(episodes.curve.length[k, 0]) - 1]
-        jobs = episodes.sim.truth.shape[1]
+        jobs, work_s = episodes.sim.truth.shape[1], float(episodes.sim.truth.duration_s[k].sum())
+        mine, other = account.terms, last["terms"]
         return {
             "episode": {
                 "r": float(self._returns[k]),
                 "l": int(self._lengths[k]),
                 "t": round(time.time() - self._began, 3),
             },
+            "ratios": dict(zip(TERMS, ratios(mine, other, account.offset).tolist(), strict=True)),
             "schedule": {
-                "delay_mean_s": float(account.delay_s) / jobs,
-                "reference_delay_mean_s": float(last["delay_s"]) / jobs,
-                "jct_mean_s": (float(account.delay_s) + float(account.work_s)) / jobs,
-                "reference_jct_mean_s": (float(last["delay_s"]) + float(account.work_s)) / jobs,
-                "energy_j": float(account.energy_j),
-                "reference_energy_j": float(last["energy_j"]),
-                **self._money_of(account, last),
+                "delay_mean_s": float(mine[TIME]) / jobs,
+                "reference_delay_mean_s": float(other[TIME]) / jobs,
+                "jct_mean_s": (float(mine[TIME]) + work_s) / jobs,
+                "reference_jct_mean_s": (float(other[TIME]) + work_s) / jobs,
+                "energy_j": float(mine[ENERGY]),
+                "reference_energy_j": float(other[ENERGY]),
+                **self._money_of(mine, other),
                 "source": self._names[k],
             },
         }
 
-    def _money_of(self, account: Any, last: Any) -> dict[str, float]:
+    def _money_of(self, mine: NDArray[np.float64], other: NDArray[np.float64]) -> dict[str, float]:
         """Return {"money_frac": cost of electricity / cost in the reference run}; {} without prices."""
         if self._episodes.sim.progress.signal.shape[2] == 0:
             return {}
-        return {"money_frac": float(account.money) / max(float(last["money"]), 1.0)}
+        return {"money_frac": float(mine[MONEY]) / max(float(other[MONEY]), 1.0)}
 
 
 EARLIER_SIZES: Final = ((56, 9),)
@@ -257,6 +272,9 @@ class ClusterEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
     energy, and only time beyond a job's slack counts (`rlsched_envs.training.dial_episode`). The return is
     the saving in per cent; with all dials at 0 it is exactly 0.
 
+    Another `objective` replaces this cost by its own terms, weights and bounds (`rlsched.objective`). The
+    excess over a bound in an episode counts five times.
+
     **Termination.** An episode terminates when the last job of the window has ended. It is never truncated. A
     step before the first `reset`, or after the end, raises `gymnasium.error.ResetNeeded`.
 
@@ -265,7 +283,8 @@ class ClusterEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
     state of the original.
 
     **Info.** At the end, `info["schedule"]` contains mean delay and JCT in seconds and energy in joules, for
-    the agent and for the reference.
+    the agent and for the reference. With classes of jobs, delays and JCT are weighted by class.
+    `info["ratios"]` has the ratio of each term of the objective to the reference.
 
     Args:
         trace: Trace to draw windows from, or its file; default: 20,000 synthetic Helios-like jobs.
@@ -273,9 +292,12 @@ class ClusterEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
         sources: Several traces, each with its own cluster, instead of `trace` and `cluster`.
         drawn: How windows are drawn.
         policy: The rule whose dials are set.
+        objective: Defines the reward: a name (`rlsched.objective.PRESETS`) or a TOML file; default: time and
+            energy, or money, by the weight of energy of the window.
 
     Raises:
-        InputError: a trace without a cluster, a cluster without a trace, or an unreadable file.
+        InputError: a trace without a cluster, a cluster without a trace, an unreadable file, or an objective
+            that needs prices in windows without prices.
 
     >>> import gymnasium, rlsched
     >>> trace, cluster = rlsched.synthesize("helios", jobs=2000, load=0.9, gpus=64)
@@ -294,6 +316,7 @@ class ClusterEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
         sources: Sequence[EpisodeSource] | None = None,
         drawn: Drawn | None = None,
         policy: Policy | str = DEFAULT_POLICY,
+        objective: Objective | str | Path | None = None,
         render_mode: str | None = None,
     ) -> None:
         sources = sources_of(trace, cluster, sources)
@@ -301,7 +324,8 @@ class ClusterEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
         seen, moved = spaces()
         self.observation_space = cast("gym.spaces.Space[NDArray[np.float32]]", seen)
         self.action_space = cast("gym.spaces.Space[NDArray[np.float32]]", moved)
-        self._fleet = DialFleet(sources, 1, drawn or Drawn(), without_dials(policy), None)
+        named = Objective.of(objective or DEFAULT)
+        self._fleet = DialFleet(sources, 1, drawn or Drawn(), without_dials(policy), None, objective=named)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

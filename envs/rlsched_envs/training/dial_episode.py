@@ -17,10 +17,10 @@ from rlsched.compile.jit import kernel
 from rlsched.compile.reference import by_reference
 from rlsched.decide.constants import PRICED
 from rlsched.decide.dials.turning import set_dials, turn_due
-from rlsched.decide.options import energy_weight
 from rlsched.energy.relative import LEAST_RATIO
+from rlsched.objective import ENERGY, EXCESS_PRICE, LEAST, MONEY, NUM_TERMS
 from rlsched_envs.sim.constants import DIALS_DUE
-from rlsched_envs.sim.costs import costs_so_far
+from rlsched_envs.sim.costs import terms_so_far
 from rlsched_envs.sim.events import rewind
 from rlsched_envs.sim.loop import Curve, run_rule
 from rlsched_envs.sim.signals import PRICE
@@ -34,11 +34,12 @@ LEAVE: Final = 2
 ACCOUNT: Final = np.dtype(
     [
         ("at", np.int64),  # index of the reference run's latest instant
-        ("work_s", np.float64),  # run times of all jobs, on unshared GPUs at full clock
         ("cost", np.float64),  # cost in excess of the reference's, up to the last step
-        ("delay_s", np.float64),  # results of `costs.costs_so_far` at the last step
-        ("energy_j", np.float64),
-        ("money", np.float64),
+        ("terms", np.float64, (NUM_TERMS,)),  # results of `costs.terms_so_far` at the last step
+        ("weight", np.float64, (NUM_TERMS,)),  # from `Objective.weights`; next: `offsets` and `limits`
+        ("offset", np.float64, (NUM_TERMS,)),
+        ("limit", np.float64, (NUM_TERMS,)),
+        ("price", np.float64, (NUM_TERMS,)),  # price of each bound; -1: `EXCESS_PRICE` x the excess
     ],
     align=True,
 )
@@ -79,10 +80,10 @@ def _is_next(curve: Curve, at: int, now_s: float) -> bool:
 def _cost(sim: SimArrays, curve: Curve, account: Any, over: bool) -> float:
     """Return the cost so far in excess of the reference's, in per cent of the reference's total cost.
 
-    100 x ((1 - w) x time in excess / the reference's time in the system + w x money in excess / the
-    reference's money); w: weight of energy. Without prices, money is energy. With prices, energy that the
-    run has saved against the reference so far is charged at the mean price of about a day, because this use
-    is only postponed. `over`: whether all jobs have ended. In this case no use is postponed, and the costs of
+    100 x the sum over the terms of an objective (`rlsched.objective`) of weight x the term in excess / the
+    reference's term, and the costs of the bounds (`price`). With prices of electricity, energy that the run
+    has saved against the reference so far is charged at the mean price of about a day, because this use is
+    only postponed. `over`: whether all jobs have ended. In this case no use is postponed, and the terms of
     the complete reference run are subtracted.
     """
     now_s, length, at = sim.progress.run[0].now_s, curve.length[0], account.at
@@ -93,16 +94,25 @@ def _cost(sim: SimArrays, curve: Curve, account: Any, over: bool) -> float:
     following = curve.instant[min(at + 1, length - 1)]
     if following.at_s > latest.at_s:
         frac = (now_s - latest.at_s) / (following.at_s - latest.at_s)
-    delay_s, energy_j, money = costs_so_far(sim)
-    account.delay_s, account.energy_j, account.money = delay_s, energy_j, money
-    delay_s -= latest.delay_s + frac * (following.delay_s - latest.delay_s)
-    energy_j -= latest.energy_j + frac * (following.energy_j - latest.energy_j)
-    money -= latest.money + frac * (following.money - latest.money)
+    terms_so_far(sim, account.terms)
+    owed, relative, beyond = 0.0, 0.0, 0.0
     if PRICED and not over:
-        money -= _mean_price(sim) * energy_j
-    weight = energy_weight(sim.state)
-    relative = (1.0 - weight) * delay_s / max(last.delay_s + account.work_s, 1.0)
-    return 100.0 * (relative + weight * money / max(last.money, 1.0))
+        before_j = latest.terms[ENERGY] + frac * (following.terms[ENERGY] - latest.terms[ENERGY])
+        owed = _mean_price(sim) * (account.terms[ENERGY] - before_j)
+    for k in range(NUM_TERMS):
+        weight, limit = account.weight[k], account.limit[k]
+        if weight > 0.0 or limit < np.inf:
+            more = account.terms[k] - (latest.terms[k] + frac * (following.terms[k] - latest.terms[k]))
+            if k == MONEY:
+                more -= owed
+            whole = max(last.terms[k] + account.offset[k], LEAST)
+            relative += weight * more / whole
+            if account.price[k] >= 0.0:
+                beyond += account.price[k] * more / whole
+            elif limit < np.inf:
+                excess = max(more / whole - (limit - 1.0), 0.0) - max(1.0 - limit, 0.0)
+                beyond += EXCESS_PRICE * excess
+    return 100.0 * (relative + beyond)
 
 
 @kernel
@@ -117,9 +127,7 @@ def _mean_price(sim: SimArrays) -> float:
 def _begin(sim: SimArrays, o: Any, curve: Curve, quiet: NDArray[np.int64], account: Any) -> bool:
     """Run the reference, then advance until dials are due; return False if dials are never due."""
     rewind(sim)
-    curve.length[0], account.at, account.cost, account.work_s = 0, 0, 0.0, 0.0
-    for row in range(sim.truth.shape[0]):
-        account.work_s += sim.truth.duration_s[row]
+    curve.length[0], account.at, account.cost = 0, 0, 0.0
     due = True
     while due:
         due = _play(sim, o, curve)

@@ -123,6 +123,7 @@ class EpisodeSource:
         informed: Draws other predictions of the same jobs; None: not supported.
         tariffs: Prices of electricity that windows can have.
         day_s: Time of day (UTC) of the trace's second 0, seconds; 0 if the trace has no origin.
+        vc: (J,) virtual cluster of each job; None: unknown.
     """
 
     name: str
@@ -136,6 +137,7 @@ class EpisodeSource:
     informed: Informed | None = None
     tariffs: tuple[Tariff, ...] = ()
     day_s: float = 0.0
+    vc: NDArray[np.str_] | None = None
 
     @classmethod
     def from_trace(
@@ -188,6 +190,7 @@ class EpisodeSource:
             load_catalogue().draw(trace, 0)[rows],
             Informed.from_jobs(duration_s, trace.num_gpus[rows], burst),
             day_s=_seconds_of_day(trace.origin),
+            vc=np.asarray(trace.vc[rows], np.str_),
         )
 
     def with_prices(self, *series: Series, known_ahead_h: float = 12.0) -> EpisodeSource:
@@ -224,6 +227,7 @@ class EpisodeSource:
             predictions=predictions,
             workload=None if self.workload is None else self.workload[kept],
             informed=None if self.informed is None else self.informed.rows(kept),
+            vc=None if self.vc is None else self.vc[kept],
         )
 
 
@@ -240,6 +244,7 @@ class EpisodeJobs(msgspec.Struct, frozen=True):
 
     Time 0 is the submission of the first job, or, in a thinned window, a midnight (UTC).
     `nodes`: number of nodes of the window's cluster. `first`: index of the first job in the source.
+    `vc`: (0,) if the virtual clusters of the jobs are unknown.
     """
 
     submit_s: NDArray[np.float64]
@@ -250,6 +255,7 @@ class EpisodeJobs(msgspec.Struct, frozen=True):
     nodes: int
     workload: NDArray[np.int32]
     first: int = 0
+    vc: NDArray[np.str_] = np.zeros(0, np.str_)
 
 
 def largest_gang(nodes: int, gpus_per_node: int) -> int:
@@ -282,6 +288,7 @@ def draw_window(source: EpisodeSource, drawn: Drawn, rng: np.random.Generator) -
         nodes,
         np.zeros(pick.size, np.int32) if source.workload is None else source.workload[pick],
         int(pick[0]),
+        np.zeros(0, np.str_) if source.vc is None else source.vc[pick],
     )
 
 

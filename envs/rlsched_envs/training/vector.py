@@ -13,6 +13,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvO
 
 from rlsched.decide.dials.strategy import NUM_DIALS
 from rlsched.decide.policies.policy import Policy
+from rlsched.objective import DEFAULT, Objective
 from rlsched_envs.training.actions import checked_dials
 from rlsched_envs.training.dial_env import DEFAULT_POLICY, DialFleet, check_live, spaces, without_dials
 from rlsched_envs.training.sources import Drawn, EpisodeSource
@@ -28,6 +29,7 @@ class ClusterVecEnv(VecEnv):
         drawn: How windows are drawn.
         policy: The rule whose dials are set.
         in_pairs: Whether clusters 2 k and 2 k + 1 run the same windows.
+        objective: Defines the rewards; a name or a file, as in `dial_env.ClusterEnv`.
         copy: Whether observations are copies. Without copies, the array that `reset` or `step` returned is
             overwritten two steps later. This is safe for Stable-Baselines3's rollouts, and faster.
     """
@@ -41,12 +43,19 @@ class ClusterVecEnv(VecEnv):
         drawn: Drawn | None = None,
         policy: Policy | str = DEFAULT_POLICY,
         in_pairs: bool = False,
+        objective: Objective | str | None = None,
         copy: bool = True,
     ) -> None:
         self.render_mode = None  # VecEnv reads it in its constructor
         super().__init__(num_envs, *spaces())
         self._dials = DialFleet(
-            sources, num_envs, drawn or Drawn(), without_dials(policy), seed, in_pairs=in_pairs
+            sources,
+            num_envs,
+            drawn or Drawn(),
+            without_dials(policy),
+            seed,
+            in_pairs=in_pairs,
+            objective=Objective.of(objective or DEFAULT),
         )
         self._copy = copy
         self._actions: NDArray[np.float64] = np.zeros(0)
@@ -76,6 +85,10 @@ class ClusterVecEnv(VecEnv):
         """Step all clusters. If an episode ends, `infos` has its results, and another episode starts."""
         infos = self._dials.step(self._actions)
         return (self._seen(), self._dials.rewards.copy(), self._dials.dones.copy(), infos)
+
+    def set_bound_prices(self, prices: NDArray[np.float64]) -> None:
+        """Set the prices of the objective's bounds, (NUM_TERMS,), in episodes that start from now on."""
+        self._dials.bound_prices = prices
 
     def close(self) -> None:
         """Do nothing; the environment has no resources to release."""

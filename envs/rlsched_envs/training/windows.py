@@ -22,8 +22,9 @@ from rlsched.decide.policies.policy import Policy
 from rlsched.decide.rules.steps import CompiledRule
 from rlsched.energy.series import HOUR_S
 from rlsched.errors import InputError
+from rlsched.objective import DEFAULT, ENERGY, LATE, MONEY, NUM_TERMS, TIME, URGENT, Jobs, Objective
 from rlsched_envs.sim.constants import FINISHED
-from rlsched_envs.sim.costs import costs_so_far
+from rlsched_envs.sim.costs import add_jobs, terms_so_far
 from rlsched_envs.sim.events import rewind
 from rlsched_envs.sim.loop import NO_CURVE, Curve, for_run, run_rule
 from rlsched_envs.sim.signals import ROWS
@@ -55,14 +56,13 @@ COST: Final = np.dtype(
         ("energy_j", np.float64),  # energy of the jobs
         ("money", np.float64),  # price of this energy, and of the idle power of the nodes that run a job,
         # J x price; without prices the energy of the jobs
-        ("late", np.int64),  # number of jobs whose delay exceeds their slack by more than `LATE_S`
+        ("late", np.int64),  # number of jobs with slack whose delay exceeds it by more than `LATE_S`
         ("urgent_s", np.float64),  # JCT less run time of the jobs without slack, sum, job-seconds
+        ("terms", np.float64, (NUM_TERMS,)),  # all terms, by `rlsched.objective.TERMS`
         ("over", np.int64),  # 1: all jobs have ended
     ]
 )
 """Fields of the result of one run of a window."""
-LATE_S: Final = 600.0
-"""Delay in addition to a job's slack after which the job counts as late, seconds."""
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,10 +140,17 @@ class DialledRuns:
             may be preempted.
         assumed_scale: Factor applied to those catalogue figures that are assumed, not measured.
         outside: Whether the caller sets the dials when they are due; otherwise a network sets them.
+        objective: Defines the cost of a run.
 
     Attributes:
         batch: The runs.
         rule: The rule.
+        objective: Defines the cost of a run.
+        offsets: (N, NUM_TERMS) from `Objective.offsets`.
+        weights: (N, NUM_TERMS) from `Objective.weights`.
+
+    Raises:
+        InputError: the objective needs prices, and the windows have none.
     """
 
     def __init__(
@@ -155,7 +162,16 @@ class DialledRuns:
         *,
         assumed_scale: float = 1.0,
         outside: bool = False,
+        objective: Objective | None = None,
     ) -> None:
+        self.objective = objective or DEFAULT
+        if not drawn.has_prices and self.objective.needs_signal:
+            needed = ", ".join(self.objective.needs_signal)
+            raise InputError(
+                f"objective: {needed}: expected windows with prices of electricity (--signal), got windows "
+                "without; --signal flat gives constant prices"
+            )
+        self.offsets, self.weights = (np.zeros((count, NUM_TERMS)) for _ in range(2))
         rule, size = policy.rule, node_size(sources)
         gangs = gang_sizes(sources, drawn)
         one = blank_run(drawn, size, gangs, _indexed(rule), modelled=True, assumed_scale=assumed_scale)
@@ -165,7 +181,10 @@ class DialledRuns:
             one.progress.books.grid_step_s = HOUR_S
             one.progress.books.unused_sleep = 1.0
             signal = np.zeros((ROWS, HORIZON_H + 1))
-            one = one._replace(progress=one.progress._replace(signal=signal))
+            used = np.zeros(one.state.node.shape[0], np.int8)
+            one = one._replace(progress=one.progress._replace(signal=signal, used=used))
+        one.progress.books.by_job = self.objective.by_job
+        one.progress.books.tail_after_s = self.objective.tail_after
         self.batch: SimArrays = batch.stack_run(one, count)
         self.rule: CompiledRule = rule
         self._class_of = class_numbers(gangs)
@@ -192,6 +211,18 @@ class DialledRuns:
             truth.pinned[k] &= truth.slack_s[k] == 0.0
             self.batch.progress.signal[k] = setting.tariff.signal(setting.day)
         self.batch.progress.run.restart_s[k, 0] = setting.restart_s
+        row, window, objective = truth[k], setting.window, self.objective
+        jobs = Jobs(
+            gpus=window.gpus,
+            run_s=window.duration_s,
+            predicted_s=window.predicted_s,
+            slack_s=np.array(row.slack_s),
+            preemptible=row.pinned == 0,
+            vc=window.vc,
+        )
+        truth.weight[k] = objective.job_weights(jobs)
+        self.offsets[k] = objective.offsets(jobs, window.nodes)
+        self.weights[k] = objective.weights(setting.energy_weight, has_prices=setting.tariff is not None)
 
     def follow(self, k: int, rule: CompiledRule, *, preempts: bool) -> None:
         """Let run `k` follow this rule, which must have the same functions (`Steps`) as the batch's rule."""
@@ -214,25 +245,15 @@ def run_windows(b: SimArrays, o: Any, which: NDArray[np.int64], cost: Any, curve
         sim = batch.view_run(b, which[at])
         rewind(sim)
         status = run_rule(sim, o, sim.truth.shape[0] + 1, curve)
-        cost.delay_s[at], cost.energy_j[at], cost.money[at] = costs_so_far(sim)
-        cost.late[at], cost.urgent_s[at] = _late_jobs(sim)
+        terms = cost[at].terms
+        terms_so_far(sim, terms)
+        if sim.progress.books[0].by_job == 0.0:
+            time_s = terms[TIME]
+            add_jobs(sim, terms)
+            terms[TIME] = time_s
+        cost.delay_s[at], cost.energy_j[at], cost.money[at] = terms[TIME], terms[ENERGY], terms[MONEY]
+        cost.late[at], cost.urgent_s[at] = terms[LATE], terms[URGENT]
         cost.over[at] = status == FINISHED
-
-
-@kernel
-def _late_jobs(sim: SimArrays) -> tuple[int, float]:
-    """Return (number of jobs with slack that are late, sum of the delays of the jobs without slack, s).
-
-    A job is late if its delay exceeds its slack by more than `LATE_S`. All jobs have ended.
-    """
-    truth, outcome, late, urgent_s = sim.truth, sim.progress.outcome, 0, 0.0
-    for row in range(truth.shape[0]):
-        delay_s = outcome.end_s[row] - truth.submit_s[row] - truth.duration_s[row]
-        if truth.slack_s[row] > 0.0:
-            late += delay_s > truth.slack_s[row] + LATE_S
-        else:
-            urgent_s += delay_s
-    return late, urgent_s
 
 
 class Windows:
@@ -240,6 +261,7 @@ class Windows:
 
     Attributes:
         settings: The windows and their conditions.
+        objective, offsets, weights: As in `DialledRuns`.
     """
 
     def __init__(
@@ -250,9 +272,14 @@ class Windows:
         policy: Policy,
         *,
         assumed_scale: float = 1.0,
+        objective: Objective | None = None,
     ) -> None:
         self.settings = tuple(settings)
-        self._runs = DialledRuns(len(settings), sources, drawn, policy, assumed_scale=assumed_scale)
+        self._runs = DialledRuns(
+            len(settings), sources, drawn, policy, assumed_scale=assumed_scale, objective=objective
+        )
+        self.objective, self.offsets = self._runs.objective, self._runs.offsets
+        self.weights = self._runs.weights
         self._policy, self._followed = policy, [policy] * len(settings)
         self._rules: dict[Policy, CompiledRule] = {policy: self._runs.rule}
         for k, setting in enumerate(settings):

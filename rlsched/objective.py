@@ -1,0 +1,349 @@
+"""`Objective`: the weights, classes of jobs and bounds that define the cost of a schedule.
+
+A cost is relative to reference runs of the same jobs: the weighted mean of the ratios of the terms (`TERMS`),
+plus `EXCESS_PRICE` times the amount by which the mean ratio of a term exceeds its bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.errors import InputError
+from rlsched.settings import Seconds, as_table, as_toml, convert_settings, parse_table, read_table
+
+Floats = NDArray[np.float64]
+
+TERMS: Final = {
+    "time": "time in the system beyond the jobs' slack, weighted by class",
+    "urgent": "time in the system of the jobs without slack",
+    "rest": "time in the system beyond the slack, of the jobs in no class",
+    "tail": "the part of each job's delay beyond its slack that exceeds `tail_after`",
+    "late": "number of jobs with slack whose delay exceeds it by more than ten minutes",
+    "energy": "energy of the jobs",
+    "money": "cost of the energy",
+    "peak": "highest power of the jobs and of the nodes that run them, averaged over about 15 minutes",
+    "preemptions": "number of preemptions",
+    "wake_ups": "number of times that an unused node gets a job",
+}
+"""Terms of a cost, in the order of the arrays."""
+TIME, URGENT, REST, TAIL, LATE, ENERGY, MONEY, PEAK, PREEMPTIONS, WAKE_UPS = range(len(TERMS))
+NUM_TERMS: Final = len(TERMS)
+NEED_SIGNAL: Final = ("money", "carbon", "peak", "wake_ups")
+"""Settings that only windows with a series of prices or carbon intensities can measure."""
+EXCESS_PRICE: Final = 5.0
+"""Cost of exceeding a bound, relative to the excess: 1 % too much costs as much as 5 % of the whole cost."""
+_RAMP: Final = 0.005
+"""Distance below a bound, as a ratio, at which the price of a bound starts to rise while training."""
+SMALL_FRAC: Final = {"tail": 0.1, "late": 0.01, "preemptions": 0.1}
+"""Amounts added to both sides of a ratio, so that a few seconds or jobs more than none are not a large ratio.
+`tail`: relative to the run times; the others: relative to the number of jobs.
+"""
+LATE_S: Final = 600.0
+"""Delay in addition to a job's slack after which the job counts as late, seconds."""
+LEAST: Final = 1e-9
+"""Lower limit for the denominator of a ratio."""
+_LEAST_COST: Final = 1e-6
+
+
+class JobClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Jobs that match all given conditions.
+
+    Attributes:
+        weight: Weight of the time of these jobs, 0 or more; the weight of jobs in no class is 1.
+        min_gpus: Minimum number of GPUs.
+        max_gpus: Maximum number of GPUs; None: any.
+        min_predicted: Minimum predicted run time.
+        max_predicted: Maximum predicted run time; None: any.
+        slack: Whether the jobs have slack; None: either.
+        preemptible: Whether the jobs may be preempted; None: either.
+        vc: Names of virtual clusters; empty: any.
+    """
+
+    weight: float
+    min_gpus: int = 0
+    max_gpus: int | None = None
+    min_predicted: Seconds = Seconds(0.0)
+    max_predicted: Seconds | None = None
+    slack: bool | None = None
+    preemptible: bool | None = None
+    vc: tuple[str, ...] = ()
+
+
+class Jobs(msgspec.Struct, frozen=True, kw_only=True):
+    """Properties of J jobs that objectives use, as arrays (J,). `vc`: (0,) if all are unknown."""
+
+    gpus: NDArray[Any]
+    run_s: Floats
+    predicted_s: Floats
+    slack_s: Floats
+    preemptible: NDArray[np.bool_]
+    vc: NDArray[np.str_] = np.zeros(0, np.str_)
+
+
+class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Weights of the terms of a cost (`TERMS`), classes of jobs, and bounds.
+
+    Without any weight, the cost is 1 - w parts time and w parts money, or energy without prices; w: the
+    weight of energy of the cluster.
+
+    Attributes:
+        time, urgent, rest, tail, late, energy, money, peak, preemptions, wake_ups: Weights, 0 or more; only
+            their ratios matter.
+        carbon: Weight of the carbon of the energy. The series is a carbon intensity, and takes the place of
+            the price in `money`; so only one of the two can have a weight.
+        tail_after: Delay after which a delay counts in `tail`.
+        classes: Classes of jobs; the first class that matches a job gives the weight of its time.
+        bounds: Upper limits of the ratios to the reference run, by term.
+    """
+
+    time: float = 0.0
+    urgent: float = 0.0
+    rest: float = 0.0
+    tail: float = 0.0
+    late: float = 0.0
+    energy: float = 0.0
+    money: float = 0.0
+    carbon: float = 0.0
+    peak: float = 0.0
+    preemptions: float = 0.0
+    wake_ups: float = 0.0
+    tail_after: Seconds = Seconds(4 * 3600.0)
+    classes: tuple[JobClass, ...] = ()
+    bounds: dict[str, float] = {}
+
+    @classmethod
+    def of(cls, named: str | Path | Objective) -> Objective:
+        """Return the objective of this name (`PRESETS`) or in this TOML file.
+
+        Raises:
+            InputError: the name or the file does not exist, or a setting is invalid.
+        """
+        if isinstance(named, Objective):
+            return named
+        if str(named) in PRESETS:
+            return PRESETS[str(named)]
+        if not str(named).endswith(".toml"):
+            raise InputError(
+                f"objective {str(named)!r}: expected one of {', '.join(PRESETS)}, or a file whose name "
+                "ends in .toml"
+            )
+        return cls._from_table(read_table(named, "objective"), str(named))
+
+    @classmethod
+    def from_toml(cls, text: str, where: str = "objective") -> Objective:
+        """Return the objective in a TOML text; `where`: name of the text in errors. Errors are as in `of`."""
+        return cls._from_table(parse_table(text, where), where)
+
+    @classmethod
+    def _from_table(cls, table: Mapping[str, Any], where: str) -> Objective:
+        inside = table.get("objective")
+        if not isinstance(inside, dict) or len(table) != 1:
+            found = ", ".join(table) or "nothing"
+            raise InputError(f"{where}: expected one table [objective], got {found}")
+        made = convert_settings(inside, cls, f"{where}: objective")
+        made._check(where)
+        return made
+
+    def _check(self, where: str) -> None:
+        numbers = {name: float(getattr(self, name)) for name in (*TERMS, "carbon")}
+        numbers |= {f"bounds.{name}": bound for name, bound in self.bounds.items()}
+        numbers |= {f"classes[{k}].weight": one.weight for k, one in enumerate(self.classes)}
+        for name, value in numbers.items():
+            if not 0.0 <= value < np.inf:
+                raise InputError(f"{where}: objective.{name}: expected 0 or more, got {value:g}")
+        for name in self.bounds:
+            if name not in (*TERMS, "carbon"):
+                raise InputError(
+                    f"{where}: objective.bounds: expected some of {', '.join((*TERMS, 'carbon'))}; got {name}"
+                )
+        if self.counts("money") and self.counts("carbon"):
+            raise InputError(
+                f"{where}: objective: expected money or carbon, got both; a run has one series, of prices or "
+                "of carbon intensities"
+            )
+
+    def counts(self, name: str) -> bool:
+        """Return whether a term (or `carbon`) has a weight or a bound."""
+        return getattr(self, name) > 0.0 or name in self.bounds
+
+    @property
+    def is_default(self) -> bool:
+        """Whether this is the objective without settings: only time and energy, or money, count."""
+        return self == DEFAULT
+
+    @property
+    def needs_signal(self) -> tuple[str, ...]:
+        """Terms in use that need a series of prices or carbon intensities."""
+        return tuple(name for name in NEED_SIGNAL if self.counts(name))
+
+    @property
+    def by_job(self) -> bool:
+        """Whether terms in use depend on single jobs during a run, beyond the sum of their delays."""
+        return bool(self.classes) or any(self.counts(name) for name in ("urgent", "rest", "tail", "late"))
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The terms in use, by the names of `TERMS`; money stands for carbon too."""
+        return tuple(
+            name for name in TERMS if self.counts(name) or (name == "money" and self.counts("carbon"))
+        )
+
+    def name_of(self, term: str) -> str:
+        """Return the name of a term for users: `carbon` in place of `money` if the series is of carbon."""
+        return "carbon" if term == "money" and self.counts("carbon") else term
+
+    def weights(self, energy_weight: float, *, has_prices: bool) -> Floats:
+        """Return the (NUM_TERMS,) weights, with sum 1.
+
+        Args:
+            energy_weight: Weight of energy of the cluster, 0 to 1; applies if no term has a weight.
+            has_prices: Whether the run has prices; otherwise energy takes the place of money.
+        """
+        found = np.array([float(getattr(self, name)) for name in TERMS])
+        found[MONEY] += self.carbon
+        if found.any():
+            found /= found.sum()
+            return found
+        found[TIME], found[MONEY if has_prices else ENERGY] = 1.0 - energy_weight, energy_weight
+        return found
+
+    @property
+    def limits(self) -> Floats:
+        """The (NUM_TERMS,) bounds of the ratios; inf: none."""
+        found = np.array([self.bounds.get(name, np.inf) for name in TERMS])
+        found[MONEY] = min(found[MONEY], self.bounds.get("carbon", np.inf))
+        return found
+
+    def excess_prices(self, means: Floats) -> Floats:
+        """Return the (NUM_TERMS,) prices of the bounds that these mean ratios exceed; 0 for other bounds."""
+        return np.where(means > self.limits, EXCESS_PRICE, 0.0)
+
+    def training_prices(self, means: Floats) -> Floats:
+        """Return the (NUM_TERMS,) prices of the bounds while training: they rise as mean ratios get close.
+
+        Such prices are estimates of Lagrange multipliers. The hinge function of each single window would
+        punish chance: a term that varies by window exceeds its bound in some windows even if its mean does
+        not.
+        """
+        found: Floats = EXCESS_PRICE * np.clip((means - self.limits) / _RAMP + 1.0, 0.0, 1.0)
+        return found
+
+    def job_weights(self, jobs: Jobs) -> Floats:
+        """Return the (J,) weights of the jobs' times; -1: the job is in no class, and its weight is 1."""
+        found = np.full(jobs.gpus.size, -1.0)
+        for one in reversed(self.classes):
+            found[_matches(one, jobs)] = one.weight
+        return found
+
+    def offsets(self, jobs: Jobs, nodes: int) -> Floats:
+        """Return the (NUM_TERMS,) amounts that are added to both sides of each ratio.
+
+        Delays are compared with the run times included. `nodes`: number of nodes.
+        """
+        found: Floats = self.offsets_by_job(jobs).sum(axis=1)
+        found[WAKE_UPS] = nodes
+        return found
+
+    def offsets_by_job(self, jobs: Jobs) -> Floats:
+        """Return each job's part of the `offsets`, (NUM_TERMS, J)."""
+        weight = self.job_weights(jobs)
+        own = np.where(weight < 0.0, 1.0, weight) * jobs.run_s
+        found = np.zeros((NUM_TERMS, jobs.gpus.size))
+        found[TIME], found[TAIL] = own, SMALL_FRAC["tail"] * own
+        found[URGENT] = np.where(jobs.slack_s == 0.0, jobs.run_s, 0.0)
+        found[REST] = np.where(weight < 0.0, jobs.run_s, 0.0)
+        found[LATE], found[PREEMPTIONS] = SMALL_FRAC["late"], SMALL_FRAC["preemptions"]
+        return found
+
+    def terms_by_job(self, jobs: Jobs, delay_s: Floats) -> Floats:
+        """Return each job's part of the terms of a run, (NUM_TERMS, J); only for terms of delays.
+
+        `delay_s`: (J,) time in the system less the run time on unshared GPUs at full clock.
+        """
+        weight, has_slack = self.job_weights(jobs), jobs.slack_s > 0.0
+        beyond_s = np.where(has_slack, np.maximum(delay_s - jobs.slack_s, 0.0), delay_s)
+        own = np.where(weight < 0.0, 1.0, weight)
+        found = np.zeros((NUM_TERMS, jobs.gpus.size))
+        found[TIME], found[TAIL] = own * beyond_s, own * np.maximum(beyond_s - self.tail_after, 0.0)
+        found[URGENT] = np.where(has_slack, 0.0, delay_s)
+        found[REST] = np.where(weight < 0.0, beyond_s, 0.0)
+        found[LATE] = has_slack & (delay_s > jobs.slack_s + LATE_S)
+        return found
+
+    @property
+    def toml(self) -> str:
+        """The objective as a TOML file."""
+        table = as_table(self)
+        classes = [as_table(one) for one in self.classes]
+        text = f"[objective]\n{as_toml({k: v for k, v in table.items() if k not in ('classes', 'bounds')})}"
+        if self.bounds:
+            text += f"\n[objective.bounds]\n{as_toml(self.bounds)}"
+        for one in classes:
+            text += f"\n[[objective.classes]]\n{as_toml(one)}"
+        return text
+
+
+def _matches(one: JobClass, jobs: Jobs) -> NDArray[np.bool_]:
+    """Return whether each job is in a class, (J,)."""
+    found = (jobs.gpus >= one.min_gpus) & (jobs.predicted_s >= one.min_predicted)
+    if one.max_gpus is not None:
+        found &= jobs.gpus <= one.max_gpus
+    if one.max_predicted is not None:
+        found &= jobs.predicted_s <= one.max_predicted
+    if one.slack is not None:
+        found &= (jobs.slack_s > 0.0) == one.slack
+    if one.preemptible is not None:
+        found &= jobs.preemptible == one.preemptible
+    if one.vc:
+        found &= np.isin(jobs.vc, one.vc) if jobs.vc.size else False
+    return found
+
+
+def ratios(mine: Floats, other: Floats, offsets: Floats) -> Floats:
+    """Return the ratios of the terms of n runs to the terms of n other runs, (n, NUM_TERMS)."""
+    both = np.maximum(other + offsets, LEAST)
+    return np.where((mine == 0.0) & (other == 0.0), 1.0, (mine + offsets) / both)
+
+
+def mean_ratios(ratio: Floats) -> Floats:
+    """Return the (NUM_TERMS,) geometric means of (n, NUM_TERMS) ratios."""
+    found: Floats = np.exp(np.log(np.maximum(ratio, LEAST)).mean(axis=0))
+    return found
+
+
+def cost(ratio: Floats, weights: Floats, limits: Floats, prices: Floats) -> Floats:
+    """Return the (n,) costs relative to the other runs, from (n, NUM_TERMS) ratios; 1: as the other runs.
+
+    Args:
+        ratio: From `ratios`.
+        weights: (n, NUM_TERMS) from `Objective.weights`.
+        limits: (NUM_TERMS,) from `Objective.limits`.
+        prices: (NUM_TERMS,) prices of the bounds.
+    """
+    excess = np.where(prices > 0.0, ratio - limits, 0.0)
+    found: Floats = (weights * ratio).sum(axis=1) + (prices * excess).sum(axis=1)
+    return np.maximum(found, _LEAST_COST)
+
+
+_BOUNDS: Final = {"time": 1.02, "urgent": 1.01}
+_SMALL: Final = (
+    JobClass(weight=5.0, max_gpus=1, max_predicted=Seconds(3600.0)),
+    JobClass(weight=2.0, slack=False),
+)
+DEFAULT: Final = Objective()
+PRESETS: Final = {
+    "balanced": DEFAULT,
+    "bill": Objective(time=0.2, money=0.8, bounds=_BOUNDS),
+    "carbon": Objective(time=0.2, carbon=0.8, bounds=_BOUNDS),
+    "peak": Objective(time=0.3, money=0.4, peak=0.3, bounds=_BOUNDS),
+    "small-first": Objective(time=0.8, energy=0.2, classes=_SMALL, bounds={"rest": 1.1, "tail": 1.1}),
+}
+"""Named objectives: time and energy as weighted by the cluster; the bill of electricity; its carbon; the bill
+and the highest power (a demand charge); small and urgent jobs first, with bounds for the other jobs.
+"""
