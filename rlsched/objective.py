@@ -1,7 +1,7 @@
 """`Objective`: the weights, classes of jobs and bounds that define the cost of a schedule.
 
-A cost is relative to reference runs of the same jobs: the weighted mean of the ratios of the terms (`TERMS`),
-plus `EXCESS_PRICE` times the amount by which the mean ratio of a term exceeds its bound.
+A cost is relative to reference runs of the same jobs: the weighted mean of the ratios of the terms (`TERMS`).
+Where the mean ratio of a term exceeds its bound, (ratio / bound)^`EXCESS_PRICE` is a factor of the cost.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NUM_TERMS: Final = len(TERMS)
 NEED_SIGNAL: Final = ("money", "carbon", "peak", "wake_ups")
 """Settings that only windows with a series of prices or carbon intensities can measure."""
 EXCESS_PRICE: Final = 5.0
-"""Cost of exceeding a bound, relative to the excess: 1 % too much costs as much as 5 % of the whole cost."""
+"""Price of exceeding a bound: 1 % too much raises the whole cost by 5 %."""
 _RAMP: Final = 0.005
 """Distance below a bound, as a ratio, at which the price of a bound starts to rise while training."""
 SMALL_FRAC: Final = {"tail": 0.1, "late": 0.01, "preemptions": 0.1}
@@ -48,7 +48,6 @@ LATE_S: Final = 600.0
 """Delay in addition to a job's slack after which the job counts as late, seconds."""
 LEAST: Final = 1e-9
 """Lower limit for the denominator of a ratio."""
-_LEAST_COST: Final = 1e-6
 
 
 class JobClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -157,7 +156,11 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         for name, value in numbers.items():
             if not 0.0 <= value < np.inf:
                 raise InputError(f"{where}: objective.{name}: expected 0 or more, got {value:g}")
-        for name in self.bounds:
+        for name, bound in self.bounds.items():
+            if bound == 0.0:
+                raise InputError(
+                    f"{where}: objective.bounds.{name}: expected more than 0, got 0; 1 is the reference run"
+                )
             if name not in (*TERMS, "carbon"):
                 raise InputError(
                     f"{where}: objective.bounds: expected some of {', '.join((*TERMS, 'carbon'))}; got {name}"
@@ -326,9 +329,9 @@ def cost(ratio: Floats, weights: Floats, limits: Floats, prices: Floats) -> Floa
         limits: (NUM_TERMS,) from `Objective.limits`.
         prices: (NUM_TERMS,) prices of the bounds.
     """
-    excess = np.where(prices > 0.0, ratio - limits, 0.0)
-    found: Floats = (weights * ratio).sum(axis=1) + (prices * excess).sum(axis=1)
-    return np.maximum(found, _LEAST_COST)
+    excess = np.where(prices > 0.0, np.log(np.maximum(ratio, LEAST)) - np.log(limits), 0.0)
+    found: Floats = (weights * ratio).sum(axis=1) * np.exp((prices * excess).sum(axis=1))
+    return found
 
 
 _BOUNDS: Final = {"time": 1.02, "urgent": 1.01}

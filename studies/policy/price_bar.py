@@ -25,6 +25,7 @@ from benchmarks.training_data import KNOWN_AHEAD_S, REAL, ZONES, flat_price, rea
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.dials.strategy import Strategy
 from rlsched.decide.policies.policy import Policy
+from rlsched.objective import DEFAULT, Objective
 from rlsched.workload.predict.kinds import kind_for
 from rlsched.workload.split import time_split
 from rlsched.workload.trace import Trace
@@ -59,18 +60,28 @@ def source(
     return replace(jobs, tariffs=tuple(one.part(*days) for one in tariffs))
 
 
-def window_sets(traces: Path, energy: Path, count: int, recipe: DialRecipe) -> dict[str, Sequence[Windows]]:
-    """Draw the windows: for the constant dials, and three sets for the comparison."""
+def source_sets(traces: Path, energy: Path) -> dict[str, list[EpisodeSource]]:
+    """Return the sources of windows: for the constant dials, and of three sets for the comparison."""
     known = read_prices(energy, ZONES, KNOWN_AHEAD_S)
     real_time = read_prices(energy, OTHER_ZONES, 0.0)
-    sets = {
+    return {
         "training": [source(traces, name, known, (0.0, LATER[0]), "train") for name in REAL],
         "later months": [source(traces, name, known, LATER, "test") for name in REAL],
         "other clusters and prices": [source(traces, name, real_time, OTHER_DAYS, "all") for name in OTHERS],
         "constant price": [source(traces, name, [flat_price()], LATER, "test") for name in REAL],
     }
+
+
+def window_sets(
+    sets: dict[str, list[EpisodeSource]],
+    count: int,
+    recipe: DialRecipe,
+    policy: Policy,
+    objective: Objective = DEFAULT,
+) -> dict[str, Sequence[Windows]]:
+    """Draw the windows of each set; they are the same for each policy and objective."""
     return {
-        name: draw_windows(sources, count, recipe, Policy("tuned"), np.random.default_rng([0, number]))
+        name: draw_windows(sources, count, recipe, policy, np.random.default_rng([0, number]), objective)
         for number, (name, sources) in enumerate(sets.items())
     }
 
@@ -120,7 +131,8 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, help="processes; default: one per core")
     given = parser.parse_args(words)
     recipe = DialRecipe().with_prices()
-    sets = window_sets(given.traces, given.energy, given.windows, recipe)
+    sources = source_sets(given.traces, given.energy)
+    sets = window_sets(sources, given.windows, recipe, Policy("tuned"))
     static = constant_dials(sets.pop("training"), recipe, given.workers)
     print(
         "| windows | policy | cost | money | delay of jobs without slack | late (of the constant dials) | n |"
