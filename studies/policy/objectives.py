@@ -3,7 +3,7 @@
     .venv/bin/python -m studies.policy.objectives     # the table in docs/explanation/learning.md
 
 For each objective, `tuned` is trained by one recipe on the real traces and price zones of `make checkpoint`.
-The windows are those of `studies.policy.price_bar`. Costs are by the objective, relative to `tuned` with the
+`studies.policy.price_bar` draws the windows. Costs are by the objective, relative to `tuned` with the
 best constant dials, which evolution finds for the objective on the training windows.
 """
 
@@ -43,7 +43,7 @@ def trained(
 
 
 def contestants(found: Trained) -> dict[str, tuple[Policy, Layers]]:
-    """Return the policies to compare, with their strategies: presets, the trained policy, the last network."""
+    """Return policies and strategies: presets, the trained policy, and the network of PPO."""
     named = dict[str, tuple[Policy, Layers]]()
     for name in POLICIES:
         policy = Policy.of(name)

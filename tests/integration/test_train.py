@@ -17,6 +17,7 @@ from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
 from rlsched.decide.dials.turning import RANGES
 from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError
+from rlsched.objective import Objective
 from rlsched.workload.synth import synthesize
 from rlsched_agents.cli.train import train
 from rlsched_agents.dials.card import card_text
@@ -389,3 +390,47 @@ def test_recipes(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="windowz"):
         load_recipe(str(tmp_path / "mine.toml"))
     assert Strategy.from_layers(*ALL_ZERO).arrays(1).output.shape == (NUM_DIALS, NUM_COLUMNS + 1)
+
+
+def test_bounds_of_an_objective_resume_too(data: list[TrainingData], tmp_path: Path) -> None:
+    """The prices of bounds are part of PPO's state; another objective is another training."""
+    recipe = msgspec.structs.replace(
+        SMOKE,
+        settings=(),
+        constants=msgspec.structs.replace(SMOKE.constants, generations=0),
+        following=msgspec.structs.replace(SMOKE.following, generations=0),
+        ppo=msgspec.structs.replace(SMOKE.ppo, rollouts=3),
+    )
+    objective = Objective(energy=1.0, bounds={"time": 1.0, "tail": 1.05})
+    lesson = Lesson.from_traces(data, recipe, Policy("tuned"), 4, objective)
+
+    class Stop(Exception):  # noqa: N818 - a request, not an error
+        pass
+
+    def stop(*_: object) -> None:
+        raise Stop
+
+    with pytest.raises(Stop):
+        Training(lesson, recipe, 4, tmp_path / "state.json", workers=1).run(stop)
+    rest = Training(lesson, recipe, 4, tmp_path / "state.json", workers=1).run(lambda *_: None, resume=True)
+    whole = Training(lesson, recipe, 4, workers=1).run(lambda *_: None)
+    assert rest.last == whole.last, "bit for bit"
+    assert set(whole.chosen[PPO].terms) == {"time", "tail", "energy"}
+    assert whole.chosen[PPO].bounds == {"time": 1.0, "tail": 1.05}
+    other = Lesson.from_traces(data, recipe, Policy("tuned"), 4, Objective(energy=1.0))
+    with pytest.raises(InputError, match="another recipe, policy or objective"):
+        Training(other, recipe, 4, tmp_path / "state.json", workers=1).run(lambda *_: None, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--objective", "bill"), "--objective bill: money: expected also --signal"),
+        (("--objective", "cheap"), "objective 'cheap': expected one of balanced"),
+    ],
+)
+def test_objectives_that_cannot_be_used_are_refused(
+    words: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=message):
+        smoke(*words, "--out", str(tmp_path / "mine"))

@@ -266,8 +266,8 @@ class Training:
             )
         if of != self._of:
             raise InputError(
-                f"{self.state_file}: this training was started on other data, or with another recipe or "
-                "policy; give the same data, recipe and policy, or start again with --overwrite"
+                f"{self.state_file}: this training was started on other data, or with another recipe, policy "
+                "or objective; give the same ones, or start again with --overwrite"
             )
         return stages
 
@@ -279,7 +279,7 @@ class Training:
 
     @property
     def _of(self) -> str:
-        """Hash of the data, policy, recipe and algorithm; it identifies the training run in a state file."""
+        """Hash of all inputs of the training run, which identifies it in a state file."""
         settings = [one for pool in self.lesson.teaching for one in pool.settings]
         work_s = sum(one.work_s for one in settings)
         predicted_s = sum(float(one.window.predicted_s.sum()) for one in settings)

@@ -197,7 +197,8 @@ class Trained(msgspec.Struct, frozen=True):
             few = f"{cost.windows} windows are too few to confirm it, {LEAST_WINDOWS} are needed"
             return f"keep what you have: {few} ({measured})"
         if cost.high < 1.0:
-            return f"keep what you have: it exceeds {' and '.join(self.confirmed.exceeded)} ({measured})"
+            names = " and ".join(self.confirmed.exceeded)
+            return f"keep what you have: it exceeds the bound of {names} ({measured})"
         return f"keep what you have: not shown to be better ({measured})"
 
     @property

@@ -86,8 +86,8 @@ def score(
 ) -> Score:
     """Return the cost of a policy relative to the baseline, from replays of the same jobs, one per seed.
 
-    The terms cover the jobs that ended in all replays; energy and money are those of the jobs, without idle
-    power. The highest power and the wake-ups are those of the whole replay. The interval is a bootstrap over
+    The terms cover the jobs that ended in all replays; energy and money do not have idle power. The highest
+    power and the wake-ups cover the whole replay. The interval is a bootstrap over
     days of submissions, as in `pairs.compare`.
 
     Args:

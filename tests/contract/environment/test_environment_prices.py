@@ -18,12 +18,13 @@ from rlsched.energy.series import DAY_S, HOUR_S, Integrals
 from rlsched.energy.synth import synthesize
 from rlsched.errors import InputError
 from rlsched.models.power import NodePower
+from rlsched.objective import LATE_S
 from rlsched_envs.sim.signals import PRICE
 from rlsched_envs.training.dial_env import ClusterEnv
 from rlsched_envs.training.small_clusters import CORES_EACH
 from rlsched_envs.training.sources import LOAD_ERROR, Drawn, EpisodeSource, draw_window
 from rlsched_envs.training.tariffs import HORIZON_H
-from rlsched_envs.training.windows import LATE_S, Setting, Windows, draw_setting
+from rlsched_envs.training.windows import Setting, Windows, draw_setting
 
 DRAWN = Drawn(
     jobs=200,
