@@ -7,6 +7,7 @@ Attributes:
     Cluster: Nodes and GPUs: `Cluster.read("c.toml")`.
     Policy: A scheduling policy as data: `Policy("easy", order="area^0.7")`.
     Models: Models of jobs' speed and power, as a function of GPU sharing, clocks and cores: `Models()`.
+    Objective: Weights, classes of jobs and bounds of a cost: `Objective.of("bill")`.
     synthesize: Generates a random trace, and a cluster for the trace.
     simulate: Replays a trace under several policies, and returns `Runs` to compare.
     Client: Submits jobs to a running broker.
@@ -36,6 +37,7 @@ __all__ = [
     "Client",
     "Cluster",
     "Models",
+    "Objective",
     "Policy",
     "RlschedError",
     "Trace",
@@ -47,6 +49,7 @@ __all__ = [
 _HERE = {
     "Client": "rlsched.client.client:Client",
     "Cluster": "rlsched.cluster.spec:ClusterSpec",
+    "Objective": "rlsched.objective:Objective",
     "Policy": "rlsched.decide.policies.policy:Policy",
     "RlschedError": "rlsched.errors:RlschedError",
     "Trace": "rlsched.workload.trace:Trace",

@@ -4,6 +4,7 @@ from rlsched.client.client import Client as Client
 from rlsched.cluster.spec import ClusterSpec as Cluster
 from rlsched.decide.policies.policy import Policy as Policy
 from rlsched.errors import RlschedError as RlschedError
+from rlsched.objective import Objective as Objective
 from rlsched.workload.synth import synthesize as synthesize
 from rlsched.workload.trace import Trace as Trace
 from rlsched_agents.evaluate.simulate import simulate as simulate
@@ -14,6 +15,7 @@ __all__ = [
     "Client",
     "Cluster",
     "Models",
+    "Objective",
     "Policy",
     "RlschedError",
     "Trace",

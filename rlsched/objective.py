@@ -118,12 +118,13 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @classmethod
     def of(cls, named: str | Path | Objective) -> Objective:
-        """Return the objective of this name (`PRESETS`) or in this TOML file.
+        """Return the objective of this name (`PRESETS`) or in this TOML file; checks an objective.
 
         Raises:
             InputError: the name or the file does not exist, or a setting is invalid.
         """
         if isinstance(named, Objective):
+            named._check("objective")
             return named
         if str(named) in PRESETS:
             return PRESETS[str(named)]

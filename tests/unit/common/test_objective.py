@@ -85,6 +85,11 @@ def test_unknown_names_are_refused() -> None:
         Objective.of("absent.toml")
 
 
+def test_objectives_in_python_are_checked_too() -> None:
+    with pytest.raises(InputError, match=r"objective: objective.time: expected 0 or more, got -1"):
+        Objective.of(Objective(time=-1.0))
+
+
 def test_without_weights_the_energy_weight_of_the_cluster_counts() -> None:
     priced, unpriced = (DEFAULT.weights(0.3, has_prices=has) for has in (True, False))
     assert priced[[TIME, MONEY]].tolist() == [0.7, 0.3]
