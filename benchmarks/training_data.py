@@ -24,6 +24,7 @@ SYNTHETIC: Final = {"helios": 4.0, "philly": 1.5, "itp": 1.0}
 
 ZONES: Final = ("de-lu", "us-cal-ciso", "us-tex-erco")
 """Price zones with day-ahead prices, files of the folder `energy`."""
+PRICES: Final = "price_usd_mwh"
 SHAPES: Final = ("solar", "wind", "spiky")
 """Shapes of synthetic prices, if the folder does not exist."""
 FIRST_DAY: Final = datetime(2023, 1, 1, tzinfo=UTC)
@@ -35,13 +36,15 @@ known for 12 to 36 hours.
 """
 
 
-def read_prices(folder: Path, zones: Sequence[str], known_ahead_s: float) -> list[Tariff]:
-    """Return the prices of real zones: the column `price_usd_mwh` of `ZONE.csv.gz` in `folder`.
+def read_prices(
+    folder: Path, zones: Sequence[str], known_ahead_s: float, column: str = PRICES
+) -> list[Tariff]:
+    """Return the prices of real zones, or other columns of `ZONE.csv.gz` in `folder`.
 
     Raises:
         InputError: a file cannot be read.
     """
-    found = (convert(folder / f"{zone}.csv.gz", "plain", "price_usd_mwh", FILLED_H).series for zone in zones)
+    found = (convert(folder / f"{zone}.csv.gz", "plain", column, FILLED_H).series for zone in zones)
     return [Tariff.of(one, known_ahead_s) for one in found]
 
 

@@ -3,8 +3,9 @@
     .venv/bin/python -m studies.policy.objectives     # the table in docs/explanation/learning.md
 
 For each objective, `tuned` is trained by one recipe on the real traces and price zones of `make checkpoint`.
-`studies.policy.price_bar` draws the windows. Costs are by the objective, relative to `tuned` with the
-best constant dials, which evolution finds for the objective on the training windows.
+`studies.policy.price_bar` draws the windows; for the objective `carbon`, with carbon intensities. Costs are by
+the objective, relative to `tuned` with the best constant dials, which evolution finds for the objective on
+the training windows.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from benchmarks.training_data import KNOWN_AHEAD_S, REAL, ZONES, read, read_prices
+from benchmarks.training_data import REAL, read
 from rlsched.decide.dials.strategy import Strategy
 from rlsched.decide.policies.policy import Policy
 from rlsched.objective import PRESETS, Objective
@@ -25,7 +26,7 @@ from rlsched_agents.dials.recipes import load_recipe
 from rlsched_agents.dials.training import Training
 from rlsched_agents.dials.verdict import StrategyComparison, Trained, compared
 from studies.policy.options import add_traces
-from studies.policy.price_bar import constant_dials, source_sets, window_sets
+from studies.policy.price_bar import CARBON, DAY_AHEAD, Market, constant_dials, source_sets, window_sets
 
 SHOWN: Final = ("later months", "other clusters and prices")
 POLICIES: Final = ("tuned", "priced", "ppo")
@@ -35,11 +36,14 @@ def trained(
     traces: Path, energy: Path, recipe: DialRecipe, objective: Objective, seed: int, workers: int | None
 ) -> Trained:
     """Train `tuned` for an objective."""
-    prices = read_prices(energy, ZONES, KNOWN_AHEAD_S)
-    data = [read(traces, name).with_tariffs(prices) for name in REAL]
+    data = [read(traces, name).with_tariffs(_market(objective).read(energy)) for name in REAL]
     fitted = recipe.fitted(data)
     lesson = Lesson.from_traces(data, fitted, Policy("tuned"), seed, objective)
     return Training(lesson, fitted, seed, workers=workers).run(lambda *_: None)
+
+
+def _market(objective: Objective) -> Market:
+    return CARBON if objective.counts("carbon") else DAY_AHEAD
 
 
 def contestants(found: Trained) -> dict[str, tuple[Policy, Layers]]:
@@ -80,11 +84,11 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, help="processes; default: one per core")
     given = parser.parse_args(words)
     recipe = load_recipe(given.recipe).with_prices()
-    sources = source_sets(given.traces, given.energy)
     print("| objective | windows | policy | cost | terms | late (of the constant dials) | n |")
     print("|---|---|---|--:|---|--:|--:|")
     for name in given.objective or PRESETS:
         objective = Objective.of(name)
+        sources = source_sets(given.traces, given.energy, _market(objective))
         found = trained(given.traces, given.energy, recipe, objective, given.seed, given.workers)
         sets = window_sets(sources, given.windows, DialRecipe().with_prices(), Policy("tuned"), objective)
         static = constant_dials(sets["training"], DialRecipe().with_prices(), given.workers)

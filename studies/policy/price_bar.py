@@ -15,13 +15,13 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.training_data import KNOWN_AHEAD_S, REAL, ZONES, flat_price, read_prices
+from benchmarks.training_data import KNOWN_AHEAD_S, PRICES, REAL, ZONES, flat_price, read_prices
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.dials.strategy import Strategy
 from rlsched.decide.policies.policy import Policy
@@ -39,10 +39,34 @@ from rlsched_envs.training.windows import Windows
 from studies.policy.options import add_traces
 
 OTHERS: Final = ("ms_itp_02", "ms_itp_06", "ms_itp_09")
-OTHER_ZONES: Final = ("au-vic", "ca-on")
-LATER: Final = (0.8, 1.0)
 OTHER_DAYS: Final = (0.5, 1.0)
 """Days of the price series of the other zones: the year 2024."""
+
+
+class Market(NamedTuple):
+    """Series of real zones, in two years of days.
+
+    Attributes:
+        zones: Zones of the training windows.
+        others: Zones of the windows with other clusters; no training uses these zones.
+        column: Column of the series.
+        known_ahead_s: Time for which the series of `zones` is known ahead; 0 for `others`.
+        later: Days of the windows with later months, as fractions of all days.
+    """
+
+    zones: Sequence[str] = ZONES
+    others: Sequence[str] = ("au-vic", "ca-on")
+    column: str = PRICES
+    known_ahead_s: float = KNOWN_AHEAD_S
+    later: tuple[float, float] = (0.8, 1.0)
+
+    def read(self, energy: Path) -> list[Tariff]:
+        """Return the series of `zones`."""
+        return read_prices(energy, self.zones, self.known_ahead_s, self.column)
+
+
+DAY_AHEAD: Final = Market()
+CARBON: Final = Market(others=("gb", "ca-on"), column="carbon_g_kwh", known_ahead_s=0.0)
 STATIC: Final = "best constant dials"
 POLICIES: Final = ("tuned", "priced", "ppo")
 
@@ -60,15 +84,15 @@ def source(
     return replace(jobs, tariffs=tuple(one.part(*days) for one in tariffs))
 
 
-def source_sets(traces: Path, energy: Path) -> dict[str, list[EpisodeSource]]:
+def source_sets(traces: Path, energy: Path, market: Market = DAY_AHEAD) -> dict[str, list[EpisodeSource]]:
     """Return the sources of windows: for the constant dials, and of three sets for the comparison."""
-    known = read_prices(energy, ZONES, KNOWN_AHEAD_S)
-    real_time = read_prices(energy, OTHER_ZONES, 0.0)
+    known = market.read(energy)
+    real_time = read_prices(energy, market.others, 0.0, market.column)
     return {
-        "training": [source(traces, name, known, (0.0, LATER[0]), "train") for name in REAL],
-        "later months": [source(traces, name, known, LATER, "test") for name in REAL],
+        "training": [source(traces, name, known, (0.0, market.later[0]), "train") for name in REAL],
+        "later months": [source(traces, name, known, market.later, "test") for name in REAL],
         "other clusters and prices": [source(traces, name, real_time, OTHER_DAYS, "all") for name in OTHERS],
-        "constant price": [source(traces, name, [flat_price()], LATER, "test") for name in REAL],
+        "constant price": [source(traces, name, [flat_price()], market.later, "test") for name in REAL],
     }
 
 
