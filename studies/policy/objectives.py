@@ -3,8 +3,8 @@
     .venv/bin/python -m studies.policy.objectives     # the table in docs/explanation/learning.md
 
 For each objective, `tuned` is trained by one recipe on the real traces and price zones of `make checkpoint`.
-`studies.policy.price_bar` draws the windows; for the objective `carbon`, with carbon intensities. Costs are by
-the objective, relative to `tuned` with the best constant dials, which evolution finds for the objective on
+`studies.policy.price_bar` draws the windows; for the objective `carbon`, with carbon intensities. Costs are
+by the objective, relative to `tuned` with the best constant dials, which evolution finds for the objective on
 the training windows.
 """
 
