@@ -7,6 +7,7 @@ Where the mean ratio of a term exceeds its bound, (ratio / bound)^`EXCESS_PRICE`
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import IntEnum
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,8 +33,24 @@ TERMS: Final = {
     "wake_ups": "number of times that an unused node gets a job",
 }
 """Terms of a cost, in the order of the arrays."""
-TIME, URGENT, REST, TAIL, LATE, ENERGY, MONEY, PEAK, PREEMPTIONS, WAKE_UPS = range(len(TERMS))
-NUM_TERMS: Final = len(TERMS)
+
+
+class Term(IntEnum):
+    """Positions of the terms in arrays, in the order of `TERMS`."""
+
+    TIME = 0
+    URGENT = 1
+    REST = 2
+    TAIL = 3
+    LATE = 4
+    ENERGY = 5
+    MONEY = 6
+    PEAK = 7
+    PREEMPTIONS = 8
+    WAKE_UPS = 9
+
+
+NUM_TERMS: Final = len(Term)
 NEED_SIGNAL: Final = ("money", "carbon", "peak", "wake_ups")
 """Settings that only windows with a series of prices or carbon intensities can measure."""
 EXCESS_PRICE: Final = 5.0
@@ -210,18 +227,21 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             has_prices: Whether the run has prices; otherwise energy takes the place of money.
         """
         found = np.array([float(getattr(self, name)) for name in TERMS])
-        found[MONEY] += self.carbon
+        found[Term.MONEY] += self.carbon
         if found.any():
             found /= found.sum()
             return found
-        found[TIME], found[MONEY if has_prices else ENERGY] = 1.0 - energy_weight, energy_weight
+        found[Term.TIME], found[Term.MONEY if has_prices else Term.ENERGY] = (
+            1.0 - energy_weight,
+            energy_weight,
+        )
         return found
 
     @property
     def limits(self) -> Floats:
         """The (NUM_TERMS,) bounds of the ratios; inf: none."""
         found = np.array([self.bounds.get(name, np.inf) for name in TERMS])
-        found[MONEY] = min(found[MONEY], self.bounds.get("carbon", np.inf))
+        found[Term.MONEY] = min(found[Term.MONEY], self.bounds.get("carbon", np.inf))
         return found
 
     def excess_prices(self, means: Floats) -> Floats:
@@ -251,7 +271,7 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         Delays are compared with the run times included. `nodes`: number of nodes.
         """
         found: Floats = self.offsets_by_job(jobs).sum(axis=1)
-        found[WAKE_UPS] = nodes
+        found[Term.WAKE_UPS] = nodes
         return found
 
     def offsets_by_job(self, jobs: Jobs) -> Floats:
@@ -259,10 +279,10 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         weight = self.job_weights(jobs)
         own = np.where(weight < 0.0, 1.0, weight) * jobs.run_s
         found = np.zeros((NUM_TERMS, jobs.gpus.size))
-        found[TIME], found[TAIL] = own, SMALL_FRAC["tail"] * own
-        found[URGENT] = np.where(jobs.slack_s == 0.0, jobs.run_s, 0.0)
-        found[REST] = np.where(weight < 0.0, jobs.run_s, 0.0)
-        found[LATE], found[PREEMPTIONS] = SMALL_FRAC["late"], SMALL_FRAC["preemptions"]
+        found[Term.TIME], found[Term.TAIL] = own, SMALL_FRAC["tail"] * own
+        found[Term.URGENT] = np.where(jobs.slack_s == 0.0, jobs.run_s, 0.0)
+        found[Term.REST] = np.where(weight < 0.0, jobs.run_s, 0.0)
+        found[Term.LATE], found[Term.PREEMPTIONS] = SMALL_FRAC["late"], SMALL_FRAC["preemptions"]
         return found
 
     def terms_by_job(self, jobs: Jobs, delay_s: Floats) -> Floats:
@@ -274,10 +294,10 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         beyond_s = np.where(has_slack, np.maximum(delay_s - jobs.slack_s, 0.0), delay_s)
         own = np.where(weight < 0.0, 1.0, weight)
         found = np.zeros((NUM_TERMS, jobs.gpus.size))
-        found[TIME], found[TAIL] = own * beyond_s, own * np.maximum(beyond_s - self.tail_after, 0.0)
-        found[URGENT] = np.where(has_slack, 0.0, delay_s)
-        found[REST] = np.where(weight < 0.0, beyond_s, 0.0)
-        found[LATE] = has_slack & (delay_s > jobs.slack_s + LATE_S)
+        found[Term.TIME], found[Term.TAIL] = own * beyond_s, own * np.maximum(beyond_s - self.tail_after, 0.0)
+        found[Term.URGENT] = np.where(has_slack, 0.0, delay_s)
+        found[Term.REST] = np.where(weight < 0.0, beyond_s, 0.0)
+        found[Term.LATE] = has_slack & (delay_s > jobs.slack_s + LATE_S)
         return found
 
     @property

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS
 from rlsched.decide.policies.policy import Policy
-from rlsched.objective import ENERGY, LATE, MONEY, TIME, URGENT, Objective, cost, mean_ratios, ratios
+from rlsched.objective import Objective, Term, cost, mean_ratios, ratios
 from rlsched_envs.training.windows import Windows
 
 Floats = NDArray[np.float64]
@@ -215,11 +215,15 @@ class Judge:
         scored = None
         if not self.objective.is_default:
             scored = Scored(self.objective, found, self._offsets[numbers], self._weights[numbers])
-        time_s, energy_j, work_s = found[:, TIME], found[:, ENERGY], self._offsets[numbers, TIME]
+        time_s, energy_j, work_s = (
+            found[:, Term.TIME],
+            found[:, Term.ENERGY],
+            self._offsets[numbers, Term.TIME],
+        )
         if not self.has_prices:
             return Costs(time_s, work_s, energy_j, scored=scored)
-        money = np.where(self._is_priced[numbers], found[:, MONEY], energy_j)
-        return Costs(time_s, work_s, energy_j, money, found[:, LATE], found[:, URGENT], scored)
+        money = np.where(self._is_priced[numbers], found[:, Term.MONEY], energy_j)
+        return Costs(time_s, work_s, energy_j, money, found[:, Term.LATE], found[:, Term.URGENT], scored)
 
 
 class Interval(msgspec.Struct, frozen=True):

@@ -27,12 +27,11 @@ from rlsched.errors import InputError
 from rlsched.workload.predict import PRIOR_S, PRIOR_SPREAD
 from rlsched.workload.predict.kinds import RUNNING_MEAN
 from rlsched.workload.trace import Trace
-from rlsched_agents.evaluate.ahead import compile_together, first_jobs
 from rlsched_agents.evaluate.jobs_out import seed_stem
 from rlsched_agents.evaluate.recording import RunStore
 from rlsched_agents.evaluate.task import Outcome as Outcome
 from rlsched_agents.evaluate.task import Task as Task
-from rlsched_agents.evaluate.task import engine_of
+from rlsched_agents.evaluate.task import compile_together, engine_of, first_jobs
 from rlsched_agents.evaluate.windows import MeasuredWindow
 from rlsched_envs.sim.attempt_log import RunRules
 from rlsched_envs.sim.engine import PredictedTimes, predict_trace

@@ -10,18 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.errors import InputError
-from rlsched.objective import (
-    ENERGY,
-    MONEY,
-    NUM_TERMS,
-    PEAK,
-    PREEMPTIONS,
-    TERMS,
-    WAKE_UPS,
-    Jobs,
-    Objective,
-    cost,
-)
+from rlsched.objective import NUM_TERMS, TERMS, Jobs, Objective, Term, cost
 from rlsched.workload.trace import flags, slack_s
 from rlsched_agents.evaluate.metrics import jct_s
 from rlsched_agents.evaluate.pairs import Ratio, bounds_of, days, draws_of_days, ended_in_all
@@ -34,7 +23,7 @@ if TYPE_CHECKING:
     from rlsched_envs.sim.modelling import Models
 
 Floats = NDArray[np.float64]
-_OF_RUN: Final = (PEAK, WAKE_UPS)
+_OF_RUN: Final = (Term.PEAK, Term.WAKE_UPS)
 """Terms of a whole run, which are no sums over jobs."""
 
 
@@ -155,19 +144,19 @@ def _by_job(table: JobTable, which: NDArray[np.intp], objective: Objective) -> F
     found = objective.terms_by_job(jobs, jct_s(table)[which] - jobs.run_s)
     attempts = table.attempts
     stopped = attempts.job[attempts.reason == PREEMPTED]
-    found[PREEMPTIONS] = np.bincount(stopped, minlength=len(table.trace))[which]
+    found[Term.PREEMPTIONS] = np.bincount(stopped, minlength=len(table.trace))[which]
     if table.energy is not None:
-        found[ENERGY] = table.energy.job_j[which]
+        found[Term.ENERGY] = table.energy.job_j[which]
         bill = table.energy.carbon if objective.counts("carbon") else table.energy.cost
-        found[MONEY] = 0.0 if bill is None else bill.jobs[which]
+        found[Term.MONEY] = 0.0 if bill is None else bill.jobs[which]
     return found
 
 
 def _of_run(table: JobTable) -> Floats:
     """Return the (NUM_TERMS,) terms of the whole run; 0 for the sums over jobs."""
     found = np.zeros(NUM_TERMS)
-    found[PEAK] = 0.0 if table.energy is None else table.energy.peak_w
-    found[WAKE_UPS] = table.spec.num_nodes + (0 if table.slept is None else table.slept.nodes_booted)
+    found[Term.PEAK] = 0.0 if table.energy is None else table.energy.peak_w
+    found[Term.WAKE_UPS] = table.spec.num_nodes + (0 if table.slept is None else table.slept.nodes_booted)
     return found
 
 

@@ -1,8 +1,10 @@
-"""A task of an evaluation (one policy and seed on one workload), and its simulation engine."""
+"""Tasks of an evaluation (one policy and seed on one workload), their engines, and kernels compiled ahead."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.spec import ClusterSpec
+from rlsched.compile.ahead import compile_pieces
+from rlsched.compile.compiling import COMPILING
+from rlsched.compile.kernel_cache import is_kept
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Scheduler
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.windows import MeasuredWindow
-from rlsched_envs.sim.attempt_log import RunRules
+from rlsched_envs.sim.attempt_log import RunRules, needs_log
 from rlsched_envs.sim.engine import Engine, PredictedTimes, predict_trace
 from rlsched_envs.sim.job_table import JobTable
 from rlsched_envs.sim.modelling import Models
@@ -104,3 +109,37 @@ def engine_of(task: Task, scheduler: Scheduler) -> Engine:
         rules=task.rules,
         models=task.models,
     )
+
+
+def first_jobs(task: Task) -> Task:
+    """Return a copy of a task with only its first two jobs; the copy's replay needs the same kernels."""
+    return replace(
+        task,
+        trace=task.trace.select(slice(0, 2)),
+        predictions=PredictedTimes(*(prediction[:2] for prediction in task.predictions)),
+        rules=replace(task.rules, always=needs_log(task.trace, task.rules)),
+    )
+
+
+def compile_together(tasks: Sequence[Task], workers: int, replay: Callable[[Task], object]) -> int:
+    """Compile missing kernels of compiled rules in `workers` processes; return the number of missing kernels.
+
+    Nothing is compiled with one missing kernel, with one process, or outside of an `rlsched` command
+    (`rlsched.compile.ahead`). Outside of a command, the result is 0.
+
+    Args:
+        tasks: Replays of compiled rules.
+        workers: Number of processes.
+        replay: Replays a task in a worker process; it must be picklable.
+    """
+    missing: dict[Any, Task] = {}
+    if not COMPILING.by_verb:
+        return 0
+    for task in map(first_jobs, tasks):
+        scheduler = task.scheduler()
+        if scheduler.rule is not None:
+            kernel = engine_of(task, scheduler).begun_by(scheduler.rule)
+            if not is_kept(kernel.py_func):
+                missing.setdefault(kernel, task)
+    compile_pieces([partial(replay, task) for task in missing.values()], workers)
+    return len(missing)

@@ -12,20 +12,7 @@ from rlsched.cluster.arrays import StateArrays
 from rlsched.compile.jit import kernel
 from rlsched.decide.constants import MODELLED, PRICED
 from rlsched.decide.order.gittins import age_s
-from rlsched.objective import (
-    ENERGY,
-    LATE,
-    LATE_S,
-    MONEY,
-    NUM_TERMS,
-    PEAK,
-    PREEMPTIONS,
-    REST,
-    TAIL,
-    TIME,
-    URGENT,
-    WAKE_UPS,
-)
+from rlsched.objective import LATE_S, NUM_TERMS, Term
 from rlsched_envs.sim.sim_arrays import SimArrays
 
 
@@ -38,11 +25,11 @@ def terms_so_far(sim: SimArrays, found: NDArray[np.float64]) -> None:
     run, books = sim.progress.run[0], sim.progress.books[0]
     for k in range(NUM_TERMS):
         found[k] = 0.0
-    found[TIME], found[ENERGY], found[MONEY] = costs_so_far(sim)
-    found[PEAK], found[WAKE_UPS] = books.peak_w, books.wake_ups
-    found[PREEMPTIONS] = run.preemptions
+    found[Term.TIME], found[Term.ENERGY], found[Term.MONEY] = costs_so_far(sim)
+    found[Term.PEAK], found[Term.WAKE_UPS] = books.peak_w, books.wake_ups
+    found[Term.PREEMPTIONS] = run.preemptions
     if books.by_job > 0.0:
-        found[TIME] = 0.0
+        found[Term.TIME] = 0.0
         add_jobs(sim, found)
 
 
@@ -70,14 +57,14 @@ def _add_job(
     found: NDArray[np.float64], delay_s: float, slack_s: float, weight: float, tail_after_s: float
 ) -> None:
     beyond_s = _beyond_s(delay_s, slack_s)
-    found[TIME] += beyond_s if weight < 0.0 else weight * beyond_s
-    found[TAIL] += max(beyond_s - tail_after_s, 0.0) * (1.0 if weight < 0.0 else weight)
+    found[Term.TIME] += beyond_s if weight < 0.0 else weight * beyond_s
+    found[Term.TAIL] += max(beyond_s - tail_after_s, 0.0) * (1.0 if weight < 0.0 else weight)
     if weight < 0.0:
-        found[REST] += beyond_s
+        found[Term.REST] += beyond_s
     if slack_s > 0.0:
-        found[LATE] += delay_s > slack_s + LATE_S
+        found[Term.LATE] += delay_s > slack_s + LATE_S
     else:
-        found[URGENT] += delay_s
+        found[Term.URGENT] += delay_s
 
 
 @kernel

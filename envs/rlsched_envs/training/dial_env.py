@@ -18,7 +18,7 @@ from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS
 from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError
-from rlsched.objective import DEFAULT, ENERGY, MONEY, NUM_TERMS, TERMS, TIME, Objective, ratios
+from rlsched.objective import DEFAULT, NUM_TERMS, TERMS, Objective, Term, ratios
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_envs.sim.loop import new_curve
@@ -220,12 +220,12 @@ class DialFleet:
             },
             "ratios": dict(zip(TERMS, ratios(mine, other, account.offset).tolist(), strict=True)),
             "schedule": {
-                "delay_mean_s": float(mine[TIME]) / jobs,
-                "reference_delay_mean_s": float(other[TIME]) / jobs,
-                "jct_mean_s": (float(mine[TIME]) + work_s) / jobs,
-                "reference_jct_mean_s": (float(other[TIME]) + work_s) / jobs,
-                "energy_j": float(mine[ENERGY]),
-                "reference_energy_j": float(other[ENERGY]),
+                "delay_mean_s": float(mine[Term.TIME]) / jobs,
+                "reference_delay_mean_s": float(other[Term.TIME]) / jobs,
+                "jct_mean_s": (float(mine[Term.TIME]) + work_s) / jobs,
+                "reference_jct_mean_s": (float(other[Term.TIME]) + work_s) / jobs,
+                "energy_j": float(mine[Term.ENERGY]),
+                "reference_energy_j": float(other[Term.ENERGY]),
                 **self._money_of(mine, other),
                 "source": self._names[k],
             },
@@ -235,7 +235,7 @@ class DialFleet:
         """Return {"money_frac": cost of electricity / cost in the reference run}; {} without prices."""
         if self._episodes.sim.progress.signal.shape[2] == 0:
             return {}
-        return {"money_frac": float(mine[MONEY]) / max(float(other[MONEY]), 1.0)}
+        return {"money_frac": float(mine[Term.MONEY]) / max(float(other[Term.MONEY]), 1.0)}
 
 
 EARLIER_SIZES: Final = ((56, 9),)

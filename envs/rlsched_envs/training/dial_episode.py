@@ -18,7 +18,7 @@ from rlsched.compile.reference import by_reference
 from rlsched.decide.constants import PRICED
 from rlsched.decide.dials.turning import set_dials, turn_due
 from rlsched.energy.relative import LEAST_RATIO
-from rlsched.objective import ENERGY, EXCESS_PRICE, LEAST, MONEY, NUM_TERMS
+from rlsched.objective import EXCESS_PRICE, LEAST, NUM_TERMS, Term
 from rlsched_envs.sim.constants import DIALS_DUE
 from rlsched_envs.sim.costs import terms_so_far
 from rlsched_envs.sim.events import rewind
@@ -97,13 +97,15 @@ def _cost(sim: SimArrays, curve: Curve, account: Any, over: bool) -> float:
     terms_so_far(sim, account.terms)
     owed, relative, beyond = 0.0, 0.0, 0.0
     if PRICED and not over:
-        before_j = latest.terms[ENERGY] + frac * (following.terms[ENERGY] - latest.terms[ENERGY])
-        owed = _mean_price(sim) * (account.terms[ENERGY] - before_j)
+        before_j = latest.terms[Term.ENERGY] + frac * (
+            following.terms[Term.ENERGY] - latest.terms[Term.ENERGY]
+        )
+        owed = _mean_price(sim) * (account.terms[Term.ENERGY] - before_j)
     for k in range(NUM_TERMS):
         weight, limit = account.weight[k], account.limit[k]
         if weight > 0.0 or limit < np.inf:
             more = account.terms[k] - (latest.terms[k] + frac * (following.terms[k] - latest.terms[k]))
-            if k == MONEY:
+            if k == Term.MONEY:
                 more -= owed
             whole = max(last.terms[k] + account.offset[k], LEAST)
             relative += weight * more / whole

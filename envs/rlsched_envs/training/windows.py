@@ -22,7 +22,7 @@ from rlsched.decide.policies.policy import Policy
 from rlsched.decide.rules.steps import CompiledRule
 from rlsched.energy.series import HOUR_S
 from rlsched.errors import InputError
-from rlsched.objective import DEFAULT, ENERGY, LATE, MONEY, NUM_TERMS, TIME, URGENT, Jobs, Objective
+from rlsched.objective import DEFAULT, NUM_TERMS, Jobs, Objective, Term
 from rlsched_envs.sim.constants import FINISHED
 from rlsched_envs.sim.costs import add_jobs, terms_so_far
 from rlsched_envs.sim.events import rewind
@@ -248,11 +248,15 @@ def run_windows(b: SimArrays, o: Any, which: NDArray[np.int64], cost: Any, curve
         terms = cost[at].terms
         terms_so_far(sim, terms)
         if sim.progress.books[0].by_job == 0.0:
-            time_s = terms[TIME]
+            time_s = terms[Term.TIME]
             add_jobs(sim, terms)
-            terms[TIME] = time_s
-        cost.delay_s[at], cost.energy_j[at], cost.money[at] = terms[TIME], terms[ENERGY], terms[MONEY]
-        cost.late[at], cost.urgent_s[at] = terms[LATE], terms[URGENT]
+            terms[Term.TIME] = time_s
+        cost.delay_s[at], cost.energy_j[at], cost.money[at] = (
+            terms[Term.TIME],
+            terms[Term.ENERGY],
+            terms[Term.MONEY],
+        )
+        cost.late[at], cost.urgent_s[at] = terms[Term.LATE], terms[Term.URGENT]
         cost.over[at] = status == FINISHED
 
 

@@ -16,23 +16,7 @@ from rlsched.decide.dials.turning import RANGES
 from rlsched.decide.policies.policy import Policy
 from rlsched.energy.synth import synthesize
 from rlsched.errors import InputError
-from rlsched.objective import (
-    LATE,
-    NUM_TERMS,
-    PEAK,
-    PREEMPTIONS,
-    PRESETS,
-    REST,
-    TAIL,
-    TERMS,
-    TIME,
-    URGENT,
-    WAKE_UPS,
-    JobClass,
-    Jobs,
-    Objective,
-    ratios,
-)
+from rlsched.objective import NUM_TERMS, PRESETS, TERMS, JobClass, Jobs, Objective, Term, ratios
 from rlsched.settings import Seconds
 from rlsched_envs.sim.physics import DEMAND_S
 from rlsched_envs.training.dial_env import ClusterEnv
@@ -95,10 +79,10 @@ def test_terms_of_the_run_equal_the_sums_over_its_jobs(priced: list[EpisodeSourc
             preemptible=truth.pinned == 0,
         )
         expected = OURS.terms_by_job(jobs, outcome.end_s - truth.submit_s - truth.duration_s).sum(axis=1)
-        for term in (TIME, URGENT, REST, TAIL, LATE):
+        for term in (Term.TIME, Term.URGENT, Term.REST, Term.TAIL, Term.LATE):
             assert cost.terms[term] == pytest.approx(expected[term], rel=1e-9), list(TERMS)[term]
-        assert expected[TAIL] > 0.0
-        assert cost.terms[PREEMPTIONS] == windows._runs.batch.progress.run.preemptions[k, 0] > 0
+        assert expected[Term.TAIL] > 0.0
+        assert cost.terms[Term.PREEMPTIONS] == windows._runs.batch.progress.run.preemptions[k, 0] > 0
         assert np.array_equal(windows.offsets[k], OURS.offsets(jobs, window.nodes))
 
 
@@ -133,8 +117,8 @@ def test_peak_is_what_a_demand_meter_shows(priced: list[EpisodeSource]) -> None:
     gpu_idle_w = windows._runs.batch.state.models.gpu.idle_w[setting.kinds[0]]
     watts = job_w + float(node.idle_w[0]) + (priced[0].gpus_per_node - 1) * float(gpu_idle_w)
     shown_w = watts * (1.0 - math.exp(-600.0 / DEMAND_S))
-    assert cost.terms[PEAK] == pytest.approx(shown_w, rel=1e-6)
-    assert cost.terms[WAKE_UPS] == jobs, "the node sleeps between the jobs"
+    assert cost.terms[Term.PEAK] == pytest.approx(shown_w, rel=1e-6)
+    assert cost.terms[Term.WAKE_UPS] == jobs, "the node sleeps between the jobs"
 
 
 @pytest.mark.parametrize("objective", [OURS, *PRESETS.values()], ids=["ours", *PRESETS])
@@ -162,7 +146,7 @@ def test_prices_of_bounds_replace_the_excess(priced: list[EpisodeSource]) -> Non
         bounded = Objective(money=1.0, bounds={"time": 1.0})
         env = ClusterVecEnv(priced, 1, seed=3, drawn=DRAWN, objective=bounded)
         prices = np.zeros(NUM_TERMS)
-        prices[TIME] = price
+        prices[Term.TIME] = price
         env.set_bound_prices(prices)
         env.reset()
         found, done = 0.0, False

@@ -10,21 +10,14 @@ import pytest
 from rlsched.errors import InputError
 from rlsched.objective import (
     DEFAULT,
-    ENERGY,
     EXCESS_PRICE,
-    LATE,
-    MONEY,
     NUM_TERMS,
     PRESETS,
-    REST,
-    TAIL,
     TERMS,
-    TIME,
-    URGENT,
-    WAKE_UPS,
     JobClass,
     Jobs,
     Objective,
+    Term,
     cost,
     mean_ratios,
     ratios,
@@ -92,11 +85,11 @@ def test_objectives_in_python_are_checked_too() -> None:
 
 def test_without_weights_the_energy_weight_of_the_cluster_counts() -> None:
     priced, unpriced = (DEFAULT.weights(0.3, has_prices=has) for has in (True, False))
-    assert priced[[TIME, MONEY]].tolist() == [0.7, 0.3]
-    assert unpriced[[TIME, ENERGY]].tolist() == [0.7, 0.3]
+    assert priced[[Term.TIME, Term.MONEY]].tolist() == [0.7, 0.3]
+    assert unpriced[[Term.TIME, Term.ENERGY]].tolist() == [0.7, 0.3]
     assert priced.sum() == unpriced.sum() == 1.0
     own = Objective(time=1.0, money=3.0).weights(0.9, has_prices=True)
-    assert own[[TIME, MONEY]].tolist() == [0.25, 0.75]
+    assert own[[Term.TIME, Term.MONEY]].tolist() == [0.25, 0.75]
     assert np.array_equal(own, Objective(time=1.0, carbon=3.0).weights(0.9, has_prices=True))
 
 
@@ -128,38 +121,43 @@ def test_terms_and_offsets_of_jobs() -> None:
     made = Objective(classes=(JobClass(weight=3.0, vc=("prod",)),), tail_after=1000.0)  # type: ignore[arg-type]
     delay_s = np.array([50.0, 7000.0, 2000.0, 4300.0])
     terms, offsets = made.terms_by_job(jobs(), delay_s), made.offsets(jobs(), 5)
-    assert terms[TIME].tolist() == [50.0, 0.0, 6000.0, 700.0]
-    assert terms[URGENT].tolist() == [50.0, 0.0, 2000.0, 0.0]
-    assert terms[REST].tolist() == [50.0, 0.0, 0.0, 700.0]
-    assert terms[TAIL].tolist() == [0.0, 0.0, 3000.0, 0.0]
-    assert terms[LATE].tolist() == [0.0, 0.0, 0.0, 1.0]
-    assert offsets[[TIME, URGENT, REST, WAKE_UPS]].tolist() == [18700.0, 3600.0, 9700.0, 5.0]
-    assert offsets[TAIL] == pytest.approx(1870.0)
-    assert offsets[LATE] == pytest.approx(0.04)
+    assert terms[Term.TIME].tolist() == [50.0, 0.0, 6000.0, 700.0]
+    assert terms[Term.URGENT].tolist() == [50.0, 0.0, 2000.0, 0.0]
+    assert terms[Term.REST].tolist() == [50.0, 0.0, 0.0, 700.0]
+    assert terms[Term.TAIL].tolist() == [0.0, 0.0, 3000.0, 0.0]
+    assert terms[Term.LATE].tolist() == [0.0, 0.0, 0.0, 1.0]
+    assert offsets[[Term.TIME, Term.URGENT, Term.REST, Term.WAKE_UPS]].tolist() == [
+        18700.0,
+        3600.0,
+        9700.0,
+        5.0,
+    ]
+    assert offsets[Term.TAIL] == pytest.approx(1870.0)
+    assert offsets[Term.LATE] == pytest.approx(0.04)
 
 
 def test_cost_is_the_weighted_mean_of_ratios() -> None:
     made = Objective(time=1.0, money=1.0)
     other, offsets = np.ones((2, NUM_TERMS)), np.zeros((2, NUM_TERMS))
-    offsets[:, TIME] = 1.0
+    offsets[:, Term.TIME] = 1.0
     mine = other.copy()
-    mine[0, TIME], mine[1, MONEY] = 2.0, 0.5
+    mine[0, Term.TIME], mine[1, Term.MONEY] = 2.0, 0.5
     found = ratios(mine, other, offsets)
     weights = np.tile(made.weights(0.0, has_prices=True), (2, 1))
     assert cost(found, weights, made.limits, np.zeros(NUM_TERMS)).tolist() == [1.25, 0.75]
-    assert ratios(np.zeros((1, NUM_TERMS)), np.zeros((1, NUM_TERMS)), offsets[:1])[0, MONEY] == 1.0
+    assert ratios(np.zeros((1, NUM_TERMS)), np.zeros((1, NUM_TERMS)), offsets[:1])[0, Term.MONEY] == 1.0
 
 
 def test_a_bound_applies_to_the_mean_and_not_to_each_run() -> None:
     made = Objective(money=1.0, bounds={"time": 1.02})
     weights = np.tile(made.weights(0.0, has_prices=True), (2, 1))
     found = np.ones((2, NUM_TERMS))
-    found[:, TIME] = (1.04, 1.0)
+    found[:, Term.TIME] = (1.04, 1.0)
     prices = made.excess_prices(mean_ratios(found))
     assert not prices.any(), "the mean keeps the bound"
-    found[:, TIME] = (1.08, 1.0)
+    found[:, Term.TIME] = (1.08, 1.0)
     prices = made.excess_prices(mean_ratios(found))
-    assert prices[TIME] == EXCESS_PRICE
+    assert prices[Term.TIME] == EXCESS_PRICE
     logs = np.log(cost(found, weights, made.limits, prices))
     assert logs.mean() == pytest.approx(EXCESS_PRICE * (np.log(1.08) / 2.0 - np.log(1.02)))
 
@@ -169,8 +167,8 @@ def test_training_prices_rise_as_a_ratio_gets_close_to_its_bound() -> None:
     at = np.ones(NUM_TERMS)
     prices = []
     for mean in (1.0, 1.014, 1.0175, 1.02, 1.1):
-        at[TIME] = mean
-        prices.append(made.training_prices(at)[TIME])
+        at[Term.TIME] = mean
+        prices.append(made.training_prices(at)[Term.TIME])
     assert prices == pytest.approx([0.0, 0.0, EXCESS_PRICE / 2.0, EXCESS_PRICE, EXCESS_PRICE])
 
 
@@ -178,6 +176,6 @@ def test_terms_in_use_have_the_names_of_users() -> None:
     assert [PRESETS["carbon"].name_of(one) for one in PRESETS["carbon"].shown] == ["time", "urgent", "carbon"]
     assert PRESETS["peak"].needs_signal == ("money", "peak")
     assert PRESETS["small-first"].needs_signal == ()
-    assert len(TERMS) == NUM_TERMS
+    assert list(TERMS) == [one.name.lower() for one in Term]
     assert DEFAULT.is_default
     assert not any(one.is_default for name, one in PRESETS.items() if name != "balanced")

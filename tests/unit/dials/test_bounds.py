@@ -7,7 +7,7 @@ import pytest
 
 from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
 from rlsched.decide.policies.policy import Policy
-from rlsched.objective import ENERGY, NUM_TERMS, TIME, Objective
+from rlsched.objective import NUM_TERMS, Objective, Term
 from rlsched_agents.dials.card import card_text
 from rlsched_agents.dials.judging import Costs, Interval, Scored, interval
 from rlsched_agents.dials.recipes import SMOKE
@@ -20,7 +20,7 @@ WINDOWS = 4
 def costs(time: float, energy: float) -> Costs:
     """Costs of four windows with these terms; all weight is on energy."""
     terms, weights = np.zeros((WINDOWS, NUM_TERMS)), np.zeros((WINDOWS, NUM_TERMS))
-    terms[:, TIME], terms[:, ENERGY], weights[:, ENERGY] = time, energy, 1.0
+    terms[:, Term.TIME], terms[:, Term.ENERGY], weights[:, Term.ENERGY] = time, energy, 1.0
     scored = Scored(GOAL, terms, np.zeros((WINDOWS, NUM_TERMS)), weights)
     whole = np.ones(WINDOWS)
     return Costs(time * whole, whole, energy * whole, scored=scored)
@@ -59,10 +59,10 @@ def test_training_prices_come_from_all_candidates() -> None:
     (one, other), reference = (costs(1.10, 0.9), costs(0.94, 0.9)), costs(1.0, 1.0)
     prices = one.training_prices([other], reference)
     assert prices is not None
-    assert prices[TIME] > 0.0, "the mean of both is close to the bound"
+    assert prices[Term.TIME] > 0.0, "the mean of both is close to the bound"
     prices = other.training_prices([other], reference)
     assert prices is not None
-    assert prices[TIME] == 0.0
+    assert prices[Term.TIME] == 0.0
 
 
 def test_a_policy_that_exceeds_a_bound_is_not_confirmed() -> None:
