@@ -26,24 +26,35 @@ from rlsched_agents.dials.recipes import load_recipe
 from rlsched_agents.dials.training import Training
 from rlsched_agents.dials.verdict import StrategyComparison, Trained, compared
 from studies.policy.options import add_traces
-from studies.policy.price_bar import CARBON, DAY_AHEAD, Market, constant_dials, source_sets, window_sets
+from studies.policy.price_bar import (
+    CARBON,
+    DAY_AHEAD,
+    REAL_TIME,
+    Market,
+    constant_dials,
+    source_sets,
+    window_sets,
+)
 
 SHOWN: Final = ("later months", "other clusters and prices")
+MARKETS: Final = {"day-ahead": DAY_AHEAD, "real-time": REAL_TIME}
 POLICIES: Final = ("tuned", "priced", "ppo")
 
 
 def trained(
-    traces: Path, energy: Path, recipe: DialRecipe, objective: Objective, seed: int, workers: int | None
+    traces: Path,
+    energy: Path,
+    market: Market,
+    recipe: DialRecipe,
+    objective: Objective,
+    seed: int,
+    workers: int | None,
 ) -> Trained:
     """Train `tuned` for an objective."""
-    data = [read(traces, name).with_tariffs(_market(objective).read(energy)) for name in REAL]
+    data = [read(traces, name).with_tariffs(market.read_training(energy)) for name in REAL]
     fitted = recipe.fitted(data)
     lesson = Lesson.from_traces(data, fitted, Policy("tuned"), seed, objective)
     return Training(lesson, fitted, seed, workers=workers).run(lambda *_: None)
-
-
-def _market(objective: Objective) -> Market:
-    return CARBON if objective.counts("carbon") else DAY_AHEAD
 
 
 def contestants(found: Trained) -> dict[str, tuple[Policy, Layers]]:
@@ -78,6 +89,7 @@ def main(words: Sequence[str] | None = None) -> int:
     energy = Path(os.environ.get("RLSCHED_DATA", "../shared")) / "energy"
     parser.add_argument("--energy", type=Path, default=energy, help="folder of the prices")
     parser.add_argument("--objective", action="append", help=f"default: {', '.join(PRESETS)}")
+    parser.add_argument("--market", choices=MARKETS, default="day-ahead", help="default: day-ahead")
     parser.add_argument("--recipe", default="default", help="as in `rlsched train`; default: default")
     parser.add_argument("--seed", type=int, default=0, help="seed of the training; default: 0")
     parser.add_argument("--windows", type=int, default=240, help="windows per set")
@@ -88,8 +100,9 @@ def main(words: Sequence[str] | None = None) -> int:
     print("|---|---|---|--:|---|--:|--:|")
     for name in given.objective or PRESETS:
         objective = Objective.of(name)
-        sources = source_sets(given.traces, given.energy, _market(objective))
-        found = trained(given.traces, given.energy, recipe, objective, given.seed, given.workers)
+        market = CARBON if objective.counts("carbon") else MARKETS[given.market]
+        sources = source_sets(given.traces, given.energy, market)
+        found = trained(given.traces, given.energy, market, recipe, objective, given.seed, given.workers)
         sets = window_sets(sources, given.windows, DialRecipe().with_prices(), Policy("tuned"), objective)
         static = constant_dials(sets["training"], DialRecipe().with_prices(), given.workers)
         for label in SHOWN:

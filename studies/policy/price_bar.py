@@ -52,6 +52,8 @@ class Market(NamedTuple):
         column: Column of the series.
         known_ahead_s: Time for which the series of `zones` is known ahead; 0 for `others`.
         later: Days of the windows with later months, as fractions of all days.
+        training: Days for training, which the training splits further, and of which it uses the last only to
+            confirm its result.
     """
 
     zones: Sequence[str] = ZONES
@@ -59,13 +61,26 @@ class Market(NamedTuple):
     column: str = PRICES
     known_ahead_s: float = KNOWN_AHEAD_S
     later: tuple[float, float] = (0.8, 1.0)
+    training: tuple[float, float] = (0.0, 1.0)
 
     def read(self, energy: Path) -> list[Tariff]:
         """Return the series of `zones`."""
         return read_prices(energy, self.zones, self.known_ahead_s, self.column)
 
+    def read_training(self, energy: Path) -> list[Tariff]:
+        """Return the part of the series of `zones` for training."""
+        return [one.part(*self.training) for one in self.read(energy)]
+
 
 DAY_AHEAD: Final = Market()
+REAL_TIME: Final = Market(
+    zones=("au-vic", "sg", "ca-on"),
+    others=("us-tex-erco", "de-lu"),
+    known_ahead_s=0.0,
+    later=(0.5, 1.0),
+    training=(0.0, 0.5),
+)
+"""Real-time prices: 2023 for training, 2024 for the comparison."""
 CARBON: Final = Market(others=("gb", "ca-on"), column="carbon_g_kwh", known_ahead_s=0.0)
 STATIC: Final = "best constant dials"
 POLICIES: Final = ("tuned", "priced", "ppo")
