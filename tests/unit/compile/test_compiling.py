@@ -202,7 +202,7 @@ def test_policies_compiled_together_equal_separate_compilation(tmp_path: Path, c
         words = ["evaluate", "--trace", str(trace), "--cluster", str(cluster), "--workers", workers]
         report = tmp_path / f"{workers}.json"
         code = (
-            "import sys; from rlsched_agents.evaluate import ahead; together = ahead.compile_together\n"
+            "import sys; from rlsched_agents.evaluate import task; together = task.compile_together\n"
             "def told(*args):\n    print('missing', together(*args), file=sys.stderr)\n"
             "import rlsched_agents.evaluate.run as run; run.compile_together = told\n"
             "if __name__ == '__main__':\n    from rlsched.cli.main import main; main()\n"
