@@ -12,6 +12,7 @@ import msgspec
 
 from rlsched.errors import ClusterSpecError
 from rlsched.models.slice_name import slice_name, whole_type
+from rlsched.settings import convert_settings, read_table
 
 MAX_GPUS_PER_NODE = 64
 Placement = Literal["consolidate", "best-fit", "worst-fit", "spread", "fgd"]
@@ -249,6 +250,23 @@ class ClusterSpec(_SharedFields, frozen=True, forbid_unknown_fields=True, kw_onl
     """
 
     nodes: tuple[NodeGroup, ...]
+
+    @classmethod
+    def read_energy(cls, path: str | Path) -> EnergySignals | None:
+        """Read the energy of a cluster file, or of a TOML file that has only the table [energy].
+
+        Returns:
+            None for a cluster file without this table.
+
+        Raises:
+            InputError: the file cannot be read, or a value is invalid.
+        """
+        table = read_table(path, "cluster file")
+        if set(table) != {"energy"}:
+            return cls.read(path).energy
+        energy = convert_settings(table["energy"], EnergySignals, f"{path}: energy").inside(Path(path).parent)
+        energy.check(str(path))
+        return energy
 
     @classmethod
     def read(cls, path: str | Path) -> ClusterSpec:

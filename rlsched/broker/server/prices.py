@@ -96,7 +96,7 @@ class PriceSource:
 
 
 def _energy_of(cluster_file: Path) -> EnergySignals:
-    energy = ClusterSpec.read(cluster_file).energy
+    energy = ClusterSpec.read_energy(cluster_file)
     if energy is None:
         raise InputError(
             f"--energy {cluster_file}: expected a cluster file with the table [energy], got a file without "

@@ -14,6 +14,8 @@ _GOT: Final = re.compile(r"('.*'|\".*\"|\S+) (?:is not|does not match) .*", re.D
 
 def message_of(error: click.UsageError) -> str:
     """Return the text of a usage error; for a bad value: the option, the expected values, the given value."""
+    if isinstance(error, click.NoSuchOption):
+        return error.format_message().rstrip(".") + _other_case(error)
     param = error.param if isinstance(error, click.BadParameter) else None
     if param is None or isinstance(error, click.MissingParameter):
         return error.format_message()
@@ -21,6 +23,13 @@ def message_of(error: click.UsageError) -> str:
     if found and expected:
         said = f"expected {expected}, got {found[1]}"
     return f"{_name(param)}: {said.rstrip('.')}"
+
+
+def _other_case(error: click.NoSuchOption) -> str:
+    """Return a hint at the option that differs only in upper and lower case; "" if there is none."""
+    other = error.option_name.swapcase()
+    known = error.ctx is not None and any(other in one.opts for one in error.ctx.command.params)
+    return f"; did you mean {other}?" if known else ""
 
 
 def expected_by(kind: click.ParamType[Any]) -> str:

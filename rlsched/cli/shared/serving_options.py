@@ -81,9 +81,10 @@ _DECIDING = (
         "--energy",
         type=PATH,
         metavar="FILE",
-        help="Cluster file (TOML) whose table [energy] names a CSV file with electricity prices or carbon "
-        "intensities. Under the policies `priced` and `ppo`, jobs submitted with --slack then wait for "
-        "cheaper hours. The broker reads the CSV file again when it changes.  [default: no prices]",
+        help="Cluster file, or another TOML file, whose table [energy] names a CSV file with electricity "
+        "prices or carbon intensities. Under the policies `priced` and `ppo`, jobs submitted with --slack "
+        "then wait for cheaper hours. The broker reads the CSV file again when it changes.  [default: no "
+        "prices]",
     ),
     click.option(
         "--share",

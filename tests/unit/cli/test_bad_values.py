@@ -29,6 +29,8 @@ from rlsched.cli.shared.bad_values import expected_by, message_of
         ("evaluate --load x", "--load: expected a number, got 'x'"),
         ("node --gpus x", "--gpus: expected a whole number, got 'x'"),
         ("cancel x", "JOB: expected the number of a job, or ARRAY_TASK such as 17_3, got 'x'"),
+        ("submit -g 1 -- true", "No such option '-g'; did you mean -G?"),
+        ("submit -y 1 -- true", "No such option '-y'"),
         ("quota set gpu bob", "KIND: expected user, account or vc, got 'gpu'"),
     ],
 )

@@ -55,6 +55,28 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     assert site.lines == []
 
 
+def test_a_file_with_only_the_table_energy_is_enough(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    (tmp_path / "e.toml").write_text('[energy]\nprice = "p.csv"\n', encoding="utf-8")
+    assert PriceSource(tmp_path / "e.toml", site.lines.append, lambda: 0.0).table is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[energy]\nprce = "p.csv"\n', r"e.toml: energy: unknown setting 'prce'; did you mean 'price'\?"),
+        ("[energy]\nprice = 3\n", "e.toml: energy: price: expected `str`, got `int`"),
+        ("[energy]\n", "e.toml: .*price"),
+        ("energy = 3\n", "e.toml: energy: expected `object`, got `int`"),
+        ('name = "c"\n', "e.toml: .*nodes"),
+    ],
+)
+def test_a_wrong_energy_file_is_one_clear_line(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "e.toml").write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=message):
+        PriceSource(tmp_path / "e.toml", print, lambda: 0.0)
+
+
 @pytest.mark.parametrize("damage", ["no file", "no number", "empty", "gap"])
 def test_a_file_that_cannot_be_read_keeps_the_earlier_values(tmp_path: Path, damage: str) -> None:
     site = Site(tmp_path)
