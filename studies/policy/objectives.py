@@ -18,6 +18,7 @@ from typing import Final
 
 from benchmarks.training_data import REAL, read
 from rlsched.decide.dials.strategy import Strategy
+from rlsched.decide.dials.turning import RANGES
 from rlsched.decide.policies.policy import Policy
 from rlsched.objective import PRESETS, Objective
 from rlsched_agents.dials.judging import ALL_ZERO, Costs, Judge, Layers
@@ -39,6 +40,8 @@ from studies.policy.price_bar import (
 SHOWN: Final = ("later months", "other clusters and prices")
 MARKETS: Final = {"day-ahead": DAY_AHEAD, "real-time": REAL_TIME}
 POLICIES: Final = ("tuned", "priced", "ppo")
+RULE: Final = "all dials constant"
+"""`tuned` with constant dials, also for prices: the rule `priced`, tuned for the objective."""
 
 
 def trained(
@@ -57,14 +60,15 @@ def trained(
     return Training(lesson, fitted, seed, workers=workers).run(lambda *_: None)
 
 
-def contestants(found: Trained) -> dict[str, tuple[Policy, Layers]]:
-    """Return policies and strategies: presets, the trained policy, and the network of PPO."""
+def contestants(found: Trained, rule: Layers) -> dict[str, tuple[Policy, Layers]]:
+    """Return policies and strategies: presets, a tuned rule, the trained policy, and the network of PPO."""
     named = dict[str, tuple[Policy, Layers]]()
     for name in POLICIES:
         policy = Policy.of(name)
         dials = policy.settings.dials
         layers = Strategy.of_setting(dials).matrices if dials else ALL_ZERO
         named[name] = policy.with_settings(dials=""), layers
+    named[RULE] = Policy("tuned"), rule
     stage = found.stage or "as it was"
     named[f"trained ({stage})"] = found.policy, found.strategy.matrices
     named["trained by PPO, whether or not chosen"] = found.policy, found.last.matrices
@@ -104,11 +108,13 @@ def main(words: Sequence[str] | None = None) -> int:
         sources = source_sets(given.traces, given.energy, market)
         found = trained(given.traces, given.energy, market, recipe, objective, given.seed, given.workers)
         sets = window_sets(sources, given.windows, DialRecipe().with_prices(), Policy("tuned"), objective)
-        static = constant_dials(sets["training"], DialRecipe().with_prices(), given.workers)
+        evolving = DialRecipe().with_prices()
+        static = constant_dials(sets["training"], evolving, given.workers)
+        rule = constant_dials(sets["training"], evolving, given.workers, tuple(RANGES))
         for label in SHOWN:
             with Judge(sets[label], workers=given.workers) as judge:
                 (reference,), (base,) = judge.run([ALL_ZERO]), judge.run([static])
-                for who, (policy, layers) in contestants(found).items():
+                for who, (policy, layers) in contestants(found, rule).items():
                     (mine,) = judge.run([layers], policy=policy)
                     print(row(who, name, label, _over(judge, mine, base, reference)), flush=True)
     return 0

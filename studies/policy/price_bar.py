@@ -29,7 +29,7 @@ from rlsched.objective import DEFAULT, Objective
 from rlsched.workload.predict.kinds import kind_for
 from rlsched.workload.split import time_split
 from rlsched.workload.trace import Trace
-from rlsched_agents.dials.evolution import Evolution
+from rlsched_agents.dials.evolution import UNPRICED_DIALS, Evolution
 from rlsched_agents.dials.judging import ALL_ZERO, Costs, Interval, Judge, Layers, interval
 from rlsched_agents.dials.lesson import DialRecipe, draw_windows
 from rlsched_envs.sim.engine import predict_trace
@@ -125,10 +125,14 @@ def window_sets(
     }
 
 
-def constant_dials(windows: Sequence[Windows], recipe: DialRecipe, workers: int | None) -> Layers:
-    """Evolve constant dials of `tuned` on windows; dials that follow a price stay at 0."""
-    unpriced = DialRecipe().constants
-    config = msgspec.structs.replace(recipe.constants, dials=unpriced.dials)
+def constant_dials(
+    windows: Sequence[Windows],
+    recipe: DialRecipe,
+    workers: int | None,
+    dials: tuple[str, ...] = UNPRICED_DIALS,
+) -> Layers:
+    """Evolve constant dials of `tuned` on windows; by default, dials that follow a price stay at 0."""
+    config = msgspec.structs.replace(recipe.constants, dials=dials)
     with Judge(windows, workers=workers) as judge:
         evolution = Evolution(judge, config, 0)
         while evolution.number < config.generations:
