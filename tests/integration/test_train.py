@@ -422,6 +422,25 @@ def test_bounds_of_an_objective_resume_too(data: list[TrainingData], tmp_path: P
         Training(other, recipe, 4, tmp_path / "state.json", workers=1).run(lambda *_: None, resume=True)
 
 
+@pytest.mark.slow
+def test_curves_have_the_bounds_of_the_objective(tmp_path: Path) -> None:
+    (tmp_path / "o.toml").write_text("[objective]\nenergy = 1.0\n[objective.bounds]\ntail = 1.1\n", "utf-8")
+    code, _ = smoke(
+        "--objective",
+        str(tmp_path / "o.toml"),
+        "--out",
+        str(tmp_path / "mine"),
+        "--logdir",
+        str(tmp_path / "log"),
+    )
+    assert code == 0
+    run = event_values(tmp_path / "log")
+    assert_all_are_described_and_none_is_always_0(run)
+    assert "ppo/tail_ratio" in run
+    assert "ppo/time_ratio" not in run
+    assert "tail = 1.1" in run["run/made_with"].values[0]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -169,7 +169,7 @@ def train(
     }
     if logdir is not None and overwrite:
         clear(logdir)
-    drawing = TrainingCurves(logdir, chosen, rule, data, seed) if logdir is not None else None
+    drawing = TrainingCurves(logdir, chosen, rule, data, seed, wanted) if logdir is not None else None
     try:
         with Progress(shown=not quiet) as progress:
             shown = _Shown(total, drawing, progress)

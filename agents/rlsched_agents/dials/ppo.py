@@ -24,7 +24,7 @@ from stable_baselines3.common.utils import set_random_seed
 from torch.distributions import Normal
 
 from rlsched.decide.policies.policy import Policy
-from rlsched.objective import DEFAULT, NUM_TERMS, Objective, mean_ratios
+from rlsched.objective import DEFAULT, NUM_TERMS, Objective, Term, mean_ratios
 from rlsched_agents.dials.evolution import Generation
 from rlsched_agents.dials.judging import Floats, Layers
 from rlsched_agents.dials.lesson import PpoConfig
@@ -151,7 +151,8 @@ class DialPpo:
     ) -> None:
         self.config, self.number, self._seed = config, 0, seed
         self._objective = objective or DEFAULT
-        self._prices = self._objective.training_prices(np.ones(NUM_TERMS))
+        self._means = np.ones(NUM_TERMS)
+        self._prices = self._objective.training_prices(self._means)
         self._cost = 1.0
         self._clusters = ClusterVecEnv(
             sources,
@@ -212,9 +213,12 @@ class DialPpo:
         self.number += 1
         if returns.saved:
             self._cost = 1.0 - float(np.mean(returns.saved)) / 100.0
-            self._prices = self._objective.training_prices(mean_ratios(np.array(returns.ratios)))
+            self._means = mean_ratios(np.array(returns.ratios))
+            self._prices = self._objective.training_prices(self._means)
         logged = self._model.logger.name_to_value
         figures = {name: float(logged[f"train/{name}"]) for name in FIGURES}
+        for k in np.flatnonzero(np.isfinite(self._objective.limits)).tolist():
+            figures[f"{Term(k).name.lower()}_ratio"] = float(self._means[k])
         return Generation(self.number, self._cost, None, figures)
 
     def get_state(self) -> dict[str, NDArray[Any]]:
@@ -224,6 +228,7 @@ class DialPpo:
             "counts": np.array([self.number, model.num_timesteps, model._n_updates]),
             "cost": np.array([self._cost]),
             "prices": self._prices,
+            "means": self._means,
             "seen": np.array(model._last_obs),
             "starts": np.array(model._last_episode_starts),
         }
@@ -256,7 +261,7 @@ class DialPpo:
         self._clusters.set_state([clusters[str(key)] for key in range(len(clusters))])
         self.number, model.num_timesteps, model._n_updates = (int(count) for count in state["counts"])
         (self._cost,) = state["cost"].tolist()
-        self._prices = state["prices"]
+        self._prices, self._means = state["prices"], state["means"]
         model._last_obs, model._last_episode_starts = state["seen"], state["starts"]
 
 

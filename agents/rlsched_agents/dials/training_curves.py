@@ -10,6 +10,7 @@ import msgspec
 
 from rlsched.board.curves import Curves, flat
 from rlsched.decide.policies.policy import Policy
+from rlsched.objective import DEFAULT, Objective
 from rlsched_agents.dials.evolution import Generation
 from rlsched_agents.dials.importance import Importance, picture
 from rlsched_agents.dials.lesson import DialRecipe
@@ -28,6 +29,7 @@ DESCRIPTIONS: Final = {
     "ppo/explained_variance": "Share of the variance of the returns that the critic explains; 1 is perfect.",
     "ppo/value_loss": "Mean squared error of the critic.",
     "ppo/std": "Standard deviation of the weights of the noise.",
+    "ppo/.*_ratio": "Mean ratio of this term of the objective, which has a bound, to the settings.",
     "chosen/.*/cost_frac": "Cost of the result of this stage / cost of the settings, "
     "measured on the windows for choosing.",
     "chosen/.*/(low|high)_frac": "Bounds of the 95 % interval of that cost.",
@@ -35,7 +37,9 @@ DESCRIPTIONS: Final = {
     "confirmed/(cost|delay|energy)_frac": "Chosen policy / the policy's settings, "
     "measured on the windows for confirming.",
     "confirmed/cost_(low|high)_frac": "Bounds of the 95 % interval of the confirmed cost.",
-    "run/made_with": "The recipe and the policy to improve.",
+    "confirmed/terms/.*_ratio": "Ratio of this term of the objective to the policy's settings, "
+    "measured on the windows for confirming.",
+    "run/made_with": "The recipe, the objective and the policy to improve.",
     "run/data": "The training data.",
     "run/outcome": "The result.",
     "importance/columns": "Permutation importance: how much less the strategy saves on held-out windows if "
@@ -69,18 +73,26 @@ class TrainingCurves:
         policy: The policy that the training run tries to improve.
         data: The training data.
         seed: Seed of the training run.
+        objective: Objective of the training run.
 
     Raises:
         InputError: tensorboard is not installed, or the folder cannot be written.
     """
 
     def __init__(
-        self, logdir: Path, recipe: DialRecipe, policy: Policy, data: Sequence[TrainingData], seed: int
+        self,
+        logdir: Path,
+        recipe: DialRecipe,
+        policy: Policy,
+        data: Sequence[TrainingData],
+        seed: int,
+        objective: Objective = DEFAULT,
     ) -> None:
         self._curves = Curves(logdir, DESCRIPTIONS, LAYOUT)
         plain: dict[str, Any] = msgspec.to_builtins(recipe)
         self._curves.settings({"policy": policy.name, "seed": seed, **flat(plain)}, METRICS)
-        made_with = f"seed {seed}\n\n```toml\n{policy.toml.strip()}\n```\n\n```json\n"
+        tables = "".join(f"```toml\n{one.toml.strip()}\n```\n\n" for one in (policy, objective))
+        made_with = f"seed {seed}\n\n{tables}```json\n"
         made_with += f"{msgspec.json.format(msgspec.json.encode(recipe)).decode()}\n```"
         self._curves.text("run/made_with", made_with)
         uses = [use for one in data for use in one.uses]
@@ -115,6 +127,8 @@ class TrainingCurves:
             points["confirmed/cost_low_frac"], points["confirmed/cost_high_frac"] = cost.low, cost.high
             points["confirmed/delay_frac"] = found.confirmed.delay.ratio
             points["confirmed/energy_frac"] = found.confirmed.energy.ratio
+            for name, ratio in found.confirmed.terms.items():
+                points[f"confirmed/terms/{name}_ratio"] = ratio.ratio
         self._curves.add(0, points)
         self._curves.text("run/outcome", f"{found.verdict}\n\n{card}".strip())
         self._curves.flush()
