@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 RESEND_S = 2.0
 RENEW_S = 10.0
 """Time without an answer after which the socket is replaced, seconds."""
+REFUSED_S = 1.0
+"""Time after which a handshake that was refused is tried again, seconds. libzmq does not try again, and a broker
+that starts, stops or takes over can refuse a key that it knows later.
+"""
 MANY_HANG_UPS = 3
 WAITS_S = 0.25
 APART_S = 0.05
@@ -203,6 +207,8 @@ class Connection:
                 has_gone = True
             else:
                 self._failed.append(event)
+                if event != zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+                    self._give_up_at = min(self._give_up_at, time.monotonic() + REFUSED_S)
         if has_gone:
             self._send_at = 0.0  # send as soon as there is a connection
             if len(self._addresses) > 1:

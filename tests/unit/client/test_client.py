@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -122,6 +123,21 @@ def test_unknown_key_is_reported_as_refused(stub: Stub, tmp_path: Path) -> None:
         pytest.raises(BrokerUnavailableError, match="refuses the key in"),
     ):
         client.jobs()
+
+
+def test_key_that_is_refused_for_a_moment_is_accepted_later(stub: Stub, tmp_path: Path) -> None:
+    """A broker that takes over can refuse a known key; without another attempt, the socket stays silent."""
+    other = KeyHome(tmp_path / "other")
+    pair = other.client()
+    (other.directory / "broker.public").write_bytes(KeyHome(tmp_path).broker_public())
+    file = tmp_path / "authorised" / "admin-later.public"
+    allow = threading.Timer(0.5, lambda: file.write_bytes(pair.public))
+    stub.script = lambda _: Jobs(jobs=[])
+    timeout_s = 0.8 * connection_module.RENEW_S
+    with Client(stub.address, home=other.directory, timeout_s=timeout_s) as client:
+        allow.start()
+        assert client.jobs() == []
+    allow.join()
 
 
 def test_key_of_another_broker_is_reported_as_such(stub: Stub, tmp_path: Path) -> None:
