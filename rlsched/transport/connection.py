@@ -25,8 +25,8 @@ RESEND_S = 2.0
 RENEW_S = 10.0
 """Time without an answer after which the socket is replaced, seconds."""
 REFUSED_S = 1.0
-"""Time after which a handshake that was refused is tried again, seconds. libzmq does not try again, and a broker
-that starts, stops or takes over can refuse a key that it knows later.
+"""Time after which a refused handshake is tried again, seconds. libzmq does not try again, and a broker that
+starts, stops or takes over can refuse a key that it knows later.
 """
 MANY_HANG_UPS = 3
 WAITS_S = 0.25
