@@ -24,10 +24,10 @@ TERMS: Final = {
     "time": "time in the system beyond the jobs' slack, weighted by class",
     "urgent": "time in the system of the jobs without slack",
     "rest": "time in the system beyond the slack, of the jobs in no class",
-    "tail": "the part of each job's delay beyond its slack that exceeds `tail_after`",
+    "tail": "delay beyond the slack, in excess of `tail_after`, weighted by class",
     "late": "number of jobs with slack whose delay exceeds it by more than ten minutes",
     "energy": "energy of the jobs",
-    "money": "cost of the energy",
+    "money": "price of the energy; in training, with the idle power of the nodes that run a job",
     "peak": "highest power of the jobs and of the nodes that run them, averaged over about 15 minutes",
     "preemptions": "number of preemptions",
     "wake_ups": "number of times that an unused node gets a job",
@@ -58,7 +58,7 @@ EXCESS_PRICE: Final = 5.0
 _RAMP: Final = 0.005
 """Distance below a bound, as a ratio, at which the price of a bound starts to rise while training."""
 SMALL_FRAC: Final = {"tail": 0.1, "late": 0.01, "preemptions": 0.1}
-"""Amounts added to both sides of a ratio, so that a few seconds or jobs more than none are not a large ratio.
+"""Amounts added to numerator and denominator, so that a few seconds or jobs more than none change little.
 `tail`: relative to the run times; the others: relative to the number of jobs.
 """
 LATE_S: Final = 600.0
@@ -105,15 +105,15 @@ class Jobs(msgspec.Struct, frozen=True, kw_only=True):
 class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Weights of the terms of a cost (`TERMS`), classes of jobs, and bounds.
 
-    Without any weight, the cost is 1 - w parts time and w parts money, or energy without prices; w: the
-    weight of energy of the cluster.
+    If no weight is given, time has the weight 1 - w, and money (without prices: energy) has the weight w, the
+    cluster's weight of energy.
 
     Attributes:
         time, urgent, rest, tail, late, energy, money, peak, preemptions, wake_ups: Weights, 0 or more; only
             their ratios matter.
-        carbon: Weight of the carbon of the energy. The series is a carbon intensity, and takes the place of
-            the price in `money`; so only one of the two can have a weight.
-        tail_after: Delay after which a delay counts in `tail`.
+        carbon: Weight of the carbon of the energy. A run has one series, of prices or of carbon intensities,
+            so `money` and `carbon` cannot both have a weight or a bound.
+        tail_after: Delay beyond the slack from which on a delay counts in `tail`.
         classes: Classes of jobs; the first class that matches a job gives the weight of its time.
         bounds: Upper limits of the ratios to the reference run, by term.
     """
@@ -205,7 +205,7 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def by_job(self) -> bool:
-        """Whether terms in use depend on single jobs during a run, beyond the sum of their delays."""
+        """Whether a term in use needs the delay of each job, not only the sum of all delays."""
         return bool(self.classes) or any(self.counts(name) for name in ("urgent", "rest", "tail", "late"))
 
     @property
@@ -249,11 +249,10 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return np.where(means > self.limits, EXCESS_PRICE, 0.0)
 
     def training_prices(self, means: Floats) -> Floats:
-        """Return the (NUM_TERMS,) prices of the bounds while training: they rise as mean ratios get close.
+        """Return the (NUM_TERMS,) prices of the bounds in training.
 
-        Such prices are estimates of Lagrange multipliers. The hinge function of each single window would
-        punish chance: a term that varies by window exceeds its bound in some windows even if its mean does
-        not.
+        A price is 0 up to `_RAMP` below the bound, then linear up to `EXCESS_PRICE` at the bound. It depends
+        on the mean ratio over windows, because single windows exceed a bound by chance.
         """
         found: Floats = EXCESS_PRICE * np.clip((means - self.limits) / _RAMP + 1.0, 0.0, 1.0)
         return found
@@ -266,7 +265,7 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return found
 
     def offsets(self, jobs: Jobs, nodes: int) -> Floats:
-        """Return the (NUM_TERMS,) amounts that are added to both sides of each ratio.
+        """Return the (NUM_TERMS,) amounts that are added to numerator and denominator of each ratio.
 
         Delays are compared with the run times included. `nodes`: number of nodes.
         """

@@ -78,7 +78,7 @@ if TYPE_CHECKING:
 @click.option(
     "--objective",
     metavar="O",
-    help="Also report the cost of each policy relative to the baseline by this objective: balanced, bill, "
+    help="Also report the cost of each policy by this objective, relative to the baseline: balanced, bill, "
     "carbon, peak, small-first, or a TOML file with weights, classes of jobs and bounds "
     "(docs/how-to/train.md).",
 )

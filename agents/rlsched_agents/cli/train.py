@@ -66,9 +66,9 @@ LAST = "last.toml"
     "--objective",
     default="balanced",
     metavar="O",
-    help="Cost that the policy minimises: balanced (time and energy, or money with --signal), bill, carbon, "
-    "peak (bill and highest power), small-first, or a TOML file with weights, classes of jobs and bounds "
-    "(docs/how-to/train.md).",
+    help="Cost that the policy minimises: balanced (time and energy; with --signal, time and money), bill, "
+    "carbon, peak (bill and highest power), small-first, or a TOML file with weights, classes of jobs and "
+    "bounds (docs/how-to/train.md).",
 )
 @recipe_option(
     "Hyper-parameters of the training: default, quick (a fifth of the work), smoke (only checks that "

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.errors import InputError
-from rlsched.objective import NUM_TERMS, TERMS, Jobs, Objective, Term, cost
+from rlsched.objective import NUM_TERMS, TERMS, Jobs, Objective, Term, cost, ratios
 from rlsched.workload.trace import flags, slack_s
 from rlsched_agents.evaluate.metrics import jct_s
 from rlsched_agents.evaluate.pairs import Ratio, bounds_of, days, draws_of_days, ended_in_all
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from rlsched_envs.sim.modelling import Models
 
 Floats = NDArray[np.float64]
-_OF_RUN: Final = (Term.PEAK, Term.WAKE_UPS)
-"""Terms of a whole run, which are no sums over jobs."""
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +45,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_objective(objective: Objective, spec: ClusterSpec, models: Models | None) -> None:
-    """Check that replays measure all terms of an objective.
+    """Check that replays measure the terms of an objective that have a weight or a bound.
 
     Raises:
         InputError: a term needs models, or a price or carbon intensity of the cluster.
@@ -118,9 +116,9 @@ def _ratio(value: float, drawn: Floats) -> Ratio:
 
 
 def _ratios(drawn: Floats, sums: list[Floats], runs: list[Floats]) -> Floats:
-    """Return the (D, NUM_TERMS) ratios of D draws of blocks, (D, B); 1 where both sides are 0."""
+    """Return the (D, NUM_TERMS) ratios of D draws of blocks, (D, B); `sums` and `runs`: policy, baseline."""
     mine, theirs = (drawn @ side.T + run for side, run in zip(sums, runs, strict=True))
-    return np.where(theirs > 0.0, mine / np.where(theirs > 0.0, theirs, 1.0), 1.0)
+    return ratios(mine, theirs, np.zeros(NUM_TERMS))
 
 
 def _jobs(table: JobTable, which: NDArray[np.intp]) -> Jobs:
@@ -153,7 +151,7 @@ def _by_job(table: JobTable, which: NDArray[np.intp], objective: Objective) -> F
 
 
 def _of_run(table: JobTable) -> Floats:
-    """Return the (NUM_TERMS,) terms of the whole run; 0 for the sums over jobs."""
+    """Return the (NUM_TERMS,) terms of the whole run, with their offsets; 0 for the sums over jobs."""
     found = np.zeros(NUM_TERMS)
     found[Term.PEAK] = 0.0 if table.energy is None else table.energy.peak_w
     found[Term.WAKE_UPS] = table.spec.num_nodes + (0 if table.slept is None else table.slept.nodes_booted)

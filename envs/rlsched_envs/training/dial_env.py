@@ -210,7 +210,7 @@ class DialFleet:
         episodes = self._episodes
         account = episodes.account[k, 0]
         last = episodes.curve.instant[k][int(episodes.curve.length[k, 0]) - 1]
-        jobs, work_s = episodes.sim.truth.shape[1], float(episodes.sim.truth.duration_s[k].sum())
+        jobs, work_s = episodes.sim.truth.shape[1], float(account.offset[Term.TIME])
         mine, other = account.terms, last["terms"]
         return {
             "episode": {
@@ -272,8 +272,8 @@ class ClusterEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
     energy, and only time beyond a job's slack counts (`rlsched_envs.training.dial_episode`). The return is
     the saving in per cent; with all dials at 0 it is exactly 0.
 
-    Another `objective` replaces this cost by its own terms, weights and bounds (`rlsched.objective`). The
-    excess over a bound in an episode counts five times.
+    Another `objective` replaces this cost by its own terms, weights and bounds (`rlsched.objective`). If
+    the ratio of a term exceeds its bound in an episode, five times the excess is added to the cost.
 
     **Termination.** An episode terminates when the last job of the window has ended. It is never truncated. A
     step before the first `reset`, or after the end, raises `gymnasium.error.ResetNeeded`.
@@ -283,8 +283,9 @@ class ClusterEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
     state of the original.
 
     **Info.** At the end, `info["schedule"]` contains mean delay and JCT in seconds and energy in joules, for
-    the agent and for the reference. With classes of jobs, delays and JCT are weighted by class.
-    `info["ratios"]` has the ratio of each term of the objective to the reference.
+    the agent and for the reference. With prices, delays are delays beyond the slack. With classes of jobs,
+    delays and run times are multiplied by the weights of the classes. `info["ratios"]` has the ratios of all
+    terms (`rlsched.objective.TERMS`) to the reference; 1 for terms that the run does not record.
 
     Args:
         trace: Trace to draw windows from, or its file; default: 20,000 synthetic Helios-like jobs.

@@ -80,11 +80,12 @@ def _is_next(curve: Curve, at: int, now_s: float) -> bool:
 def _cost(sim: SimArrays, curve: Curve, account: Any, over: bool) -> float:
     """Return the cost so far in excess of the reference's, in per cent of the reference's total cost.
 
-    100 x the sum over the terms of an objective (`rlsched.objective`) of weight x the term in excess / the
-    reference's term, and the costs of the bounds (`price`). With prices of electricity, energy that the run
-    has saved against the reference so far is charged at the mean price of about a day, because this use is
-    only postponed. `over`: whether all jobs have ended. In this case no use is postponed, and the terms of
-    the complete reference run are subtracted.
+    100 x the sum over the terms of an objective (`rlsched.objective`) of (weight + price of the bound) x
+    difference / (the reference's term + offset). For a price of -1, the bound costs `EXCESS_PRICE` x the
+    excess over it instead. With prices of electricity, the difference of the energy to the reference so far
+    is valued at the mean price of about a day, because saved energy is only postponed. `over`: whether all
+    jobs have ended. In this case no use is postponed, and the terms of the complete reference run are
+    subtracted.
     """
     now_s, length, at = sim.progress.run[0].now_s, curve.length[0], account.at
     while at + 1 < length and (over or _is_next(curve, at, now_s)):

@@ -132,6 +132,8 @@ def test_returns_equal_the_savings(priced: list[EpisodeSource], objective: Objec
             total += reward
         ratio = np.array(list(info["ratios"].values()))
         assert list(info["ratios"]) == list(TERMS)
+        mean, reference = (info["schedule"][f"{name}jct_mean_s"] for name in ("", "reference_"))
+        assert mean / reference == pytest.approx(info["ratios"]["time"]), "both weighted by class"
         excess = np.maximum(ratio - objective.limits, 0.0) - np.maximum(1.0 - objective.limits, 0.0)
         cost = float(objective.weights(0.3, has_prices=True) @ ratio) + 5.0 * excess.sum()
         if moved.any():
