@@ -1,7 +1,7 @@
 """`Objective`: the weights, classes of jobs and bounds that define the cost of a schedule.
 
 A cost is relative to reference runs of the same jobs: the weighted mean of the ratios of the terms (`TERMS`).
-Where the mean ratio of a term exceeds its bound, (ratio / bound)^`EXCESS_PRICE` is a factor of the cost.
+Where the mean ratio of a term exceeds its bound, (ratio / bound)^`PENALTY` is a factor of the cost.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class Term(IntEnum):
 NUM_TERMS: Final = len(Term)
 NEED_SIGNAL: Final = ("money", "carbon", "peak", "wake_ups")
 """Settings that only windows with a series of prices or carbon intensities can measure."""
-EXCESS_PRICE: Final = 5.0
-"""Price of exceeding a bound: 1 % too much raises the whole cost by 5 %."""
+PENALTY: Final = 5.0
+"""Exponent of exceeding a bound: 1 % too much raises the whole cost by 5 %. Chosen, not tuned."""
 _RAMP: Final = 0.005
-"""Distance below a bound, as a ratio, at which the price of a bound starts to rise while training."""
+"""Distance below a bound, as a ratio, at which the penalty of a bound starts to rise in training."""
 SMALL_FRAC: Final = {"tail": 0.1, "late": 0.01, "preemptions": 0.1}
 """Amounts added to numerator and denominator, so that a few seconds or jobs more than none change little.
 `tail`: relative to the run times; the others: relative to the number of jobs.
@@ -244,17 +244,17 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         found[Term.MONEY] = min(found[Term.MONEY], self.bounds.get("carbon", np.inf))
         return found
 
-    def excess_prices(self, means: Floats) -> Floats:
-        """Return the (NUM_TERMS,) prices of the bounds that these mean ratios exceed; 0 for other bounds."""
-        return np.where(means > self.limits, EXCESS_PRICE, 0.0)
+    def penalties(self, means: Floats) -> Floats:
+        """Return the (NUM_TERMS,) penalties of the bounds that these mean ratios exceed; 0: others."""
+        return np.where(means > self.limits, PENALTY, 0.0)
 
-    def training_prices(self, means: Floats) -> Floats:
-        """Return the (NUM_TERMS,) prices of the bounds in training.
+    def training_penalties(self, means: Floats) -> Floats:
+        """Return the (NUM_TERMS,) penalties of the bounds in training.
 
-        A price is 0 up to `_RAMP` below the bound, then linear up to `EXCESS_PRICE` at the bound. It depends
+        A penalty is 0 up to `_RAMP` below the bound, then linear up to `PENALTY` at the bound. It depends
         on the mean ratio over windows, because single windows exceed a bound by chance.
         """
-        found: Floats = EXCESS_PRICE * np.clip((means - self.limits) / _RAMP + 1.0, 0.0, 1.0)
+        found: Floats = PENALTY * np.clip((means - self.limits) / _RAMP + 1.0, 0.0, 1.0)
         return found
 
     def job_weights(self, jobs: Jobs) -> Floats:
@@ -340,17 +340,17 @@ def mean_ratios(ratio: Floats) -> Floats:
     return found
 
 
-def cost(ratio: Floats, weights: Floats, limits: Floats, prices: Floats) -> Floats:
+def cost(ratio: Floats, weights: Floats, limits: Floats, penalties: Floats) -> Floats:
     """Return the (n,) costs relative to the other runs, from (n, NUM_TERMS) ratios; 1: as the other runs.
 
     Args:
         ratio: From `ratios`.
         weights: (n, NUM_TERMS) from `Objective.weights`.
         limits: (NUM_TERMS,) from `Objective.limits`.
-        prices: (NUM_TERMS,) prices of the bounds.
+        penalties: (NUM_TERMS,) penalties of the bounds.
     """
-    excess = np.where(prices > 0.0, np.log(np.maximum(ratio, LEAST)) - np.log(limits), 0.0)
-    found: Floats = (weights * ratio).sum(axis=1) * np.exp((prices * excess).sum(axis=1))
+    excess = np.where(penalties > 0.0, np.log(np.maximum(ratio, LEAST)) - np.log(limits), 0.0)
+    found: Floats = (weights * ratio).sum(axis=1) * np.exp((penalties * excess).sum(axis=1))
     return found
 
 

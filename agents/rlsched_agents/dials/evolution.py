@@ -189,8 +189,8 @@ class Evolution:
         found, there = judge.run_pairs(tried), self._reference.rows(which)
         weight = judge.energy_weight[which]
         sides = [found.rows(slice(side, None, 2)) for side in (0, 1)]
-        prices = sides[0].training_prices(sides[1:], there)
-        worse, better = (one.ln_ratio(there, weight, prices) for one in sides)
+        penalties = sides[0].training_penalties(sides[1:], there)
+        worse, better = (one.ln_ratio(there, weight, penalties) for one in sides)
         half = np.clip(worse - better, -config.most, config.most)[:, None] / 2.0
         pulls = half * noise / config.spread
         self._pulls += pulls.sum(axis=0)

@@ -70,15 +70,15 @@ class Scored(msgspec.Struct, frozen=True):
         """Return the (n, NUM_TERMS) ratios to the terms of other runs of the same windows."""
         return ratios(self.terms, other.terms, self.offsets)
 
-    def ln_cost(self, other: Scored, prices: Floats | None = None) -> Floats:
+    def ln_cost(self, other: Scored, penalties: Floats | None = None) -> Floats:
         """Return (n,) ln(cost relative to other runs of the same windows).
 
-        `prices`: (NUM_TERMS,) prices of the bounds; None: the bounds apply to the means over these windows.
+        `penalties`: (NUM_TERMS,), of the bounds; None: the bounds apply to the means over these windows.
         """
         found = self.ratios(other)
-        if prices is None:
-            prices = self.objective.excess_prices(mean_ratios(found))
-        return np.log(cost(found, self.weights, self.objective.limits, prices))
+        if penalties is None:
+            penalties = self.objective.penalties(mean_ratios(found))
+        return np.log(cost(found, self.weights, self.objective.limits, penalties))
 
 
 class Costs(msgspec.Struct, frozen=True):
@@ -118,25 +118,25 @@ class Costs(msgspec.Struct, frozen=True):
             self.delay_s[kept], self.work_s[kept], self.energy_j[kept], money, late, urgent_s, scored
         )
 
-    def ln_ratio(self, other: Costs, energy_weight: Floats, prices: Floats | None = None) -> Floats:
-        """Return (n,) ln(cost / cost of `other`). `prices`: as in `Scored.ln_cost`.
+    def ln_ratio(self, other: Costs, energy_weight: Floats, penalties: Floats | None = None) -> Floats:
+        """Return (n,) ln(cost / cost of `other`). `penalties`: as in `Scored.ln_cost`.
 
         The cost ratio is that of the objective (`rlsched.objective.cost`). For the default objective, it is
         the weighted mean of the time ratio and the money ratio. Without prices, the energy ratio takes the
         place of the money ratio.
         """
         if self.scored is not None and other.scored is not None:
-            return self.scored.ln_cost(other.scored, prices)
+            return self.scored.ln_cost(other.scored, penalties)
         time = (self.delay_s + self.work_s) / (other.delay_s + other.work_s)
         return np.log((1.0 - energy_weight) * time + energy_weight * self.money_ratio(other))
 
-    def training_prices(self, others: Sequence[Costs], reference: Costs) -> Floats | None:
-        """Return the prices of the bounds from the mean ratios of these and other runs; None: no bounds."""
+    def training_penalties(self, others: Sequence[Costs], reference: Costs) -> Floats | None:
+        """Return the penalties from the mean ratios of these and other runs; None: no bounds."""
         every = [one.scored for one in (self, *others)]
         if self.scored is None or reference.scored is None or not self.scored.objective.bounds:
             return None
         found = [one.ratios(reference.scored) for one in every if one is not None]
-        return self.scored.objective.training_prices(mean_ratios(np.concatenate(found)))
+        return self.scored.objective.training_penalties(mean_ratios(np.concatenate(found)))
 
     def money_ratio(self, other: Costs) -> Floats:
         """Return (n,) money / money of `other`; without prices, energy / energy of `other`."""

@@ -152,7 +152,7 @@ class DialPpo:
         self.config, self.number, self._seed = config, 0, seed
         self._objective = objective or DEFAULT
         self._means = np.ones(NUM_TERMS)
-        self._prices = self._objective.training_prices(self._means)
+        self._penalties = self._objective.training_penalties(self._means)
         self._cost = 1.0
         self._clusters = ClusterVecEnv(
             sources,
@@ -208,13 +208,13 @@ class DialPpo:
         set_random_seed(int(np.random.SeedSequence([self._seed, self.number]).generate_state(1)[0]))
         returns = _Returns()
         if self._objective.bounds:
-            self._clusters.set_bound_prices(self._prices)
+            self._clusters.set_penalties(self._penalties)
         self._model.learn(self._model.n_steps * self.config.clusters, returns, reset_num_timesteps=False)
         self.number += 1
         if returns.saved:
             self._cost = 1.0 - float(np.mean(returns.saved)) / 100.0
             self._means = mean_ratios(np.array(returns.ratios))
-            self._prices = self._objective.training_prices(self._means)
+            self._penalties = self._objective.training_penalties(self._means)
         logged = self._model.logger.name_to_value
         figures = {name: float(logged[f"train/{name}"]) for name in FIGURES}
         for k in np.flatnonzero(np.isfinite(self._objective.limits)).tolist():
@@ -227,7 +227,7 @@ class DialPpo:
         found: dict[str, NDArray[Any]] = {
             "counts": np.array([self.number, model.num_timesteps, model._n_updates]),
             "cost": np.array([self._cost]),
-            "prices": self._prices,
+            "penalties": self._penalties,
             "means": self._means,
             "seen": np.array(model._last_obs),
             "starts": np.array(model._last_episode_starts),
@@ -261,7 +261,7 @@ class DialPpo:
         self._clusters.set_state([clusters[str(key)] for key in range(len(clusters))])
         self.number, model.num_timesteps, model._n_updates = (int(count) for count in state["counts"])
         (self._cost,) = state["cost"].tolist()
-        self._prices, self._means = state["prices"], state["means"]
+        self._penalties, self._means = state["penalties"], state["means"]
         model._last_obs, model._last_episode_starts = state["seen"], state["starts"]
 
 

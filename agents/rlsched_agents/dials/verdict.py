@@ -196,7 +196,7 @@ class Trained(msgspec.Struct, frozen=True):
         if cost.windows < LEAST_WINDOWS:
             few = f"{cost.windows} windows are too few to confirm it, {LEAST_WINDOWS} are needed"
             return f"keep what you have: {few} ({measured})"
-        if cost.high < 1.0:
+        if self.confirmed.exceeded and cost.high < 1.0:
             names = " and ".join(self.confirmed.exceeded)
             return f"keep what you have: it exceeds the bound of {names} ({measured})"
         return f"keep what you have: not shown to be better ({measured})"

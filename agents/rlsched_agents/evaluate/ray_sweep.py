@@ -55,7 +55,7 @@ from rlsched_envs.sim.engine import PredictedTimes
 CONNECT_TIMEOUT_S: Final = 120.0
 """Time limit of the first connection, seconds; Ray's own retries take minutes and cannot be interrupted."""
 _TCP_TIMEOUT_S: Final = 5.0
-PASSING: Final = ("Starting Ray client server failed", "psutil.ZombieProcess")
+TRANSIENT: Final = ("Starting Ray client server failed", "psutil.ZombieProcess")
 """Messages of Ray if the process that it starts on the head node for a Ray Client exits immediately, usually
 because the process's port is in use; the second, if Ray looks at the process after its end. The next client
 gets the next port, so a retry helps.
@@ -346,7 +346,7 @@ def _connected(address: str, workers: int | None) -> Iterator[None]:
                 ray.init(address=address, log_to_driver=False, logging_level="ERROR", **own)
                 break
             except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-                if not is_passing(str(error)) or attempt == _ATTEMPTS:
+                if not is_transient(str(error)) or attempt == _ATTEMPTS:
                     raise _unreachable(address, _last_line(str(error))) from error
         try:
             yield
@@ -377,13 +377,13 @@ def _try_address(address: str) -> None:
             raise _unreachable(address, f"no answer within {CONNECT_TIMEOUT_S:g} s") from error
         if done.returncode == 0:
             return
-        if not is_passing(done.stderr) or attempt == _ATTEMPTS:
+        if not is_transient(done.stderr) or attempt == _ATTEMPTS:
             raise _unreachable(address, _last_line(done.stderr))
 
 
-def is_passing(error: str) -> bool:
-    """Return whether Ray's error text is one of `PASSING`, so that another attempt can succeed."""
-    return any(text in error for text in PASSING)
+def is_transient(error: str) -> bool:
+    """Return whether Ray's error text is one of `TRANSIENT`, so that another attempt can succeed."""
+    return any(text in error for text in TRANSIENT)
 
 
 def _unreachable(address: str, why: str) -> InputError:

@@ -98,8 +98,8 @@ def score(
     ratio = _ratios(np.ones((1, blocks)), sums, runs)
     ratios_drawn = _ratios(drawn, sums, runs)
     limits = objective.limits
-    prices = objective.excess_prices(ratio[0])
-    whole, of_draws = (cost(one, weights, limits, prices) for one in (ratio, ratios_drawn))
+    penalties = objective.penalties(ratio[0])
+    whole, of_draws = (cost(one, weights, limits, penalties) for one in (ratio, ratios_drawn))
     terms = {
         objective.name_of(name): _ratio(float(ratio[0, k]), ratios_drawn[:, k])
         for k, name in enumerate(TERMS)

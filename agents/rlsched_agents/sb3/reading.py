@@ -24,7 +24,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS
 from rlsched.decide.policies.files import MODEL_MEMBERS, opened, read_members
 from rlsched.errors import CheckpointError
-from rlsched_envs.training.dial_env import EARLIER_SIZES, spaces
+from rlsched_envs.training.actions import EARLIER_SIZES, spaces
 
 _DATA, _WEIGHTS = MODEL_MEMBERS
 _TRUSTED: Final = ("stable_baselines3.", "torch.nn.", "torch.optim.")

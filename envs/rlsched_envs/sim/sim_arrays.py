@@ -116,7 +116,7 @@ BOOKS: Final = np.dtype(
         ("demand_w", np.float64),  # `total_w`, less that of sleeping unused nodes, as a demand meter shows it
         ("peak_w", np.float64),  # highest `demand_w`
         ("wake_ups", np.float64),  # number of times that an unused node got a job
-        ("by_job", np.float64),  # 1: `costs.terms_so_far` has the terms that depend on single jobs
+        ("by_job", np.float64),  # 1: `costs.terms_so_far` records the terms of single jobs
         ("tail_after_s", np.float64),  # delay after which a delay counts in the tail
         ("grid_from_s", np.float64),  # start of the first step of `signal`, s
         ("grid_step_s", np.float64),  # length of a step, s

@@ -1,15 +1,31 @@
-"""Validates the actions of callers before a kernel reads them; errors have one line."""
+"""Spaces of the environments, and checks of calls before a kernel runs; errors have one line."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
+import gymnasium as gym
 import numpy as np
+from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
+
+from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS
 
 _REAL = "fiu"
 _SHOWN = 60
 """Maximum number of characters of an invalid action in an error."""
+
+
+EARLIER_SIZES: Final = ((56, 9),)
+"""(columns, dials) of models of earlier versions, which can still be served and set only the first dials."""
+
+
+def spaces(columns: int = NUM_COLUMNS, dials: int = NUM_DIALS) -> tuple[gym.spaces.Box, gym.spaces.Box]:
+    """Return (observation space, action space) for these numbers of columns and dials."""
+    return (
+        gym.spaces.Box(-3.0, 3.0, (columns,), np.float32),
+        gym.spaces.Box(-1.0, 1.0, (dials,), np.float32),
+    )
 
 
 def checked_dials(actions: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
@@ -41,3 +57,15 @@ def _array(actions: Any, expected: str) -> NDArray[Any]:
         shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
         raise ValueError(f"action: {expected}, got dtype {found.dtype}: {shown}")
     return found
+
+
+FOR_SB3 = ("episode", "terminal_observation")
+"""Keys of `info` that only a `VecEnv` of Stable-Baselines3 sets. In other environments, the wrappers
+`RecordEpisodeStatistics` and `Monitor` add `episode`."""
+
+
+def check_live(live: NDArray[np.bool_]) -> None:
+    """Raise ResetNeeded if a cluster has no running episode."""
+    if not live.all():
+        which = f" of cluster {int(np.argmin(live))}" if live.size > 1 else ""
+        raise ResetNeeded(f"step: no episode{which} has begun, or the last one has ended; call reset() first")

@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, TypedDict, cast
+from typing import Any, TypedDict, cast
 
 import gymnasium as gym
 import msgspec
 import numpy as np
-from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import records
@@ -23,7 +22,7 @@ from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_envs.sim.loop import new_curve
 from rlsched_envs.training import batch
-from rlsched_envs.training.actions import checked_dials
+from rlsched_envs.training.actions import FOR_SB3, check_live, checked_dials, spaces
 from rlsched_envs.training.dial_episode import ACCOUNT, BEGIN, LEAVE, STEP, DialEpisode, step_all
 from rlsched_envs.training.sources import Drawn, EpisodeSource
 from rlsched_envs.training.windows import DialledRuns, draw_setting
@@ -50,8 +49,8 @@ class DialFleet:
         rewards: (N,) float32.
         dones: (N,) bool.
         live: (N,) bool; whether the cluster has an episode that has started and not ended.
-        bound_prices: (NUM_TERMS,) prices of the objective's bounds in episodes that start from now on; -1:
-            the excess over a bound in an episode costs `EXCESS_PRICE` times as much.
+        penalties: (NUM_TERMS,) penalties of the objective's bounds in episodes that start from now on; -1:
+            the excess over a bound in an episode costs `PENALTY` times as much.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class DialFleet:
         self.live = np.zeros(count, np.bool_)
         self._returns, self._lengths = np.zeros(count), np.zeros(count, np.int64)
         self._names, self._began = [""] * count, time.time()
-        self.bound_prices = np.full(NUM_TERMS, -1.0)
+        self.penalties = np.full(NUM_TERMS, -1.0)
         self.reseed(seed)
 
     def reseed(self, seed: int | None) -> None:
@@ -116,7 +115,7 @@ class DialFleet:
             "rngs": [dict(rng.bit_generator.state) for rng in self._rngs],
             "names": list(self._names),
             "arrays": batch.leaves(self._episodes),
-            "bound_prices": self.bound_prices,
+            "penalties": self.penalties,
             "results": self._results(),
         }
 
@@ -126,7 +125,7 @@ class DialFleet:
         for rng, state in zip(self._rngs, saved["rngs"], strict=True):
             rng.bit_generator.state = state
         self._names, self._is_unseeded = saved["names"], saved["is_unseeded"]
-        self.bound_prices = saved["bound_prices"]
+        self.penalties = saved["penalties"]
         batch.restore(self._episodes, saved["arrays"])
         for mine, other in zip(self._results(), saved["results"], strict=True):
             mine[...] = other
@@ -169,7 +168,7 @@ class DialFleet:
             self._runs.load(k, draw_setting(source, self._drawn, rng))
             account, runs = self._episodes.account, self._runs
             account.weight[k, 0], account.offset[k, 0] = runs.weights[k], runs.offsets[k]
-            account.limit[k, 0], account.price[k, 0] = runs.objective.limits, self.bound_prices
+            account.limit[k, 0], account.penalty[k, 0] = runs.objective.limits, self.penalties
             self._go(what, np.zeros((self.dones.size, NUM_DIALS)))
             if not self.dones[k]:
                 self._names[k], self._returns[k], self._lengths[k] = source.name, 0.0, 0
@@ -236,18 +235,6 @@ class DialFleet:
         if self._episodes.sim.progress.signal.shape[2] == 0:
             return {}
         return {"money_frac": float(mine[Term.MONEY]) / max(float(other[Term.MONEY]), 1.0)}
-
-
-EARLIER_SIZES: Final = ((56, 9),)
-"""(columns, dials) of models of earlier versions, which can still be served and set only the first dials."""
-
-
-def spaces(columns: int = NUM_COLUMNS, dials: int = NUM_DIALS) -> tuple[gym.spaces.Box, gym.spaces.Box]:
-    """Return (observation space, action space) for these numbers of columns and dials."""
-    return (
-        gym.spaces.Box(-3.0, 3.0, (columns,), np.float32),
-        gym.spaces.Box(-1.0, 1.0, (dials,), np.float32),
-    )
 
 
 class ClusterEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
@@ -355,18 +342,6 @@ class ClusterEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
             info.pop(key, None)
         done = bool(self._fleet.dones[0])
         return self._fleet.observations[0].copy(), float(self._fleet.rewards[0]), done, False, info
-
-
-FOR_SB3 = ("episode", "terminal_observation")
-"""Keys of `info` that only a `VecEnv` of Stable-Baselines3 sets. In other environments, the wrappers
-`RecordEpisodeStatistics` and `Monitor` add `episode`."""
-
-
-def check_live(live: NDArray[np.bool_]) -> None:
-    """Raise ResetNeeded if a cluster has no running episode."""
-    if not live.all():
-        which = f" of cluster {int(np.argmin(live))}" if live.size > 1 else ""
-        raise ResetNeeded(f"step: no episode{which} has begun, or the last one has ended; call reset() first")
 
 
 def without_dials(policy: Policy | str) -> Policy:

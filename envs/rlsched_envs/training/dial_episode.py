@@ -18,7 +18,7 @@ from rlsched.compile.reference import by_reference
 from rlsched.decide.constants import PRICED
 from rlsched.decide.dials.turning import set_dials, turn_due
 from rlsched.energy.relative import LEAST_RATIO
-from rlsched.objective import EXCESS_PRICE, LEAST, NUM_TERMS, Term
+from rlsched.objective import LEAST, NUM_TERMS, PENALTY, Term
 from rlsched_envs.sim.constants import DIALS_DUE
 from rlsched_envs.sim.costs import terms_so_far
 from rlsched_envs.sim.events import rewind
@@ -39,7 +39,7 @@ ACCOUNT: Final = np.dtype(
         ("weight", np.float64, (NUM_TERMS,)),  # from `Objective.weights`; next: `offsets` and `limits`
         ("offset", np.float64, (NUM_TERMS,)),
         ("limit", np.float64, (NUM_TERMS,)),
-        ("price", np.float64, (NUM_TERMS,)),  # price of each bound; -1: `EXCESS_PRICE` x the excess
+        ("penalty", np.float64, (NUM_TERMS,)),  # of each bound; -1: `PENALTY` x the excess
     ],
     align=True,
 )
@@ -80,8 +80,8 @@ def _is_next(curve: Curve, at: int, now_s: float) -> bool:
 def _cost(sim: SimArrays, curve: Curve, account: Any, over: bool) -> float:
     """Return the cost so far in excess of the reference's, in per cent of the reference's total cost.
 
-    100 x the sum over the terms of an objective (`rlsched.objective`) of (weight + price of the bound) x
-    difference / (the reference's term + offset). For a price of -1, the bound costs `EXCESS_PRICE` x the
+    100 x the sum over the terms of an objective (`rlsched.objective`) of (weight + penalty of the bound) x
+    difference / (the reference's term + offset). For a penalty of -1, the bound costs `PENALTY` x the
     excess over it instead. With prices of electricity, the difference of the energy to the reference so far
     is valued at the mean price of about a day, because saved energy is only postponed. `over`: whether all
     jobs have ended. In this case no use is postponed, and the terms of the complete reference run are
@@ -110,11 +110,11 @@ def _cost(sim: SimArrays, curve: Curve, account: Any, over: bool) -> float:
                 more -= owed
             whole = max(last.terms[k] + account.offset[k], LEAST)
             relative += weight * more / whole
-            if account.price[k] >= 0.0:
-                beyond += account.price[k] * more / whole
+            if account.penalty[k] >= 0.0:
+                beyond += account.penalty[k] * more / whole
             elif limit < np.inf:
                 excess = max(more / whole - (limit - 1.0), 0.0) - max(1.0 - limit, 0.0)
-                beyond += EXCESS_PRICE * excess
+                beyond += PENALTY * excess
     return 100.0 * (relative + beyond)
 
 

@@ -12,15 +12,12 @@ from numpy.typing import NDArray
 
 from rlsched.decide.dials.strategy import NUM_DIALS
 from rlsched.decide.policies.policy import Policy
-from rlsched_envs.training.actions import checked_dials
+from rlsched_envs.training.actions import FOR_SB3, check_live, checked_dials, spaces
 from rlsched_envs.training.dial_env import (
     DEFAULT_POLICY,
-    FOR_SB3,
     DialFleet,
     SourceArguments,
-    check_live,
     sources_of,
-    spaces,
     without_dials,
 )
 from rlsched_envs.training.sources import Drawn

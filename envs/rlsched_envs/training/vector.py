@@ -14,8 +14,8 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvO
 from rlsched.decide.dials.strategy import NUM_DIALS
 from rlsched.decide.policies.policy import Policy
 from rlsched.objective import DEFAULT, Objective
-from rlsched_envs.training.actions import checked_dials
-from rlsched_envs.training.dial_env import DEFAULT_POLICY, DialFleet, check_live, spaces, without_dials
+from rlsched_envs.training.actions import check_live, checked_dials, spaces
+from rlsched_envs.training.dial_env import DEFAULT_POLICY, DialFleet, without_dials
 from rlsched_envs.training.sources import Drawn, EpisodeSource
 
 
@@ -86,9 +86,9 @@ class ClusterVecEnv(VecEnv):
         infos = self._dials.step(self._actions)
         return (self._seen(), self._dials.rewards.copy(), self._dials.dones.copy(), infos)
 
-    def set_bound_prices(self, prices: NDArray[np.float64]) -> None:
-        """Set the prices of the objective's bounds, (NUM_TERMS,), in episodes that start from now on."""
-        self._dials.bound_prices = prices
+    def set_penalties(self, penalties: NDArray[np.float64]) -> None:
+        """Set the penalties of the objective's bounds, (NUM_TERMS,), in episodes that start from now on."""
+        self._dials.penalties = penalties
 
     def close(self) -> None:
         """Do nothing; the environment has no resources to release."""

@@ -24,7 +24,7 @@ from rlsched.energy.series import HOUR_S
 from rlsched.errors import InputError
 from rlsched.objective import DEFAULT, NUM_TERMS, Jobs, Objective, Term
 from rlsched_envs.sim.constants import FINISHED
-from rlsched_envs.sim.costs import add_jobs, terms_so_far
+from rlsched_envs.sim.costs import terms_so_far
 from rlsched_envs.sim.events import rewind
 from rlsched_envs.sim.loop import NO_CURVE, Curve, for_run, run_rule
 from rlsched_envs.sim.signals import ROWS
@@ -56,7 +56,8 @@ COST: Final = np.dtype(
         ("energy_j", np.float64),  # energy of the jobs
         ("money", np.float64),  # price of this energy, and of the idle power of the nodes that run a job,
         # J x price; without prices the energy of the jobs
-        ("late", np.int64),  # number of jobs with slack whose delay exceeds it by more than `LATE_S`
+        ("late", np.int64),  # number of jobs with slack whose delay exceeds it by more than `LATE_S`; this
+        # and the next field: 0 if neither prices nor the objective need them
         ("urgent_s", np.float64),  # JCT less run time of the jobs without slack, sum, job-seconds
         ("terms", np.float64, (NUM_TERMS,)),  # all terms, by `rlsched.objective.TERMS`
         ("over", np.int64),  # 1: all jobs have ended
@@ -183,7 +184,7 @@ class DialledRuns:
             signal = np.zeros((ROWS, HORIZON_H + 1))
             used = np.zeros(one.state.node.shape[0], np.int8)
             one = one._replace(progress=one.progress._replace(signal=signal, used=used))
-        one.progress.books.by_job = self.objective.by_job
+        one.progress.books.by_job = self.objective.by_job or drawn.has_prices
         one.progress.books.tail_after_s = self.objective.tail_after
         self.batch: SimArrays = batch.stack_run(one, count)
         self.rule: CompiledRule = rule
@@ -247,10 +248,6 @@ def run_windows(b: SimArrays, o: Any, which: NDArray[np.int64], cost: Any, curve
         status = run_rule(sim, o, sim.truth.shape[0] + 1, curve)
         terms = cost[at].terms
         terms_so_far(sim, terms)
-        if sim.progress.books[0].by_job == 0.0:
-            time_s = terms[Term.TIME]
-            add_jobs(sim, terms)
-            terms[Term.TIME] = time_s
         cost.delay_s[at], cost.energy_j[at], cost.money[at] = (
             terms[Term.TIME],
             terms[Term.ENERGY],

@@ -143,13 +143,13 @@ def test_returns_equal_the_savings(priced: list[EpisodeSource], objective: Objec
             assert (ratio == 1.0).all()
 
 
-def test_prices_of_bounds_replace_the_excess(priced: list[EpisodeSource]) -> None:
-    def total(price: float) -> tuple[float, float]:
+def test_penalties_replace_the_excess(priced: list[EpisodeSource]) -> None:
+    def total(penalty: float) -> tuple[float, float]:
         bounded = Objective(money=1.0, bounds={"time": 1.0})
         env = ClusterVecEnv(priced, 1, seed=3, drawn=DRAWN, objective=bounded)
-        prices = np.zeros(NUM_TERMS)
-        prices[Term.TIME] = price
-        env.set_bound_prices(prices)
+        penalties = np.zeros(NUM_TERMS)
+        penalties[Term.TIME] = penalty
+        env.set_penalties(penalties)
         env.reset()
         found, done = 0.0, False
         while not done:
@@ -158,14 +158,14 @@ def test_prices_of_bounds_replace_the_excess(priced: list[EpisodeSource]) -> Non
             found, done = found + float(rewards[0]), bool(dones[0])
         return found, infos[0]["ratios"]["time"]
 
-    (free, ratio), (priced_return, _) = total(0.0), total(2.0)
-    assert free - priced_return == pytest.approx(200.0 * (ratio - 1.0), abs=2e-3)
+    (free, ratio), (penalised, _) = total(0.0), total(2.0)
+    assert free - penalised == pytest.approx(200.0 * (ratio - 1.0), abs=2e-3)
     assert ratio > 1.0
 
 
-def test_copies_keep_the_objective_and_the_prices(priced: list[EpisodeSource]) -> None:
+def test_copies_keep_the_objective_and_the_penalties(priced: list[EpisodeSource]) -> None:
     env = ClusterVecEnv(priced, 2, seed=3, drawn=DRAWN, objective=OURS)
-    env.set_bound_prices(np.full(NUM_TERMS, 2.0))
+    env.set_penalties(np.full(NUM_TERMS, 2.0))
     env.reset()
     other = copy.deepcopy(env)
     for _ in range(40):

@@ -10,8 +10,8 @@ import pytest
 from rlsched.errors import InputError
 from rlsched.objective import (
     DEFAULT,
-    EXCESS_PRICE,
     NUM_TERMS,
+    PENALTY,
     PRESETS,
     TERMS,
     JobClass,
@@ -153,13 +153,13 @@ def test_a_bound_applies_to_the_mean_and_not_to_each_run() -> None:
     weights = np.tile(made.weights(0.0, has_prices=True), (2, 1))
     found = np.ones((2, NUM_TERMS))
     found[:, Term.TIME] = (1.04, 1.0)
-    prices = made.excess_prices(mean_ratios(found))
+    prices = made.penalties(mean_ratios(found))
     assert not prices.any(), "the mean keeps the bound"
     found[:, Term.TIME] = (1.08, 1.0)
-    prices = made.excess_prices(mean_ratios(found))
-    assert prices[Term.TIME] == EXCESS_PRICE
+    prices = made.penalties(mean_ratios(found))
+    assert prices[Term.TIME] == PENALTY
     logs = np.log(cost(found, weights, made.limits, prices))
-    assert logs.mean() == pytest.approx(EXCESS_PRICE * (np.log(1.08) / 2.0 - np.log(1.02)))
+    assert logs.mean() == pytest.approx(PENALTY * (np.log(1.08) / 2.0 - np.log(1.02)))
 
 
 def test_training_prices_rise_as_a_ratio_gets_close_to_its_bound() -> None:
@@ -168,8 +168,8 @@ def test_training_prices_rise_as_a_ratio_gets_close_to_its_bound() -> None:
     prices = []
     for mean in (1.0, 1.014, 1.0175, 1.02, 1.1):
         at[Term.TIME] = mean
-        prices.append(made.training_prices(at)[Term.TIME])
-    assert prices == pytest.approx([0.0, 0.0, EXCESS_PRICE / 2.0, EXCESS_PRICE, EXCESS_PRICE])
+        prices.append(made.training_penalties(at)[Term.TIME])
+    assert prices == pytest.approx([0.0, 0.0, PENALTY / 2.0, PENALTY, PENALTY])
 
 
 def test_terms_in_use_have_the_names_of_users() -> None:

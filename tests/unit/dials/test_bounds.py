@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -55,14 +56,14 @@ def test_exceeding_a_bound_raises_the_cost(time: float, energy: float, expected:
     assert np.exp(found) == pytest.approx(np.full(WINDOWS, expected))
 
 
-def test_training_prices_come_from_all_candidates() -> None:
+def test_training_penalties_come_from_all_candidates() -> None:
     (one, other), reference = (costs(1.10, 0.9), costs(0.94, 0.9)), costs(1.0, 1.0)
-    prices = one.training_prices([other], reference)
-    assert prices is not None
-    assert prices[Term.TIME] > 0.0, "the mean of both is close to the bound"
-    prices = other.training_prices([other], reference)
-    assert prices is not None
-    assert prices[Term.TIME] == 0.0
+    penalties = one.training_penalties([other], reference)
+    assert penalties is not None
+    assert penalties[Term.TIME] > 0.0, "the mean of both is close to the bound"
+    penalties = other.training_penalties([other], reference)
+    assert penalties is not None
+    assert penalties[Term.TIME] == 0.0
 
 
 def test_a_policy_that_exceeds_a_bound_is_not_confirmed() -> None:
@@ -81,3 +82,10 @@ def test_card_has_the_objective_and_its_bounds() -> None:
     assert "| time | 1.010 [1.010, 1.010] | 1.02 |" in card
     assert "| energy | 0.900 [0.900, 0.900] | - |" in card
     assert "The objective:" not in card_text(trained(1.01), SMOKE, [], 0)
+
+
+def test_a_failed_second_set_of_windows_is_not_called_an_exceeded_bound() -> None:
+    also = StrategyComparison(*(interval(np.full(400, 0.1), ["a", "b"] * 200) for _ in range(3)), {})
+    found = msgspec.structs.replace(trained(1.01), also={"with prices": also})
+    assert not found.is_better
+    assert found.verdict.startswith("keep what you have: not shown to be better (")

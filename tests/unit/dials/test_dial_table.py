@@ -35,7 +35,7 @@ from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
 from rlsched.decide.dials.turning import RANGES, set_dials
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
-from rlsched_envs.training.dial_env import spaces
+from rlsched_envs.training.actions import spaces
 
 nodes = [NodeSpec(name="n0", gpus=8), NodeSpec(name="n1", gpus=8, vc="a")]
 state = ClusterState(nodes, OrderedQueue(Order()), slots=8)

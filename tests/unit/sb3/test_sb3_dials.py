@@ -31,7 +31,7 @@ from rlsched.decide.scheduler import permit
 from rlsched.errors import CheckpointError, InputError
 from rlsched.models.catalogue import load_catalogue
 from rlsched_agents.sb3.dials import read_strategy
-from rlsched_envs.training.dial_env import EARLIER_SIZES, spaces
+from rlsched_envs.training.actions import EARLIER_SIZES, spaces
 from rlsched_envs.training.sources import EpisodeSource
 from rlsched_envs.training.windows import Drawn
 from tests.unit.sb3.test_sb3_models import altered, pickled
