@@ -1,7 +1,7 @@
 """`Objective`: the weights, classes of jobs and bounds that define the cost of a schedule.
 
 A cost is relative to reference runs of the same jobs: the weighted mean of the ratios of the terms (`TERMS`).
-Where the mean ratio of a term exceeds its bound, (ratio / bound)^`PENALTY` is a factor of the cost.
+In training, (ratio / bound)^`PENALTY` is a factor of the cost if the mean ratio of a term exceeds its bound.
 """
 
 from __future__ import annotations

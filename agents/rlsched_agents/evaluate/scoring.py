@@ -29,7 +29,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     """Cost of a policy relative to the baseline.
 
     Attributes:
-        cost: The cost; below 1 is better.
+        cost: The weighted mean of the ratios, without penalties for exceeded bounds; below 1 is better.
         terms: Ratio of each term that has a weight or a bound, by name.
         bounds: Upper limits of these ratios, by name.
     """
@@ -98,8 +98,8 @@ def score(
     ratio = _ratios(np.ones((1, blocks)), sums, runs)
     ratios_drawn = _ratios(drawn, sums, runs)
     limits = objective.limits
-    penalties = objective.penalties(ratio[0])
-    whole, of_draws = (cost(one, weights, limits, penalties) for one in (ratio, ratios_drawn))
+    no_penalty = np.zeros(NUM_TERMS)
+    whole, of_draws = (cost(one, weights, limits, no_penalty) for one in (ratio, ratios_drawn))
     terms = {
         objective.name_of(name): _ratio(float(ratio[0, k]), ratios_drawn[:, k])
         for k, name in enumerate(TERMS)
