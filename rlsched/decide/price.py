@@ -46,7 +46,7 @@ def _defers(s: StateArrays, o: PriceOptions) -> bool:
     most = 0.0
     for p in range(s.dials.dial.shape[0]):
         dial = s.dials.dial[p]
-        most = max(most, slack_frac(s, max(o.defer + dial.defer, o.pause + dial.pause)))
+        most = max(most, slack_frac(s, max(o.defer, o.pause) + max(dial.defer, dial.pause)))
     return most > 0.0
 
 
@@ -54,12 +54,15 @@ def _defers(s: StateArrays, o: PriceOptions) -> bool:
 def _defer_slope(s: StateArrays, slot: int, o: PriceOptions) -> float:
     """Return the slope of `slack_frac` that applies to a waiting job.
 
-    For a preemptible job that has run before, the slope is at least the slope of a pause. Otherwise, a paused
-    job would start again immediately.
+    For a job that may pause, the slope is at least the slope of a pause. Otherwise, the job would start and
+    pause immediately. Before its first start, this applies only to the setting, not to the dial.
     """
-    dial = s.dials.dial[partition_of(s, slot)]
-    slope = o.defer + dial.defer
-    if s.job.attained_gpu_s[slot] > 0.0 and not s.job.pinned[slot]:
+    job, dial = s.job, s.dials.dial[partition_of(s, slot)]
+    slope = o.defer
+    if job.gpus[slot] > 0 and not job.pinned[slot] and job.predicted_s[slot] >= LEAST_LEFT_S:
+        slope = max(slope, o.pause)
+    slope += dial.defer
+    if job.attained_gpu_s[slot] > 0.0 and not job.pinned[slot]:
         slope = max(slope, o.pause + dial.pause)
     return slope
 

@@ -197,27 +197,30 @@ def test_power_and_forecasts_are_below_the_gpus(page: Any, folder: Path) -> None
     first_s, last_s = reader.timeline.first_s, reader.timeline.last_s
     shown = views.overview(reader, first_s, last_s)
     chart = page.locator("#chart canvas")
-    box = chart.bounding_box()
-    tall = min(80.0, box["height"] / 8)  # of each of the four panels and the gaps between them
 
-    def spot(at_s: float, up: float) -> dict[str, float]:
-        """Where a time is, so far above the axis."""
+    def spot(at_s: float, panels: float, part: float = 0.0) -> dict[str, float]:
+        """Where a time is, so many panels and such a part of a panel's scale above the axis.
+
+        The chart may still change its size, for example when a line of text appears below it.
+        """
+        box = chart.bounding_box()
+        tall = min(80.0, box["height"] / 8)  # of each of the four panels and the gaps between them
         x = 90 + (at_s - first_s) / (last_s - first_s) * (box["width"] - 98)
-        return {"x": x, "y": box["height"] - 22 - up}
+        return {"x": x, "y": box["height"] - 22 - panels * tall - part * (tall - 10)}
 
-    def said_at(at_s: float, up: float, wanted: str) -> list[str]:
-        """The lines of the tooltip there, once it has this text."""
-        chart.hover(position=spot(at_s, up))
-        page.wait_for_function(
-            "wanted => document.querySelector('#tip').innerText.includes(wanted)", arg=wanted
-        )
+    def said_at(at_s: float, panels: float, part: float, wanted: str) -> list[str]:
+        """The lines of the tooltip there, once it has this text. The mouse moves until it has."""
+        deadline = time.monotonic() + 60.0
+        while wanted not in page.locator("#tip").inner_text():
+            assert time.monotonic() < deadline, page.locator("#tip").inner_text()
+            chart.hover(position=spot(at_s, panels, part))
         return str(page.locator("#tip").inner_text()).splitlines()
 
     powers = shown["power"]["power_w"]
     most = int(np.argmax(powers))
     middle_s = float(np.mean(shown["at_s"][most : most + 2]))
     draw = f"jobs draw {powers[most] / 1000:.1f} kW"
-    assert draw in said_at(middle_s, 1.5 * tall, draw)[-1]
+    assert draw in said_at(middle_s, 1.5, 0.0, draw)[-1]
 
     count, held = shown["forecasts"]["count"], shown["forecasts"]["held"]
     assert 0 < held < count
@@ -225,13 +228,13 @@ def test_power_and_forecasts_are_below_the_gpus(page: Any, folder: Path) -> None
     foreseen = shown["forecasts"]
     row = foreseen["within"].index(False)
     most_s = max(*foreseen["seen_s"], *(one for one in foreseen["high_s"] if math.isfinite(one)))
-    up = (tall - 10) * math.log1p(foreseen["seen_s"][row]) / math.log1p(most_s)
+    part = math.log1p(foreseen["seen_s"][row]) / math.log1p(most_s)
     came_s, job = foreseen["time_s"][row], foreseen["job"][row]
     ends = f"job {job} ends: forecast "
-    _, what, came = said_at(came_s, up, ends)
+    _, what, came = said_at(came_s, 0.0, part, ends)
     assert what.startswith(ends)
     assert came.startswith("came after ")
-    chart.click(position=spot(came_s, up))
+    chart.click(position=spot(came_s, 0.0, part))
     page.wait_for_function(f"document.querySelector('#panel h2')?.textContent === 'Job {job}'")
 
 
