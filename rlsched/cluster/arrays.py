@@ -79,10 +79,18 @@ CONFIG: Final = np.dtype(
         # (`rlsched.energy.relative`); 0: unknown
         ("price_until_s", np.float64),  # time when the price changes next; infinite: not known
         ("price_outlook", np.float64, (len(OUTLOOK),)),  # columns of `rlsched.energy.relative.OUTLOOK`
+        ("limited", np.int64),  # 1: there is a power limit, which may change with `price_until_s`
+        ("limit_w", np.float64),  # power limit of all nodes now, W; infinite: none
+        ("clock_cap", np.float64, (2,)),  # highest SM clock under the limit, fraction of the maximum: of GPUs
+        # with an urgent job, and of GPUs with only flexible jobs (`rlsched.decide.limit`)
     ],
     align=True,
 )
-"""Configuration of this cluster and the price of its electricity, one entry."""
+"""Configuration of this cluster, the price of its electricity and its power limit, one entry."""
+
+URGENT: Final = 0
+FLEXIBLE: Final = 1
+"""Classes of jobs under a power limit: urgent jobs have no slack, flexible jobs have some."""
 
 COUNTERS: Final = np.dtype(
     [
@@ -104,6 +112,7 @@ SCRATCH: Final = np.dtype(
         ("look_s", np.float64),  # lower bound of `look_s` of all running jobs
         ("deferred", np.int64),  # number of DEFERRED jobs
         ("defer_s", np.float64),  # time when the first DEFERRED job has used up the slack that it may use
+        ("room_w", np.float64, (2,)),  # power that a job of each class may add when it starts, W
     ],
     align=True,
 )
@@ -426,7 +435,8 @@ def empty_state(
     )
     config = records(1, CONFIG)
     config.placement, config.sorts_queue = PLACEMENT_CODES[placement], 1
-    config.reserve_after_s = config.price_until_s = np.inf
+    config.reserve_after_s = config.price_until_s = config.limit_w = np.inf
+    config.clock_cap[:] = 1.0
     job = records(slots, JOB)
     job.head[:] = job.host[:] = -1
     return StateArrays(

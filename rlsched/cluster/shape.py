@@ -314,6 +314,10 @@ class ClusterShape:
         """
         kernels.set_price(self.arrays, ratio, np.resize(outlook or [0.0], len(OUTLOOK)), until_s)
 
+    def limit_power(self, limit_w: float) -> None:
+        """Set the power limit of all nodes, W; infinite: there is none now, but there may be one later."""
+        self.arrays.config[0].limited, self.arrays.config[0].limit_w = 1, limit_w
+
     @property
     def energy_counts(self) -> float:
         """Weight of energy against time, 0 to 1, for jobs without their own weight; independent of models."""

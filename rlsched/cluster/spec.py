@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import tomllib
 from datetime import UTC, datetime
@@ -142,7 +143,7 @@ class _SharedFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class EnergySignals(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The price and the carbon intensity of the cluster's electricity over time.
+    """The price and the carbon intensity of the cluster's electricity over time, and its power limit.
 
     Attributes:
         price: Path of a CSV file with the price per MWh (`rlsched.energy.series`); "": unknown.
@@ -155,6 +156,9 @@ class EnergySignals(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         follow: Series that policies with the setting `price` follow; without a price file, `carbon`.
         known_ahead_h: Hours for which future values are known. In a day-ahead market 12, because the prices
             of a day are published by noon of the day before. 0: only the current value is known.
+        power_limit: Path of a CSV file with the highest power that the nodes may draw together, kW; "": no
+            file.
+        power_limit_kw: The same as a constant; infinite: no limit.
         command: Command that prints a new version of the followed series' file, split into words as by a
             shell. A broker runs the command whenever the file is an hour old, and replaces the file. "": the
             file is only read.
@@ -167,6 +171,8 @@ class EnergySignals(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     begins: str = ""
     follow: Literal["price", "carbon"] = "price"
     known_ahead_h: float = 0.0
+    power_limit: str = ""
+    power_limit_kw: float = math.inf
     command: str = ""
 
     def check(self, where: str) -> None:
@@ -175,8 +181,16 @@ class EnergySignals(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         Raises:
             ClusterSpecError: no file is named, or a field is out of range.
         """
-        if not self.price and not self.carbon:
-            raise ClusterSpecError(f"{where}: energy: expected price or carbon, a CSV file; got neither")
+        if not self.price and not self.carbon and not self.is_limited:
+            raise ClusterSpecError(
+                f"{where}: energy: expected price or carbon, a CSV file, or a power limit; got none"
+            )
+        if self.power_limit and self.power_limit_kw != math.inf:
+            raise ClusterSpecError(f"{where}: energy: expected power_limit or power_limit_kw, got both")
+        if not self.power_limit_kw > 0.0:
+            raise ClusterSpecError(
+                f"{where}: energy.power_limit_kw: expected kW above 0, got {self.power_limit_kw:g}"
+            )
         if not 1.0 <= self.pue <= 10.0:
             raise ClusterSpecError(f"{where}: energy.pue: expected a number from 1 to 10, got {self.pue:g}")
         if not 0.0 <= self.known_ahead_h <= 24.0:
@@ -206,8 +220,13 @@ class EnergySignals(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         return shlex.split(self.command)
 
     @property
+    def is_limited(self) -> bool:
+        """Whether there is a power limit."""
+        return bool(self.power_limit) or self.power_limit_kw != math.inf
+
+    @property
     def followed(self) -> str:
-        """Path of the series that policies follow."""
+        """Path of the series that policies follow; "": there is none."""
         return self.price if self.follow == "price" and self.price else self.carbon
 
     @property
@@ -221,7 +240,7 @@ class EnergySignals(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     def inside(self, folder: Path) -> EnergySignals:
         """Return a copy with file names relative to this folder."""
-        named = {name: getattr(self, name) for name in ("price", "carbon")}
+        named = {name: getattr(self, name) for name in ("price", "carbon", "power_limit")}
         return msgspec.structs.replace(
             self, **{name: str(folder / path) for name, path in named.items() if path}
         )
@@ -244,8 +263,8 @@ class ClusterSpec(_SharedFields, frozen=True, forbid_unknown_fields=True, kw_onl
             (`rlsched_envs.sim.node_events`); in a cluster file, relative to the file. "": nodes stay up.
         preemptible: Jobs that may be preempted. `declared`: only jobs that are declared preemptible. `all`:
             all jobs that do not refuse preemption.
-        energy: Price and carbon of the electricity, for simulated runs with models; in a cluster file, file
-            names are relative to the file. None: unknown.
+        energy: Price and carbon of the electricity, and the power limit, for simulated runs with models; in a
+            cluster file, file names are relative to the file. None: unknown.
         nodes: Groups of identical nodes.
     """
 

@@ -21,7 +21,7 @@ DIALLED: Final[Any] = compile_time("DIALLED")
 """Whether dials adjust the settings of a rule (`rlsched.decide.dials`)."""
 
 PRICED: Final[Any] = compile_time("PRICED")
-"""Whether decisions follow the price of electricity (`rlsched.decide.price`)."""
+"""Whether decisions follow the price of electricity or a power limit (`rlsched.decide.price`, `.limit`)."""
 
 begin: Final[Any] = compile_time("begin")
 """The four functions of a rule: see `rlsched.decide.rules`."""

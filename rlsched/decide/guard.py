@@ -11,6 +11,7 @@ import numpy as np
 
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Start
+from rlsched.decide.compiled import for_state
 from rlsched.decide.dials.observing import FIXED, NAMES
 from rlsched.decide.dials.turning import refuse_dials
 from rlsched.decide.drift import NO_RANGES, Drift, DriftWatch
@@ -138,7 +139,8 @@ class Guarded(Scheduler):
             self._dials_failed = f"{type(error).__name__}: {error}"
             refuse_dials(state)
             if state.arrays.scratch[0].deferred:
-                defer_jobs(state.arrays, NO_PRICE, now_s)  # returns the deferred jobs to the queues
+                defer = for_state(defer_jobs, state)
+                defer(state.arrays, NO_PRICE, False, now_s)  # returns the deferred jobs to the queues
         else:
             if self.strategy is not None and not state.arrays.dials.dial.refused.any():
                 self._dials_failed = ""

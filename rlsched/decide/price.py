@@ -1,7 +1,7 @@
-"""Compiled functions that choose which jobs wait, or pause, until electricity is cheaper.
+"""Compiled functions that choose which jobs wait, or pause, until electricity is cheaper, or power is free.
 
 A job waits for a lower price only within the slack (accepted delay) that its user declared. Without a
-declared slack, or without a known price, nothing changes.
+declared slack, or without a known price, nothing changes. A power limit holds for all jobs.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ import numpy as np
 
 from rlsched.cluster import kernels as ledger
 from rlsched.cluster.arrays import DEFERRED, MAX_TENANTS, NODE_UP, WAITING, StateArrays
-from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.dials import NO_CONTROLLER
 from rlsched.compile.jit import kernel
+from rlsched.decide.constants import MODELLED
 from rlsched.decide.dials.counting import partition_of
+from rlsched.decide.limit import fits_limit, hold_limit, is_limited, next_to_stop
 from rlsched.decide.options import PriceOptions
-from rlsched.decide.order.gittins import attained_gpu_s
 from rlsched.decide.order.queue import undefer
 from rlsched.decide.remaining import remaining_s
+from rlsched.decide.slack import deferred_until_s, slack_ends_s
 
 MOST_SLACK_FRAC: Final = 0.8
 """Largest share of its slack that a job may spend waiting for a lower price; the rest is for the queue."""
@@ -68,38 +69,33 @@ def _defer_slope(s: StateArrays, slot: int, o: PriceOptions) -> float:
 
 
 @kernel
-def deferred_until_s(s: StateArrays, slot: int, frac: float, now_s: float) -> float:
-    """Return the time, seconds, until which a job may be deferred, given the share `frac` of its slack.
+def defer_jobs(s: StateArrays, o: PriceOptions, preempts: bool, now_s: float) -> None:
+    """Defer waiting jobs that must not start yet; requeue deferred jobs that may start.
 
-    Time in which the job ran does not use up slack; for time on shared GPUs, this holds only in part. The
-    result is rounded up to whole milliseconds, like the times of a broker.
-    """
-    job = s.job
-    gpus = max(job.gpus[slot], 1) * s.demand.share_milli[job.demand[slot]] / WHOLE_GPU_MILLI
-    until_s = job.submit_s[slot] + attained_gpu_s(s, slot, now_s) / gpus + frac * job.slack_s[slot]
-    return np.ceil(until_s * 1000.0) / 1000.0
-
-
-@kernel
-def defer_jobs(s: StateArrays, o: PriceOptions, now_s: float) -> None:
-    """Defer waiting jobs that have not used their share of slack; requeue deferred jobs that have used it.
-
-    Sets `scratch.defer_s`: the first time at which a deferred job has used its share of slack; infinite:
-    none.
+    A job waits for a lower price until it has used its share of slack, and for power until the power limit
+    can be kept with it (`rlsched.decide.limit`). Sets `scratch.defer_s`: the first time at which a deferred
+    job has used its share of slack; infinite: none. `preempts`: whether jobs may be preempted.
     """
     scratch, next_s = s.scratch[0], np.inf
-    if scratch.deferred > 0 or _defers(s, o):
+    if MODELLED and s.config[0].limited:
+        hold_limit(s, preempts, now_s)
+    limited = is_limited(s)
+    if scratch.deferred > 0 or limited or _defers(s, o):
         for at in range(s.job.shape[0] - s.counters[0].live_jobs, s.job.shape[0]):
             slot = s.derived.slot.stack[at]
-            if s.job.slack_s[slot] <= 0.0:
+            if s.job.status[slot] not in (WAITING, DEFERRED):
                 continue
-            frac = slack_frac(s, _defer_slope(s, slot, o))
-            until_s = deferred_until_s(s, slot, frac, now_s) if frac > 0.0 else now_s
+            until_s = now_s
+            if s.job.slack_s[slot] > 0.0:
+                frac = slack_frac(s, _defer_slope(s, slot, o))
+                until_s = deferred_until_s(s, slot, frac, now_s) if frac > 0.0 else now_s
+            if until_s <= now_s and limited and not fits_limit(s, slot, now_s):
+                until_s = slack_ends_s(s, slot, now_s) if s.job.slack_s[slot] > 0.0 else np.inf
+                until_s = until_s if until_s > now_s else np.inf
             if until_s > now_s:
                 if s.job.status[slot] == WAITING:
                     ledger.defer(s, slot)
-                if s.job.status[slot] == DEFERRED:
-                    next_s = min(next_s, until_s)
+                next_s = min(next_s, until_s)
             elif s.job.status[slot] == DEFERRED:
                 undefer(s, slot, now_s)
     scratch.defer_s = next_s
@@ -116,14 +112,19 @@ def _is_on_up_nodes(s: StateArrays, slot: int) -> bool:
 
 
 @kernel
-def next_to_pause(s: StateArrays, p: int, o: PriceOptions, now_s: float) -> int:
-    """Return the slot of the job of partition `p` to preempt next because of the price, -1 for none.
+def next_to_pause(s: StateArrays, p: int, o: PriceOptions, preempts: bool, now_s: float) -> int:
+    """Return the slot of the job to preempt next because of the price or the power limit, -1 for none.
 
-    The job holds GPUs, is preemptible, started before this instant, runs on nodes that are up, has not used
-    the share of its slack that the price permits, and is predicted to run for at least `LEAST_LEFT_S` more.
-    Of several such jobs, returns the job that arrived first. A job without GPUs is never paused: its earlier
-    run time is not counted, so it would start again immediately.
+    Because of the power limit, it is any job (`rlsched.decide.limit.next_to_stop`). Because of the price, it
+    is a job of partition `p`: it holds GPUs, is preemptible, started before this instant, runs on nodes that
+    are up, has not used the share of its slack that the price permits, and is predicted to run for at least
+    `LEAST_LEFT_S` more. Of several such jobs, returns the job that arrived first. A job without GPUs is never
+    paused: its earlier run time is not counted, so it would start again immediately.
     """
+    if preempts and is_limited(s):
+        stopped = next_to_stop(s, now_s)
+        if stopped >= 0:
+            return stopped
     frac, found = slack_frac(s, o.pause + s.dials.dial[p].pause), -1
     if frac <= 0.0:
         return -1
@@ -144,9 +145,11 @@ def next_to_pause(s: StateArrays, p: int, o: PriceOptions, now_s: float) -> int:
 def review_s(s: StateArrays, o: PriceOptions) -> float:
     """Return the next time, s, to check deferrals and pauses without an event; infinite: never.
 
-    If a job is deferred or may pause, this is the time of the next price change. If a deferred job uses up
-    its share of the slack earlier, this is the earlier time.
+    If a job is deferred or may pause, or there is a power limit, this is the time of the next change of the
+    price or the limit. If a deferred job uses up its share of the slack earlier, this is the earlier time.
     """
+    if s.config[0].limited and s.counters[0].live_jobs > 0:
+        return min(s.scratch[0].defer_s, s.config[0].price_until_s)
     if s.scratch[0].deferred > 0:
         return min(s.scratch[0].defer_s, s.config[0].price_until_s)
     may_pause = o.pause > 0.0 or s.dials.controller[0] != NO_CONTROLLER

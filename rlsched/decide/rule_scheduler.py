@@ -82,28 +82,33 @@ class RuleScheduler(Scheduler):
         self.defer_jobs(state, now_s)
 
     def defer_jobs(self, state: ClusterState, now_s: float) -> None:
-        """Defer waiting jobs according to the price settings; without them, requeue all deferred jobs."""
-        if self.rule.steps.priced or state.arrays.scratch[0].deferred:
-            defer_jobs(state.arrays, self.rule.options.start.price, now_s)
+        """Defer waiting jobs by price settings and power limit; without them, requeue all deferred jobs."""
+        if self._waits(state) or state.arrays.scratch[0].deferred:
+            options = self.rule.options
+            defer = for_state(defer_jobs, state)
+            defer(state.arrays, options.start.price, options.preempts, now_s)
 
     def review_s(self, state: ClusterState) -> float:
-        """Return the next time at which the price of electricity requires a decision; infinite: never."""
+        """Return the next time at which the price or the power limit requires a decision; infinite: never."""
         return (
-            float(review_s(state.arrays, self.rule.options.start.price))
-            if self.rule.steps.priced
-            else math.inf
+            float(review_s(state.arrays, self.rule.options.start.price)) if self._waits(state) else math.inf
         )
 
+    def _waits(self, state: ClusterState) -> bool:
+        """Return whether jobs can wait for a lower price or for power."""
+        return self.rule.steps.priced or bool(state.arrays.config[0].limited)
+
     def pauses(self, state: ClusterState, partition: int, now_s: float) -> bool:
-        """Return whether a running job of a partition must be preempted because electricity is expensive."""
+        """Return whether a running job must be preempted because of the price or the power limit."""
         return self._next_to_pause(state, partition, now_s) >= 0
 
     def _next_to_pause(self, state: ClusterState, partition: int, now_s: float) -> int:
         """Defer waiting jobs, also the job paused last; return the slot of the next job to pause, or -1."""
-        if not self.rule.steps.priced:
+        if not self._waits(state):
             return -1
         self.defer_jobs(state, now_s)
-        return int(next_to_pause(state.arrays, partition, self.rule.options.start.price, now_s))
+        options, pause = self.rule.options, for_state(next_to_pause, state)
+        return int(pause(state.arrays, partition, options.start.price, options.preempts, now_s))
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
         """Return the rule's next preemption or start, or a *wait* if the rule has none."""

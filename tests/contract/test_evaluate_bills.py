@@ -122,3 +122,24 @@ def test_without_models_a_note_says_what_is_missing(folder: Path) -> None:
     assert report["policies"]["fifo-backfill"]["cost"] is None
     assert report["currency"] == ""
     assert "without --models energy, cost and carbon are unknown" in " ".join(said.split())
+
+
+def test_power_limit_is_kept_under_every_policy_and_reported(folder: Path, tmp_path: Path) -> None:
+    text = (folder / "c.toml").read_text(encoding="utf-8").replace('"signals/', f'"{folder}/signals/')
+    words = ("--policy", "fifo-backfill", "--policy", "tuned")
+    (tmp_path / "t.csv").write_bytes((folder / "t.csv").read_bytes())
+    (tmp_path / "c.toml").write_text(text, encoding="utf-8")
+    free, _ = run(tmp_path, *words, "--models", "default")
+    assert all(one["power_limit"] is None for one in free["policies"].values())
+    most_kw = max(one["peak_kw"] for one in free["policies"].values())
+    (tmp_path / "c.toml").write_text(f"{text}power_limit_kw = {0.8 * most_kw}\n", encoding="utf-8")
+    report, said = run(tmp_path, *words, "--models", "default")
+    assert "power limit, over the whole replay" in said
+    assert "clocks lowered, h" in said
+    for name, one in report["policies"].items():
+        assert one["power_limit"]["capped_h"] > 0.0, name
+        assert one["power_limit"]["exceeded_h"] == one["power_limit"]["exceeded_kwh"] == 0.0
+        assert one["peak_kw"] <= 0.8 * most_kw
+        assert one["unfinished"] == free["policies"][name]["unfinished"]
+    _, said = run(tmp_path, *words)
+    assert "and the power limit does not apply." in " ".join(said.split())

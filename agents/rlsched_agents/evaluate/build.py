@@ -130,7 +130,8 @@ def build_report(
     cautions = cautions_of(made)
     if spec.energy is not None and models is None:
         cautions.append(
-            "The cluster file has [energy], but without --models energy, cost and carbon are unknown."
+            "The cluster file has [energy], but without --models energy, cost and carbon are unknown"
+            + (", and the power limit does not apply." if spec.energy.is_limited else ".")
         )
     return msgspec.structs.replace(made, verdict=verdict_of(made), cautions=cautions)
 

@@ -12,8 +12,10 @@ from rlsched_agents.evaluate.modelled import (
     Basis,
     BillMetrics,
     PowerDownMetrics,
+    PowerLimitMetrics,
     model_metrics,
     power_down_metrics,
+    power_limit_metrics,
 )
 from rlsched_agents.evaluate.occupancy import (
     Fragmentation,
@@ -143,6 +145,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
         delay_mean_s: Mean JCT less `floor_mean_s`: waiting at the first start and after each preemption,
             repeated work, and slowdown by sharing and clocks.
         peak_kw: Highest power of the whole cluster in the whole replay, averaged over about 15 minutes.
+        power_limit: How the power limit was kept in the whole replay. None without a limit.
         cost: Cost of the electricity, in the currency of the cluster file's [energy]. None without models, or
             without a price.
         carbon_kg: Carbon of the electricity, kg CO2e. None without models, or without a carbon intensity.
@@ -192,6 +195,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     floor_mean_s: float | None = None
     delay_mean_s: float | None = None
     peak_kw: float | None = None
+    power_limit: PowerLimitMetrics | None = None
     cost: BillMetrics | None = None
     carbon_kg: BillMetrics | None = None
 
@@ -426,6 +430,7 @@ def schedule_metrics(
         floor_mean_s=mean(floor_s),
         delay_mean_s=mean(jct_s(table)[done] - floor_s),
         peak_kw=modelled.peak_kw,
+        power_limit=power_limit_metrics(table),
         cost=modelled.cost,
         carbon_kg=modelled.carbon_kg,
     )

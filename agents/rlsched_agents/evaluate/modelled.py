@@ -67,6 +67,33 @@ class BillMetrics(msgspec.Struct, frozen=True, kw_only=True):
     by_user: dict[str, float]
 
 
+class PowerLimitMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """How a replay kept the power limit of the cluster file.
+
+    Attributes:
+        capped_h: Hours in which the limit lowered clocks.
+        exceeded_h: Hours in which the cluster drew more than the limit, because no clock could be lowered
+            further, and no job could be preempted.
+        exceeded_kwh: Energy above the limit.
+    """
+
+    capped_h: float
+    exceeded_h: float
+    exceeded_kwh: float
+
+
+def power_limit_metrics(table: JobTable) -> PowerLimitMetrics | None:
+    """Return how a replay kept its power limit; None without a limit."""
+    kept = None if table.energy is None else table.energy.limit
+    if kept is None:
+        return None
+    return PowerLimitMetrics(
+        capped_h=kept.capped_s / 3600.0,
+        exceeded_h=kept.exceeded_s / 3600.0,
+        exceeded_kwh=kept.exceeded_j / J_PER_KWH,
+    )
+
+
 class ModelMetrics(NamedTuple):
     """Metrics that only a run with models has. `metrics.Metrics` has fields with the same names."""
 

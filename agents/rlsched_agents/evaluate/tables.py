@@ -66,6 +66,7 @@ class _Tables:
         self._tails()
         self._attempts()
         self._energy()
+        self._power_limit()
         self._power_down()
         self._ratios()
         self._scores()
@@ -199,6 +200,20 @@ class _Tables:
                 }
                 title = f"{field.removesuffix('_kg')} {of}, {unit}"
                 self._table(title, ("by jobs", "per job", "in all", "idle part"), rows)
+
+    def _power_limit(self) -> None:
+        """Print how each policy kept the power limit in the whole replay."""
+        policies = self._report.policies.items()
+        limited = {name: one.power_limit for name, one in policies if one.power_limit is not None}
+        if limited:
+            self._table(
+                "power limit, over the whole replay",
+                ("clocks lowered, h", "exceeded, h", "exceeded, kWh"),
+                {
+                    name: (f"{one.capped_h:,.1f}", f"{one.exceeded_h:,.1f}", _kwh(one.exceeded_kwh))
+                    for name, one in limited.items()
+                },
+            )
 
     def _power_down(self) -> None:
         """Print the results of power-down in the whole replay."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.energy.relative import outlook, relative
+from rlsched.energy.relative import OUTLOOK, outlook, relative
 from rlsched.energy.series import HOUR_S, Integrals, Series, integrals
 from rlsched.errors import InputError
 from rlsched.workload.trace import Trace
@@ -56,16 +56,17 @@ class Bill:
 def signals_of(spec: ClusterSpec, trace: Trace, last_s: float) -> Integrals | None:
     """Return the series of a cluster's electricity over the seconds of a trace; None: no `energy` section.
 
-    The series are the price, the carbon intensity, the relative price that policies follow, and the columns
-    of its outlook (`rlsched.energy.relative`). After the end of the series that policies follow, the relative
-    price and its outlook are 0.
+    The series are the price, the carbon intensity, the relative price that policies follow, the columns of
+    its outlook (`rlsched.energy.relative`), and the power limit in W. After the end of the series that
+    policies follow, the relative price and its outlook are 0. After the end of the limits, the last one
+    applies.
 
     Raises:
         InputError: a file cannot be read, does not cover the trace, or the wall-clock time of the trace's
             second 0 is unknown.
     """
     energy = spec.energy
-    if energy is None:
+    if energy is None or not (energy.price or energy.carbon or energy.power_limit):
         return None
     second_0 = energy.second_0 or trace.origin
     if second_0 is None:
@@ -74,15 +75,23 @@ def signals_of(spec: ClusterSpec, trace: Trace, last_s: float) -> Integrals | No
             f"{trace.name} does not state; set it in [energy], such as 2026-03-01T00:00Z"
         )
     second_0 = second_0.replace(tzinfo=UTC) if second_0.tzinfo is None else second_0
-    price, carbon = (Series.read(path) if path else None for path in (energy.price, energy.carbon))
+    price, carbon, limit = (
+        Series.read(path) if path else None for path in (energy.price, energy.carbon, energy.power_limit)
+    )
     followed = price if energy.followed == energy.price else carbon
-    assert followed is not None
     ahead_s = energy.known_ahead_h * HOUR_S
-    seen = (relative(followed, ahead_s), *outlook(followed, ahead_s).T)
-    followed_series = [replace(followed, values=values) for values in seen]
-    found = integrals([price, carbon, *followed_series], second_0, last_s)
-    end = math.ceil(((followed.ends - second_0).total_seconds() - found.from_s) / found.step_s - 1e-9)
-    found.rates[2:, end:] = 0.0
+    followed_series: list[Series | None] = [None] * (1 + len(OUTLOOK))
+    if followed is not None:
+        seen = (relative(followed, ahead_s), *outlook(followed, ahead_s).T)
+        followed_series = [replace(followed, values=values) for values in seen]
+    found = integrals([price, carbon, *followed_series, limit], second_0, last_s)
+    if followed is not None:
+        end = math.ceil(((followed.ends - second_0).total_seconds() - found.from_s) / found.step_s - 1e-9)
+        found.rates[2:-1, end:] = 0.0
+    if limit is not None:
+        end = math.ceil(((limit.ends - second_0).total_seconds() - found.from_s) / found.step_s - 1e-9)
+        found.rates[-1, end:] = limit.values[-1]
+    found.rates[-1] = found.rates[-1] * 1000.0 if limit is not None else energy.power_limit_kw * 1000.0
     return found
 
 

@@ -43,6 +43,7 @@ from rlsched_envs.sim.constants import FINISHED, MOVED, NEED_ROOM, NEED_SLOTS, R
 from rlsched_envs.sim.job_table import JobTable
 from rlsched_envs.sim.modelling import (
     Energy,
+    LimitKept,
     Models,
     fair_cores_milli,
     gpu_need_mib,
@@ -224,6 +225,8 @@ class Engine:
         set_watts(self.state, self.spec, models.node_power)
         self.arrays = self.arrays._replace(state=self.state.arrays)
         self._use_signals()
+        if self.spec.energy is not None and self.spec.energy.is_limited:
+            self.state.limit_power(1000.0 * self.spec.energy.power_limit_kw)
         open_books(self.arrays, self.trace, self._rows, models)
 
     def _use_signals(self) -> None:
@@ -349,6 +352,8 @@ class Engine:
     def _compiled(self, template: Any, rule: CompiledRule | None = None) -> Any:
         """Compile a kernel of the simulator for this run."""
         steps = rule.steps if rule is not None else None
+        if steps is not None and self.state.arrays.config.limited[0]:
+            steps = steps.with_price()
         logged, modelled = self.log is not None, self._models is not None
         return loop.for_run(template, steps, logged=logged, modelled=modelled)
 
@@ -405,6 +410,8 @@ class Engine:
                 if on_record is not None and decision.record is not None:
                     on_record(decision.record)
                 began = time.perf_counter()
+            if self.state.arrays.config.limited[0]:
+                self._compiled(moves.hold_clocks)(self.arrays)
             asked_for_s[self.state.arrays.derived.part.queue_len == 0] = math.inf
             timer_s = math.inf if self._is_stuck() else float(asked_for_s.min(initial=math.inf))
             self.arrays.progress.run.timer_s = min(timer_s, until_s, scheduler.review_s(self.state))
@@ -438,9 +445,9 @@ class Engine:
     def _review(self) -> bool:
         """Review the nodes that can sleep; return whether decisions are due now."""
         assert self._sleeping is not None
-        came_up = self._sleeping.review(self.arrays)
-        self.arrays.progress.run.undecided = came_up
-        return came_up
+        due = self._sleeping.review(self.arrays)
+        self.arrays.progress.run.undecided = due
+        return due
 
     def _note(self, action: Action) -> None:
         """Record an action that has been applied to the cluster's state."""
@@ -510,7 +517,10 @@ class Engine:
         books = progress.books[0]
         cost, carbon = bills_of(progress, self.spec, self._rows, len(self.trace))
         idle_j, cluster_j, peak_w = float(books.idle_j), float(books.energy_j), float(books.peak_w)
-        return Energy(job_j, idle_j, cluster_j, span_s, cost, carbon, peak_w)
+        limit = None
+        if self.state.arrays.config.limited[0]:
+            limit = LimitKept(float(books.capped_s), float(books.over_s), float(books.over_j))
+        return Energy(job_j, idle_j, cluster_j, span_s, cost, carbon, peak_w, limit)
 
     def _ends_s(self) -> NDArray[np.float64]:
         """Return the (T,) ends of the rows of the run; without interruptions, a job ends as planned."""

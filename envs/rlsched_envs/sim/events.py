@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rlsched.cluster import kernels as ledger
 from rlsched.cluster.arrays import MAX_TENANTS, NODE_DOWN, SLOT_EMPTY
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
+from rlsched.cluster.power import node_idle_w
 from rlsched.compile.jit import kernel, shared
 from rlsched.decide.constants import MODELLED
 from rlsched.decide.dials.counting import reset_dials
@@ -167,7 +168,7 @@ def _set_node(sim: SimArrays, n: int, status: int) -> None:
     if status == NODE_DOWN:
         _fail_jobs_on(sim, n)
     if MODELLED and s.config[0].modelled:
-        more_w = physics.node_idle_w(s, n, status) - physics.node_idle_w(s, n, before)
+        more_w = node_idle_w(s, n, status) - node_idle_w(s, n, before)
         physics.add_idle_w(sim.progress, more_w)
 
 

@@ -17,9 +17,9 @@ from rlsched.cluster.arrays import Records, StateArrays, records
 from rlsched.cluster.dials import OUTSIDE
 from rlsched.compile.jit import kernel, specialise
 from rlsched.compile.reference import by_reference
-from rlsched.decide.constants import DIALLED, PRICED, after, begin, next_look_s, next_move
+from rlsched.decide.constants import DIALLED, MODELLED, PRICED, after, begin, next_look_s, next_move
 from rlsched.decide.dials.turning import any_due, turn_due
-from rlsched.decide.options import PriceOptions, RuleOptions
+from rlsched.decide.options import RuleOptions
 from rlsched.decide.price import defer_jobs, next_to_pause, review_s
 from rlsched.decide.rules.steps import Steps
 from rlsched.objective import NUM_TERMS
@@ -35,7 +35,7 @@ from rlsched_envs.sim.constants import (
 )
 from rlsched_envs.sim.costs import terms_so_far
 from rlsched_envs.sim.events import next_instant
-from rlsched_envs.sim.moves import has_room, preempt, start
+from rlsched_envs.sim.moves import has_room, hold_clocks, preempt, start
 from rlsched_envs.sim.signals import read_price
 from rlsched_envs.sim.sim_arrays import SimArrays
 
@@ -74,11 +74,11 @@ def decide(sim: SimArrays, o: Any) -> None:
     if DIALLED:
         turn_due(s, now_s)
     if PRICED:
-        defer_jobs(s, o.start.price, now_s)
+        defer_jobs(s, o.start.price, o.preempts, now_s)
     while again:
         again = False
         for p in range(part.shape[0]):
-            if PRICED and pause_jobs(sim, p, o.start.price):
+            if PRICED and pause_jobs(sim, p, o):
                 again = True
             if part.queue_len[p] > 0 and not (SKIPS_QUIET and _nothing_new(s, p)):
                 begin(s, p, o, now_s)
@@ -88,10 +88,15 @@ def decide(sim: SimArrays, o: Any) -> None:
                         preempt(sim, move.preempt)
                         again = True
                         if PRICED:
-                            defer_jobs(s, o.start.price, now_s)
+                            defer_jobs(s, o.start.price, o.preempts, now_s)
                     elif not start(sim, p, move, o.start):
                         break
                     after(s, p, o, move, now_s)
+                    if PRICED and s.config[0].limited and move.start >= 0:
+                        defer_jobs(s, o.start.price, o.preempts, now_s)
+                        if pause_jobs(sim, p, o):
+                            again = True
+                        begin(s, p, o, now_s)
                     move = next_move(s, p, o, now_s)
             if SKIPS_QUIET:
                 part.seen_changes[p], part.seen_arrivals[p] = part.changes[p], part.arrivals[p]
@@ -103,17 +108,19 @@ def decide(sim: SimArrays, o: Any) -> None:
         if not LOOKS:
             run.timer_s = math.inf
         run.timer_s = min(run.timer_s, review_s(s, o.start.price))
+        if MODELLED:
+            hold_clocks(sim)
 
 
 @kernel
-def pause_jobs(sim: SimArrays, p: int, o: PriceOptions) -> bool:
-    """Preempt jobs of partition `p` that pause while electricity is expensive; return whether any did."""
+def pause_jobs(sim: SimArrays, p: int, o: Any) -> bool:
+    """Preempt jobs because of the price (of partition `p`) or the power limit; return whether any did."""
     s, now_s = sim.state, sim.progress.run[0].now_s
-    slot, paused = next_to_pause(s, p, o, now_s), False
+    slot, paused = next_to_pause(s, p, o.start.price, o.preempts, now_s), False
     while slot >= 0:
         preempt(sim, slot)
-        defer_jobs(s, o, now_s)
-        slot, paused = next_to_pause(s, p, o, now_s), True
+        defer_jobs(s, o.start.price, o.preempts, now_s)
+        slot, paused = next_to_pause(s, p, o.start.price, o.preempts, now_s), True
     return paused
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -239,6 +239,21 @@ def open_books(arrays: SimArrays, trace: Trace, rows: NDArray[np.intp], models: 
     begin_books(arrays.progress, arrays.state)
 
 
+class LimitKept(NamedTuple):
+    """How a run kept the power limit of its cluster, from the first submission to the last event.
+
+    Attributes:
+        capped_s: Time in which the limit lowered clocks, seconds.
+        exceeded_s: Time in which the power was above the limit, seconds: jobs that must not be preempted, and
+            nodes, can draw more at the lowest clocks.
+        exceeded_j: Energy above the limit, joules.
+    """
+
+    capped_s: float
+    exceeded_s: float
+    exceeded_j: float
+
+
 @dataclass(frozen=True)
 class Energy:
     """Energy of a run.
@@ -253,6 +268,7 @@ class Energy:
         cost: Cost of the energy, in the currency of the cluster's prices; None: the price is unknown.
         carbon: Emissions of the energy, kg CO2e; None: the carbon intensity is unknown.
         peak_w: Highest power of the whole cluster, averaged over about 15 minutes.
+        limit: How the power limit was kept; None: there is none.
     """
 
     job_j: NDArray[np.float64]
@@ -262,6 +278,7 @@ class Energy:
     cost: Bill | None = None
     carbon: Bill | None = None
     peak_w: float = 0.0
+    limit: LimitKept | None = None
 
     def first_rows(self, rows: int) -> Energy:
         """Return a copy in which `job_j`, `cost` and `carbon` have only the first `rows` jobs."""

@@ -42,6 +42,8 @@ def draw_power(sim: SimArrays, seconds: float, until_s: float) -> None:
     """
     if MODELLED and sim.state.config[0].modelled:
         physics.pass_time(sim.progress, until_s - seconds, until_s)
+        if sim.state.config[0].limited:
+            physics.pass_limit(sim.progress, sim.state, seconds)
         if PRICED and sim.progress.books[0].unused_sleep > 0.0:
             physics.pass_unused(sim.progress, sim.state, until_s - seconds, until_s)
         if sim.progress.books[0].next_seen_s <= until_s:
@@ -78,6 +80,21 @@ def refresh_group(sim: SimArrays, g: int) -> None:
         slot = s.gpu.tenant[g, k]
         if slot >= 0 and x.work.planned[slot] != 1:
             _plan_end(sim, slot)
+
+
+@kernel
+def hold_clocks(sim: SimArrays) -> None:
+    """Set the clocks of running jobs to the caps of a power limit. Requires models."""
+    s, now_s = sim.state, sim.progress.run[0].now_s
+    if not s.config[0].limited:
+        return
+    for position in range(s.derived.running_len[0]):
+        slot = s.derived.slot.running[position]
+        g, clock = s.job.head[slot] // MAX_TENANTS, s.gpu.clock_frac[s.job.head[slot] // MAX_TENANTS]
+        if s.job.head[slot] < 0:
+            continue
+        if clock > physics.group_cap(s, g) or clock < physics.group_clock(s, g, now_s):
+            refresh_group(sim, g)
 
 
 @kernel

@@ -17,16 +17,10 @@ from typing import Final
 
 import numpy as np
 
-from rlsched.cluster.arrays import (
-    MAX_TENANTS,
-    NODE_ASLEEP,
-    NODE_BOOTING,
-    NODE_DOWN,
-    NODE_UP,
-    StateArrays,
-)
+from rlsched.cluster.arrays import FLEXIBLE, MAX_TENANTS, NODE_UP, URGENT, StateArrays
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.kernels import forget_speeds, tenants_of
+from rlsched.cluster.power import cap_on, chosen_clock, node_idle_w
 from rlsched.cluster.speed import (
     added_power_w,
     at_work_frac,
@@ -44,6 +38,8 @@ from rlsched_envs.sim.sim_arrays import ProgressArrays
 
 CAP_HALVINGS: Final = 30
 """Number of bisections of the clock interval under a power cap, which reduce it to 1e-9 of its length."""
+ROUNDING: Final = 1e-9
+"""Relative rounding error of a sum of powers; a smaller excess over a power limit does not count."""
 DEMAND_S: Final = 900.0 / math.log(10.0)
 """Time constant of the demand meter, seconds."""
 
@@ -89,6 +85,17 @@ def _meter(x: ProgressArrays, watts: float, seconds: float) -> None:
 
 
 @kernel
+def pass_limit(x: ProgressArrays, s: StateArrays, seconds: float) -> None:
+    """Record for a time span whether the power limit lowered clocks, and whether the power exceeded it."""
+    books, config = x.books[0], s.config[0]
+    if min(config.clock_cap[URGENT], config.clock_cap[FLEXIBLE]) < 1.0:
+        books.capped_s += seconds
+    if books.total_w > config.limit_w * (1.0 + ROUNDING):
+        books.over_s += seconds
+        books.over_j += (books.total_w - config.limit_w) * seconds
+
+
+@kernel
 def pass_unused(x: ProgressArrays, s: StateArrays, since_s: float, until_s: float) -> None:
     """Add price x power of the nodes without jobs during a time span to `unused_cost`.
 
@@ -108,12 +115,6 @@ def pass_unused(x: ProgressArrays, s: StateArrays, since_s: float, until_s: floa
         x.used[n] = used
     books.unused_cost += watts * signal_between(x, PRICE, since_s, until_s)
     _meter(x, books.total_w - watts, until_s - since_s)
-
-
-@kernel
-def idle_gpus_w(s: StateArrays, n: int) -> float:
-    """Return the power of a node's GPUs while none of them is in use, W."""
-    return s.node.gpus[n] * s.models.gpu.idle_w[s.node.kind[n]]
 
 
 @kernel
@@ -205,18 +206,21 @@ def group_clock(s: StateArrays, g: int, now_s: float) -> float:
     """Return the SM clock of a group: the highest clock of its jobs, limited by the power cap of its GPUs.
 
     Without a power cap, the clock is not lowered within `DWELL_S` of its last change. After this time, it is
-    lowered when the next job joins or leaves the group.
+    lowered when the next job joins or leaves the group. A power limit of the cluster lowers it at once.
     """
-    clock = 0.0
-    for k in range(MAX_TENANTS):
-        slot = s.gpu.tenant[g, k]
-        if slot >= 0:
-            clock = max(clock, s.job.sm_clock_frac[slot])
+    clock = chosen_clock(s, g)
     if s.models.gpu.cap_w[gpu_kind(s, g)] < s.models.gpu.tdp_w[gpu_kind(s, g)]:
         clock = _under_cap(s, g, clock)
     elif now_s < s.gpu.clock_since_s[g] + DWELL_S:
         clock = max(clock, s.gpu.clock_frac[g])
-    return clock
+    return min(clock, group_cap(s, g))
+
+
+@kernel
+def group_cap(s: StateArrays, g: int) -> float:
+    """Return the highest SM clock of a group under the power limit of the cluster; 1 without a limit."""
+    caps = s.config[0].clock_cap
+    return cap_on(s, g, caps[URGENT], caps[FLEXIBLE]) if s.config[0].limited else 1.0
 
 
 @kernel
@@ -404,18 +408,6 @@ def end_s(x: ProgressArrays, slot: int, now_s: float) -> float:
 
 
 @kernel
-def node_idle_w(s: StateArrays, n: int, status: int) -> float:
-    """Return the power of an unused node in this status, W."""
-    if status == NODE_DOWN:
-        return 0.0
-    if status == NODE_ASLEEP:
-        return s.node.asleep_w[n]
-    if status == NODE_BOOTING:
-        return s.node.boot_w[n]
-    return s.node.idle_w[n] + idle_gpus_w(s, n)
-
-
-@kernel
 def begin_books(x: ProgressArrays, s: StateArrays) -> None:
     """Initialise the accounts: power of nodes by status, no jobs, no learned speeds."""
     books = x.books[0]
@@ -423,6 +415,7 @@ def begin_books(x: ProgressArrays, s: StateArrays) -> None:
     books.energy_j = books.idle_j = books.jobs_j = 0.0
     books.cost = books.idle_cost = books.unused_cost = books.carbon = books.idle_carbon = 0.0
     books.lost_rate = books.lost_s = books.demand_w = books.peak_w = books.wake_ups = 0.0
+    books.capped_s = books.over_s = books.over_j = 0.0
     for n in range(x.used.shape[0]):
         x.used[n] = 0
     x.books[0].next_seen_s = np.inf

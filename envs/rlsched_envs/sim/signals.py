@@ -1,4 +1,4 @@
-"""Compiled functions that read the price and the carbon intensity of a run's electricity."""
+"""Compiled functions that read the price, the carbon intensity and the power limit of a run."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ PRICE: Final = 0
 CARBON: Final = 1
 """Rows of `ProgressArrays.signal` with integrals; the values of price and carbon are in rows 2 and 3."""
 RATIO: Final = 4
-"""Row of `ProgressArrays.signal` with the price relative to the mean; the rows after it are the columns of
+"""Row of `ProgressArrays.signal` with the price relative to the mean; the next rows are the columns of
 `rlsched.energy.relative.OUTLOOK`.
 """
-ROWS: Final = RATIO + 1 + len(OUTLOOK)
+LIMIT: Final = RATIO + 1 + len(OUTLOOK)
+"""Row of `ProgressArrays.signal` with the power limit, W."""
+ROWS: Final = LIMIT + 1
 
 
 @kernel
@@ -49,7 +51,7 @@ def _is_as_before(x: ProgressArrays, k: int) -> bool:
 
 @kernel
 def read_price(sim: SimArrays) -> None:
-    """Set the current price of electricity in the state, and the time of the next price change.
+    """Set the current price of electricity and power limit in the state, and the time of their next change.
 
     Without a signal, a price in the state stays valid until `price_until_s`, and is unknown afterwards.
     """
@@ -58,11 +60,13 @@ def read_price(sim: SimArrays) -> None:
         if now_s >= config.price_until_s:
             set_price(sim.state, 0.0, config.price_outlook, np.inf)
         return
-    if config.price_ratio > 0.0 and now_s < config.price_until_s:
+    is_known = config.price_ratio > 0.0 or (config.limited and config.limit_w < np.inf)
+    if is_known and now_s < config.price_until_s:
         return
     last, step_s = x.signal.shape[1] - 1, x.books[0].grid_step_s
     k = min(int((now_s - x.books[0].grid_from_s) / step_s), last)
     while k < last and _is_as_before(x, k + 1):
         k += 1
     until_s = x.books[0].grid_from_s + (k + 1) * step_s if k < last else np.inf
-    set_price(sim.state, x.signal[RATIO, k], x.signal[RATIO + 1 :, k], until_s)
+    set_price(sim.state, x.signal[RATIO, k], x.signal[RATIO + 1 : LIMIT, k], until_s)
+    config.limit_w = x.signal[LIMIT, k]

@@ -116,6 +116,9 @@ BOOKS: Final = np.dtype(
         ("demand_w", np.float64),  # `total_w`, less that of sleeping unused nodes, as a demand meter shows it
         ("peak_w", np.float64),  # highest `demand_w`
         ("wake_ups", np.float64),  # number of times that an unused node got a job
+        ("capped_s", np.float64),  # time in which a power limit lowered clocks, s
+        ("over_s", np.float64),  # time in which `total_w` exceeded the power limit, s
+        ("over_j", np.float64),  # integral of the excess
         ("by_job", np.float64),  # 1: `costs.terms_so_far` records the terms of single jobs
         ("tail_after_s", np.float64),  # delay after which a delay counts in the tail
         ("grid_from_s", np.float64),  # start of the first step of `signal`, s

@@ -122,7 +122,10 @@ class SleepingNodes:
         return min(self._review_at_s, float(self._due_s.min(initial=math.inf)))
 
     def review(self, sim: SimArrays) -> bool:
-        """Review the nodes, and plan the next review; return whether a node has become usable."""
+        """Review the nodes, and plan the next review; return whether decisions are due now.
+
+        They are due if a node has become usable. Under a power limit, they are due if any node has changed.
+        """
         now_s = float(sim.progress.run.now_s[0])
         self._pass_time(now_s)
         touched = np.flatnonzero(self._due_s <= now_s).tolist()
@@ -185,8 +188,8 @@ class SleepingNodes:
         ]
 
     def _carry_out(self, sim: SimArrays, sets: list[int], now_s: float) -> bool:
-        """Set the engine's node statuses from the node states; return whether a node has become usable."""
-        up = False
+        """Set the engine's node statuses from the node states; return whether decisions are due."""
+        up, limited = False, bool(sim.state.config.limited[0])
         for at in sets:
             one = self._sets[at]
             statuses = one.statuses(now_s)
@@ -195,7 +198,7 @@ class SleepingNodes:
             if len(changed):
                 self._saved_w -= _set_nodes(sim, one.nodes[changed], statuses[changed])
                 self._asleep += int((statuses == NODE_ASLEEP).sum()) - int((before == NODE_ASLEEP).sum())
-                up = up or bool((statuses[changed] == NODE_UP).any())
+                up = up or limited or bool((statuses[changed] == NODE_UP).any())
             self._due_s[at] = one.due_s(now_s)
         return up
 

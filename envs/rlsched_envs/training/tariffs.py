@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from rlsched.energy.relative import outlook, relative
 from rlsched.energy.series import DAY_S, HOUR_S, Series
 from rlsched.errors import InputError
-from rlsched_envs.sim.signals import CARBON, PRICE, RATIO, ROWS
+from rlsched_envs.sim.signals import CARBON, LIMIT, PRICE, RATIO, ROWS
 
 HORIZON_H: Final = 42 * 24
 """Hours of prices that a window can use; later hours have the price of the last hour."""
@@ -92,7 +93,8 @@ class Tariff:
         found[PRICE + 2] = self.rows[0, hours]
         found[PRICE, 1:] = np.cumsum(found[PRICE + 2, :-1]) * HOUR_S
         found[CARBON + 2] = 0.0
-        found[RATIO:] = self.rows[1:, hours]
+        found[RATIO:LIMIT] = self.rows[1:, hours]
+        found[LIMIT] = math.inf
         return found
 
 

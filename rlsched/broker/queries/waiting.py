@@ -15,7 +15,8 @@ from rlsched.broker.state.job_requests import beside_count, needs
 from rlsched.broker.state.jobs import Job, called
 from rlsched.cluster.arrays import DEFERRED, NODE_UP
 from rlsched.cluster.demand import Demand, nodes_of_gang
-from rlsched.decide.price import MOST_SLACK_FRAC, deferred_until_s
+from rlsched.decide.price import MOST_SLACK_FRAC
+from rlsched.decide.slack import deferred_until_s
 
 _HOLDERS: Final = {"user": "its user", "admin": "an admin"}
 

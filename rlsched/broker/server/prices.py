@@ -102,6 +102,11 @@ def _energy_of(cluster_file: Path) -> EnergySignals:
             f"--energy {cluster_file}: expected a cluster file with the table [energy], got a file without "
             "this table; name a CSV file there, as price or carbon"
         )
+    if energy.is_limited:
+        raise InputError(
+            f"--energy {cluster_file}: expected a file without a power limit, got one: a broker does not "
+            "hold a power limit yet; leave it out"
+        )
     return energy
 
 

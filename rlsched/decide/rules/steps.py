@@ -25,7 +25,7 @@ class Steps:
         sorted_queue: Whether the rule reads the sorted queue; False: the rule reads only the heaps of the
             demand classes.
         dialled: Whether dials adjust the settings of the rule.
-        priced: Whether decisions follow the price of electricity.
+        priced: Whether decisions follow the price of electricity, or a power limit.
     """
 
     begin: Any
@@ -61,7 +61,7 @@ class Steps:
         return replace(self, dialled=True, skips_quiet=False)
 
     def with_price(self) -> Steps:
-        """Return the rule with decisions that follow the price of electricity."""
+        """Return the rule with decisions that follow the price of electricity, or a power limit."""
         return replace(self, priced=True)
 
     @cached_property

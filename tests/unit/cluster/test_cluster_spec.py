@@ -42,7 +42,7 @@ def test_description_is_read_back_as_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("energy", "expected"),
     [
-        ('currency = "EUR"', "energy: expected price or carbon, a CSV file; got neither"),
+        ('currency = "EUR"', "energy: expected price or carbon, a CSV file, or a power limit; got none"),
         ('price = "p"\nknown_ahead_h = 25', "energy.known_ahead_h: expected hours from 0 to 24, got 25"),
         ('price = "p"\nfollow = "carbon"', "energy.follow: expected energy.carbon to name a file, got none"),
     ],
@@ -58,3 +58,27 @@ def test_policies_follow_the_price_or_else_the_carbon() -> None:
     assert EnergySignals(price="p", carbon="c").followed == "p"
     assert EnergySignals(price="p", carbon="c", follow="carbon").followed == "c"
     assert EnergySignals(carbon="c").followed == "c"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('power_limit = "l.csv"\npower_limit_kw = 5', "expected power_limit or power_limit_kw, got both"),
+        ("power_limit_kw = 0", "energy.power_limit_kw: expected kW above 0, got 0"),
+        ("power_limit_kw = nan", "energy.power_limit_kw: expected kW above 0, got nan"),
+        ("pue = 1.1", "expected price or carbon, a CSV file, or a power limit; got none"),
+    ],
+)
+def test_wrong_power_limit_is_one_clear_line(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text(f'name = "c"\n\n[[nodes]]\ngpus = 4\n\n[energy]\n{text}\n')
+    with pytest.raises(ClusterSpecError) as caught:
+        ClusterSpec.read(tmp_path / "c.toml")
+    assert str(caught.value).endswith(message)
+
+
+def test_power_limit_is_written_and_read_again(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text('name = "c"\n\n[[nodes]]\ngpus = 4\n\n[energy]\npower_limit = "l.csv"\n')
+    spec = ClusterSpec.read(tmp_path / "c.toml")
+    assert spec.energy == EnergySignals(power_limit=str(tmp_path / "l.csv"))
+    (tmp_path / "d.toml").write_text(spec.to_toml())
+    assert ClusterSpec.read(tmp_path / "d.toml") == spec

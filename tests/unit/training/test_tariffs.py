@@ -10,7 +10,7 @@ import pytest
 from rlsched.energy.relative import outlook, relative
 from rlsched.energy.series import HOUR_S, Series
 from rlsched.errors import InputError
-from rlsched_envs.sim.signals import PRICE, RATIO, ROWS
+from rlsched_envs.sim.signals import LIMIT, PRICE, RATIO, ROWS
 from rlsched_envs.training.tariffs import HORIZON_H, LEAST_DAYS, Tariff, split
 
 LATE = datetime(2025, 12, 31, 21, tzinfo=UTC)
@@ -66,7 +66,8 @@ def test_a_signal_has_the_hours_of_its_day() -> None:
     signal = tariff.signal(30)
     assert signal.shape == (ROWS, HORIZON_H + 1)
     assert np.array_equal(signal[PRICE + 2], tariff.rows[0, 720 : 720 + HORIZON_H + 1])
-    assert np.array_equal(signal[RATIO:], tariff.rows[1:, 720 : 720 + HORIZON_H + 1])
+    assert np.isposinf(signal[LIMIT]).all()
+    assert np.array_equal(signal[RATIO:LIMIT], tariff.rows[1:, 720 : 720 + HORIZON_H + 1])
     assert signal[PRICE, 48] == pytest.approx(tariff.rows[0, 720:768].sum() * HOUR_S)
 
 

@@ -67,6 +67,7 @@ def test_a_file_with_only_the_table_energy_is_enough(tmp_path: Path) -> None:
         ('[energy]\nprce = "p.csv"\n', r"e.toml: energy: unknown setting 'prce'; did you mean 'price'\?"),
         ("[energy]\nprice = 3\n", "e.toml: energy: price: expected `str`, got `int`"),
         ("[energy]\n", "e.toml: .*price"),
+        ("[energy]\npower_limit_kw = 5\n", "e.toml: .*hold a power limit yet; leave it out"),
         ("energy = 3\n", "e.toml: energy: expected `object`, got `int`"),
         ('name = "c"\n', "e.toml: .*nodes"),
     ],

@@ -1,0 +1,144 @@
+"""Compiled functions for the power of nodes, and for the most power that running jobs can draw by the models.
+
+The most power of a job is its power while its GPUs work for it all the time. Co-tenants, too few cores and
+more nodes than necessary only make a job slower, so that it draws less.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rlsched.cluster.arrays import (
+    FLEXIBLE,
+    MAX_TENANTS,
+    NODE_ASLEEP,
+    NODE_BOOTING,
+    NODE_DOWN,
+    URGENT,
+    StateArrays,
+)
+from rlsched.cluster.kernels import tenants_of
+from rlsched.cluster.speed import cores_used, gpu_kind
+from rlsched.compile.jit import kernel
+from rlsched.models.clocks import dynamic_power_w, gpu_power_w
+
+
+@kernel
+def idle_gpus_w(s: StateArrays, n: int) -> float:
+    """Return the power of a node's GPUs while none of them is in use, W."""
+    return s.node.gpus[n] * s.models.gpu.idle_w[s.node.kind[n]]
+
+
+@kernel
+def node_idle_w(s: StateArrays, n: int, status: int) -> float:
+    """Return the power of an unused node in this status, W."""
+    if status == NODE_DOWN:
+        return 0.0
+    if status == NODE_ASLEEP:
+        return s.node.asleep_w[n]
+    if status == NODE_BOOTING:
+        return s.node.boot_w[n]
+    return s.node.idle_w[n] + idle_gpus_w(s, n)
+
+
+@kernel
+def class_of(s: StateArrays, g: int) -> int:
+    """Return the class of the jobs on GPU `g`: FLEXIBLE if all of them have slack, else URGENT."""
+    urgent = 0
+    for k in range(MAX_TENANTS):
+        slot = s.gpu.tenant[g, k]
+        urgent += int(slot >= 0 and s.job.slack_s[slot] <= 0.0)
+    return URGENT if urgent > 0 else FLEXIBLE
+
+
+@kernel
+def chosen_clock(s: StateArrays, g: int) -> float:
+    """Return the highest SM clock that was chosen for a job on GPU `g`, as a fraction of the maximum."""
+    clock = 0.0
+    for k in range(MAX_TENANTS):
+        slot = s.gpu.tenant[g, k]
+        if slot >= 0:
+            clock = max(clock, s.job.sm_clock_frac[slot])
+    return clock
+
+
+@kernel
+def cap_on(s: StateArrays, g: int, urgent_cap: float, flexible_cap: float) -> float:
+    """Return the cap of the SM clock of GPU `g` under caps for the two classes of jobs.
+
+    The clock of a MIG slice, and of a node whose clocks cannot be set, has no cap: the result is 1.
+    """
+    place, fixed = g * MAX_TENANTS, 0
+    for k in range(MAX_TENANTS):
+        if s.gpu.tenant[g, k] >= 0:
+            place = s.job.head[s.gpu.tenant[g, k]]
+    while place >= 0:
+        at = place // MAX_TENANTS
+        fixed += s.node.fixed_clock[s.gpu.node[at]] + int(s.models.gpu.sliced[gpu_kind(s, at)] != 0)
+        place = s.gpu.link[at, place % MAX_TENANTS]
+    if fixed:
+        return 1.0
+    return urgent_cap if class_of(s, g) == URGENT else flexible_cap
+
+
+@kernel
+def highest_clock(s: StateArrays, g: int, urgent_cap: float, flexible_cap: float) -> float:
+    """Return the highest SM clock that GPU `g` can have under these caps: chosen, or not yet lowered."""
+    clock = max(chosen_clock(s, g), s.gpu.clock_frac[g])
+    return min(clock, cap_on(s, g, urgent_cap, flexible_cap))
+
+
+@kernel
+def leads(s: StateArrays, slot: int) -> bool:
+    """Return whether a job is the first on its GPUs, so that a sum over such jobs has each GPU once."""
+    g, first = s.job.head[slot] // MAX_TENANTS, 0
+    while s.gpu.tenant[g, first] < 0:
+        first += 1
+    return bool(s.gpu.tenant[g, first] == slot)
+
+
+@kernel
+def most_added_w(s: StateArrays, g: int, clock: float) -> float:
+    """Return the most power that the jobs on GPU `g` add to idle GPUs and cores at an SM clock, W.
+
+    `g` is the first GPU of these jobs; the result is for all GPUs of the jobs.
+    """
+    gpu, t, count = s.models.gpu, s.models.trait, tenants_of(s, g)
+    total_w, first, known, added_w = 0.0, -1, -1, 0.0
+    for k in range(MAX_TENANTS):
+        slot = s.gpu.tenant[g, k]
+        if slot >= 0:
+            total_w += busy_cores_w(s, slot, gpu_kind(s, g))
+            first = slot
+    place = s.job.head[first]
+    while place >= 0:
+        at = place // MAX_TENANTS
+        kind = gpu_kind(s, at)
+        if kind != known:
+            known, dynamic_w = kind, 0.0
+            for k in range(MAX_TENANTS):
+                slot = s.gpu.tenant[g, k]
+                if slot >= 0:
+                    w = s.job.workload[slot]
+                    dynamic_w += dynamic_power_w(
+                        gpu, kind, t.dynamic_w[w, kind], t.clock_bound[w, kind], clock, 1.0
+                    )
+            added_w = gpu_power_w(gpu, kind, count, dynamic_w) - gpu.idle_w[kind]
+        total_w += added_w
+        place = s.gpu.link[at, place % MAX_TENANTS]
+    return total_w
+
+
+@kernel
+def busy_cores_w(s: StateArrays, slot: int, kind: int) -> float:
+    """Return the power of the cores of a running job while its GPUs, of this type, work all the time, W."""
+    return s.node.core_w[s.job.host[slot]] * max(s.job.gpus[slot], 1) * cores_used(s, slot, kind, np.inf)
+
+
+@kernel
+def nodes_w(s: StateArrays) -> float:
+    """Return the power of all nodes as if no job ran, W."""
+    watts = 0.0
+    for n in range(s.node.shape[0]):
+        watts += node_idle_w(s, n, s.node.status[n])
+    return watts

@@ -1,0 +1,189 @@
+"""Compiled functions that keep a cluster under a power limit: clocks, pauses, and jobs that must wait.
+
+The power is the most that the running jobs can draw, by the models (`rlsched.cluster.power`). Jobs without
+slack are urgent, jobs with slack are flexible. If the power exceeds the limit, the following steps are taken,
+in this order, until it does not: lower the clocks of flexible jobs, pause flexible jobs, lower the clocks of
+urgent jobs, pause other jobs that may be preempted. A job starts only if the limit can be kept with it: a
+flexible job if no urgent job gets a lower clock for it, an urgent job at the lowest clocks.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from rlsched.cluster.arrays import FLEXIBLE, MAX_TENANTS, URGENT, StateArrays
+from rlsched.cluster.kernels import forget_speeds, tenants_of
+from rlsched.cluster.power import busy_cores_w, highest_clock, leads, most_added_w, nodes_w
+from rlsched.compile.jit import kernel
+from rlsched.decide.constants import MODELLED
+from rlsched.decide.slack import slack_ends_s
+from rlsched.models.clocks import MIN_CLOCK_FRAC, dynamic_power_w, gpu_power_w
+
+STEPS: Final = 32
+"""Number of steps between the lowest and the highest clock. With coarse steps, clocks change less often."""
+
+
+@kernel
+def is_limited(s: StateArrays) -> bool:
+    """Return whether the cluster has a power limit now. A limit needs models of power."""
+    config = s.config[0]
+    return MODELLED and config.modelled != 0 and config.limited != 0 and config.limit_w < np.inf
+
+
+@kernel
+def _cap(step: int) -> float:
+    """Return the clock of a step, as a fraction of the maximum."""
+    return MIN_CLOCK_FRAC + (1.0 - MIN_CLOCK_FRAC) * step / STEPS
+
+
+@kernel
+def drawn_w(s: StateArrays, urgent_cap: float, flexible_cap: float) -> float:
+    """Return the most power of the whole cluster under caps of the clocks, W."""
+    watts = nodes_w(s)
+    for position in range(s.derived.running_len[0]):
+        slot = s.derived.slot.running[position]
+        g = s.job.head[slot] // MAX_TENANTS
+        if s.job.head[slot] < 0:
+            watts += busy_cores_w(s, slot, 0)
+        elif leads(s, slot):
+            watts += most_added_w(s, g, highest_clock(s, g, urgent_cap, flexible_cap))
+    return watts
+
+
+@kernel
+def _may_pause(s: StateArrays, slot: int, now_s: float, flexible: bool) -> bool:
+    """Return whether a running job may be preempted to keep the limit."""
+    job = s.job
+    if job.head[slot] < 0 or job.pinned[slot] or job.start_s[slot] >= now_s:
+        return False
+    return not flexible or (job.slack_s[slot] > 0.0 and slack_ends_s(s, slot, now_s) > now_s)
+
+
+@kernel
+def _saved_w(s: StateArrays, slot: int) -> float:
+    """Return the power that the cluster saves at the lowest clocks if a job pauses, W.
+
+    Of several jobs on the same GPUs, each counts an equal part.
+    """
+    g = s.job.head[slot] // MAX_TENANTS
+    clock = highest_clock(s, g, MIN_CLOCK_FRAC, MIN_CLOCK_FRAC)
+    return most_added_w(s, g, clock) / tenants_of(s, g)
+
+
+@kernel
+def hold_limit(s: StateArrays, preempts: bool, now_s: float) -> None:
+    """Set the caps of the clocks so that the limit is kept, and the power that starting jobs may add.
+
+    The caps are 1 without a limit, and as low as possible if no caps suffice. `preempts`: whether jobs may be
+    preempted.
+    """
+    room_w = s.scratch[0].room_w
+    if not is_limited(s):
+        _set_caps(s, 1.0, 1.0)
+        room_w[URGENT] = room_w[FLEXIBLE] = np.inf
+        return
+    limit_w = s.config[0].limit_w
+    slowed_w, lowest_w = drawn_w(s, 1.0, MIN_CLOCK_FRAC), drawn_w(s, MIN_CLOCK_FRAC, MIN_CLOCK_FRAC)
+    room_w[FLEXIBLE], room_w[URGENT] = limit_w - slowed_w, limit_w - lowest_w
+    if preempts:
+        for position in range(s.derived.running_len[0]):
+            slot = s.derived.slot.running[position]
+            if _may_pause(s, slot, now_s, True):
+                room_w[URGENT] += _saved_w(s, slot)
+    if drawn_w(s, 1.0, 1.0) <= limit_w:
+        _set_caps(s, 1.0, 1.0)
+        return
+    low, high = 0, STEPS - 1  # the highest step that keeps the limit, found by bisection
+    of_urgent = slowed_w > limit_w
+    while low < high:
+        middle = (low + high + 1) // 2
+        cap = _cap(middle)
+        watts = drawn_w(s, cap, MIN_CLOCK_FRAC) if of_urgent else drawn_w(s, 1.0, cap)
+        if watts <= limit_w:
+            low = middle
+        else:
+            high = middle - 1
+    if of_urgent:
+        _set_caps(s, _cap(low), MIN_CLOCK_FRAC)
+    else:
+        _set_caps(s, 1.0, _cap(low))
+
+
+@kernel
+def _set_caps(s: StateArrays, urgent_cap: float, flexible_cap: float) -> None:
+    """Set the caps of both classes. If a cap has changed, discard the cached speeds of running jobs."""
+    caps = s.config[0].clock_cap
+    if caps[URGENT] == urgent_cap and caps[FLEXIBLE] == flexible_cap:
+        return
+    caps[URGENT], caps[FLEXIBLE] = urgent_cap, flexible_cap
+    for position in range(s.derived.running_len[0]):
+        slot = s.derived.slot.running[position]
+        if s.job.head[slot] >= 0:
+            forget_speeds(s, s.job.head[slot] // MAX_TENANTS)
+
+
+@kernel
+def least_start_w(s: StateArrays, slot: int) -> float:
+    """Return the power that a waiting job adds at the lowest clock, W, on the GPU type where it adds most."""
+    t, gpu, w, most_w = s.models.trait, s.models.gpu, s.job.workload[slot], 0.0
+    demand = s.demand[s.job.demand[slot]]
+    for n in range(s.node.shape[0]):
+        kind = s.node.kind[n]
+        if s.job.gpus[slot] > 0 and not (demand.kinds >> kind) & 1:
+            continue
+        added_w = s.node.core_w[n] * demand.cpu_milli_each / 1000.0
+        if s.job.gpus[slot] > 0:
+            clock = 1.0 if s.node.fixed_clock[n] or gpu.sliced[kind] else MIN_CLOCK_FRAC
+            dynamic_w = dynamic_power_w(gpu, kind, t.dynamic_w[w, kind], t.clock_bound[w, kind], clock, 1.0)
+            added_w += gpu_power_w(gpu, kind, 1, dynamic_w) - gpu.idle_w[kind]
+        most_w = max(most_w, added_w)
+    return max(s.job.gpus[slot], 1) * most_w
+
+
+@kernel
+def fits_limit(s: StateArrays, slot: int, now_s: float) -> bool:
+    """Return whether a waiting job may start under the power limit (see the module).
+
+    A flexible job that has used up its slack counts as urgent.
+    """
+    urgent = s.job.slack_s[slot] <= 0.0 or slack_ends_s(s, slot, now_s) <= now_s
+    room_w = s.scratch[0].room_w[URGENT if urgent else FLEXIBLE]
+    return room_w == np.inf or least_start_w(s, slot) <= room_w
+
+
+@kernel
+def next_to_stop(s: StateArrays, now_s: float) -> int:
+    """Return the slot of the job to preempt next in order to keep the limit, -1 for none.
+
+    Of the jobs whose pause suffices, it is the job that saves the least power; if no single pause suffices,
+    the job that saves the most. Of equal jobs, it is the latest.
+    """
+    if not is_limited(s):
+        return -1
+    over_w, flexible = drawn_w(s, 1.0, MIN_CLOCK_FRAC) - s.config[0].limit_w, True
+    found = _best_to_stop(s, now_s, over_w, flexible) if over_w > 0.0 else -1
+    if over_w > 0.0 and found < 0:
+        over_w = drawn_w(s, MIN_CLOCK_FRAC, MIN_CLOCK_FRAC) - s.config[0].limit_w
+        found = _best_to_stop(s, now_s, over_w, False) if over_w > 0.0 else -1
+    return found
+
+
+@kernel
+def _best_to_stop(s: StateArrays, now_s: float, over_w: float, flexible: bool) -> int:
+    found, best_w = -1, 0.0
+    for position in range(s.derived.running_len[0]):
+        slot = s.derived.slot.running[position]
+        if not _may_pause(s, slot, now_s, flexible):
+            continue
+        saved_w = _saved_w(s, slot)
+        if found >= 0 and saved_w == best_w:
+            better = s.job.seq[slot] > s.job.seq[found]
+        elif best_w >= over_w:
+            better = over_w <= saved_w < best_w
+        else:
+            better = saved_w > best_w
+        if found < 0 or better:
+            found, best_w = slot, saved_w
+    return found

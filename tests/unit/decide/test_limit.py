@@ -1,0 +1,161 @@
+"""Steps by which a power limit is kept, in their order, with a few jobs on one node."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlsched.cluster.spec import ClusterSpec, EnergySignals, NodeGroup
+from rlsched.decide.policies.policy import Policy
+from rlsched.energy.series import HOUR_S, Series
+from rlsched.workload.trace import Trace
+from rlsched_envs.sim.attempt_arrays import PREEMPTED
+from rlsched_envs.sim.engine import Engine
+from rlsched_envs.sim.job_table import JobTable
+from rlsched_envs.sim.modelling import Models
+
+RUN_S = 2 * HOUR_S
+URGENT, FLEXIBLE = 0.0, 24 * HOUR_S
+GPUS = 4
+WORKLOAD = "resnet50-imagenet-b64"
+
+
+def run(
+    slack_s: list[float],
+    energy: EnergySignals | None = None,
+    *,
+    preemptible: bool = True,
+    submit_s: list[float] | None = None,
+    policy: str = "gittins",
+) -> JobTable:
+    """Run jobs of one GPU on a node of four, with predictions that are right."""
+    jobs = len(slack_s)
+    trace = Trace.from_columns(
+        name="hand",
+        submit_s=submit_s or [0.0] * jobs,
+        duration_s=[RUN_S] * jobs,
+        num_gpus=[1] * jobs,
+        predicted_s=[RUN_S] * jobs,
+        predicted_spread=[0.1] * jobs,
+    )
+    may = np.array(["true" if preemptible else "false"] * jobs)
+    same = np.array([WORKLOAD] * jobs)
+    extra = {"slack_s": np.array(slack_s), "preemptible": may, "workload": same}
+    trace = replace(trace, extra=extra)
+    spec = ClusterSpec(name="hand", nodes=(NodeGroup(gpus=GPUS, gpu_type="V100"),), energy=energy)
+    rule = Policy(policy).rule
+    return Engine(trace, spec, order=rule.order, models=Models()).run_rule(rule)
+
+
+def busy_kw(jobs: int) -> float:
+    """Power of the node while this number of jobs runs at full clock."""
+    table = run([URGENT] * jobs)
+    assert table.energy is not None
+    return table.energy.cluster_j / table.energy.span_s / 1000.0
+
+
+def run_s(table: JobTable) -> list[float]:
+    return [round(one, 3) for one in (table.end_s - table.start_s).tolist()]
+
+
+def pauses(table: JobTable) -> list[int]:
+    """Numbers of the jobs that were preempted."""
+    assert table.log is not None
+    return [int(job) for job in table.log.job[table.log.reason == PREEMPTED]]
+
+
+def kept(table: JobTable) -> bool:
+    assert table.energy is not None
+    assert table.energy.limit is not None
+    return table.energy.limit.exceeded_s == 0.0
+
+
+def until(hours: float, low_kw: float, folder: Path) -> EnergySignals:
+    """A limit that is low for some hours, from 30 minutes on, and then high."""
+    steps = np.full(48, 100.0)
+    steps[1 : 1 + round(2 * hours)] = low_kw
+    Series("limit", datetime(2026, 1, 1, tzinfo=UTC), HOUR_S / 2, steps).write(folder / "limit.csv")
+    return EnergySignals(power_limit=str(folder / "limit.csv"), begins="2026-01-01T00:00Z")
+
+
+def test_flexible_jobs_get_lower_clocks_first() -> None:
+    table = run([URGENT, URGENT, FLEXIBLE, FLEXIBLE], EnergySignals(power_limit_kw=0.9 * busy_kw(4)))
+    assert kept(table)
+    assert pauses(table) == []
+    assert run_s(table)[:2] == [RUN_S, RUN_S]
+    assert 1.02 * RUN_S < run_s(table)[2] == run_s(table)[3] < 2.0 * RUN_S
+
+
+def test_flexible_jobs_pause_before_urgent_jobs_get_lower_clocks(tmp_path: Path) -> None:
+    low_kw = busy_kw(2) + 0.01
+    table = run([URGENT, URGENT, FLEXIBLE, FLEXIBLE], until(1.0, low_kw, tmp_path))
+    assert kept(table)
+    assert sorted(pauses(table)) == [2, 3]
+    assert run_s(table)[:2] == [RUN_S, RUN_S]
+    assert min(run_s(table)[2:]) >= RUN_S + HOUR_S
+
+
+def test_one_pause_is_enough_if_it_saves_enough(tmp_path: Path) -> None:
+    low_kw = busy_kw(3)
+    table = run([URGENT, URGENT, FLEXIBLE, FLEXIBLE], until(1.0, low_kw, tmp_path))
+    assert kept(table)
+    assert len(pauses(table)) <= 1
+    assert run_s(table)[:2] == [RUN_S, RUN_S]
+
+
+@pytest.mark.parametrize("policy", ["gittins", "fifo-backfill"])
+def test_urgent_jobs_get_lower_clocks_if_no_job_may_pause(policy: str) -> None:
+    limit_kw = 0.85 * busy_kw(4)
+    table = run(
+        [URGENT, URGENT, FLEXIBLE, FLEXIBLE],
+        EnergySignals(power_limit_kw=limit_kw),
+        preemptible=policy != "gittins",
+        policy=policy,
+    )
+    assert kept(table)
+    assert pauses(table) == []
+
+
+def test_urgent_jobs_pause_last_and_the_limit_is_kept(tmp_path: Path) -> None:
+    table = run([URGENT] * 4, until(1.0, busy_kw(1), tmp_path))
+    assert kept(table)
+    assert 1 <= len(pauses(table)) <= 3
+    table = run([URGENT] * 4, until(1.0, busy_kw(1), tmp_path), preemptible=False)
+    assert not kept(table), "no job may be preempted"
+    assert table.energy is not None
+    assert table.energy.limit is not None
+    assert 0.0 < table.energy.limit.exceeded_s <= HOUR_S
+
+
+def test_jobs_that_do_not_fit_the_limit_start_when_power_is_free() -> None:
+    """Two jobs fit at low clocks, and a third does not."""
+    table = run([URGENT] * 3, EnergySignals(power_limit_kw=busy_kw(1) - 0.03))
+    assert kept(table)
+    begun_s, end_s = sorted(table.start_s.tolist()), sorted(table.end_s.tolist())
+    assert begun_s[:2] == [0.0, 0.0]
+    assert begun_s[2] == end_s[0] > RUN_S
+    assert end_s[2] - begun_s[2] < end_s[1], "it gets a higher clock after both have ended"
+
+
+def test_urgent_job_takes_the_power_of_flexible_jobs() -> None:
+    one = busy_kw(1)
+    table = run(
+        [FLEXIBLE, URGENT],
+        EnergySignals(power_limit_kw=one + 0.01),
+        submit_s=[0.0, 600.0],
+    )
+    assert kept(table)
+    assert table.start_s[1] == 600.0
+    assert run_s(table)[1] == RUN_S
+    assert pauses(table) == [0]
+
+
+def test_flexible_job_that_has_used_up_its_slack_counts_as_urgent() -> None:
+    one = busy_kw(1)
+    table = run([URGENT, HOUR_S], EnergySignals(power_limit_kw=one + 0.01), submit_s=[0.0, 60.0])
+    assert kept(table)
+    assert table.start_s[1] >= HOUR_S
