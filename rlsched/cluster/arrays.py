@@ -6,6 +6,7 @@ live jobs have slots. A job is identified and ordered by its `seq`, never by its
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -88,9 +89,13 @@ CONFIG: Final = np.dtype(
 )
 """Configuration of this cluster, the price of its electricity and its power limit, one entry."""
 
-URGENT: Final = 0
-FLEXIBLE: Final = 1
-"""Classes of jobs under a power limit: urgent jobs have no slack, flexible jobs have some."""
+
+class PowerClass(IntEnum):
+    """Classes of jobs under a power limit: urgent jobs have no slack, flexible jobs have some."""
+
+    URGENT = 0
+    FLEXIBLE = 1
+
 
 COUNTERS: Final = np.dtype(
     [

@@ -8,17 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlsched.cluster.arrays import (
-    FLEXIBLE,
-    MAX_TENANTS,
-    NODE_ASLEEP,
-    NODE_BOOTING,
-    NODE_DOWN,
-    URGENT,
-    StateArrays,
-)
+from rlsched.cluster.arrays import MAX_TENANTS, NODE_ASLEEP, NODE_BOOTING, NODE_DOWN, StateArrays
 from rlsched.cluster.kernels import tenants_of
-from rlsched.cluster.speed import cores_used, gpu_kind
+from rlsched.cluster.speed import cap_on, chosen_clock, cores_used, gpu_kind
 from rlsched.compile.jit import kernel
 from rlsched.models.clocks import dynamic_power_w, gpu_power_w
 
@@ -39,46 +31,6 @@ def node_idle_w(s: StateArrays, n: int, status: int) -> float:
     if status == NODE_BOOTING:
         return s.node.boot_w[n]
     return s.node.idle_w[n] + idle_gpus_w(s, n)
-
-
-@kernel
-def class_of(s: StateArrays, g: int) -> int:
-    """Return the class of the jobs on GPU `g`: FLEXIBLE if all of them have slack, else URGENT."""
-    urgent = 0
-    for k in range(MAX_TENANTS):
-        slot = s.gpu.tenant[g, k]
-        urgent += int(slot >= 0 and s.job.slack_s[slot] <= 0.0)
-    return URGENT if urgent > 0 else FLEXIBLE
-
-
-@kernel
-def chosen_clock(s: StateArrays, g: int) -> float:
-    """Return the highest SM clock that was chosen for a job on GPU `g`, as a fraction of the maximum."""
-    clock = 0.0
-    for k in range(MAX_TENANTS):
-        slot = s.gpu.tenant[g, k]
-        if slot >= 0:
-            clock = max(clock, s.job.sm_clock_frac[slot])
-    return clock
-
-
-@kernel
-def cap_on(s: StateArrays, g: int, urgent_cap: float, flexible_cap: float) -> float:
-    """Return the cap of the SM clock of GPU `g` under caps for the two classes of jobs.
-
-    The clock of a MIG slice, and of a node whose clocks cannot be set, has no cap: the result is 1.
-    """
-    place, fixed = g * MAX_TENANTS, 0
-    for k in range(MAX_TENANTS):
-        if s.gpu.tenant[g, k] >= 0:
-            place = s.job.head[s.gpu.tenant[g, k]]
-    while place >= 0:
-        at = place // MAX_TENANTS
-        fixed += s.node.fixed_clock[s.gpu.node[at]] + int(s.models.gpu.sliced[gpu_kind(s, at)] != 0)
-        place = s.gpu.link[at, place % MAX_TENANTS]
-    if fixed:
-        return 1.0
-    return urgent_cap if class_of(s, g) == URGENT else flexible_cap
 
 
 @kernel

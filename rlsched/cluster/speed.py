@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlsched.cluster.arrays import MAX_TENANTS, StateArrays
+from rlsched.cluster.arrays import MAX_TENANTS, PowerClass, StateArrays
 from rlsched.compile.jit import array_kernel, kernel
 from rlsched.models.arrays import ModelArrays
 from rlsched.models.clocks import dynamic_power_w, relative_time
@@ -149,11 +149,52 @@ def speed_alone(s: StateArrays, slot: int, kind: int) -> float:
 
 
 @kernel
+def class_of(s: StateArrays, g: int) -> int:
+    """Return the `PowerClass` of the jobs on GPU `g`: FLEXIBLE if all of them have slack, else URGENT."""
+    urgent = 0
+    for k in range(MAX_TENANTS):
+        slot = s.gpu.tenant[g, k]
+        urgent += int(slot >= 0 and s.job.slack_s[slot] <= 0.0)
+    return PowerClass.URGENT if urgent > 0 else PowerClass.FLEXIBLE
+
+
+@kernel
+def chosen_clock(s: StateArrays, g: int) -> float:
+    """Return the highest SM clock that was chosen for a job on GPU `g`, as a fraction of the maximum."""
+    clock = 0.0
+    for k in range(MAX_TENANTS):
+        slot = s.gpu.tenant[g, k]
+        if slot >= 0:
+            clock = max(clock, s.job.sm_clock_frac[slot])
+    return clock
+
+
+@kernel
+def cap_on(s: StateArrays, g: int, urgent_cap: float, flexible_cap: float) -> float:
+    """Return the cap of the SM clock of GPU `g` under caps for the two classes of jobs.
+
+    The clock of a MIG slice, and of a node whose clocks cannot be set, has no cap: the result is 1.
+    """
+    place, fixed = g * MAX_TENANTS, 0
+    for k in range(MAX_TENANTS):
+        if s.gpu.tenant[g, k] >= 0:
+            place = s.job.head[s.gpu.tenant[g, k]]
+    while place >= 0:
+        at = place // MAX_TENANTS
+        fixed += s.node.fixed_clock[s.gpu.node[at]] + int(s.models.gpu.sliced[gpu_kind(s, at)] != 0)
+        place = s.gpu.link[at, place % MAX_TENANTS]
+    if fixed:
+        return 1.0
+    return urgent_cap if class_of(s, g) == PowerClass.URGENT else flexible_cap
+
+
+@kernel
 def present_speed(s: StateArrays, slot: int) -> float:
     """Return the predicted rate of a running job with its present co-tenants and clock; 1 without GPUs.
 
     The clock is the recorded clock of the GPUs if there is one, as in the simulator, else the clock that the
-    job was given. The rate is cached until the GPUs change (`rlsched.cluster.kernels.forget_speeds`).
+    job was given, up to the cap of a power limit. The rate is cached until the GPUs change
+    (`rlsched.cluster.kernels.forget_speeds`).
     """
     if s.job.head[slot] < 0:
         return 1.0
@@ -166,7 +207,11 @@ def present_speed(s: StateArrays, slot: int) -> float:
 @kernel
 def _present_speed(s: StateArrays, slot: int, g: int) -> float:
     """Compute `present_speed` of a job whose first GPU is `g`."""
-    clock = s.gpu.clock_frac[g] if s.gpu.clock_frac[g] > 0.0 else s.job.sm_clock_frac[slot]
+    clock, caps = s.job.sm_clock_frac[slot], s.config[0].clock_cap
+    if s.gpu.clock_frac[g] > 0.0:
+        clock = s.gpu.clock_frac[g]
+    elif s.config[0].limited:
+        clock = min(clock, cap_on(s, g, caps[PowerClass.URGENT], caps[PowerClass.FLEXIBLE]))
     return placed_rate(s, slot, clock, shared_on(s, slot, g))
 
 

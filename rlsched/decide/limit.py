@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from rlsched.cluster.arrays import FLEXIBLE, MAX_TENANTS, URGENT, StateArrays
+from rlsched.cluster.arrays import MAX_TENANTS, PowerClass, StateArrays
 from rlsched.cluster.kernels import forget_speeds, tenants_of
 from rlsched.cluster.power import busy_cores_w, highest_clock, leads, most_added_w, nodes_w
 from rlsched.compile.jit import kernel
@@ -82,16 +82,16 @@ def hold_limit(s: StateArrays, preempts: bool, now_s: float) -> None:
     room_w = s.scratch[0].room_w
     if not is_limited(s):
         _set_caps(s, 1.0, 1.0)
-        room_w[URGENT] = room_w[FLEXIBLE] = np.inf
+        room_w[PowerClass.URGENT] = room_w[PowerClass.FLEXIBLE] = np.inf
         return
     limit_w = s.config[0].limit_w
     slowed_w, lowest_w = drawn_w(s, 1.0, MIN_CLOCK_FRAC), drawn_w(s, MIN_CLOCK_FRAC, MIN_CLOCK_FRAC)
-    room_w[FLEXIBLE], room_w[URGENT] = limit_w - slowed_w, limit_w - lowest_w
+    room_w[PowerClass.FLEXIBLE], room_w[PowerClass.URGENT] = limit_w - slowed_w, limit_w - lowest_w
     if preempts:
         for position in range(s.derived.running_len[0]):
             slot = s.derived.slot.running[position]
             if _may_pause(s, slot, now_s, True):
-                room_w[URGENT] += _saved_w(s, slot)
+                room_w[PowerClass.URGENT] += _saved_w(s, slot)
     if drawn_w(s, 1.0, 1.0) <= limit_w:
         _set_caps(s, 1.0, 1.0)
         return
@@ -115,9 +115,9 @@ def hold_limit(s: StateArrays, preempts: bool, now_s: float) -> None:
 def _set_caps(s: StateArrays, urgent_cap: float, flexible_cap: float) -> None:
     """Set the caps of both classes. If a cap has changed, discard the cached speeds of running jobs."""
     caps = s.config[0].clock_cap
-    if caps[URGENT] == urgent_cap and caps[FLEXIBLE] == flexible_cap:
+    if caps[PowerClass.URGENT] == urgent_cap and caps[PowerClass.FLEXIBLE] == flexible_cap:
         return
-    caps[URGENT], caps[FLEXIBLE] = urgent_cap, flexible_cap
+    caps[PowerClass.URGENT], caps[PowerClass.FLEXIBLE] = urgent_cap, flexible_cap
     for position in range(s.derived.running_len[0]):
         slot = s.derived.slot.running[position]
         if s.job.head[slot] >= 0:
@@ -149,7 +149,7 @@ def fits_limit(s: StateArrays, slot: int, now_s: float) -> bool:
     A flexible job that has used up its slack counts as urgent.
     """
     urgent = s.job.slack_s[slot] <= 0.0 or slack_ends_s(s, slot, now_s) <= now_s
-    room_w = s.scratch[0].room_w[URGENT if urgent else FLEXIBLE]
+    room_w = s.scratch[0].room_w[PowerClass.URGENT if urgent else PowerClass.FLEXIBLE]
     return room_w == np.inf or least_start_w(s, slot) <= room_w
 
 

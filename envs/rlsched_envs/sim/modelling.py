@@ -14,16 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.demand import Demand
-from rlsched.cluster.spec import ClusterSpec, NodeGroup, NodeSpec
+from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
+from rlsched.cluster.watts import set_node_watts
 from rlsched.errors import InputError
 from rlsched.models.arrays import ModelArrays
 from rlsched.models.catalogue import Catalogue, load_catalogue
 from rlsched.models.gpu_types import GENERIC, canonical_kind
 from rlsched.models.learning import Observed
 from rlsched.models.memory import FAULT_FRAC, FAULT_SHARED, SHARING_MODES, SharingMode
-from rlsched.models.node_power import PowerByState
-from rlsched.models.power import NodePower, gpu_models
+from rlsched.models.power import NodePower
 from rlsched.models.slice_name import whole_type
 from rlsched.power_down.plan import PowerDownPlan
 from rlsched.settings import convert_settings, read_table
@@ -210,23 +210,11 @@ def job_keys(trace: Trace) -> NDArray[np.uint64]:
     return np.frombuffer(b"".join(digests), np.uint64).copy()
 
 
-def unmade_w(node: NodeGroup | NodeSpec) -> float:
-    """Return the idle power of the part of a node's GPUs that belongs to no MIG slice, W."""
-    if not node.slices:
-        return 0.0
-    whole, cut = gpu_models([whole_type(node.gpu_type), node.gpu_type]).idle_w.tolist()
-    return float(node.devices * whole - node.gpus * cut)
-
-
 def set_watts(state: ClusterState, spec: ClusterSpec, power: NodePower | None = None) -> None:
     """Set the power of the nodes of a cluster state, without the power of GPUs."""
     power, at = power or NodePower(), 0
     for group in spec.nodes:
-        part = state.arrays.node[at : at + group.count]
-        part.idle_w = power.idle_w(group.cpus, group.devices, 0.0) + unmade_w(group)
-        part.core_w = power.busy_core_w
-        by_state = PowerByState.from_gpus(power, group.devices, group.gpu_type, group.cpus)
-        part.asleep_w, part.boot_w = by_state.asleep_w, by_state.boot_w
+        set_node_watts(state.arrays.node[at : at + group.count], group, power)
         at += group.count
 
 

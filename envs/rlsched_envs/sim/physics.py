@@ -17,13 +17,15 @@ from typing import Final
 
 import numpy as np
 
-from rlsched.cluster.arrays import FLEXIBLE, MAX_TENANTS, NODE_UP, URGENT, StateArrays
+from rlsched.cluster.arrays import MAX_TENANTS, NODE_UP, PowerClass, StateArrays
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.kernels import forget_speeds, tenants_of
-from rlsched.cluster.power import cap_on, chosen_clock, node_idle_w
+from rlsched.cluster.power import node_idle_w
 from rlsched.cluster.speed import (
     added_power_w,
     at_work_frac,
+    cap_on,
+    chosen_clock,
     cores_used,
     gpu_kind,
     placed_rate,
@@ -88,7 +90,7 @@ def _meter(x: ProgressArrays, watts: float, seconds: float) -> None:
 def pass_limit(x: ProgressArrays, s: StateArrays, seconds: float) -> None:
     """Record for a time span whether the power limit lowered clocks, and whether the power exceeded it."""
     books, config = x.books[0], s.config[0]
-    if min(config.clock_cap[URGENT], config.clock_cap[FLEXIBLE]) < 1.0:
+    if min(config.clock_cap[PowerClass.URGENT], config.clock_cap[PowerClass.FLEXIBLE]) < 1.0:
         books.capped_s += seconds
     if books.total_w > config.limit_w * (1.0 + ROUNDING):
         books.over_s += seconds
@@ -220,7 +222,7 @@ def group_clock(s: StateArrays, g: int, now_s: float) -> float:
 def group_cap(s: StateArrays, g: int) -> float:
     """Return the highest SM clock of a group under the power limit of the cluster; 1 without a limit."""
     caps = s.config[0].clock_cap
-    return cap_on(s, g, caps[URGENT], caps[FLEXIBLE]) if s.config[0].limited else 1.0
+    return cap_on(s, g, caps[PowerClass.URGENT], caps[PowerClass.FLEXIBLE]) if s.config[0].limited else 1.0
 
 
 @kernel
