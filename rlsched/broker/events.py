@@ -10,7 +10,7 @@ from rlsched.broker.base.entries import Entry
 from rlsched.broker.state.finished_job import EndedJob
 from rlsched.decide.record import DecisionRecord
 from rlsched.decisions.schema import JobEvent, NodeChange
-from rlsched.energy.relative import PriceTable
+from rlsched.energy.limits import EnergyTable
 from rlsched.transport.roles import ANONYMOUS, Peer
 from rlsched.wire.messages import BrokerToNode, ClientReply, ClientRequest, NodeMessage
 
@@ -60,9 +60,9 @@ class PowerDone(msgspec.Struct, frozen=True):
 
 
 class PricesRead(msgspec.Struct, frozen=True):
-    """The prices of electricity were read, for the first time or again."""
+    """Prices of electricity and power limits were read, for the first time or again."""
 
-    table: PriceTable
+    table: EnergyTable
 
 
 Event = ClientAsked | NodeSaid | Tick | Due | Intake | PowerDone | PricesRead

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple, Protocol, Self
+from typing import Final, NamedTuple, Protocol, Self
 
 import msgspec
 import numpy as np
@@ -80,6 +80,13 @@ class Queue(Protocol):
 
         Must be called before the slot of the ended job is emptied.
         """
+
+
+_KEPT: Final = (
+    *("status", "fixed_clock", "unshared", "free", "cpu_free_milli", "memory_free_mib"),
+    *("idle_w", "core_w", "asleep_w", "boot_w"),
+)
+"""Fields of known nodes that are copied when nodes are added."""
 
 
 def alike_by_type(nodes: Sequence[NodeSpec]) -> list[NodeSpec]:
@@ -217,7 +224,7 @@ class ClusterShape:
         for demand, number in self._demands.items():
             fresh.demand.kinds[number] = self._kinds(demand)
         if known:
-            for name in ("status", "fixed_clock", "unshared", "free", "cpu_free_milli", "memory_free_mib"):
+            for name in _KEPT:
                 fresh.node[name][:known] = old.node[name]
             fresh.gpu[: old.gpu.shape[0]] = old.gpu
         fresh.config[:], fresh.counters[:] = old.config, old.counters
@@ -314,9 +321,20 @@ class ClusterShape:
         """
         kernels.set_price(self.arrays, ratio, np.resize(outlook or [0.0], len(OUTLOOK)), until_s)
 
-    def limit_power(self, limit_w: float) -> None:
-        """Set the power limit of all nodes, W; infinite: there is none now, but there may be one later."""
-        self.arrays.config[0].limited, self.arrays.config[0].limit_w = 1, limit_w
+    def limit_power(self, limit_w: float | None) -> None:
+        """Set the power limit of all nodes, W.
+
+        Infinite: there is none now, but there may be one later. None: there is none at any time.
+        """
+        config = self.arrays.config[0]
+        config.limited, config.limit_w = limit_w is not None, math.inf if limit_w is None else limit_w
+        if limit_w is None:
+            config.clock_cap[:] = 1.0
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether there is a power limit, now or later."""
+        return bool(self.arrays.config[0].limited)
 
     @property
     def energy_counts(self) -> float:

@@ -64,7 +64,7 @@ class Guarded(Scheduler):
             )
         self.name, self.policy_id = policy.name, policy.policy_id
         self.order, self.oracle, self.abilities = policy.order, policy.oracle, policy.abilities
-        self.strategy = policy.strategy
+        self.strategy, self.keeps_limit = policy.strategy, policy.keeps_limit
         self.interventions: dict[str, int] = {}
         self._policy, self._fallback = policy, fallback
         self._budget_ms, self._penalty = budget_ms, penalty_decisions
@@ -111,8 +111,9 @@ class Guarded(Scheduler):
         return self._policy.review_s(state)
 
     def pauses(self, state: ClusterState, partition: int, now_s: float) -> bool:
-        """Return whether the policy pauses a job; False while the fallback decides."""
-        return not self.replaced_by_fallback() and self._policy.pauses(state, partition, now_s)
+        """Return whether the policy, or the fallback while it decides, pauses a job."""
+        deciding = self._fallback if self.replaced_by_fallback() else self._policy
+        return deciding.pauses(state, partition, now_s)
 
     def begin_instant(self, state: ClusterState, now_s: float) -> None:
         """Update the policy's dials that are due; if the strategy fails or there is drift, set all to 0."""

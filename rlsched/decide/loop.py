@@ -10,6 +10,9 @@ from rlsched.cluster.arrays import CLOCKS_ALONE, columns
 from rlsched.cluster.placement import first_fitting
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Preempt, Start, Wait
+from rlsched.decide.compiled import for_state
+from rlsched.decide.options import NO_PRICE
+from rlsched.decide.price import defer_jobs
 from rlsched.decide.record import JobName, with_names
 from rlsched.decide.scheduler import Decision, Scheduler
 
@@ -41,6 +44,7 @@ def decide_all(
     always = (can.preempts and not waits) or shares
     again = True
     scheduler.begin_instant(state, now_s)
+    _keep_limit(state, scheduler, now_s)
     while again:
         again = False
         for partition in range(state.num_partitions):
@@ -54,10 +58,17 @@ def decide_all(
                     named = with_names(decision.record, job_name, state.node_names)
                     decision = msgspec.structs.replace(decision, record=named)
                 apply(state, decision, now_s)
+                _keep_limit(state, scheduler, now_s)
                 yield partition, decision
                 if isinstance(decision.action, Wait):
                     break
                 again = again or isinstance(decision.action, Preempt)
+
+
+def _keep_limit(state: ClusterState, scheduler: Scheduler, now_s: float) -> None:
+    """Hold jobs back, and set the caps of clocks, under a power limit; a scheduler may do this itself."""
+    if state.is_limited and not scheduler.keeps_limit:
+        for_state(defer_jobs, state)(state.arrays, NO_PRICE, False, now_s)
 
 
 def has_fitting(state: ClusterState, partition: int) -> bool:

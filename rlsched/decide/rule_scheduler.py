@@ -56,6 +56,8 @@ class RuleScheduler(Scheduler):
         InputError: the settings define no rule, or the rule cannot be loaded.
     """
 
+    keeps_limit = True
+
     def __init__(self, policy: Policy, strategy: Strategy | None = None) -> None:
         self.rule: CompiledRule = policy.rule if strategy is None else policy.rule.dialled_by(strategy)
         self.name, self.policy_id = policy.name, policy.policy_id
@@ -96,7 +98,7 @@ class RuleScheduler(Scheduler):
 
     def _waits(self, state: ClusterState) -> bool:
         """Return whether jobs can wait for a lower price or for power."""
-        return self.rule.steps.priced or bool(state.arrays.config[0].limited)
+        return self.rule.steps.priced or state.is_limited
 
     def pauses(self, state: ClusterState, partition: int, now_s: float) -> bool:
         """Return whether a running job must be preempted because of the price or the power limit."""

@@ -10,7 +10,9 @@ import msgspec
 
 from rlsched.cluster.dials import NO_CONTROLLER
 from rlsched.decide.actions import Action
+from rlsched.decide.options import NO_PRICE
 from rlsched.decide.order.keys import Order
+from rlsched.decide.price import review_s
 from rlsched.decide.record import DecisionRecord, Source
 
 if TYPE_CHECKING:
@@ -77,6 +79,8 @@ class Scheduler(ABC):
         strategy: Strategy that sets the dials of a rule (`decide.dials`); None: the dials stay at 0.
         reference: The policy that decides if the scheduler fails; None: there is no such policy.
         familiar: Ranges of the strategy's columns in training; None: no ranges are known.
+        keeps_limit: Whether the scheduler itself holds jobs back, and pauses them, to keep a power limit. For
+            other schedulers, the decision loop holds jobs back and lowers clocks.
     """
 
     name: str
@@ -88,6 +92,7 @@ class Scheduler(ABC):
     strategy: Strategy | None = None
     reference: Policy | None = None
     familiar: Familiar | None = None
+    keeps_limit: bool = False
 
     @abstractmethod
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
@@ -105,9 +110,9 @@ class Scheduler(ABC):
         """Return how the scheduler's input differs from the training; None for an untrained scheduler."""
         return None
 
-    def review_s(self, state: ClusterState) -> float:  # noqa: ARG002 - optional hook
-        """Return the next time at which the price of electricity requires a decision; infinite: never."""
-        return math.inf
+    def review_s(self, state: ClusterState) -> float:
+        """Return the next time at which the price or the power limit requires a decision; infinite: never."""
+        return float(review_s(state.arrays, NO_PRICE)) if state.is_limited else math.inf
 
     def pauses(self, state: ClusterState, partition: int, now_s: float) -> bool:  # noqa: ARG002 - optional hook
         """Return whether a running job of a partition must be preempted even if no job waits there."""

@@ -11,6 +11,7 @@ import pytest
 
 from rlsched.cluster.spec import ClusterSpec, EnergySignals
 from rlsched.decide.policies.policy import Policy
+from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.energy.series import HOUR_S, Series
 from rlsched.energy.synth import synthesize
@@ -133,3 +134,22 @@ def test_limit_is_kept_with_nodes_that_sleep(tmp_path: Path) -> None:
     assert compiled.energy is not None
     assert compiled.energy.limit is not None
     assert compiled.energy.limit.exceeded_s == 0.0
+
+
+def test_limit_is_kept_under_a_policy_that_is_no_rule(tmp_path: Path) -> None:
+    trace, spec = workload()
+    energy = limits(tmp_path, 0.3, (8, 12), 0.95 * peak_kw(Policy("fifo-backfill")))
+    scheduler = load_scheduler("random")
+    engine = Engine(
+        trace,
+        msgspec.structs.replace(spec, energy=energy),
+        order=scheduler.order,
+        predictions=predict_trace(trace, spec),
+        models=Models(),
+    )
+    table = engine.run(scheduler)
+    assert table.energy is not None
+    assert table.energy.limit is not None
+    assert table.energy.limit.capped_s > HOUR_S
+    assert table.energy.limit.exceeded_s == 0.0
+    assert not np.isnan(table.end_s).any()

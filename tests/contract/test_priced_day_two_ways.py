@@ -31,6 +31,7 @@ from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
 from rlsched.decide.dials.turning import RANGES
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.rule_scheduler import RuleScheduler
+from rlsched.energy.limits import EnergyTable
 from rlsched.energy.relative import PriceTable
 from rlsched.energy.series import HOUR_S
 from rlsched.energy.synth import synthesize
@@ -136,7 +137,7 @@ def live(policy: Policy, folder: Path) -> JournalEvents:
     price = synthesize("solar", BEGINS, DAYS + 14, seed=1)
     price.write(folder / "price.csv")
     journal = Journal(folder / "journal.sqlite")
-    table = PriceTable(price, AHEAD_H * HOUR_S)
+    table = EnergyTable(PriceTable(price, AHEAD_H * HOUR_S))
     broker = HandBroker(RuleScheduler(policy), journal, limits=LIMITS, now_s=1.0, prices=table)
     for node in range(NODES):
         broker.says(f"n{node}", hello(f"n{node}", GPUS))

@@ -33,11 +33,13 @@ GATED = "echo up >> {0}/up; until [ -e {0}/gate ]; do sleep 0.02; done; {1}"
 class Cluster:
     """A broker with `fifo-backfill` that weighs only energy, and nodes with one GPU of the fake NVML.
 
+    `options`: further options of the broker; `weight`: weight of energy against time.
+
     Attributes:
         clocks: Calls to NVML, one line each: `WHAT GPU LOWEST HIGHEST`.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *options: str, weight: str = "1") -> None:
         self.directory, self.keys, self.clocks = directory, directory / "home", directory / "clocks"
         self.address = "tcp://127.0.0.1:0"
         source = Path(__file__).parents[1] / "support" / "fake_nvml.c"
@@ -49,7 +51,8 @@ class Cluster:
         broker = self.spawn(
             *("broker", "--address", self.address, "--dir", str(directory / "broker")),
             *("--policy", "fifo-backfill", "--prediction", "running-mean", "--lease-s", "5"),
-            RLSCHED_SPEED_ENERGY="1",
+            *options,
+            RLSCHED_SPEED_ENERGY=weight,
         )
         until(lambda: (found.exists() and found.read_text().endswith("\n")) or broker.poll() is not None)
         assert broker.poll() is None, (directory / "broker.log").read_text()

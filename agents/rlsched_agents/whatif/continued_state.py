@@ -126,7 +126,7 @@ class _WaitOnce(Scheduler):
 
     def __init__(self, policy: Scheduler, partition: int, said: Decision) -> None:
         self.name, self.policy_id, self.order = policy.name, policy.policy_id, policy.order
-        self.abilities = policy.abilities
+        self.abilities, self.keeps_limit = policy.abilities, policy.keeps_limit
         self._policy, self._partition, self._said = policy, partition, said
 
     def begin_instant(self, state: ClusterState, now_s: float) -> None:

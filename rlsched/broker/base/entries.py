@@ -492,7 +492,7 @@ class EligibilityReviewed(Fact, frozen=True, kw_only=True, tag="eligibility_revi
 
 
 class EnergyPriced(Fact, frozen=True, kw_only=True, tag="energy_priced"):
-    """The price of electricity changed, or a deferred job must not wait longer, so jobs are reviewed."""
+    """The price of electricity or the power limit changed, or a deferred job must not wait longer."""
 
     asks_scheduler: ClassVar[bool] = True
     price: float | None
@@ -502,7 +502,11 @@ class EnergyPriced(Fact, frozen=True, kw_only=True, tag="energy_priced"):
     outlook: tuple[float, ...] = ()
     """Columns of `rlsched.energy.relative.OUTLOOK`; empty: all are 0, as in journals before version 9."""
     until_s: float
-    """Time when the ratio changes next, Unix seconds; infinite: not known."""
+    """Time when the ratio or the limit changes next, Unix seconds; infinite: not known."""
+    limit_w: float | None = None
+    """Power limit of the cluster, W; infinite: none now; None: the cluster has no power limits, as in older
+    journals.
+    """
 
 
 NodeEntry = (

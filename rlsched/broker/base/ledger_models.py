@@ -1,4 +1,4 @@
-"""Speed models of a broker's ledger. The ledger has models only if energy is weighed or GPUs are shared."""
+"""Models of speed and power of a broker's ledger, which has them only if its decisions need them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ import numpy as np
 
 from rlsched.cluster.arrays import MAX_TENANTS
 from rlsched.cluster.spec import NodeSpec
+from rlsched.cluster.speed import cap_on, shared_on
 from rlsched.cluster.state import ClusterState
+from rlsched.cluster.watts import set_node_watts
 from rlsched.errors import InputError
 from rlsched.models.clocks import relative_time
 from rlsched.models.learning import Observed
 from rlsched.models.observed import LearntPairs
+from rlsched.models.power import NodePower
 
 if TYPE_CHECKING:
     from rlsched.models.arrays import ModelArrays
@@ -25,16 +28,18 @@ class LedgerModels:
     """Models of the ledger (a `ClusterState`), limited to the models that the broker's decisions need.
 
     If GPUs are shared, the ledger gets all models, as in a simulator, except that each job has the cores that
-    it requested. If only energy is weighed (by the broker, or by a live job), the ledger gets only the models
-    of clocks. Otherwise the ledger gets no models: every start is at the full clock, and nodes get no clock
-    orders. A job uses the model of its workload (`rlsched.broker.state.job_requests.runs_as`) on the same GPU
-    type, or the median of the catalogue if no workload is known.
+    it requested. If only energy is weighed (by the broker, or by a live job), or power is limited, the ledger
+    gets only the models of clocks. Otherwise the ledger gets no models: every start is at the full clock, and
+    nodes get no clock orders. A job uses the model of its workload
+    (`rlsched.broker.state.job_requests.runs_as`) on the same GPU type, or the median of the catalogue if no
+    workload is known.
 
     Args:
         cluster: The ledger (cluster state).
 
     Attributes:
         shares: Whether GPUs are shared.
+        limits_power: Whether the cluster has a power limit.
         pairs: Observed speeds of jobs that shared GPUs; they change the predictions of the models.
     """
 
@@ -42,7 +47,7 @@ class LedgerModels:
         self._cluster = cluster
         self.pairs = LearntPairs()
         self._asking: set[int] = set()
-        self.shares = False
+        self.shares = self.limits_power = False
         self._gpus: dict[int, tuple[str, int]] = {}  # by node: (GPU type, memory of one GPU in MiB)
         self._of_type: dict[str, dict[int, int]] = {}  # by GPU type: GPU memory in MiB -> number of nodes
         self._known: tuple[Any, ...] | None = None  # key of the ledger's current models
@@ -57,6 +62,16 @@ class LedgerModels:
         self.shares = shares
         for number, node in enumerate(self._cluster.nodes if shares else ()):
             self._note_gpus(number, node)
+        self._update_models(self._cluster.energy_counts)
+
+    def limit_power(self, limit_w: float | None) -> None:
+        """Set the power limit of the cluster, W; infinite: none now; None: there are no power limits."""
+        self._cluster.limit_power(limit_w)
+        if self.limits_power == (limit_w is not None):
+            return
+        self.limits_power = limit_w is not None
+        for number, node in enumerate(self._cluster.nodes if self.limits_power else ()):
+            set_node_watts(self._cluster.arrays.node[number : number + 1], node, NodePower())
         self._update_models(self._cluster.energy_counts)
 
     def add_energy_weight(self, number: int, own: float | None) -> None:
@@ -77,6 +92,9 @@ class LedgerModels:
         self._cluster.let_share(number, shares=shares)
         if self.shares:
             self._note_gpus(number, self._cluster.nodes[number])
+        if self.limits_power:
+            rows = self._cluster.arrays.node[number : number + 1]
+            set_node_watts(rows, self._cluster.nodes[number], NodePower())
         self._update_models(self._cluster.energy_counts)
 
     def speed_frac(self, workload: str, gpu_type: str, sm_clock_frac: float) -> float:
@@ -95,6 +113,18 @@ class LedgerModels:
         if self.shares and self._known is not None:
             self.pairs.observe(self._cluster.arrays.models, self._cluster.kind_names, seen, workload_number)
 
+    def clock_cap(self, seq: int) -> float:
+        """Return the highest SM clock of a job with GPUs under the power limit, relative to the maximum."""
+        s = self._cluster.arrays
+        caps = s.config[0].clock_cap
+        if not self.limits_power or caps.min() >= 1.0:
+            return 1.0
+        slot = self._cluster.slot_of(seq)
+        if s.job.head[slot] < 0:
+            return 1.0
+        urgent_cap, flexible_cap = caps.tolist()
+        return float(cap_on(s, int(s.job.head[slot]) // MAX_TENANTS, urgent_cap, flexible_cap))
+
     def can_learn(self, kind: int, workload: int, partner: int) -> bool:
         """Return whether `observe` can learn: both workloads are known, the pair has no measured speed."""
         if not self.shares or self._known is None or workload <= 0 or partner <= 0:
@@ -111,12 +141,10 @@ class LedgerModels:
             kind = int(s.node.kind[s.gpu.node[int(s.job.head[slot]) // MAX_TENANTS]])
             partner = int(s.job.workload[self._cluster.slot_of(others[0])])
             return float(s.models.trait.beside[int(s.job.workload[slot]), kind, partner])
-        from rlsched.cluster.speed import shared_on
-
         return float(shared_on(s, slot, int(s.job.head[slot]) // MAX_TENANTS))
 
     def _update_models(self, speed_energy: float) -> None:
-        wanted = self.shares or speed_energy > 0.0 or bool(self._asking)
+        wanted = self.shares or speed_energy > 0.0 or bool(self._asking) or self.limits_power
         kinds = tuple(self._cluster.kind_names) if wanted else ()
         memory_mib = self._gpu_memory_mib(kinds) if self.shares else ()
         known = (self.shares, kinds, memory_mib) if kinds else None
@@ -195,6 +223,17 @@ def unknown_workload(name: str) -> str:
     except InputError as error:
         return str(error)
     return ""
+
+
+def lowered_mhz(sm_clocks_mhz: Sequence[int], sm_clock_frac: float) -> int:
+    """Return the highest clock up to this fraction of the highest clock, MHz, or else the lowest clock.
+
+    Return 0, which means that no limit is set, for the highest clock and if no clocks are known.
+    """
+    if sm_clock_frac >= 1.0 or not sm_clocks_mhz:
+        return 0
+    wanted = sm_clock_frac * max(sm_clocks_mhz)
+    return max((mhz for mhz in sm_clocks_mhz if mhz <= wanted), default=min(sm_clocks_mhz))
 
 
 def nearest_mhz(sm_clocks_mhz: Sequence[int], sm_clock_frac: float) -> int:

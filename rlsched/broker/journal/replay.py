@@ -358,6 +358,7 @@ def _happen(
             quotas.review_quotas(now_s)
             gates.open_due_gates(now_s)
         case EnergyPriced():
+            models.limit_power(change.limit_w)
             state.set_price(change.ratio, change.outlook, change.until_s)
         case AttemptOver(job=job, outcome=outcome) if outcome == QUEUED:
             attempts.note(change)

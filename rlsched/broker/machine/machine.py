@@ -58,7 +58,7 @@ from rlsched.decide.actions import Preempt, Start
 from rlsched.decide.loop import decide_all
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.scheduler import Decision, Scheduler, permit
-from rlsched.energy.relative import PriceTable
+from rlsched.energy.limits import EnergyTable
 from rlsched.wire.messages import (
     ClockHeld,
     Ended,
@@ -102,7 +102,7 @@ class Machine:
         sleep: Rules for powering down idle nodes; None: nodes stay on.
         up_since_s: Time at which the process began to serve, Unix seconds; None: now.
         sharing: Rules for reactions to observed speeds of jobs that share GPUs.
-        prices: Prices of electricity; None if no prices are known.
+        prices: Prices of electricity and power limits; None if none are known.
 
     Attributes:
         started: The entry that began this broker's epoch.
@@ -127,9 +127,9 @@ class Machine:
         sleep: SleepPlan | None = None,
         up_since_s: float | None = None,
         sharing: SharingRules | None = None,
-        prices: PriceTable | None = None,
+        prices: EnergyTable | None = None,
     ) -> None:
-        self._prices = prices
+        self._prices, self._was_limited = prices, state.models.limits_power
         self.state, self.scheduler = state, scheduler
         permit(state.cluster, scheduler)
         self.limits, self._ranks = limits or Limits(), ranks or PriorityRules()
@@ -450,7 +450,7 @@ class Machine:
                 )
 
     def _record_price(self) -> None:
-        """Record the price of electricity if it has changed, or if `Scheduler.review_s` is due."""
+        """Record price and power limit if they have changed, or if `Scheduler.review_s` is due."""
         known = self.state.energy_price
         found = None if self._prices is None else self._prices.at(self.now_s)
         if found is None and known is None:
@@ -494,7 +494,7 @@ class Machine:
         self._dirty = False
         cluster = self.state.cluster
         self._forget_due(self.now_s)
-        number = cluster.decisions
+        number, started = cluster.decisions, list[Job]()
         for partition, decision in decide_all(
             cluster, self.scheduler, self.now_s, record=True, job_name=self._job_name
         ):
@@ -510,9 +510,17 @@ class Machine:
             self._out.record(entry, already_decided=True)
             self._keep(decision, entry.number)
             if isinstance(decision.action, Start):
-                self._attempts.launch(self.state.job_of_seq[decision.action.seq])
+                started.append(self.state.job_of_seq[decision.action.seq])
+                if not self.state.models.limits_power:
+                    self._attempts.launch(started.pop())
             elif isinstance(decision.action, Preempt):
                 self._attempts.kill(self.state.job_of_seq[decision.action.seq])
+        for job in started:  # under a power limit, clocks are known only after all decisions
+            if job.active is not None and not job.active.ending:
+                self._attempts.launch(job)
+        if self.state.models.limits_power or self._was_limited:
+            self._attempts.follow_limit()
+        self._was_limited = self.state.models.limits_power
         self._ask_again_s = self.due_s()
 
     def _job_name(self, seq: int) -> str:

@@ -27,7 +27,7 @@ from rlsched.broker.base.entries import (
     RankLaunched,
     RankOutputFailed,
 )
-from rlsched.broker.base.ledger_models import nearest_mhz
+from rlsched.broker.base.ledger_models import lowered_mhz, nearest_mhz
 from rlsched.broker.base.limits import Limits
 from rlsched.broker.base.output_files import files_of
 from rlsched.broker.base.states import PRECEDENCE, PREEMPTED, Ending, Outcome
@@ -105,6 +105,7 @@ class Launches:
         out: Outbox,
     ) -> None:
         self._state, self._limits, self._out = state, limits, out
+        self._asked_mhz: dict[tuple[int, int, int], int] = {}  # clocks ordered under a power limit
 
     def current(self, node: str, key: AttemptKey) -> Job | None:
         """Return the job of `key` if `key` is a rank of the job's current attempt on this node, else None."""
@@ -489,7 +490,7 @@ class Launches:
                     person=job.spec.user,
                     time_limit_s=job.spec.time_limit_s,
                     grace_s=self.grace_s(job),
-                    sm_clock_mhz=self._clock_mhz(rank.node, attempt),
+                    sm_clock_mhz=self._ask_clock(rank.node, job, attempt, number),
                     lost_after_s=job.spec.lost_after_s,
                     launcher=job.spec.launcher,
                     gpus_of_ranks=[len(other.gpus) for other in attempt.ranks],
@@ -535,8 +536,10 @@ class Launches:
             return
         for number in attempt.live_ranks():
             rank = attempt.ranks[number]
-            mhz = self._clock_mhz(rank.node, attempt)
-            if node in (None, rank.node) and (mhz != rank.sm_clock_mhz or rank.state == LAUNCHING):
+            if node not in (None, rank.node):
+                continue
+            mhz = self._ask_clock(rank.node, job, attempt, number)
+            if mhz != rank.sm_clock_mhz or rank.state == LAUNCHING:
                 self._out.send(
                     rank.node,
                     HoldClock(
@@ -548,9 +551,33 @@ class Launches:
                     ),
                 )
 
-    def _clock_mhz(self, node: str, attempt: Attempt) -> int:
+    def follow_limit(self) -> None:
+        """Send the clocks of all attempts that a power limit has changed since the last order."""
+        live = [job for job in self._state.job_of_seq.values() if job.active is not None]
+        for job in live:
+            attempt = job.active
+            assert attempt is not None
+            for number in attempt.live_ranks():
+                rank = attempt.ranks[number]
+                asked = self._asked_mhz.get((job.number, attempt.number, number), rank.sm_clock_mhz)
+                if asked != self._clock_mhz(rank.node, job, attempt):
+                    self.hold_clock(job, node=rank.node)
+        known = {(job.number, job.active.number) for job in live if job.active is not None}
+        self._asked_mhz = {key: mhz for key, mhz in self._asked_mhz.items() if key[:2] in known}
+
+    def _ask_clock(self, node: str, job: Job, attempt: Attempt, rank: int) -> int:
+        """Return the clock for an order to a rank, MHz, and remember it."""
+        mhz, key = self._clock_mhz(node, job, attempt), (job.number, attempt.number, rank)
+        if self._state.models.limits_power or key in self._asked_mhz:
+            self._asked_mhz[key] = mhz
+        return mhz
+
+    def _clock_mhz(self, node: str, job: Job, attempt: Attempt) -> int:
         """Return the highest SM clock of an attempt's GPUs on a node, MHz; 0: the clock is not limited."""
-        return nearest_mhz(self._state.nodes[node].spec.sm_clocks_mhz, attempt.sm_clock_frac)
+        clocks, cap = self._state.nodes[node].spec.sm_clocks_mhz, self._state.models.clock_cap(job.seq)
+        if cap < attempt.sm_clock_frac:
+            return lowered_mhz(clocks, cap)
+        return nearest_mhz(clocks, attempt.sm_clock_frac)
 
 
 def _is_forgivable(attempt: Attempt) -> bool:

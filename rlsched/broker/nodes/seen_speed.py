@@ -190,7 +190,7 @@ class SeenSpeeds:
         is below the highest, or if its GPUs are of several types.
         """
         types = {self._state.nodes[rank.node].spec.gpu_type for rank in attempt.ranks}
-        if len(types) != 1 or attempt.sm_clock_frac != 1.0:
+        if len(types) != 1 or attempt.sm_clock_frac != 1.0 or attempt.was_capped:
             return None
         signature = signature_of(job.spec.user, job.spec.command)
         solo = self._state.profiles.figure(signature, types.pop(), "full_util_frac")

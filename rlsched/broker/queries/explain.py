@@ -475,8 +475,13 @@ def _clock(state: BrokerState, job: Job, attempt: Attempt) -> list[str]:
     """Describe the job's SM clock, the weight of energy that led to this clock, and nodes without clocks."""
     own = job.spec.speed_energy
     weight = state.cluster.energy_counts if own is None else own
+    cap = state.models.clock_cap(job.seq) if job.active is attempt else 1.0
+    capped = []
+    if cap < attempt.sm_clock_frac:
+        limit_kw = float(state.cluster.arrays.config[0].limit_w) / 1e3
+        capped = [f"the power limit of {limit_kw:g} kW lowers its SM clock to {cap:.2f} of the highest"]
     if weight == 0.0 and attempt.sm_clock_frac == 1.0:
-        return []
+        return capped
     weighed = f"energy counting {weight:g}{' as it says itself' if own is not None else ''} against time"
     if attempt.sm_clock_frac == 1.0:
         lines = [f"at the highest SM clock, {weighed}"]
@@ -484,6 +489,7 @@ def _clock(state: BrokerState, job: Job, attempt: Attempt) -> list[str]:
         set_mhz = "/".join(map(str, sorted({rank.sm_clock_mhz for rank in attempt.ranks} - {0})))
         in_mhz = f", {set_mhz} MHz" if set_mhz else ""
         lines = [f"at {attempt.sm_clock_frac:.2f} of the highest SM clock{in_mhz}, {weighed}"]
+    lines += capped
     lines += [
         f"node {rank.node} did not set its clocks: {rank.clock_note}"
         for rank in attempt.ranks
@@ -505,7 +511,9 @@ def _seen_clock(state: BrokerState, job: Job, usage: SeenUsage | None, now_s: fl
     unit of work, compared with the power of earlier attempts at the highest clock.
     """
     attempt = job.active
-    if attempt is None or attempt.sm_clock_frac == 1.0 or attempt.was_shared or usage is None:
+    if attempt is None or attempt.sm_clock_frac == 1.0 or usage is None:
+        return []
+    if attempt.was_shared or attempt.was_capped:
         return []
     types = {state.nodes[rank.node].spec.gpu_type for rank in attempt.ranks}
     ran_s = now_s - attempt.seated_s

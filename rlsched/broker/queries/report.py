@@ -17,11 +17,13 @@ from rlsched.broker.queries.backlog import Backlog
 from rlsched.broker.queries.forecasts import Forecasts
 from rlsched.broker.queries.loop_metrics import LoopMetrics
 from rlsched.broker.queries.views import out_of_service
+from rlsched.broker.queries.waiting import waiting_for_power
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.nodes import Node
 from rlsched.cluster.arrays import NODE_UP, WAITING
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.drift import unlike
+from rlsched.decide.limit import drawn_w
 from rlsched.decide.scheduler import Scheduler
 from rlsched.wire.messages import (
     MAX_CLOCK_SKEW_S,
@@ -30,6 +32,7 @@ from rlsched.wire.messages import (
     GpusReport,
     GuardReport,
     OutsideReport,
+    PowerLimitReport,
     PriceReport,
     QuestionsReport,
     RecordsReport,
@@ -105,6 +108,7 @@ class Reports:
             forecasts=self._forecasts.report(),
             speed_energy=state.cluster.energy_counts,
             price=_price_report(state),
+            power_limit=_power_limit_report(state),
             clocked=sum(job.active is not None and job.active.sm_clock_frac < 1.0 for job in live),
             shares=state.models.shares,
             sharing=sum(job.active is not None and job.active.tenants > 1 for job in live),
@@ -227,8 +231,23 @@ def _price_report(state: BrokerState) -> PriceReport | None:
     known = state.energy_price
     if known is None or known.price is None:
         return None
-    deferred = int(state.cluster.arrays.scratch[0].deferred)
+    deferred = int(state.cluster.arrays.scratch[0].deferred) - len(waiting_for_power(state))
     return PriceReport(price=known.price, ratio=known.ratio, until_s=known.until_s, deferred=deferred)
+
+
+def _power_limit_report(state: BrokerState) -> PowerLimitReport | None:
+    known, s = state.energy_price, state.cluster.arrays
+    if known is None or known.limit_w is None:
+        return None
+    urgent_cap, flexible_cap = s.config[0].clock_cap.tolist()
+    return PowerLimitReport(
+        limit_w=known.limit_w,
+        until_s=known.until_s,
+        most_w=float(drawn_w(s, urgent_cap, flexible_cap)),
+        urgent_clock_frac=urgent_cap,
+        flexible_clock_frac=flexible_cap,
+        waiting=len(waiting_for_power(state)),
+    )
 
 
 def _absence(node: Node) -> str:

@@ -15,6 +15,8 @@ from rlsched.broker.state.job_requests import beside_count, needs
 from rlsched.broker.state.jobs import Job, called
 from rlsched.cluster.arrays import DEFERRED, NODE_UP
 from rlsched.cluster.demand import Demand, nodes_of_gang
+from rlsched.decide.compiled import for_state
+from rlsched.decide.limit import fits_limit, least_start_w
 from rlsched.decide.price import MOST_SLACK_FRAC
 from rlsched.decide.slack import deferred_until_s
 
@@ -173,14 +175,30 @@ def kept_out(state: BrokerState, spec: JobSubmitted) -> list[str]:
 
 
 def deferred(state: BrokerState, job: Job) -> list[str]:
-    """Describe, in one line, until when a job waits for cheaper electricity; empty if the job does not."""
+    """Describe, in one line, why a job waits for power or a lower price; empty if the job does not."""
     s, slot = state.cluster.arrays, state.cluster.slot_of(job.seq)
     if s.job.status[slot] != DEFERRED:
         return []
+    if _waits_for_power(state, slot):
+        limit_kw, needs_kw = float(s.config[0].limit_w) / 1e3, float(least_start_w(s, slot)) / 1e3
+        return [f"Power: it adds {needs_kw:.2f} kW, more than the power limit of {limit_kw:g} kW leaves now"]
     latest_s = float(deferred_until_s(s, slot, MOST_SLACK_FRAC, state.now_s))
     latest = f"{datetime.fromtimestamp(latest_s, UTC):%Y-%m-%d %H:%M} UTC"
     ratio = float(s.config[0].price_ratio)
     return [f"Price: electricity costs {ratio:.2f} times its mean; waits until {latest} at most"]
+
+
+def _waits_for_power(state: BrokerState, slot: int) -> bool:
+    return not for_state(fits_limit, state.cluster)(state.cluster.arrays, slot, state.now_s)
+
+
+def waiting_for_power(state: BrokerState) -> list[int]:
+    """Return the slots of the jobs that wait until the power limit can be kept with them."""
+    s = state.cluster.arrays
+    if not state.models.limits_power or not s.scratch[0].deferred:
+        return []
+    slots = np.flatnonzero(s.job.status == DEFERRED).tolist()
+    return [slot for slot in slots if _waits_for_power(state, slot)]
 
 
 def ineligible(state: BrokerState, job: Job) -> list[str]:
@@ -205,6 +223,7 @@ class WaitingReasons:
     - `Reservation`: the requested resources are free, but are kept for a job ahead in the queue.
     - `Priority`: the requested resources are free, but other jobs are ahead in the queue.
     - `Quota`, `Held`, `BeginTime`, `Dependency`: the job is kept out of the queue.
+    - `Power`: with the job, the power limit could not be kept.
     - `Price`: the policy defers the job until electricity is cheaper, within the job's slack.
 
     Jobs of one virtual cluster with the same request wait for the same reason. The reason is cached until an

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+import numpy as np
+
 from rlsched.broker.base.ledger_models import LedgerModels, workload_name, workload_number
 from rlsched.broker.server.ahead import pieces
 from rlsched.cluster import kernels
+from rlsched.cluster.arrays import DEFERRED
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.compile.ahead import compile_pieces
+from rlsched.decide.compiled import for_state
 from rlsched.decide.guard import Guarded
+from rlsched.decide.limit import drawn_w, fits_limit, least_start_w
 from rlsched.decide.loop import decide_all
 from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.own import is_own
@@ -19,6 +26,9 @@ from rlsched.decide.start import policy_start
 from rlsched.errors import InputError
 from rlsched.models.learning import Observed
 
+_LOW_W: Final = 1_500.0
+"""Power limit of the toy cluster, W: low enough that clocks are lowered and jobs wait."""
+
 
 def load_policy(
     policy: Policy,
@@ -28,6 +38,7 @@ def load_policy(
     seed: int = 0,
     has_models: bool = False,
     shares: bool = False,
+    limits_power: bool = False,
 ) -> tuple[Scheduler, str]:
     """Load a policy with its guard. Return (scheduler, name of the fallback rule).
 
@@ -42,6 +53,7 @@ def load_policy(
         has_models: Whether to compile also the kernels that choose clocks. If not, they are compiled when the
             first job needs them.
         shares: Whether jobs can share GPUs. If not, a policy that needs speed models is refused.
+        limits_power: Whether to compile also the kernels that keep a power limit.
 
     Raises:
         InputError: the policy cannot be loaded or served, or the fallback does not fit the policy.
@@ -49,14 +61,14 @@ def load_policy(
     scheduler = _load("--policy", policy, seed, shares)
     rule = fallback or scheduler.reference
     behind = None if rule is None else _load("--fallback", rule, seed, shares)
-    has_models = has_models or shares
+    has_models = has_models or shares or limits_power
     ahead = pieces(policy, scheduler, has_models=has_models)
     if rule is not None and behind is not None:
         _check_fallback(scheduler, behind)
         ahead += pieces(rule, behind, has_models=has_models)
     compile_pieces(ahead)
     try:
-        _warm_up(scheduler, has_models, shares)
+        _warm_up(scheduler, has_models, shares, limits_power)
     except Exception as error:  # a user's own file may raise any error
         if not is_own(policy.settings.rule):
             raise
@@ -71,7 +83,7 @@ def load_policy(
         )
     if behind is None:
         return scheduler, ""
-    _warm_up(behind, has_models, shares)
+    _warm_up(behind, has_models, shares, limits_power)
     return Guarded(scheduler, behind, budget_ms=budget_ms), behind.name
 
 
@@ -111,7 +123,7 @@ def _check_fallback(policy: Scheduler, fallback: Scheduler) -> None:
         )
 
 
-def _warm_up(scheduler: Scheduler, has_models: bool, shares: bool) -> None:
+def _warm_up(scheduler: Scheduler, has_models: bool, shares: bool, limits_power: bool) -> None:
     """Decide on a toy cluster, so that kernels are compiled before jobs or `rlsched why` need them."""
     state = ClusterState.from_spec(ClusterSpec.uniform(2, 4), OrderedQueue(scheduler.order))
     permit(state, scheduler)
@@ -119,6 +131,8 @@ def _warm_up(scheduler: Scheduler, has_models: bool, shares: bool) -> None:
     if has_models:
         models.weigh(0.5)
         models.share(shares)
+    if limits_power:
+        models.limit_power(_LOW_W)
     seqs = {
         state.add_job(num_gpus=gpus, submit_s=0.0, predicted_s=60.0 * gpus, spread=1.0)
         for gpus in (1, 3, 2, 8, 4, 1, 2)
@@ -137,6 +151,8 @@ def _warm_up(scheduler: Scheduler, has_models: bool, shares: bool) -> None:
         for _ in decide_all(state, scheduler, now_s, record=True):
             pass
         scheduler.review_s(state)
+        if limits_power:
+            _show_limit(state, models)
         for seq in state.running() if shares else ():
             models.shared_frac(seq)
         running = sorted(seqs & set(state.running()))
@@ -146,3 +162,13 @@ def _warm_up(scheduler: Scheduler, has_models: bool, shares: bool) -> None:
         for seq in running[1:]:
             state.release(seq, now_s)
     kernels.close_node(state.arrays, 0)  # kernels for changes of a node that one job has as a whole
+
+
+def _show_limit(state: ClusterState, models: LedgerModels) -> None:
+    """Call the kernels that clocks, `rlsched status` and `rlsched why` need under a power limit."""
+    drawn_w(state.arrays, 1.0, 1.0)
+    for slot in np.flatnonzero(state.arrays.job.status == DEFERRED).tolist():
+        for_state(fits_limit, state)(state.arrays, slot, 0.0)
+        least_start_w(state.arrays, slot)
+    for seq in state.running():
+        models.clock_cap(seq)

@@ -1,4 +1,4 @@
-"""Reads the price of electricity from the file that a broker's cluster file names."""
+"""Reads prices of electricity and power limits from the files that a broker's cluster file names."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Final
 from rlsched.broker.events import PricesRead
 from rlsched.broker.server.price_command import PriceCommand
 from rlsched.cluster.spec import ClusterSpec, EnergySignals
+from rlsched.energy.limits import ConstantLimit, EnergyTable, LimitTable
 from rlsched.energy.relative import PriceTable
 from rlsched.energy.series import HOUR_S, Series
 from rlsched.errors import InputError
@@ -20,9 +21,9 @@ EVERY_S: Final = 60.0
 
 
 class PriceSource:
-    """Source of the price that a broker's policy follows.
+    """Source of the price that a broker's policy follows, and of the power limit that it keeps.
 
-    A changed file is read again. If the read fails, the previous prices apply until they end. While no price
+    A changed file is read again. If the read fails, the previous values apply until they end. While no price
     is known, the policy does not defer jobs.
 
     Args:
@@ -31,7 +32,7 @@ class PriceSource:
         elapsed: A monotonic clock, seconds.
 
     Attributes:
-        table: The prices; None: no prices are known yet.
+        table: Prices and limits; None: none are known yet.
 
     Raises:
         InputError: a file cannot be read, or the cluster file has no table `[energy]`.
@@ -44,7 +45,7 @@ class PriceSource:
         elapsed: Callable[[], float] = time.monotonic,
     ) -> None:
         self._say, self._elapsed, self._checked_s = say, elapsed, elapsed()
-        self._energy = None if cluster_file is None else _energy_of(cluster_file)
+        self._energy = None if cluster_file is None else energy_of(cluster_file)
         self._failed = self._has_ended = False
         self._command: PriceCommand | None = None
         if self._energy is not None and self._energy.command:
@@ -65,9 +66,10 @@ class PriceSource:
         if self._command is not None:
             self._command.step()
         found = self._read_again()
-        if self.table is not None and now_s >= self.table.ends_s and not self._has_ended:
+        prices = None if self.table is None else self.table.prices
+        if prices is not None and now_s >= prices.ends_s and not self._has_ended:
             self._say(
-                f"price: {self.table.name} has no values for the present time any more; jobs start as "
+                f"price: {prices.name} has no values for the present time any more; jobs start as "
                 "if there were no price. Append values to the file"
             )
             self._has_ended = True
@@ -87,28 +89,39 @@ class PriceSource:
         self._stamp, self._failed, self._has_ended = stamp, False, False
         return [PricesRead(self.table)]
 
-    def _present_stamp(self) -> tuple[int, int] | None:
+    def _present_stamp(self) -> tuple[tuple[int, int], ...] | None:
+        """Return the time and size of each file; None if a file cannot be read."""
+        energy = self._energy
+        names = () if energy is None else (energy.followed, energy.power_limit)
         try:
-            found = os.stat(self._energy.followed if self._energy is not None else "")
+            found = [os.stat(name) for name in names if name]
         except OSError:
             return None
-        return found.st_mtime_ns, found.st_size
+        return tuple((one.st_mtime_ns, one.st_size) for one in found)
 
 
-def _energy_of(cluster_file: Path) -> EnergySignals:
+def energy_of(cluster_file: Path) -> EnergySignals:
+    """Read the table `[energy]` of a cluster file.
+
+    Raises:
+        InputError: the file cannot be read, or has no such table.
+    """
     energy = ClusterSpec.read_energy(cluster_file)
     if energy is None:
         raise InputError(
             f"--energy {cluster_file}: expected a cluster file with the table [energy], got a file without "
-            "this table; name a CSV file there, as price or carbon"
-        )
-    if energy.is_limited:
-        raise InputError(
-            f"--energy {cluster_file}: expected a file without a power limit, got one: a broker does not "
-            "hold a power limit yet; leave it out"
+            "this table; name a CSV file there, as price, carbon or power_limit"
         )
     return energy
 
 
-def _table_of(energy: EnergySignals) -> PriceTable:
-    return PriceTable(Series.read(energy.followed), energy.known_ahead_h * HOUR_S)
+def _table_of(energy: EnergySignals) -> EnergyTable:
+    prices: PriceTable | None = None
+    limits: LimitTable | ConstantLimit | None = None
+    if energy.followed:
+        prices = PriceTable(Series.read(energy.followed), energy.known_ahead_h * HOUR_S)
+    if energy.power_limit:
+        limits = LimitTable(Series.read(energy.power_limit))
+    elif energy.is_limited:
+        limits = ConstantLimit(1000.0 * energy.power_limit_kw)
+    return EnergyTable(prices, limits)

@@ -15,6 +15,7 @@ from rlsched.broker.journal.records import STORE_FOLDER
 from rlsched.broker.nodes.slow_sharing import SharingRules
 from rlsched.broker.server.broker_policy import load_policy
 from rlsched.broker.server.power_commands import PowerSettings
+from rlsched.broker.server.prices import energy_of
 from rlsched.broker.standby.warm import Warm
 from rlsched.broker.state.priorities import PriorityRules
 from rlsched.decide.policies.policy import Policy
@@ -96,6 +97,7 @@ def warmed_up(settings: BrokerSettings) -> Warm:
         seed=settings.seed,
         has_models=settings.speed_energy > 0.0,
         shares=settings.shares,
+        limits_power=settings.energy is not None and energy_of(settings.energy).is_limited,
     )
     past = None
     if settings.history is not None:

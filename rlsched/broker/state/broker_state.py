@@ -42,6 +42,7 @@ from rlsched.broker.base.entries import (
     TasksHeld,
     TaskSubmitted,
 )
+from rlsched.broker.base.ledger_models import nearest_mhz
 from rlsched.broker.base.rows import JournalRow
 from rlsched.broker.base.states import PREEMPTED
 from rlsched.broker.state import base_state
@@ -221,8 +222,16 @@ class BrokerState(Known):
         self._close(job, CANCELLED, None, entry.reason, now_s)
 
     def _on_rank_clocked(self, entry: RankClocked) -> None:
-        rank = self._attempt(entry.job, entry.attempt).ranks[entry.rank]
+        attempt = self._attempt(entry.job, entry.attempt)
+        rank = attempt.ranks[entry.rank]
         rank.sm_clock_mhz, rank.clock_note = entry.sm_clock_mhz, entry.clock_note
+        self._note_cap(attempt, rank)
+
+    def _note_cap(self, attempt: Attempt, rank: Rank) -> None:
+        """Record whether a node runs a rank at a lower clock than the decision set, because of a limit."""
+        chosen = nearest_mhz(self.nodes[rank.node].spec.sm_clocks_mhz, attempt.sm_clock_frac)
+        if rank.sm_clock_mhz and (chosen == 0 or rank.sm_clock_mhz < chosen):
+            attempt.was_capped = True
 
     def _on_attempt_ending(self, entry: AttemptEnding) -> None:
         attempt = self._attempt(entry.job, entry.attempt)
@@ -394,6 +403,7 @@ class BrokerState(Known):
         person = self.jobs[entry.job].spec.user
         self.ran_on[person] = self.ran_on.get(person, 0) | 1 << self.nodes[rank.node].number
         rank.sm_clock_mhz, rank.clock_note = entry.sm_clock_mhz, entry.clock_note
+        self._note_cap(attempt, rank)
         if all(other.state != LAUNCHING for other in attempt.ranks):
             self.jobs[entry.job].become(RUNNING)
 

@@ -137,8 +137,9 @@ class Known:
         self._base: list[BasePart] = []
 
     def set_price(self, entry: EnergyPriced) -> None:
-        """Set the price of electricity."""
+        """Set the price of electricity and the power limit."""
         self.energy_price = entry
+        self.models.limit_power(entry.limit_w)
         self.cluster.set_price(entry.ratio, entry.outlook, entry.until_s)
 
     def clear_on_finished(self) -> None:

@@ -33,7 +33,8 @@ def learn(profiles: Profiles, job: Job, attempt: Attempt, nodes: Mapping[str, No
         return
     seen: dict[str, float] = {}
     pairs = [(len(rank.gpus), rank.usage) for rank in attempt.ranks if rank.usage is not None]
-    if not attempt.was_shared and all(usage.gpu_milli is not None for _, usage in pairs):
+    is_steady = not attempt.was_shared and not attempt.was_capped
+    if is_steady and all(usage.gpu_milli is not None for _, usage in pairs):
         seen["util_frac"] = sum(count * (usage.gpu_milli or 0) for count, usage in pairs) / gpus / 1e3
         seen |= _at_clock(profiles, job, attempt, next(iter(types)), seen["util_frac"])
     if all(usage.gpu_memory_mib is not None for _, usage in pairs):
@@ -42,8 +43,7 @@ def learn(profiles: Profiles, job: Job, attempt: Attempt, nodes: Mapping[str, No
         seen["cores_each"] = sum(usage.cpu_milli or 0 for _, usage in pairs) / gpus / 1e3
     if all(usage.memory_mib is not None for _, usage in pairs):
         seen["host_mib"] = float(max(usage.memory_mib or 0 for _, usage in pairs))
-    is_plain = attempt.sm_clock_frac == 1.0 and not attempt.was_shared
-    if is_plain and all(usage.energy_mj is not None for _, usage in pairs):
+    if is_steady and attempt.sm_clock_frac == 1.0 and all(usage.energy_mj is not None for _, usage in pairs):
         static_w = GPU_FIGURES[canonical_kind(next(iter(types)))]["static_w"].value
         drawn_w = sum((usage.energy_mj or 0) / 1e3 / usage.measured_s for _, usage in pairs)
         seen["dynamic_w"] = max(drawn_w / gpus - static_w, 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import click
@@ -11,7 +12,14 @@ from rlsched.terminal.show import count, in_words, print_json, print_sentences, 
 from rlsched.terminal.visible import visible
 
 if TYPE_CHECKING:
-    from rlsched.wire.messages import DriftReport, GuardReport, JournalReport, RecordsReport, StatsReport
+    from rlsched.wire.messages import (
+        DriftReport,
+        GuardReport,
+        JournalReport,
+        PowerLimitReport,
+        RecordsReport,
+        StatsReport,
+    )
 
 DEGRADED = 1
 _MOST_COLUMNS = 5
@@ -81,6 +89,7 @@ def _lines(report: StatsReport) -> list[str]:
         *_share_lines(report),
         *_clock_lines(report),
         *_price_lines(report),
+        *([power_limit_words(report.power_limit)] if report.power_limit is not None else []),
     ]
     if report.guard is not None:
         lines.append(guard_line(report.guard))
@@ -124,6 +133,17 @@ def _clock_lines(report: StatsReport) -> list[str]:
         "running jobs are at a lower clock than the highest",
         *(f"  {node} cannot set clocks: {why}" for node, why in report.fixed_clocks.items()),
     ]
+
+
+def power_limit_words(limit: PowerLimitReport) -> str:
+    """Describe the power limit, and how it is kept."""
+    if math.isinf(limit.limit_w):
+        return f"no power limit now, at most {limit.most_w / 1e3:,.2f} kW by the models"
+    told = f"at most {limit.most_w / 1e3:,.2f} of {limit.limit_w / 1e3:g} kW by the models"
+    clocks = (limit.flexible_clock_frac, "with slack"), (limit.urgent_clock_frac, "without slack")
+    lowered = [f"{clock:.2f} for jobs {which}" for clock, which in clocks if clock < 1.0]
+    told += f", clocks up to {' and '.join(lowered)}" if lowered else ""
+    return told + (f", {limit.waiting:,} jobs wait for power" if limit.waiting else "")
 
 
 def _price_lines(report: StatsReport) -> list[str]:

@@ -127,6 +127,26 @@ class PriceReport(msgspec.Struct, frozen=True, kw_only=True):
     deferred: int
 
 
+class PowerLimitReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Power limit of the cluster, and how the broker keeps it.
+
+    Attributes:
+        limit_w: Limit now, W; infinite: none now.
+        until_s: Time of the next change of the limit or the price, Unix seconds; infinite: unknown.
+        most_w: Most power that nodes and running jobs can draw at the present clocks, by the models, W.
+        urgent_clock_frac: Highest SM clock of jobs without slack, as a fraction of the maximum.
+        flexible_clock_frac: The same for jobs with slack.
+        waiting: Number of jobs that wait until the limit can be kept with them.
+    """
+
+    limit_w: float
+    until_s: float
+    most_w: float
+    urgent_clock_frac: float
+    flexible_clock_frac: float
+    waiting: int
+
+
 class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report"):
     """Counts of decisions, and the state of the broker."""
 
@@ -147,6 +167,8 @@ class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report")
     """Weight of energy against time for jobs without a weight of their own."""
     price: PriceReport | None = None
     """Price of electricity; None: unknown."""
+    power_limit: PowerLimitReport | None = None
+    """Power limit; None: the cluster has none."""
     clocked: int = 0
     """Number of running jobs with an SM clock below the highest."""
     shares: bool = False

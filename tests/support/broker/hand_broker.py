@@ -21,7 +21,7 @@ from rlsched.broker.state.finished_job import EndedJob
 from rlsched.broker.state.predictions import Predictions
 from rlsched.broker.state.priorities import PriorityRules
 from rlsched.decide.scheduler import Scheduler
-from rlsched.energy.relative import PriceTable
+from rlsched.energy.limits import EnergyTable
 from rlsched.transport.roles import Peer
 from rlsched.wire.messages import BrokerToNode, ClientReply, ClientRequest, Heartbeat, NodeMessage
 from rlsched.workload.predict.kinds import RUNNING_MEAN
@@ -84,7 +84,7 @@ class HandBroker:
         prediction: `running-mean` or `hedge`.
         speed_energy: Weight of energy against time, 0 to 1.
         shares: Whether jobs share GPUs.
-        prices: Prices of electricity.
+        prices: Prices of electricity and power limits.
 
     Attributes:
         sent: Messages that were sent.
@@ -106,7 +106,7 @@ class HandBroker:
         ranks: PriorityRules | None = None,
         sleep: SleepPlan | None = None,
         sharing: SharingRules | None = None,
-        prices: PriceTable | None = None,
+        prices: EnergyTable | None = None,
     ) -> None:
         self.journal = journal
         self.powered: list[PowerNode] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 
 import msgspec
@@ -23,6 +24,7 @@ from rlsched.wire.messages import (
     JobForecast,
     JobInfo,
     NodeInfo,
+    PowerLimitReport,
     StatsReport,
 )
 from tests.support.listed import job
@@ -174,6 +176,28 @@ def test_energy_is_shown_if_measured_or_weighed() -> None:
     assert page(drawn)[1].endswith(" · 1.21 kW")
     weighed = msgspec.structs.replace(STATS, speed_energy=0.3, clocked=1)
     assert "energy counts 0.3: 1 of 3" in page(Picture(NOW_S, weighed, NODES, JOBS), 120)[1]
+
+
+def test_power_limit_is_shown_with_the_clocks_and_the_jobs_that_wait() -> None:
+    limit = PowerLimitReport(
+        limit_w=120e3,
+        until_s=math.inf,
+        most_w=119_500.0,
+        urgent_clock_frac=1.0,
+        flexible_clock_frac=0.75,
+        waiting=2,
+    )
+
+    def shown(limit: PowerLimitReport) -> str:
+        stats = msgspec.structs.replace(STATS, power_limit=limit)
+        return page(Picture(NOW_S, stats, NODES, JOBS), 200)[1]
+
+    words = (
+        "at most 119.50 of 120 kW by the models, clocks up to 0.75 for jobs with slack, 2 jobs wait for power"
+    )
+    assert words in shown(limit)
+    free = msgspec.structs.replace(limit, limit_w=math.inf, flexible_clock_frac=1.0, waiting=0)
+    assert shown(free).endswith("no power limit now, at most 119.50 kW by the models")
 
 
 def test_deciding_fallback_is_a_line() -> None:

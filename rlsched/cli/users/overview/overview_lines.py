@@ -13,7 +13,7 @@ from rlsched.cli.shared.job_tables import COLOURS, beside
 from rlsched.cli.users.output import place
 from rlsched.cli.users.overview.bars import Marks, node_cells, nodes_title, owner_cell
 from rlsched.cli.users.overview.picture import Picture
-from rlsched.cli.users.status import queued
+from rlsched.cli.users.status import power_limit_words, queued
 from rlsched.forecast.forecast_text import cell
 from rlsched.terminal.layout import Column, joined, shares, side_by_side, table, window
 from rlsched.terminal.show import brief, count, in_words, percent
@@ -135,6 +135,8 @@ def _energy(picture: Picture) -> list[str]:
             f"price {stats.price.price:g}, {stats.price.ratio:.2f} times its mean: {stats.price.deferred:,} "
             "jobs wait for a lower one"
         )
+    if stats.power_limit is not None:
+        told.append(power_limit_words(stats.power_limit))
     return told
 
 

@@ -17,6 +17,7 @@ from rlsched.broker.nodes.sleepers import SleepPlan
 from rlsched.broker.queries.as_history import history_of
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
+from rlsched.energy.limits import EnergyTable
 from rlsched.energy.relative import PriceTable
 from rlsched.energy.series import HOUR_S, Series
 from rlsched.power_down.plan import PowerDownPlan
@@ -47,10 +48,10 @@ LIMITS = Limits(lease_s=1e6, heartbeat_s=10.0, launch_timeout_s=1e6)
 POLICY = Policy("priced")
 
 
-def prices(hours: int = 48, dear: tuple[int, ...] = tuple(range(DEAR_H))) -> PriceTable:
+def prices(hours: int = 48, dear: tuple[int, ...] = tuple(range(DEAR_H))) -> EnergyTable:
     values = np.full(hours, 20.0)
     values[list(dear)] = 100.0
-    return PriceTable(Series("price.csv", NOON, HOUR_S, values), 24 * HOUR_S)
+    return EnergyTable(PriceTable(Series("price.csv", NOON, HOUR_S, values), 24 * HOUR_S))
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 
 def make(
     journal: Journal,
-    known: PriceTable | None,
+    known: EnergyTable | None,
     at_s: float = BEGINS_S + 60.0,
     sleep: SleepPlan | None = None,
 ) -> HandBroker:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from datetime import UTC, datetime
@@ -61,13 +62,31 @@ def test_a_file_with_only_the_table_energy_is_enough(tmp_path: Path) -> None:
     assert PriceSource(tmp_path / "e.toml", site.lines.append, lambda: 0.0).table is not None
 
 
+def test_a_power_limit_is_read_with_or_without_prices(tmp_path: Path) -> None:
+    site, path = Site(tmp_path), tmp_path / "e.toml"
+    path.write_text("[energy]\npower_limit_kw = 5\n", encoding="utf-8")
+    table = PriceSource(path, site.lines.append, lambda: 0.0).table
+    assert table is not None
+    assert table.at(1e9) == (None, 0.0, (), math.inf, 5_000.0)
+    begins = datetime(2026, 3, 1, tzinfo=UTC)
+    Series("l", begins, 3600.0, np.array([4.0, 4.0, 2.0])).write(tmp_path / "l.csv")
+    path.write_text('[energy]\nprice = "p.csv"\npower_limit = "l.csv"\n', encoding="utf-8")
+    table = PriceSource(path, site.lines.append, lambda: 0.0).table
+    assert table is not None
+    assert table.prices is not None
+    assert table.limits is not None
+    at_s = begins.timestamp()
+    assert table.limits.at(at_s - 1.0) == (math.inf, at_s)
+    assert table.limits.at(at_s) == (4_000.0, at_s + 7200.0)
+    assert table.limits.at(at_s + 1e6) == (2_000.0, math.inf)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ('[energy]\nprce = "p.csv"\n', r"e.toml: energy: unknown setting 'prce'; did you mean 'price'\?"),
         ("[energy]\nprice = 3\n", "e.toml: energy: price: expected `str`, got `int`"),
         ("[energy]\n", "e.toml: .*price"),
-        ("[energy]\npower_limit_kw = 5\n", "e.toml: .*hold a power limit yet; leave it out"),
         ("energy = 3\n", "e.toml: energy: expected `object`, got `int`"),
         ('name = "c"\n', "e.toml: .*nodes"),
     ],

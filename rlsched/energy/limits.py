@@ -1,0 +1,88 @@
+"""The power limit of a cluster over time, and prices and limit together, by Unix time."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from rlsched.energy.relative import PriceAt, PriceTable
+from rlsched.energy.series import Series
+
+
+class LimitAt(NamedTuple):
+    """A power limit at one time.
+
+    Attributes:
+        limit_w: The limit, W; infinite: there is none now.
+        until_s: Time of the next change, Unix seconds; infinite if no change is known.
+    """
+
+    limit_w: float
+    until_s: float
+
+
+class LimitTable:
+    """Power limits of a series by Unix time. Successive equal steps are joined.
+
+    There is no limit before the series begins. After its end, the last limit applies.
+
+    Args:
+        series: The series, kW.
+    """
+
+    def __init__(self, series: Series) -> None:
+        values = series.values
+        first = np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]]))
+        self._from_s: list[float] = (series.begins.timestamp() + first * series.step_s).tolist()
+        self._limit_w: list[float] = (1000.0 * values[first]).tolist()
+
+    def at(self, now_s: float) -> LimitAt:
+        """Return the limit at a time, Unix seconds."""
+        k = bisect.bisect_right(self._from_s, now_s)
+        until_s = self._from_s[k] if k < len(self._from_s) else math.inf
+        return LimitAt(self._limit_w[k - 1] if k else math.inf, until_s)
+
+
+class ConstantLimit(NamedTuple):
+    """A power limit that never changes, W."""
+
+    limit_w: float
+
+    def at(self, now_s: float) -> LimitAt:  # noqa: ARG002 - as in `LimitTable`
+        """Return the limit at a time."""
+        return LimitAt(self.limit_w, math.inf)
+
+
+class EnergyAt(NamedTuple):
+    """Price and power limit at one time; fields as in `PriceAt` and `LimitAt`.
+
+    `price` and `limit_w` are None if the cluster has no price, or no power limit.
+    """
+
+    price: float | None
+    ratio: float
+    outlook: tuple[float, ...]
+    until_s: float
+    limit_w: float | None
+
+
+class EnergyTable(NamedTuple):
+    """Prices and power limits by Unix time; None: unknown."""
+
+    prices: PriceTable | None
+    limits: LimitTable | ConstantLimit | None = None
+
+    def at(self, now_s: float) -> EnergyAt | None:
+        """Return price and limit at a time, Unix seconds; None if both are unknown then."""
+        price: PriceAt | None = None if self.prices is None else self.prices.at(now_s)
+        limit = None if self.limits is None else self.limits.at(now_s)
+        if price is None and limit is None:
+            return None
+        until_s = min(one.until_s for one in (price, limit) if one is not None)
+        limit_w = None if limit is None else limit.limit_w
+        if price is None:
+            return EnergyAt(None, 0.0, (), until_s, limit_w)
+        return EnergyAt(price.price, price.ratio, price.outlook, until_s, limit_w)
