@@ -35,7 +35,7 @@ def node_idle_w(s: StateArrays, n: int, status: int) -> float:
 
 @kernel
 def highest_clock(s: StateArrays, g: int, urgent_cap: float, flexible_cap: float) -> float:
-    """Return the highest SM clock that GPU `g` can have under these caps: chosen, or not yet lowered."""
+    """Return the higher of the chosen and the present SM clock of GPU `g`, at most its cap."""
     clock = max(chosen_clock(s, g), s.gpu.clock_frac[g])
     return min(clock, cap_on(s, g, urgent_cap, flexible_cap))
 

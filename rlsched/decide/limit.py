@@ -3,8 +3,9 @@
 The power is the most that the running jobs can draw, by the models (`rlsched.cluster.power`). Jobs without
 slack are urgent, jobs with slack are flexible. If the power exceeds the limit, the following steps are taken,
 in this order, until it does not: lower the clocks of flexible jobs, pause flexible jobs, lower the clocks of
-urgent jobs, pause other jobs that may be preempted. A job starts only if the limit can be kept with it: a
-flexible job if no urgent job gets a lower clock for it, an urgent job at the lowest clocks.
+urgent jobs, pause other jobs that may be preempted. Jobs pause only under a policy that preempts. A job
+starts only if the limit can be kept with it: a flexible job if no urgent job gets a lower clock for it, an
+urgent job if the limit can be kept with all jobs at the lowest clocks, after flexible jobs have paused.
 """
 
 from __future__ import annotations
@@ -143,13 +144,16 @@ def least_start_w(s: StateArrays, slot: int) -> float:
 
 
 @kernel
-def fits_limit(s: StateArrays, slot: int, now_s: float) -> bool:
-    """Return whether a waiting job may start under the power limit (see the module).
-
-    A flexible job that has used up its slack counts as urgent.
-    """
+def start_class(s: StateArrays, slot: int, now_s: float) -> int:
+    """Return the `PowerClass` of a waiting job: URGENT also if the job has used up its slack."""
     urgent = s.job.slack_s[slot] <= 0.0 or slack_ends_s(s, slot, now_s) <= now_s
-    room_w = s.scratch[0].room_w[PowerClass.URGENT if urgent else PowerClass.FLEXIBLE]
+    return PowerClass.URGENT if urgent else PowerClass.FLEXIBLE
+
+
+@kernel
+def fits_limit(s: StateArrays, slot: int, now_s: float) -> bool:
+    """Return whether a waiting job may start under the power limit (see the module)."""
+    room_w = s.scratch[0].room_w[start_class(s, slot, now_s)]
     return room_w == np.inf or least_start_w(s, slot) <= room_w
 
 

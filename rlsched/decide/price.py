@@ -1,4 +1,4 @@
-"""Compiled functions that choose which jobs wait, or pause, until electricity is cheaper, or power is free.
+"""Compiled functions that choose which jobs wait, or pause, because of the price or the power limit.
 
 A job waits for a lower price only within the slack (accepted delay) that its user declared. Without a
 declared slack, or without a known price, nothing changes. A power limit holds for all jobs.
@@ -115,11 +115,11 @@ def _is_on_up_nodes(s: StateArrays, slot: int) -> bool:
 def next_to_pause(s: StateArrays, p: int, o: PriceOptions, preempts: bool, now_s: float) -> int:
     """Return the slot of the job to preempt next because of the price or the power limit, -1 for none.
 
-    Because of the power limit, it is any job (`rlsched.decide.limit.next_to_stop`). Because of the price, it
-    is a job of partition `p`: it holds GPUs, is preemptible, started before this instant, runs on nodes that
-    are up, has not used the share of its slack that the price permits, and is predicted to run for at least
-    `LEAST_LEFT_S` more. Of several such jobs, returns the job that arrived first. A job without GPUs is never
-    paused: its earlier run time is not counted, so it would start again immediately.
+    Because of the power limit, it is a job of any partition (`rlsched.decide.limit.next_to_stop`). Because of
+    the price, it is a job of partition `p`: it holds GPUs, is preemptible, started before this instant, runs
+    on nodes that are up, has not used the share of its slack that the price permits, and is predicted to run
+    for at least `LEAST_LEFT_S` more. Of several such jobs, returns the job that arrived first. A job without
+    GPUs is never paused: its earlier run time is not counted, so it would start again immediately.
     """
     if preempts and is_limited(s):
         stopped = next_to_stop(s, now_s)

@@ -4,12 +4,32 @@ from __future__ import annotations
 
 import bisect
 import math
+from datetime import UTC, timedelta
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from rlsched.energy.relative import PriceAt, PriceTable
 from rlsched.energy.series import Series
+from rlsched.errors import InputError
+
+
+def read_limits(path: str | Path) -> Series:
+    """Read a file of power limits, kW (`rlsched.energy.series`).
+
+    Raises:
+        InputError: the file cannot be read, or a limit is not above 0.
+    """
+    series = Series.read(path)
+    wrong = np.flatnonzero(series.values <= 0.0)
+    if len(wrong):
+        at = series.begins + timedelta(seconds=float(wrong[0]) * series.step_s)
+        raise InputError(
+            f"{series.name}: expected power limits above 0 kW, got {series.values[wrong[0]]:g} at "
+            f"{at.astimezone(UTC):%Y-%m-%dT%H:%M} (UTC)"
+        )
+    return series
 
 
 class LimitAt(NamedTuple):

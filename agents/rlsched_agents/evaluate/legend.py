@@ -40,7 +40,7 @@ LEGEND: Final = {
     "shared": "share of the jobs that shared their GPUs at some time",
     "SM clock": "mean clock of the GPUs that jobs held, relative to the maximum",
     "clocks lowered, h": "hours in which the power limit lowered clocks",
-    "exceeded, h": "hours above the limit: clocks were at their lowest, and no job could be preempted",
+    "exceeded, h": "hours above the limit, because clocks were at their lowest and no job could be preempted",
     "exceeded, kWh": "energy above the limit",
     "wake-ups": "number of wake-ups of nodes",
     "a day": "wake-ups per day",

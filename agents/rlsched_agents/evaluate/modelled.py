@@ -72,8 +72,8 @@ class PowerLimitMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         capped_h: Hours in which the limit lowered clocks.
-        exceeded_h: Hours in which the cluster drew more than the limit, because no clock could be lowered
-            further, and no job could be preempted.
+        exceeded_h: Hours in which the cluster drew more than the limit: no clock could be lowered further, no
+            job could be preempted, or nodes woke.
         exceeded_kwh: Energy above the limit.
     """
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.spec import ClusterSpec
+from rlsched.energy.limits import read_limits
 from rlsched.energy.relative import OUTLOOK, outlook, relative
 from rlsched.energy.series import HOUR_S, Integrals, Series, integrals
 from rlsched.errors import InputError
@@ -75,9 +76,8 @@ def signals_of(spec: ClusterSpec, trace: Trace, last_s: float) -> Integrals | No
             f"{trace.name} does not state; set it in [energy], such as 2026-03-01T00:00Z"
         )
     second_0 = second_0.replace(tzinfo=UTC) if second_0.tzinfo is None else second_0
-    price, carbon, limit = (
-        Series.read(path) if path else None for path in (energy.price, energy.carbon, energy.power_limit)
-    )
+    price, carbon = (Series.read(path) if path else None for path in (energy.price, energy.carbon))
+    limit = read_limits(energy.power_limit) if energy.power_limit else None
     followed = price if energy.followed == energy.price else carbon
     ahead_s = energy.known_ahead_h * HOUR_S
     followed_series: list[Series | None] = [None] * (1 + len(OUTLOOK))

@@ -472,7 +472,7 @@ def _beside(state: BrokerState, job: Job, seen: SeenSpeed | None) -> list[str]:
 
 
 def _clock(state: BrokerState, job: Job, attempt: Attempt) -> list[str]:
-    """Describe the job's SM clock, the weight of energy that led to this clock, and nodes without clocks."""
+    """Describe the job's SM clock, the reasons for this clock, and nodes that cannot set clocks."""
     own = job.spec.speed_energy
     weight = state.cluster.energy_counts if own is None else own
     cap = state.models.clock_cap(job.seq) if job.active is attempt else 1.0
@@ -480,11 +480,13 @@ def _clock(state: BrokerState, job: Job, attempt: Attempt) -> list[str]:
     if cap < attempt.sm_clock_frac:
         limit_kw = float(state.cluster.arrays.config[0].limit_w) / 1e3
         capped = [f"the power limit of {limit_kw:g} kW lowers its SM clock to {cap:.2f} of the highest"]
-    if weight == 0.0 and attempt.sm_clock_frac == 1.0:
-        return capped
+    limited = state.models.limits_power
+    if weight == 0.0 and attempt.sm_clock_frac == 1.0 and not limited:
+        return []
     weighed = f"energy counting {weight:g}{' as it says itself' if own is not None else ''} against time"
+    lines: list[str] = []
     if attempt.sm_clock_frac == 1.0:
-        lines = [f"at the highest SM clock, {weighed}"]
+        lines = [f"at the highest SM clock, {weighed}"] if weight else []
     else:
         set_mhz = "/".join(map(str, sorted({rank.sm_clock_mhz for rank in attempt.ranks} - {0})))
         in_mhz = f", {set_mhz} MHz" if set_mhz else ""
@@ -495,7 +497,7 @@ def _clock(state: BrokerState, job: Job, attempt: Attempt) -> list[str]:
         for rank in attempt.ranks
         if rank.clock_note
     ]
-    if attempt.sm_clock_frac == 1.0:
+    if attempt.sm_clock_frac == 1.0 or limited:
         lines += [
             f"node {name} cannot set clocks: {state.nodes[name].spec.clocks_note or 'it did not say why'}"
             for name in dict.fromkeys(rank.node for rank in attempt.ranks)

@@ -16,7 +16,7 @@ from rlsched.broker.state.jobs import Job, called
 from rlsched.cluster.arrays import DEFERRED, NODE_UP
 from rlsched.cluster.demand import Demand, nodes_of_gang
 from rlsched.decide.compiled import for_state
-from rlsched.decide.limit import fits_limit, least_start_w
+from rlsched.decide.limit import fits_limit, least_start_w, start_class
 from rlsched.decide.price import MOST_SLACK_FRAC
 from rlsched.decide.slack import deferred_until_s
 
@@ -181,7 +181,11 @@ def deferred(state: BrokerState, job: Job) -> list[str]:
         return []
     if _waits_for_power(state, slot):
         limit_kw, needs_kw = float(s.config[0].limit_w) / 1e3, float(least_start_w(s, slot)) / 1e3
-        return [f"Power: it adds {needs_kw:.2f} kW, more than the power limit of {limit_kw:g} kW leaves now"]
+        left_kw = max(float(s.scratch[0].room_w[start_class(s, slot, state.now_s)]) / 1e3, 0.0)
+        return [
+            f"Power: the job needs at least {needs_kw:.2f} kW, and the power limit of {limit_kw:g} kW leaves "
+            f"{left_kw:.2f} kW for it"
+        ]
     latest_s = float(deferred_until_s(s, slot, MOST_SLACK_FRAC, state.now_s))
     latest = f"{datetime.fromtimestamp(latest_s, UTC):%Y-%m-%d %H:%M} UTC"
     ratio = float(s.config[0].price_ratio)

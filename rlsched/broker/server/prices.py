@@ -11,7 +11,7 @@ from typing import Final
 from rlsched.broker.events import PricesRead
 from rlsched.broker.server.price_command import PriceCommand
 from rlsched.cluster.spec import ClusterSpec, EnergySignals
-from rlsched.energy.limits import ConstantLimit, EnergyTable, LimitTable
+from rlsched.energy.limits import ConstantLimit, EnergyTable, LimitTable, read_limits
 from rlsched.energy.relative import PriceTable
 from rlsched.energy.series import HOUR_S, Series
 from rlsched.errors import InputError
@@ -83,7 +83,7 @@ class PriceSource:
             self.table = _table_of(self._energy)
         except InputError as error:
             if not self._failed:
-                self._say(f"price: {error}; the earlier values apply")
+                self._say(f"energy: {error}; the earlier values apply")
             self._failed = True
             return []
         self._stamp, self._failed, self._has_ended = stamp, False, False
@@ -121,7 +121,7 @@ def _table_of(energy: EnergySignals) -> EnergyTable:
     if energy.followed:
         prices = PriceTable(Series.read(energy.followed), energy.known_ahead_h * HOUR_S)
     if energy.power_limit:
-        limits = LimitTable(Series.read(energy.power_limit))
+        limits = LimitTable(read_limits(energy.power_limit))
     elif energy.is_limited:
         limits = ConstantLimit(1000.0 * energy.power_limit_kw)
     return EnergyTable(prices, limits)

@@ -89,7 +89,6 @@ def _lines(report: StatsReport) -> list[str]:
         *_share_lines(report),
         *_clock_lines(report),
         *_price_lines(report),
-        *([power_limit_words(report.power_limit)] if report.power_limit is not None else []),
     ]
     if report.guard is not None:
         lines.append(guard_line(report.guard))
@@ -125,25 +124,34 @@ def _share_lines(report: StatsReport) -> list[str]:
 
 
 def _clock_lines(report: StatsReport) -> list[str]:
-    """Return lines on SM clocks; empty if energy has no weight and no job runs at a reduced clock."""
-    if report.speed_energy == 0.0 and not report.clocked:
-        return []
-    return [
-        f"energy counts {report.speed_energy:g} against time: {report.clocked:,} of {report.running:,} "
-        "running jobs are at a lower clock than the highest",
-        *(f"  {node} cannot set clocks: {why}" for node, why in report.fixed_clocks.items()),
-    ]
+    """Return lines on SM clocks and the power limit; empty if neither energy nor a limit sets clocks."""
+    lines = []
+    if report.speed_energy or report.clocked:
+        lines.append(
+            f"energy counts {report.speed_energy:g} against time: {report.clocked:,} of {report.running:,} "
+            "running jobs are at a lower clock than the highest"
+        )
+    if report.power_limit is not None:
+        lines.append(power_limit_words(report.power_limit))
+    fixed = [f"  {node} cannot set clocks: {why}" for node, why in report.fixed_clocks.items()]
+    return lines + (fixed if lines else [])
 
 
 def power_limit_words(limit: PowerLimitReport) -> str:
     """Describe the power limit, and how it is kept."""
+    draw = f"nodes and jobs draw up to {limit.most_w / 1e3:,.2f} kW by the models"
     if math.isinf(limit.limit_w):
-        return f"no power limit now, at most {limit.most_w / 1e3:,.2f} kW by the models"
-    told = f"at most {limit.most_w / 1e3:,.2f} of {limit.limit_w / 1e3:g} kW by the models"
+        return f"power limit: none now; {draw}"
     clocks = (limit.flexible_clock_frac, "with slack"), (limit.urgent_clock_frac, "without slack")
     lowered = [f"{clock:.2f} for jobs {which}" for clock, which in clocks if clock < 1.0]
-    told += f", clocks up to {' and '.join(lowered)}" if lowered else ""
-    return told + (f", {limit.waiting:,} jobs wait for power" if limit.waiting else "")
+    parts = [f"power limit {limit.limit_w / 1e3:g} kW", draw]
+    if limit.most_w > limit.limit_w:
+        parts.append(f"{(limit.most_w - limit.limit_w) / 1e3:,.2f} kW too much")
+    if lowered:
+        parts.append(f"SM clocks up to {' and '.join(lowered)}")
+    if limit.waiting:
+        parts.append(f"{limit.waiting:,} jobs wait for power")
+    return "; ".join([parts[0], ", ".join(parts[1:])])
 
 
 def _price_lines(report: StatsReport) -> list[str]:

@@ -190,14 +190,14 @@ def test_power_limit_is_shown_with_the_clocks_and_the_jobs_that_wait() -> None:
 
     def shown(limit: PowerLimitReport) -> str:
         stats = msgspec.structs.replace(STATS, power_limit=limit)
-        return page(Picture(NOW_S, stats, NODES, JOBS), 200)[1]
+        return page(Picture(NOW_S, stats, NODES, JOBS), 400)[1]
 
-    words = (
-        "at most 119.50 of 120 kW by the models, clocks up to 0.75 for jobs with slack, 2 jobs wait for power"
-    )
-    assert words in shown(limit)
+    words = "power limit 120 kW; nodes and jobs draw up to 119.50 kW by the models, SM clocks up to 0.75 for "
+    assert f"{words}jobs with slack, 2 jobs wait for power" in shown(limit)
+    over = msgspec.structs.replace(limit, limit_w=119e3, urgent_clock_frac=0.5)
+    assert "models, 0.50 kW too much, SM clocks up to 0.75 for jobs with slack and 0.50 for" in shown(over)
     free = msgspec.structs.replace(limit, limit_w=math.inf, flexible_clock_frac=1.0, waiting=0)
-    assert shown(free).endswith("no power limit now, at most 119.50 kW by the models")
+    assert shown(free).endswith("power limit: none now; nodes and jobs draw up to 119.50 kW by the models")
 
 
 def test_deciding_fallback_is_a_line() -> None:

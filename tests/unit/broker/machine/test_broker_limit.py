@@ -175,7 +175,7 @@ def test_flexible_job_pauses_and_an_urgent_job_waits_for_power(journal: Journal)
     assert [one.job for one in said if isinstance(one, Kill)] == [flexible]
     broker.says("n0", ended(flexible, exit_code=143, reason="killed"))
     assert state(broker, urgent) == "running"
-    assert shown(broker, flexible).reason.startswith("Power: it adds 0.")
+    assert shown(broker, flexible).reason.startswith("Power: the job needs at least 0.")
     waits = queue(broker, DAY_S)
     assert state(broker, waits) == "queued"
     assert report(broker).waiting == 2

@@ -107,7 +107,7 @@ def test_a_file_that_cannot_be_read_keeps_the_earlier_values(tmp_path: Path, dam
         site.prices.write_text(f"utc,value\n{rows[damage]}\n", encoding="utf-8")
     assert [site.look(), site.look(), site.look()] == [[], [], []]
     (line,) = site.lines
-    assert line.startswith("price: ")
+    assert line.startswith("energy: ")
     assert line.endswith("; the earlier values apply")
     assert site.source.table is not None
     assert site.source.table.at(NOW_S) is not None
