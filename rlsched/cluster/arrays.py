@@ -117,6 +117,8 @@ SCRATCH: Final = np.dtype(
         ("look_s", np.float64),  # lower bound of `look_s` of all running jobs
         ("deferred", np.int64),  # number of DEFERRED jobs
         ("defer_s", np.float64),  # time when the first DEFERRED job has used up the slack that it may use
+        ("first_seq", np.int64),  # number of the job for which power is kept before later jobs start
+        ("first_w", np.float64),  # power that is kept for it, W
         ("room_w", np.float64, (2,)),  # power that a job of each class may add when it starts, W
     ],
     align=True,

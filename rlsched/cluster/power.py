@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 
 from rlsched.cluster.arrays import MAX_TENANTS, NODE_ASLEEP, NODE_BOOTING, NODE_DOWN, StateArrays
-from rlsched.cluster.kernels import tenants_of
 from rlsched.cluster.speed import cap_on, chosen_clock, cores_used, gpu_kind
 from rlsched.compile.jit import kernel
 from rlsched.models.clocks import dynamic_power_w, gpu_power_w
@@ -50,19 +49,23 @@ def leads(s: StateArrays, slot: int) -> bool:
 
 
 @kernel
-def most_added_w(s: StateArrays, g: int, clock: float) -> float:
+def most_added_w(s: StateArrays, g: int, clock: float, without: int) -> float:
     """Return the most power that the jobs on GPU `g` add to idle GPUs and cores at an SM clock, W.
 
-    `g` is the first GPU of these jobs; the result is for all GPUs of the jobs.
+    Args:
+        s: The state.
+        g: First GPU of these jobs; the result is for all GPUs of the jobs.
+        clock: SM clock, fraction of the maximum.
+        without: Slot of a job that does not count; -1: none.
     """
-    gpu, t, count = s.models.gpu, s.models.trait, tenants_of(s, g)
+    gpu, t, count = s.models.gpu, s.models.trait, 0
     total_w, first, known, added_w = 0.0, -1, -1, 0.0
     for k in range(MAX_TENANTS):
         slot = s.gpu.tenant[g, k]
-        if slot >= 0:
+        if slot >= 0 and slot != without:
             total_w += busy_cores_w(s, slot, gpu_kind(s, g))
-            first = slot
-    place = s.job.head[first]
+            first, count = slot, count + 1
+    place = s.job.head[first] if first >= 0 else -1
     while place >= 0:
         at = place // MAX_TENANTS
         kind = gpu_kind(s, at)
@@ -70,7 +73,7 @@ def most_added_w(s: StateArrays, g: int, clock: float) -> float:
             known, dynamic_w = kind, 0.0
             for k in range(MAX_TENANTS):
                 slot = s.gpu.tenant[g, k]
-                if slot >= 0:
+                if slot >= 0 and slot != without:
                     w = s.job.workload[slot]
                     dynamic_w += dynamic_power_w(
                         gpu, kind, t.dynamic_w[w, kind], t.clock_bound[w, kind], clock, 1.0

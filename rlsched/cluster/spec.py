@@ -207,6 +207,8 @@ class EnergySignals(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             words = self.command_words
         except ValueError as error:
             raise ClusterSpecError(f"{where}: energy.command: {error}: {self.command!r}") from error
+        if self.command and not self.followed:
+            raise ClusterSpecError(f"{where}: energy.command: expected a price or carbon file to renew")
         if self.command and not words:
             raise ClusterSpecError(f"{where}: energy.command: expected a command, got {self.command!r}")
 

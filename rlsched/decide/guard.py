@@ -64,7 +64,7 @@ class Guarded(Scheduler):
             )
         self.name, self.policy_id = policy.name, policy.policy_id
         self.order, self.oracle, self.abilities = policy.order, policy.oracle, policy.abilities
-        self.strategy, self.keeps_limit = policy.strategy, policy.keeps_limit
+        self.strategy = policy.strategy
         self.interventions: dict[str, int] = {}
         self._policy, self._fallback = policy, fallback
         self._budget_ms, self._penalty = budget_ms, penalty_decisions
@@ -112,8 +112,14 @@ class Guarded(Scheduler):
 
     def pauses(self, state: ClusterState, partition: int, now_s: float) -> bool:
         """Return whether the policy, or the fallback while it decides, pauses a job."""
-        deciding = self._fallback if self.replaced_by_fallback() else self._policy
-        return deciding.pauses(state, partition, now_s)
+        return self._deciding().pauses(state, partition, now_s)
+
+    def keeps_limit(self) -> bool:
+        """Return the value of the policy, or of the fallback while it decides."""
+        return self._deciding().keeps_limit()
+
+    def _deciding(self) -> Scheduler:
+        return self._fallback if self.replaced_by_fallback() else self._policy
 
     def begin_instant(self, state: ClusterState, now_s: float) -> None:
         """Update the policy's dials that are due; if the strategy fails or there is drift, set all to 0."""

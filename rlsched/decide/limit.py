@@ -4,8 +4,9 @@ The power is the most that the running jobs can draw, by the models (`rlsched.cl
 slack are urgent, jobs with slack are flexible. If the power exceeds the limit, the following steps are taken,
 in this order, until it does not: lower the clocks of flexible jobs, pause flexible jobs, lower the clocks of
 urgent jobs, pause other jobs that may be preempted. Jobs pause only under a policy that preempts. A job
-starts only if the limit can be kept with it: a flexible job if no urgent job gets a lower clock for it, an
-urgent job if the limit can be kept with all jobs at the lowest clocks, after flexible jobs have paused.
+starts only if the limit can be kept with it: a flexible job if no urgent job gets a lower clock for it, now
+or when it starts later; an urgent job if the limit can be kept with all jobs at the lowest clocks, after
+flexible jobs have paused.
 """
 
 from __future__ import annotations
@@ -14,9 +15,26 @@ from typing import Final
 
 import numpy as np
 
-from rlsched.cluster.arrays import MAX_TENANTS, PowerClass, StateArrays
-from rlsched.cluster.kernels import forget_speeds, tenants_of
-from rlsched.cluster.power import busy_cores_w, highest_clock, leads, most_added_w, nodes_w
+from rlsched.cluster.arrays import (
+    DEFERRED,
+    MAX_TENANTS,
+    NODE_ASLEEP,
+    NODE_BOOTING,
+    NODE_UP,
+    WAITING,
+    PowerClass,
+    StateArrays,
+)
+from rlsched.cluster.kernels import forget_speeds
+from rlsched.cluster.power import (
+    busy_cores_w,
+    highest_clock,
+    leads,
+    most_added_w,
+    node_idle_w,
+    nodes_w,
+)
+from rlsched.cluster.speed import class_of
 from rlsched.compile.jit import kernel
 from rlsched.decide.constants import MODELLED
 from rlsched.decide.slack import slack_ends_s
@@ -24,6 +42,10 @@ from rlsched.models.clocks import MIN_CLOCK_FRAC, dynamic_power_w, gpu_power_w
 
 STEPS: Final = 32
 """Number of steps between the lowest and the highest clock. With coarse steps, clocks change less often."""
+ROUNDED_S: Final = 0.001
+"""Times are rounded up to milliseconds; slack of at most this time is none."""
+PATIENCE_S: Final = 3600.0
+"""Time since its submission, s, after which power is kept for the first urgent job that waits."""
 
 
 @kernel
@@ -49,28 +71,31 @@ def drawn_w(s: StateArrays, urgent_cap: float, flexible_cap: float) -> float:
         if s.job.head[slot] < 0:
             watts += busy_cores_w(s, slot, 0)
         elif leads(s, slot):
-            watts += most_added_w(s, g, highest_clock(s, g, urgent_cap, flexible_cap))
+            watts += most_added_w(s, g, highest_clock(s, g, urgent_cap, flexible_cap), -1)
     return watts
 
 
 @kernel
 def _may_pause(s: StateArrays, slot: int, now_s: float, flexible: bool) -> bool:
-    """Return whether a running job may be preempted to keep the limit."""
+    """Return whether a running job may be preempted to keep the limit.
+
+    `flexible`: only as a flexible job: it has slack left, and shares GPUs with flexible jobs only.
+    """
     job = s.job
     if job.head[slot] < 0 or job.pinned[slot] or job.start_s[slot] >= now_s:
         return False
-    return not flexible or (job.slack_s[slot] > 0.0 and slack_ends_s(s, slot, now_s) > now_s)
+    if not flexible:
+        return True
+    left_s = slack_ends_s(s, slot, now_s) - now_s
+    return left_s > ROUNDED_S and class_of(s, job.head[slot] // MAX_TENANTS) == PowerClass.FLEXIBLE
 
 
 @kernel
 def _saved_w(s: StateArrays, slot: int) -> float:
-    """Return the power that the cluster saves at the lowest clocks if a job pauses, W.
-
-    Of several jobs on the same GPUs, each counts an equal part.
-    """
+    """Return the power that the cluster saves at the lowest clocks if only this job pauses, W."""
     g = s.job.head[slot] // MAX_TENANTS
     clock = highest_clock(s, g, MIN_CLOCK_FRAC, MIN_CLOCK_FRAC)
-    return most_added_w(s, g, clock) / tenants_of(s, g)
+    return most_added_w(s, g, clock, -1) - most_added_w(s, g, clock, slot)
 
 
 @kernel
@@ -81,6 +106,7 @@ def hold_limit(s: StateArrays, preempts: bool, now_s: float) -> None:
     preempted.
     """
     room_w = s.scratch[0].room_w
+    s.scratch[0].first_seq = s.counters[0].next_seq
     if not is_limited(s):
         _set_caps(s, 1.0, 1.0)
         room_w[PowerClass.URGENT] = room_w[PowerClass.FLEXIBLE] = np.inf
@@ -126,21 +152,65 @@ def _set_caps(s: StateArrays, urgent_cap: float, flexible_cap: float) -> None:
 
 
 @kernel
-def least_start_w(s: StateArrays, slot: int) -> float:
-    """Return the power that a waiting job adds at the lowest clock, W, on the GPU type where it adds most."""
-    t, gpu, w, most_w = s.models.trait, s.models.gpu, s.job.workload[slot], 0.0
-    demand = s.demand[s.job.demand[slot]]
+def _usable(s: StateArrays, n: int) -> int:
+    """Return how likely a waiting job runs on a node: 2: it is up and has free GPUs; 1: asleep; 0: else."""
+    status = s.node.status[n]
+    if status == NODE_UP:
+        return 2 if s.node.free[n] > 0 else 0
+    return int(status in (NODE_ASLEEP, NODE_BOOTING))
+
+
+@kernel
+def start_w(s: StateArrays, slot: int, clock: float) -> float:
+    """Return the power that a waiting job adds at an SM clock, W, on the node where it adds most.
+
+    Only nodes of the GPU types that the job accepts count, and only nodes with free GPUs if there are any. On
+    nodes that sleep, the power to wake them counts too.
+    """
+    t, gpu, w = s.models.trait, s.models.gpu, s.job.workload[slot]
+    gpus, demand = s.job.gpus[slot], s.demand[s.job.demand[slot]]
+    best, most_w = -1, 0.0
     for n in range(s.node.shape[0]):
-        kind = s.node.kind[n]
-        if s.job.gpus[slot] > 0 and not (demand.kinds >> kind) & 1:
+        kind, usable = s.node.kind[n], _usable(s, n)
+        if usable < best or (gpus > 0 and not (demand.kinds >> kind) & 1):
             continue
         added_w = s.node.core_w[n] * demand.cpu_milli_each / 1000.0
-        if s.job.gpus[slot] > 0:
-            clock = 1.0 if s.node.fixed_clock[n] or gpu.sliced[kind] else MIN_CLOCK_FRAC
-            dynamic_w = dynamic_power_w(gpu, kind, t.dynamic_w[w, kind], t.clock_bound[w, kind], clock, 1.0)
-            added_w += gpu_power_w(gpu, kind, 1, dynamic_w) - gpu.idle_w[kind]
-        most_w = max(most_w, added_w)
-    return max(s.job.gpus[slot], 1) * most_w
+        if gpus > 0:
+            x = 1.0 if s.node.fixed_clock[n] or gpu.sliced[kind] else clock
+            dynamic_w = dynamic_power_w(gpu, kind, t.dynamic_w[w, kind], t.clock_bound[w, kind], x, 1.0)
+            added_w = gpu_power_w(gpu, kind, 1, dynamic_w) - gpu.idle_w[kind]
+            if demand.cpu_milli_each > 0:
+                added_w += s.node.core_w[n] * t.cores_each[w, kind]
+        added_w *= max(gpus, 1)
+        if usable == 1:
+            nodes = (gpus + s.node.gpus[n] - 1) // max(s.node.gpus[n], 1)
+            added_w += max(nodes, 1) * (node_idle_w(s, n, NODE_UP) - node_idle_w(s, n, s.node.status[n]))
+        most_w = max(most_w, added_w) if usable == best else added_w
+        best = usable
+    return most_w
+
+
+@kernel
+def reserve_power(s: StateArrays, now_s: float) -> None:
+    """Keep power for the urgent jobs that wait, before flexible jobs start.
+
+    Of the urgent jobs that have waited for `PATIENCE_S`, and that could start on an idle cluster, power is
+    also kept for the first one before later urgent jobs start (`scratch.first_seq`, `scratch.first_w`).
+    """
+    scratch, most_w, kept_w = s.scratch[0], s.config[0].limit_w - nodes_w(s), 0.0
+    for at in range(s.job.shape[0] - s.counters[0].live_jobs, s.job.shape[0]):
+        slot = s.derived.slot.stack[at]
+        if s.job.status[slot] not in (WAITING, DEFERRED):
+            continue
+        if start_class(s, slot, now_s) != PowerClass.URGENT:
+            continue
+        need_w = start_w(s, slot, MIN_CLOCK_FRAC)
+        if need_w > most_w:
+            continue
+        kept_w += start_w(s, slot, 1.0)
+        if now_s - s.job.submit_s[slot] >= PATIENCE_S and s.job.seq[slot] < scratch.first_seq:
+            scratch.first_seq, scratch.first_w = s.job.seq[slot], need_w
+    scratch.room_w[PowerClass.FLEXIBLE] -= kept_w
 
 
 @kernel
@@ -151,10 +221,18 @@ def start_class(s: StateArrays, slot: int, now_s: float) -> int:
 
 
 @kernel
+def power_left_w(s: StateArrays, slot: int, now_s: float) -> float:
+    """Return the power that a waiting job may add when it starts now, W; infinite without a limit."""
+    scratch = s.scratch[0]
+    room_w = scratch.room_w[start_class(s, slot, now_s)]
+    return room_w - scratch.first_w if s.job.seq[slot] > scratch.first_seq else room_w
+
+
+@kernel
 def fits_limit(s: StateArrays, slot: int, now_s: float) -> bool:
     """Return whether a waiting job may start under the power limit (see the module)."""
-    room_w = s.scratch[0].room_w[start_class(s, slot, now_s)]
-    return room_w == np.inf or least_start_w(s, slot) <= room_w
+    room_w = power_left_w(s, slot, now_s)
+    return room_w == np.inf or start_w(s, slot, MIN_CLOCK_FRAC) <= room_w
 
 
 @kernel

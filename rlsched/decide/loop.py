@@ -49,9 +49,9 @@ def decide_all(
         again = False
         for partition in range(state.num_partitions):
             while (
-                has_fitting(state, partition)
+                scheduler.pauses(state, partition, now_s)  # first: it returns deferred jobs to the queue
+                or has_fitting(state, partition)
                 or (always and len(state.queue(partition)))
-                or scheduler.pauses(state, partition, now_s)
             ):
                 decision = scheduler.decide(state, partition, now_s, record=record)
                 if decision.record is not None and job_name is not None:
@@ -67,7 +67,7 @@ def decide_all(
 
 def _keep_limit(state: ClusterState, scheduler: Scheduler, now_s: float) -> None:
     """Hold jobs back, and set the caps of clocks, under a power limit; a scheduler may do this itself."""
-    if state.is_limited and not scheduler.keeps_limit:
+    if state.is_limited and not scheduler.keeps_limit():
         for_state(defer_jobs, state)(state.arrays, NO_PRICE, False, now_s)
 
 

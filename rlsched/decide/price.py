@@ -17,7 +17,7 @@ from rlsched.cluster.dials import NO_CONTROLLER
 from rlsched.compile.jit import kernel
 from rlsched.decide.constants import MODELLED
 from rlsched.decide.dials.counting import partition_of
-from rlsched.decide.limit import fits_limit, hold_limit, is_limited, next_to_stop
+from rlsched.decide.limit import fits_limit, hold_limit, is_limited, next_to_stop, reserve_power
 from rlsched.decide.options import PriceOptions
 from rlsched.decide.order.queue import undefer
 from rlsched.decide.remaining import remaining_s
@@ -80,6 +80,8 @@ def defer_jobs(s: StateArrays, o: PriceOptions, preempts: bool, now_s: float) ->
     if MODELLED and s.config[0].limited:
         hold_limit(s, preempts, now_s)
     limited = is_limited(s)
+    if limited:
+        reserve_power(s, now_s)
     if scratch.deferred > 0 or limited or _defers(s, o):
         for at in range(s.job.shape[0] - s.counters[0].live_jobs, s.job.shape[0]):
             slot = s.derived.slot.stack[at]

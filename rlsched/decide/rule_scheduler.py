@@ -56,8 +56,6 @@ class RuleScheduler(Scheduler):
         InputError: the settings define no rule, or the rule cannot be loaded.
     """
 
-    keeps_limit = True
-
     def __init__(self, policy: Policy, strategy: Strategy | None = None) -> None:
         self.rule: CompiledRule = policy.rule if strategy is None else policy.rule.dialled_by(strategy)
         self.name, self.policy_id = policy.name, policy.policy_id
@@ -76,6 +74,10 @@ class RuleScheduler(Scheduler):
             needs_models=rule.needs_models,
             plain_without_models=rule.plain_without_models,
         )
+
+    def keeps_limit(self) -> bool:
+        """Return True: rules hold jobs back and pause them."""
+        return True
 
     def begin_instant(self, state: ClusterState, now_s: float) -> None:
         """Set the dials that are due, and defer jobs that wait for a lower price of electricity."""

@@ -79,8 +79,6 @@ class Scheduler(ABC):
         strategy: Strategy that sets the dials of a rule (`decide.dials`); None: the dials stay at 0.
         reference: The policy that decides if the scheduler fails; None: there is no such policy.
         familiar: Ranges of the strategy's columns in training; None: no ranges are known.
-        keeps_limit: Whether the scheduler itself holds jobs back, and pauses them, to keep a power limit. For
-            other schedulers, the decision loop holds jobs back and lowers clocks.
     """
 
     name: str
@@ -92,7 +90,6 @@ class Scheduler(ABC):
     strategy: Strategy | None = None
     reference: Policy | None = None
     familiar: Familiar | None = None
-    keeps_limit: bool = False
 
     @abstractmethod
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
@@ -116,6 +113,13 @@ class Scheduler(ABC):
 
     def pauses(self, state: ClusterState, partition: int, now_s: float) -> bool:  # noqa: ARG002 - optional hook
         """Return whether a running job of a partition must be preempted even if no job waits there."""
+        return False
+
+    def keeps_limit(self) -> bool:
+        """Return whether the scheduler itself holds jobs back, and pauses them, to keep a power limit.
+
+        For other schedulers, the decision loop holds jobs back and lowers clocks.
+        """
         return False
 
     def begin_instant(self, state: ClusterState, now_s: float) -> None:  # noqa: B027 - optional hook

@@ -126,8 +126,12 @@ class _WaitOnce(Scheduler):
 
     def __init__(self, policy: Scheduler, partition: int, said: Decision) -> None:
         self.name, self.policy_id, self.order = policy.name, policy.policy_id, policy.order
-        self.abilities, self.keeps_limit = policy.abilities, policy.keeps_limit
+        self.abilities = policy.abilities
         self._policy, self._partition, self._said = policy, partition, said
+
+    def keeps_limit(self) -> bool:
+        """Forward the call to the policy."""
+        return self._policy.keeps_limit()
 
     def begin_instant(self, state: ClusterState, now_s: float) -> None:
         """Forward the call to the policy."""

@@ -35,13 +35,17 @@ class OtherChoice(Scheduler):
         self.name, self.policy_id = policy.name, policy.policy_id
         self.order, self.oracle, self.abilities = policy.order, policy.oracle, policy.abilities
         self.rule, self.strategy, self.reference = policy.rule, policy.strategy, policy.reference
-        self.familiar, self.keeps_limit = policy.familiar, policy.keeps_limit
+        self.familiar = policy.familiar
         self.met = False
         self._policy, self._record, self._choice = policy, record, choice
 
     def begin_instant(self, state: ClusterState, now_s: float) -> None:
         """Forward the call to the policy."""
         self._policy.begin_instant(state, now_s)
+
+    def keeps_limit(self) -> bool:
+        """Forward the call to the policy."""
+        return self._policy.keeps_limit()
 
     def review_s(self, state: ClusterState) -> float:
         """Forward the call to the policy."""

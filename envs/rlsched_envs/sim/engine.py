@@ -226,7 +226,9 @@ class Engine:
         self.arrays = self.arrays._replace(state=self.state.arrays)
         self._use_signals()
         if self.spec.energy is not None and self.spec.energy.is_limited:
-            self.state.limit_power(1000.0 * self.spec.energy.power_limit_kw)
+            has_signal = self.arrays.progress.signal.shape[1] > 0  # the limit is in it, and is read from it
+            constant_w = 1000.0 * self.spec.energy.power_limit_kw
+            self.state.limit_power(math.inf if has_signal else constant_w)
         open_books(self.arrays, self.trace, self._rows, models)
 
     def _use_signals(self) -> None:

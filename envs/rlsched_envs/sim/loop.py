@@ -92,7 +92,7 @@ def decide(sim: SimArrays, o: Any) -> None:
                     elif not start(sim, p, move, o.start):
                         break
                     after(s, p, o, move, now_s)
-                    if PRICED and s.config[0].limited and move.start >= 0:
+                    if PRICED and s.config[0].limited:
                         defer_jobs(s, o.start.price, o.preempts, now_s)
                         if pause_jobs(sim, p, o):
                             again = True

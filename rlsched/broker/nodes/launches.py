@@ -538,8 +538,9 @@ class Launches:
             rank = attempt.ranks[number]
             if node not in (None, rank.node):
                 continue
+            last = self._asked_mhz.get((job.number, attempt.number, number), rank.sm_clock_mhz)
             mhz = self._ask_clock(rank.node, job, attempt, number)
-            if mhz != rank.sm_clock_mhz or rank.state == LAUNCHING:
+            if mhz != last or mhz != rank.sm_clock_mhz or rank.state == LAUNCHING:
                 self._out.send(
                     rank.node,
                     HoldClock(

@@ -16,9 +16,10 @@ from rlsched.broker.state.jobs import Job, called
 from rlsched.cluster.arrays import DEFERRED, NODE_UP
 from rlsched.cluster.demand import Demand, nodes_of_gang
 from rlsched.decide.compiled import for_state
-from rlsched.decide.limit import fits_limit, least_start_w, start_class
+from rlsched.decide.limit import fits_limit, power_left_w, start_w
 from rlsched.decide.price import MOST_SLACK_FRAC
 from rlsched.decide.slack import deferred_until_s
+from rlsched.models.at_clock import MIN_CLOCK_FRAC
 
 _HOLDERS: Final = {"user": "its user", "admin": "an admin"}
 
@@ -180,8 +181,8 @@ def deferred(state: BrokerState, job: Job) -> list[str]:
     if s.job.status[slot] != DEFERRED:
         return []
     if _waits_for_power(state, slot):
-        limit_kw, needs_kw = float(s.config[0].limit_w) / 1e3, float(least_start_w(s, slot)) / 1e3
-        left_kw = max(float(s.scratch[0].room_w[start_class(s, slot, state.now_s)]) / 1e3, 0.0)
+        limit_kw, needs_kw = float(s.config[0].limit_w) / 1e3, float(start_w(s, slot, MIN_CLOCK_FRAC)) / 1e3
+        left_kw = max(float(power_left_w(s, slot, state.now_s)) / 1e3, 0.0)
         return [
             f"Power: the job needs at least {needs_kw:.2f} kW, and the power limit of {limit_kw:g} kW leaves "
             f"{left_kw:.2f} kW for it"

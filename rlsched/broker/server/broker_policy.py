@@ -15,7 +15,7 @@ from rlsched.cluster.state import ClusterState
 from rlsched.compile.ahead import compile_pieces
 from rlsched.decide.compiled import for_state
 from rlsched.decide.guard import Guarded
-from rlsched.decide.limit import drawn_w, fits_limit, least_start_w
+from rlsched.decide.limit import drawn_w, fits_limit, start_w
 from rlsched.decide.loop import decide_all
 from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.own import is_own
@@ -24,6 +24,7 @@ from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Scheduler, permit
 from rlsched.decide.start import policy_start
 from rlsched.errors import InputError
+from rlsched.models.at_clock import MIN_CLOCK_FRAC
 from rlsched.models.learning import Observed
 
 _LOW_W: Final = 1_500.0
@@ -169,6 +170,6 @@ def _show_limit(state: ClusterState, models: LedgerModels) -> None:
     drawn_w(state.arrays, 1.0, 1.0)
     for slot in np.flatnonzero(state.arrays.job.status == DEFERRED).tolist():
         for_state(fits_limit, state)(state.arrays, slot, 0.0)
-        least_start_w(state.arrays, slot)
+        start_w(state.arrays, slot, MIN_CLOCK_FRAC)
     for seq in state.running():
         models.clock_cap(seq)

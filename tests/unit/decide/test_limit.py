@@ -30,22 +30,23 @@ def run(
     *,
     preemptible: bool = True,
     submit_s: list[float] | None = None,
+    gpus: list[int] | None = None,
     policy: str = "gittins",
+    same: bool = True,
 ) -> JobTable:
-    """Run jobs of one GPU on a node of four, with predictions that are right."""
+    """Run jobs on a node of four GPUs, with predictions that are right; `same`: all jobs are alike."""
     jobs = len(slack_s)
     trace = Trace.from_columns(
         name="hand",
         submit_s=submit_s or [0.0] * jobs,
         duration_s=[RUN_S] * jobs,
-        num_gpus=[1] * jobs,
+        num_gpus=gpus or [1] * jobs,
         predicted_s=[RUN_S] * jobs,
         predicted_spread=[0.1] * jobs,
     )
     may = np.array(["true" if preemptible else "false"] * jobs)
-    same = np.array([WORKLOAD] * jobs)
-    extra = {"slack_s": np.array(slack_s), "preemptible": may, "workload": same}
-    trace = replace(trace, extra=extra)
+    extra = {"slack_s": np.array(slack_s), "preemptible": may}
+    trace = replace(trace, extra=extra | ({"workload": np.array([WORKLOAD] * jobs)} if same else {}))
     spec = ClusterSpec(name="hand", nodes=(NodeGroup(gpus=GPUS, gpu_type="V100"),), energy=energy)
     rule = Policy(policy).rule
     return Engine(trace, spec, order=rule.order, models=Models()).run_rule(rule)
@@ -159,3 +160,49 @@ def test_flexible_job_that_has_used_up_its_slack_counts_as_urgent() -> None:
     table = run([URGENT, HOUR_S], EnergySignals(power_limit_kw=one + 0.01), submit_s=[0.0, 60.0])
     assert kept(table)
     assert table.start_s[1] >= HOUR_S
+
+
+def test_urgent_job_comes_before_a_flexible_one_of_the_same_instant() -> None:
+    limit = EnergySignals(power_limit_kw=busy_kw(1) + 0.01)
+    table = run([FLEXIBLE, URGENT], limit)
+    assert kept(table)
+    assert table.start_s[1] == 0.0
+    assert run_s(table)[1] == RUN_S
+    assert pauses(table) == []
+
+
+def test_job_that_has_waited_long_holds_back_later_jobs() -> None:
+    """A stream of small jobs leaves no room for three GPUs at once; after an hour, no more of them start."""
+    small = 20
+    submit_s = [0.0, 60.0, *(1_200.0 * k for k in range(1, small))]
+    gpus = [1, 3, *([1] * (small - 1))]
+    limit = EnergySignals(power_limit_kw=busy_kw(1) + 0.02)
+    table = run([URGENT] * (small + 1), limit, submit_s=submit_s, gpus=gpus)
+    assert kept(table)
+    later = table.start_s[table.trace.submit_s > HOUR_S + 60.0]
+    assert 60.0 < table.start_s[1] < later.min()
+
+
+@pytest.mark.parametrize("policy", ["tuned", "gittins"])
+@pytest.mark.parametrize("limit_kw", [1.0, 1.2])
+def test_jobs_do_not_pause_and_restart_in_a_loop(policy: str, limit_kw: float) -> None:
+    """Jobs that share GPUs, of both classes and with all workloads."""
+    jobs = 80
+    slack_s = np.random.default_rng(0).choice([URGENT, FLEXIBLE], jobs).tolist()
+    table = run(slack_s, EnergySignals(power_limit_kw=limit_kw), policy=policy, same=False)
+    assert kept(table)
+    assert len(pauses(table)) <= jobs / 4
+    assert not np.isnan(table.end_s).any()
+
+
+def test_price_is_followed_under_a_constant_limit(tmp_path: Path) -> None:
+    """The price falls after an hour; a job with slack waits for it."""
+    values = np.array([100.0, *([10.0] * 47)])
+    Series("p", datetime(2026, 1, 1, tzinfo=UTC), HOUR_S, values).write(tmp_path / "p.csv")
+    begins = "2026-01-01T00:00Z"
+    prices = EnergySignals(price=str(tmp_path / "p.csv"), begins=begins, known_ahead_h=24.0)
+    limited = EnergySignals(
+        price=str(tmp_path / "p.csv"), begins=begins, known_ahead_h=24.0, power_limit_kw=100.0
+    )
+    for energy in (prices, limited):
+        assert run([URGENT, FLEXIBLE], energy, policy="priced").start_s.tolist() == [0.0, HOUR_S]

@@ -218,3 +218,19 @@ def test_restarted_broker_keeps_or_lifts_the_limit(journal: Journal, change: str
     clocks = answer(other, [order for _, order in other.sent.orders])
     assert clocks == ({} if change == "restart" else {flexible: 0})
     decided_alike(journal)
+
+
+def test_orders_that_cross_the_answers_of_a_node_end_at_the_right_clock(journal: Journal) -> None:
+    """The limit is lifted and comes back before the node has answered."""
+    broker = make(journal, EnergyTable(None, ConstantLimit(1e6)))
+    start(broker)
+    flexible = start(broker, DAY_S)
+    full_w = report(broker).most_w
+    low, free = (EnergyTable(None, ConstantLimit(watts)) for watts in (0.95 * full_w, 1e6))
+    (mhz,) = answer(broker, broker.batch([PricesRead(low)])).values()
+    sent = [order for table in (free, low) for order in of_kind(broker.batch([PricesRead(table)]), HoldClock)]
+    assert [order.sm_clock_mhz for order in sent if isinstance(order, HoldClock)] == [0, mhz]
+    for order in sent:
+        answer(broker, [order])
+    assert shown(broker, flexible).sm_clocks_mhz == [mhz]
+    assert answer(broker, broker.batch([PricesRead(free)])) == {flexible: 0}
