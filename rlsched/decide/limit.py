@@ -244,16 +244,19 @@ def next_to_stop(s: StateArrays, now_s: float) -> int:
     """
     if not is_limited(s):
         return -1
-    over_w, flexible = drawn_w(s, 1.0, MIN_CLOCK_FRAC) - s.config[0].limit_w, True
-    found = _best_to_stop(s, now_s, over_w, flexible) if over_w > 0.0 else -1
-    if over_w > 0.0 and found < 0:
-        over_w = drawn_w(s, MIN_CLOCK_FRAC, MIN_CLOCK_FRAC) - s.config[0].limit_w
-        found = _best_to_stop(s, now_s, over_w, False) if over_w > 0.0 else -1
-    return found
+    over_w = drawn_w(s, 1.0, MIN_CLOCK_FRAC) - s.config[0].limit_w
+    if over_w <= 0.0:
+        return -1
+    found = _best_to_stop(s, now_s, over_w, True)
+    if found >= 0:
+        return found
+    over_w = drawn_w(s, MIN_CLOCK_FRAC, MIN_CLOCK_FRAC) - s.config[0].limit_w
+    return _best_to_stop(s, now_s, over_w, False) if over_w > 0.0 else -1
 
 
 @kernel
 def _best_to_stop(s: StateArrays, now_s: float, over_w: float, flexible: bool) -> int:
+    """Return the job that `next_to_stop` describes, to save `over_w`; `flexible`: as in `_may_pause`."""
     found, best_w = -1, 0.0
     for position in range(s.derived.running_len[0]):
         slot = s.derived.slot.running[position]

@@ -33,7 +33,7 @@ from rlsched_envs.sim.modelling import Models
 from studies.policy.options import add_traces
 from studies.policy.priced import with_slack
 
-TRACES: Final = ("helios_venus", "philly", "ms_itp_07")
+TRACES: Final = ("helios_venus", "ms_itp_07")
 SECOND_0: Final = datetime(2024, 1, 1, tzinfo=UTC)
 SINCE_DAY: Final = 40
 DAYS: Final = 28
