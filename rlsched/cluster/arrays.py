@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.demand import WHOLE_GPU_MILLI
+from rlsched.cluster.demand import MAX_KINDS, WHOLE_GPU_MILLI
 from rlsched.cluster.dials import DialArrays, no_dials
 from rlsched.compile.reference import by_reference
 from rlsched.energy.relative import OUTLOOK
@@ -119,6 +119,8 @@ SCRATCH: Final = np.dtype(
         ("defer_s", np.float64),  # time when the first DEFERRED job has used up the slack that it may use
         ("first_seq", np.int64),  # number of the job for which power is kept before later jobs start
         ("first_w", np.float64),  # power that is kept for it, W
+        ("usable", np.int64, (MAX_KINDS,)),  # by GPU type: highest `limit._usable` of its nodes, -1: no node
+        ("hosts", np.int64, (MAX_KINDS,)),  # by GPU type: the node with this value
         ("room_w", np.float64, (2,)),  # power that a job of each class may add when it starts, W
     ],
     align=True,

@@ -111,7 +111,12 @@ def hold_limit(s: StateArrays, preempts: bool, now_s: float) -> None:
         _set_caps(s, 1.0, 1.0)
         room_w[PowerClass.URGENT] = room_w[PowerClass.FLEXIBLE] = np.inf
         return
-    limit_w = s.config[0].limit_w
+    limit_w, full_w = s.config[0].limit_w, drawn_w(s, 1.0, 1.0)
+    _note_hosts(s)
+    if full_w + _all_start_w(s) <= limit_w:  # the usual case, in which nothing else needs to be computed
+        _set_caps(s, 1.0, 1.0)
+        room_w[PowerClass.URGENT] = room_w[PowerClass.FLEXIBLE] = np.inf
+        return
     slowed_w, lowest_w = drawn_w(s, 1.0, MIN_CLOCK_FRAC), drawn_w(s, MIN_CLOCK_FRAC, MIN_CLOCK_FRAC)
     room_w[PowerClass.FLEXIBLE], room_w[PowerClass.URGENT] = limit_w - slowed_w, limit_w - lowest_w
     if preempts:
@@ -119,7 +124,7 @@ def hold_limit(s: StateArrays, preempts: bool, now_s: float) -> None:
             slot = s.derived.slot.running[position]
             if _may_pause(s, slot, now_s, True):
                 room_w[PowerClass.URGENT] += _saved_w(s, slot)
-    if drawn_w(s, 1.0, 1.0) <= limit_w:
+    if full_w <= limit_w:
         _set_caps(s, 1.0, 1.0)
         return
     low, high = 0, STEPS - 1  # the highest step that keeps the limit, found by bisection
@@ -161,18 +166,30 @@ def _usable(s: StateArrays, n: int) -> int:
 
 
 @kernel
-def start_w(s: StateArrays, slot: int, clock: float) -> float:
-    """Return the power that a waiting job adds at an SM clock, W, on the node where it adds most.
+def _note_hosts(s: StateArrays) -> None:
+    """Find, for each GPU type, a node on which a waiting job is most likely to run."""
+    usable, hosts = s.scratch[0].usable, s.scratch[0].hosts
+    usable[:] = -1
+    for n in range(s.node.shape[0]):
+        kind, found = s.node.kind[n], _usable(s, n)
+        fixed = s.node.fixed_clock[n] > s.node.fixed_clock[hosts[kind]]
+        if found > usable[kind] or (found == usable[kind] and fixed):
+            usable[kind], hosts[kind] = found, n
 
-    Only nodes of the GPU types that the job accepts count, and only nodes with free GPUs if there are any. On
-    nodes that sleep, the power to wake them counts too.
+
+@kernel
+def start_w(s: StateArrays, slot: int, clock: float) -> float:
+    """Return the power that a waiting job adds at an SM clock, W, on the GPU type where it adds most.
+
+    Only types that the job accepts count, and only types with free GPUs on nodes that are up if there are
+    any. On nodes that sleep, the power to wake them counts too. `_note_hosts` finds the types.
     """
-    t, gpu, w = s.models.trait, s.models.gpu, s.job.workload[slot]
+    t, gpu, w, scratch = s.models.trait, s.models.gpu, s.job.workload[slot], s.scratch[0]
     gpus, demand = s.job.gpus[slot], s.demand[s.job.demand[slot]]
     best, most_w = -1, 0.0
-    for n in range(s.node.shape[0]):
-        kind, usable = s.node.kind[n], _usable(s, n)
-        if usable < best or (gpus > 0 and not (demand.kinds >> kind) & 1):
+    for kind in range(gpu.shape[0]):
+        n, usable = scratch.hosts[kind], scratch.usable[kind]
+        if usable < max(best, 0) or (gpus > 0 and not (demand.kinds >> kind) & 1):
             continue
         added_w = s.node.core_w[n] * demand.cpu_milli_each / 1000.0
         if gpus > 0:
@@ -191,6 +208,17 @@ def start_w(s: StateArrays, slot: int, clock: float) -> float:
 
 
 @kernel
+def _all_start_w(s: StateArrays) -> float:
+    """Return the power that all waiting jobs together add at full clock, W."""
+    watts = 0.0
+    for at in range(s.job.shape[0] - s.counters[0].live_jobs, s.job.shape[0]):
+        slot = s.derived.slot.stack[at]
+        if s.job.status[slot] in (WAITING, DEFERRED):
+            watts += start_w(s, slot, 1.0)
+    return watts
+
+
+@kernel
 def reserve_power(s: StateArrays, now_s: float) -> None:
     """Keep power for the urgent jobs that wait, before flexible jobs start.
 
@@ -198,6 +226,8 @@ def reserve_power(s: StateArrays, now_s: float) -> None:
     also kept for the first one before later urgent jobs start (`scratch.first_seq`, `scratch.first_w`).
     """
     scratch, most_w, kept_w = s.scratch[0], s.config[0].limit_w - nodes_w(s), 0.0
+    if scratch.room_w[PowerClass.FLEXIBLE] == np.inf:
+        return
     for at in range(s.job.shape[0] - s.counters[0].live_jobs, s.job.shape[0]):
         slot = s.derived.slot.stack[at]
         if s.job.status[slot] not in (WAITING, DEFERRED):
@@ -240,9 +270,9 @@ def next_to_stop(s: StateArrays, now_s: float) -> int:
     """Return the slot of the job to preempt next in order to keep the limit, -1 for none.
 
     Of the jobs whose pause suffices, it is the job that saves the least power; if no single pause suffices,
-    the job that saves the most. Of equal jobs, it is the latest.
+    the job that saves the most. Of equal jobs, it is the latest. Call `hold_limit` before.
     """
-    if not is_limited(s):
+    if not is_limited(s) or s.scratch[0].room_w[PowerClass.FLEXIBLE] == np.inf:
         return -1
     over_w = drawn_w(s, 1.0, MIN_CLOCK_FRAC) - s.config[0].limit_w
     if over_w <= 0.0:
