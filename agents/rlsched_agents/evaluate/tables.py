@@ -203,17 +203,14 @@ class _Tables:
 
     def _power_limit(self) -> None:
         """Print how each policy kept the power limit in the whole replay."""
-        policies = self._report.policies.items()
-        limited = {name: one.power_limit for name, one in policies if one.power_limit is not None}
-        if limited:
-            self._table(
-                "power limit, over the whole replay",
-                ("clocks lowered, h", "exceeded, h", "exceeded, kWh"),
-                {
-                    name: (f"{one.capped_h:,.1f}", f"{one.exceeded_h:,.1f}", _kwh(one.exceeded_kwh))
-                    for name, one in limited.items()
-                },
-            )
+        rows = {
+            name: (f"{kept.capped_h:,.1f}", f"{kept.exceeded_h:,.1f}", _kwh(kept.exceeded_kwh))
+            for name, one in self._report.policies.items()
+            if (kept := one.power_limit) is not None
+        }
+        if rows:
+            heads = ("clocks lowered, h", "exceeded, h", "exceeded, kWh")
+            self._table("power limit, over the whole replay", heads, rows)
 
     def _power_down(self) -> None:
         """Print the results of power-down in the whole replay."""

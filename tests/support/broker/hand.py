@@ -7,15 +7,22 @@ import math
 
 from rlsched.broker.base.entries import JobSubmitted
 from rlsched.broker.base.limits import Limits
-from rlsched.broker.events import Tick
+from rlsched.broker.events import Due, Tick
 from rlsched.broker.journal.journal import Journal
+from rlsched.broker.journal.replay import journal_events, redecide
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import (
     AttemptReport,
+    BrokerToNode,
     Capabilities,
+    ClientReply,
     Ended,
     Hello,
+    JobInfo,
+    Jobs,
     Launched,
+    ListJobs,
     ListNodes,
     Nodes,
     Submit,
@@ -99,3 +106,29 @@ def draft(job: int = 1) -> JobSubmitted:
         job=job, token=f"t{job}", command=["true"], num_gpus=1, name="x", vc="", user="", num_cpus=0,
         time_limit_s=None, env={}, cwd="", predicted_s=float("nan"), spread=float("nan"),
     )  # fmt: skip
+
+
+def pass_until(broker: HandBroker, at_s: float) -> list[ClientReply | BrokerToNode]:
+    """Let time pass; the broker decides exactly when its policy asks for it. Returns the output."""
+    said: list[ClientReply | BrokerToNode] = []
+    while broker.now_s < at_s:
+        due_s = broker.machine.due_s()
+        next_s = due_s if broker.now_s < due_s <= at_s else at_s
+        said += broker.batch([Due()], after_s=next_s - broker.now_s)
+    return said
+
+
+def shown(broker: HandBroker, job: int) -> JobInfo:
+    """The job as in lists."""
+    reply = broker.ask(ListJobs(job=job, finished=True))
+    assert isinstance(reply, Jobs)
+    (info,) = reply.jobs
+    return info
+
+
+def decided_alike(journal: Journal, policy: Policy) -> None:
+    """A replay of the journal makes the same decisions."""
+    events = journal_events(journal.path)
+    again = [record.action for record in redecide(events, load_scheduler(policy))]
+    assert again == [decided.action for decided in events.decisions]
+    assert again

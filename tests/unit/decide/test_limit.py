@@ -109,16 +109,13 @@ def test_one_pause_is_enough_if_it_saves_enough(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("policy", ["gittins", "fifo-backfill"])
-def test_urgent_jobs_get_lower_clocks_if_no_job_may_pause(policy: str) -> None:
-    limit_kw = 0.85 * busy_kw(4)
-    table = run(
-        [URGENT, URGENT, FLEXIBLE, FLEXIBLE],
-        EnergySignals(power_limit_kw=limit_kw),
-        preemptible=policy != "gittins",
-        policy=policy,
-    )
+def test_urgent_jobs_get_lower_clocks_if_no_job_may_pause(policy: str, tmp_path: Path) -> None:
+    low = until(1.0, 0.77 * busy_kw(4), tmp_path)
+    slack_s = [URGENT, URGENT, FLEXIBLE, FLEXIBLE]
+    table = run(slack_s, low, preemptible=policy != "gittins", policy=policy)
     assert kept(table)
     assert pauses(table) == []
+    assert RUN_S < run_s(table)[0] == run_s(table)[1] < run_s(table)[2]
 
 
 def test_urgent_jobs_pause_last_and_the_limit_is_kept(tmp_path: Path) -> None:

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from rlsched.broker.base.limits import Limits
-from rlsched.broker.events import Due, PricesRead
+from rlsched.broker.events import PricesRead
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.energy.limits import ConstantLimit, EnergyTable, LimitTable
@@ -24,11 +23,8 @@ from rlsched.wire.messages import (
     ClockHeld,
     Explanation,
     HoldClock,
-    JobInfo,
-    Jobs,
     Kill,
     Launch,
-    ListJobs,
     PowerLimitReport,
     Stats,
     StatsReport,
@@ -36,7 +32,17 @@ from rlsched.wire.messages import (
     Why,
 )
 from tests.support.broker.compacted import compacted
-from tests.support.broker.hand import ended, hello, launched, of_kind, state, submit
+from tests.support.broker.hand import (
+    decided_alike,
+    ended,
+    hello,
+    launched,
+    of_kind,
+    pass_until,
+    shown,
+    state,
+    submit,
+)
 from tests.support.broker.hand_broker import HandBroker
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -100,35 +106,11 @@ def answer(broker: HandBroker, orders: Sequence[object]) -> dict[int, int]:
     return {job: order.sm_clock_mhz for job, order in held.items()}
 
 
-def pass_until(broker: HandBroker, at_s: float) -> list[object]:
-    said: list[object] = []
-    while broker.now_s < at_s:
-        due_s = broker.machine.due_s()
-        next_s = due_s if broker.now_s < due_s <= at_s else at_s
-        said += broker.batch([Due()], after_s=next_s - broker.now_s)
-    return said
-
-
 def report(broker: HandBroker) -> PowerLimitReport:
     stats = broker.ask(Stats())
     assert isinstance(stats, StatsReport)
     assert stats.power_limit is not None
     return stats.power_limit
-
-
-def shown(broker: HandBroker, job: int) -> JobInfo:
-    reply = broker.ask(ListJobs(job=job, finished=True))
-    assert isinstance(reply, Jobs)
-    (info,) = reply.jobs
-    return info
-
-
-def decided_alike(journal: Journal) -> None:
-    """A replay of the journal makes the same decisions."""
-    events = journal_events(journal.path)
-    again = [record.action for record in redecide(events, load_scheduler(POLICY))]
-    assert again == [decided.action for decided in events.decisions]
-    assert again
 
 
 def test_report_has_the_limit_and_the_power_by_the_models(journal: Journal) -> None:
@@ -162,7 +144,7 @@ def test_flexible_jobs_get_lower_clocks_while_the_limit_is_low(journal: Journal)
     assert state(broker, urgent) == state(broker, flexible) == "running"
     assert broker.state.jobs[flexible].attempt.was_capped  # type: ignore[union-attr]
     assert not broker.state.jobs[urgent].attempt.was_capped  # type: ignore[union-attr]
-    decided_alike(journal)
+    decided_alike(journal, POLICY)
 
 
 def test_flexible_job_pauses_and_an_urgent_job_waits_for_power(journal: Journal) -> None:
@@ -182,7 +164,7 @@ def test_flexible_job_pauses_and_an_urgent_job_waits_for_power(journal: Journal)
     said = pass_until(broker, BEGINS_S + 2 * HOUR_S)
     assert sorted(one.job for one in said if isinstance(one, Launch)) == [flexible, waits]
     assert report(broker).waiting == 0
-    decided_alike(journal)
+    decided_alike(journal, POLICY)
 
 
 def test_job_that_starts_under_the_limit_is_launched_at_the_lower_clock(journal: Journal) -> None:
@@ -217,7 +199,7 @@ def test_restarted_broker_keeps_or_lifts_the_limit(journal: Journal, change: str
     other = make(journal, low if change == "restart" else None, at_s, 0, mhz)
     clocks = answer(other, [order for _, order in other.sent.orders])
     assert clocks == ({} if change == "restart" else {flexible: 0})
-    decided_alike(journal)
+    decided_alike(journal, POLICY)
 
 
 def test_orders_that_cross_the_answers_of_a_node_end_at_the_right_clock(journal: Journal) -> None:

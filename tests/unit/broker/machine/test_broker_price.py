@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from rlsched.broker.base.limits import Limits
-from rlsched.broker.events import Due, PricesRead
+from rlsched.broker.events import PricesRead
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.nodes.sleepers import SleepPlan
 from rlsched.broker.queries.as_history import history_of
 from rlsched.decide.policies.policy import Policy
@@ -25,11 +24,8 @@ from rlsched.wire.messages import (
     Cancel,
     DrainNode,
     Hold,
-    JobInfo,
-    Jobs,
     Kill,
     Launch,
-    ListJobs,
     Release,
     Stats,
     StatsReport,
@@ -37,7 +33,7 @@ from rlsched.wire.messages import (
     Update,
 )
 from tests.support.broker.compacted import compacted
-from tests.support.broker.hand import ended, hello, launched, state, submit
+from tests.support.broker.hand import decided_alike, ended, hello, launched, pass_until, shown, state, submit
 from tests.support.broker.hand_broker import HandBroker
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -78,31 +74,6 @@ def queue(broker: HandBroker, **more: object) -> int:
     return reply.job
 
 
-def pass_until(broker: HandBroker, at_s: float) -> list[object]:
-    """Let time pass; the broker decides exactly when its policy asks for it. Returns the output."""
-    said: list[object] = []
-    while broker.now_s < at_s:
-        due_s = broker.machine.due_s()
-        next_s = due_s if broker.now_s < due_s <= at_s else at_s
-        said += broker.batch([Due()], after_s=next_s - broker.now_s)
-    return said
-
-
-def shown(broker: HandBroker, job: int) -> JobInfo:
-    reply = broker.ask(ListJobs(job=job, finished=True))
-    assert isinstance(reply, Jobs)
-    (info,) = reply.jobs
-    return info
-
-
-def decided_alike(journal: Journal) -> None:
-    """A replay of the journal makes the same decisions."""
-    events = journal_events(journal.path)
-    again = [record.action for record in redecide(events, load_scheduler(POLICY))]
-    assert again == [decided.action for decided in events.decisions]
-    assert again
-
-
 def test_a_job_with_slack_waits_for_the_cheap_hour(journal: Journal) -> None:
     broker = make(journal, prices())
     urgent, patient = queue(broker), queue(broker, slack_s=12 * HOUR_S)
@@ -117,7 +88,7 @@ def test_a_job_with_slack_waits_for_the_cheap_hour(journal: Journal) -> None:
     assert state(broker, patient) == "queued"
     said = pass_until(broker, BEGINS_S + DEAR_H * HOUR_S)
     assert [one.job for one in said if isinstance(one, Launch)] == [patient]
-    decided_alike(journal)
+    decided_alike(journal, POLICY)
 
 
 def test_a_job_starts_when_it_has_used_its_share_of_the_slack(journal: Journal) -> None:
@@ -127,7 +98,7 @@ def test_a_job_starts_when_it_has_used_its_share_of_the_slack(journal: Journal) 
     assert state(broker, job) == "queued"
     pass_until(broker, BEGINS_S + 61.0 + 0.8 * HOUR_S)
     assert state(broker, job) == "launching"
-    decided_alike(journal)
+    decided_alike(journal, POLICY)
 
 
 def test_a_preemptible_job_pauses_while_electricity_is_expensive(journal: Journal) -> None:
@@ -234,7 +205,7 @@ def test_jobs_go_on_when_the_price_is_not_known_any_more(journal: Journal, chang
         pass_until(broker, BEGINS_S + 2 * HOUR_S)
     assert state(broker, job) == "launching"
     if change != "restart without prices":
-        decided_alike(journal)
+        decided_alike(journal, POLICY)
 
 
 def test_orders_reach_a_job_that_waits_for_the_price(journal: Journal) -> None:
@@ -248,7 +219,7 @@ def test_orders_reach_a_job_that_waits_for_the_price(journal: Journal) -> None:
     assert (state(broker, held), state(broker, changed)) == ("queued", "launching")
     broker.ask(Release(job=held))
     assert state(broker, held) == "launching"
-    decided_alike(journal)
+    decided_alike(journal, POLICY)
 
 
 def test_slack_can_change_while_a_job_waits_or_runs(journal: Journal) -> None:
@@ -263,7 +234,7 @@ def test_slack_can_change_while_a_job_waits_or_runs(journal: Journal) -> None:
     assert state(broker, waits) == "queued"
     broker.ask(Update(job=waits, slack_s=0.0))
     assert state(broker, waits) == "launching"
-    decided_alike(journal)
+    decided_alike(journal, POLICY)
     broker.state.cluster.arrays.job.predicted_s[broker.state.cluster.slot_of(broker.state.jobs[runs].seq)] = (
         1e5
     )
