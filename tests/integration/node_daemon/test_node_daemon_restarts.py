@@ -150,8 +150,10 @@ def test_job_of_another_cluster_runs_until_an_operator_ends_it(
     assert "this node obeys none of its orders" in node.log
     assert node.signal(signal.SIGTERM) == 0
     node = start_node("--gpus", "4", "--simulated", "--forget-cluster")
-    broker.greet()
-    assert broker.greet().cluster == "c2", "it registers as a node of the other cluster"
+    hellos = [broker.greet().cluster]
+    while hellos[-1] != "c2" and len(hellos) < 5:  # the old daemon may have sent another hello before its end
+        hellos.append(broker.greet().cluster)
+    assert hellos[-1] == "c2", "it registers as a node of the other cluster"
     broker.launch("echo", "new")
     assert broker.end_of(1).exit_code == 0
     assert shim.start_ticks(pid) is None, "its GPU was needed"
