@@ -48,9 +48,6 @@ CLOCKS_ALONE: Final = 2
 """Value of `config.modelled`: models only choose clocks, as in a broker. No job has co-tenants, and each job
 has the cores that it requested.
 """
-CORES_AS_ASKED: Final = 3
-"""Value of `config.modelled`: all models apply, as in a broker that lets jobs share GPUs, but each job has
-exactly the cores that it requested, because a real job's cores are fixed."""
 
 CONSOLIDATE: Final = 0
 BEST_FIT: Final = 1
@@ -71,7 +68,7 @@ CONFIG: Final = np.dtype(
         ("sorts_queue", np.int64),  # 1: the index keeps each partition's sorted queue; 0: only its heaps,
         # for compiled rules on long queues
         ("modelled", np.int64),  # 1: `models` give the speed and power of jobs; 0: every job runs as
-        # in its trace; else CLOCKS_ALONE or CORES_AS_ASKED
+        # in its trace; else CLOCKS_ALONE
         ("preempts", np.int64),  # 1: a policy may preempt running jobs
         ("reserve_after_s", np.float64),  # waiting time after which a policy's starts must not delay
         # the first job that does not fit, seconds; infinite: no reservations
@@ -84,6 +81,10 @@ CONFIG: Final = np.dtype(
         ("limit_w", np.float64),  # power limit of all nodes now, W; infinite: none
         ("clock_cap", np.float64, (2,)),  # highest SM clock under the limit, fraction of the maximum: of GPUs
         # with an urgent job, and of GPUs with only flexible jobs (`rlsched.decide.limit`)
+        ("lends_cores", np.int64),  # 1: each job has at least the cores that it requested, and cores beyond
+        # them are lent (`rlsched.cluster.loans`), as in a broker; 0: jobs can have fewer, or keep more
+        ("within_parts", np.int64),  # 1: no job requests more than its GPUs' part of the cores and memory of
+        # its nodes (`rlsched.cluster.demand.within_parts`)
     ],
     align=True,
 )

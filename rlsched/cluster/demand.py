@@ -141,6 +141,14 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         return fits
 
 
+def within_parts(demands: Sequence[Demand], nodes: Sequence[NodeSpec]) -> bool:
+    """Return whether no demand requests more cores or memory per GPU than every node has per GPU."""
+    owners = [node for node in nodes if node.gpus]
+    cpus = min((node.cpus * 1000 / node.gpus for node in owners if node.cpus), default=math.inf)
+    memory = min((node.memory_mib / node.gpus for node in owners if node.memory_mib), default=math.inf)
+    return all(one.modest(cpus, memory) for one in demands)
+
+
 def plain_demands(demands: Sequence[Demand], nodes: Sequence[NodeSpec]) -> list[bool]:
     """Return for each demand whether counts of free GPUs suffice to place it on these nodes (*plain*).
 
@@ -149,9 +157,7 @@ def plain_demands(demands: Sequence[Demand], nodes: Sequence[NodeSpec]) -> list[
     memory per GPU than every node has per GPU.
     """
     owners = [node for node in nodes if node.gpus]
-    cpus = min((node.cpus * 1000 / node.gpus for node in owners if node.cpus), default=math.inf)
-    memory = min((node.memory_mib / node.gpus for node in owners if node.memory_mib), default=math.inf)
-    modest = all(one.modest(cpus, memory) for one in demands)
+    modest = within_parts(demands, owners)
     here = {(node.gpu_type, node.gpu_memory_mib) for node in owners}
     return [
         one.whole

@@ -252,9 +252,15 @@ def set_node_status(s: StateArrays, n: int, status: int) -> None:
 
 @kernel
 def _use(s: StateArrays, n: int, slot: int, sign: int) -> None:
-    """Deduct the cores and memory of one place of a slot from node `n` (sign 1), or return them (-1)."""
+    """Deduct the cores and memory of one place of a slot from node `n` (sign 1), or return them (-1).
+
+    Lent cores are not deducted (`rlsched.cluster.loans`).
+    """
     if s.node.cpu_milli[n] < UNCOUNTED:
-        s.node.cpu_free_milli[n] -= sign * s.job.cpu_milli_each[slot]
+        each = s.job.cpu_milli_each[slot]
+        if s.config[0].lends_cores:
+            each = min(each, s.demand.cpu_milli_each[s.job.demand[slot]])
+        s.node.cpu_free_milli[n] -= sign * each
     if s.node.memory_mib[n] < UNCOUNTED:
         s.node.memory_free_mib[n] -= sign * s.demand.memory_mib_each[s.job.demand[slot]]
 

@@ -9,6 +9,7 @@ from rlsched.cluster.arrays import CLOCKS_ALONE, MAX_TENANTS, NODE_DRAINED, NODE
 from rlsched.cluster.capacity import gpu_need_mib, places_on, takes_gpus_of
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.kernels import spare_cpu_milli_each, tenants_of
+from rlsched.cluster.loans import lent_milli_on
 from rlsched.cluster.shape import ClusterShape
 from rlsched.errors import AllocationError
 from rlsched.models.clocks import MIN_CLOCK_FRAC
@@ -113,15 +114,25 @@ def check_room(state: ClusterShape, slot: int, n: int, places: int) -> None:
 def check_cores(state: ClusterShape, slot: int, n: int, places: int, cpu_milli_each: int) -> None:
     """Raise an AllocationError if a node lacks this many cores for each of these places.
 
-    A job that requested cores must get some: without cores it would never end.
+    A job that requested cores must get some: without cores it would never end. If the cluster lends cores,
+    the job must get the cores that it requested, and more only if they are not lent to other jobs.
     """
-    node, job = columns(state.arrays.node), columns(state.arrays.job)
-    seq = int(job["seq"][slot])
-    if cpu_milli_each == 0 and columns(state.arrays.demand)["cpu_milli_each"][job["demand"][slot]] > 0:
+    node, job, lends = (
+        columns(state.arrays.node),
+        columns(state.arrays.job),
+        state.arrays.config[0].lends_cores,
+    )
+    seq, free = int(job["seq"][slot]), int(node["cpu_free_milli"][n])
+    asked = int(columns(state.arrays.demand)["cpu_milli_each"][job["demand"][slot]])
+    if cpu_milli_each < (asked if lends else min(asked, 1)):
+        least = f"at least {asked / 1000:g}" if lends else "more than 0"
         raise AllocationError(
-            f"job {seq} requests cores: expected more than 0 cores for each GPU in the action, got 0"
+            f"job {seq} requests cores: expected {least} cores for each GPU in the action, got "
+            f"{cpu_milli_each / 1000:g}"
         )
-    if node["cpu_milli"][n] < UNCOUNTED and node["cpu_free_milli"][n] < places * cpu_milli_each:
+    if lends and cpu_milli_each > asked:
+        free -= int(lent_milli_on(state.arrays, n))
+    if node["cpu_milli"][n] < UNCOUNTED and free < places * cpu_milli_each:
         raise AllocationError(
             f"job {seq}: node {state.node_names[n]} has fewer cores free than {places} x "
             f"{cpu_milli_each / 1000:g} (GPUs x cores for each GPU)"

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from rlsched.cluster import kernels
 from rlsched.cluster.arrays import (
     CLOCKS_ALONE,
-    CORES_AS_ASKED,
     MAX_TENANTS,
     RUNNING,
     SLOT_EMPTY,
@@ -25,7 +24,7 @@ from rlsched.cluster.arrays import (
     empty_state,
     grown,
 )
-from rlsched.cluster.demand import ANY_KIND, MAX_KINDS, Demand, holds, plain_demands
+from rlsched.cluster.demand import ANY_KIND, MAX_KINDS, Demand, holds, plain_demands, within_parts
 from rlsched.cluster.dials import DialArrays, dials_of
 from rlsched.cluster.spec import SHARED_PARTITION, ClusterSpec, NodeSpec
 from rlsched.energy.relative import OUTLOOK
@@ -244,16 +243,20 @@ class ClusterShape:
         """Store the shapes of these nodes, each shape once. A shape is a node without name and VC."""
         self._shapes |= {msgspec.structs.replace(node, name="", vc=None): None for node in nodes}
 
-    def use_models(self, models: ModelArrays, *, cores_as_asked: bool = False) -> None:
-        """Use these models, whose GPU types have the order of `kind_names`, for the speed and power of jobs.
-
-        `cores_as_asked`: whether each job has exactly the cores that it requested (`CORES_AS_ASKED`).
-        """
+    def use_models(self, models: ModelArrays) -> None:
+        """Use these models, with GPU types in the order of `kind_names`, for the speed and power of jobs."""
         from rlsched.cluster.speed import fill_beside
 
         fill_beside(models)
         self.arrays = self.arrays._replace(models=models)
-        self._model(CORES_AS_ASKED if cores_as_asked else 1)
+        self._model(1)
+
+    def lend_cores(self) -> None:
+        """Give each job the cores that it requested, and lend idle cores to jobs that can use more.
+
+        Loans are withdrawn once another job requests the cores: `rlsched.cluster.loans`. No job may run.
+        """
+        self.arrays.config[0].lends_cores = 1
 
     def set_dials(self, dials: DialArrays) -> None:
         """Use these dials, one set per partition. Dials adjust a rule's settings."""
@@ -402,9 +405,9 @@ class ClusterShape:
 
     def _mark_plain(self) -> None:
         """Mark the plain demand classes: their jobs can be placed by counts of free GPUs only."""
-        self.arrays.demand.plain[: len(self._demands)] = plain_demands(
-            list(self._demands), alike_by_type(list(self._shapes))
-        )
+        demands, nodes = list(self._demands), alike_by_type(list(self._shapes))
+        self.arrays.demand.plain[: len(demands)] = plain_demands(demands, nodes)
+        self.arrays.config[0].within_parts = within_parts(demands, nodes)
         kernels.forget_answers(self.arrays)
 
     def _kinds(self, demand: Demand) -> int:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster import kernels
+from rlsched.cluster import kernels, loans
 from rlsched.cluster.arrays import (
     DEFERRED,
     INELIGIBLE,
@@ -47,9 +48,12 @@ class ClusterState(ClusterShape):
     Attributes:
         stops_take_time: True (a broker): a preempted job waits again after its processes have exited and
             `requeue` has been called. False (the simulator): a preempted job waits again immediately.
+        withdraws_loans: True (a broker): a start withdraws loans of cores if cores are missing. False (the
+            simulator): the caller withdraws them (`loans.withdraw_one`), because borrowers get slower.
     """
 
     stops_take_time = False
+    withdraws_loans = True
 
     def count_decision(self) -> None:
         """Increase the number of the next decision by one."""
@@ -234,6 +238,7 @@ class ClusterState(ClusterShape):
         if share_with >= 0:
             other = self.slot_of(share_with)
             kernels.join(self.arrays, slot, other, max(cpu_milli_each, 0), sm_clock_frac, now_s)
+            self._withdraw_loans(slot)
             self.ordering.note_start(self.arrays, slot, now_s)
             return
         job, node_of = columns(self.arrays.job), columns(self.arrays.gpu)["node"]
@@ -243,7 +248,18 @@ class ClusterState(ClusterShape):
         order = list(dict.fromkeys(node_of[list(gpus)].tolist()))
         grouped = sorted(gpus, key=lambda g: order.index(node_of[g]))
         kernels.allocate(self.arrays, slot, np.array(grouped, np.int32), host, p, share, sm_clock_frac, now_s)
+        self._withdraw_loans(slot)
         self.ordering.note_start(self.arrays, slot, now_s)
+
+    def _withdraw_loans(self, slot: int) -> None:
+        if self.withdraws_loans and self.arrays.config[0].lends_cores:
+            while loans.withdraw_one(self.arrays, slot) >= 0:
+                pass
+
+    def lent_milli_each(self, seq: int) -> int:
+        """Return the cores per GPU that are lent to a running job, thousandths."""
+        of_slot: Any = loans.lent_milli_each
+        return int(of_slot.py_func(self.arrays, self.slot_of(seq)))  # one value: not worth compiling
 
     def hold(self, gpus: Sequence[int], now_s: float, until_s: float | None = None) -> int:
         """Mark free GPUs of one node, which may be drained or down, as unavailable to jobs of this cluster.

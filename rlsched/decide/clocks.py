@@ -8,8 +8,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import CLOCKS_ALONE, CORES_AS_ASKED, MAX_TENANTS, UNCOUNTED, StateArrays
+from rlsched.cluster.arrays import CLOCKS_ALONE, MAX_TENANTS, UNCOUNTED, StateArrays
 from rlsched.cluster.kernels import spare_cpu_milli, spare_cpu_milli_each
+from rlsched.cluster.loans import loan_milli_each
 from rlsched.cluster.speed import gpu_kind
 from rlsched.compile.jit import kernel
 from rlsched.decide.constants import MODELLED
@@ -116,17 +117,22 @@ def cores_for(s: StateArrays, slot: int, gpus: NDArray[np.int32], o: StartOption
     the cores that it can use: fewer than requested if fewer suffice, more if its nodes have spare cores.
     A job keeps its spare cores until it ends. Until then a node may have fewer free cores than its free GPUs
     need; a job that starts on these GPUs gets a proportional part of the free cores.
+
+    If the cluster lends cores, the job gets the cores that it requested, and a loan (`rlsched.cluster.loans`)
+    if its workload is known and needs more.
     """
     asked = s.demand.cpu_milli_each[s.job.demand[slot]]
     if not MODELLED or not o.cores or asked == 0 or gpus.shape[0] == 0:
         return asked
-    modelled = s.config[0].modelled
-    if not modelled or modelled in (CLOCKS_ALONE, CORES_AS_ASKED) or s.demand.plain[s.job.demand[slot]] == 0:
+    modelled, lends = s.config[0].modelled, s.config[0].lends_cores
+    if not modelled or modelled == CLOCKS_ALONE or (not lends and s.demand.plain[s.job.demand[slot]] == 0):
         return asked
     needed = 0.0
     for position in range(gpus.shape[0]):
         needed = max(needed, s.models.trait.cores_each[s.job.workload[slot], gpu_kind(s, gpus[position])])
     wanted = math.ceil(needed * 1000.0)
+    if lends:
+        return asked + (loan_milli_each(s, slot, gpus, wanted) if s.job.workload[slot] > 0 else 0)
     position = 0
     while position < gpus.shape[0]:
         n, on_node = s.gpu.node[gpus[position]], 0
@@ -142,12 +148,12 @@ def cores_for(s: StateArrays, slot: int, gpus: NDArray[np.int32], o: StartOption
 def join_cores(s: StateArrays, slot: int, share_with: int, kind: int) -> int:
     """Return the CPU cores (thousandths) that a waiting job adds to each GPU that it shares.
 
-    The job adds spare cores of the nodes, at most the cores that all jobs on the GPUs together lack. With
-    CORES_AS_ASKED, the job adds the cores that it requested.
+    The job adds spare cores of the nodes, at most the cores that all jobs on the GPUs together lack. If the
+    cluster lends cores, the job adds the cores that it requested.
     """
     job, cores = s.job, s.models.trait.cores_each
     asked = s.demand.cpu_milli_each[job.demand[slot]]
-    if asked == 0 or s.config[0].modelled == CORES_AS_ASKED:
+    if asked == 0 or s.config[0].lends_cores:
         return asked
     g, held, needed = job.head[share_with] // MAX_TENANTS, 0, cores[job.workload[slot], kind]
     for k in range(MAX_TENANTS):
@@ -156,10 +162,3 @@ def join_cores(s: StateArrays, slot: int, share_with: int, kind: int) -> int:
             held += job.cpu_milli_each[other]
             needed += cores[job.workload[other], kind]
     return max(min(math.ceil(1000.0 * needed) - held, spare_cpu_milli_each(s, share_with)), 0)
-
-
-@kernel
-def lacks_cores(s: StateArrays, slot: int, share_with: int) -> bool:
-    """Return whether CORES_AS_ASKED applies and the nodes of `share_with` lack spare cores for the job."""
-    asked = s.demand.cpu_milli_each[s.job.demand[slot]]
-    return s.config[0].modelled == CORES_AS_ASKED and asked > spare_cpu_milli_each(s, share_with)

@@ -34,6 +34,7 @@ DEFAULTS = {
     "power_down": None,
     "fault_frac": Models().fault_frac,
     "pairs": [],
+    "lends_cores": False,
     "node_power": msgspec.to_builtins(Models().node_power),
 }
 Files = tuple[Path, Path]
@@ -288,6 +289,7 @@ def test_shown_settings_are_the_changed_ones() -> None:
         power_cap_frac=0.6,
         sharing_mode="mps",
         power_down=PowerDownPlan(buffer_nodes=10),
+        lends_cores=True,
     )
     words = all_of_them.in_words.split(", ")
     assert words == [
@@ -299,6 +301,7 @@ def test_shown_settings_are_the_changed_ones() -> None:
         "power capped at 60% of each board's limit",
         "GPUs shared under MPS",
         "idle nodes sleep",
+        "CPU cores lent as in a broker",
     ]
 
 

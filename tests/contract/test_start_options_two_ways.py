@@ -88,6 +88,15 @@ def test_compiled_equals_one_decision_at_a_time(name: str, like: str) -> None:
         assert (plain.start_s != compiled.start_s).any() or (plain.end_s != compiled.end_s).any()
 
 
+@pytest.mark.parametrize("name", quick(["cores", "all", "pack, cores"], {"all"}.__contains__))
+def test_compiled_equals_one_decision_at_a_time_if_cores_are_lent(name: str) -> None:
+    policy, lends = MORE[name], Models(lends_cores=True)
+    compiled = run_rule("helios", policy, lends)
+    check_equal(compiled, engine("helios", policy, lends).run(RuleScheduler(policy)))
+    check_books(compiled)
+    assert (compiled.end_s != run_rule("helios", policy, Models()).end_s).any()
+
+
 SIZES = st.sampled_from([1, 1, 1, 2, 2, 4, 8])
 JOB = st.tuples(
     st.integers(0, 40), st.integers(1, 30), SIZES, st.integers(1, 40), st.sampled_from(["", "a", "b"])
@@ -108,9 +117,10 @@ GROUP = st.tuples(
     st.lists(GROUP, min_size=1, max_size=3),
     st.sampled_from([Policy("lucid", profile={"run": 3.0}), *POLICIES.values()]),
     st.integers(0, 5),
+    st.booleans(),
 )
 def test_both_ways_on_random_jobs_and_mixed_clusters(
-    jobs: list[tuple[int, ...]], groups: list[tuple[int, ...]], policy: Policy, seed: int
+    jobs: list[tuple[int, ...]], groups: list[tuple[int, ...]], policy: Policy, seed: int, lends: bool
 ) -> None:
     submit, duration, gpus, predicted, vc = (list(column) for column in zip(*jobs, strict=True))
     trace = Trace.from_columns(
@@ -128,7 +138,11 @@ def test_both_ways_on_random_jobs_and_mixed_clusters(
         predictions = PredictedTimes(trace.duration_s.copy(), np.zeros(len(trace)))
     compiled, stepped = (
         Engine(
-            trace, spec, order=policy.rule.order, predictions=predictions, models=Models(workload_seed=seed)
+            trace,
+            spec,
+            order=policy.rule.order,
+            predictions=predictions,
+            models=Models(workload_seed=seed, lends_cores=lends),
         )
         for _ in range(2)
     )

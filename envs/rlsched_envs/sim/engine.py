@@ -217,6 +217,9 @@ class Engine:
             if group.slices:
                 self.state.know_kind(whole_type(group.gpu_type))
         self.state.use_models(models.arrays(catalogue, self.state.kind_names))
+        if models.lends_cores:
+            self.state.lend_cores()
+            self.state.withdraws_loans = False
         self.state.weigh_energy(models.energy_weight)
         truth.workload = catalogue.draw(self.trace, models.workload_seed)[self._rows]
         demands, which = trace_demands(self.trace)

@@ -55,6 +55,9 @@ class Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             entry for a pair counts.
         node_power: Power of nodes without their GPUs.
         power_down: How idle nodes are put to sleep; None: all nodes stay on.
+        lends_cores: Whether a policy that moves CPU cores lends idle cores, as in a broker: no job gets fewer
+            cores than it requested, and loans are withdrawn once another job requests the cores. If false, a
+            job also releases cores that it cannot use, and keeps additional cores until it ends.
     """
 
     workload_seed: int = 0
@@ -68,6 +71,7 @@ class Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     pairs: tuple[Observed, ...] = ()
     node_power: NodePower = NodePower()
     power_down: PowerDownPlan | None = None
+    lends_cores: bool = False
 
     @classmethod
     def read(cls, path: str | Path) -> Models:
@@ -108,6 +112,7 @@ class Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             ("GPUs shared under MPS", self.sharing_mode == "mps"),
             (f"{len(self.pairs):,} more measured speeds of pairs", bool(self.pairs)),
             ("idle nodes sleep", self.power_down is not None),
+            ("CPU cores lent as in a broker", self.lends_cores),
         )
         return ", ".join(words for words, said in settings if said)
 

@@ -13,6 +13,7 @@ from rlsched.cluster.arrays import MAX_TENANTS, Records
 from rlsched.cluster.choose import choose
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.kernels import tenants_of
+from rlsched.cluster.loans import withdraw_one
 from rlsched.cluster.speed import gpu_kind
 from rlsched.compile.jit import kernel, shared
 from rlsched.decide.clocks import clock_for, clock_on, cores_for, join_cores
@@ -99,7 +100,10 @@ def hold_clocks(sim: SimArrays) -> None:
 
 @kernel
 def begin_attempt(sim: SimArrays, slot: int, work_s: float, limit_s: float) -> None:
-    """Start an attempt with `work_s` of work in a slot whose resources are allocated. Requires models."""
+    """Start an attempt with `work_s` of work in a slot whose resources are allocated. Requires models.
+
+    If too few cores are left for loans on its nodes, loans are withdrawn, and the borrowers get slower.
+    """
     physics.begin(sim.progress, sim.state, slot, work_s, limit_s, sim.progress.run[0].now_s)
     if sim.state.job.head[slot] < 0:
         physics.enter_without_gpus(sim.progress, sim.state, slot)
@@ -107,6 +111,10 @@ def begin_attempt(sim: SimArrays, slot: int, work_s: float, limit_s: float) -> N
     else:
         physics.enter(sim.progress, sim.state, slot)
         refresh_group(sim, sim.progress.work.first_gpu[slot])
+    borrower = withdraw_one(sim.state, slot)
+    while borrower >= 0:
+        refresh_group(sim, sim.progress.work.first_gpu[borrower])
+        borrower = withdraw_one(sim.state, slot)
 
 
 @kernel

@@ -26,8 +26,9 @@ class RankLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         cpus: Numbers of the processors on which the rank runs.
-        owns_cpus: The processors are exclusive. If False, the rank shares them with all ranks that requested
-            no cores.
+        owns_cpus: The processors are exclusive, except `lent_cpus`. If False, the rank shares them with all
+            ranks that requested no cores.
+        lent_cpus: Processors in `cpus` that are lent to the rank until another rank needs them.
         memory_bytes: Host memory of all processes of the rank together.
         asked_memory: The job requested this memory. If False, the memory is the share of the rank's GPUs.
         processes: Number of processes and threads.
@@ -37,6 +38,7 @@ class RankLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     cpus: list[int] = []
     owns_cpus: bool = False
+    lent_cpus: list[int] = []
     memory_bytes: int = 0
     asked_memory: bool = False
     processes: int = 0

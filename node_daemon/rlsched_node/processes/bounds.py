@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Final
 
 from rlsched.wire.messages import AttemptKey, Launch
@@ -77,6 +77,7 @@ class RankBounds:
         self._find_minors, self._minors = minors, minors()
         self._opens_all = "no control groups" if cgroups.note else devices.why_not() if self._minors else ""
         self._sharing: dict[AttemptKey, Cgroup] = {}  # groups of ranks without exclusive cores
+        self._borrowing: dict[Hashable, Cgroup] = {}  # groups of ranks with lent cores
 
     @property
     def holds_to(self) -> list[str]:
@@ -108,14 +109,19 @@ class RankBounds:
         owns = launch.cores > 0
         gpus = max(len(launch.gpus), 1)
         cpus = self._cores.take(key, launch.cores, launch.gpus) if owns else self._cores.shared_processors
+        lent = self._cores.lend(key, launch.lent_cores, launch.gpus) if owns else []
         part_mib = self._memory_mib * gpus // self._num_gpus // (1 + len(launch.beside))
         if owns:
+            if lent:
+                self._borrowing[key] = self._group(key)
+            self._withdraw_loans()
             self._share_anew()
         else:
             self._sharing[key] = self._group(key)
         return RankLimits(
-            cpus=cpus,
+            cpus=sorted({*cpus, *lent}),
             owns_cpus=owns,
+            lent_cpus=lent,
             memory_bytes=(launch.memory_mib or part_mib) << 20,
             asked_memory=launch.memory_mib > 0,
             processes=self._max_processes,
@@ -135,16 +141,31 @@ class RankBounds:
 
     def adopt(self, key: AttemptKey, record: LaunchRecord) -> None:
         """Allocate the limits for a rank that an earlier daemon started."""
-        if record.limits.owns_cpus:
-            self._cores.adopt(key, record.limits.cpus)
-        elif record.limits.cpus:
+        limits = record.limits
+        if limits.owns_cpus:
+            own = sorted({*limits.cpus} - {*limits.lent_cpus})
+            self._cores.adopt(key, own, limits.lent_cpus, record.gpus)
+            if limits.lent_cpus:
+                self._borrowing[key] = Cgroup(record.cgroup)
+        elif limits.cpus:
             self._sharing[key] = Cgroup(record.cgroup)
 
     def release_limits(self, key: AttemptKey) -> None:
         """Free the cores of a rank that has ended or did not start."""
         self._sharing.pop(key, None)
+        self._borrowing.pop(key, None)
         if self._cores.give_back(key):
             self._share_anew()
+
+    def _withdraw_loans(self) -> None:
+        """Withdraw the loans whose processors were allocated to another rank.
+
+        Without the controller for processors, the borrower keeps these processors, and shares them.
+        """
+        for borrower in self._cores.withdraw():
+            group = self._borrowing.pop(borrower, None)
+            if group is not None and "cpuset" in self._cgroups.controllers:
+                self._set_cores(borrower, group, self._cores.own(borrower))
 
     def _share_anew(self) -> None:
         """Update the cores of all ranks without exclusive cores, after cores were allocated or freed.
@@ -154,10 +175,15 @@ class RankBounds:
         """
         if "cpuset" not in self._cgroups.controllers:
             return
-        cpus = in_words(on_machine(self._cores.shared_processors))
         for key, group in self._sharing.items():
-            if not group.write({"cpuset.cpus": cpus}):
-                _log.warning("attempt %s keeps its cores: its control group rejects cores %s", key, cpus)
+            self._set_cores(key, group, self._cores.shared_processors)
+
+    @staticmethod
+    def _set_cores(key: Hashable, group: Cgroup, cpus: list[int]) -> None:
+        """Change the processors of a running rank."""
+        text = in_words(on_machine(cpus))
+        if not group.write({"cpuset.cpus": text}):
+            _log.warning("attempt %s keeps its cores: its control group rejects cores %s", key, text)
 
     def _group(self, key: AttemptKey) -> Cgroup:
         return self._cgroups.cgroup_of(f"{key.cluster}.{key}")

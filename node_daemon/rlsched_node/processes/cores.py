@@ -2,7 +2,8 @@
 
 As in kubelet's static CPU manager, requested cores are exclusive, and all other ranks share the remaining
 cores. Idle cores are therefore available to ranks that requested no cores, until a later start allocates
-them.
+them. Idle cores can also be lent to a rank that requested cores, as the broker's ledger counts
+(`rlsched.cluster.loans`): a later start that needs lent cores withdraws the whole loan.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Cores:
         self._near = [frozenset(of) & self._cpus for of in near]
         self._cores = cores or {}
         self._own: dict[Hashable, frozenset[int]] = {}
+        self._lent: dict[Hashable, tuple[int, frozenset[int]]] = {}  # (lowest GPU of the rank, processors)
 
     @property
     def count(self) -> int:
@@ -48,26 +50,64 @@ class Cores:
     def take(self, rank: Hashable, count: int, gpus: Sequence[int]) -> list[int]:
         """Allocate processors to one rank exclusively, whole cores near the rank's GPUs first.
 
-        Returns fewer than `count` processors if fewer are free. That does not occur with a broker that counts
-        cores.
+        Lent processors are allocated last, in the order of the borrowers' GPUs; then call `withdraw`. Returns
+        fewer than `count` processors if fewer are free. That does not occur with a broker that counts cores.
         """
-        free = self._cpus - self._taken()
-        near = frozenset[int]().union(*(self._near[gpu] for gpu in gpus if gpu < len(self._near)))
-        split = {cpu for cpu in free if not free.issuperset(self._cores.get(cpu, ()))}
-        order = sorted(free, key=lambda cpu: (cpu not in near, cpu in split, self._first(cpu), cpu))
+        loan_of = {cpu: gpu for gpu, cpus in self._lent.values() for cpu in cpus}
+        order = sorted(
+            self._by_nearness(self._cpus - self._taken(), gpus), key=lambda cpu: loan_of.get(cpu, -1)
+        )
         self._own[rank] = frozenset(order[:count])
         return sorted(self._own[rank])
 
-    def adopt(self, rank: Hashable, cpus: Collection[int]) -> None:
-        """Allocate these processors to a rank that an earlier daemon started."""
+    def lend(self, rank: Hashable, count: int, gpus: Sequence[int]) -> list[int]:
+        """Lend idle processors to a rank, near its GPUs first; at most the idle processors."""
+        idle = self._cpus - self._taken() - self._all_lent()
+        found = self._by_nearness(idle, gpus)[:count]
+        if found:
+            self._lent[rank] = min(gpus, default=0), frozenset(found)
+        return sorted(found)
+
+    def withdraw(self) -> list[Hashable]:
+        """Withdraw the loans with a processor that another rank now has. Return the borrowers."""
+        taken = self._taken()
+        found = [rank for rank, (_, cpus) in self._lent.items() if cpus & taken]
+        for rank in found:
+            del self._lent[rank]
+        return found
+
+    def adopt(
+        self, rank: Hashable, cpus: Collection[int], lent: Collection[int] = (), gpus: Sequence[int] = ()
+    ) -> None:
+        """Allocate the processors of a rank that an earlier daemon started: its own, and the lent ones."""
         self._own[rank] = frozenset(cpus) & self._cpus
+        if lent:
+            self._lent[rank] = min(gpus, default=0), frozenset(lent) & self._cpus
 
     def give_back(self, rank: Hashable) -> bool:
-        """Free the exclusive processors of an ended rank. Return whether the rank had any."""
+        """Free the processors of an ended rank. Return whether the rank had any exclusively."""
+        self._lent.pop(rank, None)
         return bool(self._own.pop(rank, None))
+
+    def own(self, rank: Hashable) -> list[int]:
+        """Return the processors that a rank has exclusively."""
+        return sorted(self._own.get(rank, ()))
+
+    def lent(self, rank: Hashable) -> int:
+        """Return the number of processors that are lent to a rank."""
+        return len(self._lent[rank][1]) if rank in self._lent else 0
+
+    def _by_nearness(self, free: frozenset[int], gpus: Sequence[int]) -> list[int]:
+        """Return free processors: near these GPUs first, and whole cores before parts of cores."""
+        near = frozenset[int]().union(*(self._near[gpu] for gpu in gpus if gpu < len(self._near)))
+        split = {cpu for cpu in free if not free.issuperset(self._cores.get(cpu, ()))}
+        return sorted(free, key=lambda cpu: (cpu not in near, cpu in split, self._first(cpu), cpu))
 
     def _taken(self) -> frozenset[int]:
         return frozenset[int]().union(*self._own.values())
+
+    def _all_lent(self) -> frozenset[int]:
+        return frozenset[int]().union(*(cpus for _, cpus in self._lent.values()))
 
     def _first(self, cpu: int) -> int:
         return min(self._cores.get(cpu, (cpu,)))

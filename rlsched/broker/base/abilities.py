@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 NOT_LIVE: Final = (
-    "lending idle CPU cores to jobs with a core request",
+    "giving jobs fewer CPU cores than they requested",
     "power caps",
     "profiling runs",
 )
@@ -19,7 +19,8 @@ def not_live(*, shares: bool, speed_energy: float) -> str:
         shares: Whether `--share` was given.
         speed_energy: Weight of energy against time, 0 to 1 (`--speed-energy`).
     """
-    off = [] if shares else ["sharing GPUs and choosing among GPU types by speed (--share)"]
+    sharing = "sharing GPUs, choosing among GPU types by speed, and lending idle CPU cores (--share)"
+    off = [] if shares else [sharing]
     if speed_energy <= 0.0:
         off.append("lower SM clocks (--speed-energy)")
     return f"in the simulator only: {', '.join(NOT_LIVE)}" + (f"; off here: {', '.join(off)}" if off else "")

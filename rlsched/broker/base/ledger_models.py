@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 class LedgerModels:
     """Models of the ledger (a `ClusterState`), limited to the models that the broker's decisions need.
 
-    If GPUs are shared, the ledger gets all models, as in a simulator, except that each job has the cores that
-    it requested. If only energy is weighed (by the broker, or by a live job), or power is limited, the ledger
-    gets only the models of clocks. Otherwise the ledger gets no models: every start is at the full clock, and
-    nodes get no clock orders. A job uses the model of its workload
-    (`rlsched.broker.state.job_requests.runs_as`) on the same GPU type, or the median of the catalogue if no
-    workload is known.
+    If GPUs are shared, the ledger gets all models, as in a simulator. Jobs get at least the cores that they
+    requested, and idle cores are lent (`rlsched.cluster.loans`). If only energy is weighed (by the broker, or
+    by a live job), or power is limited, the ledger gets only the models of clocks. Otherwise the ledger gets
+    no models: every start is at the full clock, and nodes get no clock orders. A job uses the model of its
+    workload (`rlsched.broker.state.job_requests.runs_as`) on the same GPU type, or the median of the
+    catalogue if no workload is known.
 
     Args:
         cluster: The ledger (cluster state).
@@ -45,6 +45,7 @@ class LedgerModels:
 
     def __init__(self, cluster: ClusterState) -> None:
         self._cluster = cluster
+        cluster.lend_cores()
         self.pairs = LearntPairs()
         self._asking: set[int] = set()
         self.shares = self.limits_power = False
@@ -154,7 +155,7 @@ class LedgerModels:
         if known is None:
             self._cluster.clock_by_models(None)
         elif self.shares:
-            self._cluster.use_models(_of_nodes(kinds, memory_mib), cores_as_asked=True)
+            self._cluster.use_models(_of_nodes(kinds, memory_mib))
             self.pairs.put_into(self._cluster.arrays.models, kinds, workload_number)
         else:
             self._cluster.clock_by_models(_models(kinds))

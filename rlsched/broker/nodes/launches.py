@@ -467,10 +467,11 @@ class Launches:
             return
         beside = [self._state.job_of_seq[seq].number for seq in self._state.cluster.beside(job.seq)]
         shares, need_mib = may_share(self._state, job)
+        lent_milli = self._state.cluster.lent_milli_each(job.seq)
         nodes = [other.node for other in attempt.ranks]
         for number, rank in enumerate(attempt.ranks):
             if rank.state == LAUNCHING and node in (None, rank.node):
-                cores, memory_mib = on_a_rank(needs(job), len(rank.gpus), attempt.cpu_milli_each)
+                cores, memory_mib = on_a_rank(needs(job), len(rank.gpus))
                 files = files_of(job.spec, attempt.number, number, nodes)
                 order = Launch(
                     epoch=self._state.epoch,
@@ -496,6 +497,7 @@ class Launches:
                     gpus_of_ranks=[len(other.gpus) for other in attempt.ranks],
                     master=self._master(attempt),
                     cores=cores,
+                    lent_cores=lent_milli * len(rank.gpus) // 1000,
                     memory_mib=memory_mib,
                     gpu_memory_mib=job.spec.gpu_memory_mib,
                     workload=job.spec.workload,

@@ -16,7 +16,7 @@ from rlsched.broker.base.usage_words import in_words as usage_in_words
 from rlsched.broker.nodes.seen_speed import SLOW_AFTER_S, SeenSpeed
 from rlsched.broker.nodes.sharing import isolation_lines
 from rlsched.broker.queries.never import never_runs
-from rlsched.broker.queries.views import co_tenants, out_of_service, seat_reason
+from rlsched.broker.queries.views import co_tenants, lent_cpus, out_of_service, seat_reason
 from rlsched.broker.queries.waiting import (
     Room,
     absent_of_types,
@@ -382,6 +382,7 @@ def _started(
     if job.spec.exclusive and job.live:
         lines.append("no other job starts on its nodes: it was submitted with --exclusive")
     lines += _beside(state, job, seen)
+    lines += _loan(state, job)
     lines += isolation_lines(state, job)
     lines += _clock(state, job, attempt)
     lines += [
@@ -469,6 +470,15 @@ def _beside(state: BrokerState, job: Job, seen: SeenSpeed | None) -> list[str]:
         return [line]
     advice = "`rlsched update --share no` and `rlsched requeue` let it run unshared"
     return [line, f"slower than predicted, or than the policy permits: {advice}"]
+
+
+def _loan(state: BrokerState, job: Job) -> list[str]:
+    """Describe the CPU cores that are lent to the job."""
+    lent = lent_cpus(state, job)
+    if not lent:
+        return []
+    what = f"{lent} idle core{'' if lent == 1 else 's'}"
+    return [f"has {what} in addition to its {job.spec.num_cpus} requested, until another job requests them"]
 
 
 def _clock(state: BrokerState, job: Job, attempt: Attempt) -> list[str]:

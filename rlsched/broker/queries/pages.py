@@ -9,7 +9,7 @@ from typing import TypeVar
 from rlsched.broker.base.limits import Limits
 from rlsched.broker.nodes.members import Members
 from rlsched.broker.nodes.sharing import ways_of
-from rlsched.broker.queries.views import array_info, co_tenants, job_info, natural, node_info
+from rlsched.broker.queries.views import array_info, co_tenants, job_info, lent_cpus, natural, node_info
 from rlsched.broker.queries.waiting import WaitingReasons
 from rlsched.broker.state.arrays import JobArray
 from rlsched.broker.state.broker_state import BrokerState
@@ -113,6 +113,7 @@ class Pages:
             grace_s=self._limits.grace_of(job.spec.grace_s) if job.live else None,
             shared_by=ways_of(self._state, job),
             seen=self._members.metered.speeds.of(job, self._state.now_s),
+            lent_cpus=lent_cpus(self._state, job),
         )
 
     def _speed_frac(self, job: Job) -> float | None:

@@ -32,6 +32,13 @@ def co_tenants(state: BrokerState, job: Job) -> list[str]:
     return [state.job_of_seq[seq].called for seq in state.cluster.beside(job.seq)]
 
 
+def lent_cpus(state: BrokerState, job: Job) -> int:
+    """Return the number of CPU cores that are lent to a job (`rlsched.cluster.loans`)."""
+    if job.active is None:
+        return 0
+    return state.cluster.lent_milli_each(job.seq) * job.spec.num_gpus // 1000
+
+
 def job_info(
     job: Job,
     reasons: WaitingReasons,
@@ -46,6 +53,7 @@ def job_info(
     grace_s: float | None = None,
     shared_by: Sequence[str] = (),
     seen: SeenSpeed | None = None,
+    lent_cpus: int = 0,
 ) -> JobInfo:
     """Return the row of a job. Long texts are shortened.
 
@@ -63,6 +71,7 @@ def job_info(
         grace_s: Time between SIGTERM and SIGKILL, seconds; None: the job has ended.
         shared_by: Ways in which the nodes let the job share its GPUs.
         seen: Observed speed of the job next to its co-tenants.
+        lent_cpus: Number of CPU cores that are lent to the job.
     """
     attempt = job.attempt
     reason = job.reason
@@ -97,6 +106,7 @@ def job_info(
         priority=job.spec.priority,
         preemptions=job.preemptions,
         num_cpus=job.spec.num_cpus,
+        lent_cpus=lent_cpus,
         memory_mib=job.spec.memory_mib,
         gpu_memory_mib=max(job.spec.gpu_memory_mib, job.gpu_memory_mib),
         gpu_types=job.spec.gpu_types,

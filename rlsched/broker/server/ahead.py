@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rlsched.cluster import capacity, choose, digest, kernels, placement
+from rlsched.cluster import capacity, choose, digest, kernels, loans, placement
 from rlsched.cluster.arrays import empty_state
 from rlsched.cluster.shape import Needs
 from rlsched.compile.ahead import Piece
@@ -106,6 +106,7 @@ def _of_ledger(s: Any, scheduler: Scheduler) -> Iterator[Entry]:
     yield keys.order_key, (s, slot, now_s)
     yield kernels.make_ineligible, (s, slots)
     yield kernels.allocate, (s, slot, gpus, 0, 0, 0, 0.0, now_s)
+    yield loans.withdraw_one, (s, slot)
     yield kernels.release, (s, slot, now_s)
     yield kernels.close_node, (s, 0)
     yield kernels.forget, (s, slot)

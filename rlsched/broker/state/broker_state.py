@@ -346,7 +346,6 @@ class BrokerState(Known):
         self.highest_attempt = max(self.highest_attempt, earlier + 1)
         job.attempt = Attempt(earlier + 1, now_s, ranks, entry.number, entry.source)
         job.attempt.sm_clock_frac = start.sm_clock_frac
-        job.attempt.cpu_milli_each = start.cpu_milli_each
         job.become(LAUNCHING)
         job.reason = ""
         self._share_anew([job.seq, *self.cluster.beside(job.seq)], now_s)

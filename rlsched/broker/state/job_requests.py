@@ -159,13 +159,9 @@ def types_asked(gpu_types: Sequence[str]) -> list[str]:
     return sorted({asked_type(one) for one in gpu_types})
 
 
-def on_a_rank(demand: Demand, gpus: int, cpu_milli_each: int = -1) -> tuple[int, int]:
-    """Return (whole cores, MiB of memory) that a rank with `gpus` GPUs gets.
-
-    `cpu_milli_each`: cores per GPU that the decision set, thousandths; -1: as requested.
-    """
-    cpu_milli_each = demand.cpu_milli_each if cpu_milli_each < 0 else cpu_milli_each
-    return -(-cpu_milli_each * gpus // 1000), demand.memory_mib_each * gpus
+def on_a_rank(demand: Demand, gpus: int) -> tuple[int, int]:
+    """Return (whole cores, MiB of memory) of a rank with `gpus` GPUs, as requested."""
+    return -(-demand.cpu_milli_each * gpus // 1000), demand.memory_mib_each * gpus
 
 
 def beside_gpus(demand: Demand) -> str:

@@ -71,7 +71,6 @@ class Attempt:
             before that.
         leaving: (job, rank) of the preempted jobs' ranks that are still on the attempt's GPUs.
         sm_clock_frac: SM clock that the decision set, as a fraction of the highest.
-        cpu_milli_each: Cores per GPU that the decision set, thousandths; -1: as requested.
         was_capped: Whether a power limit has lowered the clock of the attempt at some time.
         was_shared: Whether another job has used the GPUs at the same time.
         lent_s: Part of the time up to `tenants_since_s` in which co-tenants, not this job, used the GPUs,
@@ -105,7 +104,6 @@ class Attempt:
     leaving: set[tuple[int, int]] = field(default_factory=set)
     sm_clock_frac: float = 1.0
     moved: bool = False
-    cpu_milli_each: int = -1
     was_shared: bool = False
     lent_s: float = 0.0
     tenants: int = 1

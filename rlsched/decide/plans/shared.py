@@ -12,6 +12,7 @@ from rlsched.cluster.arrays import MAX_TENANTS, StateArrays
 from rlsched.cluster.capacity import gpu_need_mib, takes_gpus_of
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.kernels import tenants_of
+from rlsched.cluster.loans import lacks_cores
 from rlsched.cluster.speed import (
     asked_feed,
     cores_given,
@@ -21,7 +22,7 @@ from rlsched.cluster.speed import (
     shared_with,
 )
 from rlsched.compile.jit import kernel
-from rlsched.decide.clocks import join_cores, lacks_cores
+from rlsched.decide.clocks import join_cores
 from rlsched.decide.options import KEEP_FRAC, LUCID, Gate, StartOptions
 from rlsched.decide.plans.plan import (
     ADDS_TOO_LITTLE,

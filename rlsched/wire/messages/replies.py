@@ -69,6 +69,8 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Forecast of the job's start and end; None: no forecast yet, or the job has ended."""
     num_cpus: int = 0
     """Number of CPU cores that the job requests; 0: no cores, or the job has ended."""
+    lent_cpus: int = 0
+    """Number of idle CPU cores that the job has in addition, until another job requests them."""
     memory_mib: int = 0
     """Host memory that the job requests, MiB; 0: the job requests no amount."""
     gpu_memory_mib: int = 0

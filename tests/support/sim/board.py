@@ -36,7 +36,7 @@ def add(
     **demand: object,
 ) -> int:
     """Queue a job of this workload. Returns its number. `cores`: with each GPU."""
-    wanted = Demand(gpus=gpus, cpu_milli=int(cores * 1000 * gpus), **demand)
+    wanted = Demand(gpus=gpus, cpu_milli=int(cores * 1000 * max(gpus, 1)), **demand)
     seq = state.add_job(demand=wanted, vc=vc, submit_s=0.0, predicted_s=predicted_s, spread=0.5)
     state.arrays.job.workload[state.slot_of(seq)] = CATALOGUE.number(workload)
     return seq

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from rlsched.cluster.arrays import NODE_DOWN, NODE_UP
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
@@ -19,6 +20,7 @@ from tests.support.sim.changing_speed import (
     GPT2,
     INPUT_BOUND,
     LIGHT,
+    NO_NOISE,
     V100,
     draws,
     paired,
@@ -139,6 +141,23 @@ def test_speed_depends_on_the_number_of_cores() -> None:
         used = min(cores / 1000, need * frac)
         core_w = NodePower().cpu_active_w_per_core - NodePower().cpu_idle_w_per_core
         assert table.energy.job_j[0] == pytest.approx((gpu_w + used * core_w) * 100 / speed, rel=1e-9)
+
+
+def test_borrower_slows_down_when_its_loan_is_withdrawn() -> None:
+    """It requested 4 cores and borrows 4 of 8; after 30 s, a job that requests 5 cores starts."""
+    node = (NodeGroup(gpus=2, gpu_type="V100", cpus=9),)
+    table = play(
+        [(0, 100, 1), (30, 10, 1)],
+        [INPUT_BOUND, LIGHT],
+        {0: [Start(0, (0,), cpu_milli_each=8000)], 30: [Start(1, (1,))]},
+        nodes=node,
+        models=replace(NO_NOISE, lends_cores=True),
+        num_cpus=[4.0, 5.0],
+    )
+    faster = 2**0.83
+    assert table.end_s[0] == pytest.approx(30 + 100 - 30 * faster, rel=1e-9)
+    assert table.energy is not None
+    assert table.energy.cluster_j == pytest.approx(table.energy.job_j.sum() + table.energy.idle_j, rel=1e-9)
 
 
 def test_gang_on_more_nodes_than_it_needs_is_slower() -> None:

@@ -186,6 +186,51 @@ def test_idle_cores_are_lent_and_taken_back(tmp_path: Path) -> None:
     assert cpus.read_text() == "0-7", "an ended rank gets no update"
 
 
+@pytest.mark.usefixtures("eight")
+def test_lent_cores_are_withdrawn_once_another_rank_needs_them(tmp_path: Path) -> None:
+    node = bounds(Groups(tmp_path))
+    group = tmp_path / "c1.1.1.0"
+    group.mkdir()
+    cpus = group / "cpuset.cpus"
+    cpus.touch()
+    limits = node.allocate_limits(key(1), launch(1, [1], cores=2, lent_cores=3))
+    assert (limits.cpus, limits.lent_cpus, limits.owns_cpus) == ([0, 4, 5, 6, 7], [0, 6, 7], True)
+    assert node.allocate_limits(key(2), launch(2, [0])).cpus == [0, 1, 2, 3, 6, 7], "lent cores are shared"
+    assert node.allocate_limits(key(3), launch(3, [0], cores=3)).cpus == [1, 2, 3], (
+        "no lent core if others do"
+    )
+    assert cpus.read_text() == ""
+    assert node.allocate_limits(key(4), launch(4, [0], cores=1)).cpus == [0]
+    assert cpus.read_text() == "4-5", "the whole loan"
+    node.release_limits(key(4))
+    assert node.allocate_limits(key(5), launch(5, [0], cores=1, lent_cores=4)).lent_cpus == [6, 7]
+    assert cpus.read_text() == "4-5"
+
+
+@pytest.mark.usefixtures("eight")
+def test_next_daemon_knows_loans(tmp_path: Path) -> None:
+    group = tmp_path / "c1.1.1.0"
+    group.mkdir()
+    cpus = group / "cpuset.cpus"
+    cpus.touch()
+    limits = bounds(Groups(tmp_path)).allocate_limits(key(1), launch(1, [1], cores=2, lent_cores=6))
+    record = LaunchRecord(gpus=[1], command=["x"], env={}, cwd="/", limits=limits, cgroup=str(group))
+    second = bounds(Groups(tmp_path))
+    second.adopt(key(1), record)
+    assert second.allocate_limits(key(2), launch(2, [0], lent_cores=4)).cpus == [0, 1, 2, 3, 6, 7], (
+        "no request"
+    )
+    assert second.allocate_limits(key(3), launch(3, [0], cores=2)).cpus == [0, 1]
+    assert cpus.read_text() == "4-5"
+
+
+def test_without_the_controller_a_borrower_keeps_its_cores(tmp_path: Path) -> None:
+    node = bounds(Groups(tmp_path, ("memory",)))
+    assert len(node.allocate_limits(key(1), launch(1, [1], cores=2, lent_cores=6)).cpus) == 8
+    assert node.allocate_limits(key(2), launch(2, [0], cores=6)).cpus == [0, 1, 2, 3, 6, 7]
+    assert not (tmp_path / "c1.1.1.0").exists()
+
+
 def test_next_daemon_knows_the_cores_of_each_rank(tmp_path: Path) -> None:
     first = bounds(Groups(tmp_path))
     limits = first.allocate_limits(key(1), launch(1, [1], cores=4))

@@ -293,6 +293,7 @@ def test_base_keeps_the_slot_of_each_tenant(journal: Journal) -> None:
     before = broker.state.cluster
     after = ClusterState.empty(OrderedQueue(broker.machine.scheduler.order))
     after.stops_take_time = True
+    after.lend_cores()
     jobs = broker.state.job_of_seq
     fill(
         after,
@@ -303,7 +304,7 @@ def test_base_keeps_the_slot_of_each_tenant(journal: Journal) -> None:
     )
     for seq, job in jobs.items():
         after.share_job(seq, **sharing_of(job.spec))
-    after.use_models(before.arrays.models, cores_as_asked=True)
+    after.use_models(before.arrays.models)
     assert after.digest() == before.digest()
     assert [after.beside(seq) for seq in jobs] == [before.beside(seq) for seq in jobs]
 

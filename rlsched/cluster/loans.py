@@ -1,0 +1,139 @@
+"""Loans of CPU cores: idle cores of its nodes that a job gets in addition to the cores that it requested.
+
+Loans exist if `config.lends_cores` is set: in a broker, and in a simulator with `lends_cores`. A job gets a
+loan when it starts on free GPUs, if its policy moves cores and its input pipeline needs more cores than the
+job requested. A loan is a number of whole cores per GPU. Lent cores count as free. If too few cores are left
+after a start, loans on that node are withdrawn, each as a whole, in the order of the GPUs, and the borrowers
+continue with the cores that they requested. The node's daemon follows the same rule
+(`rlsched_node.processes.cores`), so that no order is needed for a withdrawal.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.arrays import MAX_TENANTS, UNCOUNTED, StateArrays
+from rlsched.cluster.kernels import forget_speeds, spare_cpu_milli_each
+from rlsched.compile.jit import kernel
+
+CORE_MILLI: Final = 1000
+"""One core, in thousandths."""
+
+
+@kernel
+def lent_milli_each(s: StateArrays, slot: int) -> int:
+    """Return the cores per GPU that are lent to a job, thousandths."""
+    if not s.config[0].lends_cores or s.job.head[slot] < 0:
+        return 0
+    return max(s.job.cpu_milli_each[slot] - s.demand.cpu_milli_each[s.job.demand[slot]], 0)
+
+
+@kernel
+def lent_milli_on(s: StateArrays, n: int) -> int:
+    """Return the cores of node `n` that are lent to jobs, thousandths."""
+    total = 0
+    for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
+        for k in range(MAX_TENANTS):
+            if s.gpu.tenant[g, k] >= 0:
+                total += lent_milli_each(s, s.gpu.tenant[g, k])
+    return total
+
+
+@kernel
+def loan_milli_each(s: StateArrays, slot: int, gpus: NDArray[np.int32], needed_milli: int) -> int:
+    """Return the cores per GPU that a job is lent if it starts on these free GPUs, thousandths.
+
+    The loan is the least number of whole cores with which the job has `needed_milli`, limited by the idle
+    cores of each node that are not lent. It is 0 for a job with whole nodes, and if a node does not report
+    its cores or runs only one job on each GPU, because such a node cannot withdraw a loan.
+
+    Args:
+        s: The state.
+        slot: The job.
+        gpus: GPUs, grouped by node.
+        needed_milli: Cores per GPU that the job can use, thousandths.
+    """
+    asked = s.demand.cpu_milli_each[s.job.demand[slot]]
+    loan, position = max(-(-(needed_milli - asked) // CORE_MILLI), 0), 0
+    if s.demand.exclusive[s.job.demand[slot]]:
+        return 0
+    while position < gpus.shape[0] and loan > 0:
+        n, on_node = s.gpu.node[gpus[position]], 0
+        while position < gpus.shape[0] and s.gpu.node[gpus[position]] == n:
+            position, on_node = position + 1, on_node + 1
+        if s.node.cpu_milli[n] >= UNCOUNTED or s.node.unshared[n]:
+            return 0
+        idle = s.node.cpu_free_milli[n] - on_node * asked - lent_milli_on(s, n)
+        loan = min(loan, max(idle, 0) // on_node // CORE_MILLI)
+    return loan * CORE_MILLI
+
+
+@kernel
+def lacks_cores(s: StateArrays, slot: int, share_with: int) -> bool:
+    """Return whether a waiting job cannot share the GPUs of a running job, because cores are missing.
+
+    Only on a cluster that lends cores, where the job adds the cores that it requested. If no job requests
+    more than its GPUs' part of the cores, jobs are placed by counts of free GPUs (`plain_demands`). So that
+    the cores of a free GPU are then free too, the jobs on a GPU together get at most its part.
+    """
+    asked = s.demand.cpu_milli_each[s.job.demand[slot]]
+    if not s.config[0].lends_cores or asked == 0:
+        return False
+    if asked > spare_cpu_milli_each(s, share_with):
+        return True
+    place, g, held = s.job.head[share_with], s.job.head[share_with] // MAX_TENANTS, 0
+    for k in range(MAX_TENANTS):
+        if s.gpu.tenant[g, k] >= 0:
+            held += s.demand.cpu_milli_each[s.job.demand[s.gpu.tenant[g, k]]]
+    while s.config[0].within_parts and place >= 0:
+        n = s.gpu.node[place // MAX_TENANTS]
+        if held + asked > s.node.cpu_milli[n] // s.node.gpus[n]:
+            return True
+        place = s.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS]
+    return False
+
+
+@kernel
+def withdraw_one(s: StateArrays, started: int) -> int:
+    """Withdraw one loan if a job that has just started left too few cores for the loans on one of its nodes.
+
+    Call this function until it returns -1.
+
+    Args:
+        s: The state.
+        started: Slot of the job that has just started.
+
+    Returns:
+        Slot of the borrower, which now has the cores that it requested; -1: there are enough cores.
+    """
+    if not s.config[0].lends_cores:
+        return -1
+    place = s.job.head[started]
+    if place < 0:
+        return _withdraw_on(s, s.job.host[started])
+    while place >= 0:
+        n = s.gpu.node[place // MAX_TENANTS]
+        borrower = _withdraw_on(s, n)
+        if borrower >= 0:
+            return borrower
+        while place >= 0 and s.gpu.node[place // MAX_TENANTS] == n:
+            place = s.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS]
+    return -1
+
+
+@kernel
+def _withdraw_on(s: StateArrays, n: int) -> int:
+    """Withdraw the first loan on node `n` if the node has too few free cores; return its slot, or -1."""
+    if s.node.cpu_milli[n] >= UNCOUNTED or s.node.cpu_free_milli[n] >= lent_milli_on(s, n):
+        return -1
+    for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
+        for k in range(MAX_TENANTS):
+            slot = s.gpu.tenant[g, k]
+            if slot >= 0 and lent_milli_each(s, slot) > 0:
+                s.job.cpu_milli_each[slot] = s.demand.cpu_milli_each[s.job.demand[slot]]
+                forget_speeds(s, s.job.head[slot] // MAX_TENANTS)
+                return slot
+    return -1
