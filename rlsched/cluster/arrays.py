@@ -273,8 +273,12 @@ JOB: Final = np.dtype(
         ("generation", np.int32),  # incremented with every change of the rate
         ("level", np.int32),  # priority: jobs of higher levels start first; 0: default
         ("head", np.int32),  # first place of the allocation, as gpu * MAX_TENANTS + k; -1: none
-        ("slack_s", np.float64),  # delay that the user accepts for cheaper electricity; 0: none. Must be the
-        # last field: while no price is known, digests leave the last field out
+        ("slack_s", np.float64),  # delay that the user accepts for cheaper electricity; 0: none. Must be
+        # followed by exactly the two fields below (`rlsched.cluster.digest`)
+        ("core_need_milli", np.int64),  # cores per GPU that the job can use, learnt from earlier attempts,
+        # thousandths; 0: as its workload
+        ("dynamic_ratio", np.float64),  # dynamic power, learnt from earlier attempts, relative to that of the
+        # workload; 0: as its workload
     ],
     align=True,
 )

@@ -41,14 +41,22 @@ def _mixed(word: np.uint64, salt: np.uint64) -> np.uint64:
     return z ^ (z >> _LESS[2])
 
 
+_LEARNT: Final = ("core_need_milli", "dynamic_ratio")
+"""The last fields of a job. Each counts only if there are models and it is not 0, so that digests of states
+without learnt use are as before these fields existed."""
+
+
 @kernel
-def sums(s: StateArrays, rows: NDArray[np.uint64], masks: NDArray[np.uint64]) -> tuple[np.uint64, np.uint64]:
+def sums(
+    s: StateArrays, rows: NDArray[np.uint64], masks: NDArray[np.uint64], learnt: int
+) -> tuple[np.uint64, np.uint64]:
     """Return two sums of hashed words: over live jobs, and over pairs (job, place on one of the job's GPUs).
 
     Args:
         s: The state.
         rows: (J, W) jobs as words.
-        masks: (W,) bits of each word that count.
+        masks: Bits of each of the first words that count.
+        learnt: Number of last words that count if they are not 0.
     """
     jobs, places = _NOTHING, _NOTHING
     for slot in range(rows.shape[0]):
@@ -56,6 +64,9 @@ def sums(s: StateArrays, rows: NDArray[np.uint64], masks: NDArray[np.uint64]) ->
             row, one = rows[slot], _NOTHING
             for position in range(masks.shape[0]):
                 one += _mixed(row[position] & masks[position], np.uint64(position))
+            for position in range(row.shape[0] - learnt, row.shape[0]):
+                if row[position] != _NOTHING:
+                    one += _mixed(row[position], np.uint64(position))
             jobs += _mixed(one, _NOTHING)
     for g in range(s.gpu.shape[0]):
         for k in range(MAX_TENANTS):
@@ -67,24 +78,25 @@ def sums(s: StateArrays, rows: NDArray[np.uint64], masks: NDArray[np.uint64]) ->
 
 @cache
 def _masks(modelled: bool, revises: bool, priced: bool) -> NDArray[np.uint64]:
-    """Return the (W,) bits of each word of a job that count in the digest.
+    """Return the bits of the words of a job that count in the digest, without the fields `_LEARNT`.
 
-    The last word, `slack_s`, counts only if a price of electricity is known; otherwise it is left out.
+    `slack_s`, the last of these words, counts only if a price of electricity is known.
     """
     unread = _FOLLOWS | (frozenset() if modelled else _OF_MODELS) | (frozenset() if revises else _BURST)
     one = np.zeros(1, JOB)
     for name in JOB.names or ():
         if name not in unread:
             one[name].view(np.uint8)[:] = 0xFF
-    return one.view(np.uint64) if priced else one.view(np.uint64)[:-1]
+    words = one.view(np.uint64)[: -len(_LEARNT)]
+    return words if priced else words[:-1]
 
 
-def arguments(s: StateArrays) -> tuple[StateArrays, NDArray[np.uint64], NDArray[np.uint64]]:
+def arguments(s: StateArrays) -> tuple[StateArrays, NDArray[np.uint64], NDArray[np.uint64], int]:
     """Return the arguments of `sums` for a state."""
     rows: NDArray[Any] = columns(s.job).view(np.uint64).reshape(len(s.job), -1)
     config, revises = columns(s.config), columns(s.order.code)["revises"][0]
     modelled, priced = config["modelled"][0], config["price_ratio"][0] > 0.0
-    return s, rows, _masks(bool(modelled), bool(revises), bool(priced))
+    return s, rows, _masks(bool(modelled), bool(revises), bool(priced)), len(_LEARNT) if modelled else 0
 
 
 def of_jobs(s: StateArrays) -> bytes:

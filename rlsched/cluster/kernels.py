@@ -142,6 +142,7 @@ def add_job(
     job.pinned[slot] = pinned
     job.workload[slot], job.reference_kind[slot] = 0, -1
     job.energy_ppm[slot] = -1
+    job.core_need_milli[slot], job.dynamic_ratio[slot] = 0, 0.0
     job.unshared[slot], job.gpu_need_mib[slot] = s.demand.exclusive[demand], -1
     job.cpu_milli_each[slot] = s.demand.cpu_milli_each[demand]
     job.level[slot], job.ln_weight[slot] = 0, 0.0

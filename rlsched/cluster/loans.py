@@ -72,6 +72,24 @@ def loan_milli_each(s: StateArrays, slot: int, gpus: NDArray[np.int32], needed_m
 
 
 @kernel
+def usable_milli(s: StateArrays, slot: int, workload_milli: int) -> int:
+    """Return the cores per GPU that a job can use, thousandths; 0: unknown.
+
+    A job that used fewer cores than it requests can use what it used. The use of any other job may have been
+    limited by its cores; then the need of its workload counts, if that is more.
+
+    Args:
+        s: The state.
+        slot: The job.
+        workload_milli: Cores per GPU that its workload needs, thousandths.
+    """
+    learnt, asked = s.job.core_need_milli[slot], s.demand.cpu_milli_each[s.job.demand[slot]]
+    if s.job.workload[slot] == 0:
+        workload_milli = 0
+    return learnt if 0 < learnt < asked else max(learnt, workload_milli)
+
+
+@kernel
 def lacks_cores(s: StateArrays, slot: int, share_with: int) -> bool:
     """Return whether a waiting job cannot share the GPUs of a running job, because cores are missing.
 

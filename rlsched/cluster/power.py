@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from rlsched.cluster.arrays import MAX_TENANTS, NODE_ASLEEP, NODE_BOOTING, NODE_DOWN, StateArrays
-from rlsched.cluster.speed import cap_on, chosen_clock, cores_used, gpu_kind
+from rlsched.cluster.speed import at_clock_w, cap_on, chosen_clock, cores_used, gpu_kind
 from rlsched.compile.jit import kernel
-from rlsched.models.clocks import dynamic_power_w, gpu_power_w
+from rlsched.models.clocks import gpu_power_w
 
 
 @kernel
@@ -58,7 +58,7 @@ def most_added_w(s: StateArrays, g: int, clock: float, without: int) -> float:
         clock: SM clock, fraction of the maximum.
         without: Slot of a job that does not count; -1: none.
     """
-    gpu, t, count = s.models.gpu, s.models.trait, 0
+    gpu, count = s.models.gpu, 0
     total_w, first, known, added_w = 0.0, -1, -1, 0.0
     for k in range(MAX_TENANTS):
         slot = s.gpu.tenant[g, k]
@@ -70,15 +70,12 @@ def most_added_w(s: StateArrays, g: int, clock: float, without: int) -> float:
         at = place // MAX_TENANTS
         kind = gpu_kind(s, at)
         if kind != known:
-            known, dynamic_w = kind, 0.0
+            known, jobs_w = kind, 0.0
             for k in range(MAX_TENANTS):
                 slot = s.gpu.tenant[g, k]
                 if slot >= 0 and slot != without:
-                    w = s.job.workload[slot]
-                    dynamic_w += dynamic_power_w(
-                        gpu, kind, t.dynamic_w[w, kind], t.clock_bound[w, kind], clock, 1.0
-                    )
-            added_w = gpu_power_w(gpu, kind, count, dynamic_w) - gpu.idle_w[kind]
+                    jobs_w += at_clock_w(s, slot, kind, clock, 1.0)
+            added_w = gpu_power_w(gpu, kind, count, jobs_w) - gpu.idle_w[kind]
         total_w += added_w
         place = s.gpu.link[at, place % MAX_TENANTS]
     return total_w

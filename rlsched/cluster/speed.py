@@ -259,11 +259,26 @@ def busy_frac(s: StateArrays, slot: int, kind: int, clock: float, rate: float) -
 
 
 @kernel
+def dynamic_w(s: StateArrays, slot: int, kind: int) -> float:
+    """Return a job's dynamic power on a GPU of this type at full clock, W: learnt, or of its workload."""
+    watts, ratio = s.models.trait.dynamic_w[s.job.workload[slot], kind], s.job.dynamic_ratio[slot]
+    return watts if ratio == 0.0 else watts * ratio
+
+
+@kernel
+def at_clock_w(s: StateArrays, slot: int, kind: int, clock: float, busy: float) -> float:
+    """Return the power that a job adds to each of its GPUs of a type at an SM clock, W.
+
+    `busy`: fraction of the job's speed at this clock; 1: the GPU works for the job all the time.
+    """
+    bound = s.models.trait.clock_bound[s.job.workload[slot], kind]
+    return dynamic_power_w(s.models.gpu, kind, dynamic_w(s, slot, kind), bound, clock, busy)
+
+
+@kernel
 def added_power_w(s: StateArrays, slot: int, kind: int, clock: float, rate: float) -> float:
     """Return the power that a job of this rate adds to each of its GPUs of a type at this SM clock, W."""
-    t, w = s.models.trait, s.job.workload[slot]
-    busy = busy_frac(s, slot, kind, clock, rate)
-    return dynamic_power_w(s.models.gpu, kind, t.dynamic_w[w, kind], t.clock_bound[w, kind], clock, busy)
+    return at_clock_w(s, slot, kind, clock, busy_frac(s, slot, kind, clock, rate))
 
 
 @kernel

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -20,6 +20,7 @@ from rlsched.cluster.arrays import (
     DEFERRED,
     INELIGIBLE,
     LEAVING,
+    MAX_TENANTS,
     NODE_ASLEEP,
     NODE_BOOTING,
     NODE_DOWN,
@@ -40,6 +41,18 @@ from rlsched.errors import AllocationError
 
 _UNKNOWN_HOLD_S = 86_400.0
 """Assumed time, seconds, until GPUs that `hold` made unavailable are free again, if no time is given."""
+
+
+class LearntUse(NamedTuple):
+    """Use of CPU cores and power, learnt from earlier attempts of a job's command.
+
+    Attributes:
+        core_need_milli: Cores per GPU that the job can use, thousandths; 0: as its workload.
+        dynamic_ratio: Dynamic power relative to that of its workload; 0: as its workload.
+    """
+
+    core_need_milli: int = 0
+    dynamic_ratio: float = 0.0
 
 
 class ClusterState(ClusterShape):
@@ -137,6 +150,14 @@ class ClusterState(ClusterShape):
         self.ordering.arrive(self.arrays, slot, float(submit_s))
         energy_ppm = -1 if energy_weight is None else round(energy_weight * 1e6)
         return int(kernels.describe_job(self.arrays, slot, workload, energy_ppm))
+
+    def set_use(self, seq: int, use: LearntUse) -> None:
+        """Set the use of cores and power that was learnt from earlier attempts of a live job's command."""
+        slot = self.slot_of(seq)
+        job = columns(self.arrays.job)
+        job["core_need_milli"][slot], job["dynamic_ratio"][slot] = use
+        if job["head"][slot] >= 0:
+            kernels.forget_speeds(self.arrays, int(job["head"][slot]) // MAX_TENANTS)
 
     def rank_job(self, seq: int, level: int, ln_weight: float, now_s: float) -> None:
         """Set priority level and weight of a live job."""

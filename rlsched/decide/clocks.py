@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import CLOCKS_ALONE, MAX_TENANTS, UNCOUNTED, StateArrays
 from rlsched.cluster.kernels import spare_cpu_milli, spare_cpu_milli_each
-from rlsched.cluster.loans import loan_milli_each
-from rlsched.cluster.speed import gpu_kind
+from rlsched.cluster.loans import loan_milli_each, usable_milli
+from rlsched.cluster.speed import dynamic_w, gpu_kind
 from rlsched.compile.jit import kernel
 from rlsched.decide.constants import MODELLED
 from rlsched.decide.options import FIXED, FULL, LULL, WEIGHED, StartOptions, energy_weight
@@ -62,14 +62,13 @@ def clock_for(s: StateArrays, p: int, slot: int, kind: int, o: StartOptions) -> 
         return 1.0
     if rule == FIXED:
         return value
-    t, w = s.models.trait, s.job.workload[slot]
-    rho, dynamic_w = t.clock_bound[w, kind], t.dynamic_w[w, kind]
+    rho, full_w = s.models.trait.clock_bound[s.job.workload[slot], kind], dynamic_w(s, slot, kind)
     if rule == WEIGHED:
         value = energy_weight(s) if value < 0.0 else value
         energy_factor = price_factor(s, o.price.power)
-        level = weighed_level(s, p, kind, rho, dynamic_w, value, jobs, energy_factor)
+        level = weighed_level(s, p, kind, rho, full_w, value, jobs, energy_factor)
     else:
-        level = best_level(s.models.gpu, kind, rho, dynamic_w, value)
+        level = best_level(s.models.gpu, kind, rho, full_w, value)
     return s.models.gpu.levels_frac[kind, level]
 
 
@@ -132,7 +131,7 @@ def cores_for(s: StateArrays, slot: int, gpus: NDArray[np.int32], o: StartOption
         needed = max(needed, s.models.trait.cores_each[s.job.workload[slot], gpu_kind(s, gpus[position])])
     wanted = math.ceil(needed * 1000.0)
     if lends:
-        return asked + (loan_milli_each(s, slot, gpus, wanted) if s.job.workload[slot] > 0 else 0)
+        return asked + loan_milli_each(s, slot, gpus, usable_milli(s, slot, wanted))
     position = 0
     while position < gpus.shape[0]:
         n, on_node = s.gpu.node[gpus[position]], 0

@@ -34,11 +34,11 @@ from rlsched.cluster.power import (
     node_idle_w,
     nodes_w,
 )
-from rlsched.cluster.speed import class_of
+from rlsched.cluster.speed import at_clock_w, class_of
 from rlsched.compile.jit import kernel
 from rlsched.decide.constants import MODELLED
 from rlsched.decide.slack import slack_ends_s
-from rlsched.models.clocks import MIN_CLOCK_FRAC, dynamic_power_w, gpu_power_w
+from rlsched.models.clocks import MIN_CLOCK_FRAC, gpu_power_w
 
 STEPS: Final = 32
 """Number of steps between the lowest and the highest clock. With coarse steps, clocks change less often."""
@@ -194,8 +194,7 @@ def start_w(s: StateArrays, slot: int, clock: float) -> float:
         added_w = s.node.core_w[n] * demand.cpu_milli_each / 1000.0
         if gpus > 0:
             x = 1.0 if s.node.fixed_clock[n] or gpu.sliced[kind] else clock
-            dynamic_w = dynamic_power_w(gpu, kind, t.dynamic_w[w, kind], t.clock_bound[w, kind], x, 1.0)
-            added_w = gpu_power_w(gpu, kind, 1, dynamic_w) - gpu.idle_w[kind]
+            added_w = gpu_power_w(gpu, kind, 1, at_clock_w(s, slot, kind, x, 1.0)) - gpu.idle_w[kind]
             if demand.cpu_milli_each > 0:
                 added_w += s.node.core_w[n] * t.cores_each[w, kind]
         added_w *= max(gpus, 1)

@@ -73,6 +73,8 @@ OPTIONAL: tuple[TraceColumn, ...] = (
     TraceColumn("shares", None, "flag"),
     TraceColumn("exclusive", None, "flag"),
     TraceColumn("gpu_need_mib", None, "amount"),
+    TraceColumn("core_need", None, "amount"),
+    TraceColumn("power_ratio", None, "amount"),
     TraceColumn("checkpoint_s", None, "seconds"),
     TraceColumn("restart_s", None, "seconds"),
     TraceColumn("fail_after_s", None, "times"),

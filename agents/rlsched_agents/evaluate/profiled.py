@@ -1,4 +1,4 @@
-"""Adds the workloads and the GPU memory that a broker has learnt to the jobs of a replay."""
+"""Adds what a broker has learnt to the jobs of a replay: workloads, GPU memory, cores and power."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.broker.queries.learnt import learnt_by
-from rlsched.broker.state.job_requests import memory_bound_mib, nearest_workload
+from rlsched.broker.state.job_requests import learnt_use, memory_bound_mib, nearest_workload
 from rlsched.errors import InputError
 from rlsched.models.catalogue import load_catalogue
 from rlsched.models.learning import Observed
@@ -21,13 +21,15 @@ COMMAND = "x_command"
 """Trace column of command lines, which predictors also read."""
 NEED = "gpu_need_mib"
 """Trace column of the GPU memory that jobs use, MiB."""
+CORES, POWER = "core_need", "power_ratio"
+"""Trace columns of the cores that jobs can use, and of their power relative to their workload."""
 
 
 class Profiled(NamedTuple):
-    """A trace with the workloads and the GPU memory that a broker has learnt.
+    """A trace with the workloads, the GPU memory, the cores and the power that a broker has learnt.
 
     Attributes:
-        trace: The jobs, with their workloads and their GPU memory.
+        trace: The jobs, with what was learnt in columns.
         used: (J,) whether a profile determined the workload of the job.
         pairs: Observed speeds of workloads that shared GPUs.
     """
@@ -38,11 +40,12 @@ class Profiled(NamedTuple):
 
 
 def with_profiles(trace: Trace, store: str | Path) -> Profiled:
-    """Assign the workload and GPU memory that the broker would use to each job with a learnt profile.
+    """Assign to each job with a learnt profile what the broker would assign.
 
     The workload is the catalogue's workload with the nearest GPU time; a job whose column `workload` names a
     workload keeps that workload. The memory is the bound that 99 % of similar jobs stay below, or the job's
-    own value in the columns `gpu_need_mib` and `gpu_memory_mib` if this value is larger.
+    own value in the columns `gpu_need_mib` and `gpu_memory_mib` if this value is larger. Cores and power
+    come from `job_requests.learnt_use`, unless the columns `core_need` and `power_ratio` have a value.
 
     Args:
         trace: J jobs, with the columns `user` and `x_command`.
@@ -60,17 +63,21 @@ def with_profiles(trace: Trace, store: str | Path) -> Profiled:
     learnt, names = learnt_by(store), load_catalogue().names
     workload = np.asarray(trace.extra.get("workload", np.full(len(trace), "")), dtype=object)
     need_mib, asked_mib = (_amounts(trace, name) for name in (NEED, "gpu_memory_mib"))
+    cores, power = _amounts(trace, CORES), _amounts(trace, POWER)
     used = np.zeros(len(trace), np.bool_)
     for job in np.flatnonzero(trace.num_gpus > 0).tolist():
         profiles = learnt.profiles.profiles_of((str(trace.user[job]), stem(str(trace.extra[COMMAND][job]))))
         number, bound_mib = nearest_workload(profiles), memory_bound_mib(profiles)
         if number and not workload[job]:
             workload[job], used[job] = names[number - 1], True
+        named = str(workload[job])
+        use = learnt_use(profiles, names.index(named) + 1 if named in names else 0)
+        cores[job], power[job] = cores[job] or use.core_need_milli / 1000.0, power[job] or use.dynamic_ratio
         if bound_mib:
             need_mib[job] = max(need_mib[job], asked_mib[job], bound_mib)
     extra = {**trace.extra, "workload": workload.astype(str)}
-    if need_mib.any():
-        extra[NEED] = need_mib
+    found = {NEED: need_mib, CORES: cores, POWER: power}
+    extra |= {name: amounts for name, amounts in found.items() if amounts.any()}
     return Profiled(replace(trace, extra=extra), used, learnt.pairs)
 
 

@@ -45,9 +45,11 @@ from rlsched_envs.sim.modelling import (
     Energy,
     LimitKept,
     Models,
+    core_need_milli,
     fair_cores_milli,
     gpu_need_mib,
     open_books,
+    power_ratio,
     reference_kinds,
     restart_costs_s,
     set_watts,
@@ -621,6 +623,7 @@ def truth_records(
     truth.pinned = flags(trace, "preemptible")[rows] == 0
     truth.unshared = flags(trace, "shares")[rows] == 0
     truth.gpu_need_mib = gpu_need_mib(trace)[rows]
+    truth.core_need_milli, truth.dynamic_ratio = core_need_milli(trace)[rows], power_ratio(trace)[rows]
     truth.slack_s = slack_s(trace)[rows]
     truth.own_partition, truth.shared_partition = partitions[inverse, 0], partitions[inverse, 1]
     return truth

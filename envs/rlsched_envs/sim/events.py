@@ -60,6 +60,8 @@ def put_slot(sim: SimArrays, row: int, at_s: float) -> int:
     sim.state.job.workload[slot] = truth.workload[row]
     sim.state.job.reference_kind[slot] = truth.reference_kind[row]
     sim.state.job.slack_s[slot] = truth.slack_s[row]
+    sim.state.job.core_need_milli[slot] = truth.core_need_milli[row]
+    sim.state.job.dynamic_ratio[slot] = truth.dynamic_ratio[row]
     if truth.unshared[row]:
         sim.state.job.unshared[slot] = 1
     if truth.gpu_need_mib[row] > 0:

@@ -33,6 +33,7 @@ from rlsched_envs.sim.physics import begin_books
 from rlsched_envs.sim.sim_arrays import SimArrays
 
 _MOST_MIB: Final = 2.0**40
+_MOST_CORES: Final = 1e6
 MOST_LUCK: Final = 2**53
 """Number of possible random seeds of a run: a float represents each integer below 2^53 exactly."""
 
@@ -199,6 +200,17 @@ def gpu_need_mib(trace: Trace) -> NDArray[np.int64]:
     """Return the (J,) memory that each job needs on each of its GPUs, from the trace, MiB; 0: unknown."""
     given = np.asarray(trace.extra.get("gpu_need_mib", np.zeros(len(trace))), np.float64)
     return np.ceil(np.clip(np.nan_to_num(given), 0.0, _MOST_MIB)).astype(np.int64)
+
+
+def core_need_milli(trace: Trace) -> NDArray[np.int64]:
+    """Return the (J,) cores per GPU that each job can use, from the trace, thousandths; 0: unknown."""
+    given = np.asarray(trace.extra.get("core_need", np.zeros(len(trace))), np.float64)
+    return np.ceil(1000.0 * np.clip(np.nan_to_num(given), 0.0, _MOST_CORES)).astype(np.int64)
+
+
+def power_ratio(trace: Trace) -> NDArray[np.float64]:
+    """Return the (J,) dynamic power of each job relative to its workload, from the trace; 0: unknown."""
+    return np.nan_to_num(np.asarray(trace.extra.get("power_ratio", np.zeros(len(trace))), np.float64))
 
 
 def restart_costs_s(arrays: SimArrays) -> NDArray[np.float64]:

@@ -23,6 +23,7 @@ from rlsched.cluster.kernels import forget_speeds, tenants_of
 from rlsched.cluster.power import node_idle_w
 from rlsched.cluster.speed import (
     added_power_w,
+    at_clock_w,
     at_work_frac,
     cap_on,
     chosen_clock,
@@ -32,7 +33,7 @@ from rlsched.cluster.speed import (
     shared_on,
 )
 from rlsched.compile.jit import kernel
-from rlsched.models.clocks import DWELL_S, MIN_CLOCK_FRAC, dynamic_power_w, gpu_power_w, job_part_w
+from rlsched.models.clocks import DWELL_S, MIN_CLOCK_FRAC, gpu_power_w, job_part_w
 from rlsched.models.observing import forget_all
 from rlsched.models.sharing import pair_noise, share_deviate, with_noise
 from rlsched_envs.sim.signals import CARBON, PRICE, signal_between
@@ -248,14 +249,11 @@ def _under_cap(s: StateArrays, g: int, clock: float) -> float:
 @kernel
 def _drawn_w(s: StateArrays, g: int, clock: float) -> float:
     """Return the power of a group's first GPU at an SM clock, W, if no other group slows the jobs."""
-    kind, added_w, trait = gpu_kind(s, g), 0.0, s.models.trait
+    kind, added_w = gpu_kind(s, g), 0.0
     for k in range(MAX_TENANTS):
         slot = s.gpu.tenant[g, k]
         if slot >= 0:
-            w, speed = s.job.workload[slot], min(shared_on(s, slot, g), 1.0)
-            added_w += dynamic_power_w(
-                s.models.gpu, kind, trait.dynamic_w[w, kind], trait.clock_bound[w, kind], clock, speed
-            )
+            added_w += at_clock_w(s, slot, kind, clock, min(shared_on(s, slot, g), 1.0))
     return gpu_power_w(s.models.gpu, kind, tenants_of(s, g), added_w)
 
 

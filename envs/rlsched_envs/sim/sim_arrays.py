@@ -31,6 +31,8 @@ TRUTH: Final = np.dtype(
         ("pinned", np.int32),  # 1: must not be preempted
         ("unshared", np.int32),  # 1: shares GPUs with no other job
         ("gpu_need_mib", np.int64),  # GPU memory of the job on each GPU; 0: that of its workload
+        ("core_need_milli", np.int64),  # as in `JOB`
+        ("dynamic_ratio", np.float64),  # as in `JOB`
     ]
 )
 """Fields of a row of the run: a job that can run on the cluster. Rows are in trace order."""

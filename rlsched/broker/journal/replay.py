@@ -35,7 +35,7 @@ from rlsched.broker.journal.records import STORE_FOLDER
 from rlsched.broker.state.arrays import NO_SEQ, Arrays
 from rlsched.broker.state.gates import Gates
 from rlsched.broker.state.holdings import NodeHoldings
-from rlsched.broker.state.job_requests import demand_of, runs_as, sharing_of
+from rlsched.broker.state.job_requests import demand_of, learnt_use, runs_as, sharing_of
 from rlsched.broker.state.jobs import called
 from rlsched.broker.state.nodes import Node, change_node
 from rlsched.broker.state.priorities import Priorities
@@ -320,6 +320,7 @@ def _happen(
                 ln_weight=ln_weight,
                 slack_s=change.slack_s,
             )
+            state.set_use(seq, learnt_use(change.profiles, runs_as(change)))
             models.add_energy_weight(change.job, change.speed_energy)
             priorities.add_ranked(change, seq)
             quotas.add_waiting(seq, owner_of(change), change.num_gpus, now_s)

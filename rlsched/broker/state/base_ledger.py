@@ -99,6 +99,8 @@ JOB_DERIVED: Final = (
     "workload",
     "unshared",
     "gpu_need_mib",
+    "core_need_milli",
+    "dynamic_ratio",
     "head",
 )
 """Fields of a live job that a base does not store: `LedgerJob` or the submission determines them."""

@@ -17,7 +17,7 @@ from rlsched.broker.state.base import Base, BaseArray, BaseJob, Charged, HeldNod
 from rlsched.broker.state.base_learned import Noting, replay_learned
 from rlsched.broker.state.base_ledger import fill, ledger_of
 from rlsched.broker.state.finished_job import plain
-from rlsched.broker.state.job_requests import runs_as, sharing_of
+from rlsched.broker.state.job_requests import learnt_use, runs_as, sharing_of
 from rlsched.broker.state.jobs import Job
 from rlsched.broker.state.known import Known
 from rlsched.broker.state.nodes import Node
@@ -171,6 +171,7 @@ def _live(state: Known, job: Job) -> None:
     state.number_of_seq.add(job.seq, job.number)
     state.models.add_energy_weight(job.number, entry.speed_energy)
     state.cluster.share_job(job.seq, **sharing_of(entry, job.gpu_memory_mib, alone=job.alone))
+    state.cluster.set_use(job.seq, learnt_use(entry.profiles, runs_as(entry)))
     state.priorities.add_ranked(entry, job.seq)
     state.quotas.add_waiting(job.seq, owner_of(entry), entry.num_gpus, state.now_s)
     if status in (RUNNING, LEAVING):

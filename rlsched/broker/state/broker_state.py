@@ -48,7 +48,7 @@ from rlsched.broker.base.states import PREEMPTED
 from rlsched.broker.state import base_state
 from rlsched.broker.state.arrays import NO_SEQ
 from rlsched.broker.state.base import read_base
-from rlsched.broker.state.job_requests import demand_of, runs_as, sharing_of
+from rlsched.broker.state.job_requests import demand_of, learnt_use, runs_as, sharing_of
 from rlsched.broker.state.jobs import NODE_STOPPED, Attempt, Job, Rank, Stopped
 from rlsched.broker.state.known import Known
 from rlsched.broker.state.learning import learn
@@ -282,6 +282,7 @@ class BrokerState(Known):
                 ln_weight=ln_weight,
                 slack_s=entry.slack_s,
             )
+            self.cluster.set_use(job.seq, learnt_use(entry.profiles, runs_as(entry)))
             self.models.add_energy_weight(job.number, entry.speed_energy)
             self.priorities.add_ranked(entry, job.seq)
             self.job_of_seq[job.seq] = job

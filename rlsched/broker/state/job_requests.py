@@ -12,12 +12,18 @@ from rlsched.broker.base.ledger_models import catalogue, workload_number
 from rlsched.broker.base.profiles import WorkloadProfile
 from rlsched.broker.state.jobs import Job
 from rlsched.cluster.demand import Demand
+from rlsched.cluster.state import LearntUse
 from rlsched.models.catalogue.table import REFERENCE_TYPE
 from rlsched.models.gpu_types import asked_type
 from rlsched.wire.messages import DryRun, Submit
 
 HIGH_QUANTILE: Final = 2.33
 """99th percentile of the standard normal distribution."""
+CORE_HEADROOM: Final = 1.25
+"""Cores that a job can use, relative to the mean use of its earlier attempts. It allows for peaks, and for
+jobs whose cores limited them: with more cores, the next attempt shows whether the job uses them."""
+MOST_RATIO: Final = 10.0
+"""Largest ratio of learnt power to the power of the workload; a larger one is an error of measurement."""
 
 
 class Sharing(TypedDict):
@@ -87,6 +93,26 @@ def memory_bound_mib(profiles: Mapping[str, WorkloadProfile]) -> int:
     return max((math.ceil(one.value * math.exp(HIGH_QUANTILE * one.spread)) for one in found), default=0)
 
 
+def learnt_use(profiles: Mapping[str, WorkloadProfile], workload: int) -> LearntUse:
+    """Return the use of cores and power that was learnt from similar jobs.
+
+    The figures are from the GPU type with the most attempts. The need of cores is `CORE_HEADROOM` times the
+    mean use of cores.
+
+    Args:
+        profiles: Profiles by GPU type.
+        workload: Number of the catalogue's workload that models the job; 0: unknown.
+    """
+    cores = [one.cores_each for one in profiles.values() if one.cores_each is not None]
+    need = max(cores, key=lambda one: one.count).value * CORE_HEADROOM if cores else 0.0
+    watts = [(name, one.dynamic_w) for name, one in profiles.items() if one.dynamic_w is not None]
+    ratio = 0.0
+    if watts:
+        gpu_type, found = max(watts, key=lambda one: one[1].count)
+        ratio = min(max(found.value / _dynamic_w(gpu_type)[workload], 1.0 / MOST_RATIO), MOST_RATIO)
+    return LearntUse(math.ceil(1000.0 * need), ratio)
+
+
 def runs_as(spec: JobSubmitted) -> int:
     """Return the number of the catalogue's workload that models a job; 0: no workload is known.
 
@@ -126,6 +152,12 @@ def workload_like(util_frac: float, clock_bound: float | None = None) -> int:
         return off if clock_bound is None else off + abs(_clock_bounds()[number - 1] - clock_bound)
 
     return min(range(1, len(_utils()) + 1), key=distance)
+
+
+@cache
+def _dynamic_w(gpu_type: str) -> tuple[float, ...]:
+    """Return the dynamic power of the catalogue's workloads on a GPU type, by number, W."""
+    return tuple(catalogue().traits([gpu_type])["dynamic_w"][:, 0].tolist())
 
 
 @cache

@@ -11,10 +11,12 @@ from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
+from tests.support.sim.board import add, modelled, node
 
 FOLLOWS = ("key", "head", "placed_in", "own_partition", "shared_partition", "demand")
 OF_MODELS = ("energy_ppm", "unshared", "gpu_need_mib")
 OF_PRICE = ("slack_s",)
+LEARNT = ("core_need_milli", "dynamic_ratio")
 OF_BURSTS = ("first_predicted_s", "burst", "burst_ended", "burst_ln_sum", "burst_spread", "look_s")
 
 
@@ -37,7 +39,7 @@ def test_every_significant_field_of_a_job_counts() -> None:
     for name in JOB.names or ():
         kept = state.arrays.job[name][slot].copy()
         state.arrays.job[name][slot] = kept + 1 if np.isfinite(kept) else 7
-        counts = name not in (*FOLLOWS, *OF_BURSTS, *OF_MODELS, *OF_PRICE)
+        counts = name not in (*FOLLOWS, *OF_BURSTS, *OF_MODELS, *OF_PRICE, *LEARNT)
         assert (state.digest() != before) == counts, name
         state.arrays.job[name][slot] = kept
     assert state.digest() == before
@@ -57,6 +59,17 @@ def test_slack_counts_where_a_price_is_known() -> None:
     before = state.digest()
     state.arrays.job.slack_s[state.slot_of(1)] = 60.0
     assert state.digest() != before
+
+
+@pytest.mark.parametrize("name", LEARNT)
+def test_learnt_use_counts_where_there_are_models(name: str) -> None:
+    state = modelled(node("n0", 2))
+    seq = add(state, "gpt2-b4")
+    before = state.digest()
+    state.arrays.job[name][state.slot_of(seq)] = 3
+    assert state.digest() != before
+    state.arrays.job[name][state.slot_of(seq)] = 0
+    assert state.digest() == before
 
 
 def test_slots_of_jobs_do_not_count() -> None:
@@ -90,7 +103,7 @@ def test_sums_equal_splitmix64() -> None:
     job, jobs, places = state.arrays.job.view(np.ndarray).copy(), 0, 0
     for name in (*FOLLOWS, *OF_BURSTS, *OF_MODELS):
         job[name] = 0
-    for row in job.view(np.uint64).reshape(len(job), -1)[:, :-1].tolist():  # the last word is `slack_s`
+    for row in job.view(np.uint64).reshape(len(job), -1)[:, :-3].tolist():  # without `slack_s` and learnt use
         jobs += mixed(sum(mixed(word, at) for at, word in enumerate(row)) % most, 0)
     for place, slot in enumerate(state.arrays.gpu.tenant.ravel().tolist()):
         if slot >= 0:

@@ -33,6 +33,7 @@ def run(
     gpus: list[int] | None = None,
     policy: str = "gittins",
     same: bool = True,
+    power_ratio: float = 1.0,
 ) -> JobTable:
     """Run jobs on a node of four GPUs, with predictions that are right; `same`: all jobs are alike."""
     jobs = len(slack_s)
@@ -45,7 +46,8 @@ def run(
         predicted_spread=[0.1] * jobs,
     )
     may = np.array(["true" if preemptible else "false"] * jobs)
-    extra = {"slack_s": np.array(slack_s), "preemptible": may}
+    ratio = np.full(jobs, power_ratio)
+    extra = {"slack_s": np.array(slack_s), "preemptible": may, "power_ratio": ratio}
     trace = replace(trace, extra=extra | ({"workload": np.array([WORKLOAD] * jobs)} if same else {}))
     spec = ClusterSpec(name="hand", nodes=(NodeGroup(gpus=GPUS, gpu_type="V100"),), energy=energy)
     rule = Policy(policy).rule
@@ -137,6 +139,13 @@ def test_jobs_that_do_not_fit_the_limit_start_when_power_is_free() -> None:
     assert begun_s[:2] == [0.0, 0.0]
     assert begun_s[2] == end_s[0] > RUN_S
     assert end_s[2] - begun_s[2] < end_s[1], "it gets a higher clock after both have ended"
+
+
+def test_learnt_power_of_jobs_counts() -> None:
+    """With half of the dynamic power, the third job fits too."""
+    table = run([URGENT] * 3, EnergySignals(power_limit_kw=busy_kw(1) - 0.03), power_ratio=0.5)
+    assert kept(table)
+    assert table.start_s.tolist() == [0.0] * 3
 
 
 def test_urgent_job_takes_the_power_of_flexible_jobs() -> None:

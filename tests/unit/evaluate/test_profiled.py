@@ -22,6 +22,7 @@ from rlsched.decide.registry import load_scheduler
 from rlsched.errors import InputError, JournalError
 from rlsched.models.catalogue import load_catalogue
 from rlsched.models.catalogue.table import REFERENCE_TYPE, Cell, WorkloadPair
+from rlsched.models.gpu_types import GPU_FIGURES
 from rlsched.models.observed import LearntPair, LearntPairs
 from rlsched.wire.messages import Capabilities, RankUsage
 from rlsched.workload.trace import Trace
@@ -147,6 +148,46 @@ def test_learnt_gpu_memory_acts_as_the_same_memory_in_the_catalogue(
     key, need_mib = (named.extra["workload"][0], "H100", "memory_mib"), float(found.extra["gpu_need_mib"][0])
     with_catalogue(monkeypatch, cells={**load_catalogue().cells, key: Cell(need_mib, "measured", "broker")})
     assert replayed(named) == profiled
+
+
+def test_learnt_power_and_cores_are_used_unless_the_trace_has_them(store: Path, trace: Trace) -> None:
+    found = with_profiles(trace, store).trace
+    assert not {"core_need", "power_ratio"} & set(found.extra)
+    folder = store.with_name("power")
+    folder.mkdir()
+    usage = RankUsage(measured_s=100, gpu_milli=300, cpu_milli=2_000, energy_mj=20_000_000)
+    with closing(Journal(folder / JOURNAL_FILE)) as journal:
+        broker = make(journal)
+        broker.says("n0", msgspec.structs.replace(hello("n0"), gpu_type="V100"))
+        broker.ask(submit(1, command=TRAIN.split()))
+        broker.says("n0", launched(1))
+        broker.says("n0", msgspec.structs.replace(ended(1), usage=usage))
+    trace = replace(
+        trace, extra={**trace.extra, "core_need": np.array([np.nan, np.nan, np.nan, 7.0, np.nan])}
+    )
+    found = with_profiles(trace, folder).trace
+    assert found.extra["core_need"].tolist() == [2.5, 0.0, 0.0, 7.0, 0.0]  # 2 cores x 1.25
+    watts = 200.0 - GPU_FIGURES["V100"]["static_w"].value
+    names = [str(found.extra["workload"][0]), "gpt2-b4"]
+    of_catalogue = [
+        float(catalogue().traits(["V100"])[catalogue().number(name), 0]["dynamic_w"]) for name in names
+    ]
+    expected = [watts / of_catalogue[0], 0.0, 0.0, watts / of_catalogue[1], 0.0]
+    assert found.extra["power_ratio"].tolist() == pytest.approx(expected)
+
+
+def test_learnt_power_acts_as_the_same_power_in_the_catalogue(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = six_alike(store, "gpt2-b4")
+    ratio = replace(trace, extra={**trace.extra, "power_ratio": np.full(6, 0.5)})
+    learnt, named = replayed(ratio), replayed(trace)
+    assert learnt[:2] == named[:2]
+    assert learnt[2] != named[2]
+    key = ("gpt2-b4", "H100", "dynamic_w")
+    half = Cell(0.5 * load_catalogue().cells[key].value, "measured", "broker")
+    with_catalogue(monkeypatch, cells={**load_catalogue().cells, key: half})
+    assert replayed(trace) == learnt
 
 
 def test_learnt_pairs_act_as_the_same_pairs_in_the_catalogue(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.cluster.state import ClusterState
+from rlsched.cluster.state import ClusterState, LearntUse
 from rlsched.decide.clocks import clock_for, cores_for, join_cores
 from rlsched.decide.compiled import for_state
 from rlsched.decide.move import Move, start_of
@@ -410,6 +410,20 @@ def test_weighing_time_and_energy() -> None:
     assert clocks[0] == 1.0
     assert clocks == sorted(clocks, reverse=True)
     assert clocks[-1] == level_of_least_energy(state, HEAVY, 9.0) < 1.0
+
+
+@pytest.mark.parametrize("ratio", [0.2, 3.0])
+def test_learnt_power_chooses_the_clock_of_a_workload_with_this_power(ratio: float) -> None:
+    learnt, catalogue = modelled(node("n0", 2)), modelled(node("n0", 2))
+    seq = add(learnt, HEAVY)
+    learnt.set_use(seq, LearntUse(dynamic_ratio=ratio))
+    assert add(catalogue, HEAVY) == seq
+    catalogue.arrays.models.trait.dynamic_w[CATALOGUE.number(HEAVY), 0] *= ratio
+    options = [clock_options(WEIGHED, weight) for weight in (0.1, 0.3, 0.5, 0.7, 0.9)]
+    clocks = [chosen_clock(learnt, seq, o) for o in options]
+    assert clocks == [chosen_clock(catalogue, seq, o) for o in options]
+    plain = modelled(node("n0", 2))
+    assert clocks != [chosen_clock(plain, add(plain, HEAVY), o) for o in options]
 
 
 # ---- cores ----------------------------------------------------------------------------------------

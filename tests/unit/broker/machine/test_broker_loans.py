@@ -20,11 +20,13 @@ from rlsched.wire.messages import (
     Jobs,
     Launch,
     ListJobs,
+    RankUsage,
     Why,
 )
 from tests.support.broker.compacted import compacted
 from tests.support.broker.hand import LIMITS, ended, hello, launched, of_kind, submit
 from tests.support.broker.hand_broker import HandBroker
+from tests.support.broker.preempting import replayed
 
 HUNGRY, FRUGAL = "resnet18-imagenet-b128", "gpt2-b4"
 """Workloads that can use 8.66 cores and 1 core per GPU."""
@@ -132,6 +134,28 @@ def test_restart_keeps_loans_and_free_cores(journal: Journal, change: str) -> No
         for job in (1, 2, 3):
             after.says("n0", ended(job))
         assert after.state.cluster.arrays.node.cpu_free_milli[0] == 16_000
+
+
+@pytest.mark.parametrize(("used_milli", "expected"), [(3_900, 1), (1_000, 0), (6_400, 4)])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_jobs_borrow_what_earlier_attempts_of_the_command_used(
+    journal: Journal, used_milli: int, expected: int, restarts: bool
+) -> None:
+    """The GPU time is that of a workload that needs one core."""
+    broker = make(journal)
+    command = ["python", "train.py", "--seed", "1"]
+    broker.ask(submit(num_cpus=4, command=command, share="no"))
+    broker.says("n0", launched(1))
+    usage = RankUsage(measured_s=100, gpu_milli=960, cpu_milli=used_milli)
+    broker.says("n0", msgspec.structs.replace(ended(1), usage=usage))
+    if restarts:
+        broker = make(journal)
+    broker.ask(submit(num_cpus=4, command=[*command[:-1], "2"], share="no"))
+    (order,) = (one for _, one in broker.sent.orders if isinstance(one, Launch) and one.job == 2)
+    assert (order.cores, order.lent_cores) == (4, expected)
+    assert replayed(journal).cluster.digest() == broker.state.cluster.digest()
+    again = make(journal, LENDS, *([2] if restarts else []))
+    assert again.state.cluster.lent_milli_each(1) == 1000 * expected
 
 
 def test_journal_with_loans_replays_bit_for_bit(journal: Journal) -> None:
