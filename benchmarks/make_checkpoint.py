@@ -38,6 +38,7 @@ from rlsched.decide.dials.strategy import Strategy
 from rlsched.decide.policies.policy import POLICY_FILE, Policy
 from rlsched_agents.dials.card import CARD_FILE, card_text
 from rlsched_agents.dials.evolution import Evolution
+from rlsched_agents.dials.habits import habits_of
 from rlsched_agents.dials.judging import ALL_ZERO, Judge, Layers
 from rlsched_agents.dials.lesson import DialRecipe, Lesson
 from rlsched_agents.dials.recipes import load_recipe
@@ -270,7 +271,9 @@ def main(words: Sequence[str] | None = None) -> int:
         return 1
     trained.write(given.out / POLICY_FILE)
     uses = [use for each in data for use in each.uses]
-    card = card_text(trained, recipe, uses, WINDOWS_SEED, priced=with_prices)
+    held_out = [source for each in priced for source in each.confirmation]
+    habits = habits_of(trained.strategy, trained.policy, held_out, with_prices.drawn, WINDOWS_SEED)
+    card = card_text(trained, recipe, uses, WINDOWS_SEED, priced=with_prices, habits=habits)
     (given.out / CARD_FILE).write_text(card, encoding="utf-8")
     return 0
 

@@ -203,6 +203,7 @@ def _finish(
     from rlsched.decide.policies.policy import POLICY_FILE
     from rlsched.terminal.show import print_json, print_text
     from rlsched_agents.dials.card import CARD_FILE, card_text
+    from rlsched_agents.dials.habits import habits_of
 
     if found.is_better and found.sets_dials:
         from rlsched_agents.dials.training_ranges import familiar_to
@@ -215,7 +216,11 @@ def _finish(
     is_file = out.suffix == ".toml"
     written = found.write(out if is_file else out / POLICY_FILE) if found.is_better else []
     uses = [use for one in data for use in one.uses]
-    card = card_text(found, recipe, uses, seed, objective=objective) if written else ""
+    held_out = [source for one in data for source in one.confirmation]
+    habits = (
+        habits_of(found.strategy, found.policy, held_out, recipe.drawn, seed) if found.sets_dials else None
+    )
+    card = card_text(found, recipe, uses, seed, objective=objective, habits=habits) if written else ""
     if written:
         written.append(out.with_suffix(".md") if is_file else out / CARD_FILE)
         written[-1].write_text(card, encoding="utf-8")
@@ -224,8 +229,9 @@ def _finish(
 
         drawing.outcome(found, card)
         if columns_used(found.strategy):  # constants do not depend on columns
-            sources = [source for one in data for source in one.confirmation]
-            drawing.importance(importance_of(found.strategy, found.policy, sources, recipe.drawn, seed))
+            drawing.importance(importance_of(found.strategy, found.policy, held_out, recipe.drawn, seed))
+        if habits is not None:
+            drawing.habits(habits)
     last = found.write_last(logdir / LAST) if logdir is not None else []
     if as_json:
         files = {"written": [str(path) for path in written], "last": [str(path) for path in last]}

@@ -12,6 +12,7 @@ from rlsched.decide.dials.observing import NAMES
 from rlsched.decide.dials.strategy import NUM_COLUMNS, Strategy, dials_of
 from rlsched.decide.dials.turning import RANGES
 from rlsched.objective import Objective
+from rlsched_agents.dials.habits import PRICES, Habits
 from rlsched_agents.dials.judging import Floats
 from rlsched_agents.dials.lesson import DialRecipe
 from rlsched_agents.dials.training_data import TraceUse
@@ -30,6 +31,7 @@ def card_text(
     *,
     priced: DialRecipe | None = None,
     objective: Objective | None = None,
+    habits: Habits | None = None,
 ) -> str:
     """Return the card as Markdown.
 
@@ -40,6 +42,7 @@ def card_text(
         seed: Seed of the training.
         priced: The recipe of windows with prices, if there are windows with prices and windows without.
         objective: The objective of the training; None: the default objective.
+        habits: Mean positions of the dials; None: not measured.
     """
     lines = [
         "# A trained policy",
@@ -66,6 +69,7 @@ def card_text(
         "",
         *_table(("dial", "range", "constant", "moved most by", "frozen"), _dial_rows(found)),
         "",
+        *by_hour(habits),
         "## Measured gain",
         "",
         "Geometric means of ratios to the original settings, with 95 % bootstrap intervals over stretches of "
@@ -90,6 +94,25 @@ def card_text(
         ),
     ]
     return "\n".join(lines) + "\n"
+
+
+def by_hour(habits: Habits | None) -> list[str]:
+    """Return the section on the positions of the dials by hour and price; nothing without habits."""
+    if habits is None:
+        return []
+    head, rows = habits.rows()
+    prices = (
+        f"; low and high prices are below {PRICES[0]:g} and above {PRICES[1]:g} of the mean of about a day"
+    )
+    return [
+        "## Dials by hour and price" if habits.has_prices else "## Dials by hour",
+        "",
+        f"Mean positions of the dials over {habits.counts.sum():,.0f} settings in {habits.windows} held-out "
+        f"windows. Hours are those of the trace{prices if habits.has_prices else ''}.",
+        "",
+        *_table(head, rows),
+        "",
+    ]
 
 
 def _objective(found: Trained, objective: Objective | None) -> list[str]:

@@ -93,11 +93,11 @@ def importance_of(
     fit = [source for source in sources if source.submit_s.size >= max(drawn.jobs // 3, 1)]
     fleet = DialFleet(fit, windows, drawn, policy, seed)
     layers = strategy.matrices
-    saved, seen = _played(fleet, layers, seed)
+    saved, seen = played(fleet, layers, seed)
     draws, columns = np.random.default_rng(seed), []
     for column in columns_used(strategy):
         values = seen[:, column]
-        lost = saved - _played(fleet, layers, seed, column, values, draws)[0]
+        lost = saved - played(fleet, layers, seed, column, values, draws)[0]
         picks = np.random.default_rng(seed).integers(0, windows, (_RESAMPLES, windows))
         low, high = np.quantile(lost[picks].mean(axis=1), (0.025, 0.975))
         columns.append(ColumnImportance(NAMES[column], float(lost.mean()), float(low), float(high)))
@@ -105,7 +105,7 @@ def importance_of(
     return Importance(float(saved.mean()), tuple(columns), windows)
 
 
-def _played(
+def played(
     fleet: DialFleet,
     layers: Sequence[Floats],
     seed: int,

@@ -11,7 +11,9 @@ import msgspec
 from rlsched.board.curves import Curves, flat
 from rlsched.decide.policies.policy import Policy
 from rlsched.objective import DEFAULT, Objective
+from rlsched_agents.dials import habits
 from rlsched_agents.dials.evolution import Generation
+from rlsched_agents.dials.habits import Habits
 from rlsched_agents.dials.importance import Importance, picture
 from rlsched_agents.dials.lesson import DialRecipe
 from rlsched_agents.dials.training_data import TrainingData
@@ -45,6 +47,9 @@ DESCRIPTIONS: Final = {
     "importance/columns": "Permutation importance: how much less the strategy saves on held-out windows if "
     "this column has its value from a different moment, per cent of the cost of the settings.",
     "importance/table": "The same as a table.",
+    "dials/by_hour_and_price": "Mean position of each dial on held-out windows, by hour of the day and, with "
+    "prices, by price relative to the mean of about a day (below 0.8, above 1.2).",
+    "dials/table": "The same as a table, by blocks of four hours.",
 }
 LAYOUT: Final = {
     "Training": {
@@ -142,6 +147,18 @@ class TrainingCurves:
         except ImportError:
             table += "\n\nThe plot needs matplotlib: install rlsched[report]."
         self._curves.text("importance/table", table)
+        self._curves.flush()
+
+    def habits(self, found: Habits) -> None:
+        """Add the positions of the dials by hour and price, as a table and, with matplotlib, as a picture."""
+        head, rows = found.rows()
+        table = "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
+        try:
+            png, width, height = habits.picture(found)
+            self._curves.image("dials/by_hour_and_price", png, (width, height))
+        except ImportError:
+            table += "\n\nThe picture needs matplotlib: install rlsched[report]."
+        self._curves.text("dials/table", table)
         self._curves.flush()
 
     def close(self) -> None:
