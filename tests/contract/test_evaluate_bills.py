@@ -62,6 +62,10 @@ def test_report_and_job_files_agree(folder: Path, tmp_path: Path) -> None:
         assert carbon["cluster"] == pytest.approx(one["cluster_energy_kwh"] * 0.4 * 1.5)
         assert carbon["idle"] == pytest.approx(one["idle_energy_kwh"] * 0.4 * 1.5)
         assert cost["jobs"] + cost["idle"] == pytest.approx(cost["cluster"])
+        by_hour = one["energy_by_hour_kwh"]
+        assert sum(by_hour) == pytest.approx(one["cluster_energy_kwh"])
+        assert carbon["by_hour"] == pytest.approx([kwh * 0.4 * 1.5 for kwh in by_hour])
+        assert sum(cost["by_hour"]) == pytest.approx(cost["cluster"])
         assert sum(cost["by_vc"].values()) == pytest.approx(cost["jobs"])
         assert sum(cost["by_user"].values()) == pytest.approx(cost["jobs"])
         with (tmp_path / f"{name}.csv").open(newline="", encoding="utf-8") as file:
@@ -104,6 +108,7 @@ def test_steps_have_price_carbon_and_power(folder: Path, tmp_path: Path) -> None
         within_j += float(job["energy_j"]) * max(overlap_s, 0.0) / (end_s - start_s)
     assert np.dot(steps["power_kw"], np.diff(edges_s)) * 1000.0 == pytest.approx(within_j, rel=1e-6)
     text = page.read_text(encoding="utf-8")
+    assert "Energy of the whole cluster, idle power included, by hour of the day." in text
     for words in ("cost, NOK", "carbon, kg", "cost, ratio", "NOK per MWh", "g CO2e per kWh", "kW"):
         assert words in text
 

@@ -17,6 +17,7 @@ from rlsched.errors import InputError
 from rlsched.power_down.plan import PowerDownPlan
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
+from rlsched_envs.sim.bills import J_PER_MWH
 from rlsched_envs.sim.engine import Engine
 from rlsched_envs.sim.job_table import JobTable
 from rlsched_envs.sim.modelling import Energy, Models
@@ -157,3 +158,24 @@ def test_series_must_cover_the_trace(
     with pytest.raises(InputError, match=said) as found:
         runs.run(RULES["fifo"], EnergySignals(price=path, begins=begins))
     assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize("hour", [0, 7, 23])
+def test_energy_of_an_hour_is_the_cost_at_a_price_in_this_hour_only(
+    hour: int, workload: tuple[Trace, ClusterSpec], tmp_path: Path
+) -> None:
+    runs, count = Priced(tmp_path, workload), steps_of(workload[0], 3600.0) + 24 * 60  # to the last end
+    found = runs.energy(RULES["fifo"], (np.arange(count) % 24 == hour).astype(np.float64), pue=1.5)
+    assert found.hour_j is not None
+    assert found.cost is not None
+    assert found.cost.cluster > 0.0
+    assert found.hour_j[hour] * 1.5 / J_PER_MWH == pytest.approx(found.cost.cluster, rel=1e-9)
+    assert found.cost.by_hour[hour] == pytest.approx(found.cost.cluster, rel=1e-9)
+    assert np.delete(found.cost.by_hour, hour).tolist() == [0.0] * 23
+    assert found.hour_j.sum() == pytest.approx(found.cluster_j, rel=1e-9)
+
+
+def test_hours_of_a_constant_limit_are_unknown(workload: tuple[Trace, ClusterSpec], tmp_path: Path) -> None:
+    table = Priced(tmp_path, workload).run(RULES["fifo"], EnergySignals(power_limit_kw=1e6))
+    assert table.energy is not None
+    assert table.energy.hour_j is None

@@ -108,7 +108,7 @@ def by_hour(habits: Habits | None) -> list[str]:
         "## Dials by hour and price" if habits.has_prices else "## Dials by hour",
         "",
         f"Mean positions of the dials over {habits.counts.sum():,.0f} settings in {habits.windows} held-out "
-        f"windows. Hours are those of the trace{prices if habits.has_prices else ''}.",
+        f"windows. Hours count from the trace's second 0{prices if habits.has_prices else ''}.",
         "",
         *_table(head, rows),
         "",

@@ -149,6 +149,8 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
         cost: Cost of the electricity, in the currency of the cluster file's [energy]. None without models, or
             without a price.
         carbon_kg: Carbon of the electricity, kg CO2e. None without models, or without a carbon intensity.
+        energy_by_hour_kwh: Energy of the whole cluster in the whole replay in each hour of the day (UTC),
+            from midnight. None without models, or without a series in the cluster file's [energy].
     """
 
     jobs: int
@@ -198,6 +200,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     power_limit: PowerLimitMetrics | None = None
     cost: BillMetrics | None = None
     carbon_kg: BillMetrics | None = None
+    energy_by_hour_kwh: list[float] | None = None
 
 
 def jct_s(table: JobTable, jobs: Jobs = ALL) -> Floats:
@@ -433,6 +436,7 @@ def schedule_metrics(
         power_limit=power_limit_metrics(table),
         cost=modelled.cost,
         carbon_kg=modelled.carbon_kg,
+        energy_by_hour_kwh=modelled.energy_by_hour_kwh,
     )
 
 

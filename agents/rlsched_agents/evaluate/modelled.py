@@ -57,6 +57,7 @@ class BillMetrics(msgspec.Struct, frozen=True, kw_only=True):
         idle: The part of `cluster` that belongs to no job.
         by_vc: The part of `jobs` of each VC; `-` for jobs without a VC.
         by_user: The part of `jobs` of each user; `-` for jobs without a user.
+        by_hour: The part of `cluster` in each hour of the day (UTC), from midnight.
     """
 
     jobs: float
@@ -65,6 +66,7 @@ class BillMetrics(msgspec.Struct, frozen=True, kw_only=True):
     idle: float
     by_vc: dict[str, float]
     by_user: dict[str, float]
+    by_hour: list[float]
 
 
 class PowerLimitMetrics(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,6 +110,7 @@ class ModelMetrics(NamedTuple):
     peak_kw: float | None = None
     cost: BillMetrics | None = None
     carbon_kg: BillMetrics | None = None
+    energy_by_hour_kwh: list[float] | None = None
 
 
 def bill_metrics(table: JobTable, bill: Bill | None, measured: Mask) -> BillMetrics | None:
@@ -123,6 +126,7 @@ def bill_metrics(table: JobTable, bill: Bill | None, measured: Mask) -> BillMetr
         idle=bill.idle,
         by_vc=_sums(table.trace.vc[measured], of_jobs),
         by_user=_sums(table.trace.user[measured], of_jobs),
+        by_hour=bill.by_hour.tolist(),
     )
 
 
@@ -176,7 +180,7 @@ def model_metrics(table: JobTable, num_gpus: int, measured: Mask) -> ModelMetric
     mine = measured[attempts.job] & (gpus > 0) & ~np.isnan(attempts.end_s)
     held_gpu_s = float(np.sum((attempts.end_s - attempts.start_s)[mine] * gpus[mine]))
     shares, _ = mean_of_jobs(table, books)
-    whole = done & (table.trace.num_gpus >= 1)
+    whole, hour_j = done & (table.trace.num_gpus >= 1), table.energy.hour_j
     return ModelMetrics(
         energy_kwh=float(job_kwh[measured].sum()),
         energy_per_job_kwh=float(job_kwh[done].mean()) if done.any() else None,
@@ -191,6 +195,7 @@ def model_metrics(table: JobTable, num_gpus: int, measured: Mask) -> ModelMetric
         peak_kw=table.energy.peak_w / 1000.0,
         cost=bill_metrics(table, table.energy.cost, measured),
         carbon_kg=bill_metrics(table, table.energy.carbon, measured),
+        energy_by_hour_kwh=None if hour_j is None else (hour_j / J_PER_KWH).tolist(),
     )
 
 

@@ -199,6 +199,14 @@ def _over_time(report: EvaluationReport, drawn: Sequence[str], canvas: Canvas) -
         plots.append(
             figure(canvas.steps(days, [Series(bill.signal, means)], say, "day of the trace", bill.axis))
         )
+    by_hour = [
+        Series(name, report.policies[name].energy_by_hour_kwh or [])
+        for name in drawn
+        if report.policies[name].energy_by_hour_kwh
+    ]
+    if by_hour:
+        say = "Energy of the whole cluster, idle power included, by hour of the day."
+        plots.append(figure(canvas.steps(list(range(25)), by_hour, say, "hour of the day (UTC)", "kWh")))
     yield section("utilisation", "Utilisation over time", *plots)
 
 

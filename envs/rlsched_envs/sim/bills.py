@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from datetime import UTC
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Final
 
@@ -34,12 +34,14 @@ class Bill:
         jobs: (J,) amount for each job.
         idle: Amount for nodes, and for GPUs without jobs.
         cluster: Amount for the whole cluster, accumulated separately from `jobs` and `idle`.
+        by_hour: (24,) amount for the whole cluster in each hour of the day (UTC).
         signal: Price (currency per MWh) or carbon intensity (g CO2e per kWh), as a single series (K = 1).
     """
 
     jobs: NDArray[np.float64]
     idle: float
     cluster: float
+    by_hour: NDArray[np.float64]
     signal: Integrals
 
     def first_rows(self, rows: int) -> Bill:
@@ -52,6 +54,21 @@ class Bill:
             float(self.signal.between(since_s, until_s)[0]) / (until_s - since_s)
             for since_s, until_s in pairwise(edges.tolist())
         ]
+
+
+def second_0_of(spec: ClusterSpec, trace: Trace) -> datetime:
+    """Return the wall-clock time of a trace's second 0, from the cluster's `energy` section or the trace.
+
+    Raises:
+        InputError: neither states the time.
+    """
+    second_0 = (spec.energy.second_0 if spec.energy is not None else None) or trace.origin
+    if second_0 is None:
+        raise InputError(
+            f"{spec.name}: energy.begins: expected the wall-clock time of second 0, which the trace "
+            f"{trace.name} does not state; set it in [energy], such as 2026-03-01T00:00Z"
+        )
+    return second_0.replace(tzinfo=UTC) if second_0.tzinfo is None else second_0
 
 
 def signals_of(spec: ClusterSpec, trace: Trace, last_s: float) -> Integrals | None:
@@ -69,13 +86,7 @@ def signals_of(spec: ClusterSpec, trace: Trace, last_s: float) -> Integrals | No
     energy = spec.energy
     if energy is None or not (energy.price or energy.carbon or energy.power_limit):
         return None
-    second_0 = energy.second_0 or trace.origin
-    if second_0 is None:
-        raise InputError(
-            f"{spec.name}: energy.begins: expected the wall-clock time of second 0, which the trace "
-            f"{trace.name} does not state; set it in [energy], such as 2026-03-01T00:00Z"
-        )
-    second_0 = second_0.replace(tzinfo=UTC) if second_0.tzinfo is None else second_0
+    second_0 = second_0_of(spec, trace)
     price, carbon = (Series.read(path) if path else None for path in (energy.price, energy.carbon))
     limit = read_limits(energy.power_limit) if energy.power_limit else None
     followed = price if energy.followed == energy.price else carbon
@@ -113,5 +124,6 @@ def bills_of(
         idle, cluster = float(books[f"idle_{name}"]) * factor, float(books[name]) * factor
         of_signal = progress.signal[row : row + 1], progress.signal[row + 2 : row + 3]
         signal = Integrals(float(books["grid_from_s"]), float(books["grid_step_s"]), *of_signal)
-        found.append(Bill(of_job, idle, cluster, signal) if known else None)
+        by_hour = np.array(books[f"hour_{name}"]) * factor
+        found.append(Bill(of_job, idle, cluster, by_hour, signal) if known else None)
     return found

@@ -28,6 +28,7 @@ from rlsched.decide.policies.policy import Policy
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.rules.steps import CompiledRule
 from rlsched.decide.scheduler import Scheduler, permit
+from rlsched.energy.series import DAY_S
 from rlsched.errors import InputError
 from rlsched.models.slice_name import whole_type
 from rlsched.workload.distinct import distinct_rows
@@ -38,7 +39,7 @@ from rlsched.workload.trace import Trace, flags, slack_s
 from rlsched_envs.sim import events, loop, moves
 from rlsched_envs.sim.attempt_arrays import ENDED, TIMEOUT, AttemptArrays, grown_log
 from rlsched_envs.sim.attempt_log import Placements, RunRules, attempts_of, needs_log, new_log
-from rlsched_envs.sim.bills import bills_of, signals_of
+from rlsched_envs.sim.bills import bills_of, second_0_of, signals_of
 from rlsched_envs.sim.constants import FINISHED, MOVED, NEED_ROOM, NEED_SLOTS, REVIEW_DUE
 from rlsched_envs.sim.job_table import JobTable
 from rlsched_envs.sim.modelling import (
@@ -242,6 +243,9 @@ class Engine:
         signals = signals_of(self.spec, self.trace, float(submit_s[-1]) if len(submit_s) else 0.0)
         if signals is not None:
             progress = self.arrays.progress
+            second_0 = second_0_of(self.spec, self.trace)
+            progress.books.by_hour = 1.0
+            progress.books.day_from_s = -math.fmod(second_0.timestamp(), DAY_S)
             progress.books.grid_from_s, progress.books.grid_step_s = signals.from_s, signals.step_s
             table = np.ascontiguousarray(np.vstack([signals.sums[:2], signals.rates]))
             self.arrays = self.arrays._replace(progress=progress._replace(signal=table))
@@ -524,10 +528,11 @@ class Engine:
         books = progress.books[0]
         cost, carbon = bills_of(progress, self.spec, self._rows, len(self.trace))
         idle_j, cluster_j, peak_w = float(books.idle_j), float(books.energy_j), float(books.peak_w)
+        hour_j = np.array(books.hour_j) if books.by_hour else None
         limit = None
         if self.state.arrays.config.limited[0]:
             limit = LimitKept(float(books.capped_s), float(books.over_s), float(books.over_j))
-        return Energy(job_j, idle_j, cluster_j, span_s, cost, carbon, peak_w, limit)
+        return Energy(job_j, idle_j, cluster_j, span_s, cost, carbon, peak_w, limit, hour_j)
 
     def _ends_s(self) -> NDArray[np.float64]:
         """Return the (T,) ends of the rows of the run; without interruptions, a job ends as planned."""

@@ -274,6 +274,8 @@ class Energy:
         carbon: Emissions of the energy, kg CO2e; None: the carbon intensity is unknown.
         peak_w: Highest power of the whole cluster, averaged over about 15 minutes.
         limit: How the power limit was kept; None: there is none.
+        hour_j: (24,) energy of the whole cluster in each hour of the day (UTC); None: the wall-clock time is
+            unknown.
     """
 
     job_j: NDArray[np.float64]
@@ -284,6 +286,7 @@ class Energy:
     carbon: Bill | None = None
     peak_w: float = 0.0
     limit: LimitKept | None = None
+    hour_j: NDArray[np.float64] | None = None
 
     def first_rows(self, rows: int) -> Energy:
         """Return a copy in which `job_j`, `cost` and `carbon` have only the first `rows` jobs."""

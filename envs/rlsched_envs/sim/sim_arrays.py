@@ -113,6 +113,11 @@ BOOKS: Final = np.dtype(
         ("idle_cost", np.float64),
         ("carbon", np.float64),  # integrals of carbon intensity x `total_w` and x `idle_w`
         ("idle_carbon", np.float64),
+        ("by_hour", np.float64),  # 1: record the next fields, for each hour of the day (UTC)
+        ("day_from_s", np.float64),  # a time at which a day begins (UTC), s
+        ("hour_j", np.float64, (24,)),  # integrals of `total_w`; next fields: x price, x carbon intensity
+        ("hour_cost", np.float64, (24,)),
+        ("hour_carbon", np.float64, (24,)),
         ("unused_cost", np.float64),  # integral of price x power of the nodes without jobs, J x price
         ("unused_sleep", np.float64),  # 1: unused nodes sleep: record `unused_cost` and `wake_ups`
         ("demand_w", np.float64),  # `total_w`, less that of sleeping unused nodes, as a demand meter shows it
