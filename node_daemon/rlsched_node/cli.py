@@ -89,6 +89,13 @@ Example:
     "slices (time-slicing), or simultaneously under NVIDIA MPS (mps).",
 )
 @click.option(
+    "--torch-memory-limit",
+    is_flag=True,
+    help="Under time slicing, limit the GPU memory of PyTorch in jobs that can share GPUs to the memory that "
+    "the job needs, as requested or learnt. Set PYTORCH_ALLOC_CONF=per_process_memory_fraction, which torch "
+    "2.13 reads; earlier versions may fail.",
+)
+@click.option(
     "--vc",
     default="",
     help="Virtual cluster that owns this node. [default: none; the node serves all virtual clusters]",

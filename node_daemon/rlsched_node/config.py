@@ -39,6 +39,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         allow_root: Jobs may run as root.
         gpm: Read GPU performance monitoring if the GPUs have it.
         sharing: How jobs share GPUs: `time-slicing` or `mps`.
+        torch_memory_limit: Limit the GPU memory of PyTorch in jobs that can share GPUs by time slicing.
         record_gpus: File to which GPU readings are recorded; None: no recording.
         health_check: Command that checks whether the node is fit for jobs; "": no command.
         health_check_every_s: Seconds from one start of the health check to the next.
@@ -64,6 +65,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     allow_root: bool = False
     gpm: bool = True
     sharing: str = TIME_SLICING
+    torch_memory_limit: bool = False
     record_gpus: Path | None = None
     health_check: str = ""
     health_check_every_s: float = 60.0

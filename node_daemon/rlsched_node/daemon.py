@@ -46,6 +46,7 @@ from rlsched_node.processes.launch import (
     rank_environment,
     refuse_on_full_disk,
     refuse_on_full_gpus,
+    torch_memory_limit,
 )
 from rlsched_node.processes.leftovers import attempt_directory_of
 from rlsched_node.processes.ranks import LiveRanks
@@ -456,7 +457,10 @@ class NodeDaemon:
                 yield self._hold_clocks(key, launch.gpus, launch.sm_clock_mhz)
             limits = self._bounds.allocate_limits(key, launch)
             uuids = [_uuid(self._gpus, gpu) for gpu in launch.gpus]
-            env |= self._mps.environment(key, launch, user, str(directory.job_path), uuids, env)
+            of_mps = self._mps.environment(key, launch, user, str(directory.job_path), uuids, env)
+            if self._config.torch_memory_limit and not of_mps:
+                env |= torch_memory_limit(launch, env, self._smallest_mib(launch.gpus))
+            env |= of_mps
             terms = self._terms._replace(user=user, limits=limits, mps=self._mps.terms_of(key))
             self._ranks.start(key, launch, env, terms)
         except LaunchError as error:
@@ -470,6 +474,13 @@ class NodeDaemon:
         except Exception as error:
             _log.exception("attempt %s cannot be started", key)
             yield StartFailed(key, f"{type(error).__name__}: {error}")
+
+    def _smallest_mib(self, gpus: Sequence[int]) -> int:
+        """Return the memory of the smallest of these GPUs, MiB; 0: unknown."""
+        try:
+            return min((self._gpus.memory_total_mib(gpu) or 0 for gpu in gpus), default=0)
+        except GpuError:
+            return 0
 
     def _hold_clocks(self, key: AttemptKey, gpus: Sequence[int], mhz: int) -> ClocksLocked:
         if mhz:

@@ -79,6 +79,37 @@ def test_script_for_slurm_trains_on_two_nodes(place: Place) -> None:
     ]
 
 
+BUSY = """\
+import time
+from torch import distributed
+import torch
+distributed.init_process_group("gloo")
+ends_s = time.monotonic() + 25.0
+x = torch.rand(64, 64)
+while time.monotonic() < ends_s:
+    distributed.all_reduce(x @ x)
+    time.sleep(0.05)
+distributed.destroy_process_group()
+"""
+
+
+def test_profile_of_a_torch_job_on_two_nodes_is_learnt(place: Place) -> None:
+    (place.folder / "busy.py").write_text(BUSY, encoding="utf-8")
+    done = place.type("rlsched run --gpus 4 --launch torchrun busy.py")
+    assert done.returncode == 0, done.stderr + done.stdout
+    job = place.client.submit(["busy.py"], num_gpus=4, launcher="torchrun", hold=True, cwd=str(place.folder))
+    said = place.type(f"rlsched why {job}").stdout
+    place.client.cancel(job)
+    found = re.search(
+        r"by an earlier attempt of the same command on .* it was expected to use: "
+        r".*cores a GPU (\d\.\d), memory (\d+) MiB",
+        " ".join(said.split()),
+    )
+    assert found is not None, said
+    assert 0.0 < float(found[1]) < 1.5
+    assert 50 < int(found[2]) < 2_000
+
+
 def test_failed_process_ends_the_others_and_sets_the_exit_code(place: Place) -> None:
     script = place.folder / "fails.sh"
     script.write_text("#!/bin/sh\n[ $RANK = 1 ] && exit 7\nexec sleep 600\n", encoding="utf-8")

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from rlsched.errors import RlschedError
 from rlsched.files.space import LOW_DISK_MIB
@@ -82,6 +82,11 @@ class Terms(NamedTuple):
     user: JobUser | None = None
     limits: RankLimits = RankLimits()
     mps: MpsTerms | None = None
+
+
+TORCH_VARIABLES: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""Variables with options of PyTorch's allocator, under their present and their earlier name."""
+TORCH_FRACTION: Final = "per_process_memory_fraction"
 
 
 def master_port(job: int, attempt: int) -> int:
@@ -160,6 +165,32 @@ def rank_environment(
             FIRST_RANK_VARIABLE: str(sum(gpus_of_ranks[: launch.rank])),
         }
     return env
+
+
+def torch_memory_limit(launch: Launch, env: Mapping[str, str], gpu_memory_mib: int) -> dict[str, str]:
+    """Return the variable that limits the GPU memory of PyTorch, for a rank that can share its GPUs.
+
+    PyTorch's allocator then takes at most the memory that the rank needs (`Launch.gpu_need_mib`). The memory
+    of the CUDA context is not counted. Source: the option `per_process_memory_fraction` of
+    `c10/cuda/CUDAAllocatorConfig.h` in torch 2.13; earlier versions that do not know it raise an error. An
+    option that the job has set stays.
+
+    Args:
+        launch: The launch order.
+        env: Other variables of the rank.
+        gpu_memory_mib: Memory of the smallest of the rank's GPUs, MiB; 0: unknown.
+
+    Returns:
+        The variable; empty if the rank does not share GPUs, or a memory is unknown.
+    """
+    if not (launch.shares or launch.beside) or not launch.gpu_need_mib or not gpu_memory_mib:
+        return {}
+    name = next((one for one in TORCH_VARIABLES if one in env), TORCH_VARIABLES[0])
+    given = env.get(name, "")
+    if TORCH_FRACTION in given or launch.gpu_need_mib >= gpu_memory_mib:
+        return {}
+    limit = f"{TORCH_FRACTION}:{launch.gpu_need_mib / gpu_memory_mib:.4f}"
+    return {name: f"{given},{limit}" if given else limit}
 
 
 def slurm_variables(launch: Launch, address: str) -> dict[str, str]:

@@ -106,7 +106,11 @@ def explain(
     ran_on = {state.nodes[rank.node].spec.gpu_type for rank in job.attempt.ranks} if job.attempt else set()
     gpu_type = ran_on.pop() if job.state != QUEUED and len(ran_on) == 1 else ""
     expected = expected_in_words(
-        job.spec.profiles, gpu_type, usage if job.state != QUEUED else None, job.spec.num_gpus
+        job.spec.profiles,
+        gpu_type,
+        usage if job.state != QUEUED else None,
+        job.spec.num_gpus,
+        _drawn_w(job, usage, now_s),
     )
     lines += [expected] if expected else []
     if energy_j is not None:
@@ -514,6 +518,20 @@ def _clock(state: BrokerState, job: Job, attempt: Attempt) -> list[str]:
             if not state.nodes[name].spec.sm_clocks_mhz
         ]
     return lines
+
+
+def _drawn_w(job: Job, usage: SeenUsage | None, now_s: float) -> float | None:
+    """Return the mean power of each GPU of a job, W; None if it is not comparable with learnt power.
+
+    Power is learnt at the highest clock and without co-tenants.
+    """
+    attempt = job.attempt
+    if attempt is None or usage is None or usage.energy_j is None or job.state == QUEUED:
+        return None
+    ran_s = (now_s if job.live else job.end_s or now_s) - attempt.seated_s
+    if attempt.was_shared or attempt.was_capped or attempt.sm_clock_frac < 1.0 or ran_s < LEAST_MEASURED_S:
+        return None
+    return usage.energy_j / ran_s / max(job.spec.num_gpus, 1)
 
 
 def _seen_clock(state: BrokerState, job: Job, usage: SeenUsage | None, now_s: float) -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+
 from rlsched.broker.base.profiles import Estimate, Profiles, WorkloadProfile, signature_of
 from rlsched.broker.base.usage_words import memory, share
 from rlsched.broker.state.jobs import Attempt, Job
@@ -85,7 +87,11 @@ def clock_time(full: Estimate | None, util_frac: float) -> float | None:
 
 
 def in_words(
-    profiles: Mapping[str, WorkloadProfile], gpu_type: str, seen: SeenUsage | None, gpus: int
+    profiles: Mapping[str, WorkloadProfile],
+    gpu_type: str,
+    seen: SeenUsage | None,
+    gpus: int,
+    drawn_w: float | None = None,
 ) -> str:
     """Describe the resource use that was expected at a job's submission, and the observed use.
 
@@ -97,6 +103,7 @@ def in_words(
             attempts is described.
         seen: Observed use; None: unknown, or the job waits.
         gpus: Number of GPUs of the job.
+        drawn_w: Observed mean power of each GPU, W, in an attempt from which power is learnt; None: unknown.
     """
     if not gpu_type and profiles:
         gpu_type = max(profiles, key=lambda name: _count(profiles[name]))
@@ -110,11 +117,20 @@ def in_words(
         _part("GPU memory", found.memory_mib, memory, None if seen is None else seen.gpu_memory_mib),
         _part("cores a GPU", found.cores_each, "{:.1f}".format, cores),
         _part("memory", found.host_mib, memory, host_mib),
+        _part("power a GPU", _with_static(found.dynamic_w, gpu_type), "{:.0f} W".format, drawn_w),
     ]
     told = ", ".join(part for part in parts if part)
     count = _count(found)
     attempts = "an earlier attempt" if count == 1 else f"{count} earlier attempts"
     return f"by {attempts} of the same command on {gpu_type} it was expected to use: {told}" if told else ""
+
+
+def _with_static(dynamic_w: Estimate | None, gpu_type: str) -> Estimate | None:
+    """Return an estimate of dynamic power plus the static power of the GPU type; only the value changes."""
+    if dynamic_w is None:
+        return None
+    static_w = GPU_FIGURES[canonical_kind(gpu_type)]["static_w"].value
+    return msgspec.structs.replace(dynamic_w, value=dynamic_w.value + static_w)
 
 
 def _count(profile: WorkloadProfile) -> int:

@@ -6,14 +6,21 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from rlsched.cli.shared.job_options import exported
 from rlsched.cli.shared.launch_variables import describes_a_process
 from rlsched.wire.messages import Launch, Launcher
 from rlsched_node.gpu.simulated import SimulatedGpus
-from rlsched_node.processes.launch import launch_command, master_port, rank_environment
+from rlsched_node.processes.launch import (
+    launch_command,
+    master_port,
+    rank_environment,
+    torch_memory_limit,
+)
 
 TORCH = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
@@ -168,3 +175,43 @@ def test_named_variable_is_sent() -> None:
 )
 def test_python_output_is_unbuffered_unless_the_user_changes_it(env: dict[str, str], expected: str) -> None:
     assert environment(launch([[0]], 0, "none", env))["PYTHONUNBUFFERED"] == expected
+
+
+LIMIT = "per_process_memory_fraction:0.2500"
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        ({}, {"PYTORCH_ALLOC_CONF": LIMIT}),
+        (
+            {"PYTORCH_ALLOC_CONF": "expandable_segments:True"},
+            {"PYTORCH_ALLOC_CONF": f"expandable_segments:True,{LIMIT}"},
+        ),
+        (
+            {"PYTORCH_CUDA_ALLOC_CONF": "backend:native"},
+            {"PYTORCH_CUDA_ALLOC_CONF": f"backend:native,{LIMIT}"},
+        ),
+        ({"PYTORCH_ALLOC_CONF": "per_process_memory_fraction:0.9"}, {}),
+    ],
+)
+def test_memory_of_torch_is_limited_to_the_need(env: dict[str, str], expected: dict[str, str]) -> None:
+    order = msgspec.structs.replace(launch([[0]], 0, "none", env), shares=True, gpu_need_mib=4_000)
+    assert torch_memory_limit(order, env, 16_000) == expected
+    joining = msgspec.structs.replace(order, shares=False, beside=[3])
+    assert torch_memory_limit(joining, env, 16_000) == expected
+
+
+@pytest.mark.parametrize("change", [{"shares": False}, {"gpu_need_mib": 0}, {"gpu_need_mib": 16_000}, {}])
+def test_memory_of_torch_is_not_limited(change: dict[str, int]) -> None:
+    """Without co-tenants, without a known need, for a need of the whole GPU, on a GPU of unknown memory."""
+    order = msgspec.structs.replace(launch([[0]], 0, "none", {}), shares=True, gpu_need_mib=4_000)
+    assert torch_memory_limit(msgspec.structs.replace(order, **change), {}, 16_000 if change else 0) == {}
+
+
+def test_torch_reads_the_option_that_limits_memory() -> None:
+    torch = pytest.importorskip("torch", reason="needs the extra `train`")
+    header = Path(torch.__file__).parent / "include" / "c10" / "cuda" / "CUDAAllocatorConfig.h"
+    if not header.is_file():
+        pytest.skip("this build of torch has no headers")
+    assert '"per_process_memory_fraction"' in header.read_text(encoding="utf-8")

@@ -31,6 +31,7 @@ from rlsched_node.gpu.device import (
 from rlsched_node.gpu.simulated import SimulatedGpus
 from rlsched_node.gpu.truth import SimulatedTruth
 from rlsched_node.processes.bounds import minors_of
+from rlsched_node.usage.energy import Board
 
 needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc to compile the fake NVML")
 
@@ -319,6 +320,24 @@ def test_idle_gpu_has_no_utilisation_by_process(fake_nvml: ctypes.CDLL) -> None:
     gpus = NvmlGpus()
     fake_nvml.fake_set_error(PROCESS_UTILISATION, NOT_FOUND)
     assert gpus.read(1).processes == (GpuProcess(4711, 18432, 0.0), GpuProcess(4712, None, 0.0))
+
+
+@needs_gcc
+def test_energy_counter_that_goes_back_is_replaced_by_the_power(fake_nvml: ctypes.CDLL) -> None:
+    """The driver was reloaded: its counter begins again."""
+    from rlsched_node.gpu.nvml import NvmlGpus
+
+    gpus, board = NvmlGpus(), Board()
+
+    def drawn_j(at_s: float, counter_mj: int) -> float | None:
+        fake_nvml.fake_set_energy_mj(counter_mj)
+        seen = gpus.read(0)
+        return board.drawn_j(at_s, seen.energy_j, seen.power_w)
+
+    assert drawn_j(0.0, 5_000_000) is None
+    assert drawn_j(1.0, 5_250_000) == 250.0
+    assert drawn_j(3.0, 40_000) == pytest.approx(2.0 * 301.5)
+    assert drawn_j(4.0, 300_000) == 260.0
 
 
 @needs_gcc

@@ -163,7 +163,7 @@ _RUNNING: Final = (
     *_COMMON,
     Column("ran", 8, is_right=True),
     Column("left", 8, is_right=True),
-    Column("speed", 5, is_right=True),
+    Column("speed (seen)", 12, is_right=True),
     Column("gpu", 5, is_right=True),
     Column("cores", 5, is_right=True),
     Column("where"),
@@ -178,6 +178,8 @@ def _common(job: JobInfo) -> list[str | Text]:
 def _running_row(job: JobInfo, now_s: float, is_wide: bool) -> list[str | Text]:  # noqa: ARG001
     ran = "" if job.start_s is None else brief(now_s - job.start_s)
     speed = "" if job.speed_frac is None else f"{job.speed_frac:.0%}"
+    if job.seen_speed_frac is not None:
+        speed += f" ({job.seen_speed_frac:.0%})"
     where = Text(visible(place(job)))
     if job.state != RUNNING:
         where = Text(f"{job.state} ", style=COLOURS.get(job.state, "")).append_text(where)

@@ -289,8 +289,14 @@ def test_later_jobs_of_the_same_command_have_the_same_expected_usage(broker: Han
     assert isinstance(said, Explanation)
     assert (
         "by 2 earlier attempts of the same command on generic it was expected to use: GPU 80 % (80 % seen), "
-        "GPU memory 20.0 GiB (20.0 GiB seen), cores a GPU 3.5 (3.5 seen), memory 8.8 GiB (8.8 GiB seen)"
+        "GPU memory 20.0 GiB (20.0 GiB seen), cores a GPU 3.5 (3.5 seen), memory 8.8 GiB (8.8 GiB seen), "
+        "power a GPU 250 W"
     ) in said.details
+    broker.wait(100.0, "n0")
+    broker.says("n0", Metered(ranks=[metered(5, energy_mj=20_020_000)]))
+    said = broker.ask(Why(job=5))
+    assert isinstance(said, Explanation)
+    assert any(line.endswith("power a GPU 250 W (200 W seen)") for line in said.details), said.details
     end(broker, 5, LONG)
     path, kept = broker.journal.path, broker.state.profiles.kept_profiles()
     broker.journal.close()
