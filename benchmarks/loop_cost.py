@@ -7,7 +7,9 @@ The broker has no sockets, and its journal is on disk. `submission`: a submissio
 predicted, journalled and answered; all GPUs are in use, and a turn of the loop has several submissions.
 `job`: a job is submitted, started and ended, with all messages of nodes. `heartbeat`: one heartbeat per turn,
 and several. Figures are the median and the 10 % quantile of `ROUNDS` rounds, microseconds of the loop's
-thread, without the cost of sockets.
+thread, without the cost of sockets. `metered`: the 99th percentile of the time of a decision while each turn
+also has the measurements of a node with 8 busy ranks, divided by the percentile without measurements; rounds
+with and without alternate.
 """
 
 from __future__ import annotations
@@ -16,18 +18,35 @@ import argparse
 import itertools
 import json
 import os
+import statistics
 import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 from rlsched.broker.base.pauses import ShortPauses
 from rlsched.broker.events import ClientAsked, NodeSaid, Tick
 from rlsched.broker.journal.journal import Journal
 from rlsched.decide.registry import load_scheduler
+from rlsched.decide.scheduler import Decision
 from rlsched.transport.roles import Peer
-from rlsched.wire.messages import Ended, Heartbeat, Hello, Launch, Launched, Message, Submit, decode, encode
+from rlsched.wire.messages import (
+    Ended,
+    Heartbeat,
+    Hello,
+    Launch,
+    Launched,
+    Message,
+    Metered,
+    RankMetered,
+    RankUsage,
+    Submit,
+    decode,
+    encode,
+)
 from tests.support.broker.hand_broker import HandBroker
 
 NODES, GPUS = 200, 8
@@ -35,6 +54,7 @@ A_TURN = 4
 """Submissions in a turn: one each from this many clients that wait for their answers."""
 A_FULL_TURN = 16
 ROUNDS, TURNS = 30, 10
+USAGE = RankUsage(measured_s=10, gpu_milli=871, gpu_memory_mib=31_000, cpu_milli=3_500, memory_mib=9_000)
 _numbers = itertools.count()
 _me = Peer("admin", "me", "me")
 
@@ -68,6 +88,15 @@ class Loop:
         self._names = [f"n{number}" for number in range(NODES)]
         self._broker.batch([NodeSaid(name, 0, Hello(name=name, gpus=GPUS)) for name in self._names])
 
+    def run(self) -> None:
+        """Start jobs that do not end: measurements are of their ranks."""
+        ranks: dict[str, list[RankMetered]] = {}
+        for node, one in self._turn(*(asked(1) for _ in range(GPUS))):
+            key: dict[str, Any] = {"job": one.job, "attempt": one.attempt, "rank": one.rank}
+            self._turn(said(node, Launched(pid=1, **key)))
+            ranks.setdefault(node, []).append(RankMetered(usage=USAGE, energy_mj=10**9, **key))
+        self._measured = {node: Metered(ranks=found) for node, found in ranks.items()}
+
     def _turn(self, *events: ClientAsked | NodeSaid | Tick) -> list[tuple[str, Launch]]:
         """Process a batch of events, and return the resulting launch orders with their nodes."""
         sent = self._broker.sent
@@ -91,6 +120,34 @@ class Loop:
             )
         )
         return len(ranks)
+
+    def decide(self, *, metered: bool) -> list[float]:
+        """Start and end some jobs, and return the CPU time of each decision, microseconds.
+
+        `metered`: whether a node's measurements are in the same turn.
+        """
+        took_us = list[float]()
+        scheduler = self._broker.machine.scheduler
+        decide = scheduler.decide
+
+        def timed(*args: Any, **named: Any) -> Decision:
+            began_ns = time.thread_time_ns()
+            found = decide(*args, **named)
+            took_us.append((time.thread_time_ns() - began_ns) / 1e3)
+            return found
+
+        with patch.object(scheduler, "decide", timed):
+            more = [said(node, message) for node, message in self._measured.items()] if metered else []
+            launches = self._turn(*more, *(asked(1) for _ in range(A_TURN)))
+        for message in (Launched, Ended):
+            rest = {"pid": 1} if message is Launched else {"exit_code": 0, "ran_s": 1.0}
+            self._turn(
+                *(
+                    said(node, message(job=one.job, attempt=one.attempt, rank=one.rank, **rest))
+                    for node, one in launches
+                )
+            )
+        return took_us
 
     def fill(self) -> None:
         """Submit jobs that take all GPUs."""
@@ -120,6 +177,16 @@ def cost_us(step: Callable[[], int]) -> dict[str, float]:
     return {"p10_us": rounds[ROUNDS // 10], "median_us": rounds[ROUNDS // 2]}
 
 
+def metered_ratio(loop: Loop) -> dict[str, float]:
+    """Return the 99th percentile of a decision without measurements, us, and the ratio with them."""
+    loop.run()
+    took_us: dict[bool, list[float]] = {False: [], True: []}
+    for number in range(10 * ROUNDS * TURNS):
+        took_us[number % 2 == 1] += loop.decide(metered=number % 2 == 1)
+    without, with_them = (statistics.quantiles(took_us[metered], n=100)[98] for metered in (False, True))
+    return {"decision_p99_us": without, "metered_ratio": with_them / without}
+
+
 def main() -> None:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(
@@ -134,6 +201,7 @@ def main() -> None:
         loop.jobs()  # compiles the missing kernels
         ShortPauses().step()  # as a broker's loop does
         found = {"job": cost_us(loop.jobs)}
+        metered = metered_ratio(loop)
         loop.fill()
         for a_turn in (A_TURN, A_FULL_TURN):
             found[f"submission, {a_turn} a turn"] = cost_us(partial(loop.submissions, a_turn))
@@ -141,12 +209,17 @@ def main() -> None:
         found["heartbeat, 5 a turn"] = cost_us(lambda: loop.heartbeats(5))
     load = os.getloadavg()[0]
     if args.json:
-        print(json.dumps({"load": load, "policy": args.policy, "prediction": args.prediction, **found}))
+        asked_for = {"load": load, "policy": args.policy, "prediction": args.prediction}
+        print(json.dumps({**asked_for, **found, **metered}))
         return
     print(f"load average {load:.1f} on {os.cpu_count()} cores; {args.policy}, {args.prediction}")
     print(f"{'microseconds of CPU time':26}{'cheapest tenth':>16}{'median':>10}")
     for what, row in found.items():
         print(f"{what:26}{row['p10_us']:16.0f}{row['median_us']:10.0f}")
+    print(
+        f"decision, p99: {metered['decision_p99_us']:.0f} us; with measurements of nodes "
+        f"{metered['metered_ratio']:.2f} of that"
+    )
 
 
 if __name__ == "__main__":
