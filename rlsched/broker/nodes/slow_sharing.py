@@ -20,7 +20,7 @@ WATCH_S: Final = 300.0
 """Time for which a job must be measured next to the same co-tenant before its speed is learnt, seconds; as in
 the simulator (`rlsched_envs.sim.lessons.WATCH_S`).
 """
-OnSlow = Literal["warn", "unshare"]
+OnSlow = Literal["warn", "unshare", "move"]
 _log = logging.getLogger("rlsched.broker")
 
 
@@ -32,7 +32,8 @@ class SharingRules(msgspec.Struct, frozen=True, kw_only=True):
         watch_s: Time for which a job must be measured next to the same co-tenant before its speed is learnt,
             seconds.
         on_slow: Reaction to a job that is slower than permitted. `warn` logs a line. `unshare` also
-            excludes the job from sharing as of its next start, and requeues it at once if it is preemptible.
+            excludes the job from sharing as of its next start. `move` also requeues the job at once if it is
+            preemptible.
     """
 
     learns: bool = True
@@ -98,7 +99,7 @@ class SlowSharing:
     def _slow(self, job: Job, seen: SeenSpeed) -> None:
         """Report a slow job, once for each set of co-tenants.
 
-        If `on_slow` is `unshare`, the job shares no GPUs as of its next start.
+        If `on_slow` is not `warn`, the job shares no GPUs as of its next start.
         """
         attempt = job.active
         assert attempt is not None
@@ -111,11 +112,11 @@ class SlowSharing:
             f"next to {names} it ran at {seen.speed_frac:.2f} of its own speed for {seen.slow_s:.0f} s, "
             f"predicted {seen.predicted_frac:.2f}"
         )
-        acts = self._rules.on_slow == "unshare" and not job.alone and not attempt.ending
+        acts = self._rules.on_slow != "warn" and not job.alone and not attempt.ending
         then = "; it will share no GPUs from its next start on" if acts else ""
         _log.warning("job %s: %s%s", job.called, why, then)
         if not acts:
             return
         self._out.record(JobUnshared(job=job.number, reason=why))
-        if job.spec.preemptible:
+        if self._rules.on_slow == "move" and job.spec.preemptible:
             self._attempts.end(job, QUEUED, f"{why}: it will not share again", charged=False)

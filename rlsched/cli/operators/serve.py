@@ -246,7 +246,7 @@ def broker(
     take_over_after_s: float | None,
     no_learning: bool,
     sharing_watch_s: float,
-    on_slow_sharing: Literal["warn", "unshare"],
+    on_slow_sharing: Literal["warn", "unshare", "move"],
     log_format: LogFormat,
     **asked: Any,
 ) -> None:

@@ -17,7 +17,7 @@ from rlsched.broker.journal.codec import unpack
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.journal.snapshots import picture_of
-from rlsched.broker.nodes.slow_sharing import WATCH_S, SharingRules
+from rlsched.broker.nodes.slow_sharing import WATCH_S, OnSlow, SharingRules
 from rlsched.broker.state.known import Known
 from rlsched.decide.registry import load_scheduler
 from rlsched.models.learning import Observed
@@ -266,19 +266,22 @@ def test_program_that_loads_is_not_slow(journal: Journal) -> None:
     assert info(broker, one).seen_speed_frac == pytest.approx(590 / SOLO, abs=0.01)
 
 
-@pytest.mark.parametrize("preemptible", [False, True])
-def test_slow_job_shares_no_more_if_the_operator_wants_that(journal: Journal, preemptible: bool) -> None:
-    broker = make(journal, on_slow="unshare")
+@pytest.mark.parametrize(("on_slow", "preemptible"), [("unshare", True), ("move", False), ("move", True)])
+def test_slow_job_shares_no_more_if_the_operator_wants_that(
+    journal: Journal, on_slow: OnSlow, preemptible: bool
+) -> None:
+    moves = on_slow == "move" and preemptible
+    broker = make(journal, on_slow=on_slow)
     one, two = share(broker, preemptible=preemptible)
     before = len(broker.sent.orders)
     runs(broker, 80.0, {one: 240, two: 590})
     job = broker.state.jobs[one]
     assert job.alone
     kills = of_kind([order for _, order in broker.sent.orders[before:]], Kill)
-    assert {order.job for order in kills} == ({one} if preemptible else set())  # type: ignore[attr-defined]
+    assert {order.job for order in kills} == ({one} if moves else set())  # type: ignore[attr-defined]
     assert sum(isinstance(row.entry, JobUnshared) for row in journal.rows()) == 1
     assert replayed(journal).cluster.digest() == broker.state.cluster.digest()
-    if not preemptible:
+    if not moves:
         assert state(broker, one) == "running"
         return
     broker.says("n0", ended(one, exit_code=143, reason="killed"))
