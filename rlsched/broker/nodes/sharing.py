@@ -34,9 +34,13 @@ def ways_of(state: BrokerState, job: Job) -> list[str]:
 
 
 def is_limited(state: BrokerState, job: Job, attempt: Attempt) -> bool:
-    """Return whether MPS limits a job's GPU memory to its need. This limit also holds without co-tenants."""
+    """Return whether a node limits a job's GPU memory to its need: by MPS, or for PyTorch by its allocator.
+
+    These limits also hold without co-tenants.
+    """
     shares, need_mib = may_share(state, job)
-    return shares and need_mib > 0 and any(_way(state, rank.node) == MPS for rank in attempt.ranks)
+    nodes = [rank.node for rank in attempt.ranks]
+    return shares and need_mib > 0 and any(_way(state, n) == MPS or _limits_torch(state, n) for n in nodes)
 
 
 def isolation_lines(state: BrokerState, job: Job) -> list[str]:
@@ -47,8 +51,15 @@ def isolation_lines(state: BrokerState, job: Job) -> list[str]:
         need_mib = may_share(state, job)[1]
         if way == MPS:
             words += f"; its memory limit is {memory(need_mib)}" if need_mib else "; it has no memory limit"
+        elif need_mib and job.active and any(_limits_torch(state, rank.node) for rank in job.active.ranks):
+            words += f"; PyTorch's memory limit is {memory(need_mib)}"
         lines.append(words)
     return lines
+
+
+def _limits_torch(state: BrokerState, name: str) -> bool:
+    node = state.nodes.get(name)
+    return node is not None and node.spec.capabilities.limits_torch
 
 
 def _way(state: BrokerState, name: str) -> str:

@@ -55,6 +55,20 @@ def test_node_registers_sends_heartbeats_and_reports_exit_codes(
     assert (broker.end_of(4).exit_code, broker.log(4).eof) == (124, True)
 
 
+@pytest.mark.parametrize("limited", [False, True])
+def test_memory_of_torch_is_limited_if_the_operator_wants_that(
+    broker: FakeBroker, start_node: Callable[..., Node], limited: bool
+) -> None:
+    """A simulated A100 has 40,537 MiB."""
+    options = ("--gpus", "2", "--simulated", "--gpu-type", "A100-SXM4-40GB")
+    start_node(*options, *(["--torch-memory-limit"] if limited else []))
+    assert broker.greet().capabilities.limits_torch == limited
+    broker.launch("sh", "-c", "echo limit $PYTORCH_ALLOC_CONF", shares=True, gpu_need_mib=10_240)
+    broker.end_of(1)
+    said = broker.log(1).data.decode().split()
+    assert said == (["limit", "per_process_memory_fraction:0.2526"] if limited else ["limit"])
+
+
 def test_output_is_followed_while_the_job_runs(
     broker: FakeBroker, start_node: Callable[..., Node], tmp_path: Path
 ) -> None:

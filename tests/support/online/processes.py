@@ -107,6 +107,7 @@ class FakeBroker:
         shares: bool = False,
         beside: tuple[int, ...] = (),
         output: str = "",
+        gpu_need_mib: int = 0,
     ) -> Launch:
         order = Launch(
             epoch=self.epoch,
@@ -127,6 +128,7 @@ class FakeBroker:
             shares=shares,
             beside=list(beside),
             output=output,
+            gpu_need_mib=gpu_need_mib,
         )
         self.send(order)
         return order

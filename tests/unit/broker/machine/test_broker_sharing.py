@@ -627,3 +627,16 @@ def test_memory_limit_of_mps_is_not_the_size_of_the_gpu(journal: Journal) -> Non
     job = broker.state.jobs[1]
     assert (job.alone, job.gpu_memory_mib, job.retries) == (True, 0, 0)
     assert state(broker, 1) == "launching"
+
+
+@pytest.mark.parametrize("limits_torch", [False, True])
+def test_memory_limit_of_torch_is_not_the_size_of_the_gpu(journal: Journal, limits_torch: bool) -> None:
+    broker = make(journal)
+    hello = sharing_hello(1)
+    can = msgspec.structs.replace(hello.capabilities, limits_torch=limits_torch)
+    broker.says("n0", msgspec.structs.replace(hello, capabilities=can))
+    begin(broker, workload=LIGHT, gpu_memory_mib=4096)
+    assert ("PyTorch's memory limit is 4 GiB" in why(broker, 1)) == limits_torch
+    broker.says("n0", ended(1, reason="gpu_out_of_memory", exit_code=1))
+    job = broker.state.jobs[1]
+    assert (job.alone, state(broker, 1)) == ((True, "launching") if limits_torch else (False, "failed"))
