@@ -522,6 +522,7 @@ class NodeDaemon:
                 gpu_memory_mib=least_memory_mib(gpus),
                 shares=not is_slice(self._config.gpu_type),
                 sharing=MPS if self._config.sharing == MPS else "",
+                lends="cores" in self._bounds.holds_to,
                 limits_torch=self._config.torch_memory_limit,
                 fences=True,
             ),

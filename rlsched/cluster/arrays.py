@@ -162,6 +162,7 @@ NODE: Final = np.dtype(
         ("kind", np.int32),  # number of the GPU type
         ("fixed_clock", np.int32),  # 1: the SM clocks of the GPUs cannot be set
         ("unshared", np.int32),  # 1: each GPU runs one job at a time
+        ("lends", np.int32),  # 1: the node lends idle cores, and can withdraw them
         (
             "idle_w",
             np.float64,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from rlsched.cluster.arrays import CLOCKS_ALONE, MAX_TENANTS, NODE_DRAINED, NODE_UP, UNCOUNTED, columns
 from rlsched.cluster.capacity import gpu_need_mib, places_on, takes_gpus_of
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.kernels import spare_cpu_milli_each, tenants_of
-from rlsched.cluster.loans import lent_milli_on
 from rlsched.cluster.shape import ClusterShape
 from rlsched.errors import AllocationError
 from rlsched.models.clocks import MIN_CLOCK_FRAC
@@ -115,7 +116,7 @@ def check_cores(state: ClusterShape, slot: int, n: int, places: int, cpu_milli_e
     """Raise an AllocationError if a node lacks this many cores for each of these places.
 
     A job that requested cores must get some: without cores it would never end. If the cluster lends cores,
-    the job must get the cores that it requested, and more only if they are not lent to other jobs.
+    the job gets more than it requested only if these cores are not lent to other jobs.
     """
     node, job, lends = (
         columns(state.arrays.node),
@@ -124,19 +125,27 @@ def check_cores(state: ClusterShape, slot: int, n: int, places: int, cpu_milli_e
     )
     seq, free = int(job["seq"][slot]), int(node["cpu_free_milli"][n])
     asked = int(columns(state.arrays.demand)["cpu_milli_each"][job["demand"][slot]])
-    if cpu_milli_each < (asked if lends else min(asked, 1)):
-        least = f"at least {asked / 1000:g}" if lends else "more than 0"
+    if cpu_milli_each == 0 < asked:
         raise AllocationError(
-            f"job {seq} requests cores: expected {least} cores for each GPU in the action, got "
-            f"{cpu_milli_each / 1000:g}"
+            f"job {seq} requests cores: expected more than 0 cores for each GPU in the action, got 0"
         )
     if lends and cpu_milli_each > asked:
-        free -= int(lent_milli_on(state.arrays, n))
+        free -= _lent_milli(state, n)
     if node["cpu_milli"][n] < UNCOUNTED and free < places * cpu_milli_each:
         raise AllocationError(
             f"job {seq}: node {state.node_names[n]} has fewer cores free than {places} x "
             f"{cpu_milli_each / 1000:g} (GPUs x cores for each GPU)"
         )
+
+
+def _lent_milli(state: ClusterShape, n: int) -> int:
+    """Return the cores of a node that are lent to jobs, thousandths; as `loans.lent_milli_on`."""
+    node, job = columns(state.arrays.node)[n], columns(state.arrays.job)
+    gpus = slice(int(node["first_gpu"]), int(node["first_gpu"] + node["gpus"]))
+    slots = state.arrays.gpu.tenant[gpus].ravel()
+    slots = slots[slots >= 0]
+    asked = columns(state.arrays.demand)["cpu_milli_each"][job["demand"][slots]]
+    return int(np.maximum(job["cpu_milli_each"][slots] - asked, 0).sum())
 
 
 def check_join(

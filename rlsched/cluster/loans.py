@@ -1,11 +1,12 @@
-"""Loans of CPU cores: idle cores of its nodes that a job gets in addition to the cores that it requested.
+"""Loans of CPU cores: idle cores of its node that a job gets in addition to the cores that it requested.
 
 Loans exist if `config.lends_cores` is set: in a broker, and in a simulator with `lends_cores`. A job gets a
-loan when it starts on free GPUs, if its policy moves cores and its input pipeline needs more cores than the
-job requested. A loan is a number of whole cores per GPU. Lent cores count as free. If too few cores are left
-after a start, loans on that node are withdrawn, each as a whole, in the order of the GPUs, and the borrowers
-continue with the cores that they requested. The node's daemon follows the same rule
-(`rlsched_node.processes.cores`), so that no order is needed for a withdrawal.
+loan when it starts on free GPUs of one node, if its policy moves cores and its input pipeline needs more
+cores than the job requested. A loan is a number of whole cores per GPU. Lent cores count as free. If too few
+cores are left after a start, loans on that node are withdrawn, each as a whole, in the order of the GPUs, and
+the borrowers continue with the cores that they requested. The node's daemon follows the same rule
+(`rlsched_node.processes.cores`) at the start of each rank, so that no order is needed for a withdrawal. If
+ranks end at other times there than in the ledger, a loan can end earlier or later on the node.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ def loan_milli_each(s: StateArrays, slot: int, gpus: NDArray[np.int32], needed_m
     """Return the cores per GPU that a job is lent if it starts on these free GPUs, thousandths.
 
     The loan is the least number of whole cores with which the job has `needed_milli`, limited by the idle
-    cores of each node that are not lent. It is 0 for a job with whole nodes, and if a node does not report
-    its cores or runs only one job on each GPU, because such a node cannot withdraw a loan.
+    cores of the node that are not lent. It is 0 for a gang on several nodes, for a job with whole nodes or
+    with a request of a fraction of a core per GPU, and if the node does not lend (`lends` of `NODE`).
 
     Args:
         s: The state.
@@ -56,19 +57,27 @@ def loan_milli_each(s: StateArrays, slot: int, gpus: NDArray[np.int32], needed_m
         gpus: GPUs, grouped by node.
         needed_milli: Cores per GPU that the job can use, thousandths.
     """
-    asked = s.demand.cpu_milli_each[s.job.demand[slot]]
-    loan, position = max(-(-(needed_milli - asked) // CORE_MILLI), 0), 0
-    if s.demand.exclusive[s.job.demand[slot]]:
+    asked, count = s.demand.cpu_milli_each[s.job.demand[slot]], gpus.shape[0]
+    loan, n = -(-(needed_milli - asked) // CORE_MILLI), s.gpu.node[gpus[0]]
+    if loan <= 0 or s.demand.exclusive[s.job.demand[slot]] or asked % CORE_MILLI:
         return 0
-    while position < gpus.shape[0] and loan > 0:
-        n, on_node = s.gpu.node[gpus[position]], 0
-        while position < gpus.shape[0] and s.gpu.node[gpus[position]] == n:
-            position, on_node = position + 1, on_node + 1
-        if s.node.cpu_milli[n] >= UNCOUNTED or s.node.unshared[n]:
-            return 0
-        idle = s.node.cpu_free_milli[n] - on_node * asked - lent_milli_on(s, n)
-        loan = min(loan, max(idle, 0) // on_node // CORE_MILLI)
-    return loan * CORE_MILLI
+    if s.gpu.node[gpus[count - 1]] != n or s.node.cpu_milli[n] >= UNCOUNTED or not s.node.lends[n]:
+        return 0
+    idle = s.node.cpu_free_milli[n] - count * asked - lent_milli_on(s, n)
+    return min(loan, max(idle, 0) // count // CORE_MILLI) * CORE_MILLI
+
+
+@kernel
+def exceed_parts(s: StateArrays) -> bool:
+    """Return whether the jobs on a GPU together request more than the GPU's part of the cores of its node."""
+    for g in range(s.gpu.shape[0]):
+        n, held = s.gpu.node[g], 0
+        for k in range(MAX_TENANTS):
+            if s.gpu.tenant[g, k] >= 0:
+                held += s.demand.cpu_milli_each[s.job.demand[s.gpu.tenant[g, k]]]
+        if held > s.node.cpu_milli[n] // s.node.gpus[n]:
+            return True
+    return False
 
 
 @kernel

@@ -26,6 +26,7 @@ from rlsched.cluster.arrays import (
 )
 from rlsched.cluster.demand import ANY_KIND, MAX_KINDS, Demand, holds, plain_demands, within_parts
 from rlsched.cluster.dials import DialArrays, dials_of
+from rlsched.cluster.loans import exceed_parts
 from rlsched.cluster.spec import SHARED_PARTITION, ClusterSpec, NodeSpec
 from rlsched.energy.relative import OUTLOOK
 from rlsched.errors import AllocationError
@@ -82,7 +83,7 @@ class Queue(Protocol):
 
 
 _KEPT: Final = (
-    *("status", "fixed_clock", "unshared", "free", "cpu_free_milli", "memory_free_mib"),
+    *("status", "fixed_clock", "unshared", "lends", "free", "cpu_free_milli", "memory_free_mib"),
     *("idle_w", "core_w", "asleep_w", "boot_w"),
 )
 """Fields of known nodes that are copied when nodes are added."""
@@ -252,11 +253,15 @@ class ClusterShape:
         self._model(1)
 
     def lend_cores(self) -> None:
-        """Give each job the cores that it requested, and lend idle cores to jobs that can use more.
+        """Count the cores that jobs requested, and lend idle cores of nodes that can lend (`let_lend`).
 
         Loans are withdrawn once another job requests the cores: `rlsched.cluster.loans`. No job may run.
         """
         self.arrays.config[0].lends_cores = 1
+
+    def let_lend(self, n: int, *, lends: bool) -> None:
+        """Set whether a node lends idle cores, and can withdraw them from running jobs."""
+        self.arrays.node.lends[self._node(n)] = lends
 
     def set_dials(self, dials: DialArrays) -> None:
         """Use these dials, one set per partition. Dials adjust a rule's settings."""
@@ -404,9 +409,15 @@ class ClusterShape:
         return [self.demand_number(demand) for demand in demands]
 
     def _mark_plain(self) -> None:
-        """Mark the plain demand classes: their jobs can be placed by counts of free GPUs only."""
+        """Mark the plain demand classes: their jobs can be placed by counts of free GPUs only.
+
+        If cores are lent, and jobs on a shared GPU together request more than its part of the cores (after a
+        node has lost cores, or joins of an earlier version), no class that requests cores is plain.
+        """
         demands, nodes = list(self._demands), alike_by_type(list(self._shapes))
         self.arrays.demand.plain[: len(demands)] = plain_demands(demands, nodes)
+        if self.arrays.config[0].lends_cores and exceed_parts(self.arrays):
+            self.arrays.demand.plain[self.arrays.demand.cpu_milli_each > 0] = 0
         self.arrays.config[0].within_parts = within_parts(demands, nodes)
         kernels.forget_answers(self.arrays)
 

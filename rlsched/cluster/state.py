@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -260,6 +260,7 @@ class ClusterState(ClusterShape):
             other = self.slot_of(share_with)
             kernels.join(self.arrays, slot, other, max(cpu_milli_each, 0), sm_clock_frac, now_s)
             self._withdraw_loans(slot)
+            self.check_parts()
             self.ordering.note_start(self.arrays, slot, now_s)
             return
         job, node_of = columns(self.arrays.job), columns(self.arrays.gpu)["node"]
@@ -272,15 +273,26 @@ class ClusterState(ClusterShape):
         self._withdraw_loans(slot)
         self.ordering.note_start(self.arrays, slot, now_s)
 
+    def check_parts(self) -> None:
+        """If cores are lent and jobs on a GPU exceed its part of the cores, mark the plain classes again.
+
+        Rules choose no such join. It can be in the journal of an earlier version, or a user's own policy.
+        """
+        config = self.arrays.config[0]
+        if config.lends_cores and config.within_parts and loans.exceed_parts(self.arrays):
+            self._mark_plain()
+
     def _withdraw_loans(self, slot: int) -> None:
         if self.withdraws_loans and self.arrays.config[0].lends_cores:
             while loans.withdraw_one(self.arrays, slot) >= 0:
                 pass
 
-    def lent_milli_each(self, seq: int) -> int:
-        """Return the cores per GPU that are lent to a running job, thousandths."""
-        of_slot: Any = loans.lent_milli_each
-        return int(of_slot.py_func(self.arrays, self.slot_of(seq)))  # one value: not worth compiling
+    def cpu_milli_each(self, seq: int) -> tuple[int, int]:
+        """Return the cores per GPU that count for a live job, and the cores per GPU that are lent to it."""
+        slot, job = self.slot_of(seq), columns(self.arrays.job)
+        given = int(job["cpu_milli_each"][slot])
+        counted = min(given, int(columns(self.arrays.demand)["cpu_milli_each"][job["demand"][slot]]))
+        return counted, given - counted if job["head"][slot] >= 0 else 0
 
     def hold(self, gpus: Sequence[int], now_s: float, until_s: float | None = None) -> int:
         """Mark free GPUs of one node, which may be drained or down, as unavailable to jobs of this cluster.

@@ -72,7 +72,7 @@ def live(trace: Trace, end_s: np.ndarray, path: Path) -> tuple[list[Start], list
 
 def _live(trace: Trace, end_s: np.ndarray, journal: Journal) -> tuple[list[Start], list[Launch]]:
     broker = HandBroker(RuleScheduler(POLICY), journal, limits=LIMITS, now_s=1.0, shares=True)
-    can = Capabilities(shares=True, sharing=TIME_SLICING, gpu_memory_mib=16_160, fences=True)
+    can = Capabilities(shares=True, lends=True, sharing=TIME_SLICING, gpu_memory_mib=16_160, fences=True)
     for n in range(NODES):
         told = hello(f"n{n}", GPUS)
         broker.says(told.name, msgspec.structs.replace(told, gpu_type="V100", cpus=CPUS, capabilities=can))

@@ -222,6 +222,7 @@ class Engine:
         self.state.use_models(models.arrays(catalogue, self.state.kind_names))
         if models.lends_cores:
             self.state.lend_cores()
+            self.state.arrays.node.lends[:] = 1
             self.state.withdraws_loans = False
         self.state.weigh_energy(models.energy_weight)
         truth.workload = catalogue.draw(self.trace, models.workload_seed)[self._rows]

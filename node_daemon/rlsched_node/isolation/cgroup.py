@@ -78,6 +78,13 @@ class Cgroup:
                     taken.add(name)
         return taken
 
+    def read(self, name: str) -> str:
+        """Return the content of a file of the group; "" if there is no such file."""
+        try:
+            return records.read(f"{self.path}/{name}").decode() if self.path else ""
+        except OSError:
+            return ""
+
     def oom_kills(self) -> int:
         """Return the number of processes of the group that the OOM killer ended, at any memory limit."""
         try:

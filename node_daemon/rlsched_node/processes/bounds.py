@@ -11,7 +11,7 @@ from rlsched.wire.messages import AttemptKey, Launch
 from rlsched_node.gpu.device import GpuError, GpuSet
 from rlsched_node.isolation import devices
 from rlsched_node.isolation.cgroup import Cgroup, Cgroups
-from rlsched_node.isolation.limits import RankLimits, in_words, on_machine
+from rlsched_node.isolation.limits import RankLimits, in_words, numbers, on_machine
 from rlsched_node.processes.cores import Cores
 from rlsched_node.processes.store import LaunchRecord
 
@@ -143,10 +143,12 @@ class RankBounds:
         """Allocate the limits for a rank that an earlier daemon started."""
         limits = record.limits
         if limits.owns_cpus:
-            own = sorted({*limits.cpus} - {*limits.lent_cpus})
-            self._cores.adopt(key, own, limits.lent_cpus, record.gpus)
-            if limits.lent_cpus:
-                self._borrowing[key] = Cgroup(record.cgroup)
+            own, group = sorted({*limits.cpus} - {*limits.lent_cpus}), Cgroup(record.cgroup)
+            kept = numbers(group.read("cpuset.cpus")).issuperset(on_machine(limits.lent_cpus))
+            lent = limits.lent_cpus if kept else []  # an earlier daemon has withdrawn the loan
+            self._cores.adopt(key, own, lent, record.gpus)
+            if lent:
+                self._borrowing[key] = group
         elif limits.cpus:
             self._sharing[key] = Cgroup(record.cgroup)
 

@@ -87,10 +87,20 @@ class LedgerModels:
             self._asking.discard(number)
             self._update_models(self._cluster.energy_counts)
 
-    def node(self, number: int, sm_clocks_mhz: Sequence[int], *, shares: bool = False) -> None:
-        """Record a node's clocks (empty: not settable), and whether jobs can share its GPUs (`shares`)."""
+    def node(
+        self, number: int, sm_clocks_mhz: Sequence[int], *, shares: bool = False, lends: bool = False
+    ) -> None:
+        """Record features of a node.
+
+        Args:
+            number: Number of the node.
+            sm_clocks_mhz: SM clocks of its GPUs; empty: they cannot be set.
+            shares: Whether jobs can share its GPUs.
+            lends: Whether the node lends idle cores (`Capabilities.lends`).
+        """
         self._cluster.fix_clocks(number, not sm_clocks_mhz)
         self._cluster.let_share(number, shares=shares)
+        self._cluster.let_lend(number, lends=lends)
         if self.shares:
             self._note_gpus(number, self._cluster.nodes[number])
         if self.limits_power:

@@ -467,11 +467,11 @@ class Launches:
             return
         beside = [self._state.job_of_seq[seq].number for seq in self._state.cluster.beside(job.seq)]
         shares, need_mib = may_share(self._state, job)
-        lent_milli = self._state.cluster.lent_milli_each(job.seq)
+        counted_milli, lent_milli = self._state.cluster.cpu_milli_each(job.seq)
         nodes = [other.node for other in attempt.ranks]
         for number, rank in enumerate(attempt.ranks):
             if rank.state == LAUNCHING and node in (None, rank.node):
-                cores, memory_mib = on_a_rank(needs(job), len(rank.gpus))
+                cores, memory_mib = on_a_rank(needs(job), len(rank.gpus), counted_milli)
                 files = files_of(job.spec, attempt.number, number, nodes)
                 order = Launch(
                     epoch=self._state.epoch,

@@ -100,8 +100,8 @@ class SeenSpeeds:
     windows of 10 s. GPM counts a whole GPU, not a process, so it is not used here.
 
     The speed of a job is unknown in these cases: the command has no profile, the command uses a GPU for less
-    than `LEAST_SOLO_FRAC` of the time, the SM clock is below the highest, the GPUs are of several types, or
-    the driver does not report utilisation by process.
+    than `LEAST_SOLO_FRAC` of the time, the SM clock is below the highest, the job got lent cores, the GPUs
+    are of several types, or the driver does not report utilisation by process.
 
     Args:
         state: State of the broker.
@@ -190,7 +190,7 @@ class SeenSpeeds:
         is below the highest, or if its GPUs are of several types.
         """
         types = {self._state.nodes[rank.node].spec.gpu_type for rank in attempt.ranks}
-        if len(types) != 1 or attempt.sm_clock_frac != 1.0 or attempt.was_capped:
+        if len(types) != 1 or attempt.sm_clock_frac != 1.0 or attempt.was_capped or attempt.was_lent:
             return None
         signature = signature_of(job.spec.user, job.spec.command)
         solo = self._state.profiles.figure(signature, types.pop(), "full_util_frac")

@@ -529,7 +529,9 @@ def _drawn_w(job: Job, usage: SeenUsage | None, now_s: float) -> float | None:
     if attempt is None or usage is None or usage.energy_j is None or job.state == QUEUED:
         return None
     ran_s = (now_s if job.live else job.end_s or now_s) - attempt.seated_s
-    if attempt.was_shared or attempt.was_capped or attempt.sm_clock_frac < 1.0 or ran_s < LEAST_MEASURED_S:
+    if attempt.was_shared or attempt.was_capped or attempt.was_lent or attempt.sm_clock_frac < 1.0:
+        return None
+    if ran_s < LEAST_MEASURED_S:
         return None
     return usage.energy_j / ran_s / max(job.spec.num_gpus, 1)
 
@@ -543,7 +545,7 @@ def _seen_clock(state: BrokerState, job: Job, usage: SeenUsage | None, now_s: fl
     attempt = job.active
     if attempt is None or attempt.sm_clock_frac == 1.0 or usage is None:
         return []
-    if attempt.was_shared or attempt.was_capped:
+    if attempt.was_shared or attempt.was_capped or attempt.was_lent:
         return []
     types = {state.nodes[rank.node].spec.gpu_type for rank in attempt.ranks}
     ran_s = now_s - attempt.seated_s

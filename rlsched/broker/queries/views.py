@@ -36,7 +36,7 @@ def lent_cpus(state: BrokerState, job: Job) -> int:
     """Return the number of CPU cores that are lent to a job (`rlsched.cluster.loans`)."""
     if job.active is None:
         return 0
-    return state.cluster.lent_milli_each(job.seq) * job.spec.num_gpus // 1000
+    return state.cluster.cpu_milli_each(job.seq)[1] * job.spec.num_gpus // 1000
 
 
 def job_info(

@@ -107,6 +107,7 @@ def _of_ledger(s: Any, scheduler: Scheduler) -> Iterator[Entry]:
     yield kernels.make_ineligible, (s, slots)
     yield kernels.allocate, (s, slot, gpus, 0, 0, 0, 0.0, now_s)
     yield loans.withdraw_one, (s, slot)
+    yield loans.exceed_parts, (s,)
     yield kernels.release, (s, slot, now_s)
     yield kernels.close_node, (s, 0)
     yield kernels.forget, (s, slot)

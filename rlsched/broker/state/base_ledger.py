@@ -220,6 +220,7 @@ def fill(
             state.boot_node(number)
     slots = {one.seq: _enter(state, one, ledger.revises) for one in ledger.jobs}
     _seat(state, [(slots[one.seq], one) for one in ledger.jobs if one.status == "running"])
+    state.check_parts()
     s, job = state.arrays, state.arrays.job
     for seq, slot in slots.items():
         job.workload[slot] = workloads[seq]

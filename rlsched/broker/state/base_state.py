@@ -147,7 +147,8 @@ def restore_base(state: Known, base: Base, policy_id: str) -> None:
     state.models.share(base.shares)
     for node in nodes:
         state.nodes[node.spec.name] = node
-        state.models.node(node.number, node.spec.sm_clocks_mhz, shares=node.spec.capabilities.shares)
+        can = node.spec.capabilities
+        state.models.node(node.number, node.spec.sm_clocks_mhz, shares=can.shares, lends=can.lends)
     state.profiles = Profiles.from_kept(base.profiles)
     state.holdings.restore_holdings({one.node: one.held for one in base.held})
     replay_learned(state.predictions, base.learned, base.jobs)

@@ -347,6 +347,7 @@ class BrokerState(Known):
         self.highest_attempt = max(self.highest_attempt, earlier + 1)
         job.attempt = Attempt(earlier + 1, now_s, ranks, entry.number, entry.source)
         job.attempt.sm_clock_frac = start.sm_clock_frac
+        job.attempt.was_lent = self.cluster.cpu_milli_each(job.seq)[1] > 0
         job.become(LAUNCHING)
         job.reason = ""
         self._share_anew([job.seq, *self.cluster.beside(job.seq)], now_s)

@@ -191,9 +191,12 @@ def types_asked(gpu_types: Sequence[str]) -> list[str]:
     return sorted({asked_type(one) for one in gpu_types})
 
 
-def on_a_rank(demand: Demand, gpus: int) -> tuple[int, int]:
-    """Return (whole cores, MiB of memory) of a rank with `gpus` GPUs, as requested."""
-    return -(-demand.cpu_milli_each * gpus // 1000), demand.memory_mib_each * gpus
+def on_a_rank(demand: Demand, gpus: int, cpu_milli_each: int) -> tuple[int, int]:
+    """Return (whole cores, MiB of memory) of a rank with `gpus` GPUs, without lent cores.
+
+    `cpu_milli_each`: cores per GPU that the ledger counts for the job, thousandths.
+    """
+    return -(-cpu_milli_each * gpus // 1000), demand.memory_mib_each * gpus
 
 
 def beside_gpus(demand: Demand) -> str:

@@ -72,6 +72,7 @@ class Attempt:
         leaving: (job, rank) of the preempted jobs' ranks that are still on the attempt's GPUs.
         sm_clock_frac: SM clock that the decision set, as a fraction of the highest.
         was_capped: Whether a power limit has lowered the clock of the attempt at some time.
+        was_lent: Whether the attempt got lent CPU cores at its start.
         was_shared: Whether another job has used the GPUs at the same time.
         lent_s: Part of the time up to `tenants_since_s` in which co-tenants, not this job, used the GPUs,
             seconds per GPU. With n tenants, (n - 1) / n of the time counts.
@@ -110,6 +111,7 @@ class Attempt:
     tenants_since_s: float = 0.0
     is_learnt: bool = False
     was_capped: bool = False
+    was_lent: bool = False
 
     def live_ranks(self) -> list[int]:
         """Return the numbers of the ranks that have not ended."""

@@ -24,7 +24,8 @@ def learn(profiles: Profiles, job: Job, attempt: Attempt, nodes: Mapping[str, No
     """Learn from the usage of an attempt, if all its ranks were on one GPU type and measured long enough.
 
     Each rank must be measured for at least `LEAST_MEASURED_S`. An attempt that shared GPUs is not used for
-    figures that need GPUs without co-tenants, such as GPU time and power.
+    figures that need GPUs without co-tenants, such as GPU time and power. The same holds for an attempt with
+    a clock lowered by a power limit, and with lent cores, because the next attempt may have fewer cores.
     """
     types = {nodes[rank.node].spec.gpu_type for rank in attempt.ranks}
     used = [rank.usage for rank in attempt.ranks]
@@ -35,7 +36,7 @@ def learn(profiles: Profiles, job: Job, attempt: Attempt, nodes: Mapping[str, No
         return
     seen: dict[str, float] = {}
     pairs = [(len(rank.gpus), rank.usage) for rank in attempt.ranks if rank.usage is not None]
-    is_steady = not attempt.was_shared and not attempt.was_capped
+    is_steady = not (attempt.was_shared or attempt.was_capped or attempt.was_lent)
     if is_steady and all(usage.gpu_milli is not None for _, usage in pairs):
         seen["util_frac"] = sum(count * (usage.gpu_milli or 0) for count, usage in pairs) / gpus / 1e3
         seen |= _at_clock(profiles, job, attempt, next(iter(types)), seen["util_frac"])

@@ -146,7 +146,8 @@ def change_node(
             )
             node.spec, node.up, node.away, node.removed = change, True, False, False
             node.gone_reason = node.sleep = ""
-            models.node(node.number, change.sm_clocks_mhz, shares=change.capabilities.shares)
+            can = change.capabilities
+            models.node(node.number, change.sm_clocks_mhz, shares=can.shares, lends=can.lends)
         case NodeAway():
             node.away, node.gone_reason = True, change.reason
         case NodeDown():

@@ -12,7 +12,7 @@ from rlsched.cluster.arrays import MAX_TENANTS, StateArrays
 from rlsched.cluster.capacity import gpu_need_mib, takes_gpus_of
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.kernels import tenants_of
-from rlsched.cluster.loans import lacks_cores
+from rlsched.cluster.loans import lacks_cores, lent_milli_each
 from rlsched.cluster.speed import (
     asked_feed,
     cores_given,
@@ -118,14 +118,18 @@ def shared_plan(
         return refused(NODES_DIFFER, share_with, kind)
     if lacks_cores(s, slot, share_with):
         return refused(NO_CORES, share_with, kind)
-    held = (job.cpu_milli_each[share_with] + join_cores(s, slot, share_with, kind)) / 1000.0
+    lent = lent_milli_each(s, share_with)  # the join may end the loan
+    held = (job.cpu_milli_each[share_with] - lent + join_cores(s, slot, share_with, kind)) / 1000.0
     needed = t.cores_each[mine, kind] + t.cores_each[theirs, kind]
     met = min(1.0, held / needed)
     one = min(one, feed(s, slot, kind, t.cores_each[mine, kind] * met)) / asked_feed(s, slot, kind)
     two = min(two, feed(s, share_with, kind, t.cores_each[theirs, kind] * met)) / asked_feed(
         s, share_with, kind
     )
-    return _priced(s, slot, share_with, kind, 2, o, one, one + two - 1.0, min(one, two), now_s, least)
+    before = 1.0
+    if lent > 0:
+        before = feed(s, share_with, kind, cores_given(s, share_with, kind)) / asked_feed(s, share_with, kind)
+    return _priced(s, slot, share_with, kind, 2, o, one, one + two - before, min(one, two), now_s, least)
 
 
 @kernel
@@ -241,7 +245,7 @@ def _group_plan(
                 return refused(KEPT_APART, share_with, kind)
             used_mib += gpu_need_mib(s, other, kind)
             needed += t.cores_each[job.workload[other], kind]
-            held += job.cpu_milli_each[other]
+            held += job.cpu_milli_each[other] - lent_milli_each(s, other)
     mine_mib = gpu_need_mib(s, slot, kind)
     if s.demand.memory_mib_each[job.demand[slot]] > 0:
         return refused(NOT_WHOLE, share_with, kind)

@@ -73,6 +73,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """The node runs several jobs on a GPU (`Launch.beside`); False from nodes without this field."""
     sharing: str = ""
     """How jobs share the node's GPUs: `MPS`; "": time slicing."""
+    lends: bool = False
+    """The node obeys `Launch.lent_cores`, and can take lent cores from running ranks."""
     limits_torch: bool = False
     """Under time slicing, the node limits the GPU memory of PyTorch to `Launch.gpu_need_mib`."""
     fences: bool = False

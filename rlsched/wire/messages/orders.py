@@ -83,7 +83,8 @@ class Launch(OfRank, frozen=True, kw_only=True, tag="launch"):
     cores: int = 0
     """Processors for this rank only; 0: shared processors. Nodes without limits ignore this field."""
     lent_cores: int = 0
-    """Further processors for this rank until another rank needs them; an older node ignores this field."""
+    """Further processors for this rank until another rank needs them; only for nodes with
+    `Capabilities.lends`."""
     memory_mib: int = 0
     """Maximum host memory of this rank, MiB; 0: the maximum is in proportion to the rank's GPUs."""
     gpu_memory_mib: int = 0

@@ -10,11 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlsched.cluster.loans import lent_milli_on
+from rlsched.cluster.placement import first_fitting
 from rlsched.cluster.spec import NodeSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.clocks import cores_for
 from rlsched.decide.compiled import for_state
-from rlsched.decide.options import PLAIN_START
+from rlsched.decide.options import BLOCKED, PLAIN_START
+from rlsched.decide.plans.plan import Plan
+from rlsched.decide.plans.shared import shared_plan
+from rlsched.decide.start import start_action
 from rlsched.errors import AllocationError
 from rlsched_node.processes.cores import Cores
 from tests.support.sim.board import CATALOGUE, add, modelled, node
@@ -28,6 +32,8 @@ NEEDED = 9
 def lending(*nodes: NodeSpec) -> ClusterState:
     state = modelled(*nodes)
     state.lend_cores()
+    for n in range(len(nodes)):
+        state.let_lend(n, lends=True)
     return state
 
 
@@ -40,7 +46,7 @@ def start(state: ClusterState, seq: int, gpus: list[int]) -> int:
 
 
 def lent(state: ClusterState, seq: int) -> int:
-    return state.lent_milli_each(seq) // 1000
+    return state.cpu_milli_each(seq)[1] // 1000
 
 
 def free(state: ClusterState, n: int = 0) -> int:
@@ -85,26 +91,27 @@ def test_job_without_gpus_withdraws_loans_too() -> None:
 
 
 @pytest.mark.parametrize(
-    "reason", ["unknown workload", "no request", "whole nodes", "one job per GPU", "cores"]
+    "reason", ["unknown workload", "no request", "whole nodes", "node", "cores", "fraction"]
 )
 def test_no_loan(reason: str) -> None:
     state = lending(node("n0", 2, cpus=0 if reason == "cores" else 16))
-    if reason == "one job per GPU":
-        state.let_share(0, shares=False)
-    seq = add(state, HUNGRY, cores=0 if reason == "no request" else 2, exclusive=reason == "whole nodes")
+    state.let_lend(0, lends=reason != "node")
+    seq = add(
+        state,
+        HUNGRY,
+        cores={"no request": 0, "fraction": 2.5}.get(reason, 2),
+        exclusive=reason == "whole nodes",
+    )
     if reason == "unknown workload":
         state.arrays.job.workload[state.slot_of(seq)] = 0
     assert start(state, seq, [0]) == 0
 
 
-def test_gang_gets_what_each_of_its_nodes_has() -> None:
-    state = lending(node("n0", 2, cpus=16), node("n1", 2, cpus=8))
-    gang = add(state, HUNGRY, 4, cores=2)
-    assert start(state, gang, [0, 1, 2, 3]) == 2  # of the four idle cores of the second node
-    assert (free(state, 0), free(state, 1)) == (12, 4)
-    work = add(state, FRUGAL, 0, cores=3)
-    state.start(work, [], 0.0, node=1)
-    assert lent(state, gang) == 0, "on both nodes"
+def test_gang_gets_a_loan_only_on_one_node() -> None:
+    state = lending(node("n0", 2, cpus=16), node("n1", 2, cpus=16))
+    assert start(state, add(state, HUNGRY, 2, cores=2), [1, 2]) == 0
+    state = lending(node("n0", 2, cpus=16))
+    assert start(state, add(state, HUNGRY, 2, cores=2), [0, 1]) == 6, "of the 12 idle cores"
 
 
 def test_request_of_a_waiting_job_is_free_while_its_cores_are_lent() -> None:
@@ -119,13 +126,75 @@ def test_request_of_a_waiting_job_is_free_while_its_cores_are_lent() -> None:
 def test_illegal_numbers_of_cores_are_refused() -> None:
     state = lending(node("n0", 2, cpus=12))
     first, second = (add(state, HUNGRY, cores=3) for _ in range(2))
-    for cores, match in ((2000, "expected at least 3 cores"), (12_001, "fewer cores free")):
+    for cores, match in ((0, "expected more than 0 cores"), (12_001, "fewer cores free")):
         with pytest.raises(AllocationError, match=match):
             state.start(first, [0], 0.0, cpu_milli_each=cores)
     start(state, first, [0])
     with pytest.raises(AllocationError, match="fewer cores free"):
         state.start(second, [1], 0.0, cpu_milli_each=4000)
     state.start(second, [1], 0.0, cpu_milli_each=3000)
+
+
+@pytest.mark.parametrize("cpus", [11, 20])
+def test_plan_to_share_does_not_count_on_a_loan(cpus: int) -> None:
+    """The borrower has two cores of its own and seven lent ones; the gain is less than without a loan."""
+    borrowing, plain = lending(node("n0", 1, cpus=cpus)), lending(node("n0", 1, cpus=cpus))
+    plans = []
+    for state in (borrowing, plain):
+        holder, waiting = add(state, HUNGRY, cores=2), add(state, FRUGAL, cores=3)
+        if state is borrowing:
+            assert start(state, holder, [0]) == 7
+        else:
+            state.start(holder, [0], 0.0)
+        find = for_state(shared_plan, state)
+        o = PLAIN_START._replace(share=BLOCKED, min_speed=0.0)
+        slots = state.slot_of(waiting), state.slot_of(holder)
+        plans.append(Plan(*find(state.arrays, *slots, o, 1.0, -math.inf)))
+    assert (plans[0].own, plans[0].slowest) == (plans[1].own, plans[1].slowest)
+    gain = (9 / 2) ** 0.83 - 1.0
+    assert plans[1].gain - plans[0].gain == pytest.approx(gain, rel=0.05)
+
+
+def starts(state: ClusterState, seq: int) -> bool:
+    """Whether the rules find a place for the first waiting job, and its start is legal there."""
+    if first_fitting(state.arrays, 0, 0) < 0:
+        return False
+    action = start_action(state, 0, seq, start=CORES)
+    state.check_start(seq, action.gpus, cpu_milli_each=action.cpu_milli_each)
+    return True
+
+
+@pytest.mark.parametrize("change", ["join", "fewer cores", "more cores"])
+def test_free_gpu_without_its_part_of_the_cores_is_not_offered(change: str) -> None:
+    """Jobs on a GPU exceed its part by a join of an earlier version, or because the node has changed."""
+    cpus = {"join": 16, "fewer cores": 32, "more cores": 20}[change]
+    state = lending(node("n0", 4, cpus=cpus))
+    if change == "more cores":
+        add(state, FRUGAL, cores=6)  # more than the part: cores are counted, and joins may exceed the part
+    each = 6 if change == "more cores" else 4
+    first, second = (add(state, FRUGAL, cores=each) for _ in range(2))
+    small = [add(state, FRUGAL, cores=1) for _ in range(2)]
+    state.start(first, [0], 0.0)
+    for g, seq in enumerate(small, start=1):
+        state.start(seq, [g], 0.0)
+    state.start(second, [0], 0.0, share_with=first, cpu_milli_each=1000 * each)
+    if change == "fewer cores":
+        state.refit_node(0, cpus=16, memory_mib=0)
+    elif change == "more cores":
+        state.remove_waiting(0)
+        state.refit_node(0, cpus=24, memory_mib=0)
+    for seq in small:
+        state.release(seq, 1.0)
+    part = 6 if change == "more cores" else 4
+    waiting = [add(state, FRUGAL, cores=part) for _ in range(3)]
+    begun = []
+    for seq in waiting:
+        if starts(state, seq):
+            action = start_action(state, 0, seq, start=CORES)
+            state.start(seq, action.gpus, 2.0, cpu_milli_each=action.cpu_milli_each)
+            begun.append(seq)
+    assert begun == waiting[:2]
+    assert free(state) == 0
 
 
 @settings(max_examples=80, deadline=None)

@@ -212,16 +212,19 @@ def test_next_daemon_knows_loans(tmp_path: Path) -> None:
     group = tmp_path / "c1.1.1.0"
     group.mkdir()
     cpus = group / "cpuset.cpus"
-    cpus.touch()
+    cpus.write_text("0-7")
     limits = bounds(Groups(tmp_path)).allocate_limits(key(1), launch(1, [1], cores=2, lent_cores=6))
     record = LaunchRecord(gpus=[1], command=["x"], env={}, cwd="/", limits=limits, cgroup=str(group))
     second = bounds(Groups(tmp_path))
     second.adopt(key(1), record)
-    assert second.allocate_limits(key(2), launch(2, [0], lent_cores=4)).cpus == [0, 1, 2, 3, 6, 7], (
-        "no request"
-    )
+    shared = second.allocate_limits(key(2), launch(2, [0], lent_cores=4)).cpus
+    assert shared == [0, 1, 2, 3, 6, 7], "a rank without a request borrows nothing"
     assert second.allocate_limits(key(3), launch(3, [0], cores=2)).cpus == [0, 1]
     assert cpus.read_text() == "4-5"
+    third = bounds(Groups(tmp_path))
+    third.adopt(key(1), record)
+    found = third.allocate_limits(key(4), launch(4, [0], cores=2, lent_cores=4))
+    assert found.lent_cpus == [2, 3, 6, 7], "the loan of the first rank has ended"
 
 
 def test_without_the_controller_a_borrower_keeps_its_cores(tmp_path: Path) -> None:

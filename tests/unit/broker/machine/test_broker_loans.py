@@ -33,9 +33,9 @@ HUNGRY, FRUGAL = "resnet18-imagenet-b128", "gpt2-b4"
 LENDS = Policy("fifo-backfill", share={}, cores=True)
 
 
-def node(*jobs: int, shares: bool = True) -> Hello:
+def node(*jobs: int, lends: bool = True) -> Hello:
     """A node with four GPUs and 16 cores, on which these jobs run."""
-    can = Capabilities(shares=shares, sharing=TIME_SLICING, gpu_memory_mib=16_160, fences=True)
+    can = Capabilities(shares=True, lends=lends, sharing=TIME_SLICING, gpu_memory_mib=16_160, fences=True)
     runs = [AttemptReport(job=job, attempt=1, rank=0, state="running") for job in jobs]
     return msgspec.structs.replace(hello("n0", 4, *runs), gpu_type="V100", capabilities=can, cpus=16)
 
@@ -83,6 +83,8 @@ def test_idle_cores_are_lent_until_a_job_requests_them(journal: Journal) -> None
     order = begin(broker, HUNGRY, 4, gpus=2)
     assert (order.cores, order.lent_cores) == (4, 10), "5 cores for each of two GPUs"
     assert lent(broker) == [0, 10]
+    attempts = [broker.state.jobs[job].attempt for job in (1, 3)]
+    assert [one is not None and one.was_lent for one in attempts] == [True, True]
     broker.says("n0", ended(3))
     broker.says("n0", ended(1))
     assert broker.state.cluster.arrays.node.cpu_free_milli[0] == 16_000
@@ -97,7 +99,7 @@ def test_no_loans(journal: Journal, off: str) -> None:
     )
     broker = make(journal, policy, shares=off != "share")
     if off == "node":
-        broker.says("n0", node(shares=False))
+        broker.says("n0", node(lends=False))
     order = begin(broker, HUNGRY, 2)
     assert (order.cores, order.lent_cores) == (2, 0)
 
@@ -155,7 +157,19 @@ def test_jobs_borrow_what_earlier_attempts_of_the_command_used(
     assert (order.cores, order.lent_cores) == (4, expected)
     assert replayed(journal).cluster.digest() == broker.state.cluster.digest()
     again = make(journal, LENDS, *([2] if restarts else []))
-    assert again.state.cluster.lent_milli_each(1) == 1000 * expected
+    assert again.state.cluster.cpu_milli_each(1) == (4_000, 1000 * expected)
+
+
+def test_attempts_with_a_loan_teach_only_cores_and_memory(journal: Journal) -> None:
+    broker = make(journal)
+    usage = RankUsage(measured_s=100, gpu_milli=800, cpu_milli=6_000, memory_mib=900, gpu_memory_mib=2_000)
+    for job, cores, name in ((1, 2, "lent"), (2, 16, "own")):
+        broker.ask(submit(num_cpus=cores, command=["python", f"{name}.py"], workload=HUNGRY, share="no"))
+        broker.says("n0", launched(job))
+        broker.says("n0", msgspec.structs.replace(ended(job), usage=usage))
+    found = {one.command: set(one.fields) for one in broker.state.profiles.kept_profiles()}
+    learnt, whole = {"cores_each", "host_mib", "memory_mib"}, {"util_frac", "full_util_frac"}
+    assert sorted(found.values(), key=len) == [learnt, learnt | whole]
 
 
 def test_journal_with_loans_replays_bit_for_bit(journal: Journal) -> None:
