@@ -52,7 +52,7 @@ VERDICT_TEXT: Final = {
     NOT_THE_FIRST: "shown with the first job on its GPUs",
     WAITS_FOR_BETTER: "worth less than GPUs that come free",
     WORTH_LESS: "worth less than another plan",
-    NO_CORES: "its nodes have too few cores to spare",
+    NO_CORES: "its nodes have too few cores to spare, or its GPUs have no more of their part of the cores",
     KEPT_APART: "one of them shares its GPUs with no other job",
 }
 """Text for each verdict: the reason why a plan is not used."""
