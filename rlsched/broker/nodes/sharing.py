@@ -5,6 +5,7 @@ from __future__ import annotations
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.job_requests import memory
 from rlsched.broker.state.jobs import Attempt, Job
+from rlsched.models.slice_name import is_slice
 from rlsched.wire.messages import MPS, TIME_SLICING
 
 _IN_WORDS = {
@@ -44,8 +45,14 @@ def is_limited(state: BrokerState, job: Job, attempt: Attempt) -> bool:
 
 
 def isolation_lines(state: BrokerState, job: Job) -> list[str]:
-    """Describe how a running job is isolated from its co-tenants, one line for each way of sharing."""
+    """Describe how a running job is isolated from jobs on the same GPUs, one line for each way of sharing."""
     lines = []
+    nodes = [] if job.active is None else [state.nodes.get(rank.node) for rank in job.active.ranks]
+    if any(node is not None and is_slice(node.spec.gpu_type) for node in nodes):
+        lines.append(
+            "it runs on MIG instances: memory and multiprocessors are its own, and a fault of another job "
+            "does not end it; the clock and the power limit belong to the whole GPU"
+        )
     for way in ways_of(state, job):
         words = f"its GPUs are shared by {_IN_WORDS[way]}"
         need_mib = may_share(state, job)[1]

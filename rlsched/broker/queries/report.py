@@ -16,7 +16,7 @@ from rlsched.broker.nodes.members import Members
 from rlsched.broker.queries.backlog import Backlog
 from rlsched.broker.queries.forecasts import Forecasts
 from rlsched.broker.queries.loop_metrics import LoopMetrics
-from rlsched.broker.queries.views import out_of_service
+from rlsched.broker.queries.views import lent_cpus, out_of_service
 from rlsched.broker.queries.waiting import waiting_for_power
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.nodes import Node
@@ -113,6 +113,7 @@ class Reports:
             shares=state.models.shares,
             sharing=sum(job.active is not None and job.active.tenants > 1 for job in live),
             slow_sharing=self._members.metered.speeds.slow_jobs(now_s),
+            lent_cpus=sum(lent_cpus(state, job) for job in live) if state.models.shares else 0,
             fixed_clocks=dict(islice(fixed, MAX_NAMED_NODES)),
             version=self._started.version,
             epoch=state.epoch,

@@ -106,6 +106,7 @@ def figures(report: StatsReport) -> Iterator[Metric]:
         "Jobs slower than permitted or predicted next to their co-tenants, for a minute.",
         report.slow_sharing,
     )
+    yield _gauge("lent_cores", "Idle CPU cores that are lent to running jobs.", report.lent_cpus)
     kept_out = [([reason], count) for reason, count in {"Quota": 0, **report.ineligible}.items()]
     yield _gauges("ineligible_jobs", "Queued jobs that the policy does not see.", ["reason"], kept_out)
     yield _counters("jobs_over", "Finished jobs.", "state", report.outcomes)

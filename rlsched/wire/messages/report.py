@@ -177,6 +177,8 @@ class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report")
     """Number of running jobs that share their GPUs."""
     slow_sharing: int = 0
     """Number of jobs on shared GPUs, slower than permitted or predicted for at least a minute."""
+    lent_cpus: int = 0
+    """Number of idle CPU cores that are lent to running jobs."""
     fixed_clocks: dict[str, str] = {}
     """Nodes whose clocks cannot be set, with the reason; the first 50."""
     version: str = ""

@@ -21,6 +21,8 @@ from rlsched.wire.messages import (
     Launch,
     ListJobs,
     RankUsage,
+    Stats,
+    StatsReport,
     Why,
 )
 from tests.support.broker.compacted import compacted
@@ -83,6 +85,9 @@ def test_idle_cores_are_lent_until_a_job_requests_them(journal: Journal) -> None
     order = begin(broker, HUNGRY, 4, gpus=2)
     assert (order.cores, order.lent_cores) == (4, 10), "5 cores for each of two GPUs"
     assert lent(broker) == [0, 10]
+    stats = broker.ask(Stats())
+    assert isinstance(stats, StatsReport)
+    assert stats.lent_cpus == 10
     attempts = [broker.state.jobs[job].attempt for job in (1, 3)]
     assert [one is not None and one.was_lent for one in attempts] == [True, True]
     broker.says("n0", ended(3))

@@ -491,6 +491,8 @@ def test_mig_instances_are_not_shared(journal: Journal) -> None:
     broker.says("n0", msgspec.structs.replace(hello("n0", 2), gpu_type=kind, capabilities=can))
     begun = [begin(broker, workload=LIGHT) for _ in range(3)]
     assert [None if one is None else one.gpus for one in begun] == [[0], [1], None]
+    assert "it runs on MIG instances: memory and multiprocessors are its own" in why(broker, 1)
+    assert "MIG" not in why(broker, 3)
 
 
 def test_launch_tells_whether_later_jobs_may_share_and_the_memory_need(journal: Journal) -> None:
