@@ -121,7 +121,7 @@ def check_cores(state: ClusterShape, slot: int, n: int, places: int, cpu_milli_e
     node, job, lends = (
         columns(state.arrays.node),
         columns(state.arrays.job),
-        state.arrays.config[0].lends_cores,
+        columns(state.arrays.config)["lends_cores"][0],
     )
     seq, free = int(job["seq"][slot]), int(node["cpu_free_milli"][n])
     asked = int(columns(state.arrays.demand)["cpu_milli_each"][job["demand"][slot]])

@@ -283,7 +283,7 @@ class ClusterState(ClusterShape):
             self._mark_plain()
 
     def _withdraw_loans(self, slot: int) -> None:
-        if self.withdraws_loans and self.arrays.config[0].lends_cores:
+        if self.withdraws_loans and columns(self.arrays.config)["lends_cores"][0]:
             while loans.withdraw_one(self.arrays, slot) >= 0:
                 pass
 
