@@ -12,9 +12,8 @@ from rlsched.decide.dials.observing import NAMES
 from rlsched.decide.dials.strategy import Strategy, dials_of
 from rlsched.decide.dials.turning import RANGES
 from rlsched.decide.policies.policy import Policy
-from rlsched_agents.dials.importance import played
+from rlsched_agents.dials.importance import fleet_of, played
 from rlsched_agents.dials.judging import Floats
-from rlsched_envs.training.dial_env import DialFleet
 from rlsched_envs.training.sources import Drawn, EpisodeSource
 
 WINDOWS: Final = 24
@@ -76,16 +75,9 @@ def habits_of(
 ) -> Habits:
     """Run windows under a strategy, and return the mean positions of its dials.
 
-    Args:
-        strategy: The trained strategy that sets the dials.
-        policy: The rule whose dials are set.
-        sources: Traces that windows are drawn from.
-        drawn: How windows are drawn.
-        seed: Seed of the draws.
-        windows: Number of windows.
+    Args: as for `importance.importance_of`.
     """
-    fit = [source for source in sources if source.submit_s.size >= max(drawn.jobs // 3, 1)]
-    _, seen = played(DialFleet(fit, windows, drawn, policy, seed), strategy.matrices, seed)
+    _, seen = played(fleet_of(policy, sources, drawn, seed, windows), strategy.matrices, seed)
     return habits_in(strategy, seen, windows)
 
 

@@ -90,9 +90,7 @@ def importance_of(
         seed: Seed of the draws.
         windows: Number of windows.
     """
-    fit = [source for source in sources if source.submit_s.size >= max(drawn.jobs // 3, 1)]
-    fleet = DialFleet(fit, windows, drawn, policy, seed)
-    layers = strategy.matrices
+    fleet, layers = fleet_of(policy, sources, drawn, seed, windows), strategy.matrices
     saved, seen = played(fleet, layers, seed)
     draws, columns = np.random.default_rng(seed), []
     for column in columns_used(strategy):
@@ -103,6 +101,22 @@ def importance_of(
         columns.append(ColumnImportance(NAMES[column], float(lost.mean()), float(low), float(high)))
     columns.sort(key=lambda one: -one.lost)
     return Importance(float(saved.mean()), tuple(columns), windows)
+
+
+def fleet_of(
+    policy: Policy, sources: Sequence[EpisodeSource], drawn: Drawn, seed: int, windows: int
+) -> DialFleet:
+    """Return clusters that run windows of the traces that are long enough.
+
+    Args:
+        policy: The rule whose dials are set.
+        sources: Traces that windows are drawn from.
+        drawn: How windows are drawn.
+        seed: Seed of the draws.
+        windows: Number of windows.
+    """
+    fit = [source for source in sources if source.submit_s.size >= max(drawn.jobs // 3, 1)]
+    return DialFleet(fit, windows, drawn, policy, seed)
 
 
 def played(

@@ -45,9 +45,12 @@ def util_frac(name: str) -> float:
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     """A broker's directory; one command was measured for 100 s, at 30 % of GPU time."""
-    folder = tmp_path / "broker"
+    return measured(tmp_path / "broker", RankUsage(measured_s=100, gpu_milli=300, gpu_memory_mib=4_000))
+
+
+def measured(folder: Path, usage: RankUsage) -> Path:
+    """A new broker's directory, in which the command has had this use on a V100."""
     folder.mkdir()
-    usage = RankUsage(measured_s=100, gpu_milli=300, gpu_memory_mib=4_000)
     with closing(Journal(folder / JOURNAL_FILE)) as journal:
         broker = make(journal)
         broker.says("n0", msgspec.structs.replace(hello("n0"), gpu_type="V100"))
@@ -153,15 +156,8 @@ def test_learnt_gpu_memory_acts_as_the_same_memory_in_the_catalogue(
 def test_learnt_power_and_cores_are_used_unless_the_trace_has_them(store: Path, trace: Trace) -> None:
     found = with_profiles(trace, store).trace
     assert not {"core_need", "power_ratio"} & set(found.extra)
-    folder = store.with_name("power")
-    folder.mkdir()
     usage = RankUsage(measured_s=100, gpu_milli=300, cpu_milli=2_000, energy_mj=20_000_000)
-    with closing(Journal(folder / JOURNAL_FILE)) as journal:
-        broker = make(journal)
-        broker.says("n0", msgspec.structs.replace(hello("n0"), gpu_type="V100"))
-        broker.ask(submit(1, command=TRAIN.split()))
-        broker.says("n0", launched(1))
-        broker.says("n0", msgspec.structs.replace(ended(1), usage=usage))
+    folder = measured(store.with_name("power"), usage)
     trace = replace(
         trace, extra={**trace.extra, "core_need": np.array([np.nan, np.nan, np.nan, 7.0, np.nan])}
     )
