@@ -173,6 +173,11 @@ class ClusterState(ClusterShape):
         """
         kernels.share_job(self.arrays, self.slot_of(seq), not shares, gpu_need_mib)
 
+    def raise_gpu_need(self, seq: int, gpu_need_mib: int) -> None:
+        """Count at least this memory for a live job on each of its GPUs, MiB; its co-tenants stay."""
+        need_mib, slot = self.arrays.job.gpu_need_mib, self.slot_of(seq)
+        need_mib[slot] = max(gpu_need_mib, need_mib[slot])
+
     def unshare_job(self, seq: int) -> None:
         """Exclude a live job from sharing GPUs from now on; its current co-tenants stay."""
         slot = self.slot_of(seq)

@@ -19,6 +19,7 @@ from rlsched.broker.base.entries import (
     Entry,
     JobCancelled,
     JobHeld,
+    GpuMemorySeen,
     JobUnshared,
     JobUpdated,
     MemberSet,
@@ -356,4 +357,4 @@ class Life:
                 job = state.jobs[number]
                 if job.active is not None:
                     self._end(number, job.active.number, QUEUED, now_s)
-        return not isinstance(entry, BrokerStarted | MemberSet | PairSeen | JobUnshared)
+        return not isinstance(entry, BrokerStarted | MemberSet | PairSeen | GpuMemorySeen | JobUnshared)

@@ -19,6 +19,7 @@ from rlsched.broker.base.entries import (
     JobHeld,
     JobsRanked,
     JobSubmitted,
+    GpuMemorySeen,
     JobUnshared,
     JobUpdated,
     MemberSet,
@@ -72,6 +73,7 @@ _OUTSIDE: Final = (
     MemberSet,
     AttemptEnding,
     PairSeen,
+    GpuMemorySeen,
     JobUnshared,
 )
 """Journal entries that do not depend on decisions; among ends of jobs, only requested ends."""

@@ -1,4 +1,6 @@
-"""GPUs out of service: lost or unfit GPUs, and GPUs in use by a process that rlsched did not start.
+"""GPUs out of service: lost or unfit GPUs, and GPUs whose memory is not free, but not in use by ranks.
+
+Such memory belongs to a process that rlsched did not start, or to no process that the driver lists.
 
 The meter's thread checks the GPUs once a second. The daemon checks them again before each start, because the
 last check may be out of date.
@@ -24,8 +26,17 @@ from rlsched_node.gpu.device import (
 from rlsched_node.processes import shim
 from rlsched_node.processes.launch import LaunchError
 
+UNLISTED_MIB, UNLISTED_FRAC = 2048, 0.05
+"""Memory in use by no listed process that a GPU may have, MiB and as a fraction of its memory; the larger
+counts. Assumed: the driver reserves some hundred MiB, and NVML's version 1 of the query counts them as used.
+"""
+OUT_AFTER_LOOKS = 30
+"""Number of consecutive checks with more such memory after which a GPU is out of service. The driver frees
+the memory of a killed process some seconds after the process has left its list.
+"""
 BACK_AFTER_LOOKS = 3
 """Number of consecutive good checks after which a GPU returns to service."""
+_UNLISTED = -1
 _VSIZE = 20
 """Index of `vsize` in the fields of `/proc/PID/stat` from the third on; `vsize` is 0 once memory is freed."""
 
@@ -35,7 +46,8 @@ class _Outage(NamedTuple):
 
     Attributes:
         why: Reason that is shown to users. A lost GPU keeps the first reason during the outage.
-        pid: The foreign process; 0: the GPU is lost, or is not the GPU that the node offers.
+        pid: The foreign process; `_UNLISTED`: no process is known; 0: the GPU is lost, or is not the GPU that
+            the node offers.
         good_looks: Number of consecutive good checks at present.
     """
 
@@ -61,6 +73,7 @@ class Outages:
         self._count, self._is_ours = count, is_ours
         self.busy = frozenset[int]()
         self._out: dict[int, _Outage] = {}
+        self._unlisted_looks: dict[int, int] = {}  # by GPU, consecutive checks with too much unlisted memory
         self._own: dict[int, int | None] = {}  # start ticks of processes known to be rlsched's
         self._seen: dict[int, frozenset[int]] = {}  # by GPU, the processes of the last reading
         self._lock = threading.Lock()
@@ -95,16 +108,24 @@ class Outages:
         with self._lock:
             self._take_out(gpu, _why(error), 0)
 
-    def is_read(self, gpu: int, reading: GpuReading | None, ours: Container[int] = frozenset()) -> None:
+    def is_read(
+        self,
+        gpu: int,
+        reading: GpuReading | None,
+        ours: Container[int] = frozenset(),
+        total_mib: int | None = None,
+    ) -> None:
         """Record a reading of a GPU that is not lost.
 
         Args:
             gpu: Number of the GPU.
             reading: Values of the GPU; None if they could not be read.
             ours: Process IDs of ranks.
+            total_mib: Memory of the GPU, MiB; None: unknown.
         """
         processes = (reading.processes if reading is not None else None) or ()
         foreign = [] if gpu in self.busy else self._foreign(gpu, processes, ours)
+        unlisted_mib = self._too_much_unlisted_mib(gpu, reading, total_mib)
         with self._lock:
             self._seen[gpu] = frozenset(one.pid for one in processes)
             outage = self._out.get(gpu)
@@ -114,6 +135,9 @@ class Outages:
                     self._take_out(gpu, _in_words(foreign), foreign[0].pid)
                 else:
                     self._out[gpu] = outage._replace(good_looks=0)
+            elif unlisted_mib:
+                why = f"short of memory: {unlisted_mib} MiB are in use by no process that the driver lists"
+                self._take_out(gpu, why, _UNLISTED)
             elif outage is not None:
                 self._out[gpu] = outage._replace(good_looks=outage.good_looks + 1)
                 if self._out[gpu].good_looks >= BACK_AFTER_LOOKS:
@@ -129,12 +153,13 @@ class Outages:
         """Check the GPUs of a launch order now, because the last reading may be out of date.
 
         Raises:
-            LaunchError: a GPU is lost, or in use by a foreign process. The GPU is out of service from now on.
+            LaunchError: a GPU is lost, its memory is in use by no listed process, or a foreign process uses
+                it. The GPU is out of service from now on.
         """
         for gpu in wanted:
             with self._lock:
                 outage = self._out.get(gpu)
-            if outage is not None and not outage.pid:
+            if outage is not None and outage.pid <= 0:
                 raise LaunchError(f"GPU {gpu} is {outage.why}", is_for_now=True)
             try:
                 foreign = gpus.foreign_processes(gpu, lambda pid, gpu=gpu: not self._is_foreign(gpu, pid))  # type: ignore[misc]
@@ -151,6 +176,22 @@ class Outages:
         if outage is not None and not outage.pid and not pid:
             why = outage.why  # keep the first reason: which call fails first varies between readings
         self._out[gpu] = _Outage(why, pid)
+
+    def _too_much_unlisted_mib(self, gpu: int, reading: GpuReading | None, total_mib: int | None) -> int:
+        """Return the memory in use by no listed process, MiB, after `OUT_AFTER_LOOKS` checks with too much.
+
+        The result is 0 if there is not too much, if the driver does not report the memory of a process, and
+        if ranks hold the GPU: in a container, the driver may not list their processes.
+        """
+        looks, unlisted_mib = 0, 0
+        if gpu not in self.busy and reading is not None and total_mib and reading.memory_used_mib is not None:
+            listed = [one.used_mib for one in reading.processes or ()]
+            if reading.processes is not None and None not in listed:
+                unlisted_mib = reading.memory_used_mib - sum(mib or 0 for mib in listed)
+                if unlisted_mib > max(UNLISTED_MIB, UNLISTED_FRAC * total_mib):
+                    looks = self._unlisted_looks.get(gpu, 0) + 1
+        self._unlisted_looks[gpu] = looks
+        return unlisted_mib if looks >= OUT_AFTER_LOOKS else 0
 
     def _foreign(self, gpu: int, processes: Iterable[GpuProcess], ours: Container[int]) -> list[GpuProcess]:
         return [one for one in processes if self._is_foreign(gpu, one.pid, ours)]

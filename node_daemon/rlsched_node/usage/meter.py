@@ -239,10 +239,17 @@ class Meter:
                 continue
             except GpuError as error:
                 _log.debug("GPU %d: %s", gpu, error)
-            self.outages.is_read(gpu, found[gpu] if is_real else None, ours)
+            self.outages.is_read(gpu, found[gpu] if is_real else None, ours, self._total_mib(gpu))
         self.outages.look_done()
         self._asked_s = None
         return found
+
+    def _total_mib(self, gpu: int) -> int | None:
+        """Return the memory of a GPU, MiB; None if it is unknown now."""
+        try:
+            return self._gpus.memory_total_mib(gpu)
+        except GpuError:
+            return None
 
 
 def _type_of(gpus: GpuSet, gpu_type: str) -> str:

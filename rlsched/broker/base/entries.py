@@ -455,6 +455,17 @@ class PairSeen(Fact, frozen=True, kw_only=True, tag="pair_seen"):
     """Speed of the job relative to its speed without co-tenants at the same clock."""
 
 
+class GpuMemorySeen(Fact, frozen=True, kw_only=True, tag="gpu_memory_seen"):
+    """A running job that may share GPUs uses more GPU memory than counted for it.
+
+    From now on, `gpu_memory_mib` (MiB on each of its GPUs) counts for it. Decisions to start other jobs on
+    its GPUs use this figure; the job itself continues.
+    """
+
+    job: int
+    gpu_memory_mib: int
+
+
 class JobUnshared(Fact, frozen=True, kw_only=True, tag="job_unshared"):
     """A job shares no GPUs from its next start on because a co-tenant slowed it down too much."""
 
@@ -553,6 +564,7 @@ Entry = (
     | AttemptEnding
     | AttemptOver
     | PairSeen
+    | GpuMemorySeen
     | JobUnshared
     | QuotaSet
     | MemberSet

@@ -95,8 +95,11 @@ class Learnt(msgspec.Struct, array_like=True):
         self.squares += off * off * (1.0 - 1.0 / self.weight)
 
     def estimate(self) -> Estimate:
-        """Return the estimate for the next attempt. More attempts reduce the effect of `ATTEMPT_SPREAD`."""
-        variance = (ATTEMPT_SPREAD**2 + self.squares) / self.weight
+        """Return the estimate for the next attempt. More attempts reduce the effect of `ATTEMPT_SPREAD`.
+
+        The variance is that of the attempts plus that of their mean, as for any prediction from a sample mean.
+        """
+        variance = (ATTEMPT_SPREAD**2 + self.squares) / self.weight * (1.0 + 1.0 / self.weight)
         plural = "" if self.count == 1 else "s"
         source = f"{self.count} earlier attempt{plural}"
         return Estimate(math.exp(self.mean), math.sqrt(variance), self.count, "learnt", source)

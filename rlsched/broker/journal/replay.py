@@ -19,6 +19,7 @@ from rlsched.broker.base.entries import (
     JobHeld,
     JobsRanked,
     JobSubmitted,
+    GpuMemorySeen,
     JobUnshared,
     JobUpdated,
     NodeEntry,
@@ -66,6 +67,7 @@ Change = (
     | JobsRanked
     | AttemptOver
     | PairSeen
+    | GpuMemorySeen
     | JobUnshared
     | QuotaSet
     | EligibilityReviewed
@@ -119,11 +121,11 @@ class JournalEvents:
 
 @dataclass
 class _FromAttempts:
-    """Results of earlier attempts that affect how jobs share GPUs. A broker stores them in `Job`.
+    """Results of attempts that affect how jobs share GPUs. A broker stores them in `Job`.
 
     Attributes:
-        gpu_memory_mib: Memory request learnt from an attempt that ran out of GPU memory, MiB per GPU, by job
-            number (`Job.gpu_memory_mib`); 0 for jobs without a key.
+        gpu_memory_mib: GPU memory learnt from an attempt that ran out of it, or observed, MiB per GPU, by job
+            number (`Job.learnt_gpu_mib`); 0 for jobs without a key.
         unshared: Numbers of jobs that can no longer share GPUs (`Job.alone`).
     """
 
@@ -132,11 +134,14 @@ class _FromAttempts:
 
     def note(self, entry: AttemptOver) -> None:
         """Record an `AttemptOver` after which the job is queued again."""
-        if entry.gpu_memory_mib:
-            known = self.gpu_memory_mib.get(entry.job, 0)
-            self.gpu_memory_mib[entry.job] = max(known, entry.gpu_memory_mib)
+        self.note_memory(entry)
         if entry.alone:
             self.unshared.add(entry.job)
+
+    def note_memory(self, entry: AttemptOver | GpuMemorySeen) -> None:
+        """Record the GPU memory that an attempt has shown a job to need; 0: none."""
+        known = self.gpu_memory_mib.get(entry.job, 0)
+        self.gpu_memory_mib[entry.job] = max(known, entry.gpu_memory_mib)
 
 
 def journal_events(path: str | Path) -> JournalEvents:
@@ -276,7 +281,7 @@ def _happen_to_arrays(arrays: Arrays, specs: dict[int, JobSubmitted], change: Ch
 
 def _is_asked_after(change: Change) -> bool:
     """Return whether the scheduler is called after this change."""
-    return not isinstance(change, Decided | PairSeen | JobUnshared) and not (
+    return not isinstance(change, Decided | PairSeen | GpuMemorySeen | JobUnshared) and not (
         isinstance(change, JobSubmitted) and change.rejected
     )
 
@@ -329,6 +334,9 @@ def _happen(
             gates.set_hold(seq_of.get(job, NO_SEQ), change, now_s)
         case PairSeen():
             models.observe(Observed(change.workload, change.partner, change.gpu_type, change.speed))
+        case GpuMemorySeen(job=job):
+            attempts.note_memory(change)
+            state.raise_gpu_need(seq_of[job], change.gpu_memory_mib)
         case JobUnshared(job=job):
             attempts.unshared.add(job)
             state.unshare_job(seq_of[job])

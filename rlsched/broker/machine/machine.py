@@ -42,6 +42,7 @@ from rlsched.broker.nodes.leases import Leases
 from rlsched.broker.nodes.members import Members
 from rlsched.broker.nodes.node_orders import NodeOrders
 from rlsched.broker.nodes.sleepers import Sleepers, SleepPlan
+from rlsched.broker.nodes.seen_memory import SeenMemory
 from rlsched.broker.nodes.slow_sharing import SharingRules, SlowSharing
 from rlsched.broker.nodes.time_limits import TimeLimits
 from rlsched.broker.outbox import Outbox
@@ -158,6 +159,7 @@ class Machine:
         self._sharing = SlowSharing(
             state, self._members.metered.speeds, self._attempts, sharing or SharingRules(), self._out
         )
+        self._memory = SeenMemory(state, self._members.metered, self._out)
         self._sleepers = Sleepers(state, sleep, self._leases.alive_s, self._out)
         node_orders = NodeOrders(
             state,
@@ -396,6 +398,7 @@ class Machine:
             self._out.record(NodeResumed(name=name))
         self._sleepers.step(self.now_s)
         self._sharing.step(self.now_s)
+        self._memory.step()
         self._rank()
         active = sorted({job for node in self.state.nodes.values() for job in node.live_jobs})
         self._killed_s = {job: when_s for job, when_s in self._killed_s.items() if job in active}

@@ -41,8 +41,10 @@ from rlsched.errors import AllocationError, WireError
 from rlsched.terminal.visible import visible
 from rlsched.wire.messages import (
     END_REASONS,
+    GPU_OUT_OF_MEMORY,
     MPS_FAULT,
     MPS_NEIGHBOUR_FAULT,
+    OUT_OF_MEMORY,
     AttemptKey,
     Begin,
     ClockHeld,
@@ -71,8 +73,6 @@ REFUSED = "refused"
 FENCED = "fenced"
 TIME_LIMIT = "time_limit"
 VANISHED = "vanished"
-OUT_OF_MEMORY = "out_of_memory"
-GPU_OUT_OF_MEMORY = "gpu_out_of_memory"
 CANCELLED_THERE = "cancelled"
 _NOT_ITS_DOING = {NODE_STOPPED: "was stopped", FENCED: "had no answer from a broker for its --lost-after"}
 """Texts, by reason, for ends of a rank that the job did not cause. The job is then queued again without
@@ -499,7 +499,7 @@ class Launches:
                     cores=cores,
                     lent_cores=lent_milli * len(rank.gpus) // 1000,
                     memory_mib=memory_mib,
-                    gpu_memory_mib=job.spec.gpu_memory_mib,
+                    gpu_memory_mib=max(job.spec.gpu_memory_mib, need_mib if beside else 0),
                     workload=job.spec.workload,
                     beside=beside,
                     shares=shares,

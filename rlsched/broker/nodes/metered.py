@@ -60,6 +60,7 @@ class MeteredUsage:
         self.speeds = SeenSpeeds(state)
         self._ranks: dict[tuple[int, int], _RankReading] = {}
         self._nodes: dict[str, _OfNode] = {}
+        self._gpu_memory: dict[int, int] = {}  # by job: most MiB reported since `take_gpu_memory`
         self._latest_s = -math.inf
         self._most = 64  # number of ranks above which ended ranks are removed
 
@@ -74,8 +75,15 @@ class MeteredUsage:
             if one.usage.is_sound() and self._is_of(node, one) and energy_mj == one.energy_mj:
                 self._ranks[one.job, one.rank] = _RankReading(node, now_s, one)
                 self.speeds.store_measurement(one, now_s)
+                mib = one.usage.gpu_memory_mib or 0
+                self._gpu_memory[one.job] = max(mib, self._gpu_memory.get(one.job, 0))
         if len(self._ranks) > self._most:
             self._forget()
+
+    def take_gpu_memory(self) -> dict[int, int]:
+        """Return the most GPU memory that each job was reported to use since the last call, MiB on a GPU."""
+        found, self._gpu_memory = self._gpu_memory, {}
+        return found
 
     def _is_of(self, node: str, one: RankMetered) -> bool:
         job = self._state.jobs.get(one.job)

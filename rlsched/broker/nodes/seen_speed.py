@@ -21,8 +21,10 @@ AT_WORK_FRAC: Final = 0.01
 """GPU time, as a fraction, below which a job does not count as working: its programs are still loading."""
 HOLDS_S: Final = 80.0
 """Time for which a reading is valid, seconds: nodes read every 10 s, report unchanged ranks every 60 s."""
-SLOW_AFTER_S: Final = 60.0
-"""Time for which a job must be slower than permitted before it is reported, seconds."""
+SLOW_AFTER_S: Final = 45.0
+"""Time for which a job must be slower than permitted before it is reported, seconds. With the 10 s between
+two readings, a slow job is reported within a minute.
+"""
 THROTTLED_MILLI: Final = 50
 """Share of throttled CPU periods, thousandths, above which a job counts as slowed down by its CPU limit."""
 

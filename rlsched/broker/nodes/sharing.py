@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.job_requests import memory
 from rlsched.broker.state.jobs import Attempt, Job
+from rlsched.cluster.arrays import MAX_TENANTS
+from rlsched.cluster.capacity import gpu_need_mib
 from rlsched.models.slice_name import is_slice
 from rlsched.wire.messages import MPS, TIME_SLICING
 
@@ -24,6 +28,17 @@ def may_share(state: BrokerState, job: Job) -> tuple[bool, int]:
     slot = state.cluster.slot_of(job.seq)
     arrays = state.cluster.arrays.job
     return not arrays.unshared[slot], max(int(arrays.gpu_need_mib[slot]), 0)
+
+
+def counted_mib(state: BrokerState, job: Job) -> float:
+    """Return the memory that the ledger counts for a running job on each of its GPUs, MiB.
+
+    The result is nan if the catalogue does not know the memory of the job's workload.
+    """
+    s, slot = state.cluster.arrays, state.cluster.slot_of(job.seq)
+    node = s.gpu.node[int(s.job.head[slot]) // MAX_TENANTS]
+    kernel: Any = gpu_need_mib
+    return float(kernel.py_func(s, slot, int(s.node.kind[node])))  # one value: not worth compiling
 
 
 def ways_of(state: BrokerState, job: Job) -> list[str]:
@@ -61,6 +76,8 @@ def isolation_lines(state: BrokerState, job: Job) -> list[str]:
         elif need_mib and job.active and any(_limits_torch(state, rank.node) for rank in job.active.ranks):
             words += f"; PyTorch's memory limit is {memory(need_mib)}"
         lines.append(words)
+    if lines and job.seen_gpu_mib:
+        lines.append(f"its GPU memory counts as {memory(job.seen_gpu_mib)}, because it was seen to use more")
     return lines
 
 

@@ -171,7 +171,7 @@ def _live(state: Known, job: Job) -> None:
     state.tokens[entry.token] = job.number
     state.number_of_seq.add(job.seq, job.number)
     state.models.add_energy_weight(job.number, entry.speed_energy)
-    state.cluster.share_job(job.seq, **sharing_of(entry, job.gpu_memory_mib, alone=job.alone))
+    state.cluster.share_job(job.seq, **sharing_of(entry, job.learnt_gpu_mib, alone=job.alone))
     state.cluster.set_use(job.seq, learnt_use(entry.profiles, runs_as(entry)))
     state.priorities.add_ranked(entry, job.seq)
     state.quotas.add_waiting(job.seq, owner_of(entry), entry.num_gpus, state.now_s)

@@ -21,6 +21,7 @@ from rlsched.broker.base.entries import (
     JobHeld,
     JobsRanked,
     JobSubmitted,
+    GpuMemorySeen,
     JobUnshared,
     JobUpdated,
     MemberSet,
@@ -166,6 +167,8 @@ class BrokerState(Known):
                 self._on_attempt_ending(entry)
             case PairSeen():
                 self._on_pair_seen(entry)
+            case GpuMemorySeen():
+                self._on_gpu_memory_seen(entry)
             case JobUnshared():
                 self._on_unshared(entry)
             case QuotaSet():
@@ -244,6 +247,13 @@ class BrokerState(Known):
             job.active.is_learnt = True
         self.models.observe(Observed(entry.workload, entry.partner, entry.gpu_type, entry.speed))
 
+    def _on_gpu_memory_seen(self, entry: GpuMemorySeen) -> None:
+        job = self.jobs.get(entry.job)
+        if job is None or not job.live:
+            return
+        job.seen_gpu_mib = max(job.seen_gpu_mib, entry.gpu_memory_mib)
+        self.cluster.raise_gpu_need(job.seq, entry.gpu_memory_mib)
+
     def _on_unshared(self, entry: JobUnshared) -> None:
         job = self.jobs.get(entry.job)
         if job is None or not job.live:
@@ -311,7 +321,7 @@ class BrokerState(Known):
             job.spec,
             entry,
             now_s,
-            learnt_gpu_mib=job.gpu_memory_mib,
+            learnt_gpu_mib=job.learnt_gpu_mib,
             alone=job.alone,
         )
 

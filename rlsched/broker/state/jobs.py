@@ -198,6 +198,8 @@ class Job:
         gpu_s: GPU-seconds of ended attempts: number of GPUs x time, without GPU time of co-tenants.
         energy_j: Energy of ended attempts, joules; None if no node measured it.
         gpu_memory_mib: GPU memory that the job needs according to a failed attempt, MiB; 0: unknown.
+        seen_gpu_mib: GPU memory that the job was observed to use, MiB on each of its GPUs, if more than was
+            counted for it; 0: no more was observed.
         `alone`: Whether the job must not share GPUs, even if its submission permits sharing: it once ran out
             of GPU memory, or `alone_reason` applies.
         alone_reason: Text about co-tenants that slowed the job down too much; "" if none did.
@@ -221,6 +223,7 @@ class Job:
     gpu_s: float = 0.0
     energy_j: float | None = None
     gpu_memory_mib: int = 0
+    seen_gpu_mib: int = 0
     alone: bool = False
     alone_reason: str = ""
     stopped: Stopped | None = None
@@ -237,6 +240,11 @@ class Job:
     def wait_s(self) -> float | None:
         """Queueing delay, seconds: first start minus submission; None if the job has not started."""
         return None if self.first_start_s is None else self.first_start_s - self.submit_s
+
+    @property
+    def learnt_gpu_mib(self) -> int:
+        """GPU memory that attempts have shown the job to need, MiB on each of its GPUs; 0: unknown."""
+        return max(self.gpu_memory_mib, self.seen_gpu_mib)
 
     def become(self, state: JobState) -> None:
         """Change the job's state.

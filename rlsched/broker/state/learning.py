@@ -8,14 +8,19 @@ import msgspec
 
 from rlsched.broker.base.profiles import Estimate, Profiles, WorkloadProfile, signature_of
 from rlsched.broker.base.usage_words import memory, share
+from rlsched.broker.state.job_requests import sharing_of
 from rlsched.broker.state.jobs import Attempt, Job
 from rlsched.broker.state.nodes import Node
 from rlsched.models.at_clock import clock_bound_of, time_of_busy
 from rlsched.models.gpu_types import GPU_FIGURES, canonical_kind
-from rlsched.wire.messages import SeenUsage
+from rlsched.wire.messages import GPU_OUT_OF_MEMORY, SeenUsage
 
 MOST_BUSY_FRAC, MOST_BUSY_AT_CLOCK_FRAC = 0.9, 0.97
 """Highest GPU times (busy fractions) that show the effect of a clock: at the highest and at a lower clock."""
+UNMET = 1.25
+"""Assumed need of an attempt that ran out of GPU memory, relative to the larger of its observed memory and
+the memory that was counted for it.
+"""
 LEAST_MEASURED_S = 20
 """Minimum measured time of a rank, seconds. In a shorter time, programs only load data and warm up."""
 
@@ -25,12 +30,19 @@ def learn(profiles: Profiles, job: Job, attempt: Attempt, nodes: Mapping[str, No
 
     Each rank must be measured for at least `LEAST_MEASURED_S`. An attempt that shared GPUs is not used for
     figures that need GPUs without co-tenants, such as GPU time and power. The same holds for an attempt with
-    a clock lowered by a power limit, and with lent cores, because the next attempt may have fewer cores.
+    a clock lowered by a power limit, and with lent cores, because the next attempt may have fewer cores. An
+    attempt that ran out of GPU memory shows only that it needs more (`UNMET`), in any measured time.
     """
     types = {nodes[rank.node].spec.gpu_type for rank in attempt.ranks}
     used = [rank.usage for rank in attempt.ranks]
     gpus = sum(len(rank.gpus) for rank in attempt.ranks)
     if len(types) != 1 or not gpus:
+        return
+    signature, gpu_type = signature_of(job.spec.user, job.spec.command), types.pop()
+    if any(rank.reason == GPU_OUT_OF_MEMORY for rank in attempt.ranks):
+        known_mib = [sharing_of(job.spec, job.learnt_gpu_mib)["gpu_need_mib"], 0]
+        known_mib += [one.gpu_memory_mib or 0 for one in used if one is not None]
+        profiles.observe(signature, gpu_type, {"memory_mib": UNMET * max(known_mib)} if max(known_mib) else {})
         return
     if any(one is None or one.measured_s < LEAST_MEASURED_S for one in used):
         return
@@ -39,7 +51,7 @@ def learn(profiles: Profiles, job: Job, attempt: Attempt, nodes: Mapping[str, No
     is_steady = not (attempt.was_shared or attempt.was_capped or attempt.was_lent)
     if is_steady and all(usage.gpu_milli is not None for _, usage in pairs):
         seen["util_frac"] = sum(count * (usage.gpu_milli or 0) for count, usage in pairs) / gpus / 1e3
-        seen |= _at_clock(profiles, job, attempt, next(iter(types)), seen["util_frac"])
+        seen |= _at_clock(profiles, job, attempt, gpu_type, seen["util_frac"])
     if all(usage.gpu_memory_mib is not None for _, usage in pairs):
         seen["memory_mib"] = float(max(usage.gpu_memory_mib or 0 for _, usage in pairs))
     if all(usage.cpu_milli is not None for _, usage in pairs):
@@ -47,10 +59,10 @@ def learn(profiles: Profiles, job: Job, attempt: Attempt, nodes: Mapping[str, No
     if all(usage.memory_mib is not None for _, usage in pairs):
         seen["host_mib"] = float(max(usage.memory_mib or 0 for _, usage in pairs))
     if is_steady and attempt.sm_clock_frac == 1.0 and all(usage.energy_mj is not None for _, usage in pairs):
-        static_w = GPU_FIGURES[canonical_kind(next(iter(types)))]["static_w"].value
+        static_w = GPU_FIGURES[canonical_kind(gpu_type)]["static_w"].value
         drawn_w = sum((usage.energy_mj or 0) / 1e3 / usage.measured_s for _, usage in pairs)
         seen["dynamic_w"] = max(drawn_w / gpus - static_w, 0.0)
-    profiles.observe(signature_of(job.spec.user, job.spec.command), types.pop(), seen)
+    profiles.observe(signature, gpu_type, seen)
 
 
 def _at_clock(

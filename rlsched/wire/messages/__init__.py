@@ -111,10 +111,12 @@ if TYPE_CHECKING:
     )
     from rlsched.wire.messages.node import (
         END_REASONS,
+        GPU_OUT_OF_MEMORY,
         HELD_TO,
         MPS,
         MPS_FAULT,
         MPS_NEIGHBOUR_FAULT,
+        OUT_OF_MEMORY,
         TIME_SLICING,
         AttemptReport,
         Capabilities,
@@ -192,6 +194,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_GRACE_S",
     "END_REASONS",
+    "GPU_OUT_OF_MEMORY",
     "HELD_TO",
     "MAX_CLOCK_SKEW_S",
     "MAX_MESSAGE_BYTES",
@@ -199,6 +202,7 @@ __all__ = [
     "MPS_FAULT",
     "MPS_NEIGHBOUR_FAULT",
     "NOTIFY_EVENTS",
+    "OUT_OF_MEMORY",
     "PROTOCOL_VERSION",
     "TIME_SLICING",
     "Accounts",

@@ -8,6 +8,8 @@ from rlsched.wire.messages.basic import OfRank
 from rlsched.wire.messages.client import LaterBroker
 from rlsched.wire.messages.usage import Metered, RankUsage
 
+OUT_OF_MEMORY: Final = "out_of_memory"
+GPU_OUT_OF_MEMORY: Final = "gpu_out_of_memory"
 MPS_FAULT: Final = "mps_fault"
 MPS_NEIGHBOUR_FAULT: Final = "mps_neighbour_fault"
 END_REASONS: Final = (
@@ -18,8 +20,8 @@ END_REASONS: Final = (
     "fenced",
     "vanished",
     "cancelled",
-    "out_of_memory",
-    "gpu_out_of_memory",
+    OUT_OF_MEMORY,
+    GPU_OUT_OF_MEMORY,
     MPS_FAULT,
     MPS_NEIGHBOUR_FAULT,
 )

@@ -131,11 +131,11 @@ def with_catalogue(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
 
 def test_learnt_gpu_memory_of_any_job_is_used(store: Path, trace: Trace) -> None:
     found = with_profiles(trace, store).trace
-    assert found.extra["gpu_need_mib"].tolist() == [5050, 0, 0, 5050, 0]  # 4000 MiB x e^0.233
+    assert found.extra["gpu_need_mib"].tolist() == [5562, 0, 0, 5562, 0]  # 4000 MiB x e^(2.33 x .141)
     asked = {"gpu_memory_mib": np.array([6_000.0, 6_000.0, math.nan, math.nan, math.nan])}
-    asked["gpu_need_mib"] = np.array([math.nan, 7_000.0, math.nan, 5_500.0, math.nan])
+    asked["gpu_need_mib"] = np.array([math.nan, 7_000.0, math.nan, 5_600.0, math.nan])
     found = with_profiles(replace(trace, extra={**trace.extra, **asked}), store).trace
-    assert found.extra["gpu_need_mib"].tolist() == [6_000, 7_000, 0, 5_500, 0]
+    assert found.extra["gpu_need_mib"].tolist() == [6_000, 7_000, 0, 5_600, 0]
 
 
 def test_learnt_gpu_memory_acts_as_the_same_memory_in_the_catalogue(

@@ -13,7 +13,7 @@ from rlsched.wire.messages import Holding
 from rlsched_node.gpu.device import GpuError, GpuLostError, GpuProcess, GpuReading
 from rlsched_node.gpu.simulated import SimulatedGpus
 from rlsched_node.processes.launch import LaunchError
-from rlsched_node.processes.outages import BACK_AFTER_LOOKS, Outages
+from rlsched_node.processes.outages import BACK_AFTER_LOOKS, OUT_AFTER_LOOKS, Outages
 
 
 class CrowdedGpus(SimulatedGpus):
@@ -137,3 +137,36 @@ def test_launch_checks_again_and_takes_the_gpu_out(other: int) -> None:
         outages.refuse(gpus, [1])
     looks_well(outages, 1)
     outages.refuse(gpus, [1])
+
+
+def read_memory(outages: Outages, used_mib: int, *processes: GpuProcess, times: int = 1) -> None:
+    for _ in range(times):
+        reading = GpuReading(memory_used_mib=used_mib, processes=processes)
+        outages.is_read(0, reading, frozenset({os.getpid()}), 80_000)
+        outages.look_done()
+
+
+def test_gpu_whose_memory_no_process_explains_is_out_after_a_time() -> None:
+    outages = Outages(1, lambda _: False)
+    read_memory(outages, 4_000, times=OUT_AFTER_LOOKS)
+    assert outages.holdings == [], "the driver may reserve 5 %"
+    read_memory(outages, 4_001, times=OUT_AFTER_LOOKS - 1)
+    assert outages.holdings == [], "a killed process may be the cause"
+    read_memory(outages, 4_000)
+    read_memory(outages, 9_000, times=OUT_AFTER_LOOKS)
+    why = "short of memory: 9000 MiB are in use by no process that the driver lists"
+    assert outages.holdings == [Holding(by=why, gpus=[0])]
+    assert outages.all_lost == []
+    with pytest.raises(LaunchError, match="GPU 0 is short of memory: 9000 MiB"):
+        outages.refuse(SimulatedGpus(1), [0])
+    read_memory(outages, 400, times=BACK_AFTER_LOOKS)
+    assert outages.holdings == []
+
+
+def test_memory_of_ranks_and_of_unknown_size_takes_no_gpu_out() -> None:
+    outages = Outages(1, lambda _: False)
+    read_memory(outages, 50_000, GpuProcess(os.getpid(), 49_000), times=2 * OUT_AFTER_LOOKS)
+    read_memory(outages, 50_000, GpuProcess(os.getpid(), None), times=2 * OUT_AFTER_LOOKS)
+    outages.busy = frozenset({0})
+    read_memory(outages, 50_000, times=2 * OUT_AFTER_LOOKS)
+    assert outages.holdings == [], "in a container, the driver may not list the processes of ranks"

@@ -7,7 +7,7 @@ import itertools
 import msgspec
 import pytest
 
-from rlsched.broker.base.entries import Decided
+from rlsched.broker.base.entries import Decided, GpuMemorySeen
 from rlsched.broker.base.ledger_models import LedgerModels
 from rlsched.broker.base.profiles import Estimate, WorkloadProfile
 from rlsched.broker.compaction import compaction
@@ -245,6 +245,54 @@ def test_update_keeps_the_learnt_memory_need(journal: Journal, monkeypatch: pyte
     assert isinstance(broker.ask(Update(job=1, share="yes")), Ok)
     assert begin(broker, gpu_memory_mib=16_384, share="no") is None
     check_restored(broker, 1, (True, 16_161))
+
+
+def uses(broker: HandBroker, job: int, gpu_memory_mib: int) -> None:
+    """The node reports a job's GPU memory, and a second passes."""
+    attempt = broker.state.jobs[job].attempts
+    usage = RankUsage(measured_s=10, gpu_memory_mib=gpu_memory_mib)
+    broker.says("n0", Metered(ranks=[RankMetered(job=job, attempt=attempt, rank=0, usage=usage)]))
+    broker.wait(1.0, "n0")
+
+
+def test_memory_that_a_job_uses_beyond_its_request_counts_for_co_tenants(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "_WORTH", 0)
+    broker = make(journal)
+    begin(broker, workload=LIGHT, gpu_memory_mib=4_096)
+    for mib in (4_096, 3_000, 9_100, 9_200, 200):
+        uses(broker, 1, mib)
+    seen = [row.entry for row in journal.rows() if isinstance(row.entry, GpuMemorySeen)]
+    assert seen == [GpuMemorySeen(job=1, gpu_memory_mib=9_216)]
+    assert as_shared(broker.state, 1) == (True, 9_216)
+    assert "its GPU memory counts as 9 GiB, because it was seen to use more" in why(broker, 1)
+    assert begin(broker, workload=LIGHT, gpu_memory_mib=6_000) is None, "16,160 MiB less a margin of 10 %"
+    order = begin(broker, workload=LIGHT, gpu_memory_mib=5_000)
+    assert order is not None
+    assert (order.beside, order.gpu_memory_mib) == ([1], 5_000)
+    check_restored(broker, 1, (True, 9_216))
+
+
+def test_memory_use_of_jobs_that_never_share_is_no_fact(journal: Journal) -> None:
+    broker = make(journal)
+    begin(broker, workload=LIGHT, gpu_memory_mib=4_096, share="no")
+    uses(broker, 1, 9_100)
+    assert not any(isinstance(row.entry, GpuMemorySeen) for row in journal.rows())
+
+
+def test_attempt_out_of_gpu_memory_raises_the_need_of_later_jobs(journal: Journal) -> None:
+    broker = make(journal)
+    begin(broker, workload=LIGHT)
+    begin(broker, workload=LIGHT, gpu_memory_mib=4_000, command=["python", "train.py", "1"])
+    uses(broker, 2, 3_500)
+    broker.says("n0", ended(2, exit_code=1, reason="gpu_out_of_memory"), after_s=5.0)
+    broker.says("n0", ended(1))
+    broker.ask(submit(workload=LIGHT, gpu_memory_mib=4_000, command=["python", "train.py", "2"]))
+    profile = broker.state.jobs[3].spec.profiles["V100"]
+    assert profile.memory_mib is not None
+    assert profile.memory_mib.value == pytest.approx(1.25 * 4_000.0)
+    assert as_shared(broker.state, 3)[1] > 5_000
 
 
 def test_shared_time_is_charged_by_share(journal: Journal) -> None:

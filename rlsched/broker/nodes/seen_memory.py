@@ -1,0 +1,41 @@
+"""Reactions to the observed GPU memory of running jobs: the ledger counts at least what a job uses."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from rlsched.broker.base.entries import GpuMemorySeen
+from rlsched.broker.nodes.metered import MeteredUsage
+from rlsched.broker.nodes.sharing import counted_mib, may_share
+from rlsched.broker.outbox import Outbox
+from rlsched.broker.state.broker_state import BrokerState
+
+STEP_MIB: Final = 256
+"""Observed memory is rounded up to a multiple of this amount, so that slow growth records few facts."""
+
+
+class SeenMemory:
+    """Records the GPU memory of running jobs that use more than the ledger counts.
+
+    Time slicing does not limit the memory of a job. Without this step, a job that uses more than it requested
+    would get co-tenants that find no memory.
+
+    Args:
+        state: State of the broker.
+        metered: Measurements of nodes.
+        out: Output of the batch.
+    """
+
+    def __init__(self, state: BrokerState, metered: MeteredUsage, out: Outbox) -> None:
+        self._state, self._metered, self._out = state, metered, out
+
+    def step(self) -> None:
+        """Record the memory of each job whose reports since the last step exceed the counted memory."""
+        for number, mib in self._metered.take_gpu_memory().items():
+            job = self._state.jobs.get(number)
+            if job is None or job.active is None or not may_share(self._state, job)[0]:
+                continue
+            if mib > counted_mib(self._state, job):
+                rounded_mib = STEP_MIB * math.ceil(mib / STEP_MIB)
+                self._out.record(GpuMemorySeen(job=number, gpu_memory_mib=rounded_mib))
