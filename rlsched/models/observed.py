@@ -113,6 +113,15 @@ class LearntPairs:
         known = self._pairs.get((kind, workload, partner))
         return 0 if known is None else int(known.count)
 
+    def factor(self, kind: str, workload: str, *, suffers: bool) -> tuple[LearntFactor | None, int]:
+        """Return a learnt factor of a workload, None if unknown, and the number of observations behind it."""
+        seen = (
+            one.count
+            for one in self._pairs.values()
+            if one.kind == kind and workload == (one.workload if suffers else one.partner)
+        )
+        return self._factors.get((kind, workload, suffers)), int(sum(seen))
+
     def put_into(self, m: ModelArrays, kinds: Sequence[str], number: Callable[[str], int]) -> None:
         """Apply all learnt factors and pairs to models that contain no observations."""
         changed: list[tuple[Any, int, int]] = []

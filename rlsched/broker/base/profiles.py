@@ -16,9 +16,9 @@ from typing import Final, Literal
 import msgspec
 
 Status = Literal["learnt", "measured", "estimated", "named", "median"]
-"""Origin of a figure, from the most to the least certain: learnt from earlier jobs of this broker; measured
-by a profiler; estimated by a calculation; the catalogue's value for the workload that the user named; the
-median of all workloads.
+"""Origin of a figure, from the most to the least certain: learnt from earlier attempts of the same signature;
+measured in the present attempt; estimated from other figures of the job; the catalogue's value for the
+workload that the user named; the median of all workloads.
 """
 FIELDS: Final = (
     "util_frac",
@@ -28,10 +28,16 @@ FIELDS: Final = (
     "host_mib",
     "full_util_frac",
     "clock_bound",
+    "gpu_s",
 )
 """Names of the figures. `host_mib`: resident memory of the largest rank. `full_util_frac`: as `util_frac`,
-but only from attempts at the highest clock. The other figures are per GPU and defined as in the catalogue.
+but only from attempts at the highest clock. `gpu_s`: run time x GPUs of a completed job; it is compared
+between GPU types (`learnt_speeds`). The other figures are per GPU and defined as in the catalogue.
 """
+MOST_SPEED_SD: Final = 0.15
+"""Largest standard deviation of ln(speed) of a learnt relative speed. Runs of a signature can do different
+amounts of work, because numbers are not part of the signature. Assumed: half of the difference between
+successive generations of GPUs."""
 MAX_SIGNATURES: Final = 5_000
 """Maximum number of signatures in memory; beyond it, the least recently observed signature is removed."""
 LATEST: Final = 20.0
@@ -70,6 +76,7 @@ class WorkloadProfile(msgspec.Struct, frozen=True, omit_defaults=True):
     host_mib: Estimate | None = None
     full_util_frac: Estimate | None = None
     clock_bound: Estimate | None = None
+    gpu_s: Estimate | None = None
 
     def known_figures(self) -> dict[str, Estimate]:
         """Return the known figures by field."""
@@ -97,7 +104,7 @@ class Learnt(msgspec.Struct, array_like=True):
     def estimate(self) -> Estimate:
         """Return the estimate for the next attempt. More attempts reduce the effect of `ATTEMPT_SPREAD`.
 
-        The variance is that of the attempts plus that of their mean, as for any prediction from a sample mean.
+        The variance is that of the attempts plus that of their mean, as for predictions from a sample mean.
         """
         variance = (ATTEMPT_SPREAD**2 + self.squares) / self.weight * (1.0 + 1.0 / self.weight)
         plural = "" if self.count == 1 else "s"
@@ -112,6 +119,34 @@ class KeptProfile(msgspec.Struct, frozen=True, array_like=True):
     command: str
     gpu_type: str
     fields: dict[str, Learnt]
+
+
+def learnt_speeds(profiles: Mapping[str, WorkloadProfile]) -> dict[str, Estimate]:
+    """Return the speeds of GPU types that follow from run times, relative to the type with most attempts.
+
+    The speed is the quotient of the geometric mean GPU times of completed jobs on both types. Types whose
+    speed is uncertain (`MOST_SPEED_SD`) are left out. The result is empty if no other type has a speed.
+
+    Args:
+        profiles: Profiles of one signature by GPU type.
+
+    Returns:
+        Speeds by GPU type; the first type is the one with most attempts, with the speed 1.
+    """
+    known = {name: one.gpu_s for name, one in profiles.items() if one.gpu_s is not None}
+    if len(known) < 2:
+        return {}
+    base = max(known, key=lambda name: known[name].count)
+    speeds = {name: _relative_speed(one, known[base]) for name, one in known.items() if name != base}
+    speeds = {name: one for name, one in speeds.items() if one.spread <= MOST_SPEED_SD}
+    return {base: _relative_speed(known[base], known[base]), **speeds} if speeds else {}
+
+
+def _relative_speed(one: Estimate, base: Estimate) -> Estimate:
+    """Return the speed of a GPU type relative to another; arguments: GPU time on both, seconds."""
+    spread = math.hypot(one.spread / math.sqrt(one.count), base.spread / math.sqrt(base.count))
+    source = f"run times of {one.count} and {base.count} completed jobs"
+    return Estimate(base.value / one.value, spread, min(one.count, base.count), "learnt", source)
 
 
 def signature_of(user: str, command: Sequence[str]) -> Signature:

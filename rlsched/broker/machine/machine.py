@@ -41,8 +41,8 @@ from rlsched.broker.nodes.launches import Launches
 from rlsched.broker.nodes.leases import Leases
 from rlsched.broker.nodes.members import Members
 from rlsched.broker.nodes.node_orders import NodeOrders
-from rlsched.broker.nodes.sleepers import Sleepers, SleepPlan
 from rlsched.broker.nodes.seen_memory import SeenMemory
+from rlsched.broker.nodes.sleepers import Sleepers, SleepPlan
 from rlsched.broker.nodes.slow_sharing import SharingRules, SlowSharing
 from rlsched.broker.nodes.time_limits import TimeLimits
 from rlsched.broker.outbox import Outbox

@@ -16,6 +16,8 @@ from rlsched.broker.base.usage_words import in_words as usage_in_words
 from rlsched.broker.nodes.seen_speed import SLOW_AFTER_S, SeenSpeed
 from rlsched.broker.nodes.sharing import isolation_lines
 from rlsched.broker.queries.never import never_runs
+from rlsched.broker.queries.profile import figures_of, without_attempts
+from rlsched.broker.queries.profile import in_words as expected_in_words
 from rlsched.broker.queries.views import co_tenants, lent_cpus, out_of_service, seat_reason
 from rlsched.broker.queries.waiting import (
     Room,
@@ -33,7 +35,6 @@ from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.job_requests import beside_count, beside_gpus, needs, runs_as
 from rlsched.broker.state.jobs import Attempt, Job, Stopped, place_of
 from rlsched.broker.state.learning import LEAST_MEASURED_S, clock_time
-from rlsched.broker.state.learning import in_words as expected_in_words
 from rlsched.broker.state.priorities import LEVELS
 from rlsched.cluster.demand import Demand
 from rlsched.cluster.spec import SHARED_PARTITION
@@ -112,7 +113,8 @@ def explain(
         job.spec.num_gpus,
         _drawn_w(job, usage, now_s),
     )
-    lines += [expected] if expected else []
+    figures = figures_of(state, job, usage)
+    lines += [expected] if expected else without_attempts(state, job, figures)
     if energy_j is not None:
         lines.append(f"its GPUs have drawn {energy(energy_j)} for it")
     if said is not None:
@@ -130,6 +132,7 @@ def explain(
         forecast=said,
         array=job.spec.array,
         task=job.spec.task,
+        profile=figures,
     )
 
 

@@ -16,12 +16,12 @@ from rlsched.broker.base.entries import (
     EligibilityReviewed,
     EnergyPriced,
     Entry,
+    GpuMemorySeen,
     GpusHeld,
     JobCancelled,
     JobHeld,
     JobsRanked,
     JobSubmitted,
-    GpuMemorySeen,
     JobUnshared,
     JobUpdated,
     MemberSet,
@@ -61,7 +61,17 @@ from rlsched.decide.loop import apply as apply_decision
 from rlsched.decide.scheduler import Decision, Scheduler, permit
 from rlsched.errors import JournalError, RlschedError
 from rlsched.models.learning import Observed
-from rlsched.wire.states import CANCELLED, ENDED, FAILED, LAUNCHING, QUEUED, REJECTED, RUNNING, JobState
+from rlsched.wire.states import (
+    CANCELLED,
+    COMPLETED,
+    ENDED,
+    FAILED,
+    LAUNCHING,
+    QUEUED,
+    REJECTED,
+    RUNNING,
+    JobState,
+)
 
 
 def _was_decided(entry: Entry) -> bool:
@@ -447,7 +457,7 @@ class BrokerState(Known):
         used_j = attempt.energy_j
         if used_j is not None:
             job.energy_j = (job.energy_j or 0.0) + used_j
-        learn(self.profiles, job, attempt, self.nodes)
+        learn(self.profiles, job, attempt, self.nodes, has_completed=entry.outcome == COMPLETED)
         self.usage.charge_attempt(job, attempt, end_s, now_s)
         self.seats.remove_leaving(job)
         if entry.outcome == QUEUED:

@@ -9,7 +9,7 @@ from typing import Final, TypedDict
 
 from rlsched.broker.base.entries import JobSubmitted
 from rlsched.broker.base.ledger_models import catalogue, workload_number
-from rlsched.broker.base.profiles import WorkloadProfile
+from rlsched.broker.base.profiles import WorkloadProfile, learnt_speeds
 from rlsched.broker.state.jobs import Job
 from rlsched.cluster.demand import Demand
 from rlsched.cluster.state import LearntUse
@@ -119,7 +119,8 @@ def runs_as(spec: JobSubmitted) -> int:
     If the user named no workload, choose the workload whose GPU time (fraction of time in which the GPU
     works) is nearest to the GPU time of similar jobs. GPU time is the best predictor of how two jobs share a
     GPU. If the clock-bound share of similar jobs is known too, the difference of GPU times and the difference
-    of clock-bound shares count equally. Observations therefore affect the choice of clocks.
+    of clock-bound shares count equally. Observations therefore affect the choice of clocks. If speeds of GPU
+    types are known from run times, their logarithms count in the same way, and so affect the choice of types.
     """
     return workload_number(spec.workload) or nearest_workload(spec.profiles)
 
@@ -137,18 +138,35 @@ def nearest_workload(profiles: Mapping[str, WorkloadProfile]) -> int:
     return workload_like(
         max(seen, key=lambda one: one.count).value,
         max(bound, key=lambda one: one.count).value if bound else None,
+        _speed_distances(profiles),
     )
 
 
-def workload_like(util_frac: float, clock_bound: float | None = None) -> int:
+def _speed_distances(profiles: Mapping[str, WorkloadProfile]) -> Sequence[float]:
+    """Return how much each workload's speeds on GPU types differ from learnt speeds, by number - 1.
+
+    The difference is the mean of |ln(learnt / catalogue's)| over the GPU types with a learnt speed. The
+    result is empty if no speed was learnt.
+    """
+    speeds = learnt_speeds(profiles)
+    logs = [math.log(one.value) for one in speeds.values()]
+    rows = _ln_speeds(tuple(speeds)) if speeds else ()
+    return [sum(abs(a - b) for a, b in zip(logs, row, strict=True)) / (len(logs) - 1) for row in rows]
+
+
+def workload_like(
+    util_frac: float, clock_bound: float | None = None, speed_distances: Sequence[float] = ()
+) -> int:
     """Return the number of the catalogue's workload with the GPU time nearest to `util_frac`.
 
     GPU time is the fraction of time in which the GPU works, 0 to 1. If `clock_bound` is given, the difference
-    of the clock-bound shares counts too. If two workloads are equally near, return the lower number.
+    of the clock-bound shares counts too, and so do `speed_distances`, by number - 1. If two workloads are
+    equally near, return the lower number.
     """
 
     def distance(number: int) -> float:
         off = abs(_utils()[number - 1] - util_frac)
+        off += speed_distances[number - 1] if speed_distances else 0.0
         return off if clock_bound is None else off + abs(_clock_bounds()[number - 1] - clock_bound)
 
     return min(range(1, len(_utils()) + 1), key=distance)
@@ -158,6 +176,13 @@ def workload_like(util_frac: float, clock_bound: float | None = None) -> int:
 def _dynamic_w(gpu_type: str) -> tuple[float, ...]:
     """Return the dynamic power of the catalogue's workloads on a GPU type, by number, W."""
     return tuple(catalogue().traits([gpu_type])["dynamic_w"][:, 0].tolist())
+
+
+@cache
+def _ln_speeds(gpu_types: tuple[str, ...]) -> tuple[tuple[float, ...], ...]:
+    """Return ln(speed) of the catalogue's workloads on GPU types, relative to the first type."""
+    speeds = catalogue().traits(gpu_types)["speed"][1:].tolist()
+    return tuple(tuple(math.log(speed / row[0]) for speed in row) for row in speeds)
 
 
 @cache

@@ -186,6 +186,7 @@ if TYPE_CHECKING:
     )
     from rlsched.wire.messages.usage import (
         Metered,
+        ProfileFigure,
         RankMetered,
         RankUsage,
         SeenUsage,
@@ -289,6 +290,7 @@ __all__ = [
     "PredictionScore",
     "PriceReport",
     "Priority",
+    "ProfileFigure",
     "QuestionsReport",
     "QuotaInfo",
     "Quotas",

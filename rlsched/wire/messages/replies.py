@@ -9,7 +9,7 @@ from rlsched.wire.messages.client import PartyKind
 from rlsched.wire.messages.forecasts import DryRunAnswer, JobForecast
 from rlsched.wire.messages.history import History, Usage
 from rlsched.wire.messages.report import StatsReport
-from rlsched.wire.messages.usage import SeenUsage
+from rlsched.wire.messages.usage import ProfileFigure, SeenUsage
 
 
 class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -213,6 +213,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, tag="explanation"):
     array: int = 0
     task: int = 0
     """For `forecast`, `array` and `task`, see `JobInfo`."""
+    profile: list[ProfileFigure] = []
+    """Expected figures of the job's resource use, with their origins; empty from older brokers."""
 
     def __str__(self) -> str:
         """Return the text that `rlsched why` prints."""

@@ -103,6 +103,30 @@ class SeenUsage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Maximum resident memory of a rank."""
 
 
+class ProfileFigure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One figure of a job's profile: the expected value with its origin, and the observed value.
+
+    Attributes:
+        field: Name of the figure, as in `rlsched models`.
+        gpu_type: GPU type to which the figure applies.
+        value: Expected value.
+        spread: Standard deviation of ln(value).
+        status: Origin: `learnt`, `measured`, `estimated`, `named` or `median`, the most certain first.
+        source: Description of the origin.
+        count: Number of attempts or observations behind a learnt value.
+        seen: Value observed in the present or last attempt; None: not measured.
+    """
+
+    field: str
+    gpu_type: str
+    value: float
+    spread: float
+    status: str
+    source: str
+    count: int = 0
+    seen: float | None = None
+
+
 class RankMetered(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Recent usage of one rank."""
 

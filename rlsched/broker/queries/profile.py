@@ -1,0 +1,212 @@
+"""The profile of a job: expected figures of its resource use, with their origins, and observed figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from rlsched.broker.base.ledger_models import catalogue
+from rlsched.broker.base.profiles import ATTEMPT_SPREAD, Estimate, WorkloadProfile, learnt_speeds
+from rlsched.broker.base.usage_words import memory, share
+from rlsched.broker.state.broker_state import BrokerState
+from rlsched.broker.state.job_requests import runs_as
+from rlsched.broker.state.jobs import Job
+from rlsched.models.gpu_types import GPU_FIGURES, canonical_kind
+from rlsched.models.learning import INTRODUCED_SD, POPULATION_SD
+from rlsched.models.sharing import factors_of_util
+from rlsched.wire.messages import ProfileFigure, SeenUsage
+
+OF_CATALOGUE: Final = ("util_frac", "memory_mib", "clock_bound", "dynamic_w", "cores_each", "node_penalty")
+"""Figures of a profile that are columns of the catalogue, without speeds and factors of sharing."""
+
+
+def figures_of(state: BrokerState, job: Job, usage: SeenUsage | None) -> list[ProfileFigure]:
+    """Return the expected figures of a job, each from the most certain origin, with what was observed.
+
+    All figures but `speed` are of one GPU type: the type on which the job runs or ran last; else the type
+    with the most earlier attempts; else the type of the first node. `speed` is there once for each GPU type
+    of the cluster, relative to the catalogue's reference type. The result is empty without nodes.
+
+    Args:
+        state: State of the broker.
+        job: The job.
+        usage: Resource use in the present or last attempt; None: not measured.
+    """
+    types = list(dict.fromkeys(node.spec.gpu_type for node in state.nodes.values() if node.spec.gpus))
+    if not types:
+        return []
+    gpu_type, number = _type_of(state, job) or types[0], runs_as(job.spec)
+    learnt = job.spec.profiles.get(gpu_type, WorkloadProfile()).known_figures()
+    seen = _seen(job, usage)
+    found = []
+    for field in OF_CATALOGUE:
+        estimate = learnt.get(field)
+        if estimate is None and field in seen and job.active is not None:
+            estimate = Estimate(seen[field], ATTEMPT_SPREAD, 1, "measured", "this attempt so far")
+        found.append((field, gpu_type, estimate or _of_catalogue(job, number, gpu_type, field)))
+    found += [(field, gpu_type, one) for field, one in _factors(state, job, number, gpu_type)]
+    found += [("speed", name, one) for name, one in _speeds(job, number, types)]
+    return [
+        ProfileFigure(
+            field=field,
+            gpu_type=kind,
+            value=one.value,
+            spread=one.spread,
+            status=one.status,
+            source=one.source,
+            count=one.count,
+            seen=seen.get(field),
+        )
+        for field, kind, one in found
+    ]
+
+
+def _type_of(state: BrokerState, job: Job) -> str:
+    """Return the GPU type that a job uses or used last, else the one with most earlier attempts, else ""."""
+    ran_on = [state.nodes[rank.node].spec.gpu_type for rank in job.attempt.ranks] if job.attempt else []
+    if ran_on:
+        return ran_on[0]
+    return max(job.spec.profiles, key=lambda name: _count(job.spec.profiles[name]), default="")
+
+
+def _seen(job: Job, usage: SeenUsage | None) -> dict[str, float]:
+    """Return the observed figures of an attempt. GPU time counts only without co-tenants."""
+    if usage is None or job.attempt is None:
+        return {}
+    gpus = job.spec.num_gpus
+    told = {
+        "util_frac": None if job.attempt.was_shared else usage.gpu_frac,
+        "memory_mib": usage.gpu_memory_mib,
+        "cores_each": usage.cores / gpus if usage.cores is not None and gpus else None,
+    }
+    return {field: float(value) for field, value in told.items() if value is not None}
+
+
+def _of_catalogue(job: Job, number: int, gpu_type: str, field: str) -> Estimate:
+    """Return a figure of the catalogue: of the named or nearest workload, else the median."""
+    value = float(catalogue().traits([gpu_type])[field][number, 0])
+    return _from_catalogue(job, number, value, _spread(gpu_type, field))
+
+
+def _from_catalogue(job: Job, number: int, value: float, spread: float) -> Estimate:
+    if not number:
+        return Estimate(value, spread, 0, "median", "median of the catalogue's workloads")
+    name = catalogue().names[number - 1]
+    if job.spec.workload:
+        return Estimate(value, spread, 0, "named", f"workload {name}")
+    return Estimate(value, spread, 0, "estimated", f"workload {name}, nearest to the learnt figures")
+
+
+@cache
+def _spread(gpu_type: str, field: str) -> float:
+    """Return the standard deviation of ln(value) between the catalogue's workloads; zeros are left out."""
+    values = np.asarray(catalogue().traits([gpu_type])[field][1:, 0], np.float64)
+    return float(np.log(values[values > 0.0]).std())
+
+
+def _factors(state: BrokerState, job: Job, number: int, gpu_type: str) -> Iterator[tuple[str, Estimate]]:
+    """Yield sensitivity and pressure: learnt from co-tenants, else from the catalogue, else from GPU time."""
+    traits = catalogue().traits([gpu_type])[number, 0]
+    name = catalogue().names[number - 1] if number else ""
+    guesses = factors_of_util(float(traits["util_frac"]))
+    for field, guess in zip(("sensitivity", "pressure"), guesses, strict=True):
+        value = float(traits[field])
+        one = _from_catalogue(job, number, value, INTRODUCED_SD)
+        if math.isnan(value):
+            one = Estimate(guess, POPULATION_SD, 0, "estimated", "GPU time without co-tenants")
+        learnt, count = state.models.pairs.factor(gpu_type, name, suffers=field == "sensitivity")
+        if learnt is not None:
+            source = f"workload {name} next to {count} observed co-tenants"
+            one = Estimate(one.value * learnt.factor, learnt.sd, count, "learnt", source)
+        yield field, one
+
+
+def _speeds(job: Job, number: int, types: list[str]) -> Iterator[tuple[str, Estimate]]:
+    """Yield the speed on each GPU type relative to the reference type, learnt from run times if they suffice.
+
+    Run times give only ratios, so the type with most attempts keeps the catalogue's speed.
+    """
+    speeds = dict(zip(types, catalogue().traits(types)["speed"][number].tolist(), strict=True))
+    learnt = learnt_speeds(job.spec.profiles)
+    base = next(iter(learnt), "")
+    for name in types:
+        one = _from_catalogue(job, number, speeds[name], _spread(name, "speed"))
+        if name in learnt and name != base:
+            base_speed = float(catalogue().traits([base])["speed"][number, 0])
+            one = msgspec.structs.replace(learnt[name], value=learnt[name].value * base_speed)
+        yield name, one
+
+
+def without_attempts(state: BrokerState, job: Job, figures: Sequence[ProfileFigure]) -> list[str]:
+    """Describe the figures of a live job of which no earlier attempt is known, if GPUs are shared."""
+    known = {one.field: one for one in figures if one.field in ("util_frac", "memory_mib")}
+    if not (state.models.shares and job.live and known and job.spec.num_gpus):
+        return []
+    gpu, gpu_memory = known["util_frac"], known["memory_mib"]
+    need_mib = int(state.cluster.arrays.job.gpu_need_mib[state.cluster.slot_of(job.seq)])
+    told = f"GPU {share(gpu.value)}, GPU memory {memory(need_mib if need_mib >= 0 else gpu_memory.value)}"
+    return [f"no earlier attempt of its command is known; it counts with {told} ({gpu.source})"]
+
+
+def in_words(
+    profiles: Mapping[str, WorkloadProfile],
+    gpu_type: str,
+    seen: SeenUsage | None,
+    gpus: int,
+    drawn_w: float | None = None,
+) -> str:
+    """Describe the resource use that was expected at a job's submission, and the observed use.
+
+    The text is "" if no resource use was learnt from earlier jobs.
+
+    Args:
+        profiles: Profiles at the job's submission, by GPU type.
+        gpu_type: GPU type on which the job runs; "" while the job waits. For "", the GPU type with the most
+            attempts is described.
+        seen: Observed use; None: unknown, or the job waits.
+        gpus: Number of GPUs of the job.
+        drawn_w: Observed mean power of each GPU, W, in an attempt from which power is learnt; None: unknown.
+    """
+    if not gpu_type and profiles:
+        gpu_type = max(profiles, key=lambda name: _count(profiles[name]))
+    found = profiles.get(gpu_type)
+    if found is None:
+        return ""
+    cores = None if seen is None or seen.cores is None or not gpus else seen.cores / gpus
+    host_mib = None if seen is None else seen.memory_mib
+    parts = [
+        _part("GPU", found.util_frac, share, None if seen is None else seen.gpu_frac),
+        _part("GPU memory", found.memory_mib, memory, None if seen is None else seen.gpu_memory_mib),
+        _part("cores a GPU", found.cores_each, "{:.1f}".format, cores),
+        _part("memory", found.host_mib, memory, host_mib),
+        _part("power a GPU", _with_static(found.dynamic_w, gpu_type), "{:.0f} W".format, drawn_w),
+    ]
+    told = ", ".join(part for part in parts if part)
+    count = _count(found)
+    attempts = "an earlier attempt" if count == 1 else f"{count} earlier attempts"
+    return f"by {attempts} of the same command on {gpu_type} it was expected to use: {told}" if told else ""
+
+
+def _with_static(dynamic_w: Estimate | None, gpu_type: str) -> Estimate | None:
+    """Return an estimate of dynamic power plus the static power of the GPU type; only the value changes."""
+    if dynamic_w is None:
+        return None
+    static_w = GPU_FIGURES[canonical_kind(gpu_type)]["static_w"].value
+    return msgspec.structs.replace(dynamic_w, value=dynamic_w.value + static_w)
+
+
+def _count(profile: WorkloadProfile) -> int:
+    return max((one.count for one in profile.known_figures().values()), default=0)
+
+
+def _part(name: str, expected: Estimate | None, said: object, seen: float | None) -> str:
+    """Format one figure, such as `GPU 78 % (80 % seen)`; "" if none was expected."""
+    assert callable(said)
+    if expected is None:
+        return ""
+    return f"{name} {said(expected.value)}" + ("" if seen is None else f" ({said(seen)} seen)")
