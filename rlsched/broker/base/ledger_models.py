@@ -20,7 +20,7 @@ from rlsched.models.observed import LearntPairs
 from rlsched.models.power import NodePower
 
 if TYPE_CHECKING:
-    from rlsched.models.arrays import ModelArrays
+    from rlsched.models.arrays import ModelArrays, Records
     from rlsched.models.catalogue.catalogue import Catalogue
 
 
@@ -212,6 +212,12 @@ def catalogue() -> Catalogue:
 def _models(kinds: tuple[str, ...]) -> ModelArrays:
     """Return the catalogue's models of these GPU types."""
     return catalogue().arrays(kinds)
+
+
+@cache
+def traits_of(gpu_type: str) -> Records:
+    """Return (W,) traits of the catalogue's workloads on a GPU type, by number; 0: the median."""
+    return catalogue().traits([gpu_type])[:, 0]
 
 
 def workload_number(name: str) -> int:

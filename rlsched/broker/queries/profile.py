@@ -10,15 +10,14 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from rlsched.broker.base.ledger_models import catalogue
+from rlsched.broker.base.ledger_models import traits_of, workload_name
 from rlsched.broker.base.profiles import ATTEMPT_SPREAD, Estimate, WorkloadProfile, learnt_speeds
 from rlsched.broker.base.usage_words import memory, share
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.job_requests import runs_as
 from rlsched.broker.state.jobs import Job
 from rlsched.models.gpu_types import GPU_FIGURES, canonical_kind
-from rlsched.models.learning import INTRODUCED_SD, POPULATION_SD
-from rlsched.models.sharing import factors_of_util
+from rlsched.models.learning import INTRODUCED_SD, POPULATION, POPULATION_SD
 from rlsched.wire.messages import ProfileFigure, SeenUsage
 
 OF_CATALOGUE: Final = ("util_frac", "memory_mib", "clock_bound", "dynamic_w", "cores_each", "node_penalty")
@@ -48,7 +47,7 @@ def figures_of(state: BrokerState, job: Job, usage: SeenUsage | None) -> list[Pr
         estimate = learnt.get(field)
         if estimate is None and field in seen and job.active is not None:
             estimate = Estimate(seen[field], ATTEMPT_SPREAD, 1, "measured", "this attempt so far")
-        found.append((field, gpu_type, estimate or _of_catalogue(job, number, gpu_type, field)))
+        found.append((field, gpu_type, estimate or _from_catalogue(job, number, gpu_type, field)))
     found += [(field, gpu_type, one) for field, one in _factors(state, job, number, gpu_type)]
     found += [("speed", name, one) for name, one in _speeds(job, number, types)]
     return [
@@ -87,16 +86,12 @@ def _seen(job: Job, usage: SeenUsage | None) -> dict[str, float]:
     return {field: float(value) for field, value in told.items() if value is not None}
 
 
-def _of_catalogue(job: Job, number: int, gpu_type: str, field: str) -> Estimate:
+def _from_catalogue(job: Job, number: int, gpu_type: str, field: str) -> Estimate:
     """Return a figure of the catalogue: of the named or nearest workload, else the median."""
-    value = float(catalogue().traits([gpu_type])[field][number, 0])
-    return _from_catalogue(job, number, value, _spread(gpu_type, field))
-
-
-def _from_catalogue(job: Job, number: int, value: float, spread: float) -> Estimate:
+    value, spread = float(traits_of(gpu_type)[field][number]), _spread(gpu_type, field)
     if not number:
         return Estimate(value, spread, 0, "median", "median of the catalogue's workloads")
-    name = catalogue().names[number - 1]
+    name = workload_name(number)
     if job.spec.workload:
         return Estimate(value, spread, 0, "named", f"workload {name}")
     return Estimate(value, spread, 0, "estimated", f"workload {name}, nearest to the learnt figures")
@@ -105,20 +100,18 @@ def _from_catalogue(job: Job, number: int, value: float, spread: float) -> Estim
 @cache
 def _spread(gpu_type: str, field: str) -> float:
     """Return the standard deviation of ln(value) between the catalogue's workloads; zeros are left out."""
-    values = np.asarray(catalogue().traits([gpu_type])[field][1:, 0], np.float64)
+    values = np.asarray(traits_of(gpu_type)[field][1:], np.float64)
     return float(np.log(values[values > 0.0]).std())
 
 
 def _factors(state: BrokerState, job: Job, number: int, gpu_type: str) -> Iterator[tuple[str, Estimate]]:
-    """Yield sensitivity and pressure: learnt from co-tenants, else from the catalogue, else from GPU time."""
-    traits = catalogue().traits([gpu_type])[number, 0]
-    name = catalogue().names[number - 1] if number else ""
-    guesses = factors_of_util(float(traits["util_frac"]))
-    for field, guess in zip(("sensitivity", "pressure"), guesses, strict=True):
-        value = float(traits[field])
-        one = _from_catalogue(job, number, value, INTRODUCED_SD)
-        if math.isnan(value):
-            one = Estimate(guess, POPULATION_SD, 0, "estimated", "GPU time without co-tenants")
+    """Yield sensitivity and pressure: learnt from co-tenants, else from the catalogue or its population."""
+    name = workload_name(number)
+    for field, population in zip(("sensitivity", "pressure"), POPULATION, strict=True):
+        one = Estimate(population, POPULATION_SD, 0, "median", "all fits to measured pairs")
+        if not math.isnan(traits_of(gpu_type)[field][number]):
+            one = _from_catalogue(job, number, gpu_type, field)
+            one = msgspec.structs.replace(one, spread=INTRODUCED_SD)
         learnt, count = state.models.pairs.factor(gpu_type, name, suffers=field == "sensitivity")
         if learnt is not None:
             source = f"workload {name} next to {count} observed co-tenants"
@@ -131,15 +124,14 @@ def _speeds(job: Job, number: int, types: list[str]) -> Iterator[tuple[str, Esti
 
     Run times give only ratios, so the type with most attempts keeps the catalogue's speed.
     """
-    speeds = dict(zip(types, catalogue().traits(types)["speed"][number].tolist(), strict=True))
     learnt = learnt_speeds(job.spec.profiles)
     base = next(iter(learnt), "")
     for name in types:
-        one = _from_catalogue(job, number, speeds[name], _spread(name, "speed"))
         if name in learnt and name != base:
-            base_speed = float(catalogue().traits([base])["speed"][number, 0])
-            one = msgspec.structs.replace(learnt[name], value=learnt[name].value * base_speed)
-        yield name, one
+            value = learnt[name].value * float(traits_of(base)["speed"][number])
+            yield name, msgspec.structs.replace(learnt[name], value=value)
+        else:
+            yield name, _from_catalogue(job, number, name, "speed")
 
 
 def without_attempts(state: BrokerState, job: Job, figures: Sequence[ProfileFigure]) -> list[str]:

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Final, TypedDict
 
 from rlsched.broker.base.entries import JobSubmitted
-from rlsched.broker.base.ledger_models import catalogue, workload_number
+from rlsched.broker.base.ledger_models import traits_of, workload_number
 from rlsched.broker.base.profiles import WorkloadProfile, learnt_speeds
 from rlsched.broker.state.jobs import Job
 from rlsched.cluster.demand import Demand
@@ -175,28 +175,26 @@ def workload_like(
 @cache
 def _dynamic_w(gpu_type: str) -> tuple[float, ...]:
     """Return the dynamic power of the catalogue's workloads on a GPU type, by number, W."""
-    return tuple(catalogue().traits([gpu_type])["dynamic_w"][:, 0].tolist())
+    return tuple(traits_of(gpu_type)["dynamic_w"].tolist())
 
 
 @cache
 def _ln_speeds(gpu_types: tuple[str, ...]) -> tuple[tuple[float, ...], ...]:
     """Return ln(speed) of the catalogue's workloads on GPU types, relative to the first type."""
-    speeds = catalogue().traits(gpu_types)["speed"][1:].tolist()
-    return tuple(tuple(math.log(speed / row[0]) for speed in row) for row in speeds)
+    columns = [traits_of(name)["speed"][1:].tolist() for name in gpu_types]
+    return tuple(tuple(math.log(speed / row[0]) for speed in row) for row in zip(*columns, strict=True))
 
 
 @cache
 def _utils() -> tuple[float, ...]:
     """Return the GPU times without co-tenants of the catalogue's workloads on the reference GPU type."""
-    traits = catalogue().traits([REFERENCE_TYPE])[1:, 0]
-    return tuple(traits["util_frac"].tolist())
+    return tuple(traits_of(REFERENCE_TYPE)["util_frac"][1:].tolist())
 
 
 @cache
 def _clock_bounds() -> tuple[float, ...]:
     """Return the clock-bound shares of the catalogue's workloads on the reference GPU type, by number."""
-    traits = catalogue().traits([REFERENCE_TYPE])[1:, 0]
-    return tuple(traits["clock_bound"].tolist())
+    return tuple(traits_of(REFERENCE_TYPE)["clock_bound"][1:].tolist())
 
 
 def demand_asked(message: Submit | DryRun) -> Demand:
