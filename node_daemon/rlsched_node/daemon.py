@@ -464,7 +464,9 @@ class NodeDaemon:
             terms = self._terms._replace(user=user, limits=limits, mps=self._mps.terms_of(key))
             self._ranks.start(key, launch, env, terms)
         except LaunchError as error:
-            yield StartFailed(key, str(error), is_for_now=error.is_for_now)
+            yield StartFailed(
+                key, str(error), is_for_now=error.is_for_now, is_about_memory=error.is_about_memory
+            )
         except AccountsAwayError as error:
             yield StartFailed(key, str(error), is_for_now=True)
         except OwnerError as error:

@@ -568,6 +568,13 @@ int nvmlDeviceGetMPSComputeRunningProcesses_v3(void *device, unsigned *count, st
     *count = 0;
     return path ? processes_of(path, device == &gpu_1, count, room, processes) : SUCCESS;
 }
+int nvmlDeviceGetGraphicsRunningProcesses_v3(void *device, unsigned *count, struct process *processes) {
+    FAIL(device);
+    unsigned room = *count;
+    const char *path = getenv("FAKE_NVML_GRAPHICS_PROCESSES");
+    *count = 0;
+    return path ? processes_of(path, device == &gpu_1, count, room, processes) : SUCCESS;
+}
 /* The first of the two has had the GPU for 30 % of the time since the clock was moved on last. */
 struct process_sample { unsigned pid; u64 at_us; unsigned sm, memory, encoder, decoder; };
 int nvmlDeviceGetProcessUtilization(void *device, struct process_sample *samples, unsigned *count, u64 since_us) {

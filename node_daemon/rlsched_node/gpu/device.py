@@ -135,6 +135,9 @@ class GpuSet(Protocol):
     def memory_total_mib(self, gpu: int) -> int | None:
         """Return the total memory of the device, MiB."""
 
+    def graphics_memory_mib(self, gpu: int) -> int:
+        """Return the memory of graphics processes on the device, MiB; 0 if the driver does not report it."""
+
     def memory_used_mib(self, gpu: int) -> int | None:
         """Return the memory in use by all processes, MiB."""
 

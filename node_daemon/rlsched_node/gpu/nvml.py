@@ -595,6 +595,12 @@ class NvmlGpus:
         known = {one.pid for one in found}
         return found + [one for one in self._mps_clients(gpu) if one.pid not in known]
 
+    def graphics_memory_mib(self, gpu: int) -> int:
+        found: list[Any] = []
+        with contextlib.suppress(pynvml.NVMLError, GpuError):
+            found = list(pynvml.nvmlDeviceGetGraphicsRunningProcesses(self._handle(gpu)))
+        return sum((one.usedGpuMemory or 0) // _MIB for one in found)
+
     def _mps_clients(self, gpu: int) -> list[Any]:
         """Return the processes that are MPS clients, which the driver lists separately; empty on failure."""
         try:

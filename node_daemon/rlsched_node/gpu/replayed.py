@@ -171,6 +171,9 @@ class ReplayedGpus:
     def memory_total_mib(self, gpu: int) -> int | None:
         return self._device(gpu).memory_total_mib
 
+    def graphics_memory_mib(self, gpu: int) -> int:  # noqa: ARG002
+        return 0
+
     def memory_used_mib(self, gpu: int) -> int | None:
         return self._row(gpu).memory_used_mib
 

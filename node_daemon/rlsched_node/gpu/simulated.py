@@ -99,6 +99,9 @@ class SimulatedGpus:
         self._check(gpu)
         return int(self._figures["memory_mib"])
 
+    def graphics_memory_mib(self, gpu: int) -> int:  # noqa: ARG002
+        return 0
+
     def memory_used_mib(self, gpu: int) -> int:
         return self.read(gpu).memory_used_mib or 0
 

@@ -227,6 +227,7 @@ class NodeAttempts:
                 failed.message,
                 is_for_now=failed.is_for_now,
                 is_about_owner=failed.is_about_owner,
+                is_about_memory=failed.is_about_memory,
             )
         yield from self._start_waiting()
 
@@ -278,13 +279,9 @@ class NodeAttempts:
 
     # ---- shared by orders and processes -------------------------------------------------------------
 
-    def _refuse(
-        self, key: AttemptKey, message: str, *, is_for_now: bool = False, is_about_owner: bool = False
-    ) -> Effect:
+    def _refuse(self, key: AttemptKey, message: str, **kinds: bool) -> Effect:
         """Refuse a launch. While the daemon runs, a repeated order for this attempt gets the same answer."""
-        self._refused[key] = launch_refused(
-            key, message, is_for_now=is_for_now, is_about_owner=is_about_owner
-        )
+        self._refused[key] = launch_refused(key, message, **kinds)
         return Send(self._refused[key])
 
     def _objection(self, launch: Launch, cluster: str) -> str:

@@ -34,7 +34,12 @@ def grace_s_of(launch: Launch) -> float:
 
 
 def launch_refused(
-    key: AttemptKey, message: str, *, is_for_now: bool = False, is_about_owner: bool = False
+    key: AttemptKey,
+    message: str,
+    *,
+    is_for_now: bool = False,
+    is_about_owner: bool = False,
+    is_about_memory: bool = False,
 ) -> LaunchRefused:
     """Return the message that tells the broker why a rank could not be started."""
     return LaunchRefused(
@@ -44,6 +49,7 @@ def launch_refused(
         message=message,
         is_for_now=is_for_now,
         is_about_owner=is_about_owner,
+        is_about_memory=is_about_memory,
     )
 
 

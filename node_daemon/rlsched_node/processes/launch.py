@@ -58,12 +58,12 @@ class LaunchError(RlschedError):
     """This node cannot start the rank, for example because a GPU is in use or the disk is full.
 
     `is_for_now`: the cause is temporary and not a fault of the job, so the job waits until the node can start
-    it.
+    it. `is_about_memory`: a GPU has too little free memory.
     """
 
-    def __init__(self, message: str, *, is_for_now: bool = False) -> None:
+    def __init__(self, message: str, *, is_for_now: bool = False, is_about_memory: bool = False) -> None:
         super().__init__(message)
-        self.is_for_now = is_for_now
+        self.is_for_now, self.is_about_memory = is_for_now, is_about_memory
 
 
 class Terms(NamedTuple):
@@ -253,6 +253,7 @@ def refuse_on_full_gpus(gpus: GpuSet, wanted: list[int], gpu_memory_mib: int) ->
             raise LaunchError(
                 f"GPU {gpu} has {total - used} of {total} MiB free, and the job asks for {gpu_memory_mib}",
                 is_for_now=True,
+                is_about_memory=True,
             )
 
 

@@ -30,6 +30,9 @@ UNLISTED_MIB, UNLISTED_FRAC = 2048, 0.05
 """Memory in use by no listed process that a GPU may have, MiB and as a fraction of its memory; the larger
 counts. Assumed: the driver reserves some hundred MiB, and NVML's version 1 of the query counts them as used.
 """
+UNLISTED_MOST_FRAC = 0.10
+"""Highest such memory on small GPUs: the fraction of a shared GPU's memory that placement leaves free
+(`rlsched.models.memory.MARGIN_FRAC`)."""
 OUT_AFTER_LOOKS = 30
 """Number of consecutive checks with more such memory after which a GPU is out of service. The driver frees
 the memory of a killed process some seconds after the process has left its list.
@@ -114,6 +117,7 @@ class Outages:
         reading: GpuReading | None,
         ours: Container[int] = frozenset(),
         total_mib: int | None = None,
+        graphics_mib: Callable[[], int] = lambda: 0,
     ) -> None:
         """Record a reading of a GPU that is not lost.
 
@@ -122,10 +126,11 @@ class Outages:
             reading: Values of the GPU; None if they could not be read.
             ours: Process IDs of ranks.
             total_mib: Memory of the GPU, MiB; None: unknown.
+            graphics_mib: Returns the memory of graphics processes on the GPU, MiB.
         """
         processes = (reading.processes if reading is not None else None) or ()
         foreign = [] if gpu in self.busy else self._foreign(gpu, processes, ours)
-        unlisted_mib = self._too_much_unlisted_mib(gpu, reading, total_mib)
+        unlisted_mib = self._too_much_unlisted_mib(gpu, reading, total_mib, graphics_mib)
         with self._lock:
             self._seen[gpu] = frozenset(one.pid for one in processes)
             outage = self._out.get(gpu)
@@ -135,10 +140,12 @@ class Outages:
                     self._take_out(gpu, _in_words(foreign), foreign[0].pid)
                 else:
                     self._out[gpu] = outage._replace(good_looks=0)
-            elif unlisted_mib:
+            elif unlisted_mib and (outage is None or outage.pid != _UNLISTED):
                 why = f"short of memory: {unlisted_mib} MiB are in use by no process that the driver lists"
                 self._take_out(gpu, why, _UNLISTED)
-            elif outage is not None:
+            elif unlisted_mib and outage is not None:
+                self._out[gpu] = outage._replace(good_looks=0)
+            elif outage is not None and (outage.pid != _UNLISTED or _has_memory(reading)):
                 self._out[gpu] = outage._replace(good_looks=outage.good_looks + 1)
                 if self._out[gpu].good_looks >= BACK_AFTER_LOOKS:
                     del self._out[gpu]
@@ -177,7 +184,9 @@ class Outages:
             why = outage.why  # keep the first reason: which call fails first varies between readings
         self._out[gpu] = _Outage(why, pid)
 
-    def _too_much_unlisted_mib(self, gpu: int, reading: GpuReading | None, total_mib: int | None) -> int:
+    def _too_much_unlisted_mib(
+        self, gpu: int, reading: GpuReading | None, total_mib: int | None, graphics_mib: Callable[[], int]
+    ) -> int:
         """Return the memory in use by no listed process, MiB, after `OUT_AFTER_LOOKS` checks with too much.
 
         The result is 0 if there is not too much, if the driver does not report the memory of a process, and
@@ -188,7 +197,8 @@ class Outages:
             listed = [one.used_mib for one in reading.processes or ()]
             if reading.processes is not None and None not in listed:
                 unlisted_mib = reading.memory_used_mib - sum(mib or 0 for mib in listed)
-                if unlisted_mib > max(UNLISTED_MIB, UNLISTED_FRAC * total_mib):
+                most_mib = max(min(UNLISTED_MIB, UNLISTED_MOST_FRAC * total_mib), UNLISTED_FRAC * total_mib)
+                if unlisted_mib > most_mib and (unlisted_mib := unlisted_mib - graphics_mib()) > most_mib:
                     looks = self._unlisted_looks.get(gpu, 0) + 1
         self._unlisted_looks[gpu] = looks
         return unlisted_mib if looks >= OUT_AFTER_LOOKS else 0
@@ -215,6 +225,11 @@ class Outages:
         if fields is None:
             return pid in self._seen.get(gpu, ())  # it has ended, or is in another PID namespace
         return fields[0] not in "ZX" and int(fields[_VSIZE]) > 0
+
+
+def _has_memory(reading: GpuReading | None) -> bool:
+    """Return whether a reading has the used memory and the processes of the GPU."""
+    return reading is not None and reading.memory_used_mib is not None and reading.processes is not None
 
 
 def _why(error: GpuError) -> str:

@@ -45,6 +45,8 @@ class StartFailed:
     """The cause is temporary and not a fault of the job, so the job may wait for this node."""
     is_about_owner: bool = False
     """The node runs no jobs of the job's owner."""
+    is_about_memory: bool = False
+    """A GPU has too little free memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 
 import msgspec
 
@@ -239,7 +240,9 @@ class Meter:
                 continue
             except GpuError as error:
                 _log.debug("GPU %d: %s", gpu, error)
-            self.outages.is_read(gpu, found[gpu] if is_real else None, ours, self._total_mib(gpu))
+            graphics_mib = partial(self._gpus.graphics_memory_mib, gpu)
+            reading = found[gpu] if is_real else None
+            self.outages.is_read(gpu, reading, ours, self._total_mib(gpu), graphics_mib)
         self.outages.look_done()
         self._asked_s = None
         return found

@@ -28,12 +28,15 @@ FIELDS: Final = (
     "host_mib",
     "full_util_frac",
     "clock_bound",
-    "gpu_s",
+    "run_s",
 )
 """Names of the figures. `host_mib`: resident memory of the largest rank. `full_util_frac`: as `util_frac`,
-but only from attempts at the highest clock. `gpu_s`: run time x GPUs of a completed job; it is compared
-between GPU types (`learnt_speeds`). The other figures are per GPU and defined as in the catalogue.
+but only from attempts at the highest clock. `run_s`: run time of a completed job of one GPU; it is
+compared between GPU types (`learnt_speeds`). The other figures are per GPU and defined as in the catalogue.
 """
+MOST_COUNT: Final = 40
+"""Number of equally weighted attempts whose mean is as certain as the fading mean of very many: with f =
+`LATEST` / (`LATEST` + 1), it is (1 + f) / (1 - f)."""
 MOST_SPEED_SD: Final = 0.15
 """Largest standard deviation of ln(speed) of a learnt relative speed. Runs of a signature can do different
 amounts of work, because numbers are not part of the signature. Assumed: half of the difference between
@@ -76,7 +79,7 @@ class WorkloadProfile(msgspec.Struct, frozen=True, omit_defaults=True):
     host_mib: Estimate | None = None
     full_util_frac: Estimate | None = None
     clock_bound: Estimate | None = None
-    gpu_s: Estimate | None = None
+    run_s: Estimate | None = None
 
     def known_figures(self) -> dict[str, Estimate]:
         """Return the known figures by field."""
@@ -124,7 +127,7 @@ class KeptProfile(msgspec.Struct, frozen=True, array_like=True):
 def learnt_speeds(profiles: Mapping[str, WorkloadProfile]) -> dict[str, Estimate]:
     """Return the speeds of GPU types that follow from run times, relative to the type with most attempts.
 
-    The speed is the quotient of the geometric mean GPU times of completed jobs on both types. Types whose
+    The speed is the quotient of the geometric mean run times of completed jobs on both types. Types whose
     speed is uncertain (`MOST_SPEED_SD`) are left out. The result is empty if no other type has a speed.
 
     Args:
@@ -133,7 +136,7 @@ def learnt_speeds(profiles: Mapping[str, WorkloadProfile]) -> dict[str, Estimate
     Returns:
         Speeds by GPU type; the first type is the one with most attempts, with the speed 1.
     """
-    known = {name: one.gpu_s for name, one in profiles.items() if one.gpu_s is not None}
+    known = {name: one.run_s for name, one in profiles.items() if one.run_s is not None}
     if len(known) < 2:
         return {}
     base = max(known, key=lambda name: known[name].count)
@@ -143,8 +146,8 @@ def learnt_speeds(profiles: Mapping[str, WorkloadProfile]) -> dict[str, Estimate
 
 
 def _relative_speed(one: Estimate, base: Estimate) -> Estimate:
-    """Return the speed of a GPU type relative to another; arguments: GPU time on both, seconds."""
-    spread = math.hypot(one.spread / math.sqrt(one.count), base.spread / math.sqrt(base.count))
+    """Return the speed of a GPU type relative to another; arguments: run times on both, seconds."""
+    spread = math.hypot(*(each.spread / math.sqrt(min(each.count, MOST_COUNT)) for each in (one, base)))
     source = f"run times of {one.count} and {base.count} completed jobs"
     return Estimate(base.value / one.value, spread, min(one.count, base.count), "learnt", source)
 

@@ -223,6 +223,9 @@ class Launches:
         up. If a GPU of the rank is in `held` (out of service), the node's other GPUs stay in service, and the
         attempt does not count as a retry.
 
+        If `message.is_about_memory` and the attempt shares its GPUs, this is handled like an attempt that ran
+        out of GPU memory: the node stays in service, and the job shares no GPUs as of its next start.
+
         If `message.is_about_owner`, the node cannot run jobs of this user:
 
         - If no node has ever run a job of the user, the job fails and the node stays in service.
@@ -234,17 +237,22 @@ class Launches:
         found = self._in_state(node, message.key, LAUNCHING)
         if found is None:
             return
-        job, _, rank = found
+        job, attempt, rank = found
         why, charged = visible(message.message)[:MAX_REASON_CHARACTERS], not message.is_for_now
+        lacks_memory = message.is_about_memory and attempt.was_shared
         self._out.record(
             RankEnded(
                 job=message.job,
                 attempt=message.attempt,
                 rank=message.rank,
                 exit_code=REFUSED_EXIT_CODE,
-                reason=REFUSED,
+                reason=GPU_OUT_OF_MEMORY if lacks_memory else REFUSED,
             )
         )
+        if lacks_memory:
+            why = f"{node} refused to start it on shared GPUs: {why}; it will not share again"
+            self.end(job, QUEUED, why, charged=False)
+            return
         if message.is_about_owner:
             ran_on = self._state.ran_on.get(job.spec.user, 0)
             if not ran_on:

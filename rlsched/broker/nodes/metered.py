@@ -60,7 +60,7 @@ class MeteredUsage:
         self.speeds = SeenSpeeds(state)
         self._ranks: dict[tuple[int, int], _RankReading] = {}
         self._nodes: dict[str, _OfNode] = {}
-        self._gpu_memory: dict[int, int] = {}  # by job: most MiB reported since `take_gpu_memory`
+        self._gpu_memory: dict[int, int] = {}  # by job: MiB in two successive reports, `take_gpu_memory`
         self._latest_s = -math.inf
         self._most = 64  # number of ranks above which ended ranks are removed
 
@@ -73,15 +73,25 @@ class MeteredUsage:
         for one in message.ranks:
             energy_mj = one.energy_mj if one.energy_mj is not None and one.energy_mj >= 0 else None
             if one.usage.is_sound() and self._is_of(node, one) and energy_mj == one.energy_mj:
+                self._note_gpu_memory(one)
                 self._ranks[one.job, one.rank] = _RankReading(node, now_s, one)
                 self.speeds.store_measurement(one, now_s)
-                mib = one.usage.gpu_memory_mib or 0
-                self._gpu_memory[one.job] = max(mib, self._gpu_memory.get(one.job, 0))
         if len(self._ranks) > self._most:
             self._forget()
 
+    def _note_gpu_memory(self, one: RankMetered) -> None:
+        """Note the GPU memory that a rank used in this report and in the one before, MiB on a GPU."""
+        before = self._ranks.get((one.job, one.rank))
+        if before is None or before.told.attempt != one.attempt:
+            return
+        mib = min(one.usage.gpu_memory_mib or 0, before.told.usage.gpu_memory_mib or 0)
+        self._gpu_memory[one.job] = max(mib, self._gpu_memory.get(one.job, 0))
+
     def take_gpu_memory(self) -> dict[int, int]:
-        """Return the most GPU memory that each job was reported to use since the last call, MiB on a GPU."""
+        """Return the GPU memory of each job that reported since the last call, MiB on a GPU.
+
+        Of two successive reports of a rank, the lower figure counts; of several ranks, the highest.
+        """
         found, self._gpu_memory = self._gpu_memory, {}
         return found
 

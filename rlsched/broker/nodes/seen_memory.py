@@ -7,7 +7,7 @@ from typing import Final
 
 from rlsched.broker.base.entries import GpuMemorySeen
 from rlsched.broker.nodes.metered import MeteredUsage
-from rlsched.broker.nodes.sharing import counted_mib, may_share
+from rlsched.broker.nodes.sharing import is_more_than_counted
 from rlsched.broker.outbox import Outbox
 from rlsched.broker.state.broker_state import BrokerState
 
@@ -31,11 +31,14 @@ class SeenMemory:
         self._state, self._metered, self._out = state, metered, out
 
     def step(self) -> None:
-        """Record the memory of each job whose reports since the last step exceed the counted memory."""
+        """Record the memory of each job that exceeds the counted memory in two successive reports.
+
+        While a rank has no process on its GPU yet, a node reports the memory of the whole GPU, which may
+        contain memory of a job that has just ended. So one report does not suffice.
+        """
         for number, mib in self._metered.take_gpu_memory().items():
             job = self._state.jobs.get(number)
-            if job is None or job.active is None or not may_share(self._state, job)[0]:
+            if job is None or job.active is None or not is_more_than_counted(self._state, job, mib):
                 continue
-            if mib > counted_mib(self._state, job):
-                rounded_mib = STEP_MIB * math.ceil(mib / STEP_MIB)
-                self._out.record(GpuMemorySeen(job=number, gpu_memory_mib=rounded_mib))
+            rounded_mib = STEP_MIB * math.ceil(mib / STEP_MIB)
+            self._out.record(GpuMemorySeen(job=number, gpu_memory_mib=rounded_mib))

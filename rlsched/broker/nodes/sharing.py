@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.job_requests import memory
 from rlsched.broker.state.jobs import Attempt, Job
-from rlsched.cluster.arrays import MAX_TENANTS
-from rlsched.cluster.capacity import gpu_need_mib
+from rlsched.cluster.arrays import MAX_TENANTS, columns
 from rlsched.models.slice_name import is_slice
 from rlsched.wire.messages import MPS, TIME_SLICING
 
@@ -30,15 +27,34 @@ def may_share(state: BrokerState, job: Job) -> tuple[bool, int]:
     return not arrays.unshared[slot], max(int(arrays.gpu_need_mib[slot]), 0)
 
 
-def counted_mib(state: BrokerState, job: Job) -> float:
-    """Return the memory that the ledger counts for a running job on each of its GPUs, MiB.
+def is_more_than_counted(state: BrokerState, job: Job, mib: int) -> bool:
+    """Return whether a running job uses more memory on a GPU than the ledger counts for it.
 
-    The result is nan if the catalogue does not know the memory of the job's workload.
+    The result is False for a job that cannot share GPUs, because no other job can join it.
+
+    Args:
+        state: State of the broker.
+        job: The job.
+        mib: Observed memory, MiB.
     """
-    s, slot = state.cluster.arrays, state.cluster.slot_of(job.seq)
-    node = s.gpu.node[int(s.job.head[slot]) // MAX_TENANTS]
-    kernel: Any = gpu_need_mib
-    return float(kernel.py_func(s, slot, int(s.node.kind[node])))  # one value: not worth compiling
+    if not state.models.shares:
+        return False
+    slot, jobs = state.cluster.slot_of(job.seq), columns(state.cluster.arrays.job)
+    counted_mib = int(jobs["gpu_need_mib"][slot])
+    if mib <= counted_mib or jobs["unshared"][slot] or jobs["head"][slot] < 0:
+        return False
+    if counted_mib >= 0:
+        return True
+    s = state.cluster.arrays
+    kind = int(s.node.kind[s.gpu.node[int(jobs["head"][slot]) // MAX_TENANTS]])
+    return mib > float(s.models.trait.memory_mib[int(jobs["workload"][slot]), kind])
+
+
+def limit_mib(state: BrokerState, job: Job, attempt: Attempt) -> int:
+    """Return the GPU memory to which nodes that limit it hold an attempt, MiB on each GPU; 0: no limit."""
+    if attempt.gpu_need_mib or job.seen_gpu_mib:
+        return attempt.gpu_need_mib
+    return may_share(state, job)[1]  # an attempt from a base without `gpu_need_mib`
 
 
 def ways_of(state: BrokerState, job: Job) -> list[str]:
@@ -54,7 +70,7 @@ def is_limited(state: BrokerState, job: Job, attempt: Attempt) -> bool:
 
     These limits also hold without co-tenants.
     """
-    shares, need_mib = may_share(state, job)
+    shares, need_mib = may_share(state, job)[0], limit_mib(state, job, attempt)
     nodes = [rank.node for rank in attempt.ranks]
     return shares and need_mib > 0 and any(_way(state, n) == MPS or _limits_torch(state, n) for n in nodes)
 
@@ -70,7 +86,7 @@ def isolation_lines(state: BrokerState, job: Job) -> list[str]:
         )
     for way in ways_of(state, job):
         words = f"its GPUs are shared by {_IN_WORDS[way]}"
-        need_mib = may_share(state, job)[1]
+        need_mib = limit_mib(state, job, job.active) if job.active is not None else 0
         if way == MPS:
             words += f"; its memory limit is {memory(need_mib)}" if need_mib else "; it has no memory limit"
         elif need_mib and job.active and any(_limits_torch(state, rank.node) for rank in job.active.ranks):

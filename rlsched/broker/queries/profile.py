@@ -44,10 +44,11 @@ def figures_of(state: BrokerState, job: Job, usage: SeenUsage | None) -> list[Pr
     seen = _seen(job, usage)
     found = []
     for field in OF_CATALOGUE:
-        estimate = learnt.get(field)
-        if estimate is None and field in seen and job.active is not None:
-            estimate = Estimate(seen[field], ATTEMPT_SPREAD, 1, "measured", "this attempt so far")
-        found.append((field, gpu_type, estimate or _from_catalogue(job, number, gpu_type, field)))
+        estimate = learnt.get(field) or _from_catalogue(job, number, gpu_type, field)
+        if field == "memory_mib" and job.seen_gpu_mib:
+            mib = float(job.seen_gpu_mib)
+            estimate = Estimate(mib, ATTEMPT_SPREAD, 1, "measured", "more than was counted for this job")
+        found.append((field, gpu_type, estimate))
     found += [(field, gpu_type, one) for field, one in _factors(state, job, number, gpu_type)]
     found += [("speed", name, one) for name, one in _speeds(job, number, types)]
     return [
@@ -140,9 +141,12 @@ def without_attempts(state: BrokerState, job: Job, figures: Sequence[ProfileFigu
     if not (state.models.shares and job.live and known and job.spec.num_gpus):
         return []
     gpu, gpu_memory = known["util_frac"], known["memory_mib"]
+    told = f"GPU {share(gpu.value)} and GPU memory {memory(gpu_memory.value)} ({gpu.source})"
     need_mib = int(state.cluster.arrays.job.gpu_need_mib[state.cluster.slot_of(job.seq)])
-    told = f"GPU {share(gpu.value)}, GPU memory {memory(need_mib if need_mib >= 0 else gpu_memory.value)}"
-    return [f"no earlier attempt of its command is known; it counts with {told} ({gpu.source})"]
+    if need_mib >= 0:
+        told = f"GPU {share(gpu.value)} ({gpu.source}) and GPU memory {memory(need_mib)}"
+        told += " (seen)" if job.seen_gpu_mib == need_mib else " (requested)"
+    return [f"no earlier attempt of its command is known; it counts with {told}"]
 
 
 def in_words(

@@ -56,6 +56,7 @@ from rlsched.broker.state.learning import learn
 from rlsched.broker.state.nodes import change_node
 from rlsched.broker.state.quotas import owner_of
 from rlsched.broker.state.updates import change_ledger, updated
+from rlsched.cluster.arrays import columns
 from rlsched.decide.actions import Preempt, Start, Wait
 from rlsched.decide.loop import apply as apply_decision
 from rlsched.decide.scheduler import Decision, Scheduler, permit
@@ -368,6 +369,9 @@ class BrokerState(Known):
         job.attempt = Attempt(earlier + 1, now_s, ranks, entry.number, entry.source)
         job.attempt.sm_clock_frac = start.sm_clock_frac
         job.attempt.was_lent = self.cluster.cpu_milli_each(job.seq)[1] > 0
+        slot, jobs = self.cluster.slot_of(job.seq), columns(self.cluster.arrays.job)
+        if self.models.shares and not jobs["unshared"][slot]:
+            job.attempt.gpu_need_mib = max(int(jobs["gpu_need_mib"][slot]), 0)
         job.become(LAUNCHING)
         job.reason = ""
         self._share_anew([job.seq, *self.cluster.beside(job.seq)], now_s)

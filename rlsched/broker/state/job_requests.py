@@ -19,9 +19,14 @@ from rlsched.wire.messages import DryRun, Submit
 
 HIGH_QUANTILE: Final = 2.33
 """99th percentile of the standard normal distribution."""
+MOST_MIB: Final = 1 << 40
+"""Highest learnt memory, MiB; more is an error of measurement."""
 CORE_HEADROOM: Final = 1.25
 """Cores that a job can use, relative to the mean use of its earlier attempts. It allows for peaks, and for
 jobs whose cores limited them: with more cores, the next attempt shows whether the job uses them."""
+MOST_FOR_SPEED: Final = 0.1
+"""Highest difference of GPU times that a workload with better speeds may have: how two jobs share a GPU
+depends on their GPU times."""
 MOST_RATIO: Final = 10.0
 """Largest ratio of learnt power to the power of the workload; a larger one is an error of measurement."""
 
@@ -90,7 +95,8 @@ def memory_bound_mib(profiles: Mapping[str, WorkloadProfile]) -> int:
         profiles: Profiles by GPU type.
     """
     found = (one.memory_mib for one in profiles.values() if one.memory_mib is not None)
-    return max((math.ceil(one.value * math.exp(HIGH_QUANTILE * one.spread)) for one in found), default=0)
+    bounds = (one.value * math.exp(HIGH_QUANTILE * one.spread) for one in found)
+    return math.ceil(min(max(bounds, default=0.0), MOST_MIB))
 
 
 def learnt_use(profiles: Mapping[str, WorkloadProfile], workload: int) -> LearntUse:
@@ -120,7 +126,7 @@ def runs_as(spec: JobSubmitted) -> int:
     works) is nearest to the GPU time of similar jobs. GPU time is the best predictor of how two jobs share a
     GPU. If the clock-bound share of similar jobs is known too, the difference of GPU times and the difference
     of clock-bound shares count equally. Observations therefore affect the choice of clocks. If speeds of GPU
-    types are known from run times, their logarithms count in the same way, and so affect the choice of types.
+    types are known from run times, they affect the choice among workloads with nearly the same GPU time.
     """
     return workload_number(spec.workload) or nearest_workload(spec.profiles)
 
@@ -145,13 +151,14 @@ def nearest_workload(profiles: Mapping[str, WorkloadProfile]) -> int:
 def _speed_distances(profiles: Mapping[str, WorkloadProfile]) -> Sequence[float]:
     """Return how much each workload's speeds on GPU types differ from learnt speeds, by number - 1.
 
-    The difference is the mean of |ln(learnt / catalogue's)| over the GPU types with a learnt speed. The
-    result is empty if no speed was learnt.
+    The difference is the mean of |ln(learnt / catalogue's)| over the GPU types with a learnt speed, at most
+    `MOST_FOR_SPEED`. The result is empty if no speed was learnt.
     """
     speeds = learnt_speeds(profiles)
     logs = [math.log(one.value) for one in speeds.values()]
     rows = _ln_speeds(tuple(speeds)) if speeds else ()
-    return [sum(abs(a - b) for a, b in zip(logs, row, strict=True)) / (len(logs) - 1) for row in rows]
+    means = (sum(abs(a - b) for a, b in zip(logs, row, strict=True)) / (len(logs) - 1) for row in rows)
+    return [min(mean, MOST_FOR_SPEED) for mean in means]
 
 
 def workload_like(

@@ -73,6 +73,8 @@ class Attempt:
         sm_clock_frac: SM clock that the decision set, as a fraction of the highest.
         was_capped: Whether a power limit has lowered the clock of the attempt at some time.
         was_lent: Whether the attempt got lent CPU cores at its start.
+        gpu_need_mib: GPU memory counted for the job at the start of the attempt, MiB on each GPU; nodes may
+            enforce it as a limit. 0: unknown, or the job cannot share GPUs.
         was_shared: Whether another job has used the GPUs at the same time.
         lent_s: Part of the time up to `tenants_since_s` in which co-tenants, not this job, used the GPUs,
             seconds per GPU. With n tenants, (n - 1) / n of the time counts.
@@ -112,6 +114,7 @@ class Attempt:
     is_learnt: bool = False
     was_capped: bool = False
     was_lent: bool = False
+    gpu_need_mib: int = 0
 
     def live_ranks(self) -> list[int]:
         """Return the numbers of the ranks that have not ended."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from rlsched.broker.base.profiles import Estimate, Profiles, signature_of
-from rlsched.broker.state.job_requests import sharing_of
 from rlsched.broker.state.jobs import Attempt, Job
 from rlsched.broker.state.nodes import Node
 from rlsched.models.at_clock import clock_bound_of, time_of_busy
@@ -15,9 +15,7 @@ from rlsched.wire.messages import GPU_OUT_OF_MEMORY
 MOST_BUSY_FRAC, MOST_BUSY_AT_CLOCK_FRAC = 0.9, 0.97
 """Highest GPU times (busy fractions) that show the effect of a clock: at the highest and at a lower clock."""
 UNMET = 1.25
-"""Assumed need of an attempt that ran out of GPU memory, relative to the larger of its observed memory and
-the memory that was counted for it.
-"""
+"""Assumed GPU memory need of an attempt that ran out of GPU memory, relative to the memory that it used."""
 LEAST_MEASURED_S = 20
 """Minimum measured time of a rank, seconds. In a shorter time, programs only load data and warm up."""
 
@@ -38,14 +36,14 @@ def learn(
         return
     gpu_type = types.pop()
     if any(rank.reason == GPU_OUT_OF_MEMORY for rank in attempt.ranks):
-        seen = _unmet_memory(job, attempt)
+        seen = _unmet_memory(attempt, nodes)
     elif any(one is None or one.measured_s < LEAST_MEASURED_S for one in used):
         return
     else:
         seen = _measured(profiles, job, attempt, gpu_type)
         is_whole_job = has_completed and not job.earlier_s and attempt.run_s >= LEAST_MEASURED_S
-        if is_whole_job and _is_steady(attempt) and attempt.sm_clock_frac == 1.0:
-            seen["gpu_s"] = attempt.run_s * job.spec.num_gpus
+        if is_whole_job and job.spec.num_gpus == 1 and _is_steady(attempt) and attempt.sm_clock_frac == 1.0:
+            seen["run_s"] = attempt.run_s
     profiles.observe(signature_of(job.spec.user, job.spec.command), gpu_type, seen)
 
 
@@ -53,11 +51,14 @@ def _is_steady(attempt: Attempt) -> bool:
     return not (attempt.was_shared or attempt.was_capped or attempt.was_lent)
 
 
-def _unmet_memory(job: Job, attempt: Attempt) -> dict[str, float]:
-    """Return the assumed memory need of an attempt that ran out of GPU memory; empty without a figure."""
+def _unmet_memory(attempt: Attempt, nodes: Mapping[str, Node]) -> dict[str, float]:
+    """Return the assumed memory need of an attempt that ran out of GPU memory; empty if none was measured.
+
+    The need is at most the memory of the GPUs, where it is known.
+    """
     used = [rank.usage.gpu_memory_mib or 0 for rank in attempt.ranks if rank.usage is not None]
-    known_mib = max([0, sharing_of(job.spec, job.learnt_gpu_mib)["gpu_need_mib"], *used])
-    return {"memory_mib": UNMET * known_mib} if known_mib else {}
+    most_mib = min(nodes[rank.node].spec.capabilities.gpu_memory_mib for rank in attempt.ranks) or math.inf
+    return {"memory_mib": min(UNMET * max(used), most_mib)} if any(used) else {}
 
 
 def _measured(profiles: Profiles, job: Job, attempt: Attempt, gpu_type: str) -> dict[str, float]:

@@ -237,7 +237,9 @@ class Launched(
     `Launch` cannot be changed, or the broker's `Welcome.hears_limits` is False."""
 
 
-class LaunchRefused(OfRank, frozen=True, kw_only=True, tag="launch_refused", forbid_unknown_fields=True):
+class LaunchRefused(
+    OfRank, frozen=True, kw_only=True, tag="launch_refused", forbid_unknown_fields=True, omit_defaults=True
+):
     """Report that a rank could not be started."""
 
     message: str
@@ -245,6 +247,8 @@ class LaunchRefused(OfRank, frozen=True, kw_only=True, tag="launch_refused", for
     """The job is not the cause (for example, a disk is full), so the attempt is not counted as a retry."""
     is_about_owner: bool = False
     """The node runs no jobs of this user: the account does not exist there, or may not run jobs."""
+    is_about_memory: bool = False
+    """A GPU has less free memory than `Launch.gpu_memory_mib`. False from older nodes."""
 
 
 class Ended(OfRank, frozen=True, kw_only=True, tag="ended", forbid_unknown_fields=True, omit_defaults=True):

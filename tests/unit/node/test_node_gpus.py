@@ -210,6 +210,22 @@ def test_clients_of_mps_are_processes_of_the_gpu(
 
 
 @needs_gcc
+def test_memory_of_graphics_processes_is_no_unlisted_memory(
+    fake_nvml: ctypes.CDLL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rlsched_node.gpu.nvml import NvmlGpus
+
+    desktop = tmp_path / "desktop"
+    desktop.write_text("0 17\n0 18\n")
+    monkeypatch.setenv("FAKE_NVML_GRAPHICS_PROCESSES", str(desktop))
+    gpus = NvmlGpus()
+    assert (gpus.graphics_memory_mib(0), gpus.graphics_memory_mib(1)) == (200, 0)
+    assert gpus.read(0).processes == (), "they do not compute"
+    fake_nvml.fake_fail(b"nvmlDeviceGetGraphicsRunningProcesses_v3", -1, NOT_SUPPORTED, 1)
+    assert gpus.graphics_memory_mib(0) == 0
+
+
+@needs_gcc
 @pytest.mark.usefixtures("fake_nvml")
 def test_missing_call_disables_a_capability(fake_nvml: ctypes.CDLL) -> None:
     from rlsched_node.gpu.nvml import NvmlGpus

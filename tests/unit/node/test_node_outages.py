@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from rlsched.models.memory import MARGIN_FRAC
 from rlsched.wire.messages import Holding
 from rlsched_node.gpu.device import GpuError, GpuLostError, GpuProcess, GpuReading
 from rlsched_node.gpu.simulated import SimulatedGpus
 from rlsched_node.processes.launch import LaunchError
-from rlsched_node.processes.outages import BACK_AFTER_LOOKS, OUT_AFTER_LOOKS, Outages
+from rlsched_node.processes.outages import BACK_AFTER_LOOKS, OUT_AFTER_LOOKS, UNLISTED_MOST_FRAC, Outages
 
 
 class CrowdedGpus(SimulatedGpus):
@@ -154,6 +155,9 @@ def test_gpu_whose_memory_no_process_explains_is_out_after_a_time() -> None:
     assert outages.holdings == [], "a killed process may be the cause"
     read_memory(outages, 4_000)
     read_memory(outages, 9_000, times=OUT_AFTER_LOOKS)
+    read_memory(outages, 9_050)
+    for _ in range(2 * BACK_AFTER_LOOKS):
+        outages.is_read(0, None)
     why = "short of memory: 9000 MiB are in use by no process that the driver lists"
     assert outages.holdings == [Holding(by=why, gpus=[0])]
     assert outages.all_lost == []
@@ -167,6 +171,19 @@ def test_memory_of_ranks_and_of_unknown_size_takes_no_gpu_out() -> None:
     outages = Outages(1, lambda _: False)
     read_memory(outages, 50_000, GpuProcess(os.getpid(), 49_000), times=2 * OUT_AFTER_LOOKS)
     read_memory(outages, 50_000, GpuProcess(os.getpid(), None), times=2 * OUT_AFTER_LOOKS)
+    for _ in range(2 * OUT_AFTER_LOOKS):
+        outages.is_read(
+            0, GpuReading(memory_used_mib=50_000, processes=()), frozenset(), 80_000, lambda: 49_000
+        )
     outages.busy = frozenset({0})
     read_memory(outages, 50_000, times=2 * OUT_AFTER_LOOKS)
     assert outages.holdings == [], "in a container, the driver may not list the processes of ranks"
+
+
+def test_memory_that_small_gpus_may_lack_stays_free_on_shared_gpus() -> None:
+    assert UNLISTED_MOST_FRAC == MARGIN_FRAC
+    outages = Outages(1, lambda _: False)
+    for used_mib, is_out in ((1_600, False), (1_700, True)):
+        for _ in range(OUT_AFTER_LOOKS):
+            outages.is_read(0, GpuReading(memory_used_mib=used_mib, processes=()), frozenset(), 16_160)
+        assert bool(outages.holdings) == is_out

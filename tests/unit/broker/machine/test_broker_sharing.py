@@ -35,6 +35,7 @@ from rlsched.wire.messages import (
     TIME_SLICING,
     Cancel,
     Capabilities,
+    Ended,
     Explanation,
     Hello,
     JobInfo,
@@ -261,8 +262,8 @@ def test_memory_that_a_job_uses_beyond_its_request_counts_for_co_tenants(
     monkeypatch.setattr(compaction, "_WORTH", 0)
     broker = make(journal)
     begin(broker, workload=LIGHT, gpu_memory_mib=4_096)
-    for mib in (4_096, 3_000, 9_100, 9_200, 200):
-        uses(broker, 1, mib)
+    for mib in (4_096, 9_100, 3_000, 9_100, 9_200, 200, 12_000):
+        uses(broker, 1, mib)  # of two successive reports, the lower figure counts
     seen = [row.entry for row in journal.rows() if isinstance(row.entry, GpuMemorySeen)]
     assert seen == [GpuMemorySeen(job=1, gpu_memory_mib=9_216)]
     assert as_shared(broker.state, 1) == (True, 9_216)
@@ -277,22 +278,65 @@ def test_memory_that_a_job_uses_beyond_its_request_counts_for_co_tenants(
 def test_memory_use_of_jobs_that_never_share_is_no_fact(journal: Journal) -> None:
     broker = make(journal)
     begin(broker, workload=LIGHT, gpu_memory_mib=4_096, share="no")
-    uses(broker, 1, 9_100)
+    for _ in range(3):
+        uses(broker, 1, 9_100)
     assert not any(isinstance(row.entry, GpuMemorySeen) for row in journal.rows())
 
 
 def test_attempt_out_of_gpu_memory_raises_the_need_of_later_jobs(journal: Journal) -> None:
+    broker, train = make(journal), ["python", "train.py"]
+    for _ in range(20):
+        begin(broker, workload=LIGHT, gpu_memory_mib=4_000, command=train, share="no")
+        number = len(broker.state.jobs)
+        usage = RankUsage(measured_s=5, gpu_memory_mib=8_000)
+        end = Ended(job=number, attempt=1, rank=0, exit_code=1, reason="gpu_out_of_memory", usage=usage)
+        broker.says("n0", end, after_s=5.0)
+    assert state(broker, 20) == "failed"
+    begin(broker, workload=LIGHT, gpu_memory_mib=4_000, command=train)
+    profile = broker.state.jobs[21].spec.profiles["V100"]
+    assert profile.memory_mib is not None
+    assert profile.memory_mib.value == pytest.approx(1.25 * 8_000.0), "not by its own bound"
+    assert 10_000 < as_shared(broker.state, 21)[1] < 12_000
+
+
+def test_need_learnt_from_a_full_gpu_is_at_most_the_gpu(journal: Journal) -> None:
+    broker = make(journal)
+    begin(broker, command=["python", "train.py"], share="no")
+    usage = RankUsage(measured_s=5, gpu_memory_mib=16_000)
+    end = Ended(job=1, attempt=1, rank=0, exit_code=1, reason="gpu_out_of_memory", usage=usage)
+    broker.says("n0", end, after_s=5.0)
+    broker.ask(submit(command=["python", "train.py"]))
+    profile = broker.state.jobs[2].spec.profiles["V100"]
+    assert profile.memory_mib is not None
+    assert profile.memory_mib.value == pytest.approx(16_160.0)
+
+
+def test_job_refused_for_memory_on_shared_gpus_shares_no_more_and_drains_no_node(journal: Journal) -> None:
     broker = make(journal)
     begin(broker, workload=LIGHT)
-    begin(broker, workload=LIGHT, gpu_memory_mib=4_000, command=["python", "train.py", "1"])
-    uses(broker, 2, 3_500)
-    broker.says("n0", ended(2, exit_code=1, reason="gpu_out_of_memory"), after_s=5.0)
+    broker.ask(submit(workload=LIGHT, gpu_memory_mib=5_000))
+    assert (state(broker, 2), info(broker, 2).beside) == ("launching", ["1"])
+    why_not = "GPU 0 has 4000 of 16160 MiB free, and the job asks for 5000"
+    refusal = LaunchRefused(job=2, attempt=1, rank=0, message=why_not, is_for_now=True, is_about_memory=True)
+    broker.says("n0", refusal)
+    job = broker.state.jobs[2]
+    assert (job.state, job.alone, job.retries) == ("queued", True, 0)
+    assert broker.state.nodes["n0"].state == "up"
+    assert why_not in why(broker, 2)
     broker.says("n0", ended(1))
-    broker.ask(submit(workload=LIGHT, gpu_memory_mib=4_000, command=["python", "train.py", "2"]))
-    profile = broker.state.jobs[3].spec.profiles["V100"]
-    assert profile.memory_mib is not None
-    assert profile.memory_mib.value == pytest.approx(1.25 * 4_000.0)
-    assert as_shared(broker.state, 3)[1] > 5_000
+    assert state(broker, 2) == "launching"
+    broker.says("n0", msgspec.structs.replace(refusal, attempt=2))
+    assert broker.state.nodes["n0"].state == "drained", "without co-tenants, the node is the cause"
+    assert shape(replayed(journal)) == shape(broker.state)
+
+
+def test_memory_limit_of_mps_is_that_of_the_launch(journal: Journal) -> None:
+    broker = make(journal, sharing=MPS)
+    begin(broker, workload=LIGHT)
+    for _ in range(2):
+        uses(broker, 1, 9_100)
+    assert "it has no memory limit" in why(broker, 1)
+    assert "its GPU memory counts as 9 GiB" in why(broker, 1)
 
 
 def test_shared_time_is_charged_by_share(journal: Journal) -> None:

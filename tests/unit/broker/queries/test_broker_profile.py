@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
-from rlsched.broker.base.profiles import MOST_SPEED_SD
+from rlsched.broker.base.profiles import MOST_SPEED_SD, Profiles, learnt_speeds
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.state.job_requests import nearest_workload
+from rlsched.broker.state.job_requests import MOST_FOR_SPEED, nearest_workload
 from rlsched.cli.shared.job_tables import explanation_as_data
 from rlsched.decide.registry import load_scheduler
 from rlsched.models.catalogue import load_catalogue
@@ -85,9 +86,14 @@ def test_figures_come_from_the_most_certain_origin(broker: HandBroker) -> None:
     assert found["speed H100"].value == catalogue.traits(["H100"])["speed"][catalogue.number(NAMED), 0]
     broker.says("n1", Metered(ranks=[RankMetered(job=named, attempt=1, rank=0, usage=USAGE)]))
     found = profile(broker, named)
-    assert (found["util_frac"].status, found["util_frac"].value) == ("measured", 0.31)
-    assert (found["cores_each"].status, found["cores_each"].seen) == ("measured", 2.0)
-    assert found["clock_bound"].status == "named"
+    assert (found["util_frac"].status, found["util_frac"].seen) == ("named", 0.31)
+    assert (found["cores_each"].seen, found["memory_mib"].seen) == (2.0, 4_000.0)
+    usage = msgspec.structs.replace(USAGE, gpu_memory_mib=30_000)
+    for _ in range(2):
+        broker.says("n1", Metered(ranks=[RankMetered(job=named, attempt=1, rank=0, usage=usage)]))
+    broker.wait(1.0, "n0", "n1")
+    memory = profile(broker, named)["memory_mib"]
+    assert (memory.status, memory.value) == ("measured", 30_208.0)
 
 
 def test_learnt_figures_have_attempts_and_the_rest_is_of_the_nearest_workload(broker: HandBroker) -> None:
@@ -109,8 +115,8 @@ def test_why_says_with_what_a_job_without_earlier_attempts_counts(broker: HandBr
     assert isinstance(said, Explanation)
     util = load_catalogue().traits(["H100"])["util_frac"][load_catalogue().number(NAMED), 0]
     assert (
-        f"no earlier attempt of its command is known; it counts with GPU {100 * util:.0f} %, "
-        f"GPU memory 5.9 GiB (workload {NAMED})" in said.details
+        f"no earlier attempt of its command is known; it counts with GPU {100 * util:.0f} % "
+        f"(workload {NAMED}) and GPU memory 5.9 GiB (requested)" in said.details
     )
 
 
@@ -125,11 +131,14 @@ def test_speeds_of_gpu_types_are_learnt_from_run_times(broker: HandBroker) -> No
     assert found["speed H100"].value == pytest.approx(4.0, rel=0.01)
     assert found["speed H100"].spread <= MOST_SPEED_SD
     profiles = broker.state.jobs[job].spec.profiles
-    speeds = load_catalogue().traits(["V100", "H100"])["speed"]
-    ratio = speeds[1:, 1] / speeds[1:, 0]
-    without = {name: msgspec.structs.replace(one, gpu_s=None) for name, one in profiles.items()}
+    traits = load_catalogue().traits(["V100", "H100"])[1:]
+    off = np.abs(np.log(traits["speed"][:, 1] / traits["speed"][:, 0] / 4.0))
+    without = {name: msgspec.structs.replace(one, run_s=None) for name, one in profiles.items()}
     nearer, before = nearest_workload(profiles) - 1, nearest_workload(without) - 1
-    assert abs(math.log(ratio[nearer] / 4.0)) < abs(math.log(ratio[before] / 4.0))
+    utils = traits["util_frac"][:, 0]
+    assert off[nearer] <= off[before]
+    assert abs(utils[nearer] - 0.31) <= abs(utils[before] - 0.31) + MOST_FOR_SPEED
+    assert nearer == int(np.argmin(np.abs(utils - 0.31) + np.minimum(off, MOST_FOR_SPEED)))
 
 
 def test_run_times_that_differ_much_teach_no_speed(broker: HandBroker) -> None:
@@ -150,3 +159,13 @@ def test_factors_of_sharing_are_learnt_from_co_tenants(broker: HandBroker) -> No
     assert (found.status, found.count) == ("learnt", 4)
     assert found.value > before.value, "it is slowed down more than modelled"
     assert found.spread < before.spread
+
+
+def test_certainty_of_a_fading_mean_has_a_limit() -> None:
+    """200 run times of one distribution on each type show no speed: the latest 40 count."""
+    rng = np.random.default_rng(1)
+    profiles = Profiles()
+    for gpu_type in ("V100", "H100"):
+        for run_s in np.exp(rng.normal(6.0, 1.2, 200)).tolist():
+            profiles.observe(("u", "train"), gpu_type, {"run_s": run_s})
+    assert learnt_speeds(profiles.profiles_of(("u", "train"))) == {}
