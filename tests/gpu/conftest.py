@@ -10,18 +10,24 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from rlsched.client.client import Client
 from rlsched_node.gpu.device import GpuError, GpuSet
+from rlsched_node.mps.control import find_processes
+from rlsched_node.processes.mps_commands import PROGRAM
 from tests.support.online.cluster import Cluster, all_up, until
 
 LOAD = Path(__file__).parents[1] / "support" / "gpu_load.py"
-PASSED = ("LD_LIBRARY_PATH", "FAKE_NVML_PROCESSES")
+PASSED = ("LD_LIBRARY_PATH", "FAKE_NVML_PROCESSES", "FAKE_NVML_MPS_PROCESSES")
 """Variables that a load needs to find the driver's libraries; jobs do not get them from the node."""
+FOUR_JOBS = 'order = "area"\nshare = { max_jobs = 4, min_speed = 0.05 }\n'
+"""Policy that lets four jobs share a GPU, at any predicted speed."""
 
 
 @pytest.fixture
@@ -91,13 +97,38 @@ class OneGpu(Cluster):
             super().start(name)
             return
         place = ("--name", name, "--broker", self.known or self.address, "--dir", str(self.directory / name))
-        self._spawn(name, "node", *place, "--gpus", "1", "--allow-root", "--min-free-mib", "0")
+        options = ("--gpus", "1", "--allow-root", "--min-free-mib", "0", *self._node_options)
+        self._spawn(name, "node", *place, *options)
 
-    def load(self, client: Client, gate: str, *, mib: int, gpu_memory_mib: int, exit_code: int = 0) -> int:
-        """Submit a load that works until its gate, a file in the directory, exists. Returns its job."""
+    @property
+    def pipes(self) -> list[Path]:
+        """Pipe directories of the node's MPS control daemons."""
+        return [path / "pipe" for path in (self.directory / "n0" / "mps").glob("*")]
+
+    @property
+    def mps_processes(self) -> set[int]:
+        """Control daemons of the node, and their servers."""
+        found = [find_processes(pipes) for pipes in self.pipes]
+        return {pid for one in found for pid in (one.control, *one.servers)} - {0}
+
+    def load(
+        self,
+        client: Client,
+        gate: str,
+        *,
+        mib: int,
+        gpu_memory_mib: int,
+        exit_code: int = 0,
+        without: str = "",
+    ) -> int:
+        """Submit a load that works until its gate, a file in the directory, exists. Returns its job.
+
+        `without`: a variable of the node's that the load does not get.
+        """
         words = ("--mib", str(mib), "--busy", "0.5", "--until", str(self.directory / gate))
+        unset = ("env", "-u", without) if without else ()
         return client.submit(
-            [sys.executable, str(LOAD), *words, "--exit-code", str(exit_code)],
+            [*unset, sys.executable, str(LOAD), *words, "--exit-code", str(exit_code)],
             workload="a2c-b64",
             share="yes",
             gpu_memory_mib=gpu_memory_mib,
@@ -105,11 +136,11 @@ class OneGpu(Cluster):
         )
 
 
-@pytest.fixture
-def cluster(tmp_path: Path, gpus: GpuSet) -> Iterator[OneGpu]:
-    assert gpus.count
-    options = ("--policy", "pack", "--share", "--prediction", "running-mean", "--forecaster", "none")
-    started = OneGpu(tmp_path, nodes=("n0",), broker_options=options)
+@contextmanager
+def _running(directory: Path, policy: str, *node_options: str) -> Iterator[OneGpu]:
+    """A cluster whose jobs are cancelled at the end."""
+    options = ("--policy", policy, "--share", "--prediction", "running-mean", "--forecaster", "none")
+    started = OneGpu(directory, nodes=("n0",), broker_options=options, node_options=node_options)
     try:
         with started.client() as client:
             all_up(client, 1)
@@ -120,6 +151,26 @@ def cluster(tmp_path: Path, gpus: GpuSet) -> Iterator[OneGpu]:
             until(lambda: not client.jobs(), "all jobs have ended")
     finally:
         started.close()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, gpus: GpuSet) -> Iterator[OneGpu]:
+    assert gpus.count
+    with _running(tmp_path, "pack") as started:
+        yield started
+
+
+@pytest.fixture
+def mps_cluster(gpus: GpuSet) -> Iterator[OneGpu]:
+    """A node that shares its GPU by MPS, in a directory with a short path: paths of sockets are limited."""
+    assert gpus.count
+    if shutil.which(PROGRAM) is None:
+        pytest.skip(f"gpu: {PROGRAM} is not installed")
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        policy = Path(directory, "four.toml")
+        policy.write_text(FOUR_JOBS)
+        with _running(Path(directory), str(policy), "--sharing", "mps") as started:
+            yield started
 
 
 @pytest.fixture

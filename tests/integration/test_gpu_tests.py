@@ -1,7 +1,7 @@
 """The tests of `tests/gpu` without a GPU: skipped with a reason; the tests of jobs on fake libraries.
 
-The fake libraries list processes with a context, but their memory and work are constants. The remaining
-tests need a real GPU.
+The fake libraries list processes with a context and the memory that they hold, but the GPU's own memory and
+work are constants. The remaining tests need a real GPU. The tests of MPS use a fake control program.
 """
 
 from __future__ import annotations
@@ -15,8 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from rlsched_node.processes.mps_commands import PROGRAM
+from tests.support import fake_mps
+
 TESTS = Path(__file__).parents[1]
 ON_FAKES = "nvidia_smi or two_jobs_share or out_of_gpu_memory or next_daemon_adopts"
+needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc to compile the fake libraries")
 SMI = """#!/bin/sh
 # Stands for nvidia-smi: the constants of the fake NVML.
 case "$1" in
@@ -51,22 +55,47 @@ def test_every_test_is_skipped_with_a_reason_without_a_gpu(tmp_path: Path) -> No
     assert "gpu: no NVIDIA GPU here" in output
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc to compile the fake libraries")
-def test_readings_and_jobs_on_fake_libraries(tmp_path: Path) -> None:
+@pytest.fixture
+def fakes(tmp_path: Path) -> dict[str, str]:
+    """Environment in which NVML and CUDA are the fake libraries."""
     for library, source in (("libnvidia-ml.so.1", "fake_nvml.c"), ("libcuda.so.1", "fake_cuda.c")):
         words = ("gcc", "-shared", "-fPIC", "-o", str(tmp_path / library), str(TESTS / "support" / source))
         subprocess.run(words, check=True)
-    processes = tmp_path / "processes"
-    processes.touch()
-    smi = tmp_path / "bin" / "nvidia-smi"
-    smi.parent.mkdir()
-    smi.write_text(SMI)
-    smi.chmod(0o755)
-    env = {
+    processes, clients = tmp_path / "processes", tmp_path / "clients"
+    for path in (processes, clients):
+        path.touch()
+    (tmp_path / "bin").mkdir()
+    return {
         "LD_LIBRARY_PATH": str(tmp_path),
         "FAKE_NVML_PROCESSES": str(processes),
-        "PATH": f"{smi.parent}:{os.environ['PATH']}",
+        "FAKE_NVML_MPS_PROCESSES": str(clients),
+        "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
     }
-    output = run("-k", ON_FAKES, env=env)
+
+
+@pytest.mark.slow
+@needs_gcc
+def test_readings_and_jobs_on_fake_libraries(fakes: dict[str, str], tmp_path: Path) -> None:
+    smi = tmp_path / "bin" / "nvidia-smi"
+    smi.write_text(SMI)
+    smi.chmod(0o755)
+    output = run("-k", ON_FAKES, env=fakes)
     assert re.search(r"(?m)^=* ?5 passed", output), output
+
+
+@pytest.mark.slow
+@needs_gcc
+def test_jobs_under_mps_on_fake_libraries(fakes: dict[str, str], tmp_path: Path) -> None:
+    fake_mps.install(tmp_path / "bin")
+    output = run("-k", "test_mps", env=fakes)
+    assert re.search(r"(?m)^=* ?7 passed", output), output
+
+
+@pytest.mark.slow
+@needs_gcc
+def test_tests_of_mps_are_skipped_with_a_reason_without_its_control_program(
+    fakes: dict[str, str], tmp_path: Path
+) -> None:
+    output = run("-k", "test_mps", env=fakes | {"PATH": str(tmp_path / "bin")})
+    assert re.search(r"(?m)^=* ?7 skipped", output), output
+    assert f"gpu: {PROGRAM} is not installed" in output

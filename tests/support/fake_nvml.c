@@ -370,15 +370,25 @@ int nvmlDeviceResetGpuLockedClocks(void *device) {
     return SUCCESS;
 }
 struct process { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; };
-/* Lines `GPU PID` of the file that FAKE_NVML_PROCESSES names, in place of the two that are always there. The
- * instance I of a GPU G with MIG is `GPU` 100 (G + 1) + I. */
+static int is_alive(unsigned pid) {
+    char path[32];
+    snprintf(path, sizeof path, "/proc/%u", pid);
+    return access(path, F_OK) == 0;
+}
+/* Lines `GPU PID`, or `GPU PID MIB`, of the file that FAKE_NVML_PROCESSES names, in place of the two that are always
+ * there. A line without MIB is a process with 100 MiB; a line with MIB, of the fake CUDA, counts while its process lives.
+ * The instance I of a GPU G with MIG is `GPU` 100 (G + 1) + I. */
 static int processes_of(const char *path, int gpu, unsigned *count, unsigned room, struct process *processes) {
     FILE *file = fopen(path, "r");
-    int of;
-    unsigned pid, found = 0;
-    while (file && fscanf(file, "%d %u", &of, &pid) == 2) {
-        if (of != gpu) continue;
-        if (found < room && processes) processes[found] = (struct process){pid, 100ull << 20, 0, 0};
+    char line[64];
+    unsigned found = 0;
+    while (file && fgets(line, sizeof line, file)) {
+        int of;
+        unsigned pid;
+        u64 mib = 100;
+        int fields = sscanf(line, "%d %u %llu", &of, &pid, &mib);
+        if (fields < 2 || of != gpu || (fields == 3 && !is_alive(pid))) continue;
+        if (found < room && processes) processes[found] = (struct process){pid, mib << 20, 0, 0};
         found++;
     }
     if (file) fclose(file);
