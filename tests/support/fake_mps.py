@@ -9,6 +9,11 @@ client's state in /proc. The file `mode` next to the program changes it:
     hang      `-d` and every command take a minute
     forget    the daemon lists no client
     stubborn  the daemon ignores `quit` and SIGTERM
+    kill PID POINT
+              at this point, kill -9 of a process; then wait there until the mode changes
+
+Points: `start` (`-d` begins), `started` (the daemon listens, and `-d` has not ended), `quit` (before the command
+is sent), `quitting` (the daemon has the command), `quitted` (its server has ended, and it has not).
 
 Only the standard library: the copies run without the package.
 """
@@ -61,6 +66,18 @@ def _mode() -> str:
     return ""
 
 
+def _kill_at(point: str) -> None:
+    """Kill the process of the mode, if it lives and the mode is for this point."""
+    mode = _mode()
+    kind, *words = mode.split() or [""]
+    if kind != "kill" or words[1] != point:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(int(words[0]), signal.SIGKILL)
+        while _mode() == mode:
+            time.sleep(0.01)
+
+
 def _serve(pipes: str) -> None:
     """The control daemon."""
     if _mode() == "stubborn":
@@ -90,10 +107,12 @@ def _serve(pipes: str) -> None:
                 clients[link] = int(words[1])
                 link.sendall(b"ok")
             elif words[0] == "quit" and _mode() != "stubborn":
+                _kill_at("quitting")
                 if server is not None:
                     server.kill()
                     server.wait()
                 os.unlink(f"{pipes}/control")
+                _kill_at("quitted")
                 link.sendall(b"\n")
                 return
             elif words[0] == "terminate_client":
@@ -116,17 +135,25 @@ def _control(args: list[str], pipes: str) -> int:
         if _mode() == "refuse":
             print("Failed to start: no device")
             return 1
+        _kill_at("start")
         if os.fork() == 0:
             os.setsid()
             _serve(pipes)
+        if _mode().startswith("kill"):
+            while not Path(pipes, "control").exists():
+                time.sleep(0.01)
+            _kill_at("started")
         return 0
+    command = sys.stdin.buffer.read()
+    if command == b"quit\n":
+        _kill_at("quit")
     link = socket.socket(socket.AF_UNIX)
     try:
         link.connect(f"{pipes}/control")
     except OSError:
         print("Cannot find MPS control daemon process")
         return 1
-    link.sendall(sys.stdin.buffer.read())
+    link.sendall(command)
     print(link.recv(1 << 12).decode(), end="")
     return 0
 

@@ -141,6 +141,7 @@ class MpsSharing:
         self._root, self._enabled, self._spared = directory / "mps", enabled, spared
         self._environment = environment
         self._daemons: list[_Daemon] = []
+        self._ending: list[_Daemon] = []
         self._without: set[AttemptKey] = set()
         self._lock, self._wake = threading.Lock(), threading.Event()
         self._is_closing = False
@@ -164,6 +165,8 @@ class MpsSharing:
     def adopt(self, running: Iterable[tuple[AttemptKey, str, LaunchRecord]]) -> None:
         """Adopt the control daemons of an earlier node daemon. Control daemons without ranks are ended.
 
+        No new rank uses a control daemon without ranks: it may still be starting, or may have got `quit`.
+
         Args:
             running: Each running rank with its job's directory and its record.
         """
@@ -184,12 +187,13 @@ class MpsSharing:
             daemon.servers |= found.servers
             daemon.control.new_faults()
             daemon.ranks = users.get(str(daemon.control.pipes), {})
-            self._daemons.append(daemon)
+            (self._daemons if daemon.ranks else self._ending).append(daemon)
             if daemon.ranks:
                 # a client may end by a fault before the first answer of the control daemon
                 daemon.directories = processes_by_directory(daemon.ranks.values())
                 _log.info("MPS control daemon %d is adopted for %d ranks", found.control, len(daemon.ranks))
-        if self._daemons:
+        if self._daemons or self._ending:
+            self._wake.set()
             self._begin()
 
     def environment(
@@ -410,7 +414,8 @@ class MpsSharing:
 
     def _turn(self, *, looks: bool) -> None:
         with self._lock:
-            unused = [daemon for daemon in self._daemons if not daemon.ranks]
+            unused = self._ending + [daemon for daemon in self._daemons if not daemon.ranks]
+            self._ending = []
             self._daemons = [daemon for daemon in self._daemons if daemon.ranks]
             used = list(self._daemons)
         for daemon in unused:

@@ -143,6 +143,23 @@ def test_daemons_of_a_killed_node_daemon_are_adopted_or_ended(node: Node) -> Non
     before._lock.release()
 
 
+def test_daemon_that_no_rank_needs_serves_no_new_rank(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have got `quit` from the killed node daemon; here it does not end at once."""
+    monkeypatch.setattr(control, "QUIT_S", 0.3)
+    node.mode.write_text("stubborn")
+    before = node.make()
+    env = node.begin(before, ONE)
+    before._lock.acquire()  # its thread does nothing more, as after kill -9
+    after = node.make()
+    after.adopt([])
+    assert node.begin(after, TWO)[PIPES] != env[PIPES]
+    until(lambda: len(node.daemons) == 1, "the daemon that no rank needs has ended")
+    after.release(TWO)
+    after.close()
+    assert not node.daemons
+    before._lock.release()
+
+
 def test_cause_of_a_fault_right_after_adoption_is_known(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     before = node.make()
     env = node.begin(before, ONE)
