@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from rlsched.client.client import Client
+from rlsched.wire.states import FINISHED
 from rlsched_node.gpu.device import GpuError, GpuSet
 from rlsched_node.mps.control import find_processes
 from rlsched_node.processes.mps_commands import PROGRAM
@@ -92,13 +93,7 @@ def loads(tmp_path: Path, gpus: GpuSet) -> Iterator[Loads]:
 class OneGpu(Cluster):
     """A broker whose jobs may share GPUs, and a node that offers GPU 0."""
 
-    def start(self, name: str) -> None:
-        if name == "broker":
-            super().start(name)
-            return
-        place = ("--name", name, "--broker", self.known or self.address, "--dir", str(self.directory / name))
-        options = ("--gpus", "1", "--allow-root", "--min-free-mib", "0", *self._node_options)
-        self._spawn(name, "node", *place, *options)
+    gpu_options = ("--gpus", "1", "--min-free-mib", "0")
 
     @property
     def pipes(self) -> list[Path]:
@@ -134,6 +129,28 @@ class OneGpu(Cluster):
             gpu_memory_mib=gpu_memory_mib,
             env={name: os.environ[name] for name in PASSED if name in os.environ},
         )
+
+
+def works(client: Client, job: int) -> bool:
+    """Whether the load holds its memory and computes."""
+    return client.job(job).state == "running" and client.read_log(job).data.startswith(b"up")
+
+
+def ended(client: Client, job: int) -> tuple[str, int | None]:
+    until(lambda: client.job(job).state in FINISHED, f"job {job} has ended")
+    found = client.job(job)
+    return found.state, found.exit_code
+
+
+def pid_of(client: Client, job: int) -> int:
+    """Process of a load."""
+    return int(client.read_log(job).data.split()[1])
+
+
+def total_mib(gpus: GpuSet) -> int:
+    total = gpus.memory_total_mib(0)
+    assert total is not None
+    return total
 
 
 @contextmanager

@@ -10,36 +10,12 @@ import signal
 
 import pytest
 
-from rlsched.client.client import Client
 from rlsched.errors import InputError
-from rlsched.wire.states import FINISHED
 from rlsched_node.gpu.device import GpuSet
-from tests.gpu.conftest import OneGpu
+from tests.gpu.conftest import OneGpu, ended, pid_of, total_mib, works
 from tests.support.online.cluster import all_up, until
 
 pytestmark = pytest.mark.gpu
-
-
-def works(client: Client, job: int) -> bool:
-    """Whether the load holds its memory and computes."""
-    return client.job(job).state == "running" and client.read_log(job).data.startswith(b"up")
-
-
-def ended(client: Client, job: int) -> tuple[str, int | None]:
-    until(lambda: client.job(job).state in FINISHED, f"job {job} has ended")
-    found = client.job(job)
-    return found.state, found.exit_code
-
-
-def pid_of(client: Client, job: int) -> int:
-    """Process of a load."""
-    return int(client.read_log(job).data.split()[1])
-
-
-def total_mib(gpus: GpuSet) -> int:
-    total = gpus.memory_total_mib(0)
-    assert total is not None
-    return total
 
 
 def used_mib(gpus: GpuSet) -> int:

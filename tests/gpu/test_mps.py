@@ -13,9 +13,7 @@ import pytest
 from rlsched.client.client import Client
 from rlsched_node.gpu.device import GpuSet
 from rlsched_node.mps.control import MpsControl
-from rlsched_node.mps.sharing import LOOK_S
-from tests.gpu.conftest import OneGpu
-from tests.gpu.test_jobs import ended, pid_of, total_mib, works
+from tests.gpu.conftest import OneGpu, ended, pid_of, total_mib, works
 from tests.support.online.cluster import DEADLINE_S, all_up, until
 
 pytestmark = pytest.mark.gpu

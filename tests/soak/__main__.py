@@ -8,6 +8,7 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
+from tests.soak import sharing
 from tests.soak.endurance import endure
 from tests.soak.slurm import Slurm
 from tests.soak.sweep import Sweep
@@ -22,12 +23,20 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--dir", type=Path, help="folder for all files; default: a temporary folder")
     parser.add_argument("--short-jobs", type=int, default=0, help="run this number of short jobs instead")
-    parser.add_argument("--share", action="store_true", help="jobs may share GPUs")
+    parser.add_argument(
+        "--share",
+        action="store_true",
+        help="jobs share GPUs of a fake NVML at lower clocks: on one node under a fake MPS, on the other by "
+        "time slicing; needs gcc",
+    )
     parser.add_argument("--only", default="", help="hit only this target in each round, such as `node`")
     parser.add_argument("--slurm", action="store_true", help="test a Slurm on this machine instead")
     args = parser.parse_args()
     if args.slurm and lacking():
         print(f"skipped: {lacking()}", file=sys.stderr)
+        return 0
+    if args.share and sharing.lacking():
+        print(f"skipped: {sharing.lacking()}", file=sys.stderr)
         return 0
     with tempfile.TemporaryDirectory() as made:
         directory = args.dir or Path(made)
@@ -44,9 +53,13 @@ def main() -> int:
                 sweep.round(number)
         finally:
             system.close()
-    found = sweep.outcome
-    print(f"{found.injections} kills and stops, {found.jobs} jobs acknowledged, {len(found.faults)} faults")
-    return int(bool(found.faults))
+        found, faults = sweep.outcome, len(sweep.outcome.faults)
+        print(f"{found.injections} kills and stops, {found.jobs} jobs acknowledged, {faults} faults")
+        if isinstance(system, Ours) and system.gpus is not None:
+            counts = system.gpus.counts
+            print(f"{counts.locks} clock locks, {counts.daemons} MPS control daemons")
+            print(f"adopted: {counts.adopted_jobs} ranks, {counts.adopted_daemons} MPS control daemons")
+    return int(faults > 0)
 
 
 def _short_jobs(directory: Path, jobs: int) -> int:

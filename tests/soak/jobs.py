@@ -6,12 +6,14 @@ import json
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
 OWN_CODES = (0, 0, 0, 3, 7)
+SECONDS = (0.0, 0.1, 0.3, 1.0)
+"""Run times of jobs, seconds."""
 SCRIPT = """
 {environment}
 line() {{ echo "{token} $RLSCHED_JOB $RLSCHED_ATTEMPT $RLSCHED_RANK $1" >> {lines}; }}
@@ -52,13 +54,20 @@ class Planned:
     cancelled: bool
 
 
-def plan(chance: Random, tag: str, jobs: int, lines: Path, environment: str = "") -> list[Planned]:
+def plan(
+    chance: Random,
+    tag: str,
+    jobs: int,
+    lines: Path,
+    environment: str = "",
+    run_times_s: Sequence[float] = SECONDS,
+) -> list[Planned]:
     """A round's jobs. `environment`: shell code before each script."""
     found = []
     for number in range(jobs):
         token = f"{tag}-{number}"
         before, work = KINDS[chance.choice(list(KINDS))]
-        code, seconds = chance.choice(OWN_CODES), chance.choice((0.0, 0.1, 0.3, 1.0))
+        code, seconds = chance.choice(OWN_CODES), chance.choice(run_times_s)
         script = SCRIPT.format(
             token=token,
             environment=environment,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rlsched.errors import InputError
-from tests.soak.jobs import kill_9, strays
+from tests.soak.jobs import SECONDS, kill_9, strays
 from tests.soak.systems import CONTROLLER, NODES, TARGETS, Found
 from tests.support.online import real_slurm
 from tests.support.online.cluster import until
@@ -32,7 +32,7 @@ class Slurm:
         InputError: a program or package is missing on this machine.
     """
 
-    targets = TARGETS
+    targets, run_times_s = TARGETS, SECONDS
     others: Mapping[str, Callable[[str], None]] = {}
     environment = "export RLSCHED_JOB=$SLURM_JOB_ID RLSCHED_ATTEMPT=${SLURM_RESTART_COUNT:-0} RLSCHED_RANK=0"
 
@@ -76,7 +76,11 @@ class Slurm:
                 found[int(path.parent.name)] = int(step[1])
         return found
 
-    def strays(self) -> list[int]:
+    def left(self) -> list[str]:
+        """Processes of jobs."""
+        return [f"process {pid}" for pid in self._strays()]
+
+    def _strays(self) -> list[int]:
         """Processes of jobs, by their environments."""
         return strays(f"SLURM_CONF={self._slurm.config}", also="SLURM_JOB_ID=")
 
@@ -125,7 +129,7 @@ class Slurm:
 
     def close(self) -> None:
         """Stop all processes, including jobs."""
-        for pid in self.strays():
+        for pid in self._strays():
             kill_9(pid)
         self._slurm.close()
 

@@ -65,7 +65,8 @@ class Sweep:
     def round(self, number: int) -> None:
         """Submit jobs, inject one or more failures, and check the outcome."""
         targets = self._system.targets[number % len(self._system.targets)]
-        planned = plan(self.chance, f"r{number}", JOBS, self._lines, self._system.environment)
+        system = self._system
+        planned = plan(self.chance, f"r{number}", JOBS, self._lines, system.environment, system.run_times_s)
         self._plans |= {job.token: job for job in planned}
         path = self._directory / "plan.json"
         path.write_text(json.dumps([(job.token, job.gpus, job.script, job.cancelled) for job in planned]))
@@ -115,9 +116,9 @@ class Sweep:
             self._fault(number, str(error))
         self._compare(number, targets, self._system.jobs())
         try:
-            until(lambda: not self._system.strays(), "no process is left")
+            until(lambda: not self._system.left(), "nothing is left")
         except AssertionError:
-            self._fault(number, f"processes {self._system.strays()} are left")
+            self._fault(number, f"left behind: {', '.join(self._system.left())}")
         self._say(f"round {number}: {' and '.join(targets)} hit, {len(self.outcome.faults)} faults so far")
 
     def _compare(self, number: int, targets: Sequence[str], jobs: dict[int, Found]) -> None:

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from rlsched.errors import RlschedError
-from tests.soak.jobs import all_pids, shims, strays
+from tests.soak import sharing
+from tests.soak.jobs import SECONDS, all_pids, shims, strays
+from tests.soak.sharing import SharedGpus
 from tests.support.online.cluster import Cluster, until
 
 CONTROLLER = "controller"
@@ -36,10 +38,6 @@ TARGETS = (
     ("stopped controller",),
 )
 """Targets of the rounds, in order, for any system."""
-SHARING = ("--share", "--policy", "pack", "--prediction", "running-mean", "--forecaster", "none")
-"""Options of a broker whose jobs share GPUs."""
-WORKLOAD = "a2c-b64"
-"""Workload of the jobs that share: light, so that `pack` lets two of them share."""
 RESTART, REBOOT = "stopped cluster", "rebooted node"
 OWN_TARGETS = ((RESTART,), (REBOOT,), (CONTROLLER, REBOOT))
 """Additional targets, for rlsched only."""
@@ -69,6 +67,8 @@ class System(Protocol):
 
     environment: str
     """Shell code that sets RLSCHED_JOB, RLSCHED_ATTEMPT and RLSCHED_RANK if the system does not."""
+    run_times_s: Sequence[float]
+    """Run times of jobs, seconds."""
     targets: Sequence[Sequence[str]]
     """Targets of the rounds, in order."""
     others: Mapping[str, Callable[[str], None]]
@@ -86,8 +86,8 @@ class System(Protocol):
     def shims(self) -> dict[int, int]:
         """PID -> job, of the processes that watch jobs on the nodes."""
 
-    def strays(self) -> list[int]:
-        """Processes of jobs after all jobs have ended."""
+    def left(self) -> list[str]:
+        """Processes and other things that should not be left after all jobs have ended, a line each."""
 
     def submit(self, plan: Path, acknowledged: Path) -> subprocess.Popen[bytes]:
         """Start to submit a round's jobs; each acknowledged job is a line `token number`."""
@@ -111,15 +111,17 @@ class _Machines(Cluster):
     Args:
         directory: Folder for all files.
         has_boots: Whether nodes have separate boot ids.
-        shares: Whether jobs may share GPUs.
+        gpus: GPUs of nodes whose jobs share them; None: simulated GPUs, which no jobs share.
     """
 
-    def __init__(self, directory: Path, *, has_boots: bool, shares: bool = False) -> None:
+    def __init__(self, directory: Path, *, has_boots: bool, gpus: SharedGpus | None = None) -> None:
         self._boots = directory / "boots"
         self._boots.mkdir()
         self._boot_ids: dict[str, str] = {}
-        self._has_boots = has_boots
-        options = SHARING if shares else ("--policy", "fifo-backfill")
+        self._has_boots, self._gpus = has_boots, gpus
+        if gpus is not None:
+            self.gpu_options = ()
+        options = ("--policy", "fifo-backfill") if gpus is None else gpus.broker_options
         super().__init__(directory, nodes=NODES, broker_options=options)
 
     def command(self, name: str, *args: str) -> list[str]:
@@ -127,12 +129,15 @@ class _Machines(Cluster):
         if name not in NODES:
             return super().command(name, *args)
         ends = ("--end-jobs-on-exit",) if name == NODES[-1] else ()
+        started = super().command(name, *args, *ends)
+        if self._gpus is not None:
+            started = ["env", *self._gpus.environment(name), *started, *self._gpus.options(name)]
         if not self._has_boots:
-            return super().command(name, *args, *ends)
+            return started
         if name not in self._boot_ids:
             self._boot_ids[name] = str(uuid.uuid4())
             self._boot_file(name).write_text(self._boot_ids[name] + "\n")
-        return [*_BOOTED, str(self._boot_file(name)), *super().command(name, *args, *ends)]
+        return [*_BOOTED, str(self._boot_file(name)), *started]
 
     def reboot(self, name: str) -> None:
         """Kill all processes of a node at once; the next start has another boot id.
@@ -148,6 +153,8 @@ class _Machines(Cluster):
             _send(pid, signal.SIGKILL)
         self.running[name].wait(30.0)
         until(lambda: not self._of_boot(name), f"no process of {name} is left")
+        if self._gpus is not None:
+            self._gpus.reboot(name)
         del self._boot_ids[name]
 
     def _boot_file(self, name: str) -> Path:
@@ -186,19 +193,22 @@ class Ours:
 
     Args:
         directory: Folder for all files.
-        shares: Whether jobs may share GPUs.
+        shares: Whether jobs share GPUs, as `tests.soak.sharing` describes.
         only: Rounds with this target only; "": all targets.
 
     Attributes:
         left_out: Why no node is rebooted; "" if nodes are rebooted.
+        gpus: GPUs of nodes whose jobs share them; None: no jobs share.
     """
 
     environment = ""
 
     def __init__(self, directory: Path, *, shares: bool = False, only: str = "") -> None:
-        self._directory, self._workload = directory, WORKLOAD if shares else ""
+        self._directory, self._workload = directory, sharing.WORKLOAD if shares else ""
         self.left_out = cannot_reboot()
-        self._cluster = _Machines(directory, has_boots=not self.left_out, shares=shares)
+        self.gpus = SharedGpus(directory) if shares else None
+        self._cluster = _Machines(directory, has_boots=not self.left_out, gpus=self.gpus)
+        self.run_times_s: Sequence[float] = sharing.SECONDS if shares else SECONDS
         self._stopping: set[str] = set()
         own = [targets for targets in OWN_TARGETS if not (self.left_out and REBOOT in targets)]
         self.targets: Sequence[Sequence[str]] = ((only,),) if only else (*own, *TARGETS)
@@ -234,9 +244,10 @@ class Ours:
         """PID -> job of each shim."""
         return {pid: job for pid, (job, _, _) in shims(self._directory).items()}
 
-    def strays(self) -> list[int]:
-        """Processes of jobs, by their environments."""
-        return strays(f"RLSCHED_ATTEMPT_DIR={self._directory}")
+    def left(self) -> list[str]:
+        """Processes of jobs, by their environments; if jobs share, also MPS processes and locked clocks."""
+        found = [f"process {pid}" for pid in strays(f"RLSCHED_ATTEMPT_DIR={self._directory}")]
+        return found if self.gpus is None else [*found, *self.gpus.left()]
 
     def submit(self, plan: Path, acknowledged: Path) -> subprocess.Popen[bytes]:
         """Submit with the client library; a second submission of a token is the same job."""

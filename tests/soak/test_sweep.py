@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from rlsched.broker.base.entries import NodeUp
 from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.journal.replay import records_by_number
 from rlsched.decide.actions import Start
+from tests.soak.sharing import lacking
 from tests.soak.sweep import Sweep
 from tests.soak.systems import NODES, Ours
 from tests.support.soak_size import times
@@ -34,16 +37,30 @@ def test_kills_lose_no_acknowledged_job_and_fail_no_other(tmp_path: Path) -> Non
         pytest.skip(f"all other targets passed; {system.left_out}")
 
 
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A directory with a short path: paths of sockets are limited."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        yield Path(directory)
+
+
 @pytest.mark.soak
-def test_kills_of_node_daemons_harm_no_job_that_shares_its_gpus(tmp_path: Path) -> None:
-    """Every job that had started is adopted, starts no second time, and ends with its own exit code."""
-    system = Ours(tmp_path, shares=True, only="node")
+@pytest.mark.skipif(bool(lacking()), reason=lacking())
+def test_kills_of_node_daemons_harm_no_job_that_shares_its_gpus(short_path: Path) -> None:
+    """Every job that had started is adopted, starts no second time, and ends with its own exit code.
+
+    No control daemon of MPS and no locked clock is left after a round.
+    """
+    system = Ours(short_path, shares=True, only="node")
     try:
-        sweep = Sweep(tmp_path, system, seed=11)
+        sweep = Sweep(short_path, system, seed=11)
         for number in range(times(4)):
             sweep.round(number)
     finally:
         system.close()
     assert sweep.outcome.faults == []
-    made = records_by_number(tmp_path / "broker").values()
+    made = records_by_number(short_path / "broker").values()
     assert sum(isinstance(one.action, Start) and one.action.share_with >= 0 for one in made) > 0
+    assert system.gpus is not None
+    counts = system.gpus.counts
+    assert min(counts.daemons, counts.locks) > 0, "jobs ran under MPS, and at lower clocks"

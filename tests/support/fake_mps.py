@@ -12,8 +12,8 @@ client's state in /proc. The file `mode` next to the program changes it:
     kill PID POINT
               at this point, kill -9 of a process; then wait there until the mode changes
 
-Points: `start` (`-d` begins), `started` (the daemon listens, and `-d` has not ended), `quit` (before the command
-is sent), `quitting` (the daemon has the command), `quitted` (its server has ended, and it has not).
+Points: `start` (`-d` begins), `started` (the daemon listens, and `-d` has not ended), `quit` (before the
+command is sent), `quitting` (the daemon has the command), `quitted` (its server has ended, and it has not).
 
 Only the standard library: the copies run without the package.
 """
@@ -96,36 +96,50 @@ def _serve(pipes: str) -> None:
                 choice.register(link, selectors.EVENT_READ)
                 continue
             link = key.fileobj  # type: ignore[assignment]
-            words = link.recv(1 << 12).decode().split()
-            if not words:
+            try:
+                words = link.recv(1 << 12).decode().split()
+                if words == ["quit"] and _mode() != "stubborn":
+                    _kill_at("quitting")
+                    if server is not None:
+                        server.kill()
+                        server.wait()
+                    os.unlink(f"{pipes}/control")
+                    _kill_at("quitted")
+                    link.sendall(b"\n")
+                    return
+                if words[:1] == ["client"]:
+                    if server is None or server.poll() is not None:
+                        server = subprocess.Popen([str(Path(_OWN_NAME).with_name(SERVER))])
+                    clients[link] = int(words[1])
+                answer = _answer(words, pipes, server, list(clients.values()))
+                link.sendall(answer)
+            except OSError:  # its process was killed
+                answer = b""
+            if not answer:
                 choice.unregister(link)
                 clients.pop(link, None)
                 link.close()
-            elif words[0] == "client":
-                if server is None or server.poll() is not None:
-                    server = subprocess.Popen([str(Path(_OWN_NAME).with_name(SERVER))])
-                clients[link] = int(words[1])
-                link.sendall(b"ok")
-            elif words[0] == "quit" and _mode() != "stubborn":
-                _kill_at("quitting")
-                if server is not None:
-                    server.kill()
-                    server.wait()
-                os.unlink(f"{pipes}/control")
-                _kill_at("quitted")
-                link.sendall(b"\n")
-                return
-            elif words[0] == "terminate_client":
-                state = Path(f"/proc/{words[2]}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def _answer(
+    words: list[str], pipes: str, server: subprocess.Popen[bytes] | None, clients: list[int]
+) -> bytes:
+    """The control daemon's answer to a command or a new client; nothing: it is the end of the connection."""
+    match words:
+        case []:
+            return b""
+        case ["client", _]:
+            return b"ok"
+        case ["terminate_client", of_server, pid]:
+            with contextlib.suppress(OSError):
+                state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
                 with Path(pipes, "terminated").open("a") as file:
-                    file.write(f"{words[1]} {words[2]} {state}\n")
-                link.sendall(b"0\n")
-            else:
-                runs = server is not None and server.poll() is None
-                listed = [] if server is None or not runs else [server.pid]
-                if words[0] == "get_client_list":
-                    listed = list(clients.values()) if _mode() != "forget" else []
-                link.sendall(("\n".join(map(str, listed)) + "\n").encode())
+                    file.write(f"{of_server} {pid} {state}\n")
+            return b"0\n"
+    listed = [] if server is None or server.poll() is not None else [server.pid]
+    if words[0] == "get_client_list":
+        listed = clients if _mode() != "forget" else []
+    return ("\n".join(map(str, listed)) + "\n").encode()
 
 
 def _control(args: list[str], pipes: str) -> int:

@@ -1,7 +1,4 @@
-"""kill -9 of a process by itself at a chosen file operation, for tests of crashes.
-
-    python -c "from tests.support.killed import die_at; die_at('os.mkdir', '*/mps/1'); ..."
-"""
+"""kill -9 of a process by itself at a chosen file operation, for tests of crashes."""
 
 from __future__ import annotations
 

@@ -53,7 +53,10 @@ class Cluster:
         running: Each process by name: `broker`, and the nodes.
         address: Address of the broker.
         broker_options: As given; they may change between two starts.
+        gpu_options: Options of `rlsched node` for its GPUs.
     """
+
+    gpu_options: Sequence[str] = ("--gpus", "4", "--simulated")
 
     def __init__(
         self,
@@ -86,9 +89,9 @@ class Cluster:
         A broker that compiles kernels prints its progress every second, and has all the time that it needs.
         """
         if name != "broker":
-            options = ("--name", name, "--gpus", "4", "--simulated", "--allow-root")
+            options = (*self.gpu_options, "--allow-root", *self._node_options)
             place = ("--broker", self.known or self.address, "--dir", str(self.directory / name))
-            self._spawn(name, "node", *place, *options, *self._node_options)
+            self._spawn(name, "node", "--name", name, *place, *options)
             return
         found = self.directory / "broker" / "address"
         found.unlink(missing_ok=True)
