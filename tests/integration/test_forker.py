@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from pathlib import Path
 
-from rlsched_node.processes import shim
+from rlsched_node.processes import forker, shim
 from rlsched_node.processes.ranks import LiveRanks
 from rlsched_node.processes.shims import Shims
 from rlsched_node.processes.steps import Exited
@@ -45,6 +46,14 @@ def test_forker_exits_with_its_daemon_and_its_shims_do_not(store: AttemptStore) 
     until(lambda: shim.start_ticks(forker) is None)
     assert process.is_alive()
     os.kill(process.pid, signal.SIGKILL)
+
+
+def test_forker_exits_without_an_error_if_its_daemon_dies_before_it_reads_an_answer() -> None:
+    daemons, own = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    own.send(b"4711")
+    daemons.close()
+    with own:
+        assert forker.serve(own) == 0
 
 
 def test_forked_shim_has_its_own_session_and_inherits_nothing(

@@ -25,17 +25,27 @@ _PR_SET_NAME = 15
 
 def serve(control: socket.socket) -> int:
     """Fork shims until the daemon exits."""
-    while True:
-        path, pipes, _, _ = socket.recv_fds(control, MAX_PATH_BYTES, 1)
-        if not path:
-            return 0
-        try:
-            answer = str(_fork(os.fsdecode(path), pipes[0]))
-        except OSError as error:
-            answer = f"cannot fork: {error.strerror}"
-        for pipe in pipes:
-            os.close(pipe)
-        control.send(answer.encode())
+    try:
+        while _serve_one(control):
+            pass
+    except ConnectionError:  # the daemon was killed, and had not read the last answer
+        pass
+    return 0
+
+
+def _serve_one(control: socket.socket) -> bool:
+    """Fork one shim. Return False if the daemon has exited."""
+    path, pipes, _, _ = socket.recv_fds(control, MAX_PATH_BYTES, 1)
+    if not path:
+        return False
+    try:
+        answer = str(_fork(os.fsdecode(path), pipes[0]))
+    except OSError as error:
+        answer = f"cannot fork: {error.strerror}"
+    for pipe in pipes:
+        os.close(pipe)
+    control.send(answer.encode())
+    return True
 
 
 def _fork(path: str, pipe: int) -> int:
