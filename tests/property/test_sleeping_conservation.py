@@ -12,6 +12,7 @@ from rlsched.cluster.arrays import NODE_ASLEEP, NODE_BOOTING, NODE_DRAINED
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.power_down import NodeStates
 from rlsched_envs.sim.attempt_log import PreemptionCosts, RunRules
+from rlsched_envs.sim.sleeping import SleepingNodes
 from tests.quick import quick
 from tests.support.sim.books import recount
 from tests.support.sim.random_runs import (
@@ -81,8 +82,8 @@ def statuses_of_busy_nodes(engine: WatchedAsleep) -> set[int]:
 
 
 def states_of(engine: WatchedAsleep) -> list[tuple[NDArray[np.int64], NodeStates]]:
-    assert engine._sleeping is not None
-    return engine._sleeping.node_states()
+    assert isinstance(engine._reviewed, SleepingNodes)
+    return engine._reviewed.node_states()
 
 
 @pytest.mark.slow

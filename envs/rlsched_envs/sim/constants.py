@@ -15,6 +15,9 @@ SKIPS_QUIET: Final[Any] = compile_time("SKIPS_QUIET")
 RECORDS: Final[Any] = compile_time("RECORDS")
 """Whether the costs of the run are recorded at each instant (`loop.Curve`)."""
 
+PHYSICS: Final[Any] = compile_time("PHYSICS")
+"""Whether models give the speed and power of jobs. If not, jobs run as recorded; decisions may use models."""
+
 MOVED: Final = 0
 FINISHED: Final = 1
 NEED_SLOTS: Final = 2

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.compile.jit import kernel
-from rlsched.decide.constants import MODELLED, PRICED
+from rlsched.decide.constants import PRICED
 from rlsched.decide.order.gittins import age_s
 from rlsched.objective import LATE_S, NUM_TERMS, Term
+from rlsched_envs.sim.constants import PHYSICS
 from rlsched_envs.sim.sim_arrays import SimArrays
 
 
@@ -31,7 +32,7 @@ def terms_so_far(sim: SimArrays, found: NDArray[np.float64]) -> None:
     for k in range(NUM_TERMS):
         found[k] = 0.0
     found[Term.TIME] = run.queued_s
-    if MODELLED and sim.state.config[0].modelled:
+    if PHYSICS and sim.state.config[0].modelled:
         found[Term.TIME] += books.lost_s
         found[Term.ENERGY] = books.jobs_j
     found[Term.MONEY] = found[Term.ENERGY]

@@ -30,6 +30,7 @@ from rlsched.decide.rules.steps import CompiledRule
 from rlsched.decide.scheduler import Scheduler, permit
 from rlsched.energy.series import DAY_S
 from rlsched.errors import InputError
+from rlsched.models.learning import Observed
 from rlsched.models.slice_name import whole_type
 from rlsched.workload.distinct import distinct_rows
 from rlsched.workload.load import runnable_mask, trace_demands
@@ -57,6 +58,7 @@ from rlsched_envs.sim.modelling import (
     with_fair_cores,
 )
 from rlsched_envs.sim.physics import settle
+from rlsched_envs.sim.seen_pairs import SeenPairs
 from rlsched_envs.sim.signals import read_price
 from rlsched_envs.sim.sim_arrays import TRUTH, SimArrays, grown_progress, new_progress
 from rlsched_envs.sim.sleeping import SleepingNodes
@@ -153,10 +155,15 @@ class Engine:
         order: Order of the queue (a scheduler's `order`).
         predictions: Predicted run time of each job; default: `predict_trace`.
         oracle: Whether to use true run times if no predictions are given.
-        fixed_end_s: (J,) recorded ends of a broker's run; nan: start + duration.
+        fixed_end_s: (J,) recorded ends of a broker's run; nan: start + duration. Models then only predict, as
+            in the broker, and there is no energy. A job has only the workload that its column `workload`
+            names, and only the cores that it requests; its run time refers to the GPUs that it gets.
+        end_order: (J,) order of the ends that are at one time, ascending; None: the order of the trace.
         keep_placements: Whether to store every job's GPUs.
         rules: Restart costs, retries and node events.
         models: Models of speed and power; None: jobs run as recorded in the trace, without energy.
+        seen_pairs: Speeds of jobs that shared GPUs, as a broker observed them, each with its time, ascending;
+            needs `models` and `fixed_end_s`. The decisions of an observation's time already know its speed.
 
     Attributes:
         trace, spec: The arguments.
@@ -173,12 +180,17 @@ class Engine:
         predictions: PredictedTimes | None = None,
         oracle: bool = False,
         fixed_end_s: NDArray[np.float64] | None = None,
+        end_order: NDArray[np.int32] | None = None,
         keep_placements: bool = True,
         rules: RunRules | None = None,
         models: Models | None = None,
+        seen_pairs: Sequence[tuple[float, Observed]] = (),
     ) -> None:
-        if models is not None and fixed_end_s is not None:
-            raise ValueError("fixed_end_s and models exclude each other; leave out one")
+        recorded = fixed_end_s is not None
+        if recorded and models is not None and models.power_down is not None:
+            raise ValueError("fixed_end_s and models.power_down exclude each other; leave out one")
+        if seen_pairs and (models is None or not recorded):
+            raise ValueError("seen_pairs: expected models and fixed_end_s too; pass both")
         self.trace, self.spec = trace, spec
         self._rules, self._keep_placements = rules or RunRules(), keep_placements
         made = predict_trace(trace, spec, oracle=oracle) if predictions is None else predictions
@@ -190,28 +202,32 @@ class Engine:
         slots = min(1024, max(16, len(self._rows)))
         queue = OrderedQueue(order or Order())
         self.state = ClusterState.from_spec(spec, queue, slots=slots)
-        fair_milli = fair_cores_milli(spec) if models else 0
+        self._models, self._physics = models, models is not None and not recorded
+        fair_milli = fair_cores_milli(spec) if self._physics else 0
         truth = truth_records(fitted, self._rows, made, self.state, fixed_end_s, fair_milli)
+        truth.end_order = 0 if end_order is None else end_order[self._rows]
         if queue.order.until_declared and spec.preemptible == "declared":
             truth.pinned = flags(trace, "preemptible")[self._rows] != 1
         progress = new_progress(
             self.state.arrays.job.shape[0], truth, self.state.num_gpus, keep_placements=keep_placements
         )
         self.arrays: SimArrays = SimArrays(self.state.arrays, truth, progress)
-        self._models = models
         if models is not None:
             self._use(models)
         if models is not None or needs_log(trace, self._rules):
             self._begin_log()
-        self._sleeping: SleepingNodes | None = None
-        if models is not None and models.power_down is not None:
+        self._reviewed: SleepingNodes | SeenPairs | None = None
+        if seen_pairs:
+            self._reviewed = SeenPairs(self.state, seen_pairs, self.now_s)
+        elif models is not None and models.power_down is not None:
             if self._rules.node_events:
                 raise InputError(
                     "nodes that sleep and nodes that fail cannot be simulated in one run: leave out the node "
                     "events, or the power-down rule"
                 )
-            self._sleeping = SleepingNodes(self.state, models.power_down, models.node_power, self.now_s)
-            self.arrays.progress.run.review_s = self._sleeping.next_s
+            self._reviewed = SleepingNodes(self.state, models.power_down, models.node_power, self.now_s)
+        if self._reviewed is not None:
+            self.arrays.progress.run.review_s = self._reviewed.next_s
 
     def _use(self, models: Models) -> None:
         """Set up the run with these models of speed and power."""
@@ -223,12 +239,15 @@ class Engine:
         if models.lends_cores:
             self.state.lend_cores()
             self.state.arrays.node.lends[:] = 1
-            self.state.withdraws_loans = False
+            self.state.withdraws_loans = not self._physics
         self.state.weigh_energy(models.energy_weight)
-        truth.workload = catalogue.draw(self.trace, models.workload_seed)[self._rows]
-        demands, which = trace_demands(self.trace)
-        reference = reference_kinds(demands, self.spec, self.state.kind_names)
-        truth.reference_kind = reference[which[self._rows]]
+        if self._physics:
+            truth.workload = catalogue.draw(self.trace, models.workload_seed)[self._rows]
+            demands, which = trace_demands(self.trace)
+            reference = reference_kinds(demands, self.spec, self.state.kind_names)
+            truth.reference_kind = reference[which[self._rows]]
+        else:
+            truth.workload = catalogue.named(self.trace)[self._rows]
         set_watts(self.state, self.spec, models.node_power)
         self.arrays = self.arrays._replace(state=self.state.arrays)
         self._use_signals()
@@ -236,7 +255,8 @@ class Engine:
             has_signal = self.arrays.progress.signal.shape[1] > 0  # the limit is in it, and is read from it
             constant_w = 1000.0 * self.spec.energy.power_limit_kw
             self.state.limit_power(math.inf if has_signal else constant_w)
-        open_books(self.arrays, self.trace, self._rows, models)
+        if self._physics:
+            open_books(self.arrays, self.trace, self._rows, models)
 
     def _use_signals(self) -> None:
         """Set up the price and carbon of the cluster's electricity, and the ratio that policies follow."""
@@ -253,7 +273,7 @@ class Engine:
 
     def _begin_log(self) -> None:
         """Create the attempt log, before the run starts."""
-        models = self._models
+        models = self._models if self._physics else None
         log = new_log(
             self.trace,
             self._rows,
@@ -367,7 +387,7 @@ class Engine:
         if steps is not None and self.state.arrays.config.limited[0]:
             steps = steps.with_price()
         logged, modelled = self.log is not None, self._models is not None
-        return loop.for_run(template, steps, logged=logged, modelled=modelled)
+        return loop.for_run(template, steps, logged=logged, modelled=modelled, physics=self._physics)
 
     def _stop(self, wanted: NDArray[np.bool_] | None) -> _Stop:
         outcome = self.arrays.progress.outcome
@@ -422,7 +442,7 @@ class Engine:
                 if on_record is not None and decision.record is not None:
                     on_record(decision.record)
                 began = time.perf_counter()
-            if self.state.arrays.config.limited[0]:
+            if self._physics and self.state.arrays.config.limited[0]:
                 self._compiled(moves.hold_clocks)(self.arrays)
             asked_for_s[self.state.arrays.derived.part.queue_len == 0] = math.inf
             timer_s = math.inf if self._is_stuck() else float(asked_for_s.min(initial=math.inf))
@@ -455,9 +475,9 @@ class Engine:
         return moved == MOVED
 
     def _review(self) -> bool:
-        """Review the nodes that can sleep; return whether decisions are due now."""
-        assert self._sleeping is not None
-        due = self._sleeping.review(self.arrays)
+        """Review the nodes that can sleep, or learn the seen pairs; return whether decisions are due now."""
+        assert self._reviewed is not None
+        due = self._reviewed.review(self.arrays)
         self.arrays.progress.run.undecided = due
         return due
 
@@ -511,14 +531,14 @@ class Engine:
             table,
             ended_by=ended_by,
             eligible_s=eligible_s,
-            log=attempts_of(self.log, self._rows, modelled=self._models is not None),
+            log=attempts_of(self.log, self._rows, modelled=self._physics),
             energy=self._energy(),
-            slept=self._sleeping.slept(self.now_s) if self._sleeping else None,
+            slept=self._reviewed.slept(self.now_s) if isinstance(self._reviewed, SleepingNodes) else None,
         )
 
     def _energy(self) -> Energy | None:
-        """Return the energy up to now; None without models."""
-        if self._models is None:
+        """Return the energy up to now; None if no models give the power."""
+        if not self._physics:
             return None
         progress, now_s = self.arrays.progress, self.now_s
         for slot in np.flatnonzero(self.state.arrays.job.status == RUNNING).tolist():

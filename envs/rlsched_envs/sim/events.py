@@ -14,7 +14,6 @@ from rlsched.cluster.arrays import MAX_TENANTS, NODE_DOWN, SLOT_EMPTY
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.power import node_idle_w
 from rlsched.compile.jit import kernel, shared
-from rlsched.decide.constants import MODELLED
 from rlsched.decide.dials.counting import reset_dials
 from rlsched.decide.order import queue
 from rlsched.models.memory import is_device_fault
@@ -28,7 +27,7 @@ from rlsched_envs.sim.attempt_arrays import (
     NODE_FAILURE,
     TIMEOUT,
 )
-from rlsched_envs.sim.constants import FINISHED, LOGGED, MOVED, NEED_SLOTS, REVIEW_DUE
+from rlsched_envs.sim.constants import FINISHED, LOGGED, MOVED, NEED_SLOTS, PHYSICS, REVIEW_DUE
 from rlsched_envs.sim.eligibility import make_ready, may_enter, next_task, pop_ready
 from rlsched_envs.sim.moves import draw_power, give_back, log_end, settled_s
 from rlsched_envs.sim.sim_arrays import SimArrays, forget_end, pop_end, push_end
@@ -56,7 +55,7 @@ def put_slot(sim: SimArrays, row: int, at_s: float) -> int:
         truth.limit_s[row],
         truth.pinned[row] != 0,
     )
-    sim.progress.ends.row[slot] = row
+    sim.progress.ends.row[slot], sim.progress.ends.order[slot] = row, truth.end_order[row]
     sim.state.job.workload[slot] = truth.workload[row]
     sim.state.job.reference_kind[slot] = truth.reference_kind[row]
     sim.state.job.slack_s[slot] = truth.slack_s[row]
@@ -97,7 +96,7 @@ def _end_attempt(sim: SimArrays, slot: int) -> None:
     """End the attempt of a running job that finished, reached its limit, or failed."""
     s, log, row, now_s = sim.state, sim.log, sim.progress.ends.row[slot], sim.progress.run[0].now_s
     reason = log.jobs.ends_by[row]
-    if MODELLED and s.config[0].modelled and sim.progress.work.killed[slot]:
+    if PHYSICS and s.config[0].modelled and sim.progress.work.killed[slot]:
         reason = TIMEOUT
     if reason == FAILED and _spreads(sim, row):
         _fail_beside(sim, slot)
@@ -107,7 +106,10 @@ def _end_attempt(sim: SimArrays, slot: int) -> None:
         return
     sim.progress.outcome.end_s[row] = now_s
     log.jobs.over_by[row] = reason
-    run_s = s.job.saved_s[slot] if reason == ENDED else now_s - s.job.start_s[slot]
+    run_s = now_s - s.job.start_s[slot]
+    if reason == ENDED:
+        recorded = not np.isnan(sim.truth.fixed_end_s[row])
+        run_s = log.jobs.run_s[row] if recorded else s.job.saved_s[slot]
     give_back(sim, slot)
     queue.ended(s, slot, run_s, now_s)
     ledger.forget(s, slot)
@@ -169,7 +171,7 @@ def _set_node(sim: SimArrays, n: int, status: int) -> None:
     ledger.set_node_status(s, n, status)
     if status == NODE_DOWN:
         _fail_jobs_on(sim, n)
-    if MODELLED and s.config[0].modelled:
+    if PHYSICS and s.config[0].modelled:
         more_w = node_idle_w(s, n, status) - node_idle_w(s, n, before)
         physics.add_idle_w(sim.progress, more_w)
 
@@ -333,5 +335,5 @@ def rewind(sim: SimArrays) -> None:
     run.now_s, run.queued_s, run.gpu_s = sim.truth.submit_s[0], 0.0, 0.0
     run.timer_s = run.review_s = np.inf
     run.next_row = run.heap_len = run.allocated_milli = run.starts = run.preemptions = run.undecided = 0
-    if MODELLED and s.config[0].modelled:
+    if PHYSICS and s.config[0].modelled:
         physics.begin_books(r, s)

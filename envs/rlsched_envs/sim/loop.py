@@ -17,7 +17,7 @@ from rlsched.cluster.arrays import Records, StateArrays, records
 from rlsched.cluster.dials import OUTSIDE
 from rlsched.compile.jit import kernel, specialise
 from rlsched.compile.reference import by_reference
-from rlsched.decide.constants import DIALLED, MODELLED, PRICED, after, begin, next_look_s, next_move
+from rlsched.decide.constants import DIALLED, PRICED, after, begin, next_look_s, next_move
 from rlsched.decide.dials.turning import any_due, turn_due
 from rlsched.decide.options import RuleOptions
 from rlsched.decide.price import defer_jobs, next_to_pause, review_s
@@ -29,6 +29,7 @@ from rlsched_envs.sim.constants import (
     LOOKS,
     MOVED,
     NEED_ROOM,
+    PHYSICS,
     RECORDS,
     SKIPS_QUIET,
     STOPPED,
@@ -108,7 +109,7 @@ def decide(sim: SimArrays, o: Any) -> None:
         if not LOOKS:
             run.timer_s = math.inf
         run.timer_s = min(run.timer_s, review_s(s, o.start.price))
-        if MODELLED:
+        if PHYSICS:
             hold_clocks(sim)
 
 
@@ -180,7 +181,13 @@ NO_CURVE = new_curve(0)
 
 @cache
 def for_run(
-    template: Any, steps: Steps | None, *, logged: bool, modelled: bool, records: bool = False
+    template: Any,
+    steps: Steps | None,
+    *,
+    logged: bool,
+    modelled: bool,
+    physics: bool = True,
+    records: bool = False,
 ) -> Any:
     """Compile a kernel of the simulator for a run.
 
@@ -190,6 +197,7 @@ def for_run(
         steps: Functions of the rule; None if the template calls no rule.
         logged: Whether attempts are logged.
         modelled: Whether there are models.
+        physics: Whether the models, if any, give the speed and power of jobs; else only decisions use them.
         records: Whether costs are recorded.
     """
     bound = steps.bound if steps is not None else {"DIALLED": False, "PRICED": False}
@@ -199,6 +207,7 @@ def for_run(
         template,
         LOGGED=logged,
         MODELLED=modelled,
+        PHYSICS=modelled and physics,
         RECORDS=records,
         LOOKS=looks,
         SKIPS_QUIET=skips,

@@ -205,7 +205,8 @@ def gpu_need_mib(trace: Trace) -> NDArray[np.int64]:
 def core_need_milli(trace: Trace) -> NDArray[np.int64]:
     """Return the (J,) cores per GPU that each job can use, from the trace, thousandths; 0: unknown."""
     given = np.asarray(trace.extra.get("core_need", np.zeros(len(trace))), np.float64)
-    return np.ceil(1000.0 * np.clip(np.nan_to_num(given), 0.0, _MOST_CORES)).astype(np.int64)
+    milli = 1000.0 * np.clip(np.nan_to_num(given), 0.0, _MOST_CORES)
+    return np.ceil(np.round(milli, 6)).astype(np.int64)  # 1000 x 2.007 is above 2007
 
 
 def power_ratio(trace: Trace) -> NDArray[np.float64]:

@@ -25,14 +25,8 @@ from rlsched.decide.order.keys import order_key
 from rlsched.decide.plans.plan import alone_plan
 from rlsched_envs.sim import lessons, physics
 from rlsched_envs.sim.attempt_arrays import ENDED, FAILED, ONGOING, PREEMPTED, TIMEOUT
-from rlsched_envs.sim.constants import LOGGED
+from rlsched_envs.sim.constants import LOGGED, PHYSICS
 from rlsched_envs.sim.sim_arrays import SimArrays, forget_end, push_end
-
-
-@kernel
-def is_modelled(sim: SimArrays) -> bool:
-    """Return whether the run has models of speed."""
-    return MODELLED and sim.state.config[0].modelled != 0
 
 
 @kernel
@@ -41,7 +35,7 @@ def draw_power(sim: SimArrays, seconds: float, until_s: float) -> None:
 
     Also learns the speeds of the pairs that have been watched long enough (`lessons`).
     """
-    if MODELLED and sim.state.config[0].modelled:
+    if PHYSICS and sim.state.config[0].modelled:
         physics.pass_time(sim.progress, until_s - seconds, until_s)
         if sim.state.config[0].limited:
             physics.pass_limit(sim.progress, sim.state, seconds)
@@ -104,7 +98,7 @@ def begin_attempt(sim: SimArrays, slot: int, work_s: float, limit_s: float) -> N
 
     If too few cores are left for loans on its nodes, loans are withdrawn, and the borrowers get slower.
     """
-    physics.begin(sim.progress, sim.state, slot, work_s, limit_s, sim.progress.run[0].now_s)
+    physics.begin(sim.progress, slot, work_s, limit_s, sim.progress.run[0].now_s)
     if sim.state.job.head[slot] < 0:
         physics.enter_without_gpus(sim.progress, sim.state, slot)
         _plan_end(sim, slot)
@@ -124,7 +118,7 @@ def settled_s(sim: SimArrays, slot: int) -> float:
     With models, also adds the job's work and energy up to now to its accounts (`physics.settle`).
     """
     now_s = sim.progress.run[0].now_s
-    if MODELLED and sim.state.config[0].modelled:
+    if PHYSICS and sim.state.config[0].modelled:
         physics.settle(sim.progress, sim.state, slot, now_s)
         return sim.progress.work.done_s[slot]
     return now_s - sim.state.job.start_s[slot]
@@ -133,7 +127,7 @@ def settled_s(sim: SimArrays, slot: int) -> float:
 @kernel
 def note_left(sim: SimArrays, slot: int) -> None:
     """Update the rates of the jobs that still run on the GPUs that a job has released."""
-    if MODELLED and sim.state.config[0].modelled and physics.leave(sim.progress, sim.state, slot):
+    if PHYSICS and sim.state.config[0].modelled and physics.leave(sim.progress, sim.state, slot):
         refresh_group(sim, sim.progress.work.first_gpu[slot])
 
 
@@ -168,7 +162,7 @@ def log_start(sim: SimArrays, slot: int) -> None:
     one.row[at], one.attempt[at], one.gpus[at] = row, s.job.attempt[slot], s.job.gpus[slot]
     one.start_s[at], one.end_s[at], one.useful_s[at] = now_s, np.nan, 0.0
     one.done_s[at] = one.share_s[at] = one.used_s[at] = one.clock_s[at] = 0.0
-    one.energy_j[at] = r.outcome.energy_j[row] if MODELLED and s.config[0].modelled else 0.0
+    one.energy_j[at] = r.outcome.energy_j[row] if PHYSICS and s.config[0].modelled else 0.0
     one.reason[at], one.gpu_at[at] = ONGOING, log.counters[0].attempt_gpus
     if log.attempt_gpu.shape[0] > 0:
         place = s.job.head[slot]
@@ -184,7 +178,7 @@ def log_start(sim: SimArrays, slot: int) -> None:
         left_s = log.fail_after_s[jobs.first_failure[row] + jobs.failures[row]] - jobs.run_s[row]
         if left_s < takes_s:
             takes_s, reason = max(left_s, 0.0), FAILED
-    if MODELLED and s.config[0].modelled:
+    if PHYSICS and s.config[0].modelled:
         jobs.ends_by[row] = reason
         begin_attempt(sim, slot, takes_s, jobs.limit_s[row])
         return
@@ -225,12 +219,12 @@ def log_end(sim: SimArrays, slot: int, reason: int) -> None:
     row, now_s = r.ends.row[slot], r.run[0].now_s
     at = jobs.latest[row]
     done_s = now_s - one.start_s[at]
-    if MODELLED and sim.state.config[0].modelled:
+    if PHYSICS and sim.state.config[0].modelled:
         done_s = settled_s(sim, slot)
     kept_s = _work_kept_s(jobs, row, max(done_s - sim.state.job.overhead_left_s[slot], 0.0), reason)
     one.end_s[at], one.reason[at], one.useful_s[at] = now_s, reason, kept_s
     one.done_s[at] = done_s
-    if MODELLED and sim.state.config[0].modelled:
+    if PHYSICS and sim.state.config[0].modelled:
         one.energy_j[at] = r.outcome.energy_j[row] - one.energy_j[at]
         one.share_s[at], one.used_s[at] = r.work.share_s[slot], r.work.used_s[slot]
         one.clock_s[at] = r.work.clock_s[slot]
@@ -299,13 +293,25 @@ def _join(sim: SimArrays, p: int, move: Move, o: StartOptions) -> None:
 
 
 @kernel
+def _withdraw_loans(sim: SimArrays, slot: int) -> None:
+    """Withdraw loans of cores for a slot that has just started; the speed of the borrowers stays as it is."""
+    while withdraw_one(sim.state, slot) >= 0:
+        pass
+
+
+@kernel
 def note_start(sim: SimArrays, slot: int) -> None:
     """Record the start of a slot that has just been allocated, and plan the slot's end."""
     truth, r = sim.truth, sim.progress
     row, now_s = r.ends.row[slot], r.run[0].now_s
     if np.isnan(r.outcome.start_s[row]):
         r.outcome.start_s[row] = now_s
+    if MODELLED and sim.state.config[0].modelled:
+        head = sim.state.job.head[slot]
+        r.work.first_gpu[slot] = head // MAX_TENANTS if head >= 0 else -1
     count_allocated(sim, slot, 1)
+    if MODELLED and not PHYSICS:
+        _withdraw_loans(sim, slot)
     r.run[0].starts += 1
     if LOGGED:
         log_start(sim, slot)
@@ -318,7 +324,7 @@ def note_start(sim: SimArrays, slot: int) -> None:
             place = sim.state.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS]
     end_s, job = truth.fixed_end_s[row], sim.state.job
     work_s = job.overhead_left_s[slot] + (truth.duration_s[row] - job.saved_s[slot])
-    if MODELLED and sim.state.config[0].modelled:
+    if PHYSICS and sim.state.config[0].modelled:
         begin_attempt(sim, slot, work_s, np.nan)
     else:
         push_end(r, end_s if end_s == end_s else now_s + work_s, slot)

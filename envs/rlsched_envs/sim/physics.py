@@ -167,17 +167,14 @@ def settle(x: ProgressArrays, s: StateArrays, slot: int, now_s: float) -> None:
 
 
 @kernel
-def begin(
-    x: ProgressArrays, s: StateArrays, slot: int, target_s: float, limit_s: float, now_s: float
-) -> None:
+def begin(x: ProgressArrays, slot: int, target_s: float, limit_s: float, now_s: float) -> None:
     """Start an attempt with `target_s` seconds of work. It is killed after `limit_s` seconds (nan: never)."""
-    work, head = x.work, s.job.head[slot]
+    work = x.work
     work.target_s[slot], work.done_s[slot], work.since_s[slot] = target_s, 0.0, now_s
     work.limit_end_s[slot] = now_s + limit_s if limit_s == limit_s else np.inf
     work.rate[slot], work.power_w[slot] = 1.0, 0.0
     work.share_frac[slot] = work.used_frac[slot] = 0.0
     work.share_s[slot] = work.used_s[slot] = work.clock_s[slot] = 0.0
-    work.first_gpu[slot] = head // MAX_TENANTS if head >= 0 else -1
     work.planned[slot] = work.killed[slot] = 0
     work.seen_s[slot], work.watched[slot] = np.inf, -1
 

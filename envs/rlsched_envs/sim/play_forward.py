@@ -42,7 +42,7 @@ _ROOM: Final = 256
 _HALF: Final = 0.5
 
 Floats = NDArray[np.float64]
-_take_up = specialise(let_run, LOGGED=False, MODELLED=False)
+_take_up = specialise(let_run, LOGGED=False, MODELLED=False, PHYSICS=False)
 
 
 class PlayForward:

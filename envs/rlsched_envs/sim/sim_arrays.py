@@ -21,6 +21,7 @@ TRUTH: Final = np.dtype(
         ("limit_s", np.float64),
         ("slack_s", np.float64),  # delay that the user accepts for cheaper electricity
         ("weight", np.float64),  # weight of the job's time in a cost; -1: 1, the job is in no class
+        ("end_order", np.int32),  # order of jobs that end at one time, ascending; if equal, by row
         ("gpus", np.int32),
         ("demand", np.int32),  # demand class: number of the job's resource request
         ("vc", np.int32),
@@ -52,7 +53,8 @@ OUTCOME: Final = np.dtype(
 ENDS: Final = np.dtype(
     [
         ("row", np.int32),  # row of the job in a live slot
-        ("heap_s", np.float64),  # ends of running jobs: a binary heap by (time, row)
+        ("order", np.int32),  # `end_order` of the job in a live slot
+        ("heap_s", np.float64),  # ends of running jobs: a binary heap by (time, order, row)
         ("heap_slot", np.int32),
     ]
 )
@@ -209,7 +211,10 @@ def grown_progress(progress: ProgressArrays, slots: int) -> ProgressArrays:
 def _before(r: ProgressArrays, a: int, b: int) -> bool:
     if r.ends.heap_s[a] != r.ends.heap_s[b]:
         return r.ends.heap_s[a] < r.ends.heap_s[b]
-    return r.ends.row[r.ends.heap_slot[a]] < r.ends.row[r.ends.heap_slot[b]]
+    one, other = r.ends.heap_slot[a], r.ends.heap_slot[b]
+    if r.ends.order[one] != r.ends.order[other]:
+        return r.ends.order[one] < r.ends.order[other]
+    return r.ends.row[one] < r.ends.row[other]
 
 
 @kernel

@@ -226,11 +226,17 @@ class Catalogue:
             InputError: the catalogue does not have a workload; the message names the job and similar
                 workloads.
         """
-        named = trace.extra.get("workload")
-        out = draw_workloads(trace, seed, self._reference_util)
-        if named is None:
-            return out
-        for name in np.unique(named):
+        named = self.named(trace)
+        return np.where(named, named, draw_workloads(trace, seed, self._reference_util))
+
+    def named(self, trace: JobColumns) -> NDArray[np.int32]:
+        """Return the (J,) numbers of the workloads that the column `workload` names, 0 for other jobs.
+
+        Raises:
+            InputError: as in `draw`.
+        """
+        named, out = trace.extra.get("workload"), np.zeros(len(trace), np.int32)
+        for name in () if named is None else np.unique(named):
             if name:
                 mine = named == name
                 try:

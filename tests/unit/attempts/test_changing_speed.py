@@ -9,12 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from rlsched.cluster.arrays import NODE_DOWN, NODE_UP
-from rlsched.cluster.spec import ClusterSpec, NodeGroup
+from rlsched.cluster.spec import NodeGroup
 from rlsched.decide.actions import Preempt, Start
 from rlsched.models.power import NodePower
 from rlsched_envs.sim.attempt_arrays import ENDED, TIMEOUT
-from rlsched_envs.sim.engine import Engine
-from rlsched_envs.sim.modelling import Models
 from rlsched_envs.sim.node_events import NodeEvent
 from tests.support.sim.changing_speed import (
     GPT2,
@@ -28,7 +26,6 @@ from tests.support.sim.changing_speed import (
     slower,
     trait,
 )
-from tests.support.sim.play import trace_of
 
 
 def test_co_tenants_slow_each_other_while_both_run() -> None:
@@ -193,9 +190,3 @@ def test_node_events_before_the_first_submission_apply() -> None:
     assert table.energy is not None
     assert table.energy.idle_j == pytest.approx(10 * node_w + 6 * (node_w + V100.idle_w), rel=1e-12)
     assert table.energy.cluster_j == pytest.approx(table.energy.idle_j + 10 * draws(GPT2), rel=1e-12)
-
-
-def test_ends_as_recorded_and_models_exclude_each_other() -> None:
-    trace = trace_of([(0, 10, 1)])
-    with pytest.raises(ValueError, match="exclude each other"):
-        Engine(trace, ClusterSpec.uniform(1, 1), fixed_end_s=np.array([10.0]), models=Models())
