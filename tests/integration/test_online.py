@@ -22,56 +22,7 @@ from rlsched.decide.registry import load_scheduler
 from rlsched.errors import InputError
 from rlsched.transport.keys import KeyHome
 from tests.support.online.cluster import DEADLINE_S, RLSCHED, until
-
-
-def clear(directory: Path) -> str:
-    """The logs, for the message of a failure."""
-    return "\n".join(f"== {path.name}\n{path.read_text()}" for path in sorted(directory.glob("*.log")))
-
-
-class Up:
-    """`rlsched up` as a process."""
-
-    def __init__(self, directory: Path, *options: str) -> None:
-        self.directory, self.keys = directory / "up", directory / "home"
-        directory.mkdir(exist_ok=True)
-        self.output = directory / "up.txt"
-        with self.output.open("wb") as output:
-            self.process = subprocess.Popen(
-                [
-                    *RLSCHED,
-                    "up",
-                    "--nodes",
-                    "2",
-                    "--gpus",
-                    "4",
-                    "--policy",
-                    "qssf-backfill",
-                    "--decision-budget-ms",
-                    "10000",
-                    "--address",
-                    "tcp://127.0.0.1:0",
-                    "--dir",
-                    str(self.directory),
-                    "--keys",
-                    str(self.keys),
-                    *options,
-                ],
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-            )
-
-    def wait_ready(self) -> str:
-        """The broker's address."""
-        until(lambda: "ready" in self.output.read_text() or self.process.poll() is not None, "it is up")
-        assert self.process.poll() is None, self.output.read_text() + clear(self.directory)
-        return (self.directory / "broker" / "address").read_text().strip()
-
-    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        return self.process.wait(DEADLINE_S)
+from tests.support.online.up import Up
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,14 +16,16 @@ import pytest
 from rlsched.broker.base.entries import JobSubmitted, PairSeen
 from rlsched.broker.base.ledger_models import workload_number
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.journal.replay import journal_events, records_by_number, redecide
+from rlsched.broker.journal.replay import JOURNAL_FILE, journal_events, records_by_number, redecide
 from rlsched.broker.state.learning import LEAST_MEASURED_S
 from rlsched.client.client import Client
 from rlsched.decide.actions import Start
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.states import FINISHED
 from tests.support.broker.preempting import replayed
-from tests.support.online.cluster import Cluster, all_up, until
+from tests.support.online.cluster import until
+from tests.support.online.live_replay import LiveRun, repeated_starts
+from tests.support.online.up import Up
 
 pytestmark = pytest.mark.slow
 
@@ -99,15 +102,15 @@ def core_truth(folder: Path, workload: str) -> float:
 
 
 def test_predictions_and_co_tenants_follow_gpus_that_differ_from_the_catalogue(tmp_path: Path) -> None:
+    """And the simulator, which repeats the run with what the broker learnt, starts the same jobs alike."""
     (tmp_path / "truth.toml").write_text(TRUTH)
-    options = ("--policy", "pack", "--share", "--prediction", "running-mean", "--sharing-watch-s", "20")
-    cluster = Cluster(
+    up = Up(
         tmp_path,
-        nodes=("n0",),
-        broker_options=(*options, "--decision-budget-ms", "60000", "--forecaster", "none"),
-        node_options=("--simulated-truth", str(tmp_path / "truth.toml"), "--gpu-type", "H100"),
+        *("--nodes", "1", "--gpu-type", "H100", "--simulated-truth", str(tmp_path / "truth.toml")),
+        *("--policy", "pack", "--share", "--prediction", "running-mean", "--sharing-watch-s", "20"),
+        *("--decision-budget-ms", "60000"),
     )
-    journal = tmp_path / "broker" / "journal.sqlite"
+    journal = up.broker / JOURNAL_FILE
 
     def facts() -> Counter[tuple[str, str]]:
         entries = (instant.changes for instant in journal_events(journal).instants)
@@ -116,8 +119,7 @@ def test_predictions_and_co_tenants_follow_gpus_that_differ_from_the_catalogue(t
         )
 
     try:
-        with cluster.client() as client:
-            all_up(client, 1)
+        with Client(up.wait_ready(), home=up.keys) as client:
             run = Run(client, tmp_path)
             solo = [run.submit(workload, 1) for workload in (A, B, C)]
             run.until(
@@ -142,7 +144,7 @@ def test_predictions_and_co_tenants_follow_gpus_that_differ_from_the_catalogue(t
             probes = {workload: run.submit(workload, 3) for workload in (A, B, C)}
             run.open(3, [*probes.values()])
     finally:
-        cluster.close()
+        up.stop()
 
     opened = Journal(journal)
     state = replayed(opened)
@@ -153,7 +155,7 @@ def test_predictions_and_co_tenants_follow_gpus_that_differ_from_the_catalogue(t
         assert trait.modelled[pair] > 0.8, "by the catalogue"
         assert trait.beside[pair] == pytest.approx(speed, rel=0.05), f"{mine} next to {theirs}"
 
-    events, live = journal_events(journal), records_by_number(tmp_path / "broker")
+    events, live = journal_events(journal), records_by_number(up.broker)
     changes = [change for instant in events.instants for change in instant.changes]
     asked = {change.job: change for change in changes if isinstance(change, JobSubmitted)}
     for workload, job in probes.items():
@@ -169,3 +171,6 @@ def test_predictions_and_co_tenants_follow_gpus_that_differ_from_the_catalogue(t
         recorded = live[record.number]
         assert (record.action, record.state_digest) == (recorded.action, recorded.state_digest)
         assert record.plans == recorded.plans, f"decision {record.number}"
+    starts = repeated_starts(load_scheduler("pack"), events, [live[number] for number in sorted(live)])
+    unlearnt = replace(LiveRun.from_journal(events), pairs=[]).starts(load_scheduler("pack"))
+    assert [one.action for one in unlearnt] != [one.action for one in starts]

@@ -58,7 +58,7 @@ from rlsched_envs.sim.modelling import (
     with_fair_cores,
 )
 from rlsched_envs.sim.physics import settle
-from rlsched_envs.sim.seen_pairs import SeenPairs
+from rlsched_envs.sim.seen import Seen, SeenMemory
 from rlsched_envs.sim.signals import read_price
 from rlsched_envs.sim.sim_arrays import TRUTH, SimArrays, grown_progress, new_progress
 from rlsched_envs.sim.sleeping import SleepingNodes
@@ -162,8 +162,8 @@ class Engine:
         keep_placements: Whether to store every job's GPUs.
         rules: Restart costs, retries and node events.
         models: Models of speed and power; None: jobs run as recorded in the trace, without energy.
-        seen_pairs: Speeds of jobs that shared GPUs, as a broker observed them, each with its time, ascending;
-            needs `models` and `fixed_end_s`. The decisions of an observation's time already know its speed.
+        seen: Speeds of jobs that shared GPUs, and GPU memory of jobs, as a broker observed them, each with its
+            time, ascending; needs `models` and `fixed_end_s`. The decisions of its time already know it.
 
     Attributes:
         trace, spec: The arguments.
@@ -184,13 +184,13 @@ class Engine:
         keep_placements: bool = True,
         rules: RunRules | None = None,
         models: Models | None = None,
-        seen_pairs: Sequence[tuple[float, Observed]] = (),
+        seen: Sequence[tuple[float, Observed | SeenMemory]] = (),
     ) -> None:
         recorded = fixed_end_s is not None
         if recorded and models is not None and models.power_down is not None:
             raise ValueError("fixed_end_s and models.power_down exclude each other; leave out one")
-        if seen_pairs and (models is None or not recorded):
-            raise ValueError("seen_pairs: expected models and fixed_end_s too; pass both")
+        if seen and (models is None or not recorded):
+            raise ValueError("seen: expected models and fixed_end_s too; pass both")
         self.trace, self.spec = trace, spec
         self._rules, self._keep_placements = rules or RunRules(), keep_placements
         made = predict_trace(trace, spec, oracle=oracle) if predictions is None else predictions
@@ -216,9 +216,9 @@ class Engine:
             self._use(models)
         if models is not None or needs_log(trace, self._rules):
             self._begin_log()
-        self._reviewed: SleepingNodes | SeenPairs | None = None
-        if seen_pairs:
-            self._reviewed = SeenPairs(self.state, seen_pairs, self.now_s)
+        self._reviewed: SleepingNodes | Seen | None = None
+        if seen:
+            self._reviewed = Seen(self.state, seen, self.now_s)
         elif models is not None and models.power_down is not None:
             if self._rules.node_events:
                 raise InputError(
@@ -475,7 +475,7 @@ class Engine:
         return moved == MOVED
 
     def _review(self) -> bool:
-        """Review the nodes that can sleep, or learn the seen pairs; return whether decisions are due now."""
+        """Review the nodes that can sleep, or apply observations; return whether decisions are due now."""
         assert self._reviewed is not None
         due = self._reviewed.review(self.arrays)
         self.arrays.progress.run.undecided = due

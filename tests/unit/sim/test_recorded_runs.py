@@ -19,6 +19,7 @@ from rlsched_envs.sim.attempt_arrays import ENDED
 from rlsched_envs.sim.engine import Engine, PredictedTimes
 from rlsched_envs.sim.job_table import JobTable
 from rlsched_envs.sim.modelling import Models, core_need_milli
+from rlsched_envs.sim.seen import SeenMemory
 
 A, B = "a2c-b64", "gpt2-b4"
 ONE_GPU, TWO_GPUS = (
@@ -72,18 +73,25 @@ def test_jobs_that_share_gpus_end_as_recorded_and_draw_no_power(compiled: bool) 
 def test_decisions_know_a_pair_from_the_time_of_its_observation(
     compiled: bool, at_s: float, start_s: float
 ) -> None:
-    made = engine([0.0, 10.0], [90.0, 95.0], seen_pairs=[(at_s, pair) for pair in SLOW])
+    made = engine([0.0, 10.0], [90.0, 95.0], seen=[(at_s, pair) for pair in SLOW])
     assert run(made, compiled=compiled).start_s.tolist() == [0.0, start_s]
 
 
 @both
 def test_nothing_else_is_learnt(compiled: bool) -> None:
     """A simulated pair would reveal its speeds after 300 s."""
-    made = engine([0.0, 10.0], [5000.0, 6000.0], seen_pairs=[(50.0, Observed("vit-tiny", A, "H100", 0.5))])
+    made = engine([0.0, 10.0], [5000.0, 6000.0], seen=[(50.0, Observed("vit-tiny", A, "H100", 0.5))])
     run(made, compiled=compiled)
     trait, number = made.state.arrays.models.trait, Models().catalogue().number
     assert trait.times_seen.sum() == 1.0
     assert trait.times_seen[number("vit-tiny"), 0, number(A)] == 1.0
+
+
+@both
+@pytest.mark.parametrize(("mib", "start_s"), [(60_000, 10.0), (80_000, 90.0)])
+def test_decisions_know_the_memory_that_a_job_uses(compiled: bool, mib: int, start_s: float) -> None:
+    made = engine([0.0, 10.0], [90.0, 95.0], seen=[(9.0, SeenMemory(0, mib)), (9.5, SeenMemory(1, 70_000))])
+    assert run(made, compiled=compiled).start_s.tolist() == [0.0, start_s]
 
 
 def test_jobs_have_the_workloads_and_cores_that_the_broker_knows() -> None:
@@ -97,9 +105,9 @@ def test_jobs_have_the_workloads_and_cores_that_the_broker_knows() -> None:
 def test_observed_pairs_need_recorded_ends_and_models_and_nodes_do_not_sleep() -> None:
     pairs = [(1.0, SLOW[0])]
     with pytest.raises(ValueError, match="expected models and fixed_end_s"):
-        engine([0.0], [9.0], models=None, seen_pairs=pairs)
+        engine([0.0], [9.0], models=None, seen=pairs)
     with pytest.raises(ValueError, match="expected models and fixed_end_s"):
-        engine([0.0], [9.0], fixed_end_s=None, seen_pairs=pairs)
+        engine([0.0], [9.0], fixed_end_s=None, seen=pairs)
     with pytest.raises(ValueError, match=r"fixed_end_s and models\.power_down exclude each other"):
         engine([0.0], [9.0], models=Models(power_down=PowerDownPlan()))
 

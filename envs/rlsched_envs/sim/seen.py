@@ -1,0 +1,76 @@
+"""Observations of a broker, for a run that repeats the broker's run: speeds on shared GPUs, and GPU memory.
+
+The loops stop at each observation (`run.review_s`), as they do at each review of nodes that can sleep.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from rlsched.broker.base.ledger_models import workload_number
+from rlsched.cluster.state import ClusterState
+from rlsched.models.learning import Observed
+from rlsched.models.observed import LearntPairs
+from rlsched_envs.sim.sim_arrays import SimArrays
+
+
+class SeenMemory(NamedTuple):
+    """GPU memory of a running job that exceeds what was counted for it.
+
+    Attributes:
+        row: Row of the job in the trace.
+        gpu_memory_mib: Memory on each of its GPUs that counts from now on, MiB.
+    """
+
+    row: int
+    gpu_memory_mib: int
+
+
+class Seen:
+    """Applies the observations of a broker to the cluster of a run, each at its time, by the broker's code.
+
+    Args:
+        state: The cluster, with models.
+        seen: Observations with their times, seconds of the trace, ascending.
+        now_s: Start of the run; speeds observed up to then are learnt at once.
+    """
+
+    def __init__(
+        self, state: ClusterState, seen: Sequence[tuple[float, Observed | SeenMemory]], now_s: float
+    ) -> None:
+        self._state, self._seen, self._at = state, seen, 0
+        self._learnt = LearntPairs()
+        while self.next_s <= now_s:
+            self._apply(self._take(), {})
+
+    @property
+    def next_s(self) -> float:
+        """Time of the next review: just before the next observation, which decisions of its time know."""
+        if self._at == len(self._seen):
+            return math.inf
+        return float(np.nextafter(self._seen[self._at][0], -math.inf))
+
+    def review(self, sim: SimArrays) -> bool:
+        """Apply what was observed by now, and plan the next review. Returns False: decide nothing."""
+        slots = {int(row): slot for slot, row in enumerate(sim.progress.ends.row)}
+        while self.next_s <= float(sim.progress.run.now_s[0]):
+            self._apply(self._take(), slots)
+        sim.progress.run.review_s = self.next_s
+        return False
+
+    def _take(self) -> Observed | SeenMemory:
+        self._at += 1
+        return self._seen[self._at - 1][1]
+
+    def _apply(self, seen: Observed | SeenMemory, slots: dict[int, int]) -> None:
+        """Apply an observation. `slots`: slots of live jobs by row; slots of ended jobs may be included."""
+        state = self._state
+        if isinstance(seen, Observed):
+            self._learnt.observe(state.arrays.models, state.kind_names, seen, workload_number)
+        elif seen.row in slots:
+            seq = int(state.arrays.job.seq[slots[seen.row]])
+            state.raise_gpu_need(seq, seen.gpu_memory_mib)
