@@ -162,8 +162,8 @@ class Engine:
         keep_placements: Whether to store every job's GPUs.
         rules: Restart costs, retries and node events.
         models: Models of speed and power; None: jobs run as recorded in the trace, without energy.
-        seen: Speeds of jobs that shared GPUs, and GPU memory of jobs, as a broker observed them, each with its
-            time, ascending; needs `models` and `fixed_end_s`. The decisions of its time already know it.
+        seen: Speeds of jobs that shared GPUs, and GPU memory of jobs, as a broker observed them, with their
+            times, ascending; needs `models` and `fixed_end_s`. Decisions of the same time already know them.
 
     Attributes:
         trace, spec: The arguments.
