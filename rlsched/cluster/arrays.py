@@ -201,6 +201,7 @@ DEMAND: Final = np.dtype(
         ("share_milli", np.int32),
         ("plain", np.int32),  # 1: counts of free GPUs suffice to check whether jobs of the class fit
         ("exclusive", np.int32),  # 1: jobs of the class get whole nodes
+        ("preferred", np.int32),  # class by which jobs are placed on preferred GPU types; -1: none
     ],
     align=True,
 )
@@ -314,7 +315,8 @@ CLASS_QUEUE: Final = np.dtype(
         ("asked_at", np.int64),  # `part.changes` when `fits` was last computed
         ("least_s", np.float64),  # lower bound of the predicted run times of the waiting jobs
         ("fits", np.int32),  # 1: a job of the class can start
-        ("node_size", np.int32),  # most places on one idle node, whether or not the node is up
+        ("node_size", np.int32),  # most places on one idle node, whether or not the node is up; class of
+        # preferred types: as for the class with the preference
         ("root", np.int32),  # slot of the first waiting job by (key, seq), -1 if none waits
         ("waiting", np.int32),
         ("running", np.int32),  # slot of a running job, -1: none; `next_alike` links the other running jobs
@@ -452,13 +454,13 @@ def empty_state(
     config.placement, config.sorts_queue = PLACEMENT_CODES[placement], 1
     config.reserve_after_s = config.price_until_s = config.limit_w = np.inf
     config.clock_cap[:] = 1.0
-    job = records(slots, JOB)
-    job.head[:] = job.host[:] = -1
+    job, demand = records(slots, JOB), records(demands, DEMAND)
+    job.head[:] = job.host[:] = demand.preferred[:] = -1
     return StateArrays(
         node,
         gpu,
         job,
-        records(demands, DEMAND),
+        demand,
         index,
         config,
         records(1, COUNTERS),

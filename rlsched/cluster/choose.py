@@ -9,6 +9,9 @@ although it would fit on one node; all other rules place a gang on as few nodes 
 *fgd*: the node and GPU where fragmentation grows least (`fragmentation`; Weng et al., ATC'23); ties go to the
 fewest free GPUs.
 
+A job with preferred GPU types gets the GPUs of these types that the rule chooses; if there are none now, it
+is placed as if it had no preference (`placement.class_to_place`). A gang that fits on one node is not split.
+
 A job without GPUs gets the node with the fewest GPUs; of several such nodes, the node with the fewest free
 cores (*worst-fit*, *spread*: the most). All other ties go to the lowest node number.
 """
@@ -22,7 +25,7 @@ from rlsched.cluster.arrays import CONSOLIDATE, FGD, SPREAD, WORST_FIT, StateArr
 from rlsched.cluster.capacity import has_tenant_place, loosest_gpu, open_places, tightest_gpu
 from rlsched.cluster.demand import ANY_KIND, WHOLE_GPU_MILLI
 from rlsched.cluster.fragmentation import added_by_gpus, added_by_share, typical_classes
-from rlsched.cluster.placement import class_fits, consolidate, take_from, take_untouched
+from rlsched.cluster.placement import class_fits, class_to_place, consolidate, take_from, take_untouched
 from rlsched.compile.jit import array_kernel, kernel
 
 
@@ -138,11 +141,11 @@ def choose(s: StateArrays, p: int, slot: int, node: int, out: NDArray[np.int32])
     """Write the GPUs of the job in a slot into `out`. Returns the first node, -1 if the job does not fit.
 
     `node` >= 0 requests this node or, for a gang that does not fit on one node, nodes with the same GPU type
-    as this node; -1: the rule chooses.
+    as this node. BY_RULE: the rule chooses. NO_PREFERENCE: the rule chooses, regardless of preferred types.
     """
-    if node < 0 and s.demand.plain[s.job.demand[slot]] and s.config[0].placement == CONSOLIDATE:
+    c = class_to_place(s, p, slot, node)
+    if node < 0 and s.demand.plain[c] and s.config[0].placement == CONSOLIDATE:
         return consolidate(s, p, s.job.gpus[slot], out)
-    c = s.job.demand[slot]
     if node >= 0 and s.demand.gpus[c] > s.derived.class_queue.node_size[p, c]:
         return gang_of_kind(s, p, c, s.node.kind[node], out)
     return _choose_by_looking(s, p, c, node, out)
@@ -185,10 +188,10 @@ def _choose_by_looking(s: StateArrays, p: int, c: int, node: int, out: NDArray[n
 
 
 @array_kernel
-def _gpus_of_nodes(s: StateArrays, p: int, slot: int) -> int:
-    """Return how many GPUs the nodes have on which the rule would place a job that fits now."""
+def _gpus_of_nodes(s: StateArrays, p: int, slot: int, node: int) -> int:
+    """Return how many GPUs the nodes have on which `choose` would place a job that fits now."""
     out, held, last = np.empty(s.job.gpus[slot], np.int32), 0, -1
-    host = choose(s, p, slot, -1, out)
+    host = choose(s, p, slot, node, out)
     if out.shape[0] == 0:
         return s.node.gpus[host]
     for position in range(out.shape[0]):
@@ -199,8 +202,11 @@ def _gpus_of_nodes(s: StateArrays, p: int, slot: int) -> int:
 
 
 @kernel
-def gpus_taken(s: StateArrays, p: int, slot: int) -> int:
-    """Return how many GPUs a job that fits now would hold, or withhold from other jobs, if it started."""
+def gpus_taken(s: StateArrays, p: int, slot: int, node: int) -> int:
+    """Return how many GPUs a job that fits now would hold, or withhold from other jobs, if it started.
+
+    `node`: as in `choose`.
+    """
     if s.demand.exclusive[s.job.demand[slot]]:
-        return _gpus_of_nodes(s, p, slot)
+        return _gpus_of_nodes(s, p, slot, node)
     return s.job.gpus[slot]

@@ -17,6 +17,8 @@ from rlsched.models.slice_name import is_slice
 WHOLE_GPU_MILLI: Final = 1000
 ANY_KIND: Final = -1
 """Bit mask of a job that accepts any GPU type."""
+ANY_TYPE: Final = "any"
+"""Word for all GPU types, in place of the name of a type."""
 MAX_KINDS: Final = 62
 """Maximum number of GPU types in a cluster: the bits of a mask."""
 
@@ -29,11 +31,14 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         share_milli: Requested share of a GPU, thousandths; 1,000: whole GPUs.
         gpu_types: Accepted GPU models, in name order, matched by `stands_for`; empty: any model, within the
             limits of `accepts`.
+        preferred_types: Preferred GPU models, in name order, matched by `stands_for`; empty: no preference.
         cpu_milli: CPU cores of the whole job, thousandths; 0: unknown, not counted.
         memory_mib: Host memory of the whole job, MiB; 0: unknown, not counted.
         gpu_memory_mib: Least memory of each GPU, MiB; 0: any.
         exclusive: Whether the job gets whole nodes: it starts only on nodes without other jobs, and no other
             job starts there while it runs.
+        only_preferred: Whether models that are not preferred are refused. A job with a preference has two
+            demand classes: its own and, with this flag, the class by which it is placed if it fits there.
     """
 
     gpus: int
@@ -43,6 +48,8 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     memory_mib: int = 0
     gpu_memory_mib: int = 0
     exclusive: bool = False
+    preferred_types: tuple[str, ...] = ()
+    only_preferred: bool = False
 
     @classmethod
     def from_request(
@@ -50,6 +57,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         num_gpus: float,
         *,
         gpu_type: str = "",
+        prefer: str = "",
         num_cpus: float = math.nan,
         memory_mib: float = math.nan,
         exclusive: bool = False,
@@ -58,7 +66,8 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
         Args:
             num_gpus: A whole number, or a share between 0 and 1 (rounded up to a thousandth).
-            gpu_type: Accepted models, separated by `|`; "": any.
+            gpu_type: Accepted models, separated by `|`; "" or "any": any model.
+            prefer: Preferred models, in the same form; "" or "any": no preference.
             num_cpus: CPU cores of the job, nan if unknown.
             memory_mib: Host memory of the job, MiB, nan if unknown.
             exclusive: Whether the job gets whole nodes.
@@ -69,14 +78,14 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         if num_gpus > 1 and num_gpus != int(num_gpus):
             raise AllocationError(f"expected whole GPUs or a share of one, got {num_gpus:g}")
         share = 0 < num_gpus < 1
-        types = tuple(sorted({name.strip() for name in gpu_type.split("|") if name.strip()}))
         return cls(
             gpus=1 if share else int(num_gpus),
             share_milli=_milli(num_gpus) if share else WHOLE_GPU_MILLI,
-            gpu_types=types if num_gpus else (),
+            gpu_types=named_types(gpu_type) if num_gpus else (),
             cpu_milli=_milli(num_cpus) if num_cpus == num_cpus else 0,
             memory_mib=math.ceil(memory_mib) if memory_mib == memory_mib else 0,
             exclusive=exclusive,
+            preferred_types=named_types(prefer) if num_gpus else (),
         )
 
     @property
@@ -86,7 +95,13 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
     def names(self, gpu_type: str) -> bool:
         """Return whether the job requests this GPU type, or does not request a type."""
+        if self.only_preferred and not self.prefers(gpu_type):
+            return False
         return not self.gpu_types or any(stands_for(one, gpu_type) for one in self.gpu_types)
+
+    def prefers(self, gpu_type: str) -> bool:
+        """Return whether the job prefers this GPU type, or has no preference."""
+        return not self.preferred_types or any(stands_for(one, gpu_type) for one in self.preferred_types)
 
     def accepts(self, gpu_type: str, gpu_memory_mib: int = 0) -> bool:
         """Return whether the job accepts GPUs of this type with this much memory.
@@ -108,6 +123,13 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
             return False
         frac = self.share_milli / WHOLE_GPU_MILLI
         return self.cpu_milli_each <= cpu_milli * frac and self.memory_mib_each <= memory_mib * frac
+
+    @property
+    def on_preferred(self) -> Demand | None:
+        """The same request without the GPU types that are not preferred; None: there is no preference."""
+        if not self.preferred_types or self.only_preferred:
+            return None
+        return msgspec.structs.replace(self, only_preferred=True)
 
     @property
     def places(self) -> int:
@@ -139,6 +161,13 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         if self.memory_mib and node.memory_mib:
             fits = min(fits, node.memory_mib // self.memory_mib_each)
         return fits
+
+
+def named_types(text: str) -> tuple[str, ...]:
+    """Return the GPU models in a text of a trace, separated by `|`, in name order; empty for "" and "any"."""
+    if text.strip().lower() == ANY_TYPE:
+        return ()
+    return tuple(sorted({name.strip() for name in text.split("|") if name.strip()}))
 
 
 def within_parts(demands: Sequence[Demand], nodes: Sequence[NodeSpec]) -> bool:

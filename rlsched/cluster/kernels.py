@@ -620,12 +620,19 @@ def set_price(s: StateArrays, ratio: float, outlook: NDArray[np.float64], until_
 
 @kernel
 def size_class(s: StateArrays, c: int) -> None:
-    """Compute `node_size` of class `c`: for each partition, the most places on one idle node."""
+    """Compute `node_size` of class `c`: for each partition, the most places on one idle node.
+
+    The class of its preferred types gets the same values: the preference must not split a gang that fits on
+    one node.
+    """
     sizes = s.derived.class_queue.node_size
     for p in range(sizes.shape[0]):
         sizes[p, c] = 0
     for n in range(s.node.shape[0]):
         sizes[s.node.part_of[n], c] = max(sizes[s.node.part_of[n], c], idle_places(s, c, n))
+    narrow = s.demand.preferred[c]
+    for p in range(sizes.shape[0] if narrow >= 0 else 0):
+        sizes[p, narrow] = sizes[p, c]
 
 
 @kernel

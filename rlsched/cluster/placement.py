@@ -11,6 +11,8 @@ free GPUs, and take the same time on a cluster of any size. For other jobs they 
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,6 +22,11 @@ from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.index import comes_before, next_member
 from rlsched.cluster.kernels import queue_position
 from rlsched.compile.jit import array_kernel, kernel
+
+BY_RULE: Final = -1
+"""Value of `node` in `choose`: the placement rule chooses, on preferred GPU types if the job fits there."""
+NO_PREFERENCE: Final = -2
+"""Value of `node` in `choose`: the placement rule chooses, as for a job without preferred types."""
 
 
 @kernel
@@ -144,6 +151,18 @@ def _ask(s: StateArrays, p: int, c: int) -> None:
 def fits_slot(s: StateArrays, p: int, slot: int) -> bool:
     """Return whether the job in a slot can start in partition `p` now."""
     return class_fits(s, p, s.job.demand[slot])
+
+
+@kernel
+def class_to_place(s: StateArrays, p: int, slot: int, node: int) -> int:
+    """Return the demand class by which `choose` places a waiting job, for the same `node`.
+
+    If the rule finds GPUs of preferred types for the job now, it gets these, else GPUs as without a
+    preference. Whether the job fits does not depend on the preference.
+    """
+    c = s.job.demand[slot]
+    narrow = s.demand.preferred[c]
+    return narrow if narrow >= 0 and node == BY_RULE and class_fits(s, p, narrow) else c
 
 
 @kernel

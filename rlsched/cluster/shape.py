@@ -379,9 +379,14 @@ class ClusterShape:
         return self.vc_names.index(vc) if vc else -1
 
     def demand_number(self, demand: Demand) -> int:
-        """Return the number of a demand class; a new class gets the next number."""
+        """Return the number of a demand class; a new class gets the next number.
+
+        A new class with preferred GPU types comes after its class `Demand.on_preferred`.
+        """
         number = self._demands.get(demand)
         if number is None:
+            narrow = demand.on_preferred
+            preferred = -1 if narrow is None else self.demand_number(narrow)
             number = len(self._demands)
             if number == self.arrays.demand.shape[0]:
                 self._regrow(demands=2 * number)
@@ -392,6 +397,7 @@ class ClusterShape:
             row.cpu_milli_each[number] = demand.cpu_milli_each
             row.memory_mib_each[number] = demand.memory_mib_each
             row.exclusive[number] = demand.exclusive
+            row.preferred[number] = preferred
             kernels.size_class(self.arrays, number)
             self._mark_plain()
         return number
@@ -403,7 +409,8 @@ class ClusterShape:
 
     def reserve_demands(self, demands: Sequence[Demand]) -> list[int]:
         """Return the numbers of many demand classes, growing the arrays once."""
-        wanted = len(self._demands.keys() | set(demands))
+        narrow = {one.on_preferred for one in demands} - {None}
+        wanted = len(self._demands.keys() | set(demands) | narrow)
         if wanted > self.arrays.demand.shape[0]:
             self._regrow(demands=wanted)
         return [self.demand_number(demand) for demand in demands]
@@ -425,7 +432,7 @@ class ClusterShape:
         """Return the bit mask of this cluster's GPU types that a demand accepts."""
         memory = {node.gpu_type: node.gpu_memory_mib for node in alike_by_type(list(self._shapes))}
         accepted = [demand.accepts(name, memory.get(name, 0)) for name in self.kind_names]
-        if not (demand.gpu_types or demand.gpu_memory_mib) and all(accepted):
+        if not (demand.gpu_types or demand.gpu_memory_mib or demand.only_preferred) and all(accepted):
             return ANY_KIND
         return sum(1 << kind for kind, will_do in enumerate(accepted) if will_do)
 

@@ -406,8 +406,19 @@ class ClusterState(ClusterShape):
             self.arrays.job.gpu_need_mib[slot] = max(gpu_memory_mib, self.arrays.job.gpu_need_mib[slot])
         self.ordering.requeue(self.arrays, slot, now_s)
 
-    def ask_for_types(self, seq: int, gpu_types: Sequence[str]) -> None:
-        """Set the GPU types that a waiting job, eligible or not, accepts; empty: any type.
+    def ask_for_types(
+        self,
+        seq: int,
+        gpu_types: Sequence[str] | None = None,
+        *,
+        preferred_types: Sequence[str] | None = None,
+    ) -> None:
+        """Set the GPU types of a waiting job, eligible or not; None: unchanged.
+
+        Args:
+            seq: Number of the job.
+            gpu_types: Types that the job accepts; empty: any type.
+            preferred_types: Types that the job prefers; empty: no preference.
 
         Raises:
             AllocationError: the job does not wait.
@@ -416,7 +427,11 @@ class ClusterState(ClusterShape):
         self._undefer(slot)
         if self.arrays.job.status[slot] != INELIGIBLE:
             self._in_status(seq, WAITING, "waiting")
-        asked = msgspec.structs.replace(self._demand_of(seq), gpu_types=tuple(sorted(gpu_types)))
+        asked = self._demand_of(seq)
+        if gpu_types is not None:
+            asked = msgspec.structs.replace(asked, gpu_types=tuple(sorted(gpu_types)))
+        if preferred_types is not None:
+            asked = msgspec.structs.replace(asked, preferred_types=tuple(sorted(preferred_types)))
         demand = self.demand_number(asked)  # called first: may replace the arrays and rebuild the queues
         if self.arrays.job.status[slot] == INELIGIBLE:
             self.arrays.job.demand[slot] = demand

@@ -18,7 +18,8 @@ class Move(NamedTuple):
         start: Waiting slot to start now. A move either preempts or starts, never both.
         share_with: Running slot with which the started job shares GPUs.
         for_job: Waiting slot that gets the GPUs of the preempted job, if the rule chose one.
-        place: Node on which the job starts; -1: the placement rule chooses the node.
+        place: Node on which the job starts, as in `rlsched.cluster.choose`. BY_RULE (-1): the placement rule
+            chooses the node; NO_PREFERENCE (-2): it chooses regardless of the job's preferred GPU types.
         clock: SM clock of the started job as a fraction of the maximum; BY_OPTIONS: the start options
             determine it.
     """
@@ -41,6 +42,14 @@ def nothing() -> Move:
 def start_of(slot: int, share_with: int) -> Move:
     """Return the move that starts a job on GPUs of `share_with`, -1: on free GPUs. Slot -1: no start."""
     return Move(-1, slot, share_with, -1, -1, BY_OPTIONS)
+
+
+@kernel
+def placed(move: Move, place: int) -> Move:
+    """Return a move with `place` if it starts a job on free GPUs; other moves are unchanged."""
+    if move.start < 0 or move.share_with >= 0:
+        return move
+    return Move(move.preempt, move.start, move.share_with, move.for_job, place, move.clock)
 
 
 @kernel

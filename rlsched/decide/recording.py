@@ -13,7 +13,7 @@ import numpy as np
 
 from rlsched.cluster.arrays import CLOCKS_ALONE, StateArrays, columns, records
 from rlsched.cluster.choose import choose
-from rlsched.cluster.placement import fits_slot
+from rlsched.cluster.placement import BY_RULE, NO_PREFERENCE, class_to_place, fits_slot
 from rlsched.cluster.speed import added_power_w, speed_alone
 from rlsched.cluster.state import ClusterState
 from rlsched.compile.jit import array_kernel, kernel
@@ -32,6 +32,7 @@ from rlsched.decide.plans.plan import (
     ends_by_gpu,
     free_plan,
     later_worth,
+    on_free,
     refused,
 )
 from rlsched.decide.plans.shared import shared_plan
@@ -222,6 +223,12 @@ def _least(rows: Any, first: int, count: int) -> int:
     return least
 
 
+@kernel
+def _class_on(s: StateArrays, slot: int, kind: int, c: int) -> int:
+    """Return the class of a fitting job on GPUs of a type: `c`, which places the job, if it accepts them."""
+    return c if (s.demand.kinds[c] >> kind) & 1 == 1 else s.job.demand[slot]
+
+
 @array_kernel
 def list_plans(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, out: Any) -> int:
     """Write the plans of a waiting job to `out`, (N,) records of type FOUND, and return their number.
@@ -231,17 +238,20 @@ def list_plans(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float,
     """
     count, best = 0, 0.0
     if fits_slot(s, p, slot):
-        typed = chooses_type(s, slot, o)
+        typed, c = chooses_type(s, slot, o), class_to_place(s, p, slot, BY_RULE)
         for kind in range(s.models.gpu.shape[0] if typed else 1):
-            plan = free_plan(s, p, slot, o, kind if typed else -1)
+            plan = free_plan(s, p, slot, o, kind if typed else -1, _class_on(s, slot, kind, c))
             if plan.verdict == TAKEN_OR_OPEN:
                 _note(s, p, slot, o, _FREE, plan, out[count])
                 best = max(best, plan.worth)
                 count += 1
         if count == 0:
-            plan = free_plan(s, p, slot, o, -1)
+            plan = free_plan(s, p, slot, o, -1, c)
             _note(s, p, slot, o, _FREE, plan, out[count])
             best, count = plan.worth, count + 1
+        if not typed and c != s.job.demand[slot]:
+            _note(s, p, slot, o, _FREE, on_free(NO_PREFERENCE, -1, best), out[count])
+            count += out[count].node != out[count - 1].node
     else:
         _note(s, p, slot, o, _FREE, refused(NO_ROOM, -1, -1), out[count])
         count += 1
@@ -262,7 +272,7 @@ def list_plans(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float,
     row.verdict, row.worth = TAKEN_OR_OPEN, 0.0
     if best == 0.0:
         row.wait_s = let_end_until_fits(s, copy_nodes(s), p, slot, now_s) - now_s
-    elif o.later < math.inf:
+    elif o.later < math.inf and class_to_place(s, p, slot, BY_RULE) == s.job.demand[slot]:
         row.worth = later_worth(s, p, slot, o, ends_by_gpu(s, p, now_s, o), best)
     return count + 1
 

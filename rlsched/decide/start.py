@@ -14,7 +14,7 @@ from rlsched.decide import clocks, options
 from rlsched.decide.actions import Start
 from rlsched.decide.compiled import for_state
 from rlsched.decide.options import PLAIN_START, StartOptions
-from rlsched.decide.plans.plan import alone_plan
+from rlsched.decide.plans.plan import node_to_place
 
 
 def policy_start(state: ClusterState) -> StartOptions:
@@ -27,15 +27,15 @@ def policy_start(state: ClusterState) -> StartOptions:
 def start_action(
     state: ClusterState, partition: int, seq: int, node: int = -1, *, start: StartOptions = PLAIN_START
 ) -> Start:
-    """Return the `Start` of a job that fits on `node` (-1: the placement rule chooses the nodes).
+    """Return the `Start` of a job that fits on `node`, which is as in `choose`.
 
-    `start`: options that determine the clock and the CPU cores, and, if `node` is -1, the GPU type.
+    `start`: options that determine the clock and the CPU cores, and, if `node` is negative, the GPU type.
     """
     arrays, slot = state.arrays, state.slot_of(seq)
     job = columns(arrays.job)
     gpus = np.zeros(int(job["gpus"][slot]), np.int32)
     if node < 0 and start.chooses_type:
-        node = int(for_state(alone_plan, state)(arrays, partition, slot, start)[1])
+        node = int(for_state(node_to_place, state)(arrays, partition, slot, start, node))
     host = int(choose(arrays, partition, slot, node, gpus))
     clock, cores = 1.0, -1
     if gpus.size and state.needs.models:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -176,6 +176,14 @@ def stands_for(asked: str, name: str) -> bool:
         return False
     runs = {"".join(words[a:b]) for a in range(len(words)) for b in range(a + 1, len(words) + 1)}
     return joined in runs or set(wanted) <= set(words)
+
+
+def in_common(types: Iterable[str], others: Iterable[str]) -> bool:
+    """Return whether a type of one list stands for a type of the other; True if a list is empty."""
+    types, others = list(types), list(others)
+    if not types or not others:
+        return True
+    return any(stands_for(one, other) or stands_for(other, one) for one in types for other in others)
 
 
 def _words(name: str) -> list[str]:

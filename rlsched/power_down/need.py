@@ -64,8 +64,9 @@ class NodeNeed:
 
     A job is counted in a set of nodes on which it can run. The sets of the job's VC are filled before shared
     sets. If a job fits on the largest node, it is counted on one node of the smallest kind that can hold it;
-    a larger job is counted on the largest nodes first, as the rule *consolidate* places it. If too few nodes
-    of a set are idle and not yet counted, the remaining jobs are counted in the next set.
+    a larger job is counted on the largest nodes first, as the rule *consolidate* places it. Nodes of GPU
+    types that the job prefers come first. If too few nodes of a set are idle and not yet counted, the
+    remaining jobs are counted in the next set.
     """
 
     def __init__(self, sets: Sequence[NodeSet]) -> None:
@@ -138,4 +139,5 @@ class NodeNeed:
             order = sorted((at for at in able if places[at] >= demand.places), key=places.__getitem__)
         else:
             order = sorted(able, key=lambda at: -places[at])
+        order.sort(key=lambda at: not demand.prefers(self._sets[at].spec.gpu_type))
         return [(at, nodes_filled(demand, self._sets[at].spec)) for at in order]

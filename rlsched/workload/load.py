@@ -74,8 +74,9 @@ def trace_demands(trace: Trace) -> tuple[list[Demand], NDArray[np.intp]]:
 def _find_demands(trace: Trace) -> tuple[list[Demand], NDArray[np.intp]]:
     columns = [trace.num_gpus, trace.num_cpus]
     columns += [np.asarray(trace.extra["memory_mib"], np.float64)] if "memory_mib" in trace.extra else []
-    texts = [trace.gpu_type, *([trace.extra["exclusive"]] if "exclusive" in trace.extra else [])]
-    first, which = distinct_rows([*columns, *texts])
+    texts = {name: trace.extra[name] for name in ("exclusive", "prefer") if name in trace.extra}
+    first, which = distinct_rows([*columns, trace.gpu_type, *texts.values()])
+    exclusive, prefer = texts.get("exclusive"), texts.get("prefer")
     memory_mib = columns[2] if len(columns) > 2 else np.full(len(trace), np.nan)
     demands = [
         Demand.from_request(
@@ -83,7 +84,8 @@ def _find_demands(trace: Trace) -> tuple[list[Demand], NDArray[np.intp]]:
             gpu_type=str(trace.gpu_type[row]),
             num_cpus=float(trace.num_cpus[row]),
             memory_mib=float(memory_mib[row]),
-            exclusive=len(texts) > 1 and str(texts[1][row]) == "true",
+            exclusive=exclusive is not None and str(exclusive[row]) == "true",
+            prefer="" if prefer is None else str(prefer[row]),
         )
         for row in first.tolist()
     ]

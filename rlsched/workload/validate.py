@@ -10,7 +10,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rlsched.cluster.demand import named_types
 from rlsched.errors import TraceError
+from rlsched.models.gpu_types import in_common
 from rlsched.workload.cells import SEPARATOR, Where, entries
 from rlsched.workload.distinct import surely_differ
 from rlsched.workload.table_files import PlainCells
@@ -61,6 +63,7 @@ BASE: tuple[TraceColumn, ...] = (
 
 OPTIONAL: tuple[TraceColumn, ...] = (
     TraceColumn("gpu_type", "gpu_type", "text"),
+    TraceColumn("prefer", None, "text"),
     TraceColumn("gpu_memory_mib", None, "amount"),
     TraceColumn("memory_mib", None, "amount"),
     TraceColumn("workload", None, "text"),
@@ -294,7 +297,10 @@ def _check_unique(job_id: NDArray[np.str_], where: Where) -> None:
 
 
 def check_relations(columns: Mapping[str, NDArray[Any]], where: Where) -> None:
-    """Reject dependencies on unknown jobs, cyclic dependencies, and job arrays with different limits.
+    """Reject invalid relations between rows or columns.
+
+    These are dependencies on unknown jobs, cyclic dependencies, job arrays with different limits, and
+    preferred GPU types none of which the job accepts.
 
     Raises:
         TraceError: a relation is invalid; the message names file, row, column, value expected and value
@@ -304,6 +310,17 @@ def check_relations(columns: Mapping[str, NDArray[Any]], where: Where) -> None:
         _check_dependencies(columns["job_id"], columns["depends_on"], where)
     if "array_limit" in columns:
         _check_arrays(columns.get("array_id"), columns["array_limit"], where)
+    if "prefer" in columns and "gpu_type" in columns:
+        _check_preferences(columns["gpu_type"], columns["prefer"], where)
+
+
+def _check_preferences(accepted: NDArray[np.str_], preferred: NDArray[np.str_], where: Where) -> None:
+    rows = np.flatnonzero((preferred != "") & (accepted != "")).tolist()
+    pairs = dict.fromkeys(zip(accepted[rows].tolist(), preferred[rows].tolist(), strict=True))
+    odd = next((pair for pair in pairs if not in_common(*map(named_types, pair))), None)
+    if odd is not None:
+        row = next(row for row in rows if (accepted[row], preferred[row]) == odd)
+        where.refuse(row, "prefer", f"a type that the column gpu_type accepts, {odd[0]}", odd[1])
 
 
 def _check_dependencies(job_id: NDArray[np.str_], cells: NDArray[np.str_], where: Where) -> None:

@@ -42,6 +42,7 @@ JOB = st.tuples(
     st.sampled_from([math.nan, math.nan, 1, 2, 5]),
     st.sampled_from([math.nan, math.nan, 100, 600]),
     st.sampled_from(["", "a"]),
+    st.sampled_from(["", "", "T4", "V100|A100"]),
 )
 POLICIES = (
     *("fifo", "fifo-backfill", "qssf-backfill", "easy", "random"),
@@ -54,7 +55,8 @@ POLICIES = (
 def cases(draw: st.DrawFn) -> tuple[Trace, ClusterSpec]:
     groups = draw(st.lists(GROUP, min_size=1, max_size=3).filter(lambda some: any(one.gpus for one in some)))
     jobs = draw(st.lists(JOB, min_size=1, max_size=20))
-    submit, duration, gpus, kind, cpus, memory, vc = (list(column) for column in zip(*jobs, strict=True))
+    submit, duration, gpus, kind, cpus, memory, vc, prefer = map(list, zip(*jobs, strict=True))
+    prefer = [two if not one or one in two else "" for one, two in zip(kind, prefer, strict=True)]
     trace = Trace.from_columns(
         name="random",
         submit_s=submit,
@@ -64,7 +66,7 @@ def cases(draw: st.DrawFn) -> tuple[Trace, ClusterSpec]:
         num_cpus=cpus,
         vc=vc,
         predicted_s=duration,
-        extra={"memory_mib": memory},
+        extra={"memory_mib": memory, "prefer": prefer},
     )
     return trace, ClusterSpec(name="c", nodes=tuple(groups))
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from rlsched.cluster.placement import BY_RULE, NO_PREFERENCE
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.actions import Action, Wait
+from rlsched.decide.actions import Action, Start, Wait
 from rlsched.decide.guard import check_action
+from rlsched.decide.options import StartOptions
 from rlsched.decide.plans.plan_text import in_words
 from rlsched.decide.record import DecisionRecord, PlanSeen
 from rlsched.decide.registry import load_scheduler
@@ -136,11 +138,22 @@ def _plan(
     if plan.how == "share":
         return join_action(state, partition, record.turn, plan.share_with, start)
     if plan.how == "free":
-        several = sum(one.how == "free" and not one.verdict for one in record.plans) > 1
-        node = state.node_names.index(plan.node) if several else -1
-        return start_action(state, partition, record.turn, node, start=start)
+        return _on_free(record, plan, state, partition, start)
     if plan.how == "later":
         return Wait(until_s=now_s + (plan.wait_s or LATER_S))
     raise InputError(
         f"cannot replay «{in_words(plan, record.names.job)}», which preempts a job; choose another candidate"
     )
+
+
+def _on_free(
+    record: DecisionRecord, plan: PlanSeen, state: ClusterState, partition: int, start: StartOptions
+) -> Start:
+    """Return the start of a plan on free GPUs, by the placement rule if it chooses the plan's node."""
+    several = sum(one.how == "free" and not one.verdict for one in record.plans) > 1
+    for place in (BY_RULE, NO_PREFERENCE):
+        action = start_action(state, partition, record.turn, place, start=start)
+        host = state.gpu_location(action.gpus[0])[0] if action.gpus else action.node
+        if not several or state.node_names[host] == plan.node:
+            return action
+    return start_action(state, partition, record.turn, state.node_names.index(plan.node), start=start)

@@ -22,7 +22,7 @@ from rlsched.decide.move import BY_OPTIONS, Move
 from rlsched.decide.options import StartOptions
 from rlsched.decide.order import queue
 from rlsched.decide.order.keys import order_key
-from rlsched.decide.plans.plan import alone_plan
+from rlsched.decide.plans.plan import node_to_place
 from rlsched_envs.sim import lessons, physics
 from rlsched_envs.sim.attempt_arrays import ENDED, FAILED, ONGOING, PREEMPTED, TIMEOUT
 from rlsched_envs.sim.constants import LOGGED, PHYSICS
@@ -254,7 +254,7 @@ def start(sim: SimArrays, p: int, move: Move, o: StartOptions) -> bool:
 
 @kernel
 def _allocate(sim: SimArrays, p: int, slot: int, node: int) -> bool:
-    """Allocate GPUs of partition `p` to a waiting job, on `node`, or by the placement rule (node -1)."""
+    """Allocate GPUs of partition `p` to a waiting job; `node`: as in `choose`."""
     s, scratch = sim.state, sim.progress.scratch
     host = choose(s, p, slot, node, scratch)
     if host < 0:
@@ -268,7 +268,7 @@ def _allocate(sim: SimArrays, p: int, slot: int, node: int) -> bool:
 def _allocate_modelled(sim: SimArrays, p: int, move: Move, o: StartOptions) -> bool:
     """Allocate as `_allocate` does, and set the job's clock and cores by the start options."""
     s, scratch, slot, clock = sim.state, sim.progress.scratch, move.start, move.clock
-    place = move.place if move.place >= 0 else alone_plan(s, p, slot, o).node
+    place = move.place if move.place >= 0 else node_to_place(s, p, slot, o, move.place)
     host = choose(s, p, slot, place, scratch)
     if host < 0:
         return False

@@ -80,7 +80,7 @@ def entries_of(scheduler: Scheduler, *, has_models: bool = False) -> list[Entry]
         (for_needs(recording.list_plans, needs=needs), (s, 0, 0, options.start, now_s, found)),
     ]
     if options.start.chooses_type:
-        last.append((for_needs(plan.alone_plan, needs=needs), (s, 0, 0, options.start)))
+        last.append((for_needs(plan.node_to_place, needs=needs), (s, 0, 0, options.start, -1)))
     return [*first, *_of_ledger(s, scheduler), *last]
 
 

@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import StateArrays
+from rlsched.cluster.capacity import will_do
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
+from rlsched.cluster.placement import BY_RULE, class_to_place
 from rlsched.compile.jit import kernel, shared
 from rlsched.decide.constants import MODELLED
 from rlsched.decide.move import Move, start_of
@@ -18,8 +20,8 @@ from rlsched.decide.plans.plan import (
     NO_ROOM,
     TAKEN_OR_OPEN,
     Plan,
-    alone_plan,
     chooses_type,
+    free_plan,
     later_worth,
     refused,
     type_worth,
@@ -34,24 +36,28 @@ MOST_WAITERS: Final = 4
 
 @shared
 @kernel
-def best_shared(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, above: float) -> Plan:
+def best_shared(
+    s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, above: float, among: int
+) -> Plan:
     """Return the best plan on the GPUs of running jobs of partition `p` that is worth more than `above`.
 
-    Of plans with equal worth, returns the plan on the GPUs of the job that arrived first.
+    Of plans with equal worth, returns the plan on the GPUs of the job that arrived first. `among`: class of
+    the preferred types, if only GPUs of these types count; else the class of the job.
     """
     best = refused(NO_ROOM, -1, -1)
     if s.demand.share_milli[s.job.demand[slot]] < WHOLE_GPU_MILLI or s.job.gpus[slot] == 0:
         return best
     if above > -math.inf and chooses_type(s, slot, o):
-        return _best_above(s, p, slot, o, now_s, above)
-    most, classes = above, s.derived.class_queue
+        return _best_above(s, p, slot, o, now_s, above, among)
+    most, classes, narrow = above, s.derived.class_queue, among != s.job.demand[slot]
     for c in range(classes.shape[1]):
         share_with = classes.running[p, c]
         if share_with < 0 or s.demand.gpus[c] != s.job.gpus[slot]:
             continue
         if s.demand.share_milli[c] == WHOLE_GPU_MILLI:
             while share_with >= 0:
-                if has_memory_beside(s, slot, share_with):
+                wanted = not narrow or will_do(s, among, s.job.host[share_with])
+                if wanted and has_memory_beside(s, slot, share_with):
                     plan = shared_plan(s, slot, share_with, o, now_s, most)
                     if _is_better(s, plan, best, most):
                         best, most = plan, plan.worth
@@ -69,16 +75,21 @@ def _is_better(s: StateArrays, plan: Plan, best: Plan, most: float) -> bool:
 
 
 @kernel
-def _best_above(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, above: float) -> Plan:
+def _best_above(
+    s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, above: float, among: int
+) -> Plan:
     """Compute `best_shared` if GPU types are chosen.
 
     Shared GPUs are worth at most as much as free GPUs of the same type. Therefore plans on GPUs of a type are
     skipped if free GPUs of this type are worth no more than the best plan so far.
     """
     best, most, kind, alone = refused(NO_ROOM, -1, -1), above, -1, math.inf
+    narrow = among != s.job.demand[slot]
     for position in range(s.derived.running_len[0]):
         share_with = s.derived.slot.running[position]
         if s.job.placed_in[share_with] != p or s.job.gpus[share_with] != s.job.gpus[slot]:
+            continue
+        if narrow and not will_do(s, among, s.job.host[share_with]):
             continue
         if s.node.kind[s.job.host[share_with]] != kind:
             kind = s.node.kind[s.job.host[share_with]]
@@ -91,18 +102,41 @@ def _best_above(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float
 
 
 @kernel
-def _best_type_worth(s: StateArrays, p: int, slot: int, o: StartOptions) -> float:
-    """Return the highest worth (`type_worth`) of any GPU type of the cluster to a job."""
-    most = 0.0
+def _best_type_worth(s: StateArrays, p: int, slot: int, o: StartOptions, c: int) -> float:
+    """Return the highest worth (`type_worth`) of any GPU type of the cluster to a job.
+
+    If `c` is the class of the job's preferred types, only these types count.
+    """
+    most, narrow = 0.0, c != s.job.demand[slot]
     for kind in range(s.models.gpu.shape[0]):
+        if narrow and (s.demand.kinds[c] >> kind) & 1 == 0:
+            continue
         most = max(most, type_worth(s, p, slot, kind, o))
     return most
 
 
 @kernel
 def best_partner(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float) -> int:
-    """Return the slot of the running job of partition `p` whose GPUs a waiting job should share, or -1."""
-    return best_shared(s, p, slot, o, now_s, -math.inf).share_with
+    """Return the slot of the running job of partition `p` whose GPUs a waiting job should share, or -1.
+
+    GPUs of preferred types come first.
+    """
+    return _partner(s, p, slot, o, now_s, -math.inf, s.job.demand[slot])
+
+
+@kernel
+def _partner(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, above: float, c: int) -> int:
+    """Return the running job of the best shared plan that is worth more than `above`, -1 for none.
+
+    If `c` is the job's own class, and there is any shared plan on GPUs of its preferred types, this plan is
+    the best.
+    """
+    own = s.job.demand[slot]
+    if c == own and s.demand.preferred[own] >= 0:
+        found = best_shared(s, p, slot, o, now_s, -math.inf, s.demand.preferred[own]).share_with
+        if found >= 0:
+            return found
+    return best_shared(s, p, slot, o, now_s, above, c).share_with
 
 
 @kernel
@@ -110,34 +144,42 @@ def start_of_best(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: flo
     """Return the move that starts a fitting job by its best plan, on free GPUs or on shared GPUs.
 
     Shared GPUs can be worth more than free GPUs only if they are of another type: on GPUs of the same type,
-    sharing adds at most 1, which is the worth of free GPUs.
+    sharing adds at most 1, which is the worth of free GPUs. If the job does not fit on free GPUs of its
+    preferred types, sharing GPUs of these types comes before free GPUs of other types.
     """
     if not MODELLED or slot < 0 or o.share != BETTER or not may_share(s) or not chooses_type(s, slot, o):
         return start_of(slot, -1)
-    free = alone_plan(s, p, slot, o)
-    if free.worth >= _best_type_worth(s, p, slot, o):
+    c = class_to_place(s, p, slot, BY_RULE)
+    free = free_plan(s, p, slot, o, -1, c)
+    settled = c != s.job.demand[slot] or s.demand.preferred[c] < 0
+    if settled and free.worth >= _best_type_worth(s, p, slot, o, c):
         return start_of(slot, -1)
-    return start_of(slot, best_shared(s, p, slot, o, now_s, free.worth).share_with)
+    return start_of(slot, _partner(s, p, slot, o, now_s, free.worth, c))
 
 
 @kernel
 def waits_for_better(
-    s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, ends_s: NDArray[np.float64]
+    s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, ends_s: NDArray[np.float64], node: int
 ) -> bool:
     """Return whether the plan *later* is worth more to a job that fits than all plans that start the job now.
 
-    `ends_s`: result of `ends_by_gpu`.
+    A job that can start on a type that it prefers does not wait.
+
+    `ends_s`: result of `ends_by_gpu`. `node`: BY_RULE or NO_PREFERENCE, as in `choose`.
     """
     if not MODELLED or ends_s.shape[0] == 0 or not chooses_type(s, slot, o):
         return False
-    free = alone_plan(s, p, slot, o)
-    if free.worth >= _best_type_worth(s, p, slot, o):
+    c = s.job.demand[slot]
+    if class_to_place(s, p, slot, node) != c:
+        return False
+    free = free_plan(s, p, slot, o, -1, c)
+    if free.worth >= _best_type_worth(s, p, slot, o, c):
         return False
     later = later_worth(s, p, slot, o, ends_s, free.worth)
     if later <= free.worth:
         return False
     shares = o.share == BETTER and may_share(s)
-    return not shares or best_shared(s, p, slot, o, now_s, later).share_with < 0
+    return not shares or _partner(s, p, slot, o, now_s, later, c) < 0
 
 
 @kernel

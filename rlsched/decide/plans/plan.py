@@ -4,6 +4,9 @@ With several GPU types in a partition, the worth of a GPU is (speed of the job o
 workload on it) ** price. A price of 0 means fastest first. A price of 1 means comparative advantage: fast
 GPUs go to the jobs that gain most from them (Ricardo; Gavel's policies do so by optimisation: Narayanan et
 al., OSDI'20).
+
+Plans on GPU types that a job prefers come first, whatever other types are worth. Plans on other types, and
+waiting, are considered only if the job cannot start on a preferred type now.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from numpy.typing import NDArray
 from rlsched.cluster.arrays import CLOCKS_ALONE, MAX_TENANTS, NODE_UP, StateArrays
 from rlsched.cluster.capacity import open_places, will_do
 from rlsched.cluster.choose import gang_of_kind
+from rlsched.cluster.placement import class_to_place
 from rlsched.cluster.speed import speed_alone
 from rlsched.compile.jit import array_kernel, kernel
 from rlsched.decide.constants import MODELLED
@@ -115,14 +119,28 @@ def type_worth(s: StateArrays, p: int, slot: int, kind: int, o: StartOptions) ->
 
 
 @kernel
-def alone_plan(s: StateArrays, p: int, slot: int, o: StartOptions) -> Plan:
-    """Return a fitting job's best plan on free GPUs; without a choice of types, the placement rule's plan."""
-    return free_plan(s, p, slot, o, -1)
+def node_to_place(s: StateArrays, p: int, slot: int, o: StartOptions, node: int) -> int:
+    """Return the node of the best plan on free GPUs of a fitting job, or `node` if the plan names no node.
+
+    `node`: BY_RULE or NO_PREFERENCE, as in `choose`.
+    """
+    if not chooses_type(s, slot, o):
+        return node
+    plan = free_plan(s, p, slot, o, -1, class_to_place(s, p, slot, node))
+    return plan.node if plan.node >= 0 else node
 
 
 @kernel
-def free_plan(s: StateArrays, p: int, slot: int, o: StartOptions, only: int) -> Plan:
-    """Return `alone_plan`, restricted to GPUs of type `only` (-1: no restriction).
+def free_plan(s: StateArrays, p: int, slot: int, o: StartOptions, only: int, c: int) -> Plan:
+    """Return a fitting job's best plan on free GPUs; without a choice of types, the placement rule's plan.
+
+    Args:
+        s: The state.
+        p: The partition.
+        slot: Slot of the job.
+        o: Start options.
+        only: GPU type to which plans are restricted; -1: no restriction.
+        c: Class of the job (`class_to_place`), or the class of its preferred types: only these count.
 
     Of the nodes of one type, chooses the node with the fewest free GPUs that holds the job. A gang of several
     nodes is placed on nodes of one type if enough of them are free, because a gang runs at the speed of its
@@ -130,9 +148,9 @@ def free_plan(s: StateArrays, p: int, slot: int, o: StartOptions, only: int) -> 
     """
     if not chooses_type(s, slot, o):
         return on_free(-1, -1, 1.0)
-    c, gpus = s.job.demand[slot], s.job.gpus[slot]
+    gpus = s.job.gpus[slot]
     if gpus > s.derived.class_queue.node_size[p, c]:
-        return _gang_plan(s, p, slot, o, only)
+        return _gang_plan(s, p, slot, o, only, c)
     best, most, kind, worth = -1, -math.inf, -1, 0.0
     for n in range(s.node.shape[0]):
         if (only >= 0 and s.node.kind[n] != only) or open_places(s, c, p, n) < gpus:
@@ -146,9 +164,9 @@ def free_plan(s: StateArrays, p: int, slot: int, o: StartOptions, only: int) -> 
 
 
 @array_kernel
-def _gang_plan(s: StateArrays, p: int, slot: int, o: StartOptions, only: int) -> Plan:
+def _gang_plan(s: StateArrays, p: int, slot: int, o: StartOptions, only: int, c: int) -> Plan:
     """Compute `free_plan` for a gang of several nodes."""
-    c, gpus = s.job.demand[slot], np.empty(s.job.gpus[slot], np.int32)
+    gpus, narrow = np.empty(s.job.gpus[slot], np.int32), c != s.job.demand[slot]
     best, most = -1, -math.inf
     for kind in range(s.models.gpu.shape[0]):
         worth = type_worth(s, p, slot, kind, o)
@@ -162,6 +180,8 @@ def _gang_plan(s: StateArrays, p: int, slot: int, o: StartOptions, only: int) ->
         return refused(NO_ROOM, -1, -1)
     least = math.inf  # on nodes of several types the gang runs at the speed of the slowest
     for n in range(s.node.shape[0]):
+        if narrow and not will_do(s, c, n):
+            continue
         if s.node.part_of[n] == p and s.node.status[n] == NODE_UP and s.node.free[n] > 0:
             least = min(least, type_worth(s, p, slot, s.node.kind[n], o))
     return on_free(-1, -1, least)

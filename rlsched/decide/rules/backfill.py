@@ -34,20 +34,21 @@ import math
 import numpy as np
 
 from rlsched.cluster.arrays import StateArrays
-from rlsched.cluster.placement import first_fitting, fits_slot
+from rlsched.cluster.placement import BY_RULE, first_fitting, fits_slot
 from rlsched.compile.jit import array_kernel, kernel, shared
-from rlsched.decide.move import Move
+from rlsched.decide.move import Move, placed
 from rlsched.decide.options import RuleOptions, StartOptions
 from rlsched.decide.plans.best import MOST_WAITERS, waits_for_better
 from rlsched.decide.plans.plan import ends_by_gpu, waits_for_types
 from rlsched.decide.rules.greedy import or_share
 from rlsched.decide.rules.reservation import (
+    NOWHERE,
     copy_nodes,
-    leaves_alone,
     let_end_until_fits,
     next_candidate,
     no_verdicts,
     nobody_passed,
+    place_beside,
 )
 
 
@@ -56,8 +57,8 @@ from rlsched.decide.rules.reservation import (
 def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
     """Return the start of the next job in queue order that does not delay a reservation."""
     reserve_after_s = o.reserve_after_s * math.exp(s.dials.dial[p].patience)
-    at = next_by_easy(s, p, o.start, now_s, reserve_after_s)
-    return or_share(s, p, s.derived.queue[p, at] if at >= 0 else -1, o, now_s)
+    at, node = next_by_easy(s, p, o.start, now_s, reserve_after_s)
+    return placed(or_share(s, p, s.derived.queue[p, at] if at >= 0 else -1, o, now_s), node)
 
 
 @kernel
@@ -98,30 +99,36 @@ def reserve_first(
 
 
 @array_kernel
-def next_by_easy(s: StateArrays, p: int, o: StartOptions, now_s: float, reserve_after_s: float) -> int:
-    """Return the queue position of the next job that EASY starts in partition `p`, -1 for none.
+def next_by_easy(
+    s: StateArrays, p: int, o: StartOptions, now_s: float, reserve_after_s: float
+) -> tuple[int, int]:
+    """Return (queue position, BY_RULE or NO_PREFERENCE) of the next job that EASY starts in partition `p`.
+
+    The position is -1 if no job starts.
 
     A job can have a reservation once it has waited for `reserve_after_s`. The reservation is computed again
     before every start, and no start delays it. A job is skipped if waiting for GPUs of another type is
-    better.
+    better. A job that would delay the reservation on GPUs of its preferred types may start on others.
     """
     at, waiters = first_fitting(s, p, 0), 0
     may_pass = waits_for_types(s, o)
     if at < 0 or (at == 0 and not may_pass):
-        return at
+        return at, BY_RULE
     head, shadow_s, future = reserve_first(s, p, at, now_s, reserve_after_s)
     if head < 0 and not may_pass:
-        return at
+        return at, BY_RULE
     verdicts, passed_s, ends_s = no_verdicts(s), nobody_passed(), ends_by_gpu(s, p, now_s, o)
     while at >= 0:
-        slot = s.derived.queue[p, at]
-        if head < 0 or leaves_alone(s, future, p, head, shadow_s, slot, o, now_s, verdicts):
-            if waiters == MOST_WAITERS or not waits_for_better(s, p, slot, o, now_s, ends_s):
-                return at
+        slot, node = s.derived.queue[p, at], BY_RULE
+        if head >= 0:
+            node = place_beside(s, future, p, head, shadow_s, slot, o, now_s, verdicts)
+        if node != NOWHERE:
+            if waiters == MOST_WAITERS or not waits_for_better(s, p, slot, o, now_s, ends_s, node):
+                return at, node
             waiters += 1
         passed_s[0] = min(passed_s[0], s.job.predicted_s[slot])
         at = next_candidate(s, p, at + 1, now_s, shadow_s, verdicts, passed_s)
-    return -1
+    return -1, BY_RULE
 
 
 @array_kernel

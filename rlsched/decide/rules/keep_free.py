@@ -18,9 +18,9 @@ from __future__ import annotations
 
 from rlsched.cluster.arrays import StateArrays
 from rlsched.cluster.choose import gpus_taken
-from rlsched.cluster.placement import first_fitting
+from rlsched.cluster.placement import BY_RULE, NO_PREFERENCE, class_to_place, first_fitting
 from rlsched.compile.jit import kernel
-from rlsched.decide.move import Move
+from rlsched.decide.move import Move, placed
 from rlsched.decide.options import RuleOptions
 from rlsched.decide.rules.greedy import or_share
 
@@ -28,25 +28,37 @@ from rlsched.decide.rules.greedy import or_share
 @kernel
 def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
     """Return the start of the next job in queue order that fits and is allowed to start (`leaves_share`)."""
-    at = next_by_reserve(s, p, o.long_job_s, o.leave_frac)
-    return or_share(s, p, s.derived.queue[p, at] if at >= 0 else -1, o, now_s)
+    at, node = next_by_reserve(s, p, o.long_job_s, o.leave_frac)
+    return placed(or_share(s, p, s.derived.queue[p, at] if at >= 0 else -1, o, now_s), node)
 
 
 @kernel
-def leaves_share(s: StateArrays, p: int, slot: int, longer_than_s: float, free_frac: float) -> bool:
-    """Return whether a job that fits may start, because it is short, leaves the share free, or is exempt."""
+def leaves_share(
+    s: StateArrays, p: int, slot: int, longer_than_s: float, free_frac: float, node: int
+) -> bool:
+    """Return whether a job that fits may start, because it is short, leaves the share free, or is exempt.
+
+    `node`: as in `choose`.
+    """
     if s.job.predicted_s[slot] <= longer_than_s:
         return True
-    gpus, share = gpus_taken(s, p, slot), free_frac * s.derived.part.open_gpus[p]
+    gpus, share = gpus_taken(s, p, slot, node), free_frac * s.derived.part.open_gpus[p]
     return s.derived.part.free_gpus[p] - gpus >= share or s.derived.part.open_gpus[p] - gpus < share
 
 
 @kernel
-def next_by_reserve(s: StateArrays, p: int, longer_than_s: float, free_frac: float) -> int:
-    """Return the queue position of the next job that starts in partition `p`, -1 for none."""
+def next_by_reserve(s: StateArrays, p: int, longer_than_s: float, free_frac: float) -> tuple[int, int]:
+    """Return (queue position, BY_RULE or NO_PREFERENCE) of the next job that starts in partition `p`.
+
+    The position is -1 if no job starts.
+    """
     at = first_fitting(s, p, 0)
     while at >= 0:
-        if leaves_share(s, p, s.derived.queue[p, at], longer_than_s, free_frac):
-            return at
+        slot = s.derived.queue[p, at]
+        if leaves_share(s, p, slot, longer_than_s, free_frac, BY_RULE):
+            return at, BY_RULE
+        preferring = class_to_place(s, p, slot, BY_RULE) != s.job.demand[slot]
+        if preferring and leaves_share(s, p, slot, longer_than_s, free_frac, NO_PREFERENCE):
+            return at, NO_PREFERENCE
         at = first_fitting(s, p, at + 1)
-    return -1
+    return -1, BY_RULE

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import StateArrays
-from rlsched.cluster.placement import class_fits
+from rlsched.cluster.placement import BY_RULE, class_fits
 from rlsched.compile.jit import array_kernel, kernel
 from rlsched.decide.move import Move, nothing, preempt_of, start_of
 from rlsched.decide.options import NEVER, RuleOptions, may_share
@@ -86,7 +86,7 @@ def next_by_key(
             return nothing()
         slot, demand = queue[at], s.job.demand[queue[at]]
         if class_fits(s, p, demand):
-            if waiters < MOST_WAITERS and waits_for_better(s, p, slot, o.start, now_s, ends_s):
+            if waiters < MOST_WAITERS and waits_for_better(s, p, slot, o.start, now_s, ends_s, BY_RULE):
                 left[at] = math.inf
                 waiters += 1
                 continue

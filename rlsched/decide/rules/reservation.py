@@ -15,12 +15,19 @@ from numpy.typing import NDArray
 from rlsched.cluster.arrays import Index, StateArrays
 from rlsched.cluster.choose import choose
 from rlsched.cluster.kernels import occupy, vacate
-from rlsched.cluster.placement import class_fits, first_fitting, fits_slot
+from rlsched.cluster.placement import (
+    BY_RULE,
+    NO_PREFERENCE,
+    class_fits,
+    class_to_place,
+    first_fitting,
+    fits_slot,
+)
 from rlsched.cluster.speed import present_speed, speed_alone
 from rlsched.compile.jit import array_kernel, kernel
 from rlsched.decide.constants import MODELLED
 from rlsched.decide.options import StartOptions
-from rlsched.decide.plans.plan import alone_plan, chooses_type
+from rlsched.decide.plans.plan import chooses_type, node_to_place
 from rlsched.decide.remaining import remaining_s
 
 UNKNOWN: Final = 0
@@ -28,6 +35,8 @@ _LEAVES_ROOM: Final = 1
 _DELAYS: Final = 2
 _CLOSED: Final = 3
 """_CLOSED: verdict on a demand class of which no waiting job can start now."""
+NOWHERE: Final = -3
+"""Result of `place_beside` for a job that must not start now."""
 
 
 @array_kernel
@@ -81,8 +90,8 @@ def predicted_end_s(s: StateArrays, slot: int, now_s: float) -> float:
 def predicted_run_s(s: StateArrays, p: int, slot: int, node: int) -> float:
     """Return the predicted run time of a waiting job that fits, if the job starts now, seconds.
 
-    With models, this is the run time without co-tenants at full clock, on GPUs of the type of `node`. If
-    `node` is -1, the placement rule chooses the node.
+    With models, this is the run time without co-tenants at full clock, on GPUs of the type of `node`; for a
+    negative `node`, on the GPUs that `choose` chooses.
     """
     if MODELLED and s.config[0].modelled:
         return s.job.predicted_s[slot] / _speed_if_started(s, p, slot, node)
@@ -153,16 +162,19 @@ def let_end_until_fits(s: StateArrays, future: StateArrays, p: int, slot: int, n
 
 @array_kernel
 def no_verdicts(s: StateArrays) -> NDArray[np.int8]:
-    """Return (C,) verdicts on whether jobs of a demand class may run past a reservation: all UNKNOWN."""
-    return np.full(s.demand.shape[0], UNKNOWN, np.int8)
+    """Return (2 C,) verdicts on whether jobs of a demand class may run past a reservation: all UNKNOWN.
+
+    The second half is for jobs that fit on GPUs of their preferred types, and are placed there.
+    """
+    return np.full(2 * s.demand.shape[0], UNKNOWN, np.int8)
 
 
 @array_kernel
 def fits_beside(s: StateArrays, future: StateArrays, p: int, slot: int, other: int, node: int) -> bool:
     """Return whether the job in `slot` fits `future` while the job in `other`, started now, still runs.
 
-    The job in `other` is placed on the GPUs that it would get now: on `node`, or, if `node` is -1, by the
-    placement rule. `future` is unchanged afterwards.
+    The job in `other` is placed on the GPUs that it would get now, with `node` as in `choose`. `future` is
+    unchanged afterwards.
     """
     gpus = np.empty(s.job.gpus[other], np.int32)
     host = choose(s, p, other, node, gpus)
@@ -175,7 +187,7 @@ def fits_beside(s: StateArrays, future: StateArrays, p: int, slot: int, other: i
 
 
 @kernel
-def leaves_alone(
+def place_beside(
     s: StateArrays,
     future: StateArrays,
     p: int,
@@ -185,19 +197,45 @@ def leaves_alone(
     o: StartOptions,
     now_s: float,
     verdicts: NDArray[np.int8],
+) -> int:
+    """Return how the job in `slot`, which fits now, can start without delaying the job in `reserved`.
+
+    Returns BY_RULE, or NO_PREFERENCE if the job would delay the other on GPUs of its preferred types, or
+    NOWHERE.
+    """
+    if _leaves_alone(s, future, p, reserved, shadow_s, slot, o, now_s, verdicts, BY_RULE):
+        return BY_RULE
+    if class_to_place(s, p, slot, BY_RULE) == s.job.demand[slot]:
+        return NOWHERE
+    anywhere = _leaves_alone(s, future, p, reserved, shadow_s, slot, o, now_s, verdicts, NO_PREFERENCE)
+    return NO_PREFERENCE if anywhere else NOWHERE
+
+
+@kernel
+def _leaves_alone(
+    s: StateArrays,
+    future: StateArrays,
+    p: int,
+    reserved: int,
+    shadow_s: float,
+    slot: int,
+    o: StartOptions,
+    now_s: float,
+    verdicts: NDArray[np.int8],
+    node: int,
 ) -> bool:
-    """Return whether the job in `slot`, which fits now, can start without delaying the job in `reserved`.
+    """Return whether the job in `slot`, placed by `node`, would not delay the job in `reserved`.
 
     The job in `slot` can start if it is predicted to end by `shadow_s`, the time of the reservation, or if
     both jobs fit `future`, the partition at that time. If GPU types are not chosen, all jobs of a
     demand class would get the same GPUs now. Therefore `verdicts`, created by `no_verdicts`, stores the
     results by class until a job starts.
     """
-    typed = chooses_type(s, slot, o)
-    node = alone_plan(s, p, slot, o).node if typed else -1
+    typed, own = chooses_type(s, slot, o), s.job.demand[slot]
+    c = own if class_to_place(s, p, slot, node) == own else s.demand.shape[0] + own
+    node = node_to_place(s, p, slot, o, node)
     if now_s + predicted_run_s(s, p, slot, node) <= shadow_s:
         return True
-    c = s.job.demand[slot]
     if typed or verdicts[c] == UNKNOWN:
         verdicts[c] = _LEAVES_ROOM if fits_beside(s, future, p, reserved, slot, node) else _DELAYS
     return verdicts[c] == _LEAVES_ROOM
@@ -219,9 +257,9 @@ def next_candidate(
     verdicts: NDArray[np.int8],
     passed_s: NDArray[np.float64],
 ) -> int:
-    """Return the first queue position from `start` of a job that fits and may pass `leaves_alone`, or -1.
+    """Return the first queue position from `start` of a job that fits and may pass `place_beside`, or -1.
 
-    Skips jobs that are predicted to run past the reservation and that `leaves_alone` would reject, given
+    Skips jobs that are predicted to run past the reservation and that `place_beside` would reject, given
     `verdicts`. After a scan of the whole queue, `class_queue.least_s` stores a lower bound of the skipped run
     times. Later calls use this bound to skip a class without reading its jobs. With models, run times depend
     on placements, so every job that fits is a candidate.

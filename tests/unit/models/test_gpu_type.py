@@ -7,11 +7,12 @@ import math
 import numpy as np
 import pytest
 
+from rlsched.cluster.placement import BY_RULE
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.compiled import for_state
 from rlsched.decide.options import PLAIN_START, StartOptions
-from rlsched.decide.plans.plan import Plan, alone_plan, type_worth
+from rlsched.decide.plans.plan import node_to_place, type_worth
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.errors import InputError
@@ -36,7 +37,7 @@ def waiting(state: ClusterState, workload: str, gpus: int = 1) -> int:
 
 
 def chosen(state: ClusterState, seq: int, o: StartOptions) -> int:
-    return Plan(*for_state(alone_plan, state)(state.arrays, 0, state.slot_of(seq), o)).node
+    return int(for_state(node_to_place, state)(state.arrays, 0, state.slot_of(seq), o, BY_RULE))
 
 
 def speed(state: ClusterState, workload: str, kind: str) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rlsched.cluster.placement import BY_RULE
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
 from rlsched.decide import recording
@@ -91,9 +92,9 @@ def test_later_start_is_worth_its_share_of_the_time() -> None:
         assert found == pytest.approx(expected if expected > slow else 0.0)
         assert (expected > slow) == waits
         wait = for_state(waits_for_better, state)
-        assert wait(state.arrays, 0, slot, patient, 1.0, ends_s) == waits
+        assert wait(state.arrays, 0, slot, patient, 1.0, ends_s, BY_RULE) == waits
         assert for_state(ends_by_gpu, state)(state.arrays, 0, 1.0, TYPED).size == 0
-        assert not wait(state.arrays, 0, slot, TYPED, 1.0, np.empty(0))
+        assert not wait(state.arrays, 0, slot, TYPED, 1.0, np.empty(0), BY_RULE)
         state.start(seq, [0], 1.0)
         state.release(seq, 1.0)
 

@@ -6,7 +6,7 @@ import pytest
 
 from rlsched.cluster.demand import Demand
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
-from rlsched.models.gpu_types import asked_type, stands_for
+from rlsched.models.gpu_types import asked_type, in_common, stands_for
 from rlsched.workload.load import runnable_mask
 from rlsched.workload.trace import Trace
 
@@ -62,6 +62,21 @@ def test_request_matches_these_types(asked: str, name: str) -> None:
 def test_request_matches_no_other_types(asked: str, name: str) -> None:
     assert not stands_for(asked, name)
     assert not Demand(gpus=1, gpu_types=(asked,)).accepts(name)
+
+
+@pytest.mark.parametrize(
+    ("types", "others", "common"),
+    [
+        (["A100"], ["h100", "a100-80gb"], True),
+        (["H100-80GB"], ["H100"], True),
+        (["A100"], ["H100"], False),
+        (["A100"], ["A100/1g.10gb"], False),
+        ([], ["H100"], True),
+        (["H100"], [], True),
+    ],
+)
+def test_lists_with_a_type_in_common(types: list[str], others: list[str], common: bool) -> None:
+    assert in_common(types, others) == in_common(others, types) == common
 
 
 def test_type_of_the_table_has_its_spelling() -> None:

@@ -67,6 +67,19 @@ def needed(jobs: list[tuple[float, str, str]], busy: tuple[int, int, int, int] =
     return need.waiting_nodes(engine.state.arrays, engine.state.demands, np.array(busy)).tolist()
 
 
+def test_nodes_of_preferred_types_are_counted_first() -> None:
+    types = [("T4", 2), ("H100", 8), ("A100", 4), ("H100", 4)]
+    nodes = [NodeSpec(name=f"n{k}", gpus=gpus, gpu_type=kind) for k, (kind, gpus) in enumerate(types)]
+    state = ClusterState(nodes, OrderedQueue(Order()))
+    need = NodeNeed(node_sets(state))
+    for preferred, gpus, expected in (((), 2, 0), (("H100",), 2, 3), (("H100",), 5, 1), (("A100",), 1, 2)):
+        demand = Demand(gpus=gpus, preferred_types=preferred)
+        seq = state.add_job(demand=demand, submit_s=0.0, predicted_s=9.0, spread=1.0)
+        counts = need.waiting_nodes(state.arrays, state.demands, np.zeros(4, np.int64)).tolist()
+        assert [k for k, count in enumerate(counts) if count] == [expected]
+        state.remove_waiting(seq)
+
+
 def test_only_jobs_that_have_run_count_as_paused() -> None:
     state = ClusterState([NodeSpec(name=f"n{number}", gpus=4) for number in range(5)], OrderedQueue(Order()))
     for job, gpus in enumerate((4, 8, 4, 1)):

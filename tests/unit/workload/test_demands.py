@@ -76,6 +76,17 @@ class TestTypes:
         trace = trace_of([(0, 10, 2), (0, 5, 1), (1, 5, 1)], gpu_type=["V100", "V100", "T4"])
         assert play(trace, self.SPEC, "fifo").start_s.tolist() == [0, 10, 10]
 
+    def test_job_starts_on_the_type_that_it_prefers_or_at_once_on_another(self) -> None:
+        prefer = ["V100", "V100", "T4|V100", "any", ""]
+        trace = trace_of(
+            [(0, 10, 1), (1, 5, 2), (2, 5, 1), (3, 1, 1), (9, 1, 1)],
+            gpu_type=["any", "", "V100", "", ""],
+            extra={"prefer": prefer},
+        )
+        table = play(trace, self.SPEC)
+        assert table.start_s.tolist() == [0, 1, 2, 6, 9]
+        assert table.gpus[:] == [(2,), (0, 1), (3,), (0,), (3,)]
+
     def test_missing_type_is_rejected_by_name(self) -> None:
         trace = trace_of([(0, 5, 1), (0, 5, 4)], gpu_type=["A100", "T4"])
         runnable = runnable_mask(trace, self.SPEC)
