@@ -109,6 +109,8 @@ class Client:
                 any GPU.
             gpu_types: Accepted GPU types, such as `["A100", "H100"]`; a job can get GPUs of several of these
                 types. An empty list allows any type.
+            preferred_types: Preferred GPU types: the job gets GPUs of these types if it can start on them at
+                once, else other accepted types. It does not wait for them.
             exclusive: Whether the job gets whole nodes: it starts on nodes without other jobs, and no other
                 job starts there while it runs. The job still uses only the GPUs that it requested.
             time_limit_s: Time limit, seconds, after which the job is ended. None sets no limit.
@@ -189,7 +191,7 @@ class Client:
             changes: `name`, `priority`, `time_limit_s` (infinity removes the limit), `begin_s` (a past time
                 permits an immediate start), `depends_on` and `singleton` (replace the present dependencies),
                 `lost_after_s`, `array_limit` (0 removes the limit), `gpu_types` (an empty list allows any
-                type), `share`, `grace_s`, `slack_s`.
+                type), `preferred_types`, `share`, `grace_s`, `slack_s`.
 
         Raises:
             InputError: there is no such job, it has finished, or a change is not possible now.
@@ -462,6 +464,7 @@ class Client:
         memory_mib: int = 0,
         gpu_memory_mib: int = 0,
         gpu_types: Sequence[str] = (),
+        preferred_types: Sequence[str] = (),
         exclusive: bool = False,
         vc: str = "",
         time_limit_s: float | None = None,
@@ -477,6 +480,7 @@ class Client:
             memory_mib: Host memory of the whole job, MiB.
             gpu_memory_mib: Memory of each GPU, MiB.
             gpu_types: Accepted GPU types.
+            preferred_types: Preferred GPU types.
             exclusive: Whether the job gets whole nodes.
             vc: Virtual cluster.
             time_limit_s: Time limit, seconds.
@@ -493,6 +497,7 @@ class Client:
             memory_mib=memory_mib,
             gpu_memory_mib=gpu_memory_mib,
             gpu_types=list(gpu_types),
+            preferred_types=list(preferred_types),
             exclusive=exclusive,
             vc=vc,
             time_limit_s=time_limit_s,

@@ -21,6 +21,7 @@ class JobAsked(TypedDict, total=False):
     memory_mib: int
     gpu_memory_mib: int
     gpu_types: Sequence[str]
+    preferred_types: Sequence[str]
     exclusive: bool
     time_limit_s: float | None
     env: dict[str, str] | None
@@ -60,5 +61,6 @@ class Changes(TypedDict, total=False):
     share: Share
     array_limit: int
     gpu_types: list[str]
+    preferred_types: list[str]
     grace_s: float
     slack_s: float

@@ -67,6 +67,7 @@ def as_submit(command: Sequence[str], **asked: Unpack[JobAsked]) -> Submit:
         env=said.pop("env", None) or {},
         cwd=os.getcwd() if cwd is None else cwd,
         gpu_types=list(said.pop("gpu_types", ())),
+        preferred_types=list(said.pop("preferred_types", ())),
         notify=",".join(dict.fromkeys(said.pop("notify", ()))),
         depends_on=list(said.pop("depends_on", ())),
         tasks=tasks,

@@ -35,7 +35,7 @@ from rlsched.broker.forecasts.messages import (
     put,
 )
 from rlsched.broker.queries.forecasts import wired
-from rlsched.broker.queries.never import never_runs, unknown_vc
+from rlsched.broker.queries.never import refused_by_nodes
 from rlsched.broker.standby.warm import JournalFollower, Warm
 from rlsched.broker.state.job_requests import demand_asked, needs
 from rlsched.cluster.arrays import NODE_UP
@@ -225,7 +225,7 @@ class Process:
         if not state.nodes:
             raise InputError("no node has registered yet: a forecast needs at least one; try again later")
         demand = demand_asked(asked)
-        never = unknown_vc(state, asked.vc) or never_runs(state, asked.vc, demand)
+        never = refused_by_nodes(state, asked.vc, demand)
         if never:
             raise InputError(never)
         limit_s = math.nan if asked.time_limit_s is None else asked.time_limit_s

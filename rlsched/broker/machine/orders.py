@@ -15,11 +15,11 @@ from rlsched.broker.base.entries import (
     TasksHeld,
 )
 from rlsched.broker.base.limits import Limits
-from rlsched.broker.machine.submissions import wrong_change
+from rlsched.broker.machine.submissions import wrong_change, wrong_types
 from rlsched.broker.nodes.launches import Launches
 from rlsched.broker.nodes.time_limits import TimeLimits
 from rlsched.broker.outbox import Outbox
-from rlsched.broker.queries.never import never_runs
+from rlsched.broker.queries.never import refused_by_nodes
 from rlsched.broker.state.arrays import JobArray
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.gates import is_met
@@ -235,13 +235,7 @@ class JobOrders:
         refusal = wrong_change(order) or self._limits.wrong_time(order)
         if refusal:
             raise InputError(refusal)
-        types = None if order.gpu_types is None else types_asked(order.gpu_types)
-        if types is not None and self._state.nodes:
-            never = never_runs(
-                self._state, spec.vc, demand_of(msgspec.structs.replace(spec, gpu_types=types))
-            )
-            if never:
-                raise InputError(never)
+        types = self._types_of(order, spec)
         others = None
         if "depends_on" in changes:
             others = self._waits_for(order.depends_on or [])
@@ -249,7 +243,23 @@ class JobOrders:
                 others = self.alone(msgspec.structs.replace(spec, depends_on=others)).depends_on
             self._check_circle(spec.job, number, others)
         asked = {name: getattr(order, name) for name in CHANGEABLE}
-        return JobUpdated(job=spec.job, **asked | {"depends_on": others, "gpu_types": types})
+        return JobUpdated(job=spec.job, **asked | {"depends_on": others} | types)
+
+    def _types_of(self, order: Update, spec: JobSubmitted) -> dict[str, list[str]]:
+        """Return the GPU types that an update changes, by field, as the journal stores them.
+
+        Raises:
+            InputError: no node has such GPUs, or none of the preferred types is accepted.
+        """
+        fields = {"gpu_types": order.gpu_types, "preferred_types": order.preferred_types}
+        changed = {field: types_asked(types) for field, types in fields.items() if types is not None}
+        after = msgspec.structs.replace(spec, **changed)
+        never = wrong_types(after.gpu_types, after.preferred_types) if changed else ""
+        if changed and self._state.nodes:
+            never = never or refused_by_nodes(self._state, spec.vc, demand_of(after))
+        if never:
+            raise InputError(never)
+        return changed
 
     def _check_circle(self, job: int, name: str, others: list[DependsOn]) -> None:
         """Check that new dependencies do not make a job wait for itself, directly or through other jobs.

@@ -8,7 +8,9 @@ from typing import Final
 
 from rlsched.broker.base.ledger_models import unknown_workload
 from rlsched.broker.base.output_files import wrong_pattern
+from rlsched.broker.state.job_requests import types_asked
 from rlsched.broker.state.tasks import MAX_TASK, MAX_TASKS, are_distinct, count
+from rlsched.models.gpu_types import in_common
 from rlsched.terminal.visible import CONTROL, visible
 from rlsched.wire.declared import declared
 from rlsched.wire.messages import NOTIFY_EVENTS, DryRun, Submit, Tasks, Update
@@ -35,7 +37,8 @@ def wrong(message: Submit) -> str:
     refusal = _wrong_text(message) or _wrong_command(message) or _wrong_number(message)
     if not refusal and message.time_limit_s == math.inf:
         return "time_limit_s must be above 0, got inf"
-    return refusal or _wrong_types(message.gpu_types) or _wrong_tasks(message) or _wrong_words(message)
+    refusal = refusal or wrong_types(message.gpu_types, message.preferred_types)
+    return refusal or _wrong_tasks(message) or _wrong_words(message)
 
 
 def wrong_change(message: Update) -> str:
@@ -46,7 +49,19 @@ def wrong_change(message: Update) -> str:
         refusal = _wrong_characters("name", message.name)
         if refusal:
             return refusal
-    return _wrong_number(message) or _wrong_types(message.gpu_types or ())
+    return _wrong_number(message) or wrong_types(message.gpu_types or (), message.preferred_types or ())
+
+
+def wrong_types(gpu_types: Sequence[str], preferred_types: Sequence[str]) -> str:
+    """Return what is wrong with accepted and preferred GPU types, in one line; "" if they are valid."""
+    refusal = _wrong_names("gpu_types", gpu_types) or _wrong_names("preferred_types", preferred_types)
+    accepted, preferred = types_asked(gpu_types), types_asked(preferred_types)
+    if refusal or in_common(accepted, preferred):
+        return refusal
+    return (
+        f"--prefer {','.join(preferred)}: expected a GPU type that --gpu-type accepts "
+        f"({', '.join(accepted)}); change one of the two options"
+    )
 
 
 def wrong_tasks(tasks: list[Tasks]) -> str:
@@ -114,13 +129,13 @@ def _wrong_number(message: Submit | Update) -> str:
     return ""
 
 
-def _wrong_types(gpu_types: Sequence[str]) -> str:
-    if len(gpu_types) > MAX_GPU_TYPES:
-        return f"gpu_types: expected at most {MAX_GPU_TYPES}, got {len(gpu_types)}"
-    for one in gpu_types:
+def _wrong_names(field: str, types: Sequence[str]) -> str:
+    if len(types) > MAX_GPU_TYPES:
+        return f"{field}: expected at most {MAX_GPU_TYPES}, got {len(types)}"
+    for one in types:
         if not one.strip() or "|" in one or "," in one:
-            return f"gpu_types: expected names of GPU types, such as H100, got {visible(one)!r}"
-        if refusal := _wrong_characters("gpu_types", one, MAX_TYPE_CHARACTERS):
+            return f"{field}: expected names of GPU types, such as H100, got {visible(one)!r}"
+        if refusal := _wrong_characters(field, one, MAX_TYPE_CHARACTERS):
             return refusal
     return ""
 

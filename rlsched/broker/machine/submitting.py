@@ -16,7 +16,7 @@ from rlsched.broker.base.profiles import signature_of
 from rlsched.broker.machine.orders import JobOrders
 from rlsched.broker.machine.submissions import MOST_AT_ONCE, name_of, wrong
 from rlsched.broker.outbox import Outbox
-from rlsched.broker.queries.never import never_runs, unknown_vc
+from rlsched.broker.queries.never import refused_by_nodes
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.job_requests import demand_asked, types_asked
 from rlsched.broker.state.priorities import PriorityRules
@@ -245,6 +245,7 @@ class Submitting:
             | {
                 "name": name_of(message),
                 "gpu_types": types_asked(message.gpu_types),
+                "preferred_types": types_asked(message.preferred_types),
                 "preemptible": message.preemptible or self._ranks.may_be_preempted(message.priority),
                 "lost_after_s": self._limits.lost_after_s
                 if message.lost_after_s is None
@@ -257,5 +258,4 @@ class Submitting:
 
     def _refused_by_nodes(self, message: Submit) -> str:
         """Return why the registered nodes can never run the job, in one line; "" if they can."""
-        unknown = unknown_vc(self._state, message.vc)
-        return unknown or never_runs(self._state, message.vc, demand_asked(message))
+        return refused_by_nodes(self._state, message.vc, demand_asked(message))

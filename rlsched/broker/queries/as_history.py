@@ -291,6 +291,7 @@ def _made(path: Path, read: _Reading) -> JournalHistory:
     origin_s = jobs[0].submit_s
     waits = ["" if math.isnan(job.start_s) else job.start_s - job.submit_s for job in jobs]
     alone = [job.spec is not None and job.spec.share == "no" for job in jobs]
+    prefer = ["|".join(job.spec.preferred_types) if job.spec is not None else "" for job in jobs]
     whole = [job.spec is not None and job.spec.exclusive for job in jobs]
     memory = [float(_asked(job, "memory_mib") or math.nan) for job in jobs]
     preemptible = [job.spec is not None and job.spec.preemptible for job in jobs]
@@ -317,6 +318,7 @@ def _made(path: Path, read: _Reading) -> JournalHistory:
         | ({} if all(map(math.isnan, memory)) else {"memory_mib": memory})
         | ({"shares": ["false" if no else "" for no in alone]} if any(alone) else {})
         | ({"exclusive": ["true" if yes else "" for yes in whole]} if any(whole) else {})
+        | ({"prefer": prefer} if any(prefer) else {})
         | ({"slack_s": slack_s} if any(slack_s) else {}),
     )
     is_counted = any(job.spec is not None and job.spec.counted for job in jobs)

@@ -147,7 +147,7 @@ def _waiting(state: BrokerState, job: Job, record: DecisionRecord | None, now_s:
     revised_s = float(state.cluster.arrays.job.predicted_s[state.cluster.slot_of(job.seq)])
     if revised_s != job.spec.predicted_s:
         tail.append(f"revised since, from similar jobs: predicted to run {span(revised_s)}")
-    tail += _rank(state, job)
+    tail += _preference(state, job) + _rank(state, job)
     barred = ineligible(state, job)
     if barred:
         more = ["it is in no queue until then"]
@@ -351,6 +351,20 @@ def _grace(state: BrokerState, job: Job, grace_s: float) -> list[str]:
     return [f"when it is ended, SIGKILL follows SIGTERM after {span(grace_s)}, {by}"]
 
 
+def _preference(state: BrokerState, job: Job) -> list[str]:
+    """Describe the job's preferred GPU types, and whether it has GPUs of them; empty without a preference."""
+    preferred = " or ".join(job.spec.preferred_types)
+    if not preferred:
+        return []
+    if job.state == QUEUED or job.attempt is None:
+        return [f"it prefers GPUs of type {preferred}, and does not wait for them"]
+    demand = needs(job).on_preferred
+    types = {state.nodes[rank.node].spec.gpu_type for rank in job.attempt.ranks}
+    if demand is not None and all(map(demand.names, types)):
+        return [f"it has GPUs of the type that it prefers, {preferred}"]
+    return [f"it prefers GPUs of type {preferred}, on which it could not start then"]
+
+
 def _started(
     state: BrokerState,
     job: Job,
@@ -388,6 +402,7 @@ def _started(
         lines.append(f"{_stopped(job.stopped)}; it then waited {waited} in the queue")
     if job.spec.exclusive and job.live:
         lines.append("no other job starts on its nodes: it was submitted with --exclusive")
+    lines += _preference(state, job)
     lines += _beside(state, job, seen)
     lines += _loan(state, job)
     lines += isolation_lines(state, job)

@@ -139,6 +139,7 @@ def _running_job(job: Job, state: BrokerState, energy_j: float | None, now_s: fl
         array=spec.array,
         task=spec.task,
         asked_gpu_types=shortened(",".join(spec.gpu_types)),
+        preferred_types=shortened(",".join(spec.preferred_types)),
     )
 
 
@@ -167,9 +168,11 @@ def _past_job(row: EndedJob) -> PastJob:
         array=asked.array,
         task=asked.task,
         asked_gpu_types=shortened(",".join(asked.gpu_types)),
+        preferred_types=shortened(",".join(asked.preferred_types)),
     )
 
 
 def _bytes(row: PastJob) -> int:
-    texts = row.name, row.user, row.account, row.vc, row.reason, row.nodes, row.gpu_types, row.asked_gpu_types
-    return 370 + sum(map(text_bytes, texts))
+    types = row.gpu_types, row.asked_gpu_types, row.preferred_types
+    texts = row.name, row.user, row.account, row.vc, row.reason, row.nodes, *types
+    return 390 + sum(map(text_bytes, texts))

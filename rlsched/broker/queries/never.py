@@ -16,6 +16,14 @@ from rlsched.errors import nearest
 from rlsched.models.gpu_types import GENERIC, GPU_FIGURES, canonical_kind
 
 
+def refused_by_nodes(state: BrokerState, vc: str, demand: Demand) -> str:
+    """Return why the registered nodes cannot run a job as requested, in one line; "" if they can.
+
+    The job is refused if it can never run, and if no node has GPUs of its preferred types.
+    """
+    return unknown_vc(state, vc) or never_runs(state, vc, demand) or _unknown_preference(state, vc, demand)
+
+
 def unknown_vc(state: BrokerState, vc: str) -> str:
     """Return an error message, in one line, if a submission's VC is unknown, else "".
 
@@ -43,17 +51,12 @@ def never_runs(state: BrokerState, vc: str, demand: Demand) -> str:
             f"{num_gpus} GPUs can never be given: their engine gives a gang the same GPU numbers on every "
             "node, so that a gang on several nodes needs all GPUs of its nodes"
         )
-    usable = rooms(state, vc)
-    if not usable:
+    if not rooms(state, vc):
         return f"no node serves VC {vc!r}; known: {', '.join(state.cluster.partition_names)}"
-    nodes = [
-        node
-        for node in state.nodes.values()
-        if state.cluster.arrays.node.part_of[node.number] in {room.partition for room in usable}
-    ]
+    nodes = _nodes_of(state, vc)
     of_type = [node for node in nodes if node.spec.gpus and demand.accepts(node.spec.gpu_type)]
     if demand.gpu_types and not of_type:
-        return _no_such_type(demand, nodes)
+        return _no_such_type(demand.gpu_types, nodes)
     gang = f"{num_gpus} GPU{'' if num_gpus == 1 else 's'}"
     of_any_size = msgspec.structs.replace(demand, gpu_memory_mib=0)
     if demand.gpu_memory_mib and state.can_ever_run(vc, of_any_size):
@@ -80,13 +83,28 @@ def _sizes(nodes: Sequence[Node]) -> str:
     return f"its nodes have {' + '.join(map(str, sizes[:8]))}{' + ...' if len(sizes) > 8 else ''}"
 
 
-def _no_such_type(demand: Demand, nodes: Sequence[Node]) -> str:
+def _nodes_of(state: BrokerState, vc: str) -> list[Node]:
+    """Return the registered nodes that a job of this VC may use."""
+    inside = {room.partition for room in rooms(state, vc)}
+    part_of = state.cluster.arrays.node.part_of
+    return [node for node in state.nodes.values() if part_of[node.number] in inside]
+
+
+def _unknown_preference(state: BrokerState, vc: str, demand: Demand) -> str:
+    """Return an error message if no node of this VC has GPUs that the job prefers and accepts, else ""."""
+    narrow, nodes = demand.on_preferred, _nodes_of(state, vc)
+    if narrow is None or any(node.spec.gpus and narrow.names(node.spec.gpu_type) for node in nodes):
+        return ""
+    return _no_such_type(demand.preferred_types, nodes, " that it prefers")
+
+
+def _no_such_type(types: Sequence[str], nodes: Sequence[Node], of_these: str = "") -> str:
     there = sorted({node.spec.gpu_type for node in nodes if node.spec.gpus})
     kinds = sorted({canonical_kind(name) for name in there} - {GENERIC})
-    typed = [one for one in demand.gpu_types if one not in GPU_FIGURES]
+    typed = [one for one in types if one not in GPU_FIGURES]
     hint = next(filter(None, (_nearest(one, [*kinds, *there]) for one in typed)), "")
     return (
-        f"no node that it may use has GPUs of type {of_types(demand)}: {hint}"
+        f"no node that it may use has GPUs of type {' or '.join(types)}{of_these}: {hint}"
         f"its nodes have {', '.join(there[:8])}{', ...' if len(there) > 8 else ''}"
     )
 

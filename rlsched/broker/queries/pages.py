@@ -177,10 +177,11 @@ def _page(rows: Iterable[Row], size: Callable[[Row], int]) -> list[Row]:
 
 
 def _job_bytes(row: JobInfo) -> int:
-    texts = row.name, row.user, row.account, row.vc, row.workload, row.reason, *row.nodes
+    types = *row.gpu_types, *row.preferred_types
+    texts = row.name, row.user, row.account, row.vc, row.workload, row.reason, *row.nodes, *types
     used = 0 if row.usage is None else 460
     return (
-        520
+        540
         + used
         + sum(map(text_bytes, row.beside))
         + sum(map(text_bytes, texts))

@@ -61,6 +61,7 @@ class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
     gpu_memory_mib: int = 0
     gpu_types: list[str] = []
     exclusive: bool = False
+    preferred_types: list[str] = []
 
     @property
     def demand(self) -> Demand:
@@ -72,6 +73,7 @@ class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
             gpu_memory_mib=self.gpu_memory_mib,
             gpu_types=tuple(self.gpu_types),
             exclusive=self.exclusive,
+            preferred_types=tuple(self.preferred_types),
         )
 
 

@@ -145,6 +145,7 @@ def ledger_of(state: ClusterState, policy_id: str, *, preemptible: bool) -> Ledg
                 gpu_memory_mib=asked[int(job.demand[slot])].gpu_memory_mib,
                 gpu_types=list(asked[int(job.demand[slot])].gpu_types),
                 exclusive=asked[int(job.demand[slot])].exclusive,
+                preferred_types=list(asked[int(job.demand[slot])].preferred_types),
                 vc=vcs[job.vc[slot]] if job.vc[slot] >= 0 else "",
                 status=_STATUS[int(job.status[slot])],
                 gpus=state.gpus_of(int(job.seq[slot])),
@@ -161,10 +162,12 @@ def ledger_of(state: ClusterState, policy_id: str, *, preemptible: bool) -> Ledg
                 gpu_memory_mib=demand.gpu_memory_mib,
                 gpu_types=list(demand.gpu_types),
                 exclusive=demand.exclusive,
+                preferred_types=list(demand.preferred_types),
                 burst_vc=vcs[row.burst_vc] if row.burst_vc >= 0 and vcs else "",
                 fields={name: row[name].item() for name in DEMAND_FIELDS},
             )
             for demand, row in zip(asked, s.demand, strict=False)
+            if not demand.only_preferred  # follows from the class with the preference
         ],
         vcs=list(vcs),
         gpu_types=list(state.kind_names),

@@ -169,6 +169,7 @@ class AskedFor(msgspec.Struct, frozen=True):
     array: int = 0
     task: int = 0
     gpu_types: list[str] = []
+    preferred_types: list[str] = []
 
 
 class _Rest(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from rlsched.broker.base.entries import JobSubmitted
 from rlsched.broker.base.ledger_models import traits_of, workload_number
 from rlsched.broker.base.profiles import WorkloadProfile, learnt_speeds
 from rlsched.broker.state.jobs import Job
-from rlsched.cluster.demand import Demand
+from rlsched.cluster.demand import ANY_TYPE, Demand
 from rlsched.cluster.state import LearntUse
 from rlsched.models.catalogue.table import REFERENCE_TYPE
 from rlsched.models.gpu_types import asked_type
@@ -45,21 +45,14 @@ def demand_of(spec: JobSubmitted, learnt_gpu_mib: int = 0) -> Demand:
     `learnt_gpu_mib`: GPU memory that the job needs according to a failed attempt, MiB; 0: unknown. The demand
     contains the larger of this value and the requested GPU memory.
     """
-    gpu_memory_mib, gpu_types = max(spec.gpu_memory_mib, learnt_gpu_mib), tuple(spec.gpu_types)
-    if not spec.counted:
-        return Demand(
-            gpus=spec.num_gpus,
-            gpu_types=gpu_types,
-            gpu_memory_mib=gpu_memory_mib,
-            exclusive=spec.exclusive,
-        )
     return Demand(
         gpus=spec.num_gpus,
-        gpu_types=gpu_types,
-        cpu_milli=spec.num_cpus * 1000,
-        memory_mib=spec.memory_mib,
-        gpu_memory_mib=gpu_memory_mib,
+        gpu_types=tuple(spec.gpu_types),
+        cpu_milli=spec.num_cpus * 1000 if spec.counted else 0,
+        memory_mib=spec.memory_mib if spec.counted else 0,
+        gpu_memory_mib=max(spec.gpu_memory_mib, learnt_gpu_mib),
         exclusive=spec.exclusive,
+        preferred_types=tuple(spec.preferred_types),
     )
 
 
@@ -213,12 +206,17 @@ def demand_asked(message: Submit | DryRun) -> Demand:
         memory_mib=message.memory_mib,
         gpu_memory_mib=message.gpu_memory_mib,
         exclusive=message.exclusive,
+        preferred_types=tuple(types_asked(message.preferred_types)),
     )
 
 
 def types_asked(gpu_types: Sequence[str]) -> list[str]:
-    """Return GPU types as in the ledger: sorted, unique, with the catalogue's spelling of known types."""
-    return sorted({asked_type(one) for one in gpu_types})
+    """Return GPU types as in the ledger: sorted, unique, with the catalogue's spelling of known types.
+
+    The word `any` alone stands for all types: the result is empty.
+    """
+    found = sorted({asked_type(one) for one in gpu_types})
+    return [] if [one.lower() for one in found] == [ANY_TYPE] else found
 
 
 def on_a_rank(demand: Demand, gpus: int, cpu_milli_each: int) -> tuple[int, int]:

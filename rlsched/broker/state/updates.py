@@ -87,8 +87,8 @@ def change_ledger(
         state.limit_job(seq, math.nan if entry.time_limit_s == math.inf else entry.time_limit_s)
     if entry.slack_s is not None:
         state.set_slack(seq, entry.slack_s)
-    if entry.gpu_types is not None:
-        state.ask_for_types(seq, entry.gpu_types)
+    if entry.gpu_types is not None or entry.preferred_types is not None:
+        state.ask_for_types(seq, entry.gpu_types, preferred_types=entry.preferred_types)
     if entry.share is not None and spec is not None:
         state.share_job(seq, **sharing_of(spec, learnt_gpu_mib, alone=alone))
     if entry.priority is not None:

@@ -62,6 +62,15 @@ def gpu_types(asked: Mapping[str, Any]) -> list[str]:
     return [own] if own else []
 
 
+def preferred_types(asked: Mapping[str, Any]) -> list[str]:
+    """Return the GPU types of `--prefer`; an empty list is no preference.
+
+    Raises:
+        InputError: the option has invalid GPU types.
+    """
+    return [] if asked["prefer"] is None else types_named(asked["prefer"], "--prefer")
+
+
 def types_named(text: str, option: str) -> list[str]:
     """Return the GPU types in a list separated by `,` or `|`; empty if the text is `any`.
 

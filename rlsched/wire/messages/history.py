@@ -71,6 +71,8 @@ class PastJob(msgspec.Struct, frozen=True, kw_only=True):
     task: int = 0
     asked_gpu_types: str = ""
     """Requested GPU types, separated by commas; "": any type. `gpu_types` has the types of the GPUs used."""
+    preferred_types: str = ""
+    """Preferred GPU types, separated by commas; "": no preference."""
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True, tag="history"):

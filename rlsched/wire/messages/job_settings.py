@@ -99,6 +99,21 @@ class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = []
     """Accepted GPU types, as `rlsched.models.gpu_types.stands_for` interprets them; empty: any type."""
+    preferred_types: Annotated[
+        list[str],
+        Setting(
+            Option(
+                "--prefer TYPE,...",
+                "Preferred GPU types, named as in --gpu-type: the job gets GPUs of these types if it can "
+                "start on them at once, else of other accepted types. It does not wait for them.  "
+                "[default: none]",
+                "New list of preferred GPU types, separated by commas; any: no preference.",
+            ),
+            changes="task",
+            scontrol="Prefer",
+        ),
+    ] = []
+    """Preferred GPU types, named as `gpu_types`; empty: no preference."""
     num_cpus: Annotated[
         int,
         Setting(
@@ -487,6 +502,8 @@ class JobChanges(msgspec.Struct, frozen=True, kw_only=True):
     array_limit: int | None = None
     gpu_types: list[str] | None = None
     """New accepted GPU types; empty: any type."""
+    preferred_types: list[str] | None = None
+    """New preferred GPU types; empty: no preference."""
     grace_s: float | None = None
     slack_s: float | None = None
     """New delay that the user accepts for cheaper electricity, counted from submission."""

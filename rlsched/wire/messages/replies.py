@@ -77,6 +77,8 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Minimum memory of each of the job's GPUs, MiB, from its request or its measured need; 0: no minimum."""
     gpu_types: list[str] = []
     """Accepted GPU types; empty: any type."""
+    preferred_types: list[str] = []
+    """Preferred GPU types; empty: no preference."""
     exclusive: bool = False
     """Whether the job gets whole nodes."""
     speed_frac: float | None = None

@@ -36,6 +36,7 @@ NOTHING = dict.fromkeys(
         "lost_after",
         "array_limit",
         "gpu_type",
+        "prefer",
         "share",
         "grace",
         "slack",

@@ -24,7 +24,7 @@ from rlsched.cli.shared.job_options import (
 )
 from rlsched.cli.shared.selecting import states_of
 from rlsched.cli.shared.sizes import memory_mib
-from rlsched.cli.users.batch_script import read_script
+from rlsched.cli.users.batch_script import directives, read_script
 from rlsched.cli.users.many_jobs import jobs_of, read_rows
 from rlsched.cli.users.submit import submit
 from rlsched.errors import InputError
@@ -135,8 +135,27 @@ def test_gpu_types_have_slurms_syntax_too(options: str, types: list[str]) -> Non
 
 
 @pytest.mark.parametrize(
+    ("options", "types"),
+    [
+        ("", []),
+        ("--prefer=H100", ["H100"]),
+        ("--prefer=h100-80gb,A100", ["h100-80gb", "A100"]),
+        ("--prefer a100|h100", ["a100", "h100"]),
+        ("--prefer=any", []),
+        ("--gpu-type=H100", []),
+    ],
+)
+def test_preferred_gpu_types_have_slurms_option(options: str, types: list[str]) -> None:
+    assert submission(typed(*options.split()))["preferred_types"] == types
+    words, _ = directives("x", ["#!/bin/sh", f"#SBATCH {options}"] if options else ["#!/bin/sh"], submit)
+    assert submission(typed(*words))["preferred_types"] == types
+
+
+@pytest.mark.parametrize(
     ("option", "said"),
     [
+        ("--prefer=", "--prefer '': expected any, or GPU types such as H100 or A100,H100"),
+        ("--prefer=A100,any", "--prefer 'A100,any': expected any"),
         ("--gpu-type=", "--gpu-type '': expected any, or GPU types such as H100"),
         ("--gpu-type=A100,any", "--gpu-type 'A100,any': expected any"),
         ("--constraint=a100&ib", "--constraint 'a100&ib': expected any"),
@@ -302,6 +321,18 @@ def test_exclusive_is_a_directive_a_column_and_an_option(tmp_path: Path) -> None
     context = submit.make_context("submit", ["--from", str(table)])
     jobs = jobs_of(str(table), read_rows(str(table), context))
     assert [job.keywords["exclusive"] for job in jobs] == [True, False]
+
+
+def test_preference_is_a_directive_a_column_and_an_option(tmp_path: Path) -> None:
+    script = "#!/bin/bash\n#RLSCHED --prefer H100\nsleep 1\n"
+    assert submission(parsed(tmp_path, script))["preferred_types"] == ["H100"]
+    assert submission(parsed(tmp_path, script, "--prefer", "any"))["preferred_types"] == []
+    table = tmp_path / "jobs.csv"
+    table.write_text('prefer,command\n"A100,H100",true\nT4|V100,true\n,true\n', encoding="utf-8")
+    context = submit.make_context("submit", ["--from", str(table)])
+    jobs = jobs_of(str(table), read_rows(str(table), context))
+    found = [job.keywords["preferred_types"] for job in jobs]
+    assert found == [["A100", "H100"], ["T4", "V100"], []]
 
 
 def test_only_a_script_for_slurm_gets_slurm_s_variables(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ COPIED: dict[str, Any] = {
     "priority": "low",
     "notify": "end",
 }
-RESOLVED = {"account", "gpu_types", "depends_on"}
+RESOLVED = {"account", "gpu_types", "preferred_types", "depends_on"}
 """Settings that the broker resolves before it journals them."""
 
 
@@ -79,7 +79,7 @@ def test_keywords_are_those_declared() -> None:
     assert set(written) - same == {
         *("array", "token", "notify"),  # as text; None: made; as a list
         *("env", "cwd"),  # None: the default
-        *("gpu_types", "depends_on"),  # any sequence
+        *("gpu_types", "preferred_types", "depends_on"),  # any sequence
     }
 
 
