@@ -105,7 +105,7 @@ class Stores:
     def __init__(self, logdir: str) -> None:
         self._logdir = Path(logdir)
         self._readers: dict[str, StoreReader] = {}
-        self._parts: dict[Path, tuple[int, list[Part]]] = {}
+        self._parts: dict[Path, tuple[list[str], list[Part]]] = {}
         self.lock = threading.Lock()
 
     def names(self) -> list[str]:
@@ -129,7 +129,7 @@ class Stores:
         return found
 
     def _parts_of(self, folder: Path) -> list[Part]:
-        segments = len(segment_files(folder, "decisions"))
+        segments = [path.name for path in segment_files(folder, "decisions")]
         known = self._parts.get(folder)
         if known is None or known[0] != segments:
             known = self._parts[folder] = segments, parts(folder)

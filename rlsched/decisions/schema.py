@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -13,6 +14,8 @@ STORE_VERSION: Final = 1
 STORE_FILE: Final = "store.json"
 KEEP_MIB: Final = 2048
 """Default size limit for a broker's store, MiB; a decision takes about half a kilobyte."""
+KEEP_DAYS: Final = math.inf
+"""Default age limit for a broker's store, days: none, so that only the size is limited."""
 
 JobKind = Literal["submit", "start", "end"]
 TimeKind = Literal["unix", "trace"]

@@ -3,12 +3,14 @@
 A segment is an append-only, compressed Arrow IPC stream, such as `decisions-000001.arrow`. A segment can be
 read while it is written. After a crash or on a full disk, a segment can end with an incomplete batch, which
 readers ignore. A writer begins a new segment when it is created, and when the current segment has reached its
-maximum size. If all segments of a table together are too large, the oldest segments are removed.
+maximum size or age. If all segments of a table together are too large, the oldest segments are removed.
+Segments whose rows are all too old are removed too.
 """
 
 from __future__ import annotations
 
 import io
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,6 +19,8 @@ from typing import Any, Final
 
 SEGMENT_BYTES: Final = 16 << 20
 SUFFIX: Final = ".arrow"
+PER_KEPT: Final = 16
+"""Minimum number of segments for the rows that a table keeps, because only whole segments are removed."""
 
 
 def segment_files(folder: Path, table: str) -> list[Path]:
@@ -59,21 +63,31 @@ class SegmentWriter:
         table: Name of the table.
         schema: Arrow schema of the table.
         keep_bytes: Maximum size of all segments together, bytes; the oldest segments are removed.
+        keep_s: Age above which rows are removed by `remove_older`, seconds; infinite: never.
         segment_bytes: Size at which a segment is complete, bytes.
     """
 
     def __init__(
-        self, folder: Path, table: str, schema: Any, *, keep_bytes: int, segment_bytes: int = SEGMENT_BYTES
+        self,
+        folder: Path,
+        table: str,
+        schema: Any,
+        *,
+        keep_bytes: int,
+        keep_s: float = math.inf,
+        segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
         self._folder, self._table, self._schema = folder, table, schema
-        self._keep_bytes, self._segment_bytes = keep_bytes, segment_bytes
+        self._keep_bytes, self._keep_s, self._segment_bytes = keep_bytes, keep_s, segment_bytes
         self._path: Path | None = None
+        self._begun_s = math.nan  # time of the newest row of the segment's first batch
         self._buffer = io.BytesIO()
         self._stream: Any = None
 
-    @property
-    def begins(self) -> bool:
-        """Return whether the next row begins a new segment."""
+    def begins(self, time_s: float) -> bool:
+        """Return whether rows of this time, seconds, begin a new segment."""
+        if self._path is not None and time_s - self._begun_s > self._keep_s / PER_KEPT:
+            self._path = None
         return self._path is None
 
     def add(self, columns: dict[str, list[Any]]) -> None:
@@ -88,12 +102,31 @@ class SegmentWriter:
         batch = pa.record_batch(
             [pa.array(columns[one.name], one.type) for one in self._schema], schema=self._schema
         )
-        if self._path is None:
+        newest_s = columns["time_s"][-1]
+        if self.begins(newest_s):
             self._begin()
+            self._begun_s = newest_s
         assert self._path is not None
         self._stream.write_batch(batch)
         if self._append(self._path) >= self._segment_bytes:
             self._path = None
+
+    def remove_older(self, now_s: float) -> None:
+        """Remove the segments whose rows are all older than `keep_s` at `now_s`, except the newest segment.
+
+        The age of a segment without a readable row is the age of its file.
+
+        Raises:
+            OSError: a segment cannot be removed.
+        """
+        if self._keep_s == math.inf:
+            return
+        for path in segment_files(self._folder, self._table)[:-1]:
+            times = times_of(path)
+            newest_s = path.stat().st_mtime if times is None else times[1]
+            if newest_s >= now_s - self._keep_s:
+                return
+            path.unlink()
 
     def _begin(self) -> None:
         import pyarrow as pa
@@ -164,7 +197,11 @@ class SegmentReader:
 
         if self.left_bytes() <= 0:
             return
-        with pa.memory_map(str(self.path)) as file:
+        try:
+            mapped = pa.memory_map(str(self.path))
+        except FileNotFoundError:  # the writer has removed the segment since
+            return
+        with mapped as file:
             file.seek(self.at)
             while True:
                 try:

@@ -21,7 +21,7 @@ from rlsched.decisions.schema import (
     begin_store,
     schemas,
 )
-from rlsched.decisions.segments import SEGMENT_BYTES, SegmentWriter
+from rlsched.decisions.segments import PER_KEPT, SEGMENT_BYTES, SegmentWriter
 from rlsched.wire.states import QUEUED
 
 HELD_ROWS: Final = 1024
@@ -42,6 +42,8 @@ class DecisionStore:
         folder: Folder of the store; created if missing.
         info: Description of the store.
         keep_bytes: Maximum size of the store, bytes; the oldest rows are removed.
+        keep_s: Age above which `remove_old` removes rows, seconds; infinite: never. Changes of nodes are
+            always kept, because later rows need them.
         held_s: Minimum time between two writes, seconds (see `is_write_due`).
         clock: Returns monotonic time, seconds.
 
@@ -56,6 +58,7 @@ class DecisionStore:
         info: StoreInfo,
         *,
         keep_bytes: int = KEEP_BYTES,
+        keep_s: float = math.inf,
         held_s: float = HELD_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -70,7 +73,8 @@ class DecisionStore:
                     name,
                     schema,
                     keep_bytes=keep_bytes - of_jobs if name == "decisions" else of_jobs,
-                    segment_bytes=min(SEGMENT_BYTES, keep_bytes // 16),
+                    keep_s=math.inf if name == "nodes" else keep_s,
+                    segment_bytes=min(SEGMENT_BYTES, keep_bytes // PER_KEPT),
                 ),
                 [column.name for column in schema],
             )
@@ -99,6 +103,27 @@ class DecisionStore:
         for name, kind in (("jobs", JobEvent), ("nodes", NodeChange), ("forecasts", ForecastSeen)):
             own = (event for event in events if isinstance(event, kind))
             self._take(name, [list(msgspec.structs.astuple(event)) for event in own])
+
+    def note_standing(self, events: Sequence[JobEvent]) -> None:
+        """Note the submissions and starts of live jobs, in order, without writing them now.
+
+        Each later segment of job events repeats them, as it does for jobs of this writer. A writer that
+        continues an existing store needs them, because earlier segments can be removed.
+        """
+        jobs = self._tables["jobs"]
+        assert isinstance(jobs, _Jobs)
+        jobs.note([list(msgspec.structs.astuple(event)) for event in events])
+
+    def remove_old(self, now_s: float) -> None:
+        """Remove the files whose rows are all older than `keep_s` at `now_s`, except a table's newest file.
+
+        A file holds the rows of at most one sixteenth of `keep_s`. `now_s` is a time as in the store.
+
+        Raises:
+            OSError: a file cannot be removed.
+        """
+        for table in self._tables.values():
+            table.writer.remove_older(now_s)
 
     def _take(self, name: str, rows: list[list[Any]]) -> None:
         if not rows:
@@ -138,7 +163,7 @@ class _Table:
     """One table of the store, and its rows that are not written yet."""
 
     def __init__(self, writer: SegmentWriter, columns: list[str]) -> None:
-        self._writer, self._columns = writer, columns
+        self.writer, self._columns = writer, columns
         self.held: list[list[Any]] = []
 
     def write(self) -> int:
@@ -148,7 +173,7 @@ class _Table:
         return len(rows)
 
     def _put(self, rows: list[list[Any]]) -> None:
-        self._writer.add(dict(zip(self._columns, map(list, zip(*rows, strict=True)), strict=True)))
+        self.writer.add(dict(zip(self._columns, map(list, zip(*rows, strict=True)), strict=True)))
 
 
 class _Jobs(_Table):
@@ -162,11 +187,16 @@ class _Jobs(_Table):
         super().__init__(writer, columns)
         self._live: dict[str, list[list[Any]]] = {}
         self._kind, self._job = columns.index("kind"), columns.index("job")
-        self._state = columns.index("state")
+        self._state, self._time = columns.index("state"), columns.index("time_s")
 
     def _put(self, rows: list[list[Any]]) -> None:
-        standing = [row for known in self._live.values() for row in known] if self._writer.begins else []
+        begins = self.writer.begins(rows[-1][self._time])
+        standing = [row for known in self._live.values() for row in known] if begins else []
         super()._put([*standing, *rows])
+        self.note(rows)
+
+    def note(self, rows: list[list[Any]]) -> None:
+        """Update the live jobs by rows, in order."""
         for row in rows:
             known = self._live.get(row[self._job], [])
             match row[self._kind]:

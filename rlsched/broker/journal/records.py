@@ -7,6 +7,8 @@ No decision depends on the store or the curves. If a write fails, the error is c
 from __future__ import annotations
 
 import errno
+import math
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,7 +17,7 @@ from rlsched.broker.base.soft_errors import SoftErrors
 from rlsched.decide.record import DecisionRecord
 from rlsched.decisions.deciders import note_decider
 from rlsched.decisions.reading import last_records
-from rlsched.decisions.schema import ForecastSeen, JobEvent, NodeChange, StoreInfo
+from rlsched.decisions.schema import KEEP_DAYS, ForecastSeen, JobEvent, NodeChange, StoreInfo
 from rlsched.decisions.segments import segment_files
 from rlsched.decisions.store import KEEP_BYTES, DecisionStore, decision_row
 from rlsched.errors import InputError
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     from rlsched.decide.policies.policy import Policy
 
 STORE_FOLDER: Final = "decisions"
+DAY_S: Final = 86_400.0
+OLD_EVERY_S: Final = 3_600.0
+"""Time between two removals of old rows, seconds."""
 LAST_RECORDS: Final = 5_000
 _PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Error numbers that may be temporary: the broker starts although it cannot open TensorBoard's directory."""
@@ -39,6 +44,7 @@ class RecordLog:
         soft_errors: Counter of failed writes to the store (`written`) and to TensorBoard (`drawn`); None: a
             new counter.
         keep_bytes: Size above which the oldest rows of the store are removed, bytes.
+        keep_days: Age above which rows of the store are removed, days; infinite: never.
 
     Attributes:
         last: The newest records in the store when this object was created, oldest first.
@@ -55,12 +61,14 @@ class RecordLog:
         logdir: str | Path | None = None,
         soft_errors: SoftErrors | None = None,
         keep_bytes: int = KEEP_BYTES,
+        keep_days: float = KEEP_DAYS,
     ) -> None:
         self.folder = Path(folder)
         self.soft_errors = soft_errors or SoftErrors()
         self.last: list[DecisionRecord] = []
         self.kept = 0
-        self._keep_bytes = keep_bytes
+        self._keep_bytes, self._keep_s = keep_bytes, keep_days * DAY_S
+        self._removed_s = -math.inf  # last removal of old rows, monotonic seconds
         self._held = 0  # decisions not written yet
         self._store: DecisionStore | None = None
         self._logdir, self._writer = logdir, None if logdir is None else self._first_writer(logdir)
@@ -101,6 +109,19 @@ class RecordLog:
         """Return whether the store is new: it contains no changes of nodes yet."""
         return not segment_files(self.folder, "nodes")
 
+    def begin_with(self, events: Sequence[JobEvent | NodeChange]) -> None:
+        """Tell the store the present state: write it if the store is new, else note its live jobs.
+
+        `events`: present states of nodes, and submissions and starts of live jobs.
+        """
+        if self.begins():
+            self.add([], events)
+            return
+        try:
+            self._open().note_standing([event for event in events if isinstance(event, JobEvent)])
+        except Exception as error:  # any error of the disk
+            self._not_written(error)
+
     def decides(self, policy: Policy, since_s: float) -> None:
         """Record in the store that `policy` decides as of `since_s`, Unix seconds."""
         try:
@@ -109,14 +130,25 @@ class RecordLog:
             self.soft_errors.count("written", f"{self.folder}: cannot record which policy decides", error, 0)
 
     def step(self) -> None:
-        """Write buffered records if a write is due."""
+        """Write buffered records if a write is due, and once an hour remove records that are too old."""
         if self._store is not None and self._store.is_write_due():
             self._write()
+        if time.monotonic() - self._removed_s >= OLD_EVERY_S:
+            self._remove_old()
+
+    def _remove_old(self) -> None:
+        self._removed_s = time.monotonic()
+        if self._store is not None:
+            try:
+                self._store.remove_old(time.time())
+            except OSError as error:
+                what = f"{self.folder}: cannot remove old decisions"
+                self.soft_errors.count("written", what, error, 0)
 
     def _open(self) -> DecisionStore:
         if self._store is None:
             info = StoreInfo(time="unix", of=f"the broker in {self.folder.absolute().parent}")
-            self._store = DecisionStore(self.folder, info, keep_bytes=self._keep_bytes)
+            self._store = DecisionStore(self.folder, info, keep_bytes=self._keep_bytes, keep_s=self._keep_s)
         return self._store
 
     def _write(self) -> None:

@@ -155,6 +155,7 @@ class Broker:
                 settings.logdir,
                 self._soft_errors,
                 settings.keep_decisions_mib << 20,
+                settings.keep_decisions_days,
             )
             opened.callback(self._log.close)
             self._forecasting = self._new_forecasting(settings)
@@ -166,8 +167,7 @@ class Broker:
             if self._forecasting is not None and self.settings is not settings:
                 self._forecasting.use(forecast_setup(self.settings))
             opened.callback(lambda: self._fits.close())
-            if self._log.begins():
-                self._log.add([], as_it_stands(self._machine.state))
+            self._log.begin_with(as_it_stands(self._machine.state))
             self._superseded.check(self._machine.state.epoch)
             self._transport = Transport(settings.address, KeyHome(settings.keys), settings.senders)
             self._shipping = Shipping(

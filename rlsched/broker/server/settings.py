@@ -19,7 +19,7 @@ from rlsched.broker.server.prices import energy_of
 from rlsched.broker.standby.warm import Warm
 from rlsched.broker.state.priorities import PriorityRules
 from rlsched.decide.policies.policy import Policy
-from rlsched.decisions.schema import KEEP_MIB
+from rlsched.decisions.schema import KEEP_DAYS, KEEP_MIB
 from rlsched.files.space import MIN_FREE_MIB
 from rlsched.forecast.world import DEFAULT
 from rlsched.transport.budgets import SenderLimits
@@ -45,6 +45,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
         ranks: Priorities and fair share.
         min_free_mib: Free space on the journal's disk below which new jobs are refused, MiB.
         keep_decisions_mib: Size above which the oldest decisions of the store are removed, MiB.
+        keep_decisions_days: Age above which decisions of the store are removed, days; infinite: never.
         new_cluster: Whether to begin a new cluster if the earlier cluster's journal is lost.
         keeps: How long journal entries and rows of ended jobs are kept.
         seed: Seed of the policy's random draws.
@@ -73,6 +74,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     ranks: PriorityRules = PriorityRules()
     min_free_mib: int = MIN_FREE_MIB
     keep_decisions_mib: int = KEEP_MIB
+    keep_decisions_days: float = KEEP_DAYS
     new_cluster: bool = False
     keeps: Keeps = Keeps()
     seed: int = 0

@@ -88,6 +88,13 @@ _log = logging.getLogger("rlsched.broker")
     help="Maximum size of the recorded decisions (for `rlsched explain`) on disk, MiB; the oldest "
     "decisions are removed first.",
 )
+@shown(
+    "--keep-decisions-days",
+    default="all",
+    metavar="DAYS|all",
+    help="Time for which decisions are recorded, days, within the size of --keep-decisions-mib; with the "
+    "value all, only the size limits them.",
+)
 @click.option(
     "--new-cluster",
     is_flag=True,
@@ -228,6 +235,7 @@ def broker(
     lost_after: str,
     keep_days: str | None,
     keep_ended_days: str,
+    keep_decisions_days: str,
     forecaster: str | None,
     suspend_cmd: str | None,
     resume_cmd: str | None,
@@ -304,6 +312,7 @@ def broker(
             days=None if keep_days is None else _days("--keep-days", keep_days),
             ended_days=_days("--keep-ended-days", keep_ended_days),
         ),
+        "keep_decisions_days": _days("--keep-decisions-days", keep_decisions_days),
         "forecaster": _forecaster(forecaster),
         "power": power_settings(
             suspend_cmd,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import subprocess
 import sys
 from contextlib import suppress
@@ -24,10 +26,12 @@ from rlsched.decisions.candidates import candidates
 from rlsched.decisions.decision_text import decided_by
 from rlsched.decisions.reading import StoreReader, last_records, parts, read_records
 from rlsched.decisions.schema import STORE_FILE, JobEvent, NodeChange, StoreInfo
-from rlsched.decisions.segments import segment_files
+from rlsched.decisions.segments import SegmentReader, segment_files
 from rlsched.decisions.store import DecisionStore
 from rlsched.errors import InputError
 from tests.support.decided import record
+
+DAY_S = 86_400.0
 
 
 def store(folder: Path) -> DecisionStore:
@@ -126,6 +130,112 @@ def test_oldest_rows_are_dropped_at_the_limit(tmp_path: Path) -> None:
     assert numbers == list(range(numbers[0], 400))
     assert numbers[0] > 0
     assert sum(path.stat().st_size for path in segment_files(tmp_path, "decisions")) < 1 << 17
+
+
+def aged(folder: Path, days: range, keep_days: float = 8.0) -> DecisionStore:
+    """Write a decision and the events of a short job for each day, and then remove what is too old."""
+    kept = DecisionStore(folder, StoreInfo(time="unix", of="a test"), keep_s=keep_days * DAY_S, held_s=0.0)
+    for day in days:
+        at_s, about = day * DAY_S, {"job": f"j{day}", "num_gpus": 1.0}
+        kept.add_decisions([msgspec.structs.replace(record(day), now_s=at_s)])
+        kept.add_events(
+            [
+                JobEvent(time_s=at_s, kind="submit", **about),  # type: ignore[arg-type]
+                JobEvent(time_s=at_s, kind="end", state="cancelled", **about),  # type: ignore[arg-type]
+                NodeChange(time_s=at_s, node="n0", num_gpus=8),
+            ]
+        )
+        kept.flush()
+        kept.remove_old(at_s)
+    return kept
+
+
+def test_rows_older_than_the_limit_are_dropped(tmp_path: Path) -> None:
+    kept = aged(tmp_path, range(40))
+    assert [one.number for one in read_records(tmp_path)] == list(range(31, 40))
+    assert len(segment_files(tmp_path, "decisions")) == 9
+    assert len(segment_files(tmp_path, "nodes")) == 1  # the node was up before the oldest decision
+    reader = StoreReader(tmp_path)
+    reader.refresh()
+    assert list(reader.timeline.jobs) == [f"j{day}" for day in range(31, 40)]
+    assert len(reader.timeline.nodes["n0"].changes) == 40
+    kept.remove_old(400 * DAY_S)  # nothing was written for a year: the newest files are left
+    assert [one.number for one in read_records(tmp_path)] == [39]
+    kept = aged(tmp_path, range(400, 401))
+    assert [one.number for one in read_records(tmp_path)] == [400]
+    assert [path.name for path in segment_files(tmp_path, "decisions")] == ["decisions-000041.arrow"]
+
+
+def test_row_younger_than_the_limit_keeps_its_file(tmp_path: Path) -> None:
+    kept = DecisionStore(tmp_path, StoreInfo(time="unix", of="a test"), keep_s=16 * DAY_S, held_s=0.0)
+    for day in (0.0, 0.5, 1.0, 1.5, 20.0):  # a file holds the rows of one day
+        kept.add_decisions([msgspec.structs.replace(record(int(2 * day)), now_s=day * DAY_S)])
+        kept.flush()
+    assert [len(read_records(tmp_path)), len(segment_files(tmp_path, "decisions"))] == [5, 3]
+    kept.remove_old(17.0 * DAY_S)
+    assert [one.number for one in read_records(tmp_path)] == [0, 1, 2, 3, 40]
+    kept.remove_old(17.1 * DAY_S)
+    assert [one.number for one in read_records(tmp_path)] == [3, 40]
+
+
+def test_without_an_age_limit_old_rows_are_kept(tmp_path: Path) -> None:
+    aged(tmp_path, range(0, 4000, 1000), keep_days=math.inf)
+    assert len(read_records(tmp_path)) == 4
+    assert len(segment_files(tmp_path, "decisions")) == 1
+
+
+def test_age_limit_works_after_a_restart_and_keeps_live_jobs(tmp_path: Path) -> None:
+    about: dict[str, Any] = {"job": "long", "num_gpus": 8.0}
+    live = [
+        JobEvent(time_s=0.0, kind="submit", **about),
+        JobEvent(time_s=0.0, kind="start", attempt=1, nodes=["n0"] * 8, gpus=list(range(8)), **about),
+    ]
+    kept = aged(tmp_path, range(1))
+    kept.add_events(live)
+    kept.flush()
+    kept = aged(tmp_path, range(1, 2))  # each call opens the store again
+    kept.note_standing(live)
+    for day in range(2, 40):
+        short: dict[str, Any] = {"time_s": day * DAY_S, "job": f"j{day}", "num_gpus": 1.0}
+        kept.add_events([JobEvent(kind="submit", **short), JobEvent(kind="end", state="cancelled", **short)])
+        kept.flush()
+        kept.remove_old(day * DAY_S)
+    assert min(int(path.stem[-6:]) for path in segment_files(tmp_path, "jobs")) > 20
+    reader = StoreReader(tmp_path)
+    reader.refresh()
+    assert "j20" not in reader.timeline.jobs
+    assert [one.job.job for one in reader.timeline.running_at(39 * DAY_S)] == ["long"]
+    assert reader.timeline.jobs["long"].submit_s == 0.0
+
+
+def test_file_without_rows_is_as_old_as_it_is_on_disk(tmp_path: Path) -> None:
+    kept = aged(tmp_path, range(12))
+    oldest = segment_files(tmp_path, "decisions")[0]
+    oldest.write_bytes(b"damaged")
+    os.utime(oldest, (11 * DAY_S, 11 * DAY_S))
+    kept.remove_old(12 * DAY_S)
+    assert oldest.exists()
+    os.utime(oldest, (DAY_S, DAY_S))
+    kept.remove_old(12 * DAY_S)
+    assert not oldest.exists()
+
+
+def test_file_removed_while_it_is_read_has_no_more_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aged(tmp_path, range(2))
+    reader = StoreReader(tmp_path)
+    oldest = segment_files(tmp_path, "decisions")[0]
+    left_bytes = SegmentReader.left_bytes
+
+    def gone(self: SegmentReader) -> int:
+        found = left_bytes(self)
+        oldest.unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(SegmentReader, "left_bytes", gone)
+    reader.refresh()
+    assert reader.numbers.tolist() == [1]
 
 
 def test_stores_of_other_versions_and_folders_without_one_are_reported(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from contextlib import closing
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from rlsched.broker.base.soft_errors import SoftErrors
@@ -30,6 +31,7 @@ from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.decide.start import start_action
 from rlsched.decisions.reading import StoreReader, read_records
+from rlsched.decisions.segments import segment_files
 from rlsched.errors import InputError
 from rlsched.wire.messages import Explanation, Stats, StatsReport, Why
 from tests.support.broker.hand import hello, state, submit
@@ -327,3 +329,40 @@ def test_store_that_starts_later_knows_the_current_policy(tmp_path: Path) -> Non
     assert [job.job for job in timeline.queue_at(now_s)] == ["2"]
     (running,) = timeline.running_at(now_s)
     assert (running.job.job, running.number, running.nodes, running.share_milli) == ("1", 1, ["n0"] * 4, 1000)
+
+
+def test_restarted_broker_removes_old_rows_but_no_running_job(tmp_path: Path) -> None:
+    """The rows have times of 1970, so that all of them are older than a day."""
+    folder = tmp_path / "decisions"
+    with closing(Journal(tmp_path / "journal.sqlite")) as journal:
+        broker = HandBroker(load_scheduler("fifo-backfill"), journal)
+        with closing(RecordLog(folder, keep_days=1.0)) as log:
+            log.begin_with(as_it_stands(broker.state))
+            broker.says("n0", hello("n0", 4))
+            broker.ask(submit(3))
+            broker.ask(submit(4))
+            for kept in broker.records:
+                log.add(kept.records, kept.happened)
+        again = HandBroker(load_scheduler("fifo-backfill"), journal)
+        with closing(RecordLog(folder, keep_days=1.0)) as log:
+            log.begin_with(as_it_stands(again.state))
+            again.ask(submit(1))
+            for kept in again.records:
+                log.add(kept.records, kept.happened)
+            log.flush()
+            before = StoreReader(folder)
+            before.refresh()
+            log.step()
+    after = StoreReader(folder)
+    after.refresh()
+    names = [path.name for path in segment_files(folder, "jobs")]
+    assert names == ["jobs-000002.arrow"]
+    assert before.numbers.tolist()[: -len(after)]
+    assert before.numbers.tolist()[-len(after) :] == after.numbers.tolist()
+    for reader in (before, after):
+        timeline = reader.timeline
+        assert [job.job for job in timeline.queue_at(again.now_s)] == ["2"]
+        assert [one.job.job for one in timeline.running_at(again.now_s)] == ["1", "3"]
+        levels = timeline.curves(np.array([again.now_s]))
+        counts = [levels[name][0] for name in ("busy_gpus", "gpus", "waiting 2 to 8 GPUs")]
+        assert counts == [4.0, 4.0, 1.0]

@@ -1,7 +1,8 @@
-"""The weight of energy and the size of the store, from the command line and the environment to the broker."""
+"""The weight of energy and the limits of the store, from the command line or environment to the broker."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -92,22 +93,40 @@ def test_broker_refuses_a_value_that_is_not_a_number(tmp_path: Path) -> None:
         Broker(msgspec.structs.replace(settings, speed_energy=float("nan")))
 
 
-def test_size_of_the_store_of_decisions_reaches_the_store(
+def test_limits_of_the_store_of_decisions_reach_the_store(
     brokers: list[BrokerSettings], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     class MadeError(Exception):
         pass
 
     def log(*arguments: object) -> None:
-        raise MadeError(arguments[-1])
+        raise MadeError(arguments[-2:])
 
     assert run(["broker"]) == 0
-    assert run(["broker", "--keep-decisions-mib", "100"]) == 0
-    assert [one.keep_decisions_mib for one in brokers] == [2048, 100]
+    assert run(["broker", "--keep-decisions-mib", "100", "--keep-decisions-days", "30"]) == 0
+    assert run(["broker", "--keep-decisions-days", "all"]) == 0
+    limits = [(one.keep_decisions_mib, one.keep_decisions_days) for one in brokers]
+    assert limits == [(2048, math.inf), (100, 30.0), (2048, math.inf)]
     monkeypatch.setattr(serve, "RecordLog", log)
     settings = BrokerSettings(
-        address="tcp://127.0.0.1:0", directory=tmp_path / "broker", keys=tmp_path, keep_decisions_mib=100
+        address="tcp://127.0.0.1:0",
+        directory=tmp_path / "broker",
+        keys=tmp_path,
+        keep_decisions_mib=100,
+        keep_decisions_days=30.0,
     )
-    with pytest.raises(MadeError, match=str(100 << 20)):
+    with pytest.raises(MadeError, match=rf"\({100 << 20}, 30.0\)"):
         Broker(settings)
+
+
+@pytest.mark.parametrize("value", ["0", "0.5", "-3", "nan", "inf", "a week", ""])
+def test_invalid_limit_of_the_store_is_one_line(
+    value: str, brokers: list[BrokerSettings], capfd: pytest.CaptureFixture[str]
+) -> None:
     assert run(["broker", "--keep-decisions-mib", "0"]) == 2
+    capfd.readouterr()
+    assert run(["broker", "--keep-decisions-days", value]) == 2
+    told = capfd.readouterr().err
+    assert f"--keep-decisions-days: expected 1 day or more, or all, got {value!r}" in told
+    assert len(told.splitlines()) == 1
+    assert brokers == []
