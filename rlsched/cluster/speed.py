@@ -128,14 +128,27 @@ def cores_given(s: StateArrays, slot: int, kind: int) -> float:
 
 
 @kernel
-def fed_rate(s: StateArrays, slot: int, kind: int, allowed: float) -> float:
+def fed_rate(s: StateArrays, slot: int, kind: int, allowed: float, cores_each: float) -> float:
     """Return a job's rate: the lower of the rates that its GPUs and its cores allow.
 
     At a rate of 1 the attempt lasts the job's stated run time.
-    `allowed`: speed that the GPUs allow, as a fraction of the speed on fully used GPUs of this type.
+
+    Args:
+        s: The state.
+        slot: The job.
+        kind: Type of its GPUs.
+        allowed: Speed that the GPUs allow, as a fraction of the speed on fully used GPUs of this type.
+        cores_each: CPU cores per GPU.
     """
-    delivered = feed(s, slot, kind, cores_given(s, slot, kind))
+    delivered = feed(s, slot, kind, cores_each)
     return min(allowed, delivered) / reference_feed(s, slot, kind) * type_speed(s, slot, kind)
+
+
+@kernel
+def fewest_nodes(s: StateArrays, p: int, slot: int, nodes: int) -> int:
+    """Return the least number of nodes of partition `p` on which a job fits, but at most `nodes`."""
+    size = max(s.derived.class_queue.node_size[p, s.job.demand[slot]], 1)
+    return min((s.job.gpus[slot] + size - 1) // size, nodes)
 
 
 @kernel
@@ -232,14 +245,13 @@ def placed_rate(s: StateArrays, slot: int, clock: float, shared: float) -> float
         nodes += n != last_node
         last_node = n
         place = s.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS]
-    size = max(s.derived.class_queue.node_size[s.job.placed_in[slot], s.job.demand[slot]], 1)
-    fewest = min((s.job.gpus[slot] + size - 1) // size, nodes)
+    fewest = fewest_nodes(s, s.job.placed_in[slot], slot, nodes)
     rate, last_kind, place = np.inf, -1, head
     while place >= 0:
         kind = gpu_kind(s, place // MAX_TENANTS)
         if kind != last_kind:
             allowed = gpu_rate(s, slot, kind, clock, shared, nodes, fewest)
-            rate = min(rate, fed_rate(s, slot, kind, allowed))
+            rate = min(rate, fed_rate(s, slot, kind, allowed, cores_given(s, slot, kind)))
             last_kind = kind
         place = s.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS]
     return rate

@@ -42,6 +42,11 @@ class PlanSeen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         power_w: Power that the job would add while it runs, watts; None without models.
         worth: Value by which plans are compared: the speed that the plan adds, in GPUs at work, times the
             worth of the GPU type. None: the queue's order decides.
+        rate: Predicted work per second, in seconds of the stated run time, with co-tenants, clock, cores and
+            GPU type. None without models, for a job without GPUs, and in plans that were not chosen, as are
+            `gpu_w` and `cores_w`.
+        gpu_w: Predicted power of the job's GPUs, its part of the static power included, watts.
+        cores_w: Predicted power of the CPU cores that the job keeps busy, watts.
     """
 
     how: Literal["free", "share", "preempt", "later"]
@@ -61,6 +66,9 @@ class PlanSeen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     run_s: float = 0.0
     power_w: float | None = None
     worth: float | None = None
+    rate: float | None = None
+    gpu_w: float | None = None
+    cores_w: float | None = None
 
 
 class Names(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -11,17 +11,29 @@ from typing import Any, Final, NamedTuple, get_type_hints
 
 import numpy as np
 
-from rlsched.cluster.arrays import CLOCKS_ALONE, StateArrays, columns, records
+from rlsched.cluster.arrays import CLOCKS_ALONE, MAX_TENANTS, StateArrays, columns, records
 from rlsched.cluster.choose import choose
+from rlsched.cluster.kernels import tenants_of
 from rlsched.cluster.placement import BY_RULE, NO_PREFERENCE, class_to_place, fits_slot
-from rlsched.cluster.speed import added_power_w, speed_alone
+from rlsched.cluster.speed import (
+    at_clock_w,
+    busy_frac,
+    chosen_clock,
+    fed_rate,
+    fewest_nodes,
+    gpu_rate,
+    shared_on,
+    shared_with,
+    speed_alone,
+    use_of_gpus,
+)
 from rlsched.cluster.state import ClusterState
 from rlsched.compile.jit import array_kernel, kernel
 from rlsched.decide.actions import Action, Preempt, Start, Wait
 from rlsched.decide.clocks import clock_for, clock_on, cores_for, join_cores
 from rlsched.decide.compiled import for_state
 from rlsched.decide.constants import MODELLED
-from rlsched.decide.options import NEVER, StartOptions, may_share
+from rlsched.decide.options import LUCID, NEVER, StartOptions, may_share
 from rlsched.decide.plans.plan import (
     NO_ROOM,
     NOT_THE_FIRST,
@@ -40,7 +52,7 @@ from rlsched.decide.record import QUEUED, DecisionRecord, PlanSeen, Source
 from rlsched.decide.rules.reservation import copy_nodes, let_end_until_fits
 from rlsched.decide.scheduler import Decision
 from rlsched.decide.start import policy_start
-from rlsched.models.clocks import relative_time
+from rlsched.models.clocks import job_part_w, relative_time
 
 
 class Recording:
@@ -170,6 +182,9 @@ class _Found(NamedTuple):
     wait_s: float
     run_s: float
     power_w: float
+    rate: float
+    gpu_w: float
+    cores_w: float
 
 
 FOUND: Final = np.dtype([(name, kind) for name, kind in get_type_hints(_Found).items()])
@@ -182,7 +197,7 @@ def _note(s: StateArrays, p: int, slot: int, o: StartOptions, how: int, plan: Pl
     row.how, row.verdict, row.share_with, row.tenants = how, plan.verdict, plan.share_with, plan.tenants
     row.own, row.gain, row.asked, row.worth = plan.own, plan.gain, plan.asked, plan.worth
     row.node, row.kind, row.clock, row.wait_s, row.power_w = plan.node, plan.kind, 1.0, 0.0, 0.0
-    row.nodes = 1
+    row.nodes, row.rate, row.gpu_w, row.cores_w = 1, math.nan, math.nan, 0.0
     row.cpu_milli_each = s.demand.cpu_milli_each[job.demand[slot]]
     row.run_s = max(job.predicted_s[slot] - job.saved_s[slot], 0.0) + job.overhead_left_s[slot]
     if plan.verdict != TAKEN_OR_OPEN:
@@ -197,14 +212,52 @@ def _note(s: StateArrays, p: int, slot: int, o: StartOptions, how: int, plan: Pl
     if how == _FREE:
         row.clock = clock_on(s, p, slot, gpus, o)
         row.cpu_milli_each = cores_for(s, slot, gpus, o)
+        _predict(s, p, slot, how, row.own, gpus[0], row)
     else:
         row.clock = clock_for(s, p, slot, row.kind, o)
         row.cpu_milli_each = join_cores(s, slot, plan.share_with, row.kind)
+        g = job.head[plan.share_with] // MAX_TENANTS
+        if o.share == LUCID:  # the rule predicts no speeds
+            row.own = shared_on(s, slot, g)
+            row.gain = row.own + shared_with(s, plan.share_with, slot, g) - 1.0
+        _predict(s, p, slot, how, row.own, g, row)
+
+
+@kernel
+def _predict(s: StateArrays, p: int, slot: int, how: int, own: float, g: int, row: Any) -> None:
+    """Write the predicted rate, run time and power of a job under a plan to the plan's `row`.
+
+    The power ignores that co-tenants can bring a GPU to its power limit, and takes all GPUs of a gang as of
+    the type of `g`.
+
+    Args:
+        s: The state.
+        p: The partition.
+        slot: The job.
+        how: _FREE or _SHARED.
+        own: Predicted speed with co-tenants, of a plan with `how` _SHARED.
+        g: First GPU of the plan.
+        row: Record of type FOUND, with node, GPU type, clock and cores.
+    """
+    kind, gpus, workload, t = row.kind, s.job.gpus[slot], s.job.workload[slot], s.models.trait
+    clock = max(row.clock, chosen_clock(s, g))
+    rate, busy = 1.0 / relative_time(t.clock_bound[workload, kind], clock), 1.0
     if s.config[0].modelled != CLOCKS_ALONE:
-        bound = s.models.trait.clock_bound[job.workload[slot], row.kind]
-        rate = speed_alone(s, slot, row.kind) * plan.own / relative_time(bound, row.clock)
-        row.run_s /= rate
-        row.power_w = added_power_w(s, slot, row.kind, row.clock, rate) * job.gpus[slot]
+        cores_each = np.inf if how == _SHARED else row.cpu_milli_each / 1000.0  # co-tenants pool their cores
+        if how == _FREE:
+            fewest = fewest_nodes(s, p, slot, row.nodes)
+            allowed = gpu_rate(s, slot, kind, clock, shared_on(s, slot, g), row.nodes, fewest)
+            rate = fed_rate(s, slot, kind, allowed, cores_each)
+        else:
+            rate *= speed_alone(s, slot, kind) * own
+        busy = busy_frac(s, slot, kind, clock, rate)
+        if s.demand.cpu_milli_each[s.job.demand[slot]] > 0:
+            used = t.cores_each[workload, kind] * min(use_of_gpus(s, slot, kind, rate), 1.0)
+            row.cores_w = s.node.core_w[s.gpu.node[g]] * min(cores_each, used) * gpus
+    added_w = at_clock_w(s, slot, kind, clock, busy)
+    row.rate, row.power_w = rate, added_w * gpus
+    row.run_s /= rate
+    row.gpu_w = job_part_w(s.models.gpu, kind, tenants_of(s, g) + 1, added_w, added_w) * gpus
 
 
 @kernel
@@ -312,7 +365,7 @@ def _seen(state: ClusterState, row: _Found, other: int, action: Action | None, s
         node = action.node if not action.gpus else int(columns(state.arrays.gpu)["node"][action.gpus[0]])
         chosen = row.how == _SHARED if action.share_with >= 0 else row.how == _FREE
         chosen = chosen and (other == action.share_with if action.share_with >= 0 else row.node == node)
-    modelled = state.needs.models
+    modelled, known = state.needs.models, bool(chosen) and math.isfinite(row.rate)
     return PlanSeen(
         how=_HOW[row.how],
         verdict=VERDICT_TEXT[row.verdict],
@@ -331,6 +384,9 @@ def _seen(state: ClusterState, row: _Found, other: int, action: Action | None, s
         run_s=row.run_s,
         power_w=row.power_w if modelled else None,
         worth=row.worth,
+        rate=row.rate if known else None,
+        gpu_w=row.gpu_w if known else None,
+        cores_w=row.cores_w if known else None,
     )
 
 

@@ -6,6 +6,7 @@ import bisect
 import math
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import repeat
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -226,8 +227,13 @@ def parts(folder: Path) -> list[Part]:
 
 
 def _rows(batch: Any, kind: type[JobEvent | NodeChange | ForecastSeen]) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a batch, each with the fields of `kind` in order."""
-    return zip(*(batch.column(name).to_pylist() for name in kind.__struct_fields__), strict=True)
+    """Yield the rows of a batch, each with the fields of `kind` in order, absent columns with the default."""
+    there = set(batch.schema.names)
+    columns = [
+        batch.column(field.name).to_pylist() if field.name in there else repeat(field.default, batch.num_rows)
+        for field in msgspec.structs.fields(kind)
+    ]
+    return zip(*columns, strict=True)
 
 
 def find_stores(folder: str | Path) -> dict[str, Path]:

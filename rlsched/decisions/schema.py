@@ -57,6 +57,12 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
         reason: Reason for the end, for users.
         run_s: Run time of the attempt, seconds; nan if it did not run.
         energy_j: Energy of the attempt, joules; nan if not measured.
+        predicted_speed_frac: In a `start`, predicted work per second of the attempt, in seconds of the stated
+            run time: with its co-tenants, clock, cores and GPU type. If the job states no GPU type, 1 is the
+            speed on the same GPUs at full clock without co-tenants. nan if not predicted. Absent in files of
+            earlier versions, as are the next two.
+        predicted_energy_j: In a `start`, predicted energy until the job ends, joules; nan if not predicted.
+        speed_frac: In an `end`, mean work per second of the attempt; nan if not measured.
     """
 
     time_s: float
@@ -76,6 +82,9 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     run_s: float = float("nan")
     energy_j: float = float("nan")
+    predicted_speed_frac: float = float("nan")
+    predicted_energy_j: float = float("nan")
+    speed_frac: float = float("nan")
 
 
 class NodeChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,6 +144,10 @@ class ForecastSeen(msgspec.Struct, frozen=True, kw_only=True):
     list_s: float = float("nan")
 
 
+ADDED: Final = frozenset({"predicted_speed_frac", "predicted_energy_j", "speed_frac"})
+"""Columns that files of earlier versions lack; their rows have the default of the struct's field."""
+
+
 def schemas() -> dict[str, Any]:
     """Return the Arrow schema of each table, by table name. Columns have the names of the structs' fields."""
     import pyarrow as pa
@@ -171,6 +184,9 @@ def schemas() -> dict[str, Any]:
         "reason": text,
         "run_s": number,
         "energy_j": number,
+        "predicted_speed_frac": number,
+        "predicted_energy_j": number,
+        "speed_frac": number,
     }
     nodes = {
         "time_s": number,

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from rlsched.decisions.schema import ADDED
+
 SEGMENT_BYTES: Final = 16 << 20
 SUFFIX: Final = ".arrow"
 PER_KEPT: Final = 16
@@ -178,7 +180,7 @@ class SegmentReader:
 
     Attributes:
         path: The file.
-        expected: Columns that the file must have; more columns are allowed.
+        expected: Columns that the file must have, except columns in `ADDED`; more columns are allowed.
         at: Position in the file after the batches read so far, bytes.
         schema: Columns of the file; None until they have been read.
     """
@@ -208,7 +210,7 @@ class SegmentReader:
                     message = pa.ipc.read_message(file)
                     if self.schema is None:
                         schema = pa.ipc.read_schema(message)
-                        if not all(column in schema for column in self.expected):
+                        if not all(one in schema or one.name in ADDED for one in self.expected):
                             return
                         self.schema, self.at = schema, file.tell()
                         continue

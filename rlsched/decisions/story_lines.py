@@ -56,9 +56,7 @@ def _attempt_lines(attempt: dict[str, Any], predicted_s: float | None) -> list[s
     )
     if predicted_s and attempt["state"] == COMPLETED:
         seen += f", {attempt['run_s'] / predicted_s:.2f} times the prediction"
-    if attempt["energy_kwh"] is not None:
-        seen += f", {attempt['energy_kwh']:.3g} kWh"
-    found.append(seen)
+    found.append(seen + _speed(attempt) + _energy(attempt))
     if attempt["stopped_by"] is not None:
         stopped = attempt["stopped_by"]
         line = f"  stopped by decision {stopped['number']}: {stopped['did']}, by {stopped['by']}"
@@ -67,6 +65,21 @@ def _attempt_lines(attempt: dict[str, Any], predicted_s: float | None) -> list[s
             line += f"; its GPUs went to job{'s' if len(gained) > 1 else ''} {', '.join(gained)}"
         found.append(line)
     return found
+
+
+def _speed(attempt: dict[str, Any]) -> str:
+    """Return a text with the speed of an attempt, "" if it is neither known nor predicted to be different."""
+    speed, predicted = attempt["speed_frac"], attempt["predicted_speed_frac"]
+    if speed is None:
+        return "" if predicted is None or round(predicted, 2) == 1.0 else f", speed {predicted:.2f} predicted"
+    return f", speed {speed:.2f}" + ("" if predicted is None else f" ({predicted:.2f} predicted)")
+
+
+def _energy(attempt: dict[str, Any]) -> str:
+    energy_kwh, predicted_kwh = attempt["energy_kwh"], attempt["predicted_energy_kwh"]
+    if energy_kwh is None:
+        return "" if predicted_kwh is None else f", {predicted_kwh:.3g} kWh predicted"
+    return f", {energy_kwh:.3g} kWh" + ("" if predicted_kwh is None else f" ({predicted_kwh:.3g} predicted)")
 
 
 def left_words(left: dict[str, tuple[int, int]]) -> str:

@@ -38,6 +38,9 @@ class AttemptSeen:
         reason: Reason for the end, for users.
         run_s: Run time, seconds; nan while the attempt runs.
         energy_j: Energy, joules; nan if not measured.
+        predicted_speed_frac: Predicted work per second at the start; nan if not predicted.
+        predicted_energy_j: Predicted energy until the job ends, joules; nan if not predicted.
+        speed_frac: Mean work per second, known after the end; nan if not measured.
     """
 
     job: JobSeen
@@ -52,6 +55,9 @@ class AttemptSeen:
     reason: str = ""
     run_s: float = math.nan
     energy_j: float = math.nan
+    predicted_speed_frac: float = math.nan
+    predicted_energy_j: float = math.nan
+    speed_frac: float = math.nan
 
 
 @dataclass(slots=True)
@@ -219,12 +225,13 @@ class Timeline:
         gpus: list[int],
         share_milli: int,
         sm_clock_frac: float,
-        *_: Any,
+        *more: Any,
     ) -> None:
         seen = self._of(job, name, user, vc, num_gpus)
         if seen.attempts and seen.attempts[-1].number == number and seen.attempts[-1].start_s == time_s:
             return
         attempt = AttemptSeen(seen, number, time_s, nodes, gpus, share_milli, sm_clock_frac)
+        attempt.predicted_speed_frac, attempt.predicted_energy_j, _ = more[-3:]
         seen.attempts.append(attempt)
         self.attempts.append(attempt)
         self._queue(seen, time_s, -1)
@@ -234,13 +241,13 @@ class Timeline:
         self, time_s: float, kind: str, job: str, name: str, user: str, vc: str, num_gpus: float, *more: Any
     ) -> None:
         del kind
-        state, reason, run_s, energy_j = more[-4:]
+        state, reason, run_s, energy_j, _, _, speed_frac = more[-7:]
         seen = self._of(job, name, user, vc, num_gpus)
         running = bool(seen.attempts) and seen.attempts[-1].end_s == math.inf
         if running:
             attempt = seen.attempts[-1]
             attempt.end_s, attempt.state, attempt.reason = time_s, state, reason
-            attempt.run_s, attempt.energy_j = run_s, energy_j
+            attempt.run_s, attempt.energy_j, attempt.speed_frac = run_s, energy_j, speed_frac
             self._busy.extend((time_s, -_held(attempt)))
             if run_s > 0.0 and energy_j >= 0.0:
                 self._drew(attempt)

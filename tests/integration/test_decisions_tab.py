@@ -169,6 +169,9 @@ def test_job_is_found_and_its_decision_is_that_of_the_store(page: Any, folder: P
         assert attempt["why"]["did"] in shown
         for plan in attempt["why"]["plans"]:
             assert plan["words"] in shown
+        speeds = attempt["speed_frac"], attempt["predicted_speed_frac"]
+        assert "{:.2f}, {:.2f} predicted".format(*speeds) in shown
+        assert " kWh predicted" in shown
 
 
 def test_clicks_keys_and_zoom(page: Any) -> None:

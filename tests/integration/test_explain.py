@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -70,6 +71,85 @@ def test_jobs_of_a_broker_have_their_names_in_the_queue(tmp_path: Path) -> None:
         assert "jobs waited" in explained("--at", "2099-01-01", "--run", str(store))
     finally:
         cluster.close()
+
+
+def test_prediction_and_outcome_of_a_shared_start_online(tmp_path: Path) -> None:
+    cluster = Cluster(
+        tmp_path,
+        nodes=["n0"],
+        broker_options=("--policy", "pack", "--share", "--prediction", "running-mean"),
+        node_options=("--gpu-type", "H100"),
+    )
+    wait = f"until [ -e {tmp_path}/gate ]; do sleep 0.05; done"
+    try:
+        with cluster.client() as client:
+            all_up(client, 1)
+            jobs = [client.submit(["sh", "-c", wait], num_gpus=4, workload="vit-tiny") for _ in range(2)]
+            until(lambda: [client.job(job).state for job in jobs] == ["running"] * 2, "both run")
+            assert client.job(jobs[0]).gpus == client.job(jobs[1]).gpus
+            until(lambda: all((one := client.job(job).usage) and one.energy_j for job in jobs), "metered")
+            store = cluster.directory / "broker"
+            until(lambda: running(store / "decisions", 2), "the starts are written")
+            before = stories(store, jobs)
+            (tmp_path / "gate").touch()
+            assert [client.wait(job).state for job in jobs] == ["completed"] * 2
+            until(lambda: all(ended(store / "decisions", str(job)) for job in jobs), "the ends are written")
+            used_j = [client.job(job).energy_j for job in jobs]
+        after = stories(store, jobs)
+        line = explained(str(jobs[1]), "--run", str(store)).splitlines()[-1]
+    finally:
+        cluster.close()
+    for job, one, energy_j in zip(before, after, used_j, strict=True):
+        plan = next(plan for plan in one["why"]["plans"] if plan["chosen"])
+        assert job["predicted_speed_frac"] == one["predicted_speed_frac"]
+        assert job["predicted_energy_kwh"] == one["predicted_energy_kwh"]
+        assert (job["energy_kwh"], one["speed_frac"]) == (None, None)  # it ran too shortly for a speed
+        assert one["predicted_energy_kwh"] * 3.6e6 > plan["power_w"] * plan["run_s"] > 0.0
+        assert energy_j is not None
+        assert one["energy_kwh"] == pytest.approx(energy_j / 3.6e6)
+    assert after[0]["predicted_speed_frac"] == 1.0 > after[1]["predicted_speed_frac"] > 0.5
+    two = after[1]
+    assert line.endswith(
+        f", speed {two['predicted_speed_frac']:.2f} predicted, {two['energy_kwh']:.3g} kWh "
+        f"({two['predicted_energy_kwh']:.3g} predicted)"
+    )
+
+
+def running(folder: Path, jobs: int) -> bool:
+    """Whether a store has the starts of this many jobs."""
+    reader = StoreReader(folder)
+    reader.refresh()
+    return len(reader.timeline.attempts) == jobs
+
+
+def stories(store: Path, jobs: list[int]) -> list[dict[str, Any]]:
+    """The only attempt of each job."""
+    told = [json.loads(explained(str(job), "--run", str(store), "--json")) for job in jobs]
+    return [one["attempts"][0] for one in told]
+
+
+def test_prediction_and_outcome_of_every_attempt_of_a_replay(tmp_path: Path) -> None:
+    trace, spec = synthesize("helios", jobs=60, load=2.0, gpus=16, seed=3)
+    rs.simulate(trace, spec, "pack", models=rs.Models(), records=tmp_path)
+    reader = StoreReader(tmp_path / "pack")
+    reader.refresh()
+    shared = 0
+    for job in reader.timeline.jobs.values():
+        (attempt,) = json.loads(explained(job.job, "--run", str(tmp_path / "pack"), "--json"))["attempts"]
+        for name in ("speed_frac", "energy_kwh"):
+            assert attempt[name] > 0.0
+            assert attempt[f"predicted_{name}"] > 0.0
+        shared += attempt["predicted_speed_frac"] < 1.0
+        line = next(
+            line
+            for line in explained(job.job, "--run", str(tmp_path / "pack")).splitlines()
+            if line.startswith("  completed after ")
+        )
+        assert line.endswith(
+            f", speed {attempt['speed_frac']:.2f} ({attempt['predicted_speed_frac']:.2f} predicted)"
+            f", {attempt['energy_kwh']:.3g} kWh ({attempt['predicted_energy_kwh']:.3g} predicted)"
+        )
+    assert shared > 5
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ from rlsched.broker.state.learning import LEAST_MEASURED_S
 from rlsched.client.client import Client
 from rlsched.decide.actions import Start
 from rlsched.decide.registry import load_scheduler
+from rlsched.decisions.reading import StoreReader
 from rlsched.wire.states import FINISHED
 from tests.support.broker.preempting import replayed
 from tests.support.online.cluster import until
@@ -132,6 +133,7 @@ def test_predictions_and_co_tenants_follow_gpus_that_differ_from_the_catalogue(t
             run.until(lambda: all(run.state(job) == "running" for job in first), "the first four run")
             joined = [run.submit(C, 2) for _ in range(4)]
             run.until(lambda: facts()[A, C] >= 4 and facts()[C, A] >= 4, "the pairs are learnt")
+            slowed = list(joined)
             run.open(2, [*first, *joined])
 
             first = [run.submit(A, 3) for _ in range(4)]
@@ -164,6 +166,14 @@ def test_predictions_and_co_tenants_follow_gpus_that_differ_from_the_catalogue(t
         assert profile.cores_each is not None
         assert profile.memory_mib.value == pytest.approx(MEMORY_MIB[workload], rel=0.05)
         assert profile.cores_each.value == pytest.approx(core_truth(tmp_path, workload), rel=0.15)
+
+    reader = StoreReader(tmp_path / "broker" / "decisions")
+    reader.refresh()
+    for job in slowed:
+        (one,) = reader.timeline.jobs[str(job)].attempts
+        assert one.predicted_speed_frac > 0.7, "by the catalogue"
+        assert one.speed_frac == pytest.approx(SPEEDS[C, A], rel=0.1)
+        assert min(one.energy_j, one.predicted_energy_j) > 0.0
 
     made = redecide(events, load_scheduler("pack"))
     assert sum(isinstance(one.action, Start) for one in made) == 33

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
 
 from rlsched.cluster.arrays import NODE_DOWN, NODE_DRAINED, NODE_UP
+from rlsched.decide.actions import Start
 from rlsched.decide.record import DecisionRecord
+from rlsched.decisions.outlook import UNKNOWN, Outlook, outlook
 from rlsched.decisions.schema import STORE_FILE, JobEvent, NodeChange, StoreInfo
 from rlsched.decisions.segments import SUFFIX
 from rlsched.decisions.store import DecisionStore
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlsched_agents.evaluate.task import Task
+    from rlsched_envs.sim.attempt_log import AttemptTable
     from rlsched_envs.sim.job_table import JobTable
     from rlsched_envs.sim.node_events import NodeEvent
 
@@ -49,6 +53,7 @@ class RunStore:
         self.folder, self._of = folder, of
         self._held: list[DecisionRecord] = []
         self._changes: Sequence[NodeEvent] = ()
+        self._expected: dict[tuple[str, float], Outlook] = {}
 
     def __enter__(self) -> RunStore:
         try:
@@ -62,6 +67,10 @@ class RunStore:
     def __call__(self, record: DecisionRecord) -> None:
         """Add one record."""
         self._held.append(record)
+        if isinstance(record.action, Start):
+            expected = outlook(record, counts_cores=True)
+            if expected is not UNKNOWN:
+                self._expected[record.names.jobs.get(record.action.seq, ""), record.now_s] = expected
         if len(self._held) >= BATCH:
             self._pass_on()
 
@@ -81,7 +90,8 @@ class RunStore:
             predicted_s: (J,) predicted run time of each job at its submission.
         """
         try:
-            self._store.add_events([*node_events(table, self._changes), *job_events(table, predicted_s)])
+            jobs = job_events(table, predicted_s, self._expected)
+            self._store.add_events([*node_events(table, self._changes), *jobs])
         except OSError as error:
             raise self._cannot(error) from error
 
@@ -153,8 +163,18 @@ def node_events(table: JobTable, changes: Sequence[NodeEvent] = ()) -> Iterator[
             )
 
 
-def job_events(table: JobTable, predicted_s: NDArray[np.float64]) -> Iterator[JobEvent]:
-    """Yield submissions, starts and ends, ordered by time."""
+def job_events(
+    table: JobTable,
+    predicted_s: NDArray[np.float64],
+    expected: Mapping[tuple[str, float], Outlook] = MappingProxyType({}),
+) -> Iterator[JobEvent]:
+    """Yield submissions, starts and ends, ordered by time.
+
+    Args:
+        table: Result of the replay.
+        predicted_s: (J,) predicted run time of each job at its submission.
+        expected: Predictions at starts with models, by job id and start time.
+    """
     trace, attempts = table.trace, table.attempts
     names = [node.name for node in table.spec.expand()]
     first_gpu = np.searchsorted(table.gpu_node, np.arange(len(names)))
@@ -180,10 +200,12 @@ def job_events(table: JobTable, predicted_s: NDArray[np.float64]) -> Iterator[Jo
         length_s = end_s - start_s
         known = attempts.books is not None and length_s > 0.0
         books = attempts.books if known else None
+        job = str(trace.job_id[row])
+        predicted = expected.get((job, start_s), UNKNOWN)
         start = JobEvent(
             time_s=start_s,
             kind="start",
-            job=str(trace.job_id[row]),
+            job=job,
             name=str(trace.job_name[row]),
             user=str(trace.user[row]),
             vc=str(trace.vc[row]),
@@ -193,6 +215,8 @@ def job_events(table: JobTable, predicted_s: NDArray[np.float64]) -> Iterator[Jo
             gpus=[gpu - int(first_gpu[node]) for gpu, node in zip(gpus, nodes, strict=True)],
             share_milli=1000 if books is None else round(1000 * float(books.share_s[k]) / length_s),
             sm_clock_frac=1.0 if books is None else float(books.clock_s[k]) / length_s,
+            predicted_speed_frac=predicted.speed_frac,
+            predicted_energy_j=predicted.energy_j,
         )
         events.append(start)
         if not math.isnan(end_s):
@@ -205,10 +229,20 @@ def job_events(table: JobTable, predicted_s: NDArray[np.float64]) -> Iterator[Jo
                 reason="" if reason == "ended" else reason,
                 run_s=length_s,
                 energy_j=math.nan if books is None else float(books.energy_j[k]),
+                predicted_speed_frac=math.nan,
+                predicted_energy_j=math.nan,
+                speed_frac=_speed_frac(attempts, k) if known else math.nan,
             )
             events.append(end)
     rank = {"end": 0, "submit": 1, "start": 2}
     return iter(sorted(events, key=lambda event: (event.time_s, rank[event.kind])))
+
+
+def _speed_frac(attempts: AttemptTable, k: int) -> float:
+    """Return the mean work per second of an ended attempt; nan if the table has no work."""
+    if attempts.done_s is None:
+        return math.nan
+    return float(attempts.done_s[k] / (attempts.end_s[k] - attempts.start_s[k]))
 
 
 def _state(reason: str, *, again: bool) -> str:

@@ -58,13 +58,19 @@ export function showJob(panel, job) {
         fact("share", one.share_milli < 1000 ? number(one.share_milli / 1000) : ""), fact("clock", one.sm_clock_frac < 1 ? number(one.sm_clock_frac) : ""),
         fact("shared with", one.shared_with.length ? make("span", {}, ...one.shared_with.flatMap((other) => [jobLink(other), " "])) : ""),
         fact(one.end_s === null ? "runs for" : "ran", span(one.run_s) + ratio), fact("then", one.state + (one.reason ? `: ${one.reason}` : "")),
-        fact("energy", one.energy_kwh === null ? "" : `${one.energy_kwh.toPrecision(3)} kWh`)),
+        fact("speed", one.speed_frac === null && number(one.predicted_speed_frac) === "1.00" ? "" : predictedToo(one.speed_frac, one.predicted_speed_frac, (speed) => number(speed))),
+        fact("energy", predictedToo(one.energy_kwh, one.predicted_energy_kwh, (kwh) => `${kwh.toPrecision(3)} kWh`))),
       one.why ? make("div", {}, make("h4", {}, "Why there"), ...decisionParts(one.why)) : make("p", {}, "The decision that started it is no longer kept."),
       one.stopped_by ? make("div", {}, make("h4", {}, "Why it was stopped"),
         one.stopped_by.gained.length ? make("p", {}, "Its GPUs went to ", ...one.stopped_by.gained.flatMap((other) => [jobLink(other), " "])) : "", ...decisionParts(one.stopped_by)) : ""));
   }
   if (job.decision) parts.push(make("section", {}, make("h3", {}, "The last decision about it"), ...decisionParts(job.decision)));
   panel.replaceChildren(...parts.filter(Boolean));
+}
+
+// A text with a value and its prediction, either of which can be unknown (null).
+function predictedToo(value, predicted, text) {
+  return [value === null ? "" : text(value), predicted === null ? "" : `${text(predicted)} predicted`].filter(Boolean).join(", ");
 }
 
 // A text with the free GPUs of each of an attempt's first nodes, just after the attempt's start.

@@ -145,6 +145,7 @@ class Machine:
         self._out = Outbox(state, self._recorded)
         self._records: list[DecisionRecord] = []
         self._happened: list[Happened] = []
+        self._recorded_decision: DecisionRecord | None = None  # of the decision that is being recorded
         self._dirty = self._forget_due(now_s)
         self._ask_again_s = self.due_s()
         state.seats.emptied.clear()  # these jobs are launched when their nodes register
@@ -510,7 +511,9 @@ class Machine:
                 guard=decision.guard,
             )
             number = cluster.decisions
+            self._recorded_decision = decision.record
             self._out.record(entry, already_decided=True)
+            self._recorded_decision = None
             self._keep(decision, entry.number)
             if isinstance(decision.action, Start):
                 started.append(self.state.job_of_seq[decision.action.seq])
@@ -576,7 +579,7 @@ class Machine:
     def _keep_event(self, fact: Entry) -> None:
         """Buffer a journal entry's events for the store of decisions. An error is only logged and counted."""
         try:
-            self._happened += events_of_fact(fact, self.state, self.now_s)
+            self._happened += events_of_fact(fact, self.state, self.now_s, self._recorded_decision)
         except Exception as error:  # a fact may cause any error
             what = f"the event of a fact {type(fact).__name__} could not be recorded"
             self.soft_errors.count("told", what, error)

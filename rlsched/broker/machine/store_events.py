@@ -15,6 +15,7 @@ from rlsched.broker.base.entries import (
     TaskSubmitted,
 )
 from rlsched.decide.actions import Start
+from rlsched.decisions.outlook import UNKNOWN, Outlook, outlook
 from rlsched.decisions.schema import JobEvent, JobKind, NodeChange
 from rlsched.wire.states import REJECTED
 
@@ -22,17 +23,21 @@ if TYPE_CHECKING:
     from rlsched.broker.state.broker_state import BrokerState
     from rlsched.broker.state.jobs import Job
     from rlsched.broker.state.nodes import Node
+    from rlsched.decide.record import DecisionRecord
 
 Happened = JobEvent | NodeChange
 
 
-def events_of_fact(entry: Entry, state: BrokerState, now_s: float) -> list[Happened]:
+def events_of_fact(
+    entry: Entry, state: BrokerState, now_s: float, record: DecisionRecord | None = None
+) -> list[Happened]:
     """Return the job and node events that a fact (journal entry) causes; most facts cause none.
 
     Args:
         entry: The fact.
         state: The state just after this fact.
         now_s: Time of the fact, Unix seconds.
+        record: Record of the decision, if the fact is a decision and has one.
     """
     match entry:
         case JobSubmitted() if entry.tasks:
@@ -45,7 +50,8 @@ def events_of_fact(entry: Entry, state: BrokerState, now_s: float) -> list[Happe
             return [_event(state.jobs[entry.job], "end", now_s)]
         case Decided(action=Start() as start):
             job = state.job_of_seq[start.seq]
-            return [_started(job, now_s, start.share_milli, start.sm_clock_frac)]
+            found = outlook(record, counts_cores=False)
+            return [_started(job, now_s, start.share_milli, start.sm_clock_frac, found)]
         case AttemptOver():
             job = state.jobs[entry.job]
             assert job.attempt is not None
@@ -58,6 +64,7 @@ def events_of_fact(entry: Entry, state: BrokerState, now_s: float) -> list[Happe
                     attempt=attempt.number,
                     run_s=attempt.run_s,
                     energy_j=attempt.energy_j,
+                    speed_frac=attempt.speed_frac,
                 )
             ]
         case node_entry if isinstance(node_entry, NodeEntry):
@@ -100,6 +107,7 @@ def _event(
     attempt: int = 0,
     run_s: float = math.nan,
     energy_j: float | None = None,
+    speed_frac: float | None = None,
 ) -> JobEvent:
     ends = kind == "end"
     return JobEvent(
@@ -116,10 +124,13 @@ def _event(
         reason=job.reason if ends else "",
         run_s=run_s,
         energy_j=math.nan if energy_j is None else energy_j,
+        speed_frac=math.nan if speed_frac is None else speed_frac,
     )
 
 
-def _started(job: Job, now_s: float, share_milli: int, sm_clock_frac: float) -> JobEvent:
+def _started(
+    job: Job, now_s: float, share_milli: int, sm_clock_frac: float, expected: Outlook = UNKNOWN
+) -> JobEvent:
     assert job.attempt is not None
     ranks = job.attempt.ranks
     return JobEvent(
@@ -135,4 +146,6 @@ def _started(job: Job, now_s: float, share_milli: int, sm_clock_frac: float) -> 
         gpus=[gpu for rank in ranks for gpu in rank.gpus],
         share_milli=share_milli,
         sm_clock_frac=sm_clock_frac,
+        predicted_speed_frac=expected.speed_frac,
+        predicted_energy_j=expected.energy_j,
     )

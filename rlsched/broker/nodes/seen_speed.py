@@ -6,17 +6,14 @@ import math
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from rlsched.broker.base.profiles import Estimate, signature_of
+from rlsched.broker.base.profiles import Estimate
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.jobs import Attempt, Job
+from rlsched.broker.state.learning import solo_frac
 from rlsched.decide.start import policy_start
 from rlsched.models.sharing import RESIDUAL_SD
 from rlsched.wire.messages import RankMetered
 
-LEAST_SOLO_FRAC: Final = 0.05
-"""GPU time of a command without co-tenants, as a fraction, below which no speed is computed: readings have
-steps of 1 %.
-"""
 AT_WORK_FRAC: Final = 0.01
 """GPU time, as a fraction, below which a job does not count as working: its programs are still loading."""
 HOLDS_S: Final = 80.0
@@ -186,17 +183,8 @@ class SeenSpeeds:
         return (watch.worked_s + left_s * watch.share) / (watch.seconds + left_s) / solo.value
 
     def solo_frac(self, job: Job, attempt: Attempt) -> Estimate | None:
-        """Return the share of time in which the command used its GPUs in earlier runs without co-tenants.
-
-        The result is None if the share is unknown or less than `LEAST_SOLO_FRAC`, if the attempt's SM clock
-        is below the highest, or if its GPUs are of several types.
-        """
-        types = {self._state.nodes[rank.node].spec.gpu_type for rank in attempt.ranks}
-        if len(types) != 1 or attempt.sm_clock_frac != 1.0 or attempt.was_capped or attempt.was_lent:
-            return None
-        signature = signature_of(job.spec.user, job.spec.command)
-        solo = self._state.profiles.figure(signature, types.pop(), "full_util_frac")
-        return None if solo is None or solo.value < LEAST_SOLO_FRAC else solo
+        """Return the share of GPU time in earlier runs without co-tenants (`learning.solo_frac`)."""
+        return solo_frac(self._state.profiles, job, attempt, self._state.nodes)
 
     def slow_jobs(self, now_s: float) -> int:
         """Return the number of jobs that have been slow for at least `SLOW_AFTER_S`."""

@@ -52,7 +52,7 @@ from rlsched.broker.state.base import read_base
 from rlsched.broker.state.job_requests import demand_of, learnt_use, runs_as, sharing_of
 from rlsched.broker.state.jobs import NODE_STOPPED, Attempt, Job, Rank, Stopped
 from rlsched.broker.state.known import Known
-from rlsched.broker.state.learning import learn
+from rlsched.broker.state.learning import learn, mean_speed
 from rlsched.broker.state.nodes import change_node
 from rlsched.broker.state.quotas import owner_of
 from rlsched.broker.state.updates import change_ledger, updated
@@ -461,6 +461,7 @@ class BrokerState(Known):
         used_j = attempt.energy_j
         if used_j is not None:
             job.energy_j = (job.energy_j or 0.0) + used_j
+        attempt.speed_frac = mean_speed(self.profiles, job, attempt, self.nodes)
         learn(self.profiles, job, attempt, self.nodes, has_completed=entry.outcome == COMPLETED)
         self.usage.charge_attempt(job, attempt, end_s, now_s)
         self.seats.remove_leaving(job)

@@ -75,6 +75,7 @@ class Attempt:
         was_lent: Whether the attempt got lent CPU cores at its start.
         gpu_need_mib: GPU memory counted for the job at the start of the attempt, MiB on each GPU; nodes may
             enforce it as a limit. 0: unknown, or the job cannot share GPUs.
+        speed_frac: Mean speed of the ended attempt (`learning.mean_speed`); None: unknown.
         was_shared: Whether another job has used the GPUs at the same time.
         lent_s: Part of the time up to `tenants_since_s` in which co-tenants, not this job, used the GPUs,
             seconds per GPU. With n tenants, (n - 1) / n of the time counts.
@@ -115,6 +116,7 @@ class Attempt:
     was_capped: bool = False
     was_lent: bool = False
     gpu_need_mib: int = 0
+    speed_frac: float | None = None
 
     def live_ranks(self) -> list[int]:
         """Return the numbers of the ranks that have not ended."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Final
 
 from rlsched.broker.base.profiles import Estimate, Profiles, signature_of
 from rlsched.broker.state.jobs import Attempt, Job
@@ -16,6 +17,10 @@ MOST_BUSY_FRAC, MOST_BUSY_AT_CLOCK_FRAC = 0.9, 0.97
 """Highest GPU times (busy fractions) that show the effect of a clock: at the highest and at a lower clock."""
 UNMET = 1.25
 """Assumed GPU memory need of an attempt that ran out of GPU memory, relative to the memory that it used."""
+LEAST_SOLO_FRAC: Final = 0.05
+"""GPU time of a command without co-tenants, as a fraction, below which no speed is computed: readings have
+steps of 1 %.
+"""
 LEAST_MEASURED_S = 20
 """Minimum measured time of a rank, seconds. In a shorter time, programs only load data and warm up."""
 
@@ -96,6 +101,51 @@ def _at_clock(
     full = profiles.figure(signature_of(job.spec.user, job.spec.command), gpu_type, "full_util_frac")
     time = clock_time(full, util_frac)
     return {} if time is None else {"clock_bound": clock_bound_of(time, attempt.sm_clock_frac)}
+
+
+def solo_frac(profiles: Profiles, job: Job, attempt: Attempt, nodes: Mapping[str, Node]) -> Estimate | None:
+    """Return the share of time in which the command used its GPUs in earlier runs without co-tenants.
+
+    The result is None if the share is unknown or less than `LEAST_SOLO_FRAC`, if the attempt's SM clock
+    is below the highest, or if its GPUs are of several types.
+    """
+    solo = _full_frac(profiles, job, attempt, nodes) if attempt.sm_clock_frac == 1.0 else None
+    return None if solo is None or solo.value < LEAST_SOLO_FRAC else solo
+
+
+def _full_frac(profiles: Profiles, job: Job, attempt: Attempt, nodes: Mapping[str, Node]) -> Estimate | None:
+    types = {nodes[rank.node].spec.gpu_type for rank in attempt.ranks}
+    if len(types) != 1 or attempt.was_capped or attempt.was_lent:
+        return None
+    return profiles.figure(signature_of(job.spec.user, job.spec.command), types.pop(), "full_util_frac")
+
+
+def mean_speed(profiles: Profiles, job: Job, attempt: Attempt, nodes: Mapping[str, Node]) -> float | None:
+    """Return the mean speed of an ended attempt, relative to the highest clock without co-tenants.
+
+    With co-tenants, the speed is the GPU time of the job's own processes relative to the GPU time of earlier
+    runs without co-tenants, as in `SeenSpeeds`. At a lower clock it follows from the GPU time at both clocks
+    (`clock_time`).
+
+    Returns:
+        The speed. None if a rank was not measured, if earlier runs do not show the GPU time, if the attempt
+        had both co-tenants and a lower clock, and if it had neither: it is then the reference itself.
+    """
+    gpus, busy = sum(len(rank.gpus) for rank in attempt.ranks), 0.0
+    if attempt.was_shared == (attempt.sm_clock_frac < 1.0) or not gpus:
+        return None
+    for rank in attempt.ranks:
+        usage = rank.usage
+        if usage is None or usage.gpu_milli is None or usage.measured_s < LEAST_MEASURED_S:
+            return None
+        if attempt.was_shared and usage.shared_gpu_milli is None:
+            return None
+        busy += len(rank.gpus) / gpus * usage.gpu_milli / 1e3
+    if attempt.was_shared:
+        solo = solo_frac(profiles, job, attempt, nodes)
+        return None if solo is None else busy / solo.value
+    time = clock_time(_full_frac(profiles, job, attempt, nodes), busy)
+    return None if time is None else 1.0 / time
 
 
 def clock_time(full: Estimate | None, util_frac: float) -> float | None:

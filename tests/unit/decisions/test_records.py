@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
@@ -25,9 +26,10 @@ from rlsched.decisions import store as store_module
 from rlsched.decisions.candidates import candidates
 from rlsched.decisions.decision_text import decided_by
 from rlsched.decisions.reading import StoreReader, last_records, parts, read_records
-from rlsched.decisions.schema import STORE_FILE, JobEvent, NodeChange, StoreInfo
-from rlsched.decisions.segments import SegmentReader, segment_files
+from rlsched.decisions.schema import ADDED, STORE_FILE, JobEvent, NodeChange, StoreInfo, schemas
+from rlsched.decisions.segments import SegmentReader, SegmentWriter, segment_files
 from rlsched.decisions.store import DecisionStore
+from rlsched.decisions.timeline import AttemptSeen, JobSeen
 from rlsched.errors import InputError
 from tests.support.decided import record
 
@@ -349,6 +351,61 @@ def test_change_of_prices_is_shown_with_the_state_that_it_met(tmp_path: Path) ->
     assert changes[4]["before"] == {"a GPU-second": 1.0}
     line = "since decision 2 at day 0 00:00:20, with 1 waiting and 0 of 0 GPUs in use; before: a GPU-second 1"
     assert line in story_lines.decision_lines(told[4])
+
+
+def test_files_without_the_columns_of_predictions_are_read(tmp_path: Path) -> None:
+    about: dict[str, Any] = {"job": "a", "num_gpus": 1.0, "attempt": 1, "nodes": ["n0"], "gpus": [0]}
+    earlier = [
+        JobEvent(time_s=0.0, kind="submit", **about),
+        JobEvent(time_s=1.0, kind="start", **about),
+        JobEvent(time_s=2.0, kind="end", state="completed", run_s=1.0, energy_j=3.0, **about),
+    ]
+    store(tmp_path)
+    schema = pa.schema([one for one in schemas()["jobs"] if one.name not in ADDED])
+    assert len(schema) == len(schemas()["jobs"]) - 3
+    rows = {one.name: [getattr(event, one.name) for event in earlier] for one in schema}
+    SegmentWriter(tmp_path, "jobs", schema, keep_bytes=1 << 20).add(rows)
+    kept = store(tmp_path)
+    about["job"] = "b"
+    kept.add_events(
+        [
+            JobEvent(time_s=3.0, kind="start", predicted_speed_frac=0.5, predicted_energy_j=7.2e6, **about),
+            JobEvent(time_s=4.0, kind="end", state="completed", run_s=1.0, speed_frac=0.6, **about),
+        ]
+    )
+    kept.flush()
+    reader = StoreReader(tmp_path)
+    reader.refresh()
+    told = [story.job_story(reader, reader.timeline.jobs[job])["attempts"][0] for job in ("a", "b")]
+    names = ("predicted_speed_frac", "speed_frac", "predicted_energy_kwh")
+    assert [[one[name] for name in names] for one in told] == [[None] * 3, [0.5, 0.6, 2.0]]
+    assert told[0]["energy_kwh"] == 3.0 / 3.6e6
+    assert reader.cut_short() == []
+
+
+@pytest.mark.parametrize(
+    ("known", "said"),
+    [
+        ((), ""),
+        ((None, 1.0, None, 2.5), ", 2.5 kWh predicted"),
+        ((None, 0.83, None, None), ", speed 0.83 predicted"),
+        ((0.8, 0.83, 0.01234, 0.02), ", speed 0.80 (0.83 predicted), 0.0123 kWh (0.02 predicted)"),
+        ((0.8, None, 3.0, None), ", speed 0.80, 3 kWh"),
+    ],
+)
+def test_speed_and_energy_are_in_the_history(
+    tmp_path: Path, known: tuple[float | None, ...], said: str
+) -> None:
+    store(tmp_path).add_decisions([])
+    reader = StoreReader(tmp_path)
+    job = JobSeen("a", "", "", "", 1.0, submit_s=0.0, end_s=61.0, state="completed")
+    one = AttemptSeen(job, 1, 1.0, ["n0"], [0], 1000, 1.0, end_s=61.0, state="completed", run_s=60.0)
+    names = ("speed_frac", "predicted_speed_frac", "energy_j", "predicted_energy_j")
+    for name, value in zip(names, known, strict=False):
+        scale = 3.6e6 if name.endswith("_j") else 1.0
+        setattr(one, name, math.nan if value is None else value * scale)
+    job.attempts.append(one)
+    assert story_lines.job_lines(story.job_story(reader, job))[-1] == f"  completed after 1 min{said}"
 
 
 def test_record_of_an_earlier_version_is_read() -> None:
