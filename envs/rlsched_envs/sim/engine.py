@@ -248,10 +248,12 @@ class Engine:
             truth.reference_kind = reference[which[self._rows]]
         else:
             truth.workload = catalogue.named(self.trace)[self._rows]
-        set_watts(self.state, self.spec, models.node_power)
+        is_limited = self.spec.energy is not None and self.spec.energy.is_limited
+        if self._physics or is_limited:  # a broker without a power limit does not know them
+            set_watts(self.state, self.spec, models.node_power)
         self.arrays = self.arrays._replace(state=self.state.arrays)
         self._use_signals()
-        if self.spec.energy is not None and self.spec.energy.is_limited:
+        if self.spec.energy is not None and is_limited:
             has_signal = self.arrays.progress.signal.shape[1] > 0  # the limit is in it, and is read from it
             constant_w = 1000.0 * self.spec.energy.power_limit_kw
             self.state.limit_power(math.inf if has_signal else constant_w)
