@@ -23,6 +23,7 @@ from rlsched.decide.actions import Start
 from rlsched.decide.registry import load_scheduler
 from rlsched.decisions.reading import StoreReader
 from rlsched.wire.states import FINISHED
+from rlsched_envs.sim.seen import SeenMemory
 from tests.support.broker.preempting import replayed
 from tests.support.online.cluster import until
 from tests.support.online.live_replay import LiveRun, repeated_starts
@@ -182,5 +183,7 @@ def test_predictions_and_co_tenants_follow_gpus_that_differ_from_the_catalogue(t
         assert (record.action, record.state_digest) == (recorded.action, recorded.state_digest)
         assert record.plans == recorded.plans, f"decision {record.number}"
     starts = repeated_starts(load_scheduler("pack"), events, [live[number] for number in sorted(live)])
-    unlearnt = replace(LiveRun.from_journal(events), pairs=[]).starts(load_scheduler("pack"))
+    run = LiveRun.from_journal(events)
+    memory = [(now_s, seen) for now_s, seen in run.seen if isinstance(seen, SeenMemory)]
+    unlearnt = replace(run, seen=memory).starts(load_scheduler("pack"))
     assert [one.action for one in unlearnt] != [one.action for one in starts]

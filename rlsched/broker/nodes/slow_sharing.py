@@ -30,7 +30,7 @@ class SharingRules(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         learns: Whether observed speeds update the predictions, as with `learning` in a models file.
         watch_s: Time for which a job must be measured next to the same co-tenant before its speed is learnt,
-            seconds.
+            seconds. The speed of a job that is reported as slow is learnt at once.
         on_slow: Reaction to a job that is slower than permitted. `warn` logs a line. `unshare` also
             excludes the job from sharing as of its next start. `move` also requeues the job at once if it is
             preemptible.
@@ -67,9 +67,10 @@ class SlowSharing:
             seen = self._speeds.of(job, now_s)
             if seen is None:
                 continue
-            if self._rules.learns and seen.is_fed and seen.seen_s >= self._rules.watch_s:
-                self._learn(job, now_s)
-            if seen.slow_s >= SLOW_AFTER_S:
+            is_slow = seen.slow_s >= SLOW_AFTER_S
+            if self._rules.learns and seen.is_fed and (is_slow or seen.seen_s >= self._rules.watch_s):
+                self._learn(job, now_s)  # before the reaction, which may end the attempt
+            if is_slow:
                 self._slow(job, seen)
         watched = set(self._speeds.jobs)
         self._reported = {job: pair for job, pair in self._reported.items() if job in watched}

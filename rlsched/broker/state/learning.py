@@ -42,6 +42,9 @@ def learn(
     gpu_type = types.pop()
     if any(rank.reason == GPU_OUT_OF_MEMORY for rank in attempt.ranks):
         seen = _unmet_memory(attempt, nodes)
+        known = profiles.figure(signature_of(job.spec.user, job.spec.command), gpu_type, "memory_mib")
+        if known is not None and known.value >= seen.get("memory_mib", 0.0):
+            return  # it shows only a lower bound
     elif any(one is None or one.measured_s < LEAST_MEASURED_S for one in used):
         return
     else:

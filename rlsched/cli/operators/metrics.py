@@ -103,7 +103,7 @@ def figures(report: StatsReport) -> Iterator[Metric]:
     yield _gauge("sharing_jobs", "Running jobs that share their GPUs.", report.sharing)
     yield _gauge(
         "slow_sharing_jobs",
-        "Jobs slower than permitted or predicted next to their co-tenants, for a minute.",
+        "Jobs slower than permitted or predicted next to their co-tenants, for 45 s.",
         report.slow_sharing,
     )
     yield _gauge("lent_cores", "Idle CPU cores that are lent to running jobs.", report.lent_cpus)
