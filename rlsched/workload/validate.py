@@ -299,8 +299,8 @@ def _check_unique(job_id: NDArray[np.str_], where: Where) -> None:
 def check_relations(columns: Mapping[str, NDArray[Any]], where: Where) -> None:
     """Reject invalid relations between rows or columns.
 
-    These are dependencies on unknown jobs, cyclic dependencies, job arrays with different limits, and
-    preferred GPU types none of which the job accepts.
+    Invalid relations: dependencies on unknown jobs, cyclic dependencies, job arrays with different limits,
+    and preferred GPU types none of which the job accepts.
 
     Raises:
         TraceError: a relation is invalid; the message names file, row, column, value expected and value

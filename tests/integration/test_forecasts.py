@@ -125,6 +125,8 @@ def test_outcomes_are_kept_and_counted(cluster: Cluster) -> None:
         (("--mem", "999T"), "of memory can never be given with 2 GPUs"),
         (("--gpu-memory", "999G"), "or more can never be given"),
         (("--gpu-type", "h100"), "no node that it may use has GPUs of type H100"),
+        (("--prefer", "h100"), "no node that it may use has GPUs of type H100 that it prefers"),
+        (("--gpu-type", "generic", "--prefer", "h100"), "--prefer H100: expected a GPU type that --gpu-type"),
     ],
 )
 def test_dry_run_of_an_impossible_job_is_refused_like_the_job(
@@ -139,7 +141,8 @@ def test_dry_run_of_an_impossible_job_is_refused_like_the_job(
 
 
 def test_dry_run_on_the_command_line(cluster: Cluster) -> None:
-    asked = [*RLSCHED, "submit", "--gpus", "2", "-t", "10", "--gpu-type", "generic", "--dry-run", "--json"]
+    types = ("--gpu-type", "generic", "--prefer", "generic")
+    asked = [*RLSCHED, "submit", "--gpus", "2", "-t", "10", *types, "--dry-run", "--json"]
     place = ("--broker", cluster.address, "--keys", str(cluster.keys))
     done = subprocess.run([*asked, *place], capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr

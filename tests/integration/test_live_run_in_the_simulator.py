@@ -45,7 +45,8 @@ def policy_with_dials(folder: Path) -> str:
 def live_run(folder: Path, policy: str, gpu_types: tuple[str, ...] = ()) -> Path:
     """Place `JOBS` processes with a broker and two nodes; returns the broker's directory.
 
-    `gpu_types`: types of the nodes; then half of the jobs that fit one node request some of them.
+    `gpu_types`: types of the nodes; then half of the jobs that fit one node request some of them, and jobs
+    that accept both prefer one, both or none.
     """
     up = Up(folder, "--policy", policy, "--gpu-type", ",".join(gpu_types) or "generic")
     try:
@@ -56,8 +57,13 @@ def live_run(folder: Path, policy: str, gpu_types: tuple[str, ...] = ()) -> Path
                 num_gpus = rng.choice((1, 1, 2, 3, 4, 6, 8))
                 time_limit_s = rng.choice((None, 20.0, 60.0))
                 asks = rng.choice(ASKED) if gpu_types and num_gpus <= 4 else []
+                prefers = rng.choice(ASKED) if gpu_types and len(asks) != 1 else []
                 client.submit(
-                    ["sleep", str(seconds)], num_gpus=num_gpus, time_limit_s=time_limit_s, gpu_types=asks
+                    ["sleep", str(seconds)],
+                    num_gpus=num_gpus,
+                    time_limit_s=time_limit_s,
+                    gpu_types=asks,
+                    preferred_types=prefers,
                 )
             until(
                 lambda: all(job.state in FINISHED for job in client.jobs(finished=True)),
@@ -86,6 +92,7 @@ def test_simulator_repeats_every_decision_of_a_live_run_bit_for_bit(tmp_path: Pa
 
 @pytest.mark.slow
 def test_jobs_with_gpu_types_are_placed_the_same_live_and_simulated(tmp_path: Path) -> None:
+    """Accepted types, and preferred types."""
     policy = policy_with_dials(tmp_path)
     events, _ = repeated(policy, live_run(tmp_path, policy, TYPES))
     asked = {
@@ -95,6 +102,13 @@ def test_jobs_with_gpu_types_are_placed_the_same_live_and_simulated(tmp_path: Pa
         if isinstance(change, JobSubmitted)
     }
     assert {tuple(types) for types in asked.values()} == {(), ("H100",), ("A100",), ("A100", "h100-80gb")}
+    preferred = {
+        tuple(change.preferred_types)
+        for instant in events.instants
+        for change in instant.changes
+        if isinstance(change, JobSubmitted)
+    }
+    assert preferred == {(), ("H100",), ("A100",), ("A100", "h100-80gb")}
     own = {number: job for job, number in enumerate(asked)}  # no job of a live run is rejected
     first = next(change for change in events.instants[0].changes if isinstance(change, NodeUp))
     ours = range(4) if first.gpu_type == TYPES[0] else range(4, 8)

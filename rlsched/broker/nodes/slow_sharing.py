@@ -30,7 +30,7 @@ class SharingRules(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         learns: Whether observed speeds update the predictions, as with `learning` in a models file.
         watch_s: Time for which a job must be measured next to the same co-tenant before its speed is learnt,
-            seconds. The speed of a job that is reported as slow is learnt at once.
+            seconds. The speed of a job that is moved because it is slow is learnt before.
         on_slow: Reaction to a job that is slower than permitted. `warn` logs a line. `unshare` also
             excludes the job from sharing as of its next start. `move` also requeues the job at once if it is
             preemptible.
@@ -67,16 +67,20 @@ class SlowSharing:
             seen = self._speeds.of(job, now_s)
             if seen is None:
                 continue
-            is_slow = seen.slow_s >= SLOW_AFTER_S
-            if self._rules.learns and seen.is_fed and (is_slow or seen.seen_s >= self._rules.watch_s):
-                self._learn(job, now_s)  # before the reaction, which may end the attempt
-            if is_slow:
-                self._slow(job, seen)
+            if seen.seen_s >= self._rules.watch_s:
+                self._learn(job, seen, now_s)
+            if seen.slow_s >= SLOW_AFTER_S:
+                self._slow(job, seen, now_s)
         watched = set(self._speeds.jobs)
         self._reported = {job: pair for job, pair in self._reported.items() if job in watched}
 
-    def _learn(self, job: Job, now_s: float) -> None:
-        """Journal the speed of a job that has exactly one co-tenant, once for each pair of jobs."""
+    def _learn(self, job: Job, seen: SeenSpeed, now_s: float) -> None:
+        """Journal the speed of a job that has exactly one co-tenant, once for each pair of jobs.
+
+        The speed of a job that lacks CPU is not learnt.
+        """
+        if not (self._rules.learns and seen.is_fed):
+            return
         attempt, cluster = job.active, self._state.cluster
         speed = self._speeds.mean_frac(job, now_s)
         if attempt is None or attempt.tenants != 2 or attempt.is_learnt or speed is None or speed <= 0.0:
@@ -97,7 +101,7 @@ class SlowSharing:
                 )
             )
 
-    def _slow(self, job: Job, seen: SeenSpeed) -> None:
+    def _slow(self, job: Job, seen: SeenSpeed, now_s: float) -> None:
         """Report a slow job, once for each set of co-tenants.
 
         If `on_slow` is not `warn`, the job shares no GPUs as of its next start.
@@ -120,4 +124,5 @@ class SlowSharing:
             return
         self._out.record(JobUnshared(job=job.number, reason=why))
         if self._rules.on_slow == "move" and job.spec.preemptible:
+            self._learn(job, seen, now_s)  # so that the same pair is not formed again
             self._attempts.end(job, QUEUED, f"{why}: it will not share again", charged=False)

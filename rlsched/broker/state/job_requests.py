@@ -213,7 +213,7 @@ def demand_asked(message: Submit | DryRun) -> Demand:
 def types_asked(gpu_types: Sequence[str]) -> list[str]:
     """Return GPU types as in the ledger: sorted, unique, with the catalogue's spelling of known types.
 
-    The word `any` alone stands for all types: the result is empty.
+    If the only type is the word `any`, all types are meant, and the result is empty.
     """
     found = sorted({asked_type(one) for one in gpu_types})
     return [] if [one.lower() for one in found] == [ANY_TYPE] else found

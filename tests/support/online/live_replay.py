@@ -146,6 +146,7 @@ class LiveRun:
             "workload": np.array([workload_name(runs_as(job)) for job in jobs]),
             "shares": _flags([one["shares"] for one in sharing]),
             "gpu_need_mib": np.array([max(one["gpu_need_mib"], 0) for one in sharing], np.float64),
+            "prefer": np.array(["|".join(job.preferred_types) for job in jobs]),
             "core_need": np.array([use.core_need_milli / 1000.0 for use in uses]),
             "power_ratio": np.array([use.dynamic_ratio for use in uses]),
         }

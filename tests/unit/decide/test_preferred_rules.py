@@ -180,7 +180,7 @@ def test_sharing_preferred_gpus_comes_before_other_free_gpus_if_plans_are_compar
 
 @pytest.mark.parametrize("o", [COMPARED, PLAIN_START._replace(share=BLOCKED, max_jobs=4, min_speed=0.0)])
 def test_job_that_shares_prefers_too(o: StartOptions) -> None:
-    """Alone, a job on the A100 loses least; each type is shared by the jobs that prefer it."""
+    """Each type is shared by the jobs that prefer it; a preference that no GPU meets has no effect."""
     state = modelled(node("p", 1, "P100"), node("v", 1), node("a", 1, "A100"))
     holders = {kind: running(state, LIGHT, [k]) for k, kind in enumerate(("P100", "V100", "A100"))}
 

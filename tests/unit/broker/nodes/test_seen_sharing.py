@@ -282,8 +282,8 @@ def test_slow_job_shares_no_more_if_the_operator_wants_that(
     kills = of_kind([order for _, order in broker.sent.orders[before:]], Kill)
     assert {order.job for order in kills} == ({one} if moves else set())  # type: ignore[attr-defined]
     assert sum(isinstance(row.entry, JobUnshared) for row in journal.rows()) == 1
-    (pair,) = seen_pairs(journal)
-    assert (pair.job, pair.speed) == (one, pytest.approx(0.4, abs=0.01)), "learnt before the attempt may end"
+    pairs = [(pair.job, pair.speed) for pair in seen_pairs(journal)]
+    assert pairs == ([(one, pytest.approx(0.4, abs=0.01))] if moves else [])
     assert replayed(journal).cluster.digest() == broker.state.cluster.digest()
     if not moves:
         assert state(broker, one) == "running"
