@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -26,9 +27,11 @@ from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.rules.backfill import reservation
 from rlsched.decide.scheduler import Decision
 from rlsched.decide.start import start_action
+from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_envs.sim.attempt_log import RunRules
-from rlsched_envs.sim.engine import Engine
+from rlsched_envs.sim.engine import Engine, predict_trace
+from rlsched_envs.sim.modelling import Models
 from tests.support.sim.board import add, modelled, node, running
 from tests.support.sim.play import attempts, trace_of
 
@@ -190,6 +193,36 @@ def test_job_that_shares_prefers_too(o: StartOptions) -> None:
 
     assert {kind: shared(kind) for kind in holders} == holders
     assert shared("T4") == shared()
+
+
+@pytest.mark.parametrize(
+    "policy", [Policy("tuned"), Policy("easy", types={"price": 0.3, "later": 2.0})], ids=lambda one: one.name
+)
+def test_compiled_equals_one_decision_at_a_time_with_a_choice_of_types(policy: Policy) -> None:
+    trace, _ = synthesize("helios", jobs=300, load=1.0, gpus=32, seed=5)
+    prefer = np.random.default_rng(1).choice(["", "V100", "A100"], len(trace))
+    groups = [NodeGroup(count=2, gpus=8, gpu_type=kind, cpus=48) for kind in ("V100", "A100")]
+    spec = ClusterSpec(name="mixed", nodes=tuple(groups))
+    nodes = spec.expand()
+
+    def made(trace: Trace) -> Engine:
+        return Engine(
+            trace, spec, order=policy.rule.order, predictions=predict_trace(trace, spec), models=Models()
+        )
+
+    preferring = replace(trace, extra={**trace.extra, "prefer": prefer})
+    compiled = made(preferring).run_rule(policy.rule)
+    stepped = made(preferring).run(RuleScheduler(policy))
+    np.testing.assert_array_equal(compiled.start_s, stepped.start_s)
+    assert [list(gpus) for gpus in compiled.gpus] == [list(gpus) for gpus in stepped.gpus]
+    met, by_chance = (
+        sum(
+            nodes[table.gpu_node[gpus[0]]].gpu_type == kind
+            for gpus, kind in zip(table.gpus, prefer, strict=True)
+        )
+        for table in (compiled, made(trace).run_rule(policy.rule))
+    )
+    assert met > 1.2 * by_chance
 
 
 # ---- recorded plans -----------------------------------------------------------------------------
