@@ -168,7 +168,7 @@ def test_predictions_and_co_tenants_follow_gpus_that_differ_from_the_catalogue(t
         assert profile.memory_mib.value == pytest.approx(MEMORY_MIB[workload], rel=0.05)
         assert profile.cores_each.value == pytest.approx(core_truth(tmp_path, workload), rel=0.15)
 
-    reader = StoreReader(tmp_path / "broker" / "decisions")
+    reader = StoreReader(up.broker / "decisions")
     reader.refresh()
     for job in slowed:
         (one,) = reader.timeline.jobs[str(job)].attempts
