@@ -1,23 +1,28 @@
 """Speed of writing, opening and drawing the store of decisions.
 
-    .venv/bin/python benchmarks/bench_board.py                         # 100,000 decisions on 512 GPUs
-    .venv/bin/python benchmarks/bench_board.py --decisions 10000000    # opened by its last part; 15 minutes
+    .venv/bin/python -m benchmarks.bench_board                         # 100,000 decisions on 512 GPUs
+    .venv/bin/python -m benchmarks.bench_board --a-write 1             # each decision in a write of its own
+    .venv/bin/python -m benchmarks.bench_board --decisions 10000000    # opened by its last part; 15 minutes
 
-Generated decisions with eight plans each, while fifty jobs wait, and as many attempts. CPU seconds of one
-process. `written` is the cost of the store for the broker or the simulator, `opened` a new reader. `overview`
-is the first request of the tab, as JSON; `story` is one job, `moment` the queue at a time. `again` is a
-reader that refreshes and finds one new decision. A store of more than `PART_BYTES` is read in parts, the last
-one first.
+Generated decisions with eight plans each, while fifty jobs wait, and as many attempts, in a temporary folder.
+CPU seconds. `written` is the cost of the store for the broker or the simulator. A new process opens the
+store: `parts` finds its parts, `opened` reads the last part, as the tab does first. `overview` is the tab's
+first request, as JSON; `story` is one job, `moment` the queue at a time. `again` is a reader that
+refreshes and finds one new decision. If there are several parts (a store of more than `PART_BYTES`),
+`earlier` opens and plots the middle one. `peak_mib` is the memory of the process that reads, at its end.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import resource
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,10 +32,12 @@ from rlsched.decide.record import QUEUED, DecisionRecord, Names, PlanSeen
 from rlsched.decisions import story
 from rlsched.decisions.reading import StoreReader, parts
 from rlsched.decisions.schema import JobEvent, NodeChange, StoreInfo
-from rlsched.decisions.store import DecisionStore
+from rlsched.decisions.store import HELD_ROWS, DecisionStore
 
 GPUS, A_NODE, GANG, RUN_S = 512, 8, 4, 900.0
 BATCH = 64
+MOST_BYTES = 6_000
+"""Upper bound for the size of a decision with its events, bytes."""
 
 
 def record(number: int) -> DecisionRecord:
@@ -77,60 +84,78 @@ def timed(what: str, found: dict[str, float]) -> Iterator[None]:
     found[what] = time.process_time() - began_s
 
 
-def write(folder: Path, decisions: int, found: dict[str, float]) -> DecisionStore:
-    """Write a store with this many decisions. Only the CPU time of the store's own methods counts."""
+def write(folder: Path, decisions: int, a_write: int) -> float:
+    """Write a store with this many decisions. Return the CPU time of the store's own methods, seconds."""
     store = DecisionStore(folder, StoreInfo(time="trace", of="bench"), keep_bytes=1 << 50)
     store.add_events([NodeChange(time_s=0.0, node=f"n{k}", num_gpus=A_NODE) for k in range(GPUS // A_NODE)])
     spent_s = 0.0
-    for first in range(0, decisions, BATCH):
-        numbers = range(first, min(first + BATCH, decisions))
+    for first in range(0, decisions, min(BATCH, a_write)):
+        numbers = range(first, min(first + min(BATCH, a_write), decisions))
         records, happened = [record(k) for k in numbers], [one for k in numbers for one in events(k)]
         began_s = time.process_time()
         store.add_decisions(records)
         store.add_events(happened)
+        if numbers.stop % a_write == 0 or numbers.stop == decisions:
+            store.flush()
         spent_s += time.process_time() - began_s
-    with timed("flush", found):
-        store.flush()
-    found["written"] = spent_s + found.pop("flush")
-    return store
+    return spent_s
+
+
+def read(folder: Path, decisions: int) -> dict[str, float]:
+    """Open a store as the tab does, and return the CPU seconds of each step, and the peak memory."""
+    found: dict[str, float] = {}
+    with timed("parts", found):
+        all_parts = parts(folder)
+    with timed("opened", found):
+        reader = StoreReader(folder, all_parts[-1])
+        reader.refresh()
+    with timed("overview", found):
+        text = json.dumps(views.overview(reader, reader.timeline.first_s, reader.timeline.last_s))
+    with timed("story", found):
+        story.job_story(reader, story.job_of(reader, str(decisions - min(decisions // 2, 5_000))))
+    with timed("moment", found):
+        story.moment(reader, (reader.timeline.first_s + reader.timeline.last_s) / 2)
+    store = DecisionStore(folder, StoreInfo(time="trace", of="bench"), keep_bytes=1 << 50)
+    store.add_decisions([record(decisions)])
+    store.flush()
+    with timed("again", found):
+        assert reader.refresh()
+    del reader
+    if len(all_parts) > 1:
+        with timed("earlier", found):
+            middle = StoreReader(folder, all_parts[len(all_parts) // 2])
+            middle.refresh()
+            json.dumps(views.overview(middle, middle.timeline.first_s, middle.timeline.last_s))
+    return {
+        "parts": len(all_parts),
+        **{f"{what}_s": value for what, value in found.items()},
+        "overview_mib": len(text) / 2**20,
+        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
 
 
 def main(say: Callable[[str], None] = print) -> None:
     parser = argparse.ArgumentParser(description="The store of decisions: written, opened, drawn.")
     parser.add_argument("--decisions", type=int, default=100_000)
+    parser.add_argument("--a-write", type=int, default=HELD_ROWS, help="decisions that are written at once")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
-    found: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        store = write(folder, asked.decisions, found)
-        size = sum(file.stat().st_size for file in folder.iterdir())
-        with timed("opened", found):
-            reader = StoreReader(folder)
-            reader.refresh()
-        with timed("parts", found):
-            found_parts = len(parts(folder))
-        with timed("overview", found):
-            text = json.dumps(views.overview(reader, reader.timeline.first_s, reader.timeline.last_s))
-        with timed("story", found):
-            story.job_story(
-                reader, story.job_of(reader, str(asked.decisions - min(asked.decisions // 2, 10_000)))
+        free, needed = shutil.disk_usage(folder).free, asked.decisions * MOST_BYTES
+        if free < needed:
+            raise SystemExit(
+                f"{name}: expected {needed >> 20:,} MiB of free disk space, got {free >> 20:,} MiB"
             )
-        with timed("moment", found):
-            story.moment(reader, (reader.timeline.first_s + reader.timeline.last_s) / 2)
-        store.add_decisions([record(asked.decisions)])
-        store.flush()
-        with timed("again", found):
-            reader.refresh()
-    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        written_s = write(folder, asked.decisions, asked.a_write)
+        size = sum(file.stat().st_size for file in folder.iterdir())
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:
+            found = fresh.submit(read, folder, asked.decisions).result()
     report = {
         "decisions": asked.decisions,
-        "written_per_s": asked.decisions / found["written"],
-        "parts": found_parts,
+        "written_per_s": asked.decisions / written_s,
         "bytes_per_decision": size / asked.decisions,
-        **{f"{what}_s": value for what, value in found.items()},
-        "overview_mib": len(text) / 2**20,
-        "peak_mib": peak_mib,
+        **found,
     }
     if asked.json:
         say(json.dumps(report))

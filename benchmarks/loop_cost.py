@@ -1,15 +1,18 @@
 """Cost of a submission, a job and a heartbeat in the broker's loop: CPU time, as other processes may be busy.
 
-    .venv/bin/python -m benchmarks.loop_cost            # half a minute
+    .venv/bin/python -m benchmarks.loop_cost            # two minutes
     .venv/bin/python -m benchmarks.loop_cost --policy fifo --prediction running-mean --json
 
 The broker has no sockets, and its journal is on disk. `submission`: a submission is decoded, checked,
 predicted, journalled and answered; all GPUs are in use, and a turn of the loop has several submissions.
 `job`: a job is submitted, started and ended, with all messages of nodes. `heartbeat`: one heartbeat per turn,
 and several. Figures are the median and the 10 % quantile of `ROUNDS` rounds, microseconds of the loop's
-thread, without the cost of sockets. `metered`: the 99th percentile of the time of a decision while each turn
-also has the measurements of a node with 8 busy ranks, divided by the percentile without measurements; rounds
-with and without alternate.
+thread, without the cost of sockets.
+
+The last lines are the 99th percentile of the time of a decision, and its ratio to three other cases; turns of
+the two cases alternate. `metered`: each turn also has the measurements of a node with 8 busy ranks. `stored`:
+decisions, and events of jobs, are written to the store of decisions after each turn, as in a broker.
+`unrecorded`: no record of the decision is made.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from unittest.mock import patch
 from rlsched.broker.base.pauses import ShortPauses
 from rlsched.broker.events import ClientAsked, NodeSaid, Tick
 from rlsched.broker.journal.journal import Journal
+from rlsched.broker.journal.records import RecordLog
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Decision
 from rlsched.transport.roles import Peer
@@ -83,6 +87,7 @@ class Loop:
     """
 
     def __init__(self, directory: Path, policy: str, prediction: str) -> None:
+        self._log: RecordLog | None = None
         journal = Journal(directory / "journal.sqlite")
         self._broker = HandBroker(load_scheduler(policy), journal, prediction=prediction)
         self._names = [f"n{number}" for number in range(NODES)]
@@ -97,6 +102,10 @@ class Loop:
             ranks.setdefault(node, []).append(RankMetered(usage=USAGE, energy_mj=10**9, **key))
         self._measured = {node: Metered(ranks=found) for node, found in ranks.items()}
 
+    def store_in(self, log: RecordLog | None) -> None:
+        """From now on, write decisions and events to this store after each turn; None: write nothing."""
+        self._log = log
+
     def _turn(self, *events: ClientAsked | NodeSaid | Tick) -> list[tuple[str, Launch]]:
         """Process a batch of events, and return the resulting launch orders with their nodes."""
         sent = self._broker.sent
@@ -104,6 +113,10 @@ class Loop:
         sent.orders.clear()
         self._broker.records.clear()
         self._broker.batch(events)
+        if self._log is not None:
+            for kept in self._broker.records:
+                self._log.add(kept.records, kept.happened)
+            self._log.step()
         return [(node, order) for node, order in sent.orders if isinstance(order, Launch)]
 
     def jobs(self) -> int:
@@ -121,10 +134,12 @@ class Loop:
         )
         return len(ranks)
 
-    def decide(self, *, metered: bool) -> list[float]:
+    def decide(self, *, metered: bool = False, recorded: bool = True) -> list[float]:
         """Start and end some jobs, and return the CPU time of each decision, microseconds.
 
-        `metered`: whether a node's measurements are in the same turn.
+        Args:
+            metered: Whether a node's measurements are in the same turn.
+            recorded: Whether records of the decisions are made.
         """
         took_us = list[float]()
         scheduler = self._broker.machine.scheduler
@@ -132,7 +147,7 @@ class Loop:
 
         def timed(*args: Any, **named: Any) -> Decision:
             began_ns = time.thread_time_ns()
-            found = decide(*args, **named)
+            found = decide(*args, **{**named, "record": recorded})
             took_us.append((time.thread_time_ns() - began_ns) / 1e3)
             return found
 
@@ -177,14 +192,35 @@ def cost_us(step: Callable[[], int]) -> dict[str, float]:
     return {"p10_us": rounds[ROUNDS // 10], "median_us": rounds[ROUNDS // 2]}
 
 
-def metered_ratio(loop: Loop) -> dict[str, float]:
-    """Return the 99th percentile of a decision without measurements, us, and the ratio with them."""
+def decision_ratios(loop: Loop, folder: Path) -> dict[str, float]:
+    """Return the 99th percentile of a decision, us, and the ratios that other cases have to it.
+
+    `folder`: where the store of decisions is written.
+    """
     loop.run()
-    took_us: dict[bool, list[float]] = {False: [], True: []}
-    for number in range(10 * ROUNDS * TURNS):
-        took_us[number % 2 == 1] += loop.decide(metered=number % 2 == 1)
-    without, with_them = (statistics.quantiles(took_us[metered], n=100)[98] for metered in (False, True))
-    return {"decision_p99_us": without, "metered_ratio": with_them / without}
+    log = RecordLog(folder)
+
+    def stored() -> list[float]:
+        loop.store_in(log)
+        took_us = loop.decide()
+        loop.store_in(None)
+        return took_us
+
+    found: dict[str, float] = {}
+    cases: dict[str, Callable[[], list[float]]] = {
+        "metered": partial(loop.decide, metered=True),
+        "stored": stored,
+        "unrecorded": partial(loop.decide, recorded=False),
+    }
+    for name, case in cases.items():
+        took_us: tuple[list[float], list[float]] = [], []
+        for _ in range(5 * ROUNDS * TURNS):
+            took_us[0].extend(loop.decide())
+            took_us[1].extend(case())
+        plain_us, other_us = (statistics.quantiles(one, n=100)[98] for one in took_us)
+        found |= {"decision_p99_us": plain_us, f"{name}_ratio": other_us / plain_us}
+    log.close()
+    return found | {"stored_decisions": log.kept}
 
 
 def main() -> None:
@@ -201,7 +237,7 @@ def main() -> None:
         loop.jobs()  # compiles the missing kernels
         ShortPauses().step()  # as a broker's loop does
         found = {"job": cost_us(loop.jobs)}
-        metered = metered_ratio(loop)
+        decision = decision_ratios(loop, Path(made) / "decisions")
         loop.fill()
         for a_turn in (A_TURN, A_FULL_TURN):
             found[f"submission, {a_turn} a turn"] = cost_us(partial(loop.submissions, a_turn))
@@ -210,15 +246,17 @@ def main() -> None:
     load = os.getloadavg()[0]
     if args.json:
         asked_for = {"load": load, "policy": args.policy, "prediction": args.prediction}
-        print(json.dumps({**asked_for, **found, **metered}))
+        print(json.dumps({**asked_for, **found, **decision}))
         return
     print(f"load average {load:.1f} on {os.cpu_count()} cores; {args.policy}, {args.prediction}")
     print(f"{'microseconds of CPU time':26}{'cheapest tenth':>16}{'median':>10}")
     for what, row in found.items():
         print(f"{what:26}{row['p10_us']:16.0f}{row['median_us']:10.0f}")
     print(
-        f"decision, p99: {metered['decision_p99_us']:.0f} us; with measurements of nodes "
-        f"{metered['metered_ratio']:.2f} of that"
+        f"decision, p99: {decision['decision_p99_us']:.0f} us; with measurements of nodes "
+        f"{decision['metered_ratio']:.2f} of that; with the store {decision['stored_ratio']:.2f} "
+        f"({decision['stored_decisions']:,} decisions stored); without records "
+        f"{decision['unrecorded_ratio']:.2f}"
     )
 
 

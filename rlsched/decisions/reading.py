@@ -227,11 +227,11 @@ def parts(folder: Path) -> list[Part]:
 
 
 def _rows(batch: Any, kind: type[JobEvent | NodeChange | ForecastSeen]) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a batch, each with the fields of `kind` in order, absent columns with the default."""
-    there = set(batch.schema.names)
+    """Yield the rows of a batch, each with the fields of `kind` in order; columns of `ADDED` can be nan."""
+    there = batch.schema.names
     columns = [
-        batch.column(field.name).to_pylist() if field.name in there else repeat(field.default, batch.num_rows)
-        for field in msgspec.structs.fields(kind)
+        batch.column(name).to_pylist() if name in there else repeat(math.nan, batch.num_rows)
+        for name in kind.__struct_fields__
     ]
     return zip(*columns, strict=True)
 

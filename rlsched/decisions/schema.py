@@ -145,7 +145,7 @@ class ForecastSeen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ADDED: Final = frozenset({"predicted_speed_frac", "predicted_energy_j", "speed_frac"})
-"""Columns that files of earlier versions lack; their rows have the default of the struct's field."""
+"""Columns that files of earlier versions lack; their rows have nan in these columns."""
 
 
 def schemas() -> dict[str, Any]:

@@ -1,10 +1,10 @@
 """Reads and writes one table of a store, as a series of files (segments).
 
-A segment is an append-only, compressed Arrow IPC stream, such as `decisions-000001.arrow`. A segment can be
-read while it is written. After a crash or on a full disk, a segment can end with an incomplete batch, which
-readers ignore. A writer begins a new segment when it is created, and when the current segment has reached its
-maximum size or age. If all segments of a table together are too large, the oldest segments are removed.
-Segments whose rows are all too old are removed too.
+A segment is an append-only Arrow IPC stream, such as `decisions-000001.arrow`, with compressed batches unless
+they are small. A segment can be read while it is written. After a crash or on a full disk, a segment can end
+with an incomplete batch, which readers ignore. A writer begins a new segment when it is created, and when the
+current segment has reached its maximum size or age. If all segments of a table together are too large, the
+oldest segments are removed. Segments whose rows are all too old are removed too.
 """
 
 from __future__ import annotations
@@ -21,6 +21,12 @@ from rlsched.decisions.schema import ADDED
 
 SEGMENT_BYTES: Final = 16 << 20
 SUFFIX: Final = ".arrow"
+COMPRESSED_BYTES: Final = 4096
+"""Size of a batch from which the batch is compressed, bytes.
+
+A decision in a batch of its own takes 2.4 KiB, compressed 2.0 KiB, but reading it compressed takes 365 us of
+CPU time instead of 8 us, and writing it 300 us instead of 40 us: each buffer has its own compressor.
+"""
 PER_KEPT: Final = 16
 """Minimum number of segments for the rows that a table keeps, because only whole segments are removed."""
 
@@ -83,8 +89,6 @@ class SegmentWriter:
         self._keep_bytes, self._keep_s, self._segment_bytes = keep_bytes, keep_s, segment_bytes
         self._path: Path | None = None
         self._begun_s = math.nan  # time of the newest row of the segment's first batch
-        self._buffer = io.BytesIO()
-        self._stream: Any = None
 
     def begins(self, time_s: float) -> bool:
         """Return whether rows of this time, seconds, begin a new segment."""
@@ -105,13 +109,24 @@ class SegmentWriter:
             [pa.array(columns[one.name], one.type) for one in self._schema], schema=self._schema
         )
         newest_s = columns["time_s"][-1]
+        data = batch.serialize() if batch.nbytes < COMPRESSED_BYTES else self._compressed(batch)
         if self.begins(newest_s):
-            self._begin()
-            self._begun_s = newest_s
+            self._path, self._begun_s = self._next_path(), newest_s
+            data = b"".join((self._schema.serialize(), data))
         assert self._path is not None
-        self._stream.write_batch(batch)
-        if self._append(self._path) >= self._segment_bytes:
+        if self._append(self._path, data) >= self._segment_bytes:
             self._path = None
+
+    def _compressed(self, batch: Any) -> memoryview:
+        """Return a batch as a compressed message."""
+        import pyarrow as pa
+
+        buffer = io.BytesIO()
+        options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
+        pa.ipc.new_stream(buffer, self._schema, options=options).write_batch(batch)
+        written = pa.BufferReader(buffer.getvalue())
+        pa.ipc.read_message(written)  # the schema, with which each stream begins
+        return memoryview(written.read_buffer())
 
     def remove_older(self, now_s: float) -> None:
         """Remove the segments whose rows are all older than `keep_s` at `now_s`, except the newest segment.
@@ -130,20 +145,15 @@ class SegmentWriter:
                 return
             path.unlink()
 
-    def _begin(self) -> None:
-        import pyarrow as pa
-
+    def _next_path(self) -> Path:
+        """Return the path of the next segment. Remove the oldest segments if the table is too large."""
         files = segment_files(self._folder, self._table)
         self._remove_oldest(files)
         last = int(files[-1].stem.rpartition("-")[2]) if files else 0
-        self._buffer = io.BytesIO()
-        options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
-        self._stream = pa.ipc.new_stream(self._buffer, self._schema, options=options)
-        self._path = self._folder / f"{self._table}-{last + 1:06d}{SUFFIX}"
+        return self._folder / f"{self._table}-{last + 1:06d}{SUFFIX}"
 
-    def _append(self, path: Path) -> int:
-        """Append the buffered batch to the segment file. Return the new length of the file, bytes."""
-        data = self._buffer.getvalue()
+    def _append(self, path: Path, data: Any) -> int:
+        """Append bytes to the segment file. Return the new length of the file, bytes."""
         file = -1
         try:
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -163,8 +173,6 @@ class SegmentWriter:
         finally:
             if file >= 0:
                 os.close(file)
-        self._buffer.seek(0)
-        self._buffer.truncate()
         return whole + len(data)
 
     def _remove_oldest(self, files: list[Path]) -> None:

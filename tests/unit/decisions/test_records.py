@@ -28,7 +28,7 @@ from rlsched.decisions.decision_text import decided_by
 from rlsched.decisions.reading import StoreReader, last_records, parts, read_records
 from rlsched.decisions.schema import ADDED, STORE_FILE, JobEvent, NodeChange, StoreInfo, schemas
 from rlsched.decisions.segments import SegmentReader, SegmentWriter, segment_files
-from rlsched.decisions.store import DecisionStore
+from rlsched.decisions.store import DecisionStore, decision_row
 from rlsched.decisions.timeline import AttemptSeen, JobSeen
 from rlsched.errors import InputError
 from tests.support.decided import record
@@ -67,6 +67,24 @@ def test_every_action_is_read_back(tmp_path: Path, action: Action) -> None:
     kept.add_decisions([record(0, action)])
     kept.flush()
     assert read_records(tmp_path)[0].action == action
+
+
+def test_small_batches_are_plain_and_large_ones_compressed(tmp_path: Path) -> None:
+    kept = store(tmp_path)
+    sizes = []
+    for first, count in ((0, 1), (1, 500), (501, 1)):
+        kept.add_decisions([record(number) for number in range(first, first + count)])
+        kept.flush()
+        (path,) = segment_files(tmp_path, "decisions")
+        sizes.append(path.stat().st_size)
+    one, many, last = np.diff([0, *sizes]).tolist()
+    assert many < 500 * last / 10
+    assert last < one  # the schema is before the first
+    packed = decision_row(record(501))[-1]
+    assert packed in path.read_bytes()
+    assert read_records(tmp_path) == [record(number) for number in range(502)]
+    with pa.memory_map(str(path)) as file:
+        assert pa.ipc.open_stream(file).read_all().num_rows == 502
 
 
 def test_truncated_tail_is_left_out_and_read_once_complete(tmp_path: Path) -> None:
