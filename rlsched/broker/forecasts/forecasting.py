@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -41,6 +41,8 @@ MAX_RETRY_S: Final = 600.0
 """Maximum delay of a restart, seconds. The delay doubles with every exit; new forecasts reset the delay."""
 ANSWER_S: Final = 60.0
 MAX_QUESTIONS: Final = 16
+MAX_ASKERS: Final = 8
+"""Maximum number of answers to one question: a client without an answer asks again over a new connection."""
 MAX_OF_ONE: Final = 4
 """Maximum number of unanswered dry runs per user, so that one user cannot occupy the forecaster."""
 _BUSY: Final = f"{MAX_QUESTIONS} dry runs already wait for an answer; try again when one has arrived"
@@ -52,6 +54,35 @@ _BUSY_WITH_YOURS: Final = (
 def forecast_command() -> list[str]:
     """Return the command that starts the forecaster's process."""
     return background_command("rlsched.broker.forecasts.process")
+
+
+class _Waiting(NamedTuple):
+    """A dry run without an answer.
+
+    Attributes:
+        question: The dry run.
+        askers: Requests of one user that get the answer: at most `MAX_ASKERS`, the latest last.
+        since_s: Time of the first request, seconds of a monotonic clock.
+    """
+
+    question: DryRun
+    askers: list[ClientAsked]
+    since_s: float
+
+    @property
+    def person(self) -> str:
+        """The user who asked."""
+        return self.askers[0].by.person
+
+    def add(self, asked: ClientAsked) -> None:
+        """Add a request, unless it is a repetition of the same request."""
+        if all((one.peer, one.request) != (asked.peer, asked.request) for one in self.askers):
+            self.askers.append(asked)
+            del self.askers[:-MAX_ASKERS]
+
+    def replies(self, answer: Refused | DryRunAnswer) -> list[Reply]:
+        """Return the answer for each request."""
+        return [Reply(one.peer, one.request, answer) for one in self.askers]
 
 
 class Forecasting(Forecasts):
@@ -80,7 +111,7 @@ class Forecasting(Forecasts):
         self._jobs: dict[int, JobForecast] = {}
         self._report: ForecastReport | None = None
         self._note = "the forecaster is about to start"
-        self._waits: dict[int, tuple[ClientAsked, float]] = {}
+        self._waits: dict[int, _Waiting] = {}
         self._next = self._first_of_child = 1
 
     def latest_forecast(self, job: Job) -> JobForecast | None:
@@ -112,15 +143,21 @@ class Forecasting(Forecasts):
             self._not_before_s = self._elapsed()
 
     def ask(self, asked: ClientAsked, question: DryRun) -> str:
-        """Forward a dry run; `step` returns the answer later. Return the reason for a refusal, else ""."""
-        if any((one.peer, one.request) == (asked.peer, asked.request) for one, _ in self._waits.values()):
-            return ""  # clients repeat a request until it is answered
+        """Forward a dry run; `step` returns the answer later. Return the reason for a refusal, else "".
+
+        A question of the same user that waits already is not forwarded again: clients repeat a request until
+        it is answered, also over a new connection.
+        """
+        for waiting in self._waits.values():
+            if waiting.person == asked.by.person and waiting.question == question:
+                waiting.add(asked)
+                return ""
         wrong = wrong_question(question)
         if wrong:
             return wrong
         if len(self._waits) >= MAX_QUESTIONS:
             return _BUSY
-        if sum(one.by.person == asked.by.person for one, _ in self._waits.values()) >= MAX_OF_ONE:
+        if sum(one.person == asked.by.person for one in self._waits.values()) >= MAX_OF_ONE:
             return _BUSY_WITH_YOURS
         if self._child is None and self._retry_s == RETRY_S:
             self._start()
@@ -129,7 +166,7 @@ class Forecasting(Forecasts):
         number, self._next = self._next, self._next + 1
         if not self._child.ask(Question(number=number, asked=question)):
             return "the forecaster is busy; ask again later"
-        self._waits[number] = (asked, self._elapsed())
+        self._waits[number] = _Waiting(question, [asked], self._elapsed())
         return ""
 
     def step(self) -> tuple[list[ForecastSeen], list[Reply]]:
@@ -151,24 +188,21 @@ class Forecasting(Forecasts):
                 self._handle_failure(self._child.why())
         now = self._elapsed()
         for number in [number for number in self._waits if number < self._first_of_child]:
-            replies.append(self._refusal_reply(number, "the forecaster ended meanwhile; ask again"))
-        for number in [number for number, (_, since) in self._waits.items() if now - since > ANSWER_S]:
-            replies.append(
-                self._refusal_reply(number, "the forecaster did not answer in time; ask again later")
-            )
+            replies += self._refusals(number, "the forecaster ended meanwhile; ask again")
+        for number in [number for number, one in self._waits.items() if now - one.since_s > ANSWER_S]:
+            replies += self._refusals(number, "the forecaster did not answer in time; ask again later")
         return seen, replies
 
-    def _refusal_reply(self, number: int, why: str) -> Reply:
-        asked, _ = self._waits.pop(number)
-        return Reply(asked.peer, asked.request, Refused(message=why))
+    def _refusals(self, number: int, why: str) -> list[Reply]:
+        return self._waits.pop(number).replies(Refused(message=why))
 
     def _answer_replies(self, answer: Answer) -> list[Reply]:
-        asked, _ = self._waits.pop(answer.number, (None, 0.0))
-        if asked is None:
+        waiting = self._waits.pop(answer.number, None)
+        if waiting is None:
             return []
         if answer.refusal:
-            return [Reply(asked.peer, asked.request, Refused(message=answer.refusal))]
-        return [Reply(asked.peer, asked.request, DryRunAnswer(said_s=answer.said_s, rows=answer.rows))]
+            return waiting.replies(Refused(message=answer.refusal))
+        return waiting.replies(DryRunAnswer(said_s=answer.said_s, rows=answer.rows))
 
     def _start(self) -> None:
         try:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from rlsched.broker.events import ClientAsked, Reply
-from rlsched.broker.forecasts.forecasting import MAX_OF_ONE, MAX_QUESTIONS, Forecasting
+from rlsched.broker.forecasts.forecasting import MAX_ASKERS, MAX_OF_ONE, MAX_QUESTIONS, Forecasting
 from rlsched.broker.forecasts.messages import ForecasterSetup
 from rlsched.transport.roles import Peer
 from rlsched.wire.messages import DryRun, DryRunAnswer, Refused
@@ -85,12 +85,22 @@ def test_invalid_job_is_refused_and_the_next_dry_run_answered(
 
 def test_one_user_does_not_block_dry_runs_of_others(made: list[Forecasting]) -> None:
     mine = forecasting(made, SILENT)
-    for _ in range(MAX_OF_ONE):
-        assert ask(mine, DryRun(num_gpus=1)) == ""
+    for number in range(MAX_OF_ONE):
+        assert ask(mine, DryRun(num_gpus=2 + number)) == ""
     assert ask(mine, DryRun(num_gpus=1)).startswith(f"{MAX_OF_ONE} of your dry runs already wait")
     for number in range(MAX_QUESTIONS - MAX_OF_ONE):
         assert ask(mine, DryRun(num_gpus=1), f"other{number}") == ""
     assert ask(mine, DryRun(num_gpus=1), "bob").startswith(f"{MAX_QUESTIONS} dry runs already wait")
+
+
+def test_question_that_is_repeated_over_new_connections_is_one_question(made: list[Forecasting]) -> None:
+    mine = forecasting(made, ANSWERS)
+    asked = [asked_by(DryRun(num_gpus=1)) for _ in range(MAX_ASKERS + 2)]
+    for one in (*asked, asked[-1]):
+        assert mine.ask(one, DryRun(num_gpus=1)) == ""
+    found = replies(mine, MAX_ASKERS)
+    assert [reply.peer for reply in found] == [one.peer for one in asked[2:]]
+    assert all(isinstance(reply.message, DryRunAnswer) for reply in found)
 
 
 def test_dry_runs_of_an_exited_forecaster_are_refused_at_once(made: list[Forecasting]) -> None:
