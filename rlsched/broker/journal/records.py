@@ -110,7 +110,7 @@ class RecordLog:
         return not segment_files(self.folder, "nodes")
 
     def begin_with(self, events: Sequence[JobEvent | NodeChange]) -> None:
-        """Write the present state into the store if the store is new; else note its live jobs.
+        """Write the present state to a new store; in an existing store only note the live jobs.
 
         `events`: present states of nodes, and submissions and starts of live jobs.
         """
