@@ -597,7 +597,7 @@ class NvmlGpus:
 
     def graphics_memory_mib(self, gpu: int) -> int:
         found: list[Any] = []
-        with contextlib.suppress(pynvml.NVMLError, GpuError):
+        with contextlib.suppress(pynvml.NVMLError, pynvml.NVMLLibraryMismatchError, GpuError):
             found = list(pynvml.nvmlDeviceGetGraphicsRunningProcesses(self._handle(gpu)))
         return sum((one.usedGpuMemory or 0) // _MIB for one in found)
 

@@ -45,7 +45,9 @@ def test_learned_values_approach_the_truth_with_their_spread() -> None:
         "learnt",
         "10 earlier attempts",
     )
-    assert found.memory_mib.spread == pytest.approx(ATTEMPT_SPREAD / math.sqrt(10))
+    assert found.memory_mib.spread == pytest.approx(
+        ATTEMPT_SPREAD / math.sqrt(10) * math.sqrt(1.0 + 1.0 / 10)
+    )
     assert found.util_frac.spread > found.memory_mib.spread
     assert found.dynamic_w is None
     assert known.profiles_of(("bob", "python train.py")) == {}
