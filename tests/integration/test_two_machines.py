@@ -16,6 +16,9 @@ DEADLINE_S = 60.0
 _WHY_NOT = why_not()
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(_WHY_NOT), reason=_WHY_NOT)]
 
+PATIENT = ("--timeout-s", "60")
+"""Options of commands over a link that delays and loses packets, on a machine that other tests load."""
+
 
 class Cluster:
     """A broker and a node on machine 0; a node and the user bob on machine 1, each with its own keys."""
@@ -57,15 +60,16 @@ class Cluster:
         return done.stdout if code == 0 else done.stderr
 
     def submit(self, number: int, gpus: int, script: str) -> int:
-        job = self.ask(number, "submit", "--gpus", str(gpus), "--", "sh", "-c", script, broker=True)
+        options = ("--gpus", str(gpus), *PATIENT)
+        job = self.ask(number, "submit", *options, "--", "sh", "-c", script, broker=True)
         return int(job.split()[1])
 
     def jobs(self) -> dict[int, JobInfo]:
-        told = self.ask(1, "queue", "--all", "--json", broker=True)
+        told = self.ask(1, "queue", "--all", "--json", *PATIENT, broker=True)
         return {job.job: job for job in msgspec.json.decode(told, type=list[JobInfo])}
 
     def states(self) -> dict[str, str]:
-        told = self.ask(0, "nodes", "--json", broker=True)
+        told = self.ask(0, "nodes", "--json", *PATIENT, broker=True)
         return {node.name: node.state for node in msgspec.json.decode(told, type=list[NodeInfo])}
 
 
