@@ -231,13 +231,14 @@ def _leaves_alone(
     demand class would get the same GPUs now. Therefore `verdicts`, created by `no_verdicts`, stores the
     results by class until a job starts.
     """
-    typed, own = chooses_type(s, slot, o), s.job.demand[slot]
-    c = own if class_to_place(s, p, slot, node) == own else s.demand.shape[0] + own
-    node = node_to_place(s, p, slot, o, node)
-    if now_s + predicted_run_s(s, p, slot, node) <= shadow_s:
+    c = own = s.job.demand[slot]
+    typed, place = chooses_type(s, slot, o), node_to_place(s, p, slot, o, node)
+    if now_s + predicted_run_s(s, p, slot, place) <= shadow_s:
         return True
+    if class_to_place(s, p, slot, node) != own:
+        c += s.demand.shape[0]
     if typed or verdicts[c] == UNKNOWN:
-        verdicts[c] = _LEAVES_ROOM if fits_beside(s, future, p, reserved, slot, node) else _DELAYS
+        verdicts[c] = _LEAVES_ROOM if fits_beside(s, future, p, reserved, slot, place) else _DELAYS
     return verdicts[c] == _LEAVES_ROOM
 
 
