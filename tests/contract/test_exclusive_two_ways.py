@@ -13,10 +13,9 @@ from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
-from rlsched.wire.messages import Submitted
 from rlsched_envs.sim.engine import Engine
-from tests.support.broker.hand import ended, hello, launched, make, submit
-from tests.support.broker.job_arrays import settle
+from tests.support.broker.first_starts import first_starts
+from tests.support.broker.hand import hello, make, submit
 from tests.support.sim.play import trace_of
 
 SIZES = (4, 2, 8, 4)
@@ -68,30 +67,8 @@ def served(journal: Journal, asked: list[Asked]) -> list[Began]:
     broker = make(journal, 0, POLICY)
     for number, gpus in enumerate(SIZES):
         broker.says(f"n{number}", hello(f"n{number}", gpus))
-    numbers = list[int]()
-    for one in asked:
-        reply = broker.ask(submit(one.gpus, exclusive=one.exclusive))
-        assert isinstance(reply, Submitted), reply
-        numbers.append(reply.job)
-    began_s = broker.now_s
-    starts: dict[int, Began] = {}
-    ends: dict[int, float] = {}
-    while True:
-        settle(broker)
-        for job, one in list(broker.state.jobs.items()):
-            if one.state == "launching":
-                ranks = one.attempt.ranks if one.attempt is not None else []
-                start_s = float(round(broker.now_s - began_s))
-                starts[job] = Began(start_s, [int(rank.node[1:]) for rank in ranks])
-                ends[job] = start_s + asked[numbers.index(job)].duration_s
-                for number, rank in enumerate(ranks):
-                    broker.says(rank.node, launched(job, rank=number))
-        if not ends:
-            return [starts[job] for job in numbers]
-        job = min(ends, key=ends.__getitem__)
-        left_s = max(began_s + ends.pop(job) - broker.now_s, 0.001)
-        for number, node in enumerate(starts[job].nodes):
-            broker.says(f"n{node}", ended(job, rank=number), after_s=left_s if number == 0 else 0.001)
+    messages = [(submit(one.gpus, exclusive=one.exclusive), one.duration_s) for one in asked]
+    return [Began(one.start_s, list(one.gpus)) for one in first_starts(broker, messages)]
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -7,10 +7,8 @@ the simulator repeats the broker's journal: each start must be the same, bit for
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from rlsched.broker.journal.replay import journal_events
@@ -18,31 +16,16 @@ from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.decide.actions import Start
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.rule_scheduler import RuleScheduler
-from rlsched.models.catalogue import load_catalogue
 from rlsched.workload.trace import Trace
 from rlsched_envs.sim.engine import Engine
 from rlsched_envs.sim.job_table import JobTable
 from rlsched_envs.sim.modelling import Models
-from tests.support.broker.live_day import CPUS, GPU_TYPE, GPUS, NODES, live_day
+from tests.support.broker.live_day import CPUS, GPU_TYPE, GPUS, NODES, jobs_of_a_day, live_day
 from tests.support.online.live_replay import repeated_starts
 
 JOBS = 300
 POLICY = Policy("fifo-backfill", share={"min_speed": 0.6}, cores=True)
 MODELS = Models(noise=False, lends_cores=True)
-
-
-def jobs(most_cores: int) -> Trace:
-    """Jobs of named workloads that request up to `most_cores` per GPU; cores are short."""
-    rng = np.random.default_rng(4)
-    gpus = rng.choice([1, 1, 1, 2, 4], JOBS)
-    trace = Trace.from_columns(
-        name="day",
-        submit_s=np.sort(np.round(rng.uniform(10.0, 86_400.0, JOBS), 3)),
-        duration_s=np.exp(rng.normal(7.6, 1.0, JOBS)).round(3),
-        num_gpus=gpus,
-        num_cpus=gpus * rng.choice([1, 2, 3, most_cores], JOBS),
-    )
-    return replace(trace, extra={"workload": rng.choice(load_catalogue().names, JOBS)})
 
 
 def simulated(trace: Trace, models: Models) -> tuple[JobTable, list[Start]]:
@@ -59,7 +42,7 @@ def simulated(trace: Trace, models: Models) -> tuple[JobTable, list[Start]]:
 @pytest.mark.parametrize("most_cores", [5, 8])
 def test_broker_and_simulator_share_gpus_and_lend_cores_alike(tmp_path: Path, most_cores: int) -> None:
     """A GPU's part of the cores of its node is 5."""
-    trace = jobs(most_cores)
+    trace = jobs_of_a_day(JOBS, 4, (1, 2, 3, most_cores))
     table, starts = simulated(trace, MODELS)
     journal = tmp_path / "journal.sqlite"
     records, launches = live_day(POLICY, trace, lambda row, _: float(table.end_s[row]), journal)

@@ -15,10 +15,9 @@ from rlsched.broker.queries.as_history import history_of
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
-from rlsched.wire.messages import Submitted
 from rlsched_envs.sim.engine import Engine
-from tests.support.broker.hand import ended, hello, launched, make, submit
-from tests.support.broker.job_arrays import settle
+from tests.support.broker.first_starts import Began, first_starts
+from tests.support.broker.hand import hello, make, submit
 from tests.support.sim.play import trace_of
 
 SLICES = "NVIDIA H100 80GB HBM3/1g.10gb"
@@ -35,13 +34,6 @@ class Asked(NamedTuple):
     gpus: int
     gpu_type: str
     prefer: str
-
-
-class Began(NamedTuple):
-    """The start of a job, seconds, and its GPUs by node."""
-
-    start_s: float
-    gpus: dict[int, list[int]]
 
 
 def drawn(seed: int) -> list[Asked]:
@@ -93,31 +85,11 @@ def served(journal: Journal, asked: list[Asked], policy: str) -> list[Began]:
         uuids = [f"{number}-{k}" for k in range(gpus)]
         node = msgspec.structs.replace(hello(f"n{number}", gpus), gpu_type=kind, gpu_uuids=uuids)
         broker.says(node.name, node)
-    numbers = list[int]()
+    messages = []
     for one in asked:
         accepted, preferred = (text.split("|") if text else [] for text in (one.gpu_type, one.prefer))
-        reply = broker.ask(submit(one.gpus, gpu_types=accepted, preferred_types=preferred))
-        assert isinstance(reply, Submitted), reply
-        numbers.append(reply.job)
-    began_s = broker.now_s
-    starts: dict[int, Began] = {}
-    ends: dict[int, float] = {}
-    while True:
-        settle(broker)
-        for job, one in list(broker.state.jobs.items()):
-            if one.state == "launching":
-                ranks = one.attempt.ranks if one.attempt is not None else []
-                start_s = float(round(broker.now_s - began_s))
-                starts[job] = Began(start_s, {int(rank.node[1:]): list(rank.gpus) for rank in ranks})
-                ends[job] = start_s + asked[numbers.index(job)].duration_s
-                for number, rank in enumerate(ranks):
-                    broker.says(rank.node, launched(job, rank=number))
-        if not ends:
-            return [starts[job] for job in numbers]
-        job = min(ends, key=ends.__getitem__)
-        left_s = max(began_s + ends.pop(job) - broker.now_s, 0.001)
-        for number, node in enumerate(starts[job].gpus):
-            broker.says(f"n{node}", ended(job, rank=number), after_s=left_s if number == 0 else 0.001)
+        messages.append((submit(one.gpus, gpu_types=accepted, preferred_types=preferred), one.duration_s))
+    return first_starts(broker, messages)
 
 
 @pytest.mark.parametrize("policy", ["fifo-backfill", "fifo"])

@@ -6,7 +6,6 @@ Many jobs end at one time, and are reported in another order than they were subm
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +15,8 @@ from rlsched.broker.journal.replay import journal_events
 from rlsched.decide.actions import Start
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.rule_scheduler import RuleScheduler
-from rlsched.models.catalogue import load_catalogue
-from rlsched.workload.trace import Trace
 from tests.quick import quick
-from tests.support.broker.live_day import live_day
+from tests.support.broker.live_day import jobs_of_a_day, live_day
 from tests.support.online.live_replay import LiveRun, repeated_starts
 
 JOBS, STEP_S = 300, 600.0
@@ -31,23 +28,9 @@ POLICIES = {
 }
 
 
-def jobs() -> Trace:
-    """Jobs of named workloads and two users' bursts."""
-    rng = np.random.default_rng(9)
-    gpus = rng.choice([1, 1, 1, 2, 4], JOBS)
-    trace = Trace.from_columns(
-        name="day",
-        submit_s=np.sort(np.round(rng.uniform(10.0, 86_400.0, JOBS), 3)),
-        duration_s=np.exp(rng.normal(7.6, 1.0, JOBS)).round(3),
-        num_gpus=gpus,
-        num_cpus=gpus * rng.choice([1, 3], JOBS),
-    )
-    return replace(trace, extra={"workload": rng.choice(load_catalogue().names, JOBS)})
-
-
 @pytest.mark.parametrize("name", quick(POLICIES, "revised".__eq__))
 def test_simulator_repeats_the_run_of_a_broker(name: str, tmp_path: Path) -> None:
-    policy, trace, rng = POLICIES[name], jobs(), np.random.default_rng(2)
+    policy, trace, rng = POLICIES[name], jobs_of_a_day(JOBS, 9, (1, 3)), np.random.default_rng(2)
 
     def end_s(row: int, start_s: float) -> float:
         return math.ceil((start_s + float(trace.duration_s[row])) / STEP_S) * STEP_S

@@ -186,22 +186,26 @@ def test_kill_9_at_a_step_of_a_start(cluster: OneNode, client: Client, step: tup
     check_sharing_and_ends(cluster, client, cluster.wait_up("one", job), 3)
 
 
-@pytest.mark.parametrize("is_late", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("point", ["start", "started"])
-def test_kill_9_while_the_control_program_starts(
-    cluster: OneNode, client: Client, point: str, is_late: bool
-) -> None:
-    """The control program continues before the next node daemon starts, or after it runs the job."""
-    cluster.mode.write_text(f"kill {cluster.running['n0'].pid} {point}")
-    job = cluster.submit(client, "one", exit_code=3)
-    cluster.has_died()
-    assert not cluster.starts
+def restarts_and_ends(cluster: OneNode, client: Client, job: int, code: int, *, is_late: bool) -> None:
+    """Let the control program continue before the next node daemon starts, or after it runs the job."""
     if not is_late:
         cluster.mode.write_text("")
     cluster.restart()
     one = cluster.wait_up("one", job)
     cluster.mode.write_text("")
-    check_sharing_and_ends(cluster, client, one, 3)
+    check_sharing_and_ends(cluster, client, one, code)
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("point", ["start", "started"])
+def test_kill_9_while_the_control_program_starts(
+    cluster: OneNode, client: Client, point: str, is_late: bool
+) -> None:
+    cluster.mode.write_text(f"kill {cluster.running['n0'].pid} {point}")
+    job = cluster.submit(client, "one", exit_code=3)
+    cluster.has_died()
+    assert not cluster.starts
+    restarts_and_ends(cluster, client, job, 3, is_late=is_late)
 
 
 def end_first(cluster: OneNode, client: Client) -> None:
@@ -243,9 +247,4 @@ def test_kill_9_while_the_control_daemon_ends(
     end_first(cluster, client)
     assert cluster.mps_processes
     job = cluster.submit(client, "one", exit_code=4)
-    if not is_late:
-        cluster.mode.write_text("")
-    cluster.restart()
-    one = cluster.wait_up("one", job)
-    cluster.mode.write_text("")
-    check_sharing_and_ends(cluster, client, one, 4)
+    restarts_and_ends(cluster, client, job, 4, is_late=is_late)

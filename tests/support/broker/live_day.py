@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from rlsched.broker.base.limits import Limits
 from rlsched.broker.events import ClientAsked, Event, NodeSaid
@@ -25,6 +27,20 @@ from tests.support.broker.hand_broker import HandBroker
 LIMITS = Limits(lease_s=1e9, heartbeat_s=1e8, launch_timeout_s=1e9)
 ANSWER_S = 0.001
 NODES, GPUS, CPUS, GPU_TYPE = 3, 4, 20, "V100"
+
+
+def jobs_of_a_day(count: int, seed: int, cores: Sequence[int]) -> Trace:
+    """Jobs of named workloads that arrive over a day. `cores`: requests for each GPU to draw from."""
+    rng = np.random.default_rng(seed)
+    gpus = rng.choice([1, 1, 1, 2, 4], count)
+    trace = Trace.from_columns(
+        name="day",
+        submit_s=np.sort(np.round(rng.uniform(10.0, 86_400.0, count), 3)),
+        duration_s=np.exp(rng.normal(7.6, 1.0, count)).round(3),
+        num_gpus=gpus,
+        num_cpus=gpus * rng.choice(cores, count),
+    )
+    return replace(trace, extra={"workload": rng.choice(load_catalogue().names, count)})
 
 
 def live_day(
