@@ -32,6 +32,9 @@ MOST_SOCKET_BYTES: Final = 107
 LONGEST_SOCKET: Final = "control_privileged"
 _COMM: Final = PROGRAM[:15]
 _POLL_S: Final = 0.02
+_EMPTY_LISTINGS: Final = 3
+"""Consecutive listings without MPS processes after which none is left. One can miss a daemon that starts: a
+process that forks and exits is absent from a listing of /proc that began before the fork."""
 _MOST_LOG_BYTES: Final = 1 << 20
 _FATAL = re.compile(rb"fatal (?:exception|fault|error)", re.IGNORECASE)
 _CLIENT = re.compile(rb"client[^\n]*?\bpid:?\s*(\d+)", re.IGNORECASE)
@@ -127,17 +130,16 @@ class MpsControl:
             with contextlib.suppress(MpsError):
                 self._run("", "quit", COMMAND_S)
         for number in (*([0] if runs else []), signal.SIGTERM, signal.SIGKILL):
-            until_s = time.monotonic() + QUIT_S
-            while True:
+            until_s, empty = time.monotonic() + QUIT_S, 0
+            while time.monotonic() < until_s or 0 < empty < _EMPTY_LISTINGS:
                 found = find_processes(self.pipes)
                 left = {found.control, *found.servers} - {0}
                 for pid in left if number else ():
                     with contextlib.suppress(OSError):
                         os.kill(pid, number)
-                if not left:
+                empty = 0 if left else empty + 1
+                if empty == _EMPTY_LISTINGS:
                     return True
-                if time.monotonic() >= until_s:
-                    break
                 time.sleep(_POLL_S)
         return False
 

@@ -242,6 +242,33 @@ def test_stubborn_daemon_is_killed(node: Node, monkeypatch: pytest.MonkeyPatch) 
     assert not node.daemons
 
 
+def test_daemon_that_forks_during_a_listing_of_processes_is_ended(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`-d` of a killed node daemon continues: it has forked and exited when the listed processes are read."""
+    monkeypatch.setattr(control, "QUIT_S", 0.3)
+    listdir, directory, listings = os.listdir, node.path / "node" / "mps" / "1", list[list[str]]()
+    for path in (directory / "pipe", directory / "log"):
+        path.mkdir(parents=True)
+    ending = MpsControl(directory, [], None, node.environment, set())
+    with subprocess.Popen(["sleep", "3600"]) as other:
+        node.mode.write_text(f"kill {other.pid} start")
+        with subprocess.Popen(["nvidia-cuda-mps-control", "-d"], env=ending.terms.env) as starting:
+            other.wait()
+
+            def forks_after(path: str) -> list[str]:
+                listings.append(listdir(path))
+                if len(listings) == 2:
+                    node.mode.write_text("")
+                    starting.wait()
+                return listings[-1]
+
+            monkeypatch.setattr(os, "listdir", forks_after)
+            assert ending.quit()
+    assert str(starting.pid) in listings[1]
+    assert not node.daemons
+
+
 def test_command_has_a_time_out(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "COMMAND_S", 0.2)
     env = node.begin(node.make(), ONE)
