@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rlsched.cluster.demand import MAX_KINDS, WHOLE_GPU_MILLI
 from rlsched.cluster.dials import DialArrays, no_dials
 from rlsched.compile.reference import by_reference
-from rlsched.energy.relative import OUTLOOK
+from rlsched.energy.relative import AHEAD_H, OUTLOOK
 from rlsched.models.arrays import ModelArrays, no_models
 from rlsched.models.arrays import Records as Records
 
@@ -85,6 +85,11 @@ CONFIG: Final = np.dtype(
         # them are lent (`rlsched.cluster.loans`), as in a broker; 0: jobs can have fewer, or keep more
         ("within_parts", np.int64),  # 1: no job requests more than its GPUs' part of the cores and memory of
         # its nodes (`rlsched.cluster.demand.within_parts`)
+        ("price_rank", np.float64),  # `rlsched.energy.relative.price_ranks`, if the policy reads it; else 0
+        ("price_from_s", np.float64),  # start of the first hour of `price_sums`
+        ("price_sums", np.float64, (AHEAD_H,)),  # integral of the price relative to the mean, from
+        # `price_from_s` to the end of each of the next hours, in hours: sums of
+        # `rlsched.energy.relative.prices_ahead`, if the policy reads them; else 0
     ],
     align=True,
 )

@@ -28,7 +28,7 @@ from rlsched.cluster.demand import ANY_KIND, MAX_KINDS, Demand, holds, plain_dem
 from rlsched.cluster.dials import DialArrays, dials_of
 from rlsched.cluster.loans import exceed_parts
 from rlsched.cluster.spec import SHARED_PARTITION, ClusterSpec, NodeSpec
-from rlsched.energy.relative import OUTLOOK
+from rlsched.energy.relative import AHEAD_H, OUTLOOK
 from rlsched.errors import AllocationError
 from rlsched.models.arrays import ModelArrays
 from rlsched.models.slice_name import is_slice
@@ -319,15 +319,29 @@ class ClusterShape:
             raise ValueError(f"expected a weight of energy from 0 to 1, got {weight}")
         self.arrays.config[0].energy_ppm = round(weight * 1e6)
 
-    def set_price(self, ratio: float, outlook: Sequence[float], until_s: float) -> None:
+    def set_price(
+        self,
+        ratio: float,
+        outlook: Sequence[float],
+        until_s: float,
+        from_s: float = 0.0,
+        ahead: Sequence[float] = (),
+        rank: float = 0.0,
+    ) -> None:
         """Set the price of electricity. If it has changed, mark the dials of all partitions as due.
 
         Args:
             ratio: The price relative to the mean, 0 if it is unknown.
             outlook: Columns of `rlsched.energy.relative.OUTLOOK`; empty: all are 0.
             until_s: Time when the price changes next, infinite if that is not known.
+            from_s: Start of the first hour of `ahead`.
+            ahead: Prices of the next AHEAD_H hours relative to the mean; empty: unknown.
+            rank: Rank of the price among the prices of the past 7 days.
         """
         kernels.set_price(self.arrays, ratio, np.resize(outlook or [0.0], len(OUTLOOK)), until_s)
+        config = columns(self.arrays.config)
+        config["price_from_s"], config["price_rank"] = from_s, rank
+        config["price_sums"] = np.cumsum(ahead) if ahead else np.zeros(AHEAD_H)
 
     def limit_power(self, limit_w: float | None) -> None:
         """Set the power limit of all nodes, W.

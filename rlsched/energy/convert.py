@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from rlsched.energy.european import EuropeanClock
+from rlsched.energy.forecast import FORECAST_COLUMNS, Forecast, read_forecast
 from rlsched.energy.gaps import MOST_STEPS, filled
 from rlsched.energy.series import DAY_S, HOUR_S, Series
 from rlsched.energy.tables import Table, is_blank
@@ -33,7 +35,8 @@ class Conversion(NamedTuple):
         form: Name of the file's form, as in `FORMS`.
         column: Column of the values.
         filled: Number of steps without a value that were filled.
-        left_out: Number of steps without a value at the start and the end of the file, which are left out.
+        left_out: Number of steps without a value, and without a forecast after the last value, at the start
+            and the end of the file, which are left out.
         other_auctions: Number of rows that were left out because they are of another auction (ENTSO-E).
     """
 
@@ -46,12 +49,16 @@ class Conversion(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row of a file: line, start (UTC), length in seconds (None: one step), value (None: unknown)."""
+    """A row of a file: line, start (UTC), length in seconds (None: one step), value (None: unknown).
+
+    `forecast` is the value that was forecast and the time at which this was known, None: there is none.
+    """
 
     line: int
     begins: datetime
     lasts_s: float | None
     value: float | None
+    forecast: tuple[float, datetime] | None = None
 
 
 def convert(path: Path, form: str = "auto", column: str | None = None, fill_h: float = 0.0) -> Conversion:
@@ -78,7 +85,19 @@ def convert(path: Path, form: str = "auto", column: str | None = None, fill_h: f
     step_s = _step_s(table.path, rows)
     values = _by_step(table.path, rows, step_s)
     series, fills, left_out = filled(table.path, rows[0].begins, step_s, values, fill_h)
-    return Conversion(series, form, name, fills, left_out, other_auctions)
+    series = _with_forecasts(series, rows)
+    later = 0 if series.forecast is None else len(series.forecast.values) - len(series)
+    return Conversion(series, form, name, fills, left_out - later, other_auctions)
+
+
+def _with_forecasts(series: Series, rows: list[Row]) -> Series:
+    """Return the series with the forecasts of the rows; after the last value, up to the first gap."""
+    said = {row.begins: row.forecast for row in rows if row.forecast is not None}
+    step = timedelta(seconds=series.step_s)
+    steps = [said.get(series.begins + k * step) for k in range(len(series))]
+    while series.begins + len(steps) * step in said:
+        steps.append(said[series.begins + len(steps) * step])
+    return replace(series, forecast=Forecast.of(steps, series.begins))
 
 
 def recognised(table: Table) -> str:
@@ -140,8 +159,10 @@ def _entsoe(table: Table, column: str | None) -> tuple[str, list[Row], int]:
 
 
 def _plain(table: Table, column: str | None) -> tuple[str, list[Row], int]:
-    """Read a file with a column of times in ISO 8601, and a column of values."""
-    times = [name for name in table.columns if table.is_time(name)]
+    """Read a file with a column of times in ISO 8601, a column of values, and forecasts if it has them."""
+    has_forecasts = set(FORECAST_COLUMNS) <= set(table.columns) and column not in FORECAST_COLUMNS
+    said = FORECAST_COLUMNS if has_forecasts else ()
+    times = [name for name in table.columns if name not in said and table.is_time(name)]
     if not times:
         raise InputError(
             f"{table.path}: expected a column of times such as 2026-03-01T14:00 (UTC, or with an offset), "
@@ -150,7 +171,7 @@ def _plain(table: Table, column: str | None) -> tuple[str, list[Row], int]:
     known = [name for one in _TIME_NAMES for name in times if re.search(rf"\b{one}\b", name, re.IGNORECASE)]
     at = (known or times)[0]
     if column is None:
-        numeric = [name for name in table.columns if name not in times and table.is_numeric(name)]
+        numeric = [name for name in table.columns if name not in (*times, *said) and table.is_numeric(name)]
         if len(numeric) != 1:
             raise InputError(
                 f"{table.path}: expected one column of numbers, got "
@@ -158,7 +179,8 @@ def _plain(table: Table, column: str | None) -> tuple[str, list[Row], int]:
             )
         column = numeric[0]
     column = table.named(column)
-    return column, list(_iso_rows(table, at, column)), 0
+    rows = list(_iso_rows(table, at, column))
+    return column, _with_cells(table, rows) if has_forecasts else rows, 0
 
 
 FORMS: Final[dict[str, Callable[[Table, str | None], tuple[str, list[Row], int]]]] = {
@@ -220,6 +242,17 @@ def _iso_rows(table: Table, at: str, column: str) -> Iterator[Row]:
                 f"offset), got {when!r}"
             ) from None
         yield Row(line, begins, None, _value(table, line, column, cell))
+
+
+def _with_cells(table: Table, rows: list[Row]) -> list[Row]:
+    """Return the rows with the forecasts in the columns `FORECAST_COLUMNS`."""
+    values, times = (
+        ["" if is_blank(cell) else cell for _, cell in table.cells(name)] for name in FORECAST_COLUMNS
+    )
+    return [
+        row._replace(forecast=read_forecast(value, at, row.begins, f"{table.path}: line {row.line}"))
+        for row, value, at in zip(rows, values, times, strict=True)
+    ]
 
 
 def _value(table: Table, line: int, column: str, cell: str) -> float | None:

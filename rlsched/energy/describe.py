@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.energy.series import DAY_S, HOUR_S, WEEK_S, Series
 
+LEADS_H: Final = (0.0, 6.0, 12.0, 24.0, 48.0, math.inf)
+"""Limits of the lead times by which forecast errors are reported, hours."""
 _LEAST_CELL_S = 60.0
 
 
@@ -23,6 +27,7 @@ def describe(series: Series) -> dict[str, Any]:
     autocorrelation_24h, autocorrelation_7d: correlation of the values with the values 24 h or 7 days earlier;
         None if the series is constant or shorter than twice the lag, or if steps do not divide the lag.
     cheapest_half_saves_frac: see `cheapest_half_saves`.
+    forecast: see `forecast_errors`; None without a forecast.
     """
     values = series.values
     mean, spread = float(values.mean()), float(values.std())
@@ -47,6 +52,49 @@ def describe(series: Series) -> dict[str, Any]:
         "autocorrelation_24h": _autocorrelation(series, DAY_S),
         "autocorrelation_7d": _autocorrelation(series, WEEK_S),
         "cheapest_half_saves_frac": cheapest_half_saves(series),
+        "forecast": forecast_errors(series),
+    }
+
+
+def forecast_errors(series: Series) -> dict[str, Any] | None:
+    """Return the errors of a series' forecast by lead time; None if there is no forecast.
+
+    ends: end of the last step with a forecast.
+    steps: number of steps with a value and a forecast.
+    by_lead: for each pair of limits in `LEADS_H` between which forecasts have lead times (from the time at
+        which the forecast was known to the start of the step): `from_h`, `until_h` (None: no limit), `steps`,
+        `error_mean_abs` (mean |forecast - value|), `error_mean` (mean of forecast - value), and
+        `day_before_error_mean_abs` (mean |value 24 h earlier - value| in the same steps, None if there is no
+        such value), which a useful forecast is below.
+    """
+    forecast = series.forecast
+    if forecast is None:
+        return None
+    values, steps = series.values, len(series)
+    day = max(round(DAY_S / series.step_s), 1)
+    errors = forecast.values[:steps] - values
+    before = np.abs(np.concatenate([np.full(min(day, steps), np.nan), values[:-day] - values[day:]]))
+    lead_h = (np.arange(steps) * series.step_s - forecast.known_s[:steps]) / HOUR_S
+    by_lead = []
+    for from_h, until_h in pairwise(LEADS_H):
+        among = (lead_h >= from_h) & (lead_h < until_h)
+        if among.any():
+            earlier = before[among & np.isfinite(before)]
+            by_lead.append(
+                {
+                    "from_h": from_h,
+                    "until_h": until_h if math.isfinite(until_h) else None,
+                    "steps": int(among.sum()),
+                    "error_mean_abs": float(np.abs(errors[among]).mean()),
+                    "error_mean": float(errors[among].mean()),
+                    "day_before_error_mean_abs": float(earlier.mean()) if len(earlier) else None,
+                }
+            )
+    last = int(np.flatnonzero(np.isfinite(forecast.values))[-1])
+    return {
+        "ends": (series.begins + timedelta(seconds=(last + 1) * series.step_s)).isoformat(),
+        "steps": int(np.isfinite(errors).sum()),
+        "by_lead": by_lead,
     }
 
 

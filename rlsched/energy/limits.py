@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rlsched.energy.relative import PriceAt, PriceTable
+from rlsched.energy.relative import NOTHING, PriceAt, PricesAsked, PriceTable
 from rlsched.energy.series import Series
 from rlsched.errors import InputError
 
@@ -87,6 +87,9 @@ class EnergyAt(NamedTuple):
     outlook: tuple[float, ...]
     until_s: float
     limit_w: float | None
+    from_s: float = 0.0
+    ahead: tuple[float, ...] = ()
+    rank: float = 0.0
 
 
 class EnergyTable(NamedTuple):
@@ -95,9 +98,12 @@ class EnergyTable(NamedTuple):
     prices: PriceTable | None
     limits: LimitTable | ConstantLimit | None = None
 
-    def at(self, now_s: float) -> EnergyAt | None:
-        """Return price and limit at a time, Unix seconds; None if both are unknown then."""
-        price: PriceAt | None = None if self.prices is None else self.prices.at(now_s)
+    def at(self, now_s: float, asked: PricesAsked = NOTHING) -> EnergyAt | None:
+        """Return price and limit at a time, Unix seconds; None if both are unknown then.
+
+        `asked`: details of the price that the result contains.
+        """
+        price: PriceAt | None = None if self.prices is None else self.prices.at(now_s, asked)
         limit = None if self.limits is None else self.limits.at(now_s)
         if price is None and limit is None:
             return None
@@ -105,4 +111,13 @@ class EnergyTable(NamedTuple):
         limit_w = None if limit is None else limit.limit_w
         if price is None:
             return EnergyAt(None, 0.0, (), until_s, limit_w)
-        return EnergyAt(price.price, price.ratio, price.outlook, until_s, limit_w)
+        return EnergyAt(
+            price.price,
+            price.ratio,
+            price.outlook,
+            until_s,
+            limit_w,
+            price.from_s,
+            price.ahead,
+            price.rank,
+        )

@@ -1,13 +1,16 @@
-"""Computes the inputs of price-aware decisions: the ratio of a price to its daily mean, and the outlook.
+"""Computes the inputs of price-aware decisions: ratios of prices to their daily mean, and the outlook.
 
-The mean covers the next 24 hours. A value that is not known yet counts as the value 24 hours earlier, so that
-no result depends on values that are published later. At any time, prices of a day-ahead market are known for
-the next 12 hours or more, and prices of a real-time market only for the current step.
+The mean covers the next 24 hours. A value that is not known yet counts as its forecast if the series has one
+that was known at that time (`Series.forecast`), otherwise as the value 24 hours earlier, so that no result
+depends on values that are published later. At any time, prices of a day-ahead market are known for the next
+12 hours or more, and prices of a real-time market only for the current step.
 """
 
 from __future__ import annotations
 
 import bisect
+import math
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -29,10 +32,12 @@ OUTLOOK: Final = (
     "price_known",  # (time from now for which prices are known) / 24 h
 )
 """Names of the columns that `outlook` returns."""
+AHEAD_H: Final = 48
+"""Number of hours of `prices_ahead`."""
 _RANKS_S: Final = (6 * HOUR_S, 12 * HOUR_S, DAY_S)
 _TINY: Final = 1e-9
-_ROWS: Final = 4096
-"""Number of steps processed together. The limit saves memory, because each step needs its next 24 h."""
+_CELLS: Final = 1_000_000
+"""Number of values processed together, to save memory."""
 
 
 def relative(series: Series, known_ahead_s: float) -> NDArray[np.float64]:
@@ -44,19 +49,76 @@ def relative(series: Series, known_ahead_s: float) -> NDArray[np.float64]:
         series: The series, N steps.
         known_ahead_s: Time for which values are known ahead, seconds; 0: only the current step is known.
     """
+    return to_ratios(series.values, day_means(series, known_ahead_s))
+
+
+def to_ratios(values: NDArray[np.float64], means: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return values over means of the same shape, clipped and rounded; 1 where the mean is 0 or less."""
+    ratios, counted = np.ones(values.shape), means > 0.0
+    ratios[counted] = np.clip(values[counted] / means[counted], LEAST_RATIO, MOST_RATIO)
+    return np.round(ratios, 6)
+
+
+def day_means(series: Series, known_ahead_s: float) -> NDArray[np.float64]:
+    """Return the (N,) mean of the next 24 hours in each step of a series, as known then."""
     values, steps = series.values, len(series)
-    day = max(round(DAY_S / series.step_s), 1)
+    day = steps_of_day(series)
     ahead = min(int(known_ahead_s / series.step_s), day - 1)
-    sums = np.concatenate([[0.0], np.cumsum(values)])
     now = np.arange(steps)
+    if series.forecast is not None:
+        found = np.empty(steps)
+        for rows in _parts(now, day):
+            seen = values_ahead(series, rows, day, ahead)
+            found[rows] = np.nansum(seen, axis=1) / np.isfinite(seen).sum(axis=1)
+        return found
+    sums = np.concatenate([[0.0], np.cumsum(values)])
     known_end = np.minimum(now + ahead + 1, steps)
     past_from, past_end = np.maximum(now + ahead + 1 - day, 0), now
     counts = known_end - now + past_end - past_from
-    means = (sums[known_end] - sums[now] + sums[past_end] - sums[past_from]) / counts
-    ratios = np.ones(steps)
-    counted = means > 0.0
-    ratios[counted] = np.clip(values[counted] / means[counted], LEAST_RATIO, MOST_RATIO)
-    return np.round(ratios, 6)
+    means: NDArray[np.float64] = (sums[known_end] - sums[now] + sums[past_end] - sums[past_from]) / counts
+    return means
+
+
+def steps_of_day(series: Series) -> int:
+    """Return the number of steps in 24 hours, rounded, at least 1."""
+    return max(round(DAY_S / series.step_s), 1)
+
+
+def values_ahead(series: Series, now: NDArray[np.int64], steps: int, ahead: int) -> NDArray[np.float64]:
+    """Return the (R, steps) values of the steps from `now` on, (R,), as far as they are known in step `now`.
+
+    A value that is not known counts as its forecast if this was known at the start of step `now`, otherwise
+    as the value 24 hours earlier, or its forecast; nan: this is before the start of the series.
+
+    Args:
+        series: The series.
+        now: Steps.
+        steps: Number of steps to return.
+        ahead: Number of steps after `now` whose values are known.
+    """
+    day, values, forecast = steps_of_day(series), series.values, series.forecast
+    later = np.arange(steps)
+    at = now[:, None] + later
+    found = np.where((later <= ahead) & (at < values.size), values[np.minimum(at, values.size - 1)], np.nan)
+    if forecast is not None:
+        said = np.minimum(at, forecast.values.size - 1)
+        usable = (at == said) & (forecast.known_s[said] <= now[:, None] * series.step_s)
+        found = np.where(np.isnan(found) & usable, forecast.values[said], found)
+    for first in range(0, steps, day):
+        block = found[:, first : first + day]
+        if first:
+            before = found[:, first - day : first][:, : block.shape[1]]
+        else:
+            at_before = at[:, : block.shape[1]] - day
+            before = np.where(at_before >= 0, values[np.clip(at_before, 0, values.size - 1)], np.nan)
+        block[:] = np.where(np.isnan(block), before, block)
+    return found
+
+
+def _parts(now: NDArray[np.int64], steps: int) -> Iterator[NDArray[np.int64]]:
+    """Split steps into parts, which saves memory: each step needs the values of `steps` further steps."""
+    rows = max(_CELLS // steps, 1)
+    return (now[first : first + rows] for first in range(0, len(now), rows))
 
 
 def outlook(series: Series, known_ahead_s: float) -> NDArray[np.float64]:
@@ -71,7 +133,7 @@ def outlook(series: Series, known_ahead_s: float) -> NDArray[np.float64]:
         known_ahead_s: Time for which values are known ahead, seconds; 0: only the current step is known.
     """
     values, steps = series.values, len(series)
-    day = max(round(DAY_S / series.step_s), 1)
+    day = steps_of_day(series)
     ahead = min(int(known_ahead_s / series.step_s), day - 1)
     now = np.arange(steps)
     week_mean = _past_means(values, max(round(WEEK_S / series.step_s), 1))
@@ -80,9 +142,10 @@ def outlook(series: Series, known_ahead_s: float) -> NDArray[np.float64]:
     logs = np.zeros(steps)
     logs[is_positive] = np.log(np.maximum(values, least)[is_positive])
     found = np.zeros((steps, len(OUTLOOK)))
-    for first in range(0, steps, _ROWS):
-        rows = slice(first, min(first + _ROWS, steps))
-        _set_next_day(found[rows], values, now[rows], day, ahead, series.step_s, week_mean, least)
+    for rows in _parts(now, day):
+        seen = values_ahead(series, rows, day, ahead)
+        of_rows = slice(rows[0], rows[-1] + 1)
+        _set_next_day(found[of_rows], seen, series.step_s, week_mean[of_rows], least[of_rows])
     before = np.maximum(now - 1, 0)
     found[:, 4] = logs - logs[before]
     wrong = np.abs(logs - logs[np.maximum(now - day, 0)])
@@ -103,28 +166,82 @@ def _past_means(values: NDArray[np.float64], steps: int) -> NDArray[np.float64]:
 
 def _set_next_day(
     found: NDArray[np.float64],
-    values: NDArray[np.float64],
-    now: NDArray[np.int64],
-    day: int,
-    ahead: int,
+    seen: NDArray[np.float64],
     step_s: float,
     week_mean: NDArray[np.float64],
     least: NDArray[np.float64],
 ) -> None:
-    """Write the columns about the next day into `found`, for the steps `now`."""
-    later = np.arange(day)
-    at = now[:, None] + later
-    at = np.where((later <= ahead) & (at < values.size), at, at - day)
-    day_values = values[np.where(at < 0, now[:, None], at)]
-    present = day_values[:, :1]
+    """Write the columns about the next day into `found`; `seen`: from `values_ahead`, for the same steps."""
+    present = seen[:, :1]
+    day_values = np.where(np.isnan(seen), present, seen)
     for column, span_s in enumerate(_RANKS_S):
         ahead_of = day_values[:, 1 : max(round(span_s / step_s), 1)]
         found[:, column] = (ahead_of < present).mean(axis=1) if ahead_of.shape[1] else 0.0
-    floor = np.maximum(least[now], _TINY)  # where the floor is _TINY, the caller sets 0
+    floor = np.maximum(least, _TINY)  # where the floor is _TINY, the caller sets 0
     lowest = np.maximum(day_values.min(axis=1), floor)
     found[:, 3] = np.log(lowest / np.maximum(present[:, 0], floor))
     mean = np.maximum(day_values.mean(axis=1), floor)
-    found[:, 5] = np.log(mean / np.maximum(week_mean[now], floor))
+    found[:, 5] = np.log(mean / np.maximum(week_mean, floor))
+
+
+def prices_ahead(
+    series: Series, known_ahead_s: float, means: NDArray[np.float64], first: int, end: int
+) -> NDArray[np.float64]:
+    """Return the (end - first, AHEAD_H) prices of the next hours in the steps `first` to `end` - 1.
+
+    Hour h is the hour that begins h hours after the start of the step. Its price is the mean of its steps, or
+    the price in its middle if steps do not divide an hour, relative to the mean that `relative` uses. Prices
+    that are not known are replaced as in `relative`; on the second day, by the price of the first day. A
+    price before the start of the series counts as the price now.
+
+    Args:
+        series: The series, N steps.
+        known_ahead_s: Time for which values are known ahead, seconds; 0: only the current step is known.
+        means: (N,) `day_means` of the series.
+        first: First step.
+        end: End of the steps.
+    """
+    per_hour = HOUR_S / series.step_s
+    steps = math.ceil(AHEAD_H * per_hour)
+    found = np.empty((end - first, AHEAD_H))
+    for rows in _parts(np.arange(first, end), steps):
+        seen = values_ahead(series, rows, steps, int(known_ahead_s / series.step_s))
+        seen = np.where(np.isnan(seen), seen[:, :1], seen)
+        if per_hour % 1.0:
+            hours = seen[:, ((np.arange(AHEAD_H) + 0.5) * per_hour).astype(np.intp)]
+        else:
+            hours = seen.reshape(len(rows), AHEAD_H, -1).mean(axis=2)
+        found[rows - first] = to_ratios(hours, np.broadcast_to(means[rows, None], hours.shape))
+    return found
+
+
+def price_ranks(series: Series, first: int, end: int) -> NDArray[np.float64]:
+    """Return the (end - first,) rank of the price in the steps `first` to `end` - 1 of a series.
+
+    The rank is the share of the steps of the past 7 days, this step included, in which the price was lower.
+    """
+    week = max(round(WEEK_S / series.step_s), 1)
+    past, found = np.arange(week), np.empty(end - first)
+    for rows in _parts(np.arange(first, end), week):
+        at = rows[:, None] - past
+        lower = (series.values[np.maximum(at, 0)] < series.values[rows, None]) & (at >= 0)
+        found[rows - first] = lower.sum(axis=1) / np.minimum(rows + 1, week)
+    return np.round(found, 6)
+
+
+class PricesAsked(NamedTuple):
+    """Details of a price that a policy reads besides the ratio and the outlook.
+
+    Attributes:
+        ahead: The prices of the next hours (`prices_ahead`).
+        rank: The rank of the price (`price_ranks`).
+    """
+
+    ahead: bool = False
+    rank: bool = False
+
+
+NOTHING: Final = PricesAsked()
 
 
 class PriceAt(NamedTuple):
@@ -135,12 +252,18 @@ class PriceAt(NamedTuple):
         ratio: The value relative to the mean.
         outlook: (K,) values of the columns `OUTLOOK`.
         until_s: Time of the next change of the price, Unix seconds; infinite if no change is known.
+        from_s: Start of the step, Unix seconds; 0 if no details are asked for (`PricesAsked`).
+        ahead: (AHEAD_H,) prices of the next hours from `from_s` on, or empty.
+        rank: Rank of the price, or 0.
     """
 
     price: float
     ratio: float
     outlook: tuple[float, ...]
     until_s: float
+    from_s: float = 0.0
+    ahead: tuple[float, ...] = ()
+    rank: float = 0.0
 
 
 class PriceTable:
@@ -159,15 +282,39 @@ class PriceTable:
         seen = np.column_stack([relative(series, known_ahead_s), outlook(series, known_ahead_s)])
         first = np.flatnonzero(np.concatenate([[True], (seen[1:] != seen[:-1]).any(axis=1)]))
         self.name, self.ends_s = series.name, series.ends.timestamp()
-        self._from_s: list[float] = (series.begins.timestamp() + first * series.step_s).tolist()
+        self._series, self._known_ahead_s = series, known_ahead_s
+        self._starts_s = series.begins.timestamp() + np.arange(len(series) + 1) * series.step_s
+        self._means = day_means(series, known_ahead_s)
+        self._from_s: list[float] = self._starts_s[first].tolist()
         self._prices: list[float] = series.values[first].tolist()
         self._seen: list[list[float]] = seen[first].tolist()
+        self._last: tuple[int, PricesAsked, PriceAt] | None = None
 
-    def at(self, now_s: float) -> PriceAt | None:
-        """Return the price at a time, Unix seconds; None if the series does not cover this time."""
+    def at(self, now_s: float, asked: PricesAsked = NOTHING) -> PriceAt | None:
+        """Return the price at a time, Unix seconds; None if the series does not cover this time.
+
+        The details that are asked for change with each step, so steps are then not joined.
+        """
         if not self._from_s[0] <= now_s < self.ends_s:
             return None
+        return self._step_at(now_s, asked) if any(asked) else self._joined_at(now_s)
+
+    def _joined_at(self, now_s: float) -> PriceAt:
         k = bisect.bisect_right(self._from_s, now_s) - 1
         until_s = self._from_s[k + 1] if k + 1 < len(self._from_s) else self.ends_s
         ratio, *others = self._seen[k]
         return PriceAt(self._prices[k], ratio, tuple(others), until_s)
+
+    def _step_at(self, now_s: float, asked: PricesAsked) -> PriceAt:
+        """Return the price with the details that are asked for; the latest result is kept."""
+        k = min(int(np.searchsorted(self._starts_s, now_s, "right")), len(self._series)) - 1
+        if self._last is None or self._last[:2] != (k, asked):
+            from_s, until_s = self._starts_s[k : k + 2].tolist()
+            found = self._joined_at(now_s)._replace(from_s=from_s, until_s=until_s)
+            if asked.ahead:
+                ahead = prices_ahead(self._series, self._known_ahead_s, self._means, k, k + 1)
+                found = found._replace(ahead=tuple(ahead[0].tolist()))
+            if asked.rank:
+                found = found._replace(rank=float(price_ranks(self._series, k, k + 1)[0]))
+            self._last = k, asked, found
+        return self._last[2]

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rlsched.energy.forecast import FORECAST_COLUMNS, Forecast, read_forecast, read_time, written_time
 from rlsched.energy.text_files import read_text, write_text
 from rlsched.errors import InputError
 
@@ -28,6 +29,16 @@ MOST_GRID: Final = 20_000_000
 """Maximum number of steps of the grid of `Integrals`."""
 
 
+class Row(NamedTuple):
+    """A row of a file, as text: line number, start of the step, value, forecast, time of the forecast."""
+
+    line: int
+    at: str
+    value: str
+    forecast: str = ""
+    forecast_at: str = ""
+
+
 @dataclass(frozen=True)
 class Series:
     """A value over time, in equal steps: `values[k]` applies to the step that starts at `begins` + k steps.
@@ -37,50 +48,63 @@ class Series:
         begins: Start of the first step, UTC.
         step_s: Length of a step, seconds.
         values: (N,) values; finite.
+        forecast: Values that were forecast, of N steps or more; None: there is no forecast.
     """
 
     name: str
     begins: datetime
     step_s: float
     values: NDArray[np.float64]
+    forecast: Forecast | None = None
 
     @classmethod
     def read(cls, path: str | Path) -> Series:
         """Read a CSV file (plain, or `.gz`) with the columns `utc` and `value`.
 
         `utc` is the start of a step in ISO 8601. A time without an offset is UTC. A time with an offset is
-        converted to UTC, so that a file in local time can change its offset during the year. Other columns
-        are ignored.
+        converted to UTC, so that a file in local time can change its offset during the year. The columns
+        `forecast` and `forecast_utc` are optional: the value that was forecast, and the time at which this
+        forecast was known. Steps after the last value can have only a forecast. Other columns are ignored.
 
         Raises:
-            InputError: the file cannot be read, a column is missing, a value is not a number, or the steps
-                differ.
+            InputError: the file cannot be read, a column is missing, a value is not a number, the steps
+                differ, or a forecast was known only after the start of its step.
         """
         return cls.from_rows(_rows(read_text(path), str(path)), str(path))
 
     @classmethod
-    def from_rows(cls, rows: Iterable[tuple[int, str, str]], name: str) -> Series:
-        """Return a series from rows (line, start of the step, value); formats and errors are as in `read`."""
-        times, values = list[datetime](), list[float]()
-        for line, at, text in rows:
-            times.append(_time(at, f"{name}: line {line}"))
-            values.append(_value(text, f"{name}: line {line}"))
+    def from_rows(cls, rows: Iterable[tuple[int, str, str] | Row], name: str) -> Series:
+        """Return a series from rows; formats and errors are as in `read`."""
+        times, values, forecasts = list[datetime](), list[float](), list[tuple[float, datetime] | None]()
+        for row in rows:
+            line, at, text, *said = Row(*row)
+            where = f"{name}: line {line}"
+            times.append(read_time(at, f"{where}: utc"))
             if len(times) > 1 and times[-1] <= times[-2]:
                 raise InputError(
                     f"{name}: line {line}: expected a time after {times[-2].isoformat()}, got {at!r}; give "
                     "each step once, in order"
                 )
-        if len(times) < 2:
-            raise InputError(f"{name}: expected two rows or more, got {len(times)}")
+            forecasts.append(read_forecast(said[0], said[1], times[-1], where))
+            if text.strip() or forecasts[-1] is None:
+                values.append(_value(text, where))
+                if len(values) < len(times):
+                    raise InputError(
+                        f"{where}: value: expected none, because the step before has only a forecast, got "
+                        f"{text!r}; give the values without gaps"
+                    )
+        if len(values) < 2:
+            more = f" with a value, got {len(values)}" if times[len(values) :] else f", got {len(values)}"
+            raise InputError(f"{name}: expected two rows or more{more}")
         lasts_s = [(other - one).total_seconds() for one, other in pairwise(times)]
         step_s = min(lasts_s)
         for k, last_s in enumerate(lasts_s):
             if last_s != step_s:
                 raise InputError(
-                    f"{name}: expected steps of {step_s:g} s, got {last_s:g} s from {_text(times[k])} (UTC); "
-                    "`rlsched signal convert` fills gaps"
+                    f"{name}: expected steps of {step_s:g} s, got {last_s:g} s from {written_time(times[k])} "
+                    "(UTC); `rlsched signal convert` fills gaps"
                 )
-        return cls(name, times[0], step_s, np.array(values))
+        return cls(name, times[0], step_s, np.array(values), Forecast.of(forecasts, times[0]))
 
     def __post_init__(self) -> None:
         if not 1.0 <= self.step_s <= MOST_STEP_S:
@@ -108,14 +132,16 @@ class Series:
         """
         text = io.StringIO()
         rows = csv.writer(text, lineterminator="\n")
-        rows.writerow(COLUMNS)
-        step = timedelta(seconds=self.step_s)
-        for k, value in enumerate(self.values.tolist()):
-            rows.writerow((_text(self.begins + k * step), repr(value).removesuffix(".0")))
+        forecast, step = self.forecast, timedelta(seconds=self.step_s)
+        rows.writerow(COLUMNS if forecast is None else (*COLUMNS, *FORECAST_COLUMNS))
+        for k in range(len(self) if forecast is None else len(forecast.values)):
+            value = repr(float(self.values[k])).removesuffix(".0") if k < len(self) else ""
+            said = () if forecast is None else forecast.written(k, self.begins)
+            rows.writerow((written_time(self.begins + k * step), value, *said))
         write_text(path, text.getvalue())
 
 
-def _rows(text: str, name: str) -> Iterator[tuple[int, str, str]]:
+def _rows(text: str, name: str) -> Iterator[Row]:
     reader = csv.DictReader(io.StringIO(text, newline=""))
     found = tuple(reader.fieldnames or ())
     missing = [column for column in COLUMNS if column not in found]
@@ -124,16 +150,14 @@ def _rows(text: str, name: str) -> Iterator[tuple[int, str, str]]:
             f"{name}: expected the columns utc,value, got {','.join(found) or 'an empty file'}; "
             "`rlsched signal convert` makes such a file"
         )
+    given = [column for column in FORECAST_COLUMNS if column in found]
+    if len(given) == 1:
+        raise InputError(
+            f"{name}: expected the columns {' and '.join(FORECAST_COLUMNS)} together, got only {given[0]}; "
+            "rename or add one"
+        )
     for row in reader:
-        yield reader.line_num, row["utc"] or "", row["value"] or ""
-
-
-def _time(text: str, where: str) -> datetime:
-    try:
-        found = datetime.fromisoformat(text.strip())
-        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
-    except (ValueError, OverflowError):
-        raise InputError(f"{where}: utc: expected a time such as 2026-03-01T14:00, got {text!r}") from None
+        yield Row(reader.line_num, row["utc"] or "", row["value"] or "", *(row[name] or "" for name in given))
 
 
 def _value(text: str, where: str) -> float:
@@ -144,11 +168,6 @@ def _value(text: str, where: str) -> float:
     if not math.isfinite(found):
         raise InputError(f"{where}: value: expected a number, got {text!r}")
     return found
-
-
-def _text(at: datetime) -> str:
-    is_whole = at.second == at.microsecond == 0
-    return at.replace(tzinfo=None).isoformat(timespec="minutes" if is_whole else "auto")
 
 
 @dataclass(frozen=True)
@@ -204,9 +223,9 @@ def integrals(series: Iterable[Series | None], second_0: datetime, last_s: float
         if (one.begins - second_0).total_seconds() > 0.0 or (one.ends - second_0).total_seconds() < last_s:
             until = second_0 + timedelta(seconds=last_s)
             raise InputError(
-                f"{one.name}: expected values from {_text(second_0.astimezone(UTC))} to "
-                f"{_text(until.astimezone(UTC))} (UTC), got {_text(one.begins)} to {_text(one.ends)}; set "
-                "energy.begins, or give a longer series"
+                f"{one.name}: expected values from {written_time(second_0.astimezone(UTC))} to "
+                f"{written_time(until.astimezone(UTC))} (UTC), got {written_time(one.begins)} to "
+                f"{written_time(one.ends)}; set energy.begins, or give a longer series"
             )
     step_s = _grid_step_s(known)
     begins_s = (known[0].begins - second_0).total_seconds()

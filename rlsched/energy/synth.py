@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rlsched.energy.forecast import Forecast
 from rlsched.energy.series import DAY_S, HOUR_S, Series
 from rlsched.errors import InputError
 
@@ -27,6 +29,8 @@ SPIKES: Final = (10.0, 60.0)
 """Lowest and highest value of a spike, as multiples of the mean."""
 MOST_SPIKES_FRAC: Final = 0.6
 """Maximum share of the spikes in the sum of the values of `spiky`."""
+FORECAST_HOUR: Final = 12
+"""Hour of the day at which the next day is forecast."""
 _TIGHT_STARTS, _TIGHT_STAYS = 0.06, 0.6  # per day; supply is tight for 2.5 days on average
 _SPIKE_STARTS, _SPIKE_STAYS = 0.22, 0.5  # per hour, in the evening of a tight day
 _LEAST_STEPS, _LEAST_STEP_S = 2, 60.0
@@ -79,6 +83,42 @@ def synthesize(
     values = _KINDS[like](at_h, step_s / HOUR_S, np.random.default_rng(seed))
     digits = max(2, 3 - math.floor(math.log10(mean)))
     return Series(f"{like} {seed}", begins, step_s, np.round(mean * values, digits) + 0.0)
+
+
+def with_forecast(series: Series, sd: float, seed: int = 0) -> Series:
+    """Return a generated series with a forecast of each step; the values are unchanged.
+
+    Every day at `FORECAST_HOUR` the next day (UTC) is forecast, 12 to 36 h ahead. The error within a forecast
+    is a random walk (Brownian motion) from the time of the forecast on: at a lead time of L hours, its
+    standard deviation is `sd` x (mean of the series) x sqrt(L / 24). Errors of different days are
+    independent.
+
+    Args:
+        series: The series.
+        sd: Standard deviation of the error 24 h ahead, relative to the mean; 0 or more.
+        seed: Random seed.
+
+    Raises:
+        InputError: `sd` is out of range.
+    """
+    if not (sd >= 0.0 and math.isfinite(sd)):
+        raise InputError(f"--forecast-sd: expected a number of 0 or more, got {sd:g}")
+    steps = np.arange(len(series), dtype=np.float64) * series.step_s
+    midnight_s = (series.begins.hour * 60.0 + series.begins.minute) * 60.0 + series.begins.second
+    day = (steps + midnight_s) // DAY_S
+    known_s = day * DAY_S - midnight_s - (24 - FORECAST_HOUR) * HOUR_S
+    lead_h, draw = (steps - known_s) / HOUR_S, np.random.default_rng([seed, 1])
+    walk, before_h, errors = 0.0, 0.0, list[float]()
+    for k, kick in enumerate(draw.standard_normal(len(series)).tolist()):
+        if k and day[k] != day[k - 1]:
+            walk, before_h = 0.0, 0.0
+        walk += kick * math.sqrt((lead_h[k] - before_h) / 24.0)
+        before_h = float(lead_h[k])
+        errors.append(walk)
+    mean = float(series.values.mean())
+    digits = max(2, 3 - math.floor(math.log10(mean)))
+    values = np.round(series.values + sd * mean * np.array(errors), digits) + 0.0
+    return replace(series, forecast=Forecast(values, known_s))
 
 
 def _flat(at_h: Values, step_h: float, draw: np.random.Generator) -> Values:  # noqa: ARG001

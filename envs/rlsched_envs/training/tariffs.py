@@ -115,7 +115,8 @@ def _hourly(series: Series) -> Series:
     first = round(late_s / series.step_s)
     hours = (len(series) - first) // steps
     values = series.values[first : first + hours * steps].reshape(hours, steps).mean(axis=1)
-    return Series(series.name, begins + timedelta(seconds=late_s), HOUR_S, values)
+    forecast = None if series.forecast is None else series.forecast.averaged(first, steps, series.step_s)
+    return Series(series.name, begins + timedelta(seconds=late_s), HOUR_S, values, forecast)
 
 
 class TariffParts(NamedTuple):

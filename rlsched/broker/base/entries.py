@@ -518,6 +518,14 @@ class EnergyPriced(Fact, frozen=True, kw_only=True, tag="energy_priced"):
     """Power limit of the cluster, W; infinite: none now; None: the cluster has no power limits, as in older
     journals.
     """
+    from_s: float = 0.0
+    """Start of the first hour of `ahead`, Unix seconds; 0: the policy reads neither `ahead` nor `rank`."""
+    ahead: tuple[float, ...] = ()
+    """Prices of the next hours relative to the mean (`rlsched.energy.relative.prices_ahead`); empty: unknown,
+    or the policy does not read them.
+    """
+    rank: float = 0.0
+    """Rank of the price (`rlsched.energy.relative.price_ranks`); 0: as for `ahead`."""
 
 
 NodeEntry = (

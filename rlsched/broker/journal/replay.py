@@ -368,7 +368,9 @@ def _happen(
             gates.open_due_gates(now_s)
         case EnergyPriced():
             models.limit_power(change.limit_w)
-            state.set_price(change.ratio, change.outlook, change.until_s)
+            state.set_price(
+                change.ratio, change.outlook, change.until_s, change.from_s, change.ahead, change.rank
+            )
         case AttemptOver(job=job, outcome=outcome) if outcome == QUEUED:
             attempts.note(change)
             state.requeue(seq_of[job], now_s, change.gpu_memory_mib, alone=change.alone)

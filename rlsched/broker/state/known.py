@@ -140,7 +140,9 @@ class Known:
         """Set the price of electricity and the power limit."""
         self.energy_price = entry
         self.models.limit_power(entry.limit_w)
-        self.cluster.set_price(entry.ratio, entry.outlook, entry.until_s)
+        self.cluster.set_price(
+            entry.ratio, entry.outlook, entry.until_s, entry.from_s, entry.ahead, entry.rank
+        )
 
     def clear_on_finished(self) -> None:
         """Stop calling `on_finished` for finished jobs."""

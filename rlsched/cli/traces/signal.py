@@ -21,7 +21,7 @@ def signal() -> None:
     """Generate, describe and convert series of electricity prices or carbon intensity over time.
 
     A series is a CSV file with the columns utc (start of a step) and value; all steps have the same length.
-    See docs/how-to/signals.md.
+    It can have forecasts, in the columns forecast and forecast_utc. See docs/how-to/signals.md.
 
     \b
     Example:
@@ -53,9 +53,26 @@ def signal() -> None:
     metavar="X",
     help="Mean of the values, in any unit. [default: solar 50, wind 95, spiky 70, flat 100]",
 )
+@click.option(
+    "--forecast-sd",
+    type=float,
+    metavar="X",
+    help="Also write a forecast of each day, known at 12:00 UTC of the day before: the standard deviation of "
+    "its error 24 hours ahead, relative to the mean. The error grows with the square root of the lead time. "
+    "[default: no forecast]",
+)
 @seed_option("Random seed; the same seed gives the same file.")
 @click.argument("out", metavar="OUT", type=PATH)
-def synth(like: str, days: int, step: str, begin: str, mean: float | None, seed: int, out: Path) -> None:
+def synth(
+    like: str,
+    days: int,
+    step: str,
+    begin: str,
+    mean: float | None,
+    forecast_sd: float | None,
+    seed: int,
+    out: Path,
+) -> None:
     """Generate a synthetic series of prices or carbon intensity, for trials without data of your own.
 
     OUT is .csv or .csv.gz. The shapes imitate published properties of markets; no real data is copied. Hours
@@ -65,11 +82,14 @@ def synth(like: str, days: int, step: str, begin: str, mean: float | None, seed:
     Example:
       rlsched signal synth --like solar price.csv
       rlsched signal synth --like spiky --days 365 --step 15m --mean 0.08 --seed 3 price.csv.gz
+      rlsched signal synth --like wind --forecast-sd 0.1 price.csv
     """
-    from rlsched.energy.synth import synthesize
+    from rlsched.energy.synth import synthesize, with_forecast
 
     _check_out(out)
     series = synthesize(like, _time(begin), days, _seconds(step), mean, seed)
+    if forecast_sd is not None:
+        series = with_forecast(series, forecast_sd, seed)
     series.write(out)
     click.echo(f"{out}: {_span(series)}, {like}, mean {_figure(float(series.values.mean()))}")
 
@@ -80,7 +100,8 @@ def synth(like: str, days: int, step: str, begin: str, mean: float | None, seed:
 def describe(file: Path, as_json: bool) -> None:
     """Describe a series: span, distribution, means by hour of the day, and possible savings by waiting.
 
-    FILE has the columns utc and value. Values have the unit of the file.
+    FILE has the columns utc and value. Values have the unit of the file. If the file has forecasts, their
+    error is printed by lead time.
 
     \b
     Example:
@@ -128,7 +149,8 @@ def convert(source: Path, out: Path, form: str, column: str | None, fill: float)
 
     IN is CSV, also with gzip: a yearly file of Electricity Maps, day-ahead prices of the ENTSO-E Transparency
     Platform (local time or UTC), or a plain file with a column of times, in UTC or with an offset. OUT is
-    .csv or .csv.gz. A gap in IN is an error, unless --fill allows it.
+    .csv or .csv.gz. A gap in IN is an error, unless --fill allows it. The columns forecast and forecast_utc
+    of a plain file are kept.
 
     \b
     Example:
@@ -205,6 +227,30 @@ def _print_report(report: dict[str, Any]) -> None:
     )
     saves = percent(report["cheapest_half_saves_frac"])
     click.echo(f"A constant load that runs only in the cheapest half of each day saves {saves} ({_BOUND})")
+    if report["forecast"] is not None:
+        _print_forecast(report["forecast"])
+
+
+def _print_forecast(found: dict[str, Any]) -> None:
+    """Print the errors of the forecast (`energy.describe.forecast_errors`)."""
+    print_table(
+        f"Forecast to {found['ends'][:16].replace('T', ' ')} UTC: mean absolute error",
+        ("known ahead", "steps", "forecast", "bias", "value 24 h before"),
+        [
+            [
+                _lead(one["from_h"], one["until_h"]),
+                f"{one['steps']:,}",
+                _figure(one["error_mean_abs"]),
+                _figure(one["error_mean"]),
+                _figure(one["day_before_error_mean_abs"]),
+            ]
+            for one in found["by_lead"]
+        ],
+    )
+
+
+def _lead(from_h: float, until_h: float | None) -> str:
+    return f"{from_h:g} h or more" if until_h is None else f"{from_h:g} to {until_h:g} h"
 
 
 def _figure(value: float | None) -> str:

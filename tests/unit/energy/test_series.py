@@ -55,6 +55,76 @@ def test_write_then_read_gives_the_same(
     assert other.ends == one.ends
 
 
+FORECAST = """utc,value,forecast,forecast_utc
+2026-01-01T00:00,80,75,2025-12-31T12:00
+2026-01-01T01:00,81.5,,
+2026-01-01T02:00,,-3.25,2026-01-01T01:30:15
+2026-01-01T03:00,,90,2026-01-01T03:00
+"""
+
+
+def test_a_forecast_is_read_and_written(tmp_path: Path) -> None:
+    one = Series.read(write(tmp_path, FORECAST))
+    assert one.values.tolist() == [80.0, 81.5]
+    assert one.ends == BEGINS + timedelta(hours=2)
+    assert one.forecast is not None
+    np.testing.assert_array_equal(one.forecast.values, [75.0, np.nan, -3.25, 90.0])
+    np.testing.assert_array_equal(one.forecast.known_s, [-43_200.0, np.nan, 5_415.0, 10_800.0])
+    one.write(tmp_path / "again.csv")
+    assert (tmp_path / "again.csv").read_text() == FORECAST
+
+
+def test_times_of_forecasts_may_have_offsets_and_columns_any_order(tmp_path: Path) -> None:
+    head = "forecast_utc,value,utc,forecast"
+    rows = "2025-12-31T13:00+01:00,1,2026-01-01T00:00,5\n,2,2026-01-01T01:00,\n"
+    one = Series.read(write(tmp_path, f"{head}\n{rows}"))
+    assert one.forecast is not None
+    assert (one.forecast.values[0], one.forecast.known_s[0]) == (5.0, -43_200.0)
+
+
+def test_blank_columns_of_forecasts_are_no_forecast(tmp_path: Path) -> None:
+    text = "utc,value,forecast,forecast_utc\n2026-01-01T00,1,,\n2026-01-01T01,2, ,\n"
+    assert Series.read(write(tmp_path, text)).forecast is None
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("2026-01-01T02:00,1,2,", "line 4: forecast_utc: expected a time such as 2026-03-01T14:00, got ''"),
+        ("2026-01-01T02:00,1,,2026-01-01", "line 4: forecast: expected a number with forecast_utc, got ''"),
+        (
+            "2026-01-01T02:00,1,nan,2026-01-01",
+            "line 4: forecast: expected a number .*, got 'nan'",
+        ),
+        (
+            "2026-01-01T02:00,1,2,2026-01-01T02:01",
+            r"line 4: forecast_utc: expected at most the start of the step, 2026-01-01T02:00 \(UTC\), got "
+            "'2026-01-01T02:01'; leave forecast and forecast_utc blank if there was no forecast",
+        ),
+        ("2026-01-01T02:00,,,", "line 4: value: expected a number, got ''"),
+        (
+            "2026-01-01T02:00,,2,2026-01-01\n2026-01-01T03:00,1,,",
+            "line 5: value: expected none, because the step before has only a forecast, got '1'",
+        ),
+        ("2026-01-01T03:00,,2,2026-01-01", "expected steps of 3600 s, got 7200 s from 2026-01-01T01:00"),
+    ],
+)
+def test_a_bad_forecast_is_one_clear_line(tmp_path: Path, line: str, message: str) -> None:
+    head = "utc,value,forecast,forecast_utc\n2026-01-01T00:00,1,,\n2026-01-01T01:00,1,,\n"
+    with pytest.raises(InputError, match=message):
+        Series.read(write(tmp_path, f"{head}{line}\n"))
+
+
+def test_a_forecast_needs_both_columns_and_two_values(tmp_path: Path) -> None:
+    path = write(tmp_path, "utc,value,forecast\n2026-01-01T00,1,2\n")
+    with pytest.raises(InputError, match="columns forecast and forecast_utc together, got only forecast"):
+        Series.read(path)
+    head, later = "utc,value,forecast,forecast_utc\n2026-01-01T00,1,,\n", "2026-01-01T01,,2,2026-01-01\n"
+    path = write(tmp_path, head + later)
+    with pytest.raises(InputError, match="expected two rows or more with a value, got 1"):
+        Series.read(path)
+
+
 def test_numbers_are_written_short(tmp_path: Path) -> None:
     path = tmp_path / "s.csv"
     series_of([94.12, 3.0, -0.5]).write(path)

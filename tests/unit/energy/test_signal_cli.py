@@ -44,6 +44,26 @@ def test_synth_then_describe(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert len(report["by_hour"]) == 24
 
 
+def test_synth_and_describe_a_forecast(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, plain = tmp_path / "price.csv", tmp_path / "plain.csv"
+    said(capsys, "synth", "--like", "wind", "--days", 30, "--forecast-sd", 0.1, path)
+    said(capsys, "synth", "--like", "wind", "--days", 30, plain)
+    assert Series.read(path).values.tolist() == Series.read(plain).values.tolist()
+    assert path.read_text().startswith("utc,value,forecast,forecast_utc\n2026-01-01T00:00,")
+    page = said(capsys, "describe", path)
+    assert "Forecast to 2026-01-31 00:00 UTC: mean absolute error" in page
+    assert re.search(r"12 to 24 h +360 ", page)
+    assert re.search(r"24 to 48 h +360 ", page)
+    assert "forecast" not in said(capsys, "describe", plain)
+    leads = json.loads(said(capsys, "describe", path, "--json"))["forecast"]["by_lead"]
+    assert [one["from_h"] for one in leads] == [12.0, 24.0]
+    for one in leads:
+        assert 0.0 < one["error_mean_abs"] < one["day_before_error_mean_abs"]
+    line = said(capsys, "convert", path, tmp_path / "again.csv")
+    assert "720 steps of 1.0 h" in line
+    assert (tmp_path / "again.csv").read_text() == path.read_text()
+
+
 def test_begin_may_have_an_offset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "s.csv"
     line = said(capsys, "synth", "--like", "wind", "--days", 1, "--begin", "2026-07-01T00:00+02:00", path)
@@ -102,6 +122,10 @@ def test_bad_input_is_one_line_and_writes_nothing(tmp_path: Path, capsys: pytest
         ),
         (["synth", "--like", "flat", "--begin", "9999-12-31", out], "expected an end before the year 10000"),
         (["synth", "--like", "flat", "--mean", "-1", out], "--mean: expected a number above 0, got -1"),
+        (
+            ["synth", "--like", "flat", "--forecast-sd", "-1", out],
+            "--forecast-sd: expected a number of 0 or more, got -1",
+        ),
         (["synth", "--like", "flat", tmp_path / "x"], "expected a file to write that ends in"),
         (["synth", out], "Missing option '--like'"),
     ]:

@@ -333,3 +333,37 @@ def test_real_files(shared_data: Path) -> None:
         found = convert(path, column=name)
         assert found.series.step_s == 3600.0
         assert len(found.series) >= 17_544
+
+
+# ---- forecasts ------------------------------------------------------------------------------------
+
+
+def test_forecasts_of_a_plain_file_are_kept(tmp_path: Path) -> None:
+    rows = (
+        "2026-01-01T01:00+01:00,80,75,2025-12-31T13:00+01:00\n2026-01-01T02:00+01:00,81,n/a,\n"
+        "2026-01-01T03:00+01:00,-,90,2026-01-01T00:00Z\n2026-01-01T05:00+01:00,-,91,2026-01-01T00:00Z\n"
+    )
+    found = convert(write(tmp_path, f"time,price,forecast,forecast_utc\n{rows}"))
+    assert (found.column, found.series.values.tolist()) == ("price", [80.0, 81.0])
+    assert found.left_out == 2, "the gap after the forecast of the third hour, and the hour after it"
+    assert found.series.forecast is not None
+    np.testing.assert_array_equal(found.series.forecast.values, [75.0, np.nan, 90.0])
+    np.testing.assert_array_equal(found.series.forecast.known_s, [-43_200.0, np.nan, 0.0])
+
+
+def test_a_forecast_without_its_time_is_a_column_like_others(tmp_path: Path) -> None:
+    path = write(tmp_path, "utc,actual,forecast\n2026-01-01T00,1,5\n2026-01-01T01,2,6\n")
+    assert "expected one column of numbers, got 'actual', 'forecast'" in refused(path)
+    assert convert(path, column="actual").series.forecast is None
+    assert convert(path, column="forecast").series.values.tolist() == [5.0, 6.0]
+
+
+def test_a_forecast_can_be_the_value(tmp_path: Path) -> None:
+    text = "utc,a,forecast,forecast_utc\n2026-01-01T00,1,5,2026-01-01\n2026-01-01T01,2,6,2026-01-01\n"
+    found = convert(write(tmp_path, text), column="forecast")
+    assert (found.series.values.tolist(), found.series.forecast) == ([5.0, 6.0], None)
+
+
+def test_a_bad_forecast_is_refused(tmp_path: Path) -> None:
+    text = "utc,a,forecast,forecast_utc\n2026-01-01T00,1,5,2026-01-02\n2026-01-01T01,2,,\n"
+    assert "line 2: forecast_utc: expected at most the start of the step" in refused(write(tmp_path, text))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlsched.energy.describe import cheapest_half_saves, describe
+from rlsched.energy.describe import cheapest_half_saves, describe, forecast_errors
+from rlsched.energy.forecast import Forecast
 from rlsched.energy.series import Series
 
 BEGINS = datetime(2026, 1, 1, tzinfo=UTC)
@@ -95,3 +97,31 @@ def test_saving_equals_a_greedy_plan(days: int, step_h: float, seed: int) -> Non
     saves = cheapest_half_saves(series_of(values.ravel(), step_h * 3600.0))
     assert saves == pytest.approx(1.0 - spent / values.sum())
     assert 0.0 <= saves < 1.0
+
+
+def test_errors_of_a_forecast_by_lead_time() -> None:
+    values = np.arange(72.0)
+    lead_h = np.array([np.nan] * 24 + [3.0] * 24 + [6.0] * 12 + [60.0] * 12 + [70.0])
+    said = np.append(values, 99.0) + np.where(lead_h > 5.0, -10.0, 1.0)
+    one = series_of(values)
+    assert describe(one)["forecast"] is None
+    known_s = (np.arange(73) - lead_h) * 3600.0
+    said[np.isnan(lead_h)] = np.nan
+    found = forecast_errors(replace(one, forecast=Forecast(said, known_s)))
+    assert found is not None
+    assert (found["steps"], found["ends"]) == (48, "2026-01-04T01:00:00+00:00")
+    assert found["by_lead"] == [
+        {
+            "from_h": from_h,
+            "until_h": until_h,
+            "steps": steps,
+            "error_mean_abs": abs(error),
+            "error_mean": error,
+            "day_before_error_mean_abs": 24.0,
+        }
+        for from_h, until_h, steps, error in [
+            (0.0, 6.0, 24, 1.0),
+            (6.0, 12.0, 12, -10.0),
+            (48.0, None, 12, -10.0),
+        ]
+    ]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rlsched.energy.series import Series
-from rlsched.energy.synth import LOWEST, MEANS, SPIKES, synthesize
+from rlsched.energy.synth import LOWEST, MEANS, SPIKES, synthesize, with_forecast
 from rlsched.errors import InputError
 
 BEGINS = datetime(2026, 1, 1, tzinfo=UTC)  # a Thursday
@@ -118,3 +118,30 @@ def test_bad_arguments_are_one_line(changed: dict[str, object], said: str) -> No
     with pytest.raises(InputError) as raised:
         synthesize(**arguments)  # type: ignore[arg-type]
     assert said in str(raised.value)
+
+
+def test_a_forecast_is_known_at_noon_of_the_day_before_and_its_error_grows() -> None:
+    begins = datetime(2026, 1, 1, 5, 30, tzinfo=UTC)
+    plain = synthesize("wind", begins, 2_000, 1_800.0, mean=80.0, seed=3)
+    one = with_forecast(plain, 0.2, seed=3)
+    assert one.forecast is not None
+    assert np.array_equal(one.values, plain.values)
+    start_s = np.arange(len(plain)) * 1_800.0
+    lead_h = (start_s - one.forecast.known_s) / 3_600.0
+    assert (lead_h.min(), lead_h.max()) == (12.0, 35.5)
+    midnight_s = 5.5 * 3_600.0
+    assert ((one.forecast.known_s + midnight_s) % 86_400.0 == 43_200.0).all()
+    error = (one.forecast.values - one.values) / 80.0
+    for at_h in (12.0, 18.0, 24.0, 35.5):
+        assert error[lead_h == at_h].std() == pytest.approx(0.2 * np.sqrt(at_h / 24.0), rel=0.08)
+    days = error[37:][: 48 * 1_999].reshape(1_999, 48)
+    assert np.corrcoef(days[:, 0], days[:, 47])[0, 1] == pytest.approx(np.sqrt(12.0 / 35.5), abs=0.08)
+    assert abs(np.corrcoef(days[:-1, 47], days[1:, 0])[0, 1]) < 0.08
+    assert with_forecast(plain, 0.0).forecast is not None
+    assert np.array_equal(with_forecast(plain, 0.2, seed=3).forecast.values, one.forecast.values)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("sd", [-0.1, float("nan"), float("inf")])
+def test_a_forecast_needs_a_possible_error(sd: float) -> None:
+    with pytest.raises(InputError, match="--forecast-sd: expected a number of 0 or more, got"):
+        with_forecast(synthesize("flat", BEGINS, 2), sd)

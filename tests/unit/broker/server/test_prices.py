@@ -67,7 +67,7 @@ def test_a_power_limit_is_read_with_or_without_prices(tmp_path: Path) -> None:
     path.write_text("[energy]\npower_limit_kw = 5\n", encoding="utf-8")
     table = PriceSource(path, site.lines.append, lambda: 0.0).table
     assert table is not None
-    assert table.at(1e9) == (None, 0.0, (), math.inf, 5_000.0)
+    assert table.at(1e9) == (None, 0.0, (), math.inf, 5_000.0, 0.0, (), 0.0)
     begins = datetime(2026, 3, 1, tzinfo=UTC)
     Series("l", begins, 3600.0, np.array([4.0, 4.0, 2.0])).write(tmp_path / "l.csv")
     path.write_text('[energy]\nprice = "p.csv"\npower_limit = "l.csv"\n', encoding="utf-8")
@@ -290,3 +290,26 @@ def test_a_command_without_words_is_refused(tmp_path: Path) -> None:
     for command, said in (("'x", "No closing quotation"), (" ", "expected a command")):
         with pytest.raises(InputError, match=said):
             Site(tmp_path, energy=f'[energy]\nprice = "p.csv"\ncommand = "{command}"\n')
+
+
+WITH_FORECAST = """echo utc,value,forecast,forecast_utc
+echo 2026-03-01T00:00,60,,
+echo 2026-03-01T01:00,60,,
+for hour in 02 03 04 05; do echo 2026-03-01T$hour:00,,240,2026-03-01T00:00; done
+"""
+
+
+def test_a_command_can_print_forecasts(tmp_path: Path) -> None:
+    """Four hours at 240 are forecast after the present one at 60: the present price is below the mean."""
+    site = Commanded(tmp_path, printing(60.0).replace("01 02 03", "01"), has_file=False)
+    assert site.source.table is not None
+    plain = site.source.table.at(NOW_S)
+    assert plain is not None
+    assert plain.ratio == 1.0
+    site.says(WITH_FORECAST)
+    site.next_hour()
+    assert "2026-03-01T05:00,,240,2026-03-01T00:00" in site.prices.read_text()
+    told = site.source.table.at(NOW_S)
+    assert told is not None
+    assert told.ratio == pytest.approx(60.0 / ((60.0 + 4 * 240.0) / 5.0), abs=1e-6)
+    assert len(site.lines) == 1, "only that the file does not exist yet"
