@@ -18,6 +18,7 @@ from rlsched.decide.drift import NO_RANGES, Drift, DriftWatch
 from rlsched.decide.options import NO_PRICE
 from rlsched.decide.price import defer_jobs
 from rlsched.decide.scheduler import Decision, Scheduler
+from rlsched.energy.relative import PricesAsked
 from rlsched.errors import AllocationError
 
 REMEMBERED_SETTINGS: Final = 24
@@ -63,7 +64,10 @@ class Guarded(Scheduler):
                 "fallback that does not preempt"
             )
         self.name, self.policy_id = policy.name, policy.policy_id
-        self.order, self.oracle, self.abilities = policy.order, policy.oracle, policy.abilities
+        self.order, self.oracle = policy.order, policy.oracle
+        both = zip(policy.abilities.prices_asked, fallback.abilities.prices_asked, strict=True)
+        asked = PricesAsked(*map(any, both))
+        self.abilities = msgspec.structs.replace(policy.abilities, prices_asked=asked)
         self.strategy = policy.strategy
         self.interventions: dict[str, int] = {}
         self._policy, self._fallback = policy, fallback

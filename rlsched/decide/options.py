@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from rlsched.cluster.arrays import CLOCKS_ALONE, StateArrays
 from rlsched.compile.jit import kernel
 from rlsched.decide.constants import MODELLED
+from rlsched.energy.relative import PricesAsked
 
 NEVER: Final = 0
 BLOCKED: Final = 1
@@ -75,14 +76,25 @@ class PriceOptions(NamedTuple):
             slack, at most 0.8.
         pause: A running job that has used less than the share tanh(pause x ln(price / mean)) of its slack, at
             most 0.8, is preempted.
+        window: Whether a waiting job starts at the beginning of the cheapest window of its predicted run
+            time, among the starts that use at most 0.8 of its slack.
+        percentile: While the price is above this quantile of the past 7 days, waiting jobs do not start, and
+            running jobs are preempted, before they have used 0.8 of their slack.
     """
 
     power: float
     defer: float
     pause: float
+    window: bool
+    percentile: float
+
+    @property
+    def asked(self) -> PricesAsked:
+        """Details of the price that these options need."""
+        return PricesAsked(ahead=self.window, rank=self.percentile > 0.0)
 
 
-NO_PRICE: Final = PriceOptions(0.0, 0.0, 0.0)
+NO_PRICE: Final = PriceOptions(0.0, 0.0, 0.0, False, 0.0)
 
 
 class StartOptions(NamedTuple):

@@ -21,21 +21,23 @@ from rlsched.decide.limit import fits_limit, hold_limit, is_limited, next_to_sto
 from rlsched.decide.options import PriceOptions
 from rlsched.decide.order.queue import undefer
 from rlsched.decide.remaining import remaining_s
-from rlsched.decide.slack import deferred_until_s, slack_ends_s
+from rlsched.decide.slack import MOST_SLACK_FRAC, deferred_until_s, slack_ends_s
+from rlsched.decide.window import cheapest_window, knows_prices_ahead
 
-MOST_SLACK_FRAC: Final = 0.8
-"""Largest share of its slack that a job may spend waiting for a lower price; the rest is for the queue."""
 LEAST_LEFT_S: Final = 1800.0
 """Jobs that are predicted to end within this time, seconds, are not paused: a restart costs minutes."""
 
 
 @kernel
-def slack_frac(s: StateArrays, slope: float) -> float:
-    """Return the share of their slack that jobs may use at the current price; 0 at or below the mean price.
+def slack_frac(s: StateArrays, slope: float, percentile: float) -> float:
+    """Return the share of their slack that jobs may use at the current price.
 
-    The share is tanh(slope x ln(price / mean)), at most `MOST_SLACK_FRAC`.
+    The share is `MOST_SLACK_FRAC` if the price is above this percentile of the past 7 days; 0: no percentile.
+    Otherwise it is tanh(slope x ln(price / mean)), at most `MOST_SLACK_FRAC`; 0 at or below the mean price.
     """
     ratio = s.config[0].price_ratio
+    if percentile > 0.0 and ratio > 0.0 and s.config[0].price_rank > percentile:
+        return MOST_SLACK_FRAC
     if ratio <= 1.0 or slope <= 0.0:
         return 0.0
     return min(math.tanh(slope * math.log(ratio)), MOST_SLACK_FRAC)
@@ -44,10 +46,13 @@ def slack_frac(s: StateArrays, slope: float) -> float:
 @kernel
 def _defers(s: StateArrays, o: PriceOptions) -> bool:
     """Return whether jobs of any partition may be deferred at the current price."""
+    if o.window and knows_prices_ahead(s):
+        return True
     most = 0.0
     for p in range(s.dials.dial.shape[0]):
         dial = s.dials.dial[p]
-        most = max(most, slack_frac(s, max(o.defer, o.pause) + max(dial.defer, dial.pause)))
+        slope = max(o.defer, o.pause) + max(dial.defer, dial.pause)
+        most = max(most, slack_frac(s, slope, o.percentile))
     return most > 0.0
 
 
@@ -69,12 +74,25 @@ def _defer_slope(s: StateArrays, slot: int, o: PriceOptions) -> float:
 
 
 @kernel
+def _price_until_s(s: StateArrays, slot: int, o: PriceOptions, now_s: float) -> float:
+    """Return the time, seconds, until which a job waits for a lower price; at most `now_s`: it does not."""
+    if s.job.slack_s[slot] <= 0.0:
+        return now_s
+    frac = slack_frac(s, _defer_slope(s, slot, o), o.percentile)
+    until_s = deferred_until_s(s, slot, frac, now_s) if frac > 0.0 else now_s
+    if o.window and knows_prices_ahead(s):
+        until_s = max(until_s, cheapest_window(s, slot, now_s).start_s)
+    return until_s
+
+
+@kernel
 def defer_jobs(s: StateArrays, o: PriceOptions, preempts: bool, now_s: float) -> None:
     """Defer waiting jobs that must not start yet; requeue deferred jobs that may start.
 
-    A job waits for a lower price until it has used its share of slack, and for power until the power limit
-    can be kept with it (`rlsched.decide.limit`). Sets `scratch.defer_s`: the first time at which a deferred
-    job has used its share of slack; infinite: none. `preempts`: whether jobs may be preempted.
+    A job waits for a lower price until it has used its share of slack, or until its cheapest window begins
+    (`rlsched.decide.window`), and for power until the power limit can be kept with it
+    (`rlsched.decide.limit`). Sets `scratch.defer_s`: the first time at which a deferred job need not wait any
+    longer for the price; infinite: none. `preempts`: whether jobs may be preempted.
     """
     scratch, next_s = s.scratch[0], np.inf
     if MODELLED and s.config[0].limited:
@@ -87,10 +105,7 @@ def defer_jobs(s: StateArrays, o: PriceOptions, preempts: bool, now_s: float) ->
             slot = s.derived.slot.stack[at]
             if s.job.status[slot] not in (WAITING, DEFERRED):
                 continue
-            until_s = now_s
-            if s.job.slack_s[slot] > 0.0:
-                frac = slack_frac(s, _defer_slope(s, slot, o))
-                until_s = deferred_until_s(s, slot, frac, now_s) if frac > 0.0 else now_s
+            until_s = _price_until_s(s, slot, o, now_s)
             if until_s <= now_s and limited and not fits_limit(s, slot, now_s):
                 until_s = slack_ends_s(s, slot, now_s) if s.job.slack_s[slot] > 0.0 else np.inf
                 until_s = until_s if until_s > now_s else np.inf
@@ -100,6 +115,10 @@ def defer_jobs(s: StateArrays, o: PriceOptions, preempts: bool, now_s: float) ->
                 next_s = min(next_s, until_s)
             elif s.job.status[slot] == DEFERRED:
                 undefer(s, slot, now_s)
+                until_s = _price_until_s(s, slot, o, now_s) if o.window else now_s
+                if until_s > now_s:  # its prediction has been revised
+                    ledger.defer(s, slot)
+                    next_s = min(next_s, until_s)
     scratch.defer_s = next_s
 
 
@@ -127,7 +146,8 @@ def next_to_pause(s: StateArrays, p: int, o: PriceOptions, preempts: bool, now_s
         stopped = next_to_stop(s, now_s)
         if stopped >= 0:
             return stopped
-    frac, found = slack_frac(s, o.pause + s.dials.dial[p].pause), -1
+    percentile = o.percentile if preempts else 0.0
+    frac, found = slack_frac(s, o.pause + s.dials.dial[p].pause, percentile), -1
     if frac <= 0.0:
         return -1
     for position in range(s.derived.running_len[0]):
@@ -154,7 +174,7 @@ def review_s(s: StateArrays, o: PriceOptions) -> float:
         return min(s.scratch[0].defer_s, s.config[0].price_until_s)
     if s.scratch[0].deferred > 0:
         return min(s.scratch[0].defer_s, s.config[0].price_until_s)
-    may_pause = o.pause > 0.0 or s.dials.controller[0] != NO_CONTROLLER
+    may_pause = o.pause > 0.0 or o.percentile > 0.0 or s.dials.controller[0] != NO_CONTROLLER
     for position in range(s.derived.running_len[0] if may_pause else 0):
         slot = s.derived.slot.running[position]
         if s.job.gpus[slot] > 0 and s.job.slack_s[slot] > 0.0 and not s.job.pinned[slot]:

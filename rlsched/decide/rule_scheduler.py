@@ -73,6 +73,7 @@ class RuleScheduler(Scheduler):
             shares=rule.options.start.share != NEVER,
             needs_models=rule.needs_models,
             plain_without_models=rule.plain_without_models,
+            prices_asked=rule.options.start.price.asked,
         )
 
     def keeps_limit(self) -> bool:

@@ -14,6 +14,7 @@ from rlsched.decide.options import NO_PRICE
 from rlsched.decide.order.keys import Order
 from rlsched.decide.price import review_s
 from rlsched.decide.record import DecisionRecord, Source
+from rlsched.energy.relative import NOTHING, PricesAsked
 
 if TYPE_CHECKING:
     from rlsched.cluster.state import ClusterState
@@ -53,6 +54,7 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
         needs_models: The scheduler shares GPUs, sets clocks or moves cores based on models.
         plain_without_models: Without models, the scheduler follows a simpler rule, and all dials stay at 0.
         stochastic: The decisions depend on the seed.
+        prices_asked: Details of the price of electricity that the scheduler reads.
     """
 
     preempts: bool = False
@@ -61,6 +63,7 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
     needs_models: bool = False
     plain_without_models: bool = False
     stochastic: bool = False
+    prices_asked: PricesAsked = NOTHING
 
 
 class Scheduler(ABC):

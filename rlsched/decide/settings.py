@@ -143,11 +143,17 @@ class PriceSettings(_Part, frozen=True, kw_only=True):
         pause: A preemptible running job is preempted, and does not start again, while it has used less than
             the share tanh(pause x ln(price / mean)) of its slack, at most 0.8; 0: no job is preempted for the
             price.
+        window: Whether a waiting job with slack starts at the beginning of the cheapest window of its
+            predicted run time, among the starts that use at most 0.8 of its slack.
+        percentile: While the price is above this quantile of the prices of the past 7 days, jobs that have
+            used less than 0.8 of their slack do not start, and preemptible ones are preempted; 0: off.
     """
 
     power: float = 0.0
     defer: float = 0.0
     pause: float = 0.0
+    window: bool = False
+    percentile: float = 0.0
 
 
 class ProfilerSettings(_Part, frozen=True, kw_only=True):
@@ -240,6 +246,7 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "types.later": (0.1, math.inf, "a factor of 0.1 or more"),
     "price.power": (0.0, 4.0, "an exponent from 0 to 4"),
     **{f"price.{name}": (0.0, 100.0, "a slope from 0 to 100") for name in ("defer", "pause")},
+    "price.percentile": (0.0, 1.0, "a share from 0 to 1, such as 0.3"),
     "profile.max_gpus": (1, 1e6, "1 GPU or more"),
 }
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from rlsched.cluster.arrays import StateArrays
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.compile.jit import kernel
 from rlsched.decide.order.gittins import attained_gpu_s
+
+MOST_SLACK_FRAC: Final = 0.8
+"""Largest share of its slack that a job may spend waiting for a lower price; the rest is for the queue."""
 
 
 @kernel

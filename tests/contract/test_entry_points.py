@@ -23,6 +23,7 @@ SCHEDULERS = ("random",)
 POLICIES = (
     *("fifo", "sjf", "qssf", "fifo-backfill", "sjf-backfill", "qssf-backfill"),
     *("easy", "reserve", "tiresias", "srtf", "gittins", "pack", "lucid", "tuned", "ppo", "priced"),
+    *("price-window", "price-percentile"),
     *SCHEDULERS,
 )
 

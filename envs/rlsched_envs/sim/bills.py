@@ -13,10 +13,20 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.energy.limits import read_limits
-from rlsched.energy.relative import OUTLOOK, outlook, relative
+from rlsched.energy.relative import (
+    NOTHING,
+    OUTLOOK,
+    PricesAsked,
+    day_means,
+    outlook,
+    price_ranks,
+    prices_ahead,
+    relative,
+)
 from rlsched.energy.series import HOUR_S, Integrals, Series, integrals
 from rlsched.errors import InputError
 from rlsched.workload.trace import Trace
+from rlsched_envs.sim.signals import FROM, RANK, ROWS, ROWS_AHEAD, SUMS
 from rlsched_envs.sim.sim_arrays import ProgressArrays
 
 J_PER_MWH: Final = 3.6e9
@@ -71,13 +81,16 @@ def second_0_of(spec: ClusterSpec, trace: Trace) -> datetime:
     return second_0.replace(tzinfo=UTC) if second_0.tzinfo is None else second_0
 
 
-def signals_of(spec: ClusterSpec, trace: Trace, last_s: float) -> Integrals | None:
+def signals_of(
+    spec: ClusterSpec, trace: Trace, last_s: float, asked: PricesAsked = NOTHING
+) -> Integrals | None:
     """Return the series of a cluster's electricity over the seconds of a trace; None: no `energy` section.
 
     The series are the price, the carbon intensity, the relative price that policies follow, the columns of
     its outlook (`rlsched.energy.relative`), and the power limit in W. After the end of the series that
     policies follow, the relative price and its outlook are 0. After the end of the limits, the last one
-    applies.
+    applies. If details of the price are asked for, `rates` has further rows: `rlsched_envs.sim.signals.RANK`
+    and the rows after it.
 
     Raises:
         InputError: a file cannot be read, does not cover the trace, or the wall-clock time of the trace's
@@ -103,6 +116,42 @@ def signals_of(spec: ClusterSpec, trace: Trace, last_s: float) -> Integrals | No
         end = math.ceil(((limit.ends - second_0).total_seconds() - found.from_s) / found.step_s - 1e-9)
         found.rates[-1, end:] = limit.values[-1]
     found.rates[-1] = found.rates[-1] * 1000.0 if limit is not None else energy.power_limit_kw * 1000.0
+    if followed is None or not any(asked):
+        return found
+    details = _details_on_grid(followed, second_0, ahead_s, asked, found)
+    return replace(found, rates=np.vstack([found.rates, details]))
+
+
+def _details_on_grid(
+    series: Series, second_0: datetime, known_ahead_s: float, asked: PricesAsked, grid: Integrals
+) -> NDArray[np.float64]:
+    """Return the rows from `RANK` on for each step of a grid; 0 after the end of the series."""
+    begins_s = (series.begins - second_0).total_seconds()
+    middles_s = grid.from_s + grid.step_s * (np.arange(grid.rates.shape[1]) + 0.5)
+    at = np.floor((middles_s - begins_s) / series.step_s).astype(np.intp)
+    inside = at < len(series)
+    at = at[inside]
+    found = np.zeros((ROWS_AHEAD - ROWS, len(inside)))
+    details = price_details(series, known_ahead_s, asked, int(at[0]), int(at[-1]) + 1)
+    found[:, inside] = details[:, at - at[0]]
+    found[FROM - ROWS, inside] += begins_s
+    return found
+
+
+def price_details(
+    series: Series, known_ahead_s: float, asked: PricesAsked, first: int, end: int
+) -> NDArray[np.float64]:
+    """Return the (ROWS_AHEAD - ROWS, end - first) rows from `RANK` on for the steps `first` to `end` - 1.
+
+    Starts of steps are seconds after the start of the series. Rows that are not asked for are 0.
+    """
+    found = np.zeros((ROWS_AHEAD - ROWS, end - first))
+    found[FROM - ROWS] = np.arange(first, end) * series.step_s
+    if asked.rank:
+        found[RANK - ROWS] = price_ranks(series, first, end)
+    if asked.ahead:
+        ahead = prices_ahead(series, known_ahead_s, day_means(series, known_ahead_s), first, end)
+        found[SUMS - ROWS :] = np.cumsum(ahead, axis=1).T
     return found
 
 

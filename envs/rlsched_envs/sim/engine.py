@@ -28,6 +28,7 @@ from rlsched.decide.policies.policy import Policy
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.rules.steps import CompiledRule
 from rlsched.decide.scheduler import Scheduler, permit
+from rlsched.energy.relative import NOTHING, PricesAsked
 from rlsched.energy.series import DAY_S
 from rlsched.errors import InputError
 from rlsched.models.learning import Observed
@@ -260,10 +261,13 @@ class Engine:
         if self._physics:
             open_books(self.arrays, self.trace, self._rows, models)
 
-    def _use_signals(self) -> None:
-        """Set up the price and carbon of the cluster's electricity, and the ratio that policies follow."""
+    def _use_signals(self, asked: PricesAsked = NOTHING) -> None:
+        """Set up the price and carbon of the cluster's electricity, and the ratio that policies follow.
+
+        `asked`: details of the price that the policy reads.
+        """
         submit_s = self.arrays.truth.submit_s
-        signals = signals_of(self.spec, self.trace, float(submit_s[-1]) if len(submit_s) else 0.0)
+        signals = signals_of(self.spec, self.trace, float(submit_s[-1]) if len(submit_s) else 0.0, asked)
         if signals is not None:
             progress = self.arrays.progress
             second_0 = second_0_of(self.spec, self.trace)
@@ -345,7 +349,14 @@ class Engine:
                 yield until_row
                 until_row = int(np.searchsorted(submit_s, submit_s[until_row - 1] + every_s)) + 1
 
-    def _begin(self, order: Order, rule: CompiledRule | None, *, preempts: bool = False) -> None:
+    def _begin(
+        self,
+        order: Order,
+        rule: CompiledRule | None,
+        *,
+        preempts: bool = False,
+        asked: PricesAsked = NOTHING,
+    ) -> None:
         """Prepare the run for a scheduler, or for a compiled rule."""
         if order != self.state.ordering.order:
             raise ValueError(
@@ -356,10 +367,10 @@ class Engine:
             preempts = preempts and not self.arrays.truth.pinned.all()
         if preempts and self.log is None:
             self._begin_log()
+        if any(asked) or (rule is not None and rule.steps.priced and self._models is None):
+            self._use_signals(asked)
         if rule is None:
             return
-        if rule.steps.priced and self._models is None:
-            self._use_signals()
         if rule.strategy is not None:
             plain = rule.plain_without_models
             self.state.set_dials(rule.strategy.arrays(self.state.num_partitions, only_modelled=plain))
@@ -379,7 +390,7 @@ class Engine:
 
     def begun_by(self, rule: CompiledRule) -> Any:
         """Prepare a run with a rule, and return the compiled loop that continues the run at each call."""
-        self._begin(rule.order, rule)
+        self._begin(rule.order, rule, asked=rule.options.start.price.asked)
         self.state.sort_queue(rule.sorted_queue)
         return self._compiled(loop.run_rule, rule)
 
@@ -414,7 +425,8 @@ class Engine:
             on_record: Called with the record of each decision; None: no records are made.
             on_instant: Called at each instant, for progress bars.
         """
-        self._begin(scheduler.order, scheduler.rule, preempts=scheduler.abilities.preempts)
+        can = scheduler.abilities
+        self._begin(scheduler.order, scheduler.rule, preempts=can.preempts, asked=can.prices_asked)
         permit(self.state, scheduler)
         self.arrays = self.arrays._replace(state=self.state.arrays)
         stop = self._stop(until_started)

@@ -8,7 +8,7 @@ import numpy as np
 
 from rlsched.cluster.kernels import set_price
 from rlsched.compile.jit import kernel
-from rlsched.energy.relative import OUTLOOK
+from rlsched.energy.relative import AHEAD_H, OUTLOOK, PricesAsked
 from rlsched_envs.sim.sim_arrays import ProgressArrays, SimArrays
 
 PRICE: Final = 0
@@ -21,6 +21,19 @@ RATIO: Final = 4
 LIMIT: Final = RATIO + 1 + len(OUTLOOK)
 """Row of `ProgressArrays.signal` with the power limit, W."""
 ROWS: Final = LIMIT + 1
+"""Number of rows if the policy does not read prices of the next hours, or ranks."""
+RANK: Final = ROWS
+"""First of the further rows: rank of the price, start of the price's step, and sums of the prices of the next
+hours, as the fields `price_rank`, `price_from_s` and `price_sums` of `rlsched.cluster.arrays.CONFIG`.
+"""
+FROM: Final = RANK + 1
+SUMS: Final = FROM + 1
+ROWS_AHEAD: Final = SUMS + AHEAD_H
+
+
+def rows_of(asked: PricesAsked) -> int:
+    """Return the number of rows of `ProgressArrays.signal` for a policy that reads these details."""
+    return ROWS_AHEAD if any(asked) else ROWS
 
 
 @kernel
@@ -70,3 +83,7 @@ def read_price(sim: SimArrays) -> None:
     until_s = x.books[0].grid_from_s + (k + 1) * step_s if k < last else np.inf
     set_price(sim.state, x.signal[RATIO, k], x.signal[RATIO + 1 : LIMIT, k], until_s)
     config.limit_w = x.signal[LIMIT, k]
+    if x.signal.shape[0] > ROWS:
+        config.price_rank, config.price_from_s = x.signal[RANK, k], x.signal[FROM, k]
+        for h in range(AHEAD_H):
+            config.price_sums[h] = x.signal[SUMS + h, k]

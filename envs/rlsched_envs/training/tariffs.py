@@ -11,10 +11,11 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.energy.relative import outlook, relative
+from rlsched.energy.relative import NOTHING, PricesAsked, outlook, relative
 from rlsched.energy.series import DAY_S, HOUR_S, Series
 from rlsched.errors import InputError
-from rlsched_envs.sim.signals import CARBON, LIMIT, PRICE, RATIO, ROWS
+from rlsched_envs.sim.bills import price_details
+from rlsched_envs.sim.signals import CARBON, FROM, LIMIT, PRICE, RATIO, ROWS, rows_of
 
 HORIZON_H: Final = 42 * 24
 """Hours of prices that a window can use; later hours have the price of the last hour."""
@@ -38,6 +39,8 @@ class Tariff:
         rows: (R, H) values in each hour. Row 0: price, at least 0, in any unit. Row 1: price relative to the
             mean. Other rows: the columns of `rlsched.energy.relative.OUTLOOK`. The values of an hour do not
             depend on prices that are published later.
+        hourly: The hourly prices.
+        known_ahead_s: Time for which prices are known ahead, seconds.
         first_day: First day on which a window can begin, counted from `begins`.
         days: Number of days on which a window can begin.
     """
@@ -45,6 +48,8 @@ class Tariff:
     name: str
     begins: datetime
     rows: NDArray[np.float64]
+    hourly: Series
+    known_ahead_s: float
     first_day: int
     days: int
 
@@ -64,7 +69,7 @@ class Tariff:
             )
         prices = np.maximum(hourly.values, 0.0)
         rows = np.vstack([prices, relative(hourly, known_ahead_s), outlook(hourly, known_ahead_s).T])
-        return cls(series.name, hourly.begins, rows, 0, days)
+        return cls(series.name, hourly.begins, rows, hourly, known_ahead_s, 0, days)
 
     def part(self, since_frac: float, until_frac: float) -> Tariff:
         """Return a copy whose windows begin and end in the days between two fractions of all days, 0 to 1.
@@ -84,17 +89,25 @@ class Tariff:
         at = self.begins + timedelta(days=day)
         return f"{at.year}-Q{(at.month + 2) // 3}"
 
-    def signal(self, day: int) -> NDArray[np.float64]:
-        """Return the (ROWS, HORIZON_H + 1) `ProgressArrays.signal` for a window that begins on this day."""
+    def signal(self, day: int, asked: PricesAsked = NOTHING) -> NDArray[np.float64]:
+        """Return the (R, HORIZON_H + 1) `ProgressArrays.signal` for a window that begins on this day.
+
+        R is `ROWS_AHEAD` if details of the price are asked for, otherwise `ROWS`.
+        """
         hours = day * _DAY_H + np.arange(HORIZON_H + 1)
         end = self.rows.shape[1]
         hours = np.where(hours < end, hours, end - _WEEK_H + (hours - end) % _WEEK_H)
-        found = np.zeros((ROWS, HORIZON_H + 1))
+        found = np.zeros((rows_of(asked), HORIZON_H + 1))
         found[PRICE + 2] = self.rows[0, hours]
         found[PRICE, 1:] = np.cumsum(found[PRICE + 2, :-1]) * HOUR_S
         found[CARBON + 2] = 0.0
         found[RATIO:LIMIT] = self.rows[1:, hours]
         found[LIMIT] = math.inf
+        if any(asked):
+            first = int(hours.min())
+            details = price_details(self.hourly, self.known_ahead_s, asked, first, int(hours.max()) + 1)
+            found[ROWS:] = details[:, hours - first]
+            found[FROM] = np.arange(HORIZON_H + 1) * HOUR_S
         return found
 
 

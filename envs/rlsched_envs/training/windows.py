@@ -27,7 +27,7 @@ from rlsched_envs.sim.constants import FINISHED
 from rlsched_envs.sim.costs import terms_so_far
 from rlsched_envs.sim.events import rewind
 from rlsched_envs.sim.loop import NO_CURVE, Curve, for_run, run_rule
-from rlsched_envs.sim.signals import ROWS
+from rlsched_envs.sim.signals import rows_of
 from rlsched_envs.sim.sim_arrays import SimArrays
 from rlsched_envs.training import batch
 from rlsched_envs.training.small_clusters import (
@@ -181,7 +181,7 @@ class DialledRuns:
         if drawn.has_prices:
             one.progress.books.grid_step_s = HOUR_S
             one.progress.books.unused_sleep = 1.0
-            signal = np.zeros((ROWS, HORIZON_H + 1))
+            signal = np.zeros((rows_of(rule.options.start.price.asked), HORIZON_H + 1))
             used = np.zeros(one.state.node.shape[0], np.int8)
             one = one._replace(progress=one.progress._replace(signal=signal, used=used))
         one.progress.books.by_job = self.objective.by_job or drawn.has_prices
@@ -210,7 +210,8 @@ class DialledRuns:
             other = np.random.default_rng([setting.key, 1]).random(slack_s.size)
             truth.slack_s[k] = np.where(other < setting.slack_frac, slack_s, 0.0)
             truth.pinned[k] &= truth.slack_s[k] == 0.0
-            self.batch.progress.signal[k] = setting.tariff.signal(setting.day)
+            asked = self.rule.options.start.price.asked
+            self.batch.progress.signal[k] = setting.tariff.signal(setting.day, asked)
         self.batch.progress.run.restart_s[k, 0] = setting.restart_s
         row, window, objective = truth[k], setting.window, self.objective
         jobs = Jobs(

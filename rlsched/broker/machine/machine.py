@@ -456,7 +456,8 @@ class Machine:
     def _record_price(self) -> None:
         """Record price and power limit if they have changed, or if `Scheduler.review_s` is due."""
         known = self.state.energy_price
-        found = None if self._prices is None else self._prices.at(self.now_s)
+        asked = self.scheduler.abilities.prices_asked
+        found = None if self._prices is None else self._prices.at(self.now_s, asked)
         if found is None and known is None:
             return
         now = EnergyPriced(price=None, ratio=0.0, until_s=math.inf)

@@ -18,14 +18,16 @@ from rlsched.cluster.arrays import empty_state
 from rlsched.cluster.shape import Needs
 from rlsched.compile.ahead import Piece
 from rlsched.compile.kernel_cache import is_kept
-from rlsched.decide import recording, rule_scheduler
+from rlsched.decide import price, recording, rule_scheduler, slack, window
 from rlsched.decide.compiled import for_needs
+from rlsched.decide.options import RuleOptions
 from rlsched.decide.order import keys, queue
 from rlsched.decide.own import is_own
 from rlsched.decide.plans import plan
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Scheduler
+from rlsched.energy.relative import OUTLOOK
 
 Entry = tuple[Any, tuple[Any, ...]]
 """A kernel and a tuple of example arguments, which have the right types; their values do not matter."""
@@ -79,9 +81,24 @@ def entries_of(scheduler: Scheduler, *, has_models: bool = False) -> list[Entry]
         (choose.choose, (s, 0, 0, 0, np.empty(1, np.int32))),
         (for_needs(recording.list_plans, needs=needs), (s, 0, 0, options.start, now_s, found)),
     ]
+    if rule.steps.priced:
+        last += _of_prices(s, rule.options, needs)
     if options.start.chooses_type:
         last.append((for_needs(plan.node_to_place, needs=needs), (s, 0, 0, options.start, -1)))
     return [*first, *_of_ledger(s, scheduler), *last]
+
+
+def _of_prices(s: Any, o: RuleOptions, needs: Needs) -> Iterator[Entry]:
+    """Yield the kernels that follow the price of electricity, and that `rlsched why` calls."""
+    slot, partition, now_s, preempts = 0, 0, 0.0, False
+    yield for_needs(price.defer_jobs, needs=needs), (s, o.start.price, preempts, now_s)
+    yield for_needs(price.next_to_pause, needs=needs), (s, partition, o.start.price, preempts, now_s)
+    yield price.review_s, (s, o.start.price)
+    yield kernels.set_price, (s, 0.0, np.empty(len(OUTLOOK)), now_s)
+    yield slack.deferred_until_s, (s, slot, 0.0, now_s)
+    yield window.knows_prices_ahead, (s,)
+    if o.start.price.window:
+        yield window.cheapest_window, (s, slot, now_s)
 
 
 def _of_ledger(s: Any, scheduler: Scheduler) -> Iterator[Entry]:

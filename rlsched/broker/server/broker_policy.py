@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import numpy as np
@@ -22,7 +23,10 @@ from rlsched.decide.own import is_own
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Scheduler, permit
+from rlsched.decide.slack import deferred_until_s
 from rlsched.decide.start import policy_start
+from rlsched.decide.window import cheapest_window, knows_prices_ahead
+from rlsched.energy.relative import AHEAD_H
 from rlsched.errors import InputError
 from rlsched.models.at_clock import MIN_CLOCK_FRAC
 from rlsched.models.learning import Observed
@@ -148,6 +152,8 @@ def _warm_up(scheduler: Scheduler, has_models: bool, shares: bool, limits_power:
         one, two = map(workload_name, (1, 2))
         models.observe(Observed(one, two, state.kind_names[0], 0.5))
         models.pairs.put_into(state.arrays.models, state.kind_names, workload_number)
+    if scheduler.rule is not None and scheduler.rule.steps.priced:
+        _show_price(state, scheduler)
     for now_s in (3600.0, 7200.0):  # tick times, for rules that decide at ticks
         for _ in decide_all(state, scheduler, now_s, record=True):
             pass
@@ -163,6 +169,16 @@ def _warm_up(scheduler: Scheduler, has_models: bool, shares: bool, limits_power:
         for seq in running[1:]:
             state.release(seq, now_s)
     kernels.close_node(state.arrays, 0)  # kernels for changes of a node that one job has as a whole
+
+
+def _show_price(state: ClusterState, scheduler: Scheduler) -> None:
+    """Call the kernels that a price of electricity and `rlsched why` need."""
+    state.set_price(1.0, (), math.inf)
+    deferred_until_s(state.arrays, 0, 0.0, 0.0)
+    knows_prices_ahead(state.arrays)
+    if scheduler.abilities.prices_asked.ahead:
+        state.set_price(1.0, (), math.inf, 0.0, (1.0,) * AHEAD_H)
+        cheapest_window(state.arrays, 0, 0.0)
 
 
 def _show_limit(state: ClusterState, models: LedgerModels) -> None:

@@ -97,6 +97,14 @@ PRESETS: Final[dict[str, Preset]] = {
         "tuned; follows the price of electricity: jobs with slack wait or pause for cheaper hours",
         _PRICED,
     ),
+    "price-window": Preset(
+        "tuned; a job with slack starts in the cheapest window of its run time (Hanafy et al., ASPLOS'24)",
+        {**_TUNED, "price": {"window": True}},
+    ),
+    "price-percentile": Preset(
+        "tuned; jobs with slack wait or pause above the 30th percentile of the past week's prices",
+        {**_TUNED, "price": {"percentile": 0.3}},
+    ),
     "random": Preset(
         "starts any job that fits, or waits, with equal probability", {"rule": "random", "order": "area"}
     ),

@@ -129,7 +129,13 @@ def _start(settings: Settings) -> StartOptions:
         later=float(settings.types.later) if settings.types else math.inf,
         price=NO_PRICE
         if price is None
-        else PriceOptions(float(price.power), float(price.defer), float(price.pause)),
+        else PriceOptions(
+            power=float(price.power),
+            defer=float(price.defer),
+            pause=float(price.pause),
+            window=price.window,
+            percentile=float(price.percentile),
+        ),
     )
 
 

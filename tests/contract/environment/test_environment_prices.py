@@ -147,6 +147,24 @@ def test_price_dials_lower_the_bill_and_use_slack(priced: list[EpisodeSource]) -
     assert np.log(paused.money / still.money).mean() < -0.005, "paused jobs do not start again at once"
 
 
+def price_paid(name: str, priced: list[EpisodeSource]) -> NDArray[np.float64]:
+    """Mean price of the energy of the jobs with slack, in each window."""
+    chosen, found = settings(priced, 12), list[float]()
+    windows = Windows(chosen, priced, DRAWN, Policy(name))
+    for k in range(len(windows)):
+        windows.run([STILL], [k])
+        truth, outcome = windows._runs.batch.truth[k], windows._runs.batch.progress.outcome[k]
+        patient = truth.slack_s > 0.0
+        found.append(outcome.cost[patient].sum() / outcome.energy_j[patient].sum())
+    return np.array(found)
+
+
+def test_jobs_in_windows_follow_the_prices_that_their_policy_reads(priced: list[EpisodeSource]) -> None:
+    blind = price_paid("tuned", priced)
+    for name, saved in (("price-window", 0.01), ("price-percentile", 0.03)):
+        assert np.log(price_paid(name, priced) / blind).mean() < -saved, name
+
+
 def test_dials_at_0_cost_exactly_0_and_returns_equal_the_savings(priced: list[EpisodeSource]) -> None:
     env, moved = ClusterEnv(sources=priced, drawn=DRAWN), np.zeros(NUM_DIALS, np.float32)
     for seed in range(2):

@@ -20,6 +20,7 @@ from rlsched.compile.compiling import COMPILING, SAYS, Compiling
 from rlsched.compile.jit import Kernel, widened
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
+from tests.quick import quick
 from tests.support.exited import has_exited
 
 
@@ -102,7 +103,8 @@ def test_processes_end_with_their_parent(ends_by: int, tmp_path: Path) -> None:
         assert time.monotonic() < deadline_s
 
 
-def test_kernels_of_a_broker_are_known_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", quick(["tuned", "price-window", "priced"], lambda name: name != "priced"))
+def test_kernels_of_a_broker_are_known_ahead(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     called, call = set[Any](), Kernel._find_and_call
 
     def note(kernel: Kernel, args: tuple[Any, ...]) -> Any:
@@ -110,7 +112,7 @@ def test_kernels_of_a_broker_are_known_ahead(monkeypatch: pytest.MonkeyPatch) ->
         called.add((kernel, tuple(widened(kernel._entry.typeof_pyval(one)) for one in args)))
         return found
 
-    policy = Policy("tuned")
+    policy = Policy(name)
     monkeypatch.setattr(Kernel, "_find_and_call", note)
     load_policy(policy, None, 60_000.0)
     known = {

@@ -13,8 +13,10 @@ from rlsched.decide.guard import Guarded
 from rlsched.decide.loop import decide_all, fitting_jobs
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Abilities, Decision, Scheduler
+from rlsched.energy.relative import PricesAsked
 from rlsched.errors import AllocationError
 
 
@@ -288,3 +290,11 @@ def test_record_of_the_fallback_shows_its_choice_after_a_wait_of_the_policy(fall
     assert record is not None
     assert record.action == Start(seq=2, gpus=(3,))
     assert (record.turn, [plan.how for plan in record.plans if plan.chosen]) == (2, ["free"])
+
+
+def test_prices_that_only_the_fallback_reads_are_asked_for() -> None:
+    plain = Guarded(preempting(Wait), load_scheduler("qssf-backfill"))
+    assert plain.abilities == Abilities(preempts=True)
+    fallback = load_scheduler(Policy("qssf-backfill", price={"window": True}))
+    guard = Guarded(preempting(Wait), fallback)
+    assert guard.abilities == Abilities(preempts=True, prices_asked=PricesAsked(ahead=True))

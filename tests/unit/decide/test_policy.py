@@ -155,6 +155,11 @@ def test_unknown_names_are_refused_with_the_known_ones(name: str, says: str) -> 
         ('base = "esay"', "f.toml: base: unknown policy 'esay'; did you mean 'easy'"),
         ('base = "easy"\nprice = { defer = 1, pause = 1 }', "f.toml: price.pause works only with preempt"),
         ("price = { defer = -1 }", "f.toml: price.defer: expected a slope from 0 to 100, got -1"),
+        (
+            "price = { percentile = 30 }",
+            "f.toml: price.percentile: expected a share from 0 to 1, such as 0.3",
+        ),
+        ("price = { window = 2 }", "f.toml: price.window: expected `bool`, got `int`"),
         ("base = 3", "f.toml: base: expected a preset's name, got 3"),
         ('oder = "area"', "f.toml: unknown setting 'oder'; did you mean 'order'?"),
         ("share = { speed = 1.0 }", "f.toml: unknown setting 'share.speed'; did you mean 'min_speed'?"),

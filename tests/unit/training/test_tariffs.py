@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
 
-from rlsched.energy.relative import outlook, relative
+from rlsched.energy.forecast import Forecast
+from rlsched.energy.relative import PricesAsked, day_means, outlook, price_ranks, prices_ahead, relative
 from rlsched.energy.series import HOUR_S, Series
 from rlsched.errors import InputError
-from rlsched_envs.sim.signals import LIMIT, PRICE, RATIO, ROWS
+from rlsched_envs.sim.signals import FROM, LIMIT, PRICE, RANK, RATIO, ROWS, ROWS_AHEAD, SUMS
 from rlsched_envs.training.tariffs import HORIZON_H, LEAST_DAYS, Tariff, split
 
 LATE = datetime(2025, 12, 31, 21, tzinfo=UTC)
@@ -69,6 +71,37 @@ def test_a_signal_has_the_hours_of_its_day() -> None:
     assert np.isposinf(signal[LIMIT]).all()
     assert np.array_equal(signal[RATIO:LIMIT], tariff.rows[1:, 720 : 720 + HORIZON_H + 1])
     assert signal[PRICE, 48] == pytest.approx(tariff.rows[0, 720:768].sum() * HOUR_S)
+
+
+def test_a_signal_has_the_details_that_a_policy_reads() -> None:
+    tariff = Tariff.of(series(60 + LEAST_DAYS), AHEAD_S).part(0.0, 0.9)
+    plain, asked = tariff.signal(30), PricesAsked(ahead=True, rank=True)
+    found = tariff.signal(30, asked)
+    assert found.shape == (ROWS_AHEAD, HORIZON_H + 1)
+    assert np.array_equal(found[:ROWS], plain)
+    whole = Series("p", tariff.begins, HOUR_S, tariff.hourly.values)
+    hours = slice(720, 720 + HORIZON_H + 1)
+    assert np.array_equal(found[RANK], price_ranks(whole, 0, len(whole))[hours])
+    ahead = prices_ahead(whole, AHEAD_S, day_means(whole, AHEAD_S), 0, len(whole))
+    assert np.array_equal(found[SUMS:], np.cumsum(ahead, axis=1)[hours].T)
+    assert np.array_equal(found[FROM], HOUR_S * np.arange(HORIZON_H + 1))
+    assert not tariff.signal(30, PricesAsked(rank=True))[SUMS:].any()
+
+
+def test_forecasts_are_averaged_over_the_hour() -> None:
+    quarters = series(step_s=900.0)
+    steps = len(quarters) + 8
+    known_s = np.arange(steps) * 900.0 - 6.0 * HOUR_S
+    values = np.random.default_rng(0).uniform(1.0, 9.0, steps)
+    values[20] = np.nan
+    found = Tariff.of(replace(quarters, forecast=Forecast(values, known_s)), 0.0).hourly
+    assert found.forecast is not None
+    assert len(found.forecast.values) == len(found) + 2
+    assert np.isnan(found.forecast.values[2])
+    assert found.forecast.values[3] == pytest.approx(values[24:28].mean())
+    assert found.forecast.known_s[3] == 3 * HOUR_S + 2_700.0 - 6.0 * HOUR_S
+    plain = Tariff.of(quarters, 0.0)
+    assert not np.array_equal(Tariff.of(found, 0.0).rows[1], plain.rows[1])
 
 
 def test_short_and_coarse_series_are_refused() -> None:

@@ -42,6 +42,7 @@ DEAR_H = 3
 """The first hours are expensive, the others cheap."""
 LIMITS = Limits(lease_s=1e6, heartbeat_s=10.0, launch_timeout_s=1e6)
 POLICY = Policy("priced")
+WINDOW, PERCENTILE = Policy("price-window"), Policy("price-percentile")
 
 
 def prices(hours: int = 48, dear: tuple[int, ...] = tuple(range(DEAR_H))) -> EnergyTable:
@@ -62,8 +63,9 @@ def make(
     known: EnergyTable | None,
     at_s: float = BEGINS_S + 60.0,
     sleep: SleepPlan | None = None,
+    policy: Policy = POLICY,
 ) -> HandBroker:
-    broker = HandBroker(load_scheduler(POLICY), journal, limits=LIMITS, now_s=at_s, prices=known, sleep=sleep)
+    broker = HandBroker(load_scheduler(policy), journal, limits=LIMITS, now_s=at_s, prices=known, sleep=sleep)
     broker.says("n0", hello("n0", 4))
     return broker
 
@@ -165,11 +167,12 @@ def test_a_job_on_a_drained_node_does_not_pause(journal: Journal) -> None:
     assert state(broker, job) == "running"
 
 
-def test_a_restart_keeps_what_waits(journal: Journal) -> None:
-    broker = make(journal, prices())
+@pytest.mark.parametrize("policy", [POLICY, WINDOW])
+def test_a_restart_keeps_what_waits(policy: Policy, journal: Journal) -> None:
+    broker = make(journal, prices(), policy=policy)
     job = queue(broker, slack_s=12 * HOUR_S)
     before = broker.state.cluster.digest()
-    again = make(journal, prices(), broker.now_s + 1.0)
+    again = make(journal, prices(), broker.now_s + 1.0, policy=policy)
     assert again.state.cluster.digest() == before
     assert state(again, job) == "queued"
     assert shown(again, job).reason.startswith("Price: ")
@@ -177,14 +180,15 @@ def test_a_restart_keeps_what_waits(journal: Journal) -> None:
     assert state(again, job) == "launching"
 
 
-def test_a_compacted_journal_keeps_price_and_slack(journal: Journal) -> None:
-    broker = make(journal, prices())
+@pytest.mark.parametrize("policy", [POLICY, WINDOW])
+def test_a_compacted_journal_keeps_price_and_slack(policy: Policy, journal: Journal) -> None:
+    broker = make(journal, prices(), policy=policy)
     job = queue(broker, slack_s=12 * HOUR_S)
     before, known = broker.state.cluster.digest(), broker.state.energy_price
     path, at_s = journal.path, broker.now_s
     journal.close()
     with compacted(path, at_s + 1.0) as again:
-        other = make(again, prices(), at_s + 2.0)
+        other = make(again, prices(), at_s + 2.0, policy=policy)
         assert other.state.energy_price == known
         assert other.state.cluster.digest() == before
         assert shown(other, job).reason.startswith("Price: ")
@@ -266,3 +270,70 @@ def test_jobs_of_a_history_cannot_be_preempted_if_they_did_not_permit_it(journal
     extra = history_of(journal.path).trace.extra
     assert extra["preemptible"].tolist() == ["false"]
     assert "slack_s" not in extra
+
+
+def valley() -> EnergyTable:
+    """A price of 60, 50 in the next hour, 30 three to five hours later, then 80."""
+    values = np.array([60.0, 50.0, 60.0, 30.0, 30.0, *[80.0] * 43])
+    return EnergyTable(PriceTable(Series("price.csv", NOON, HOUR_S, values), 24 * HOUR_S))
+
+
+def test_a_job_waits_for_its_cheapest_window(journal: Journal) -> None:
+    broker = make(journal, valley(), policy=WINDOW)
+    urgent, patient = queue(broker), queue(broker, slack_s=8 * HOUR_S, time_limit_s=2 * HOUR_S)
+    soon = queue(broker, slack_s=2 * HOUR_S, time_limit_s=600.0)
+    broker.says("n0", launched(urgent))
+    assert (state(broker, patient), state(broker, soon)) == ("queued", "queued")
+    mean = (60 + 50 + 60 + 30 + 30 + 19 * 80) / 24
+    assert shown(broker, patient).reason == (
+        f"Price: electricity costs {60 / mean:.2f} times its mean; waits for 2026-03-01 15:00 UTC, 50 % "
+        "cheaper for the predicted run; waits until 2026-03-01 18:25 UTC at most"
+    )
+    assert "; waits for 2026-03-01 13:00 UTC, 17 % cheaper" in shown(broker, soon).reason
+    pass_until(broker, BEGINS_S + HOUR_S - 1.0)
+    assert state(broker, soon) == "queued"
+    pass_until(broker, BEGINS_S + HOUR_S)
+    assert (state(broker, soon), state(broker, patient)) == ("launching", "queued")
+    known = broker.state.energy_price
+    assert known is not None
+    assert (len(known.ahead), known.rank, known.from_s) == (48, 0.0, BEGINS_S + HOUR_S)
+    broker.says("n0", ended(urgent))
+    pass_until(broker, BEGINS_S + 3 * HOUR_S - 1.0)
+    assert state(broker, patient) == "queued"
+    pass_until(broker, BEGINS_S + 3 * HOUR_S)
+    assert state(broker, patient) == "launching"
+    decided_alike(journal, WINDOW)
+
+
+def test_a_job_waits_and_pauses_above_the_percentile(journal: Journal) -> None:
+    values = np.array([50.0, 10.0, 40.0, 60.0, 70.0, 80.0, 5.0, *[90.0] * 41])
+    known = EnergyTable(PriceTable(Series("price.csv", NOON, HOUR_S, values), 0.0))
+    broker = make(journal, known, policy=PERCENTILE)
+    job = queue(broker, slack_s=24 * HOUR_S, preemptible=True, time_limit_s=40 * HOUR_S)
+    assert state(broker, job) == "launching", "the first price is the lowest of the past week"
+    broker.says("n0", launched(job))
+    slot = broker.state.cluster.slot_of(broker.state.jobs[job].seq)
+    broker.state.cluster.arrays.job.predicted_s[slot] = 1e5
+    pass_until(broker, BEGINS_S + 2 * HOUR_S - 1.0)
+    assert state(broker, job) == "running"
+    said = pass_until(broker, BEGINS_S + 2 * HOUR_S)
+    assert [one.job for one in said if isinstance(one, Kill)] == [job], "a third of the prices were lower"
+    broker.says("n0", ended(job, exit_code=143, reason="killed"))
+    price = broker.state.energy_price
+    assert price is not None
+    assert (price.ahead, price.rank) == ((), pytest.approx(1.0 / 3.0, abs=1e-6))
+    assert "waits for" not in shown(broker, job).reason
+    assert "; waits until " in shown(broker, job).reason
+    pass_until(broker, BEGINS_S + 6 * HOUR_S - 1.0)
+    assert state(broker, job) == "queued"
+    said = pass_until(broker, BEGINS_S + 6 * HOUR_S)
+    assert [(one.job, one.attempt) for one in said if isinstance(one, Launch)] == [(job, 2)]
+    decided_alike(journal, PERCENTILE)
+
+
+def test_other_policies_record_no_details_of_the_price(journal: Journal) -> None:
+    broker = make(journal, valley())
+    queue(broker, slack_s=12 * HOUR_S)
+    known = broker.state.energy_price
+    assert known is not None
+    assert (known.from_s, known.ahead, known.rank) == (0.0, (), 0.0)

@@ -1,0 +1,77 @@
+"""Compiled functions that choose the cheapest window for a job's predicted run, by prices of the next hours.
+
+The rule is the «lowest window» of Hanafy et al., «Going Green for Less Green» (GAIA, ASPLOS'24), with the
+prices that are known or forecast (`config.price_sums`). After these hours, the price counts as its mean.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from rlsched.cluster.arrays import StateArrays
+from rlsched.compile.jit import kernel
+from rlsched.decide.slack import MOST_SLACK_FRAC, deferred_until_s
+from rlsched.energy.relative import AHEAD_H
+from rlsched.energy.series import HOUR_S
+
+_SAME_H: Final = 1e-6
+"""Difference of costs below which windows count as equally expensive, hours at the mean price."""
+
+
+class Window(NamedTuple):
+    """A start of a job.
+
+    Attributes:
+        start_s: The start, seconds, rounded up to whole milliseconds.
+        saved_frac: Share of the cost of the run that this start saves, compared with a start now.
+    """
+
+    start_s: float
+    saved_frac: float
+
+
+@kernel
+def knows_prices_ahead(s: StateArrays) -> bool:
+    """Return whether the prices of the next hours are known, or forecast."""
+    return s.config[0].price_ratio > 0.0 and s.config[0].price_sums[AHEAD_H - 1] > 0.0
+
+
+@kernel
+def _cost_until(s: StateArrays, at_s: float) -> float:
+    """Return the cost of a constant power of 1 from `price_from_s` to a time, hours at the mean price."""
+    config = s.config[0]
+    hours = (at_s - config.price_from_s) / HOUR_S
+    h = int(hours)
+    if h >= AHEAD_H:
+        return config.price_sums[AHEAD_H - 1] + hours - AHEAD_H
+    before = config.price_sums[h - 1] if h > 0 else 0.0
+    return before + (hours - h) * (config.price_sums[h] - before)
+
+
+@kernel
+def cheapest_window(s: StateArrays, slot: int, now_s: float) -> Window:
+    """Return the start at which the predicted run of a waiting job costs least; the earliest of equal starts.
+
+    The job can start from the last change of the price on, or from its submission if that is later, until it
+    has used `MOST_SLACK_FRAC` of its slack. The result is therefore the same until the next change of the
+    price, and may be in the past. The cost changes linearly between the starts at which the window begins or
+    ends on the boundary of an hour, so that only these starts, the first and the last are compared.
+    """
+    from_s, job = s.config[0].price_from_s, s.job
+    first_s = max(from_s, job.submit_s[slot])
+    last_s = max(deferred_until_s(s, slot, MOST_SLACK_FRAC, now_s), first_s)
+    run_s = max(job.predicted_s[slot] - job.saved_s[slot], 1.0)
+    best_s, least = first_s, _cost_until(s, first_s + run_s) - _cost_until(s, first_s)
+    for h in range(1, AHEAD_H + 2):
+        for ends in range(2):
+            at_s = from_s + h * HOUR_S - ends * run_s if h <= AHEAD_H else last_s
+            if at_s <= first_s or at_s > last_s:
+                continue
+            cost = _cost_until(s, at_s + run_s) - _cost_until(s, at_s)
+            if cost < least - _SAME_H or (at_s < best_s and cost < least + _SAME_H):
+                best_s, least = at_s, cost
+    start_s = max(now_s, first_s)
+    cost = _cost_until(s, start_s + run_s) - _cost_until(s, start_s)
+    return Window(np.ceil(best_s * 1000.0) / 1000.0, 1.0 - least / cost)
