@@ -1,6 +1,6 @@
-"""The saving of `priced` over `tuned`: the bill of jobs with slack, on nodes that sleep.
+"""The saving of rules that follow the price over `tuned`: the bill of jobs with slack, on nodes that sleep.
 
-    .venv/bin/python -m studies.policy.priced        # the table in docs/how-to/signals.md
+    .venv/bin/python -m studies.policy.priced --by-length        # the table in docs/how-to/signals.md
 
 Helios Venus, 30 days from day 40 at load 0.7, with day-ahead prices from February 2024. Two of five jobs have
 no slack, the others 4, 12 or 24 hours, drawn at random; jobs with slack may be preempted.
@@ -15,6 +15,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -30,6 +31,7 @@ from rlsched.settings import Seconds
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.metrics import queue_s
 from rlsched_agents.evaluate.simulate import Runs, simulate
+from rlsched_envs.sim.bills import J_PER_MWH
 from rlsched_envs.sim.modelling import Models
 from studies.policy.options import add_traces
 
@@ -38,6 +40,10 @@ DAYS: Final = (40, 70)
 LOAD: Final = 0.7
 DAY_S: Final = 24 * HOUR_S
 SECOND_0: Final = datetime(2024, 2, 1, tzinfo=UTC) - timedelta(days=DAYS[0])
+FOLLOWING: Final = ("priced", "price-window", "price-percentile")
+"""Presets that follow the price."""
+LENGTHS_H: Final = (0.0, 1.0, 4.0, 24.0, np.inf)
+"""Limits of the run times by which `--by-length` groups jobs, hours."""
 SLACKS_H: Final = (0.0, 0.0, 4.0, 12.0, 24.0)
 SLEEPS_SOON: Final = PowerDownPlan(forecast="persistence", falling=Seconds(0.0), ramp_nodes=0, buffer_nodes=2)
 """Nodes that sleep soon after they are idle; by default, nodes sleep as a models file says by default."""
@@ -57,17 +63,33 @@ def with_slack(trace: Trace, seed: int) -> Trace:
     return replace(trace, extra=extra)
 
 
-def row(zone: str, runs: Runs) -> str:
-    """Return a row of the table, `priced` relative to `tuned`, with intervals over days."""
-    pair, bills = runs.compare().paired["priced"], [runs[name].metrics.cost for name in ("priced", "tuned")]
+def row(zone: str, name: str, runs: Runs) -> str:
+    """Return a row of the table: a policy relative to `tuned`, with intervals over days."""
+    pair, bills = runs.compare().paired[name], [runs[one].metrics.cost for one in (name, "tuned")]
     clusters = [one.cluster for one in bills if one is not None]
-    jobs = runs["priced"].jobs
+    jobs = runs[name].jobs
     urgent = jobs.measured & (jobs.table.trace.extra["slack_s"] == 0.0)
-    waits_s = [float(np.nanmean(queue_s(runs[name].jobs.table)[urgent])) for name in ("tuned", "priced")]
+    waits_s = [float(np.nanmean(queue_s(runs[one].jobs.table)[urgent])) for one in ("tuned", name)]
     return (
-        f"| {zone} | {pair.cost_ratio} | {clusters[0] / clusters[1]:.3f} | {pair.jct_mean_ratio} | "
+        f"| {zone} | {name} | {pair.cost_ratio} | {clusters[0] / clusters[1]:.3f} | {pair.jct_mean_ratio} | "
         f"{pair.late_frac or 0.0:.1%} | {waits_s[0]:.0f} s, {waits_s[1]:.0f} s |"
     )
+
+
+def by_length(zone: str, name: str, runs: Runs) -> str:
+    """Return the mean price that jobs with slack paid, and their share of the energy, by run time."""
+    jobs, found = runs[name].jobs, list[str]()
+    energy, length_h = jobs.table.energy, jobs.table.trace.duration_s / HOUR_S
+    assert energy is not None
+    assert energy.cost is not None
+    patient = jobs.measured & (jobs.table.trace.extra["slack_s"] > 0.0)
+    for low_h, high_h in pairwise(LENGTHS_H):
+        among = patient & (length_h >= low_h) & (length_h < high_h)
+        paid = energy.cost.jobs[among].sum() / energy.job_j[among].sum() * J_PER_MWH
+        share = energy.job_j[among].sum() / energy.job_j[patient].sum()
+        found.append(f"from {low_h:g} h {paid:.1f} ({share:.1%})")
+    total_mwh = energy.job_j[jobs.measured].sum() / J_PER_MWH
+    return f"{zone}, {name}: {', '.join(found)}; all jobs {total_mwh:.2f} MWh"
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -77,16 +99,19 @@ def main(words: Sequence[str] | None = None) -> int:
     energy = Path(os.environ.get("RLSCHED_DATA", "../shared")) / "energy"
     parser.add_argument("--energy", type=Path, default=energy, help="folder of the prices")
     parser.add_argument("--zone", action="append", help=f"default: {', '.join(ZONES)}")
-    parser.add_argument("--set", action="append", default=[], help="change of priced, such as price.defer=2")
+    parser.add_argument("--policy", action="append", help=f"default: {', '.join(FOLLOWING)}")
+    parser.add_argument("--set", action="append", default=[], help="change of them, such as price.defer=2")
     parser.add_argument("--seed", type=int, default=0, help="seed of the slacks")
+    parser.add_argument("--by-length", action="store_true", help="also print the prices paid by run time")
     parser.add_argument("--sleep-soon", action="store_true", help="nodes sleep soon after they are idle")
     given = parser.parse_args(words)
     trace = with_slack(Trace.read(given.traces / "helios_venus.csv.gz"), given.seed)
     spec = ClusterSpec.read(given.traces / "helios_venus.cluster.toml")
     plan = SLEEPS_SOON if given.sleep_soon else PowerDownPlan()
-    policies = {"tuned": Policy("tuned"), "priced": Policy("priced").changed(given.set)}
-    print("| prices | bill of the jobs | bill of the cluster | mean JCT | late | mean delay without slack |")
-    print("|---|--:|--:|--:|--:|--:|")
+    names = given.policy or FOLLOWING
+    policies = {"tuned": Policy("tuned"), **{name: Policy(name).changed(given.set) for name in names}}
+    print("| prices | policy | bill of the jobs | of the cluster | mean JCT | late | delay without slack |")
+    print("|---|---|--:|--:|--:|--:|--:|")
     with TemporaryDirectory() as folder:
         for zone in given.zone or ZONES:
             path = Path(folder) / f"{zone}.csv"
@@ -102,7 +127,10 @@ def main(words: Sequence[str] | None = None) -> int:
                 models=Models(energy_weight=0.3, power_down=plan),
                 progress=False,
             )
-            print(row(zone, runs), flush=True)
+            for name in names:
+                print(row(zone, name, runs), flush=True)
+            for name in policies if given.by_length else ():
+                print(by_length(zone, name, runs), flush=True)
     return 0
 
 
