@@ -67,7 +67,7 @@ _LEFT_OUT = {
     *("token", "version", "policy", "fallback", "order", "predicted_s", "spread", "predicted_by", "said"),
     *("command", "env", "cwd", "name", "capabilities", "host", "boot_id", "directory_id"),
     *("counted", "profiles"),
-    *("cluster", "gpus_of_ranks", "master", "heartbeat_s", "number", "partition", "contested"),
+    *("cluster", "gpus_of_ranks", "master", "hosts", "heartbeat_s", "number", "partition", "contested"),
     *(
         "hears_power",
         "hears_limits",

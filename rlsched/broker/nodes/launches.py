@@ -476,7 +476,7 @@ class Launches:
         beside = [self._state.job_of_seq[seq].number for seq in self._state.cluster.beside(job.seq)]
         shares, need_mib = may_share(self._state, job)
         counted_milli, lent_milli = self._state.cluster.cpu_milli_each(job.seq)
-        nodes = [other.node for other in attempt.ranks]
+        nodes, hosts = [other.node for other in attempt.ranks], self._hosts(attempt)
         for number, rank in enumerate(attempt.ranks):
             if rank.state == LAUNCHING and node in (None, rank.node):
                 cores, memory_mib = on_a_rank(needs(job), len(rank.gpus), counted_milli)
@@ -503,7 +503,8 @@ class Launches:
                     lost_after_s=job.spec.lost_after_s,
                     launcher=job.spec.launcher,
                     gpus_of_ranks=[len(other.gpus) for other in attempt.ranks],
-                    master=self._master(attempt),
+                    master=hosts[0],
+                    hosts=hosts if len(hosts) > 1 else [],
                     cores=cores,
                     lent_cores=lent_milli * len(rank.gpus) // 1000,
                     memory_mib=memory_mib,
@@ -520,16 +521,15 @@ class Launches:
                     return
                 self._out.send(rank.node, order)
 
-    def _master(self, attempt: Attempt) -> str:
-        """Return the address of rank 0's node.
+    def _hosts(self, attempt: Attempt) -> list[str]:
+        """Return the address of each rank's node.
 
         The address is the node's host address, or the node's name if the host address is `LOCALHOST` and
         another node of the attempt has a different host address.
         """
-        hosts = [self._state.nodes[rank.node].spec.host for rank in attempt.ranks]
-        if hosts[0] == LOCALHOST and any(host != LOCALHOST for host in hosts):
-            return attempt.ranks[0].node
-        return hosts[0]
+        hosts = [(rank.node, self._state.nodes[rank.node].spec.host) for rank in attempt.ranks]
+        is_local = all(host == LOCALHOST for _, host in hosts)
+        return [node if host == LOCALHOST and not is_local else host for node, host in hosts]
 
     def hold_clock(self, job: Job, *, node: str | None = None) -> None:
         """Send the SM clock of an attempt to the nodes of its unfinished ranks.

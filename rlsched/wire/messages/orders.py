@@ -80,6 +80,9 @@ class Launch(OfRank, frozen=True, kw_only=True, tag="launch"):
     """Number of GPUs of each rank; empty from an older broker."""
     master: str = ""
     """Address at which other nodes reach rank 0's node; "" from an older broker."""
+    hosts: list[str] = msgspec.field(default_factory=list)
+    """Address at which other nodes reach the node of each rank, the first equal to `master`; empty for one
+    rank, or from an older broker."""
     cores: int = 0
     """Processors for this rank only; 0: shared processors. Nodes without limits ignore this field."""
     lent_cores: int = 0
