@@ -25,6 +25,7 @@ INSIDE = (
     "rlsched_envs/sim/engine.py",
     "rlsched_agents/dials/ppo.py",
     "rlsched_node/processes/shim.py",
+    "rlsched_node/slurm/bin/srun",
 )
 FIND = "from rlsched.decide.dials.strategy import default_checkpoint as find; print(find() / 'policy.json')"
 LOAD = "from rlsched.decide.registry import load_scheduler as load; print(load('ppo').policy_id)"
@@ -90,6 +91,11 @@ def test_wheel_holds_only_the_four_packages(built: Built) -> None:
         "rlsched", "rlsched_envs", "rlsched_agents", "rlsched_node",
     }  # fmt: skip
     assert "rlsched/_checkpoints/default/policy.json" in names
+
+
+def test_programs_of_a_job_are_executable(installed: Path) -> None:
+    (program,) = installed.parents[1].glob("lib/python*/site-packages/rlsched_node/slurm/bin/scontrol")
+    assert run(program, "show", "hostnames", "n[1-2]", cwd=installed.parent) == "n1\nn2\n"
 
 
 def test_sdist_holds_sources_tests_and_documents(built: Built) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import sys
 from collections.abc import Collection, Mapping
@@ -29,6 +30,14 @@ FIRST_RANK_VARIABLE = "RLSCHED_FIRST_RANK"
 SLURMS_VARIABLE = "SLURM_SUBMIT_DIR"
 """Variable that `rlsched submit` sets for a script with `#SBATCH` lines. Such a job also gets
 `slurm_variables`."""
+STEPS_VARIABLE = "RLSCHED_STEPS_KEY"
+"""Variable that `rlsched submit` sets for a script with `#SBATCH` lines without `--launch`: the key of the
+job's steps. Such a script runs on the first node only (`rlsched_node.slurm`)."""
+STEP_PORT_FIRST = 30_000
+STEP_PORTS = 2_768
+STEP_PORTS_OF_A_JOB = 8
+"""Ports for the servers of steps, below Linux's ephemeral ports. The server takes the first free port of its
+job's."""
 DIRECTORY_VARIABLE = "RLSCHED_ATTEMPT_DIR"
 """Variable that marks every process of a rank, so that processes left by a killed shim can be found."""
 
@@ -92,6 +101,12 @@ TORCH_FRACTION: Final = "per_process_memory_fraction"
 def master_port(job: int, attempt: int) -> int:
     """Return the port of a gang's rank 0: the same on every node, and different for consecutive jobs."""
     return MASTER_PORT_FIRST + (job + 1013 * attempt) % MASTER_PORTS
+
+
+def step_ports(job: int, attempt: int) -> list[int]:
+    """Return the ports at which a job's server of steps may listen: the same on every node."""
+    first = STEP_PORTS_OF_A_JOB * job + 1013 * attempt
+    return [STEP_PORT_FIRST + (first + place) % STEP_PORTS for place in range(STEP_PORTS_OF_A_JOB)]
 
 
 def rank_environment(
@@ -197,7 +212,8 @@ def slurm_variables(launch: Launch, address: str) -> dict[str, str]:
     """Return Slurm's variables for a job and its nodes, under their present names.
 
     `SLURM_NTASKS`, `SLURM_PROCID` and the earlier names `SLURM_JOBID` and `SLURM_NODELIST` are not set. From
-    these variables, libraries would conclude that `srun` has started this process, or can start processes.
+    these variables, libraries would conclude that `srun` has started this process, or can start processes. In
+    a job with steps, `rlsched_node.slurm.batch` sets some of them, and `srun` the others.
 
     Args:
         launch: The launch order.
@@ -235,7 +251,23 @@ def launch_command(launch: Launch, env: Mapping[str, str]) -> list[str]:
             ]
         case "per-gpu":
             return [sys.executable, "-I", "-S", str(Path(__file__).with_name("per_gpu.py")), *launch.command]
-    return launch.command
+    return batch_command(launch, env) if STEPS_VARIABLE in env else launch.command
+
+
+def batch_command(launch: Launch, env: Mapping[str, str]) -> list[str]:
+    """Return the command for a rank of a job with steps: its script on the first node, an agent elsewhere."""
+    terms = {
+        "attempt": f"{launch.job}.{launch.attempt}",
+        "rank": launch.rank,
+        "nodes": launch.nodes,
+        "hosts": launch.hosts or [env["RLSCHED_MASTER_ADDR"], *[""] * (launch.num_ranks - 1)],
+        "gpus": launch.gpus_of_ranks or [len(launch.gpus)] * launch.num_ranks,
+        "asked_nodes": int(launch.env.get("SLURM_NNODES", "0")),
+        "master": env["RLSCHED_MASTER_ADDR"],
+        "ports": step_ports(launch.job, launch.attempt),
+    }
+    program = str(Path(__file__).parents[1] / "slurm" / "batch.py")
+    return [sys.executable, "-I", "-S", program, json.dumps(terms), *launch.command]
 
 
 def refuse_on_full_gpus(gpus: GpuSet, wanted: list[int], gpu_memory_mib: int) -> None:

@@ -19,6 +19,7 @@ from rlsched_node.processes.launch import (
     launch_command,
     master_port,
     rank_environment,
+    step_ports,
     torch_memory_limit,
 )
 
@@ -148,6 +149,42 @@ def test_script_for_slurm_has_slurm_s_names(launcher: Launcher, gpus: list[list[
         assert not [name for name in environment(launch(gpus, rank, launcher, {})) if "SLURM" in name]
 
 
+@pytest.mark.parametrize("gpus", GANGS.values(), ids=GANGS)
+def test_script_with_steps_runs_under_the_program_that_starts_them(gpus: list[list[int]]) -> None:
+    submitted = {"SLURM_SUBMIT_DIR": "/data", "SLURM_NNODES": "2", "RLSCHED_STEPS_KEY": "ab"}
+    nodes, hosts = (
+        [f"n{rank}" for rank in range(len(gpus))],
+        [f"10.0.0.{7 + rank}" for rank in range(len(gpus))],
+    )
+    for rank in range(len(gpus)):
+        order = launch(gpus, rank, "none", submitted)
+        for given, expected in ((hosts, hosts), ([], ["10.0.0.7", *[""] * (len(gpus) - 1)])):
+            order = msgspec.structs.replace(order, hosts=given)
+            python, *options, program, terms, script = launch_command(order, environment(order))[:6]
+            assert (python, options, script) == (sys.executable, ["-I", "-S"], order.command[0])
+            assert Path(program).name == "batch.py"
+            assert json.loads(terms) == {
+                "attempt": "12.2",
+                "rank": rank,
+                "nodes": nodes,
+                "hosts": expected,
+                "gpus": [len(one) for one in gpus],
+                "asked_nodes": 2,
+                "master": "10.0.0.7",
+                "ports": step_ports(12, 2),
+            }
+        assert environment(order)["SLURM_NNODES"] == str(len(gpus))
+
+
+def test_ports_of_steps_are_no_other_ports_of_jobs() -> None:
+    found = [port for job in range(300) for port in step_ports(job, 1)]
+    assert len(set(found)) == len(found)
+    ports = {port for job in range(5000) for attempt in range(3) for port in step_ports(job, attempt)}
+    others = {master_port(job, 1) for job in range(10_000)}
+    assert not ports & others
+    assert max(ports) < 32_768, "the first of Linux's ephemeral ports"
+
+
 def test_user_can_set_them_for_another_launcher() -> None:
     own = {"MASTER_ADDR": "ib0", "RANK": "0"}
     env = environment(launch([[0]], 0, "none", own))
@@ -158,6 +195,7 @@ def test_user_can_set_them_for_another_launcher() -> None:
 def test_job_submitted_from_a_job_does_not_inherit_its_variables(launcher: Launcher) -> None:
     outer = environment(launch([[0, 1], [2, 3]], 1, launcher, {"RLSCHED_ARRAY_TASK": "3"}))
     process = outer | dict.fromkeys(TORCH, "5") | {"RLSCHED_GRACE_S": "30"}
+    process |= {"RLSCHED_STEPS_AT": "127.0.0.1:30000", "RLSCHED_STEPS_PYTHON": "python"}
     process |= {"TORCHELASTIC_RUN_ID": "x", "SLURM_PROCID": "1", "OMPI_COMM_WORLD_RANK": "1"}
     kept = {"RLSCHED_BROKER": "tcp://head:7461", "SLURM_CONF": "/etc/slurm.conf", "SEED": "1"}
     sent = exported("ALL", process | kept)

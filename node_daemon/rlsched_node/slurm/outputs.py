@@ -1,0 +1,74 @@
+"""Files for the output of a step: Slurm's patterns of `srun --output` and `--error`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+NOWHERE = os.devnull
+OUT, ERR = 1, 2
+"""Streams of a task."""
+
+
+def step_values(environ: Mapping[str, str], step: int) -> dict[str, str]:
+    """Return the values of the patterns that are the same for all tasks of a step."""
+    job = environ.get("SLURM_JOB_ID", "")
+    return {
+        "j": job,
+        "J": f"{job}.{step}",
+        "s": str(step),
+        "A": environ.get("SLURM_ARRAY_JOB_ID", job),
+        "a": environ.get("SLURM_ARRAY_TASK_ID", "0"),
+        "x": environ.get("SLURM_JOB_NAME", ""),
+        "u": environ.get("USER", ""),
+    }
+
+
+def file_of(pattern: str, values: Mapping[str, str]) -> str:
+    """Return a path from a pattern such as `out-%j-%2t.txt`; unknown patterns stay.
+
+    A number between `%` and the letter is the minimum width of a number, filled with zeros.
+    """
+
+    def value(found: re.Match[str]) -> str:
+        width, letter = found.groups()
+        if letter == "%":
+            return "%"
+        text = values.get(letter, found[0])
+        return text.zfill(min(int(width), 10)) if width and text.isdecimal() else text
+
+    return re.sub(r"%(\d*)([jJsAaxutnN%])", value, pattern)
+
+
+def is_of_srun(pattern: str | None) -> bool:
+    """Return whether `srun` writes the file: all tasks have the same one."""
+    return is_file(pattern) and re.search(r"%\d*[tnN]", str(pattern).replace("%%", "")) is None
+
+
+def is_file(pattern: str | None) -> bool:
+    """Return whether the value of `--output` or `--error` names a file."""
+    return pattern is not None and pattern not in ("all", "none") and not pattern.isdecimal()
+
+
+def of_task(pattern: str | None, number: int, values: Mapping[str, str], cwd: str) -> str:
+    """Return the file that a task writes to; "": it writes to `srun`.
+
+    Args:
+        pattern: Value of `--output` or `--error`; None: not given.
+        number: Number of the task.
+        values: Values of the patterns.
+        cwd: Directory of relative paths.
+    """
+    if pattern is None or pattern == "all" or is_of_srun(pattern):
+        return ""
+    if pattern == "none" or pattern.isdecimal():
+        return "" if pattern == str(number) else NOWHERE
+    return os.path.join(cwd, file_of(pattern, values))
+
+
+def patterns(options: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """Return the patterns for output and errors; without `--error`, errors go to the file of `--output`."""
+    out, err = options["output"], options["error"]
+    return out, (out if err is None and is_file(out) else err)

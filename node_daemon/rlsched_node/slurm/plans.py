@@ -1,0 +1,259 @@
+"""The plan of a step: its nodes, and the numbers and GPUs of its tasks."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+
+from rlsched_node.slurm.hostlist import expanded
+
+
+class PlanError(Exception):
+    """The job cannot run a step with these options."""
+
+
+class JobNode(NamedTuple):
+    """A node of the job.
+
+    Attributes:
+        name: Name under which scripts know the node, which other nodes can reach if possible.
+        alias: The node's name in rlsched.
+        gpus: Number of the job's GPUs on the node.
+        slots: Number of tasks that the job requested for the node: the maximum of the tasks of steps with
+            `--exact` or `--exclusive` that run there at the same time.
+    """
+
+    name: str
+    alias: str
+    gpus: int
+    slots: int = 1
+
+
+class Use(NamedTuple):
+    """GPUs, by position, and slots of a node that running steps hold."""
+
+    gpus: Collection[int] = ()
+    slots: int = 0
+
+
+class Plan(NamedTuple):
+    """The plan of a step; lists are by node of the step.
+
+    Attributes:
+        nodes: Numbers of the nodes in the job.
+        tasks: Numbers of the tasks.
+        gpus: Positions of the GPUs of each task among the job's GPUs on the node.
+        taken: GPUs and slots that the step holds on the node while it runs.
+    """
+
+    nodes: list[int]
+    tasks: list[list[int]]
+    gpus: list[list[list[int]]]
+    taken: list[Use]
+
+    @property
+    def counts(self) -> list[int]:
+        """Number of tasks on each node."""
+        return [len(tasks) for tasks in self.tasks]
+
+
+def spread(num_tasks: int, weights: Sequence[int]) -> list[int]:
+    """Return the number of tasks of each node: at least 1, and as near to the weights as possible.
+
+    With equal weights, the first nodes get one task more than the others if the division has a remainder,
+    as under Slurm.
+
+    Args:
+        num_tasks: Number of tasks, at least one for each node.
+        weights: Weights of the nodes, such as their numbers of GPUs.
+    """
+    counts = [1] * len(weights)
+    heap = [(1.5 / max(weight, 1), node) for node, weight in enumerate(weights)]
+    heapq.heapify(heap)
+    for _ in range(num_tasks - len(weights)):
+        _, node = heap[0]
+        counts[node] += 1
+        heapq.heapreplace(heap, ((counts[node] + 0.5) / max(weights[node], 1), node))
+    return counts
+
+
+def numbered(counts: Sequence[int], distribution: str) -> list[list[int]]:
+    """Return the numbers of each node's tasks, for the distribution `block` or `cyclic`."""
+    if distribution == "block":
+        first = [sum(counts[:node]) for node in range(len(counts))]
+        return [list(range(start, start + count)) for start, count in zip(first, counts, strict=True)]
+    tasks: list[list[int]] = [[] for _ in counts]
+    number = 0
+    for turn in range(max(counts)):
+        for node, count in enumerate(counts):
+            if turn < count:
+                tasks[node].append(number)
+                number += 1
+    return tasks
+
+
+def plan(
+    options: dict[str, Any], job: Sequence[JobNode], used: Sequence[Use], asked_nodes: int = 0
+) -> Plan | None:
+    """Return the plan of a step; None if the step has to wait for GPUs or slots of other steps.
+
+    Args:
+        options: Options of `srun`.
+        job: The nodes of the job.
+        used: GPUs and slots that running steps hold, by node of the job.
+        asked_nodes: Number of nodes that the job requested; 0: it requested none.
+
+    Raises:
+        PlanError: the job can never run the step.
+    """
+    allowed = _allowed(options, job)
+    num_nodes, num_tasks = _size(options, len(allowed), len(job), asked_nodes or len(job))
+    is_whole = num_nodes == len(allowed)
+    counts = spread(num_tasks, [job[node].gpus for node in allowed] if is_whole else [1] * num_nodes)
+    needs = _gpus_needed(options, counts)
+    nodes = _chosen(options, allowed, counts, needs, job, used)
+    if nodes is None:
+        return None
+    tasks = numbered(counts, options["distribution"])
+    gpus, taken = [], []
+    for node, mine, need in zip(nodes, tasks, needs, strict=True):
+        free = _positions(options, job[node], used[node], need)
+        gpus.append([_of_task(options, free, local) for local in range(len(mine))])
+        holds = need is not None and not options["overlap"]
+        taken.append(Use(free if holds else (), _slots(options, job[node], len(mine))))
+    return Plan(nodes, tasks, gpus, taken)
+
+
+def _allowed(options: dict[str, Any], job: Sequence[JobNode]) -> list[int]:
+    """Return the nodes that the step may use. If more nodes are requested than named, others follow."""
+    excluded = set(_numbers("--exclude", options["exclude"], job))
+    named = set(_numbers("--nodelist", options["nodelist"], job))
+    found = [node for node in range(options["relative"] or 0, len(job)) if node not in excluded]
+    if not found or named - set(found):
+        raise PlanError("the nodes that the options name are excluded, or not nodes of this job")
+    if named and (options["nodes"] or 0) <= len(named):
+        return sorted(named)
+    return sorted(found, key=lambda node: (node not in named, node))
+
+
+def _numbers(option: str, text: str | None, job: Sequence[JobNode]) -> list[int]:
+    """Return the numbers of the nodes in a list of names."""
+    if not text:
+        return []
+    try:
+        names = expanded(text)
+    except ValueError as error:
+        raise PlanError(f"{option} {text!r}: {error}") from error
+    known = {name: number for number, node in enumerate(job) for name in (node.alias, node.name)}
+    for name in names:
+        if name not in known:
+            raise PlanError(
+                f"{option}: {name} is not a node of this job: {', '.join(one.name for one in job)}"
+            )
+    return [known[name] for name in names]
+
+
+def _size(options: dict[str, Any], allowed: int, actual: int, asked: int) -> tuple[int, int]:
+    """Return the number of nodes and of tasks of a step.
+
+    The scheduler may have given the job another number of nodes than requested. A step for the requested
+    number of nodes then uses all nodes, with the same number of tasks in all. One task per node stays one.
+    """
+    nodes = options["nodes"]
+    is_as_asked = asked != actual and allowed == actual and nodes in (None, asked)
+    if is_as_asked:
+        nodes = None
+    if nodes is not None and nodes > allowed:
+        raise PlanError(f"--nodes {nodes}: expected at most the {allowed} nodes that the step may use")
+    num_nodes = nodes or allowed
+    per_node = options["ntasks_per_node"]
+    if per_node is None and (options["nodes"] or options["nodelist"]):
+        per_node = options["job_ntasks_per_node"]
+    if options["ntasks"] is not None:
+        num_tasks = int(options["ntasks"])
+    elif per_node is not None:
+        num_tasks = per_node * (asked if is_as_asked and per_node > 1 else num_nodes)
+    else:
+        num_tasks = options["job_ntasks"] or num_nodes
+    return min(num_nodes, num_tasks), num_tasks
+
+
+def _gpus_needed(options: dict[str, Any], counts: Sequence[int]) -> list[int | None]:
+    """Return the number of GPUs that the step requests on each node; None: it shares all GPUs."""
+    if options["gpus_per_node"] is not None:
+        return [options["gpus_per_node"]] * len(counts)
+    if options["gpus"] is not None:
+        each, left = divmod(int(options["gpus"]), len(counts))
+        return [each + (node < left) for node in range(len(counts))]
+    if options["gpus_per_task"] is not None:
+        return [options["gpus_per_task"] * count for count in counts]
+    return [None] * len(counts)
+
+
+def _chosen(
+    options: dict[str, Any],
+    allowed: list[int],
+    counts: Sequence[int],
+    needs: Sequence[int | None],
+    job: Sequence[JobNode],
+    used: Sequence[Use],
+) -> list[int] | None:
+    """Return the first nodes with enough free GPUs and slots; None if there are too few now."""
+
+    def fits(node: int, place: int, taken: Use) -> bool:
+        free = job[node].gpus - (0 if options["overlap"] else len(taken.gpus))
+        return (needs[place] or 0) <= free and (
+            _slots(options, job[node], counts[place]) <= job[node].slots - taken.slots
+        )
+
+    found: list[int] = []
+    possible = 0
+    for node in allowed:
+        if possible < len(counts) and fits(node, possible, Use()):
+            possible += 1
+        if len(found) < len(counts) and fits(node, len(found), used[node]):
+            found.append(node)
+    if possible < len(counts):
+        most = max(need or 0 for need in needs)
+        have = ", ".join(f"{job[node].name} {job[node].gpus}" for node in allowed)
+        raise PlanError(f"expected nodes with {most} GPUs for the step; GPUs of this job: {have}")
+    return found if len(found) == len(counts) else None
+
+
+def _slots(options: dict[str, Any], node: JobNode, count: int) -> int:
+    return min(count, node.slots) if options["exclusive"] and not options["overlap"] else 0
+
+
+def _positions(options: dict[str, Any], node: JobNode, used: Use, need: int | None) -> list[int]:
+    """Return the positions of the step's GPUs on a node."""
+    if need is None:
+        return list(range(node.gpus))
+    taken = () if options["overlap"] else used.gpus
+    return [gpu for gpu in range(node.gpus) if gpu not in taken][:need]
+
+
+def _of_task(options: dict[str, Any], gpus: list[int], local: int) -> list[int]:
+    """Return the GPUs of a task, from the GPUs of the step on its node and the task's number there.
+
+    `--gpus-per-task` without `--gpu-bind` means `--gpu-bind=per_task`, as under Slurm.
+    """
+    kind, _, value = options["gpu_bind"].partition(":")
+    if not kind and options["gpus_per_task"]:
+        kind, value = "per_task", str(options["gpus_per_task"])
+    if not gpus or not kind:
+        return gpus
+    if kind == "per_task":
+        size = int(value)
+        return [gpus[place % len(gpus)] for place in range(local * size, (local + 1) * size)][: len(gpus)]
+    if kind == "single":
+        return [gpus[local // int(value) % len(gpus)]]
+    wanted = value.split(",")
+    if kind == "map_gpu":
+        places = [int(wanted[local % len(wanted)])]
+    else:
+        mask = int(wanted[local % len(wanted)], 16)
+        places = [place for place in range(mask.bit_length()) if mask >> place & 1]
+    if max(places, default=0) >= len(gpus):
+        raise PlanError(f"--gpu-bind {options['gpu_bind']}: expected GPUs below {len(gpus)}")
+    return [gpus[place] for place in places]
