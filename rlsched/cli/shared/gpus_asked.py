@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
+from rlsched.cli.shared.sizes import num_tasks
 from rlsched.errors import InputError
 from rlsched.wire.messages.job_settings import MAX_GANG_GPUS
 
@@ -87,7 +88,7 @@ def types_named(text: str, option: str) -> list[str]:
 
 
 def _counted(asked: Mapping[str, Any]) -> _Gpus:
-    nodes, tasks = asked["nodes"] or 1, asked["ntasks"] or 1
+    nodes, tasks = asked["nodes"] or 1, num_tasks(asked) or 1
     if asked["gpus"] is not None:
         return _times(asked["gpus"], 1)
     if asked["gpus_per_node"] is not None:

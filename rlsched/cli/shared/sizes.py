@@ -25,6 +25,13 @@ def size_mib(text: str, option: str) -> int:
     return math.ceil(float(found[1]) * _MIB_OF[(found[2] or "M").upper()])
 
 
+def num_tasks(asked: Mapping[str, Any]) -> int | None:
+    """Return how many tasks the whole job requests, as `sbatch` counts them; None if it requests none."""
+    per_node = asked["ntasks_per_node"]
+    tasks: int | None = asked["ntasks"] or (per_node and per_node * (asked["nodes"] or 1))
+    return tasks
+
+
 def memory_mib(asked: Mapping[str, Any], num_gpus: int) -> int:
     """Return the host memory that a job of `num_gpus` GPUs requests in all, MiB; 0 if it requests none.
 
@@ -39,7 +46,7 @@ def memory_mib(asked: Mapping[str, Any], num_gpus: int) -> int:
     times = {
         "mem": asked["nodes"] or 1,
         "mem_per_gpu": num_gpus,
-        "mem_per_cpu": (asked["cpus_per_task"] or 0) * (asked["ntasks"] or 1),
+        "mem_per_cpu": (asked["cpus_per_task"] or 0) * (num_tasks(asked) or 1),
     }[given[0]]
     option = "--" + given[0].replace("_", "-")
     if not times:

@@ -13,13 +13,15 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import click
+from click.core import ParameterSource
 
+from rlsched.cli.shared.sizes import num_tasks
 from rlsched.errors import InputError
 
 SHELLS: Final = ("sh", "bash", "dash", "ksh", "zsh")
 MARKS: Final = ("#RLSCHED", "#SBATCH")
 _VALUED: Final = (
-    *("--signal", "--mail-user", "--ntasks-per-node", "--cpus-per-gpu", "--qos", "-q", "--nice", "--comment"),
+    *("--signal", "--mail-user", "--cpus-per-gpu", "--qos", "-q", "--nice", "--comment"),
     *("--kill-on-invalid-dep", "--gpu-bind", "--cpu-bind", "--ntasks-per-gpu", "--threads-per-core"),
     *("--hint", "--tmp", "--kill-on-bad-exit"),
 )
@@ -27,9 +29,22 @@ _FLAGS: Final = (
     *("--requeue", "--no-requeue", "--verbose", "-v", "--quiet", "-Q", "--get-user-env"),
     *("--label", "-l", "--unbuffered"),
 )
-_SLURMS: Final = re.compile(r"(?:^[^\S\n]*(?:exec |time )?|[$]\(\s*|`)(srun|scontrol|sbcast)\s(?!\()")
+_CALLS: Final = re.compile(
+    r"(?:^[^\S\n]*(?:exec |time )?|[$]\(\s*|`)"
+    r"(srun|scontrol|sbcast|sbatch|salloc|sattach|squeue|scancel|sacct|sinfo|sstat)\s+(?!\()(\S*)\s*(\S*)"
+)
+_SERVED: Final = (("scontrol", "show", "hostnames"), ("scontrol", "show", "hostname"))
+_STARTERS: Final = re.compile(r"\b(srun|mpirun|mpiexec|prun)\b")
 NO_MEANING: Final = frozenset((*_VALUED, *_FLAGS))
 """Options of `sbatch` and `srun` that rlsched ignores, because the policy decides where and when jobs run."""
+
+
+class Call(NamedTuple):
+    """A call of a Slurm command in a script: its line, the command, and whether jobs with steps have it."""
+
+    line: int
+    command: str
+    is_served: bool
 
 
 class Script(NamedTuple):
@@ -39,15 +54,18 @@ class Script(NamedTuple):
         command: Command that runs the script.
         arguments: Options in the script's directives.
         left_out: Ignored options in the directives.
-        is_slurms: Whether the script has `#SBATCH` lines; if so, the job gets variables with Slurm's names.
-        calls: Slurm commands in the script that a job cannot run, such as `line 9: srun`.
+        is_slurms: Whether the script has `#SBATCH` lines; if so, the job gets variables with Slurm's names,
+            and steps (`srun`).
+        calls: Calls of Slurm's commands in the script.
+        uses_nodes: Whether the script has a word that starts processes on other nodes.
     """
 
     command: list[str]
     arguments: list[str]
     left_out: list[str]
     is_slurms: bool
-    calls: list[str]
+    calls: list[Call]
+    uses_nodes: bool
 
 
 def read_script(words: list[str], command: click.Command) -> Script | None:
@@ -74,7 +92,7 @@ def read_script(words: list[str], command: click.Command) -> Script | None:
     runs = _by_shell(text, [str(path.absolute()), *words[1:]])
     if runs is None:
         runs = [str(path.absolute()) if os.access(path, os.X_OK) else words[0], *words[1:]]
-    return Script(runs, *directives(str(path), text.splitlines(), command), _is_slurms(text), _calls(text))
+    return _script(runs, str(path), text, command)
 
 
 def piped_script(command: click.Command) -> Script | None:
@@ -91,20 +109,34 @@ def piped_script(command: click.Command) -> Script | None:
         raise InputError(
             f"standard input: expected a script that begins with #! and a shell, got {text[:20]!r}"
         )
-    found = directives("standard input", text.splitlines(), command)
-    return Script(runs, *found, _is_slurms(text), _calls(text))
+    return _script(runs, "standard input", text, command)
 
 
-def _is_slurms(text: str) -> bool:
-    return any(line.startswith("#SBATCH") for line in text.splitlines())
+def _script(runs: list[str], where: str, text: str, command: click.Command) -> Script:
+    """Return the script with this text, which the command `runs` runs.
+
+    Raises:
+        InputError: a directive is invalid as in `directives`.
+    """
+    lines = text.splitlines()
+    arguments, left_out = directives(where, lines, command)
+    is_slurms = any(line.startswith("#SBATCH") for line in lines)
+    calls = _calls(lines) if is_slurms else []
+    return Script(runs, arguments, left_out, is_slurms, calls, re.search(_STARTERS, text) is not None)
 
 
-def _calls(text: str) -> list[str]:
-    """Return the lines of a Slurm script that call a Slurm command, directly or in a command substitution."""
-    if not _is_slurms(text):
-        return []
-    found = ((number, re.search(_SLURMS, line)) for number, line in enumerate(text.splitlines(), 1))
-    return [f"line {number}: {call[1]}" for number, call in found if call]
+def _calls(lines: list[str]) -> list[Call]:
+    """Return the calls of Slurm's commands, on lines of their own or in a command substitution."""
+    found = [(number, re.search(_CALLS, line)) for number, line in enumerate(lines, 1)]
+    return [
+        Call(
+            number,
+            f"scontrol {call[2]}" if call[1] == "scontrol" else call[1],
+            call[1] == "srun" or call.groups() in _SERVED,
+        )
+        for number, call in found
+        if call
+    ]
 
 
 def _by_shell(text: str, words: list[str]) -> list[str] | None:
@@ -177,11 +209,42 @@ def _options(words: list[str], command: click.Command, *, left_out: bool) -> _Ta
     return taken
 
 
-def _slurms_variables(asked: Mapping[str, Any]) -> list[str]:
-    """Return the variables that `sbatch` sets at submission. Nodes add others if SLURM_SUBMIT_DIR is set."""
-    found = [f"SLURM_SUBMIT_DIR={os.getcwd()}", f"SLURM_JOB_NAME={asked['name']}"]
-    cores = asked["cpus_per_task"]
-    return [*found, f"SLURM_CPUS_PER_TASK={cores}"] if cores else found
+def _slurms_variables(asked: Mapping[str, Any], *, has_steps: bool) -> list[str]:
+    """Return the variables that `sbatch` sets at submission. Nodes add others if SLURM_SUBMIT_DIR is set.
+
+    Args:
+        asked: The options of the job.
+        has_steps: Whether the script runs on the first node only, with `srun`.
+    """
+    variables = {
+        "SLURM_SUBMIT_DIR": os.getcwd(),
+        "SLURM_JOB_NAME": asked["name"],
+        "SLURM_CPUS_PER_TASK": asked["cpus_per_task"],
+    }
+    if has_steps:
+        per_task = asked["gpus_per_task"]
+        variables |= {
+            "SLURM_NNODES": asked["nodes"],
+            "SLURM_NTASKS": num_tasks(asked),
+            "SLURM_NTASKS_PER_NODE": asked["ntasks_per_node"],
+            "SLURM_GPUS_PER_TASK": per_task and per_task.number,
+            "RLSCHED_STEPS_KEY": os.urandom(32).hex(),
+        }
+    return [f"{name}={value}" for name, value in variables.items() if value]
+
+
+def _note_calls(where: str, script: Script, asked: Mapping[str, Any], *, has_steps: bool) -> None:
+    """Name calls of Slurm's commands that a job does not have, and nodes that the script does not use."""
+    missing = [f"line {one.line}: {one.command}" for one in script.calls if not (has_steps and one.is_served)]
+    if missing and has_steps:
+        why = "of Slurm's commands, a job has only srun and scontrol show hostnames"
+        click.echo(f"note: {where}, {', '.join(missing)}: {why}", err=True)
+    elif missing:
+        why = f"with --launch {asked['launch']} the script runs on each node, without Slurm's commands"
+        click.echo(f"note: {where}, {', '.join(missing)}: {why}", err=True)
+    if has_steps and (asked["nodes"] or 1) > 1 and not script.uses_nodes:
+        why = "without srun, the script uses only the job's first node; --launch none runs it on each node"
+        click.echo(f"note: {where}: {why}", err=True)
 
 
 class BatchCommand(click.Command):
@@ -212,17 +275,13 @@ class BatchCommand(click.Command):
             if not ctx.params.get("name"):
                 ctx.params["name"] = os.path.basename(words[0]) if words else "sbatch"
             if script.is_slurms:
-                ctx.params["env"] = (*_slurms_variables(ctx.params), *ctx.params["env"])
+                has_steps = ctx.get_parameter_source("launch") is not ParameterSource.COMMANDLINE
+                own = _slurms_variables(ctx.params, has_steps=has_steps)
+                ctx.params["env"] = (*own, *ctx.params["env"])
+                _note_calls(words[0] if words else "standard input", script, ctx.params, has_steps=has_steps)
         if left_out:
             what = f"{words[0]}: " if words and script is not None else ""
             click.echo(f"note: {what}ignored, has no effect in rlsched: {', '.join(left_out)}", err=True)
-        if script is not None and script.calls:
-            where = words[0] if words else "standard input"
-            click.echo(
-                f"note: {where}, {', '.join(script.calls)}: there is no Slurm in a job; the script runs once "
-                "on each node, and with --launch per-gpu once for each GPU",
-                err=True,
-            )
         return rest
 
     def _takes_stdin(self, ctx: click.Context) -> bool:

@@ -131,12 +131,15 @@ def _asked(given: dict[str, str], options: dict[str, click.Option], ctx: click.C
         raise InputError(f"{COMMAND}: {error}: {given[COMMAND]!r}") from error
     if not command and not given.get("wrap"):
         raise InputError(f"expected a value in the column {COMMAND} or wrap")
+    typed = [name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if "launch" in typed and not given.get("launch"):
+        words += ["--launch", ctx.params["launch"]]  # a script with `#SBATCH` lines depends on it
     row = ctx.command.make_context(ctx.info_name, [*words, "--", *command])
     asked = dict(row.params)
-    for name, value in ctx.params.items():
-        typed = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if typed and row.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
-            asked[name] = value
+    for name in typed:
+        if row.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+            own = asked["env"] if name == "env" else ()  # of a script with `#SBATCH` lines
+            asked[name] = (*own, *ctx.params[name]) if own else ctx.params[name]
     return asked
 
 

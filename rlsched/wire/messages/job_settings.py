@@ -77,7 +77,13 @@ class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
             ),
             Option(
                 "-n --ntasks N",
-                "Number of tasks, by which --gpus-per-task and -c are multiplied.",
+                "Number of tasks, by which --gpus-per-task and -c are multiplied, and which srun starts in a "
+                "script with #SBATCH lines.",
+                kind="count",
+            ),
+            Option(
+                "--ntasks-per-node N",
+                "Number of tasks on each node, in place of --ntasks: this number times --nodes.",
                 kind="count",
             ),
             least=1,
@@ -346,7 +352,8 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
             Option(
                 "--launch",
                 "How to start COMMAND. none: once on each node; torchrun: under torchrun, which starts a "
-                "process per GPU; per-gpu: once per GPU, with RANK, WORLD_SIZE and LOCAL_RANK set.",
+                "process per GPU; per-gpu: once per GPU, with RANK, WORLD_SIZE and LOCAL_RANK set. A script "
+                "with #SBATCH lines runs on the first node only unless this option is given.",
             )
         ),
     ] = "none"

@@ -344,33 +344,110 @@ def test_only_a_script_for_slurm_gets_slurm_s_variables(tmp_path: Path) -> None:
         "SLURM_JOB_NAME": "mine",
         "SLURM_CPUS_PER_TASK": "4",
     }
+    assert re.fullmatch("[0-9a-f]{64}", env["RLSCHED_STEPS_KEY"])
     env = submission(parsed(tmp_path, script, "--name", "other"))["env"]
     assert env["SLURM_JOB_NAME"] == "other"
     env = submission(parsed(tmp_path, script.replace("SBATCH", "RLSCHED"), "--export=NONE"))["env"]
     assert list(env) == ["RLSCHED_UMASK"]
 
 
+TASKS = (
+    "#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=4 --gpus-per-task=a100:1 -c 3 --mem-per-cpu=1G\nsrun true\n"
+)
+
+
+def test_tasks_of_a_script_for_slurm(tmp_path: Path) -> None:
+    asked = submission(parsed(tmp_path, TASKS))
+    assert (asked["num_gpus"], asked["num_cpus"], asked["memory_mib"]) == (8, 24, 24 << 10)
+    of_steps = {
+        name: value for name, value in asked["env"].items() if name.startswith(("SLURM_N", "SLURM_G"))
+    }
+    assert of_steps == {
+        "SLURM_NNODES": "2",
+        "SLURM_NTASKS": "8",
+        "SLURM_NTASKS_PER_NODE": "4",
+        "SLURM_GPUS_PER_TASK": "1",
+    }
+    asked = submission(parsed(tmp_path, TASKS, "-n", "6"))
+    assert (asked["num_gpus"], asked["num_cpus"], asked["env"]["SLURM_NTASKS"]) == (6, 18, "6")
+
+
+@pytest.mark.parametrize("launcher", ["none", "torchrun", "per-gpu"])
+def test_script_for_slurm_has_no_steps_with_a_launcher(tmp_path: Path, launcher: str) -> None:
+    for text, arguments in (
+        (TASKS, ["--launch", launcher]),
+        (TASKS.replace("\nsrun", f"\n#RLSCHED --launch {launcher}\nsrun"), []),
+    ):
+        asked = submission(parsed(tmp_path, text, *arguments))
+        assert asked["launcher"] == launcher
+        assert not {"RLSCHED_STEPS_KEY", "SLURM_NTASKS", "SLURM_NNODES"} & set(asked["env"])
+        assert "SLURM_SUBMIT_DIR" in asked["env"]
+
+
+def test_rows_of_a_table_have_the_steps_of_their_scripts(tmp_path: Path) -> None:
+    script = tmp_path / "job.sh"
+    script.write_text(TASKS, encoding="utf-8")
+    table = tmp_path / "jobs.csv"
+    table.write_text(f"env,launch,command\nA=1,,{script}\n,none,{script}\n,,{script}\n", encoding="utf-8")
+
+    def environments(*arguments: str) -> list[dict[str, str]]:
+        context = submit.make_context("submit", ["--from", str(table), *arguments])
+        return [job.keywords["env"] for job in jobs_of(str(table), read_rows(str(table), context))]
+
+    first, second, third = environments("--env", "B=2")
+    assert (first["A"], third["B"]) == ("1", "2")
+    assert [env.get("SLURM_NTASKS") for env in (first, second, third)] == ["8", None, "8"]
+    assert first["RLSCHED_STEPS_KEY"] != third["RLSCHED_STEPS_KEY"]
+    assert not any("RLSCHED_STEPS_KEY" in env for env in environments("--launch", "none"))
+
+
 @pytest.mark.parametrize(
-    ("line", "call"),
+    ("line", "call", "with_launcher"),
     [
-        ("srun python train.py", "srun"),
-        ("  exec srun --label hostname", "srun"),
-        ('head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)', "scontrol"),
-        ("# srun python train.py", ""),
-        ("echo srun is not here", ""),
-        ('srun () { "$@"; }', ""),
-        ("my_srun train", ""),
+        ("srun python train.py", "", "srun"),
+        ("  exec srun --label hostname", "", "srun"),
+        ('head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)', "", "scontrol show"),
+        ("nodes=( $(scontrol show hostname ) )", "", "scontrol show"),
+        ("scontrol show job $SLURM_JOB_ID", "scontrol show", "scontrol show"),
+        ("scontrol update JobId=7 TimeLimit=5", "scontrol update", "scontrol update"),
+        ("sbcast data /tmp/data", "sbcast", "sbcast"),
+        ("time sbatch next.sh", "sbatch", "sbatch"),
+        ("# srun python train.py", "", ""),
+        ("echo srun is not here", "", ""),
+        ('srun () { "$@"; }', "", ""),
+        ("my_srun train", "", ""),
     ],
 )
-def test_calls_of_slurm_in_its_script_are_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, call: str
+def test_calls_of_slurm_that_a_job_does_not_have_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, call: str, with_launcher: str
 ) -> None:
+    where = f"note: {tmp_path}/job.sh, line 3: "
+    why = "of Slurm's commands, a job has only srun and scontrol show hostnames"
     parsed(tmp_path, f"#!/bin/bash\n#SBATCH -t 5\n{line}\n")
-    begin = f"note: {tmp_path}/job.sh, line 3: {call}: there is no Slurm in a job" if call else ""
-    said = capsys.readouterr().err
-    assert said[: len(begin) or None] == begin
+    assert capsys.readouterr().err == (f"{where}{call}: {why}\n" if call else "")
+    why = "with --launch per-gpu the script runs on each node, without Slurm's commands"
+    parsed(tmp_path, f"#!/bin/bash\n#SBATCH -t 5\n{line}\n", "--launch", "per-gpu")
+    assert capsys.readouterr().err == (f"{where}{with_launcher}: {why}\n" if with_launcher else "")
     parsed(tmp_path, f"#!/bin/bash\n#RLSCHED -t 5\n{line}\n")
     assert not capsys.readouterr().err, "a script without lines for Slurm"
+
+
+@pytest.mark.parametrize(
+    ("options", "line", "is_named"),
+    [
+        ("-N2", "torchrun train.py", True),
+        ("-N2", "time srun torchrun train.py", False),
+        ("-N2", "mpirun train", False),
+        ("-N1", "torchrun train.py", False),
+        ("-N2 --launch none", "torchrun train.py", False),
+    ],
+)
+def test_script_that_uses_only_one_of_its_nodes_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: str, line: str, is_named: bool
+) -> None:
+    parsed(tmp_path, f"#!/bin/bash\n#SBATCH {options}\n{line}\n")
+    why = "without srun, the script uses only the job's first node; --launch none runs it on each node"
+    assert capsys.readouterr().err == (f"note: {tmp_path}/job.sh: {why}\n" if is_named else "")
 
 
 def test_default_name_of_a_script_is_its_file_name(tmp_path: object) -> None:
