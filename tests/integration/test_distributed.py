@@ -57,7 +57,22 @@ def test_documented_line_for_accelerate_trains_on_two_nodes(place: Place) -> Non
     trains_in_four_processes(place, line.replace("16", "4"))
 
 
-def test_script_for_slurm_trains_on_two_nodes(place: Place) -> None:
+@pytest.mark.parametrize(
+    ("script", "package"),
+    [
+        ("slurm_torchrun.sh", "torch"),
+        ("slurm_srun.sh", "torch"),
+        ("slurm_lightning.sh", "lightning"),
+        ("slurm_accelerate.sh", "accelerate"),
+    ],
+)
+def test_script_for_slurm_trains_on_two_nodes(place: Place, script: str, package: str) -> None:
+    if find_spec(package) is None:
+        pytest.skip(f"needs the package {package}")
+    trains_in_four_processes(place, f"cd {ROOT}; rlsched run {EXAMPLES / script}")  # srun SCRIPT
+
+
+def test_script_for_slurm_can_run_on_each_node(place: Place) -> None:
     script = place.folder / "slurm.sh"
     script.write_text(
         "#!/bin/bash\n#SBATCH --job-name=line\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n"
@@ -69,7 +84,7 @@ def test_script_for_slurm_trains_on_two_nodes(place: Place) -> None:
         f"    {EXAMPLES / 'with_torch.py'}\n",
         encoding="utf-8",
     )
-    said = trains_in_four_processes(place, "rlsched run slurm.sh")  # srun slurm.sh
+    said = trains_in_four_processes(place, "rlsched run --launch none slurm.sh")
     shown = sorted(re.findall(r"(\d: job \d+ line on .*)", said))
     lines = [re.sub(r"job \d+", "job", line) for line in shown]
     orders = (("n0", "n1"), ("n1", "n0"))  # the placement chooses the node of rank 0

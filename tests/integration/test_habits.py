@@ -44,6 +44,26 @@ def test_habit_works(place: Place, line: str) -> None:
         place.clear()
 
 
+def lines_of_scripts() -> list[str]:
+    """The lines in the table of lines in scripts."""
+    text = PAGE.read_text(encoding="utf-8").split("## In a script\n")[1].split("\n## ")[0]
+    return [one.replace("\\|", "|") for one in re.findall(r"^\| `(.*?)` \|", text, re.M)]
+
+
+@pytest.mark.parametrize("line", lines_of_scripts())
+def test_line_of_a_script_works(place: Place, line: str) -> None:
+    script = place.folder / "line.sh"
+    directives = "-N 2 --ntasks-per-node=2 --gpus-per-node=2 -t 5"
+    train = "import os; assert int(os.environ['SLURM_PROCID']) < int(os.environ['SLURM_NTASKS'])\n"
+    (place.folder / "train.py").write_text(train, encoding="utf-8")
+    script.write_text(f"#!/bin/bash\n#SBATCH {directives}\nset -e\n{line}\nsrun true\n", encoding="utf-8")
+    done = place.type("rlsched run line.sh")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "error" not in done.stdout
+    assert "note:" not in done.stdout + done.stderr
+    place.clear()
+
+
 @pytest.mark.parametrize("line", habits(_UNSUPPORTED))
 def test_unsupported_habit_is_refused_by_name(place: Place, line: str) -> None:
     done = place.type(place.with_numbers(f"rlsched {line}"))
@@ -58,6 +78,7 @@ def test_unsupported_habit_is_refused_by_name(place: Place, line: str) -> None:
 def test_document_has_at_least_sixty_habits() -> None:
     works = [one for part in ("Submitting", "Watching", "Changing") for one in habits(part)]
     assert len(works) >= 50
+    assert len(lines_of_scripts()) >= 12
     assert len(works) + len(habits(_UNSUPPORTED)) >= 60
 
 
@@ -66,13 +87,15 @@ def test_script_for_two_nodes_needs_only_another_verb(place: Place) -> None:
     script.write_text(
         "#!/bin/bash\n#SBATCH --job-name=gang\n#SBATCH --nodes=2\n#SBATCH --gpus-per-node=2\n"
         "#SBATCH --time=10\n#SBATCH --mem=64M\n#SBATCH --hint=nomultithread\n\n"
-        'echo "rank $RLSCHED_RANK of $RLSCHED_NUM_RANKS, $SEED"\ntouch printed.$RLSCHED_RANK\n'
-        "until [ -e printed.0 ]; do sleep 0.02; done\nexit $RLSCHED_RANK\n",  # a failed rank ends the others
+        'echo "nodes: $(scontrol show hostnames | wc -l), $SEED"\n'
+        "srun -l sh -c 'echo \"task $SLURM_PROCID of $SLURM_NTASKS, $SEED\"; exit $SLURM_PROCID'\n",
         encoding="utf-8",
     )
     done = place.type("SEED=7 rlsched run gang.sh")
-    assert sorted(done.stdout.splitlines()) == ["0: rank 0 of 2, 7", "1: rank 1 of 2, 7"]
-    assert done.returncode == 1  # of the second rank
+    lines = [line.removeprefix("0: ") for line in done.stdout.splitlines()]  # of the first node
+    assert re.fullmatch(r"srun: error: n\d: task 1: Exited with exit code 1", max(lines))
+    assert sorted(lines)[:-1] == ["0: task 0 of 2, 7", "1: task 1 of 2, 7", "nodes: 2, 7"]
+    assert done.returncode == 1  # of the second task
     assert "--hint=nomultithread" in done.stderr
     place.clear()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -107,6 +108,55 @@ def test_gang_on_both_machines_runs_and_shows_its_output(cluster: Cluster) -> No
             f"rank {rank} of 2, master 10.77.0.1\n"
         )
     assert cluster.machines.line.num_carried > 50
+
+
+MEETS = """\
+import os, socket
+number = int(os.environ["SLURM_PROCID"])
+if number == 0:
+    with socket.create_server(("", 29500)) as server:
+        peer, (address, _) = server.accept()
+        print(f"task {peer.recv(9).decode()} at {address}, {os.environ['SLURM_STEP_NODELIST']}")
+else:
+    while True:
+        try:
+            socket.create_connection((os.environ["MASTER_ADDR"], 29500)).send(b"%d" % number)
+            break
+        except ConnectionRefusedError:
+            pass
+"""
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.03], ids=["good link", "slow link that loses packets"])
+def test_script_for_slurm_runs_on_both_machines(cluster: Cluster, delay_s: float) -> None:
+    """The names of the nodes do not resolve, so the script gets their addresses."""
+    cluster.machines.line.delay_s, cluster.machines.line.loss_frac = delay_s, delay_s
+    (cluster.folder / "meets.py").write_text(MEETS)
+    script = cluster.folder / "slurm.sh"
+    script.write_text(
+        "#!/bin/bash\n#SBATCH --nodes=2 --gpus-per-node=2\nset -e\n"
+        f"cd {cluster.folder}\nexport MASTER_ADDR=$(scontrol show hostnames | head -n 1)\n"
+        f"srun {sys.executable} meets.py\n"
+        "for node in $(scontrol show hostnames); do\n"
+        "    srun -N1 -n1 -w $node sh -c 'echo $SLURMD_NODENAME'\n"
+        "done\n"
+        "srun -l sh -c 'exit $((SLURM_PROCID * 5))'\n"
+    )
+    job = int(cluster.ask(1, "submit", "--parsable", "--", str(script), broker=True))
+    until(lambda: cluster.jobs()[job].exit_code is not None, "it has ended", cluster.folder / "broker.log")
+    first, second = sorted(ADDRESSES, key=lambda address: address != first_address(cluster, job))
+    assert cluster.ask(1, "logs", "--rank", "0", str(job), broker=True).splitlines() == [
+        f"task 1 at {second}, {first},{second}",
+        first,
+        second,
+        f"srun: error: {second}: task 1: Exited with exit code 5",
+    ]
+    assert cluster.jobs()[job].exit_code == 5
+
+
+def first_address(cluster: Cluster, job: int) -> str:
+    """The address of a job's first node."""
+    return ADDRESSES[("gpu-a", "gpu-b").index(cluster.jobs()[job].nodes[0])]
 
 
 def test_slow_link_that_loses_packets_only_costs_time(cluster: Cluster) -> None:
