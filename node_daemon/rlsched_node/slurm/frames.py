@@ -28,7 +28,7 @@ CODE_BYTES: Final = 16
 HEADER_BYTES: Final = 4 + CODE_BYTES
 MAX_BODY_BYTES: Final = 16 << 20
 MAX_FIRST_BODY_BYTES: Final = 4096
-"""Maximum length of a peer's first frame, which shows that the peer has the key."""
+"""Maximum length of a client's first frame, which shows that the client has the key."""
 READ_BYTES: Final = 1 << 18
 BACKLOG_BYTES: Final = 1 << 22
 """Unsent bytes from which on a sender must wait."""
@@ -157,7 +157,8 @@ class Link:
             del self._in[:NONCE_BYTES]
         while not self._is_closed and len(self._in) >= HEADER_BYTES:
             length = int.from_bytes(self._in[:4], "big")
-            if length > (MAX_BODY_BYTES if self.is_proven else MAX_FIRST_BODY_BYTES):
+            is_stranger = self._is_server and not self.is_proven
+            if length > (MAX_FIRST_BODY_BYTES if is_stranger else MAX_BODY_BYTES):
                 raise LinkError(f"a frame of {length} bytes")
             if len(self._in) < HEADER_BYTES + length:
                 return

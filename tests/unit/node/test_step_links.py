@@ -62,6 +62,16 @@ def ends() -> Iterator[Ends]:
         sock.close()
 
 
+def test_first_message_of_a_server_names_many_nodes(ends: Ends) -> None:
+    server, client = ends.pair()
+    client.send({"role": "agent"})
+    names = [f"node-{number}.cluster.example.org" for number in range(2000)]
+    server.send({"names": names})
+    while not ends.answers:
+        ends.loop.turn(1.0)
+    assert ends.answers == [({"names": names}, b"")]
+
+
 def test_messages_arrive_in_order_with_their_bytes(ends: Ends) -> None:
     server, client = ends.pair()
     sent = [({"number": number, "text": "\udcffä"}, bytes([number]) * number * 9000) for number in range(40)]
