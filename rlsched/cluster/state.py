@@ -371,8 +371,7 @@ class ClusterState(ClusterShape):
         Args:
             seq: Number of the job.
             now_s: Current time.
-            ended: Whether the job ended by itself. The run time of a job that ended in its first attempt
-                revises the predictions of its burst.
+            ended: Whether the job ended by itself. Its run time then revises the predictions of its burst.
 
         Raises:
             AllocationError: the job neither runs nor is being stopped.
@@ -380,8 +379,9 @@ class ClusterState(ClusterShape):
         job = columns(self.arrays.job)
         ran_until_now = job["status"][self.slot_of(seq)] == RUNNING
         slot = self._stopped(seq, now_s)
-        if ended and ran_until_now and job["attempt"][slot] == 1:
-            self.ordering.update_siblings(self.arrays, slot, now_s - float(job["start_s"][slot]), now_s)
+        if ended and ran_until_now:
+            run_s = float(job["saved_s"][slot]) + now_s - float(job["start_s"][slot])
+            self.ordering.update_siblings(self.arrays, slot, run_s, now_s)
         kernels.forget(self.arrays, slot)
 
     def requeue(self, seq: int, now_s: float, gpu_memory_mib: int = 0, *, alone: bool = False) -> None:
@@ -457,6 +457,8 @@ class ClusterState(ClusterShape):
         """Stop a running job in favour of another job, and immediately free its GPUs in this ledger.
 
         The stopped job is queued for its next attempt: immediately or, with `stops_take_time`, by `requeue`.
+        In the second case, the job keeps the work of the stopped attempt, because it saves its work at the
+        signal. In the first case, the simulator knows which work the job keeps.
 
         Args:
             seq: Number of the job to stop.
@@ -471,6 +473,7 @@ class ClusterState(ClusterShape):
         kernels.release(self.arrays, slot, now_s)
         self.arrays.job.preemptions[slot] += 1
         if self.stops_take_time:
+            self.arrays.job.saved_s[slot] += now_s - self.arrays.job.start_s[slot]
             self.arrays.job.status[slot] = LEAVING
         else:
             self.ordering.requeue(self.arrays, slot, now_s)

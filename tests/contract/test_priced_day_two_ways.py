@@ -48,8 +48,6 @@ BEGINS = datetime(1970, 1, 1, tzinfo=UTC)
 DAYS, JOBS, NODES, GPUS = 2, 260, 3, 8
 AHEAD_H = 12.0
 ANSWER_S = 0.001
-NEVER_S = 1e9
-"""Time between checkpoints: a broker does not know what a job has saved, so that no job saves anything."""
 LIMITS = Limits(lease_s=1e9, heartbeat_s=1e8, launch_timeout_s=1e9)
 ONLY_PAUSES = {"by": "gittins", "margin": 10.0}
 """The queue preempts no job, because a real process takes time to end, and a simulated one none."""
@@ -73,11 +71,9 @@ POLICIES = {
     "window": Policy("gittins", preempt=ONLY_PAUSES, price={"window": True}),
     "percentile": Policy("gittins", preempt=ONLY_PAUSES, price={"percentile": 0.3}),
     "price-window": Policy("price-window", preempt=ONLY_PAUSES),
-    "price-percentile": Policy("price-percentile", preempt=ONLY_PAUSES, predictions="submitted"),
+    "price-percentile": Policy("price-percentile", preempt=ONLY_PAUSES),
     "dials": with_dials(),
 }
-"""Predictions are not revised where jobs pause: a broker learns from first attempts only, the simulator from
-all."""
 
 
 @dataclass
@@ -95,7 +91,7 @@ class Day:
         heapq.heappush(self.due, (round(when_s, 3), next(self.number), event))
 
     def obey(self, node: str, order: Any, now_s: float) -> None:
-        """Obey an order of the broker as a node does. A preempted job loses the work that it has done."""
+        """Obey an order of the broker as a node does. A job keeps the work that it has done."""
         rank: dict[str, Any] = {name: getattr(order, name, 0) for name in ("job", "attempt", "rank")}
         if isinstance(order, Launch):
             self.at(now_s + ANSWER_S, NodeSaid(node, 0, Launched(pid=7, **rank)))
@@ -105,6 +101,8 @@ class Day:
             )
         elif isinstance(order, Kill):
             ran_s = now_s - self.begun_s[order.job]
+            if order.rank == 0:
+                self.runs_s[order.job - 1] -= ran_s
             gone = (order.job, order.attempt, order.rank)
             self.due = [one for one in self.due if _rank_of(one[2]) != gone]
             heapq.heapify(self.due)
@@ -187,7 +185,6 @@ def simulated(policy: Policy, events: JournalEvents, folder: Path) -> list[tuple
     extra = {
         "slack_s": np.array([job.slack_s for job in jobs]),
         "preemptible": np.array(["true" if job.preemptible else "false" for job in jobs]),
-        "checkpoint_s": np.full(JOBS, NEVER_S),
     }
     energy = EnergySignals(price=str(folder / "price.csv"), begins="1970-01-01T00:00Z", known_ahead_h=AHEAD_H)
     engine = Engine(

@@ -100,16 +100,15 @@ def _end_attempt(sim: SimArrays, slot: int) -> None:
         reason = TIMEOUT
     if reason == FAILED and _spreads(sim, row):
         _fail_beside(sim, slot)
+    run_s = s.job.saved_s[slot] + now_s - s.job.start_s[slot]
     log_end(sim, slot, reason)
     if reason == FAILED and log.jobs.failures[row] <= log.config[0].max_retries:
         _try_again(sim, slot)
         return
     sim.progress.outcome.end_s[row] = now_s
     log.jobs.over_by[row] = reason
-    run_s = now_s - s.job.start_s[slot]
     if reason == ENDED:
-        recorded = not np.isnan(sim.truth.fixed_end_s[row])
-        run_s = log.jobs.run_s[row] if recorded else s.job.saved_s[slot]
+        run_s = s.job.saved_s[slot]
     give_back(sim, slot)
     queue.ended(s, slot, run_s, now_s)
     ledger.forget(s, slot)

@@ -192,14 +192,15 @@ def log_start(sim: SimArrays, slot: int) -> None:
 
 
 @kernel
-def _work_kept_s(jobs: Records, row: int, done_s: float, reason: int) -> float:
+def _work_kept_s(jobs: Records, row: int, done_s: float, reason: int, recorded: bool) -> float:
     """Return the work of an attempt that later attempts need not repeat, seconds.
 
     A job with a checkpoint interval (`checkpoint_s`) keeps the work up to the last checkpoint. A job without
     an interval (nan) keeps all work if it is preempted, and none after a failure of the job or of its node. A
-    time limit ends the job, so no work is repeated.
+    time limit ends the job, so no work is repeated. `recorded`: the end of the job was recorded, and its
+    duration is unknown.
     """
-    left_s = jobs.duration_s[row] - jobs.saved_s[row]
+    left_s = done_s if recorded else jobs.duration_s[row] - jobs.saved_s[row]
     if reason == ENDED:
         return left_s
     done_s = min(done_s, left_s)
@@ -221,7 +222,9 @@ def log_end(sim: SimArrays, slot: int, reason: int) -> None:
     done_s = now_s - one.start_s[at]
     if PHYSICS and sim.state.config[0].modelled:
         done_s = settled_s(sim, slot)
-    kept_s = _work_kept_s(jobs, row, max(done_s - sim.state.job.overhead_left_s[slot], 0.0), reason)
+    worked_s = max(done_s - sim.state.job.overhead_left_s[slot], 0.0)
+    recorded = not np.isnan(sim.truth.fixed_end_s[row])
+    kept_s = _work_kept_s(jobs, row, worked_s, reason, recorded)
     one.end_s[at], one.reason[at], one.useful_s[at] = now_s, reason, kept_s
     one.done_s[at] = done_s
     if PHYSICS and sim.state.config[0].modelled:

@@ -40,9 +40,20 @@ def test_state_after_requeueing_equals_an_immediate_requeue() -> None:
     slow, fast = preempted(), preempted(stops_take_time=False)
     assert slow.digest() != fast.digest()
     slow.requeue(0, 14.0)
+    assert slow.arrays.job.saved_s[slow.slot_of(0)] == 10.0
+    fast.arrays.job.saved_s[fast.slot_of(0)] = 10.0  # as the simulator sets it
     assert slow.digest() == fast.digest()
     assert slow.waiting(0) == fast.waiting(0) == [0, 1]
     assert slow.arrays.job.attempt[slow.slot_of(0)] == 2
+
+
+def test_run_time_in_all_attempts_revises_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
+    state, seen = preempted(), list[float]()
+    monkeypatch.setattr(OrderedQueue, "update_siblings", lambda *args: seen.append(args[3]))
+    state.requeue(0, 14.0)
+    state.start(0, (0, 1), 20.0)
+    state.release(0, 50.0)
+    assert seen == [40.0]
 
 
 def test_leaving_job_may_end_without_waiting_again() -> None:
