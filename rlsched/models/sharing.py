@@ -8,6 +8,7 @@ relative to the same job running solo on the same GPU at the same clock: exactly
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -94,13 +95,20 @@ def factors_of_util(util_frac: float) -> tuple[float, float]:
     Args:
         util_frac: Solo GPU utilisation, 0 to 1.
     """
-    grid = [0.1 * step for step in range(1, 11)]
     mine = max(util_frac, 0.01)
-    logs = np.log([[1.0 / stranger_speed(u, v) - 1.0 for v in grid] for u in grid])
-    suffered = np.log([1.0 / stranger_speed(mine, v) - 1.0 for v in grid])
-    caused = np.log([1.0 / stranger_speed(u, mine) - 1.0 for u in grid])
-    half = 0.5 * logs.mean()
+    suffered = np.log([1.0 / stranger_speed(mine, v) - 1.0 for v in _GRID])
+    caused = np.log([1.0 / stranger_speed(u, mine) - 1.0 for u in _GRID])
+    half = _half_of_grid()
     return math.exp(suffered.mean() - half), math.exp(caused.mean() - half)
+
+
+_GRID: Final = tuple(0.1 * step for step in range(1, 11))
+
+
+@cache
+def _half_of_grid() -> float:
+    """Return half of the mean logarithm of the slowdown over the utilisations of `_GRID`."""
+    return float(0.5 * np.log([[1.0 / stranger_speed(u, v) - 1.0 for v in _GRID] for u in _GRID]).mean())
 
 
 @kernel

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from rlsched.broker.base.entries import JobSubmitted, PairSeen
-from rlsched.broker.base.ledger_models import workload_number
+from rlsched.broker.base.ledger_models import factors_of, workload_number
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import JOURNAL_FILE, journal_events, records_by_number, redecide
 from rlsched.broker.state.learning import LEAST_MEASURED_S
@@ -22,6 +22,7 @@ from rlsched.client.client import Client
 from rlsched.decide.actions import Start
 from rlsched.decide.registry import load_scheduler
 from rlsched.decisions.reading import StoreReader
+from rlsched.models.learning import seen_factor
 from rlsched.wire.states import FINISHED
 from rlsched_envs.sim.seen import SeenMemory
 from tests.support.broker.preempting import replayed
@@ -96,6 +97,11 @@ class Run:
         until(looks, what, 180.0)
 
 
+def pressure_of(workload: str) -> float:
+    """Pressure of a workload on H100 by the catalogue."""
+    return factors_of("H100")[workload_number(workload) - 1][1]
+
+
 def core_truth(folder: Path, workload: str) -> float:
     """Cores that the jobs of a workload kept busy, by their own clocks; geometric mean."""
     told = [json.loads(path.read_text()) for path in folder.glob(f"{workload}.out*")]
@@ -167,6 +173,9 @@ def test_predictions_and_co_tenants_follow_gpus_that_differ_from_the_catalogue(t
         assert profile.cores_each is not None
         assert profile.memory_mib.value == pytest.approx(MEMORY_MIB[workload], rel=0.05)
         assert profile.cores_each.value == pytest.approx(core_truth(tmp_path, workload), rel=0.15)
+    sensitivity = asked[probes[C]].profiles["H100"].sensitivity
+    assert sensitivity is not None, "C ran next to A only"
+    assert sensitivity.value == pytest.approx(seen_factor(SPEEDS[C, A], pressure_of(A)), rel=0.25)
 
     reader = StoreReader(up.broker / "decisions")
     reader.refresh()

@@ -453,6 +453,10 @@ class PairSeen(Fact, frozen=True, kw_only=True, tag="pair_seen"):
     """Workload of the catalogue by which its co-tenant is modelled."""
     speed: float
     """Speed of the job relative to its speed without co-tenants at the same clock."""
+    beside: int = 0
+    """Number of the co-tenant's job, whose profile learns its pressure; 0 in journals of earlier versions, in
+    which profiles learnt nothing from pairs.
+    """
 
 
 class GpuMemorySeen(Fact, frozen=True, kw_only=True, tag="gpu_memory_seen"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from rlsched.models.clocks import relative_time
 from rlsched.models.learning import Observed
 from rlsched.models.observed import LearntPairs
 from rlsched.models.power import NodePower
+from rlsched.models.sharing import factors_of_util
 
 if TYPE_CHECKING:
     from rlsched.models.arrays import ModelArrays, Records
@@ -218,6 +220,20 @@ def _models(kinds: tuple[str, ...]) -> ModelArrays:
 def traits_of(gpu_type: str) -> Records:
     """Return (W,) traits of the catalogue's workloads on a GPU type, by number; 0: the median."""
     return catalogue().traits([gpu_type])[:, 0]
+
+
+@cache
+def factors_of(gpu_type: str) -> tuple[tuple[float, float], ...]:
+    """Return (sensitivity, pressure) of the catalogue's workloads on a GPU type, by number - 1.
+
+    Factors that the catalogue lacks follow from the workload's GPU time (`factors_of_util`), as its predicted
+    speeds do.
+    """
+    found = []
+    for row in traits_of(gpu_type)[1:]:
+        own = float(row.sensitivity), float(row.pressure)
+        found.append(factors_of_util(float(row.util_frac)) if math.isnan(sum(own)) else own)
+    return tuple(found)
 
 
 def workload_number(name: str) -> int:

@@ -11,7 +11,7 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -29,11 +29,17 @@ FIELDS: Final = (
     "full_util_frac",
     "clock_bound",
     "run_s",
+    "sensitivity",
+    "pressure",
 )
 """Names of the figures. `host_mib`: resident memory of the largest rank. `full_util_frac`: as `util_frac`,
 but only from attempts at the highest clock. `run_s`: run time of a completed job of one GPU; it is
-compared between GPU types (`learnt_speeds`). The other figures are per GPU and defined as in the catalogue.
+compared between GPU types (`learnt_speeds`). `sensitivity` and `pressure`: factors of the speed next to a
+co-tenant (`rlsched.models.learning.seen_factor`). The other figures are per GPU and defined as in the
+catalogue.
 """
+OF_PAIRS: Final = ("sensitivity", "pressure")
+"""Figures whose counts are observed co-tenants; the counts of all other figures are attempts."""
 MOST_COUNT: Final = 40
 """Number of equally weighted attempts whose mean is as certain as the fading mean of very many: with f =
 `LATEST` / (`LATEST` + 1), it is (1 + f) / (1 - f)."""
@@ -41,12 +47,20 @@ MOST_SPEED_SD: Final = 0.15
 """Largest standard deviation of ln(speed) of a learnt relative speed. Runs of a signature can do different
 amounts of work, because numbers are not part of the signature. Assumed: half of the difference between
 successive generations of GPUs."""
+MAX_GPU_COUNTS: Final = 8
+"""Maximum number of GPU counts above 1 with run times, for a signature and GPU type; beyond it, the count
+least recently observed is removed. 8 counts are enough for the powers of two up to 256."""
 MAX_SIGNATURES: Final = 5_000
 """Maximum number of signatures in memory; beyond it, the least recently observed signature is removed."""
 LATEST: Final = 20.0
 """Number of attempts that count fully. The weight of older attempts decays because users change programs."""
 ATTEMPT_SPREAD: Final = 0.10
 """Assumed standard deviation of ln(value) between attempts of one signature, used for the first attempts."""
+PAIR_SPREAD: Final = 0.33
+"""As `ATTEMPT_SPREAD`, for `OF_PAIRS`: root sum of squares of the uncertain factor of the co-tenant
+(`INTRODUCED_SD`), and of the scatter of ln(speed) (`OBSERVATION_SD`) divided by .39, the slope of ln(speed)
+in ln(factor) for `POPULATION`; all three in `rlsched.models.learning`."""
+K = TypeVar("K")
 Signature = tuple[str, str]
 """(user, command line without its numbers)"""
 
@@ -70,7 +84,12 @@ class Estimate(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WorkloadProfile(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Figures of a job on one GPU type; fields as in `FIELDS`, None if a figure is unknown."""
+    """Figures of a job on one GPU type; fields as in `FIELDS`, None if a figure is unknown.
+
+    Attributes:
+        scaling: Speed by number of GPUs of the job, relative to the number with most completed jobs, which
+            is first and has the speed 1; empty if fewer than two numbers are known (`relative_speeds`).
+    """
 
     util_frac: Estimate | None = None
     memory_mib: Estimate | None = None
@@ -80,11 +99,17 @@ class WorkloadProfile(msgspec.Struct, frozen=True, omit_defaults=True):
     full_util_frac: Estimate | None = None
     clock_bound: Estimate | None = None
     run_s: Estimate | None = None
+    sensitivity: Estimate | None = None
+    pressure: Estimate | None = None
+    scaling: dict[int, Estimate] = {}
 
     def known_figures(self) -> dict[str, Estimate]:
         """Return the known figures by field."""
         found = {field: getattr(self, field) for field in FIELDS}
         return {field: estimate for field, estimate in found.items() if estimate is not None}
+
+
+_OF_ATTEMPTS: Final = (ATTEMPT_SPREAD, "earlier attempt")
 
 
 class Learnt(msgspec.Struct, array_like=True):
@@ -104,24 +129,56 @@ class Learnt(msgspec.Struct, array_like=True):
         self.mean += off / self.weight
         self.squares += off * off * (1.0 - 1.0 / self.weight)
 
-    def estimate(self) -> Estimate:
+    def estimate(self, field: str = "") -> Estimate:
         """Return the estimate for the next attempt. More attempts reduce the effect of `ATTEMPT_SPREAD`.
 
         The variance is that of the attempts plus that of their mean, as for predictions from a sample mean.
+
+        Args:
+            field: Name of the figure; it matters only for `OF_PAIRS`.
         """
-        variance = (ATTEMPT_SPREAD**2 + self.squares) / self.weight * (1.0 + 1.0 / self.weight)
+        first, noun = (PAIR_SPREAD, "observed co-tenant") if field in OF_PAIRS else _OF_ATTEMPTS
+        variance = (first**2 + self.squares) / self.weight * (1.0 + 1.0 / self.weight)
         plural = "" if self.count == 1 else "s"
-        source = f"{self.count} earlier attempt{plural}"
+        source = f"{self.count} {noun}{plural}"
         return Estimate(math.exp(self.mean), math.sqrt(variance), self.count, "learnt", source)
 
 
 class KeptProfile(msgspec.Struct, frozen=True, array_like=True):
-    """Statistics of one signature on one GPU type, as stored in the base of a journal."""
+    """Statistics of one signature on one GPU type, as stored in the base of a journal.
+
+    `run_s_of`: run times of completed jobs of more than one GPU, by number of GPUs.
+    """
 
     user: str
     command: str
     gpu_type: str
     fields: dict[str, Learnt]
+    run_s_of: dict[int, Learnt] = {}
+
+
+class _OnType(NamedTuple):
+    """Statistics of one signature on one GPU type, as in `KeptProfile`."""
+
+    fields: dict[str, Learnt]
+    run_s_of: dict[int, Learnt]
+
+    def profile(self) -> WorkloadProfile:
+        found = {field: one.estimate(field) for field, one in self.fields.items()}
+        return WorkloadProfile(**found, scaling=self._scaling() if self.run_s_of else {})
+
+    def _scaling(self) -> dict[int, Estimate]:
+        alone = {1: self.fields["run_s"]} if "run_s" in self.fields else {}
+        known = {gpus: one.estimate() for gpus, one in {**alone, **self.run_s_of}.items()}
+        return relative_speeds(dict(sorted(known.items())))
+
+    def note_run_s(self, num_gpus: int, run_s: float) -> None:
+        """Add the run time of a completed job of more than one GPU."""
+        one = self.run_s_of.pop(num_gpus, None) or Learnt()
+        self.run_s_of[num_gpus] = one
+        one.add(run_s)
+        if len(self.run_s_of) > MAX_GPU_COUNTS:
+            del self.run_s_of[next(iter(self.run_s_of))]
 
 
 def learnt_speeds(profiles: Mapping[str, WorkloadProfile]) -> dict[str, Estimate]:
@@ -136,7 +193,20 @@ def learnt_speeds(profiles: Mapping[str, WorkloadProfile]) -> dict[str, Estimate
     Returns:
         Speeds by GPU type; the first type is the one with most attempts, with the speed 1.
     """
-    known = {name: one.run_s for name, one in profiles.items() if one.run_s is not None}
+    return relative_speeds({name: one.run_s for name, one in profiles.items() if one.run_s is not None})
+
+
+def relative_speeds(known: Mapping[K, Estimate]) -> dict[K, Estimate]:
+    """Return the speeds that follow from run times, relative to the key with most completed jobs.
+
+    Speeds that are uncertain (`MOST_SPEED_SD`) are left out. The result is empty if no other key has a speed.
+
+    Args:
+        known: Run times of completed jobs by GPU type, or by number of GPUs, seconds.
+
+    Returns:
+        Speeds by key; the first key is the one with most jobs, with the speed 1.
+    """
     if len(known) < 2:
         return {}
     base = max(known, key=lambda name: known[name].count)
@@ -146,7 +216,7 @@ def learnt_speeds(profiles: Mapping[str, WorkloadProfile]) -> dict[str, Estimate
 
 
 def _relative_speed(one: Estimate, base: Estimate) -> Estimate:
-    """Return the speed of a GPU type relative to another; arguments: run times on both, seconds."""
+    """Return the speed that follows from a run time, relative to another; arguments: run times, seconds."""
     spread = math.hypot(*(each.spread / math.sqrt(min(each.count, MOST_COUNT)) for each in (one, base)))
     source = f"run times of {one.count} and {base.count} completed jobs"
     return Estimate(base.value / one.value, spread, min(one.count, base.count), "learnt", source)
@@ -179,43 +249,50 @@ class Profiles:
     """Profiles of all signatures. The same attempts in the same order give the same profiles."""
 
     def __init__(self) -> None:
-        self._known: dict[Signature, dict[str, dict[str, Learnt]]] = {}
+        self._known: dict[Signature, dict[str, _OnType]] = {}
 
-    def observe(self, signature: Signature, gpu_type: str, seen: Mapping[str, float]) -> None:
-        """Record the resource use of an attempt that has ended.
+    def observe(
+        self, signature: Signature, gpu_type: str, seen: Mapping[str, float], *, num_gpus: int = 1
+    ) -> None:
+        """Record the resource use of an attempt that has ended, or a factor of a pair of jobs.
 
         Args:
             signature: Signature of the attempt's job.
             gpu_type: GPU type on which the attempt ran.
             seen: Values by field of `FIELDS`; fields that were not measured are missing.
+            num_gpus: Number of GPUs of the job. Above 1, `run_s` counts for `scaling` only.
         """
         types = self._known.pop(signature, {})
         self._known[signature] = types
-        fields = types.setdefault(gpu_type, {})
+        if gpu_type not in types:
+            types[gpu_type] = _OnType({}, {})
+        of_type = types[gpu_type]
         for field in FIELDS:
-            if field in seen and math.isfinite(seen[field]) and seen[field] >= 0.0:
-                fields.setdefault(field, Learnt()).add(seen[field])
+            if field not in seen or not (math.isfinite(seen[field]) and seen[field] >= 0.0):
+                continue
+            if field == "run_s" and num_gpus > 1:
+                of_type.note_run_s(num_gpus, seen[field])
+            else:
+                of_type.fields.setdefault(field, Learnt()).add(seen[field])
         if len(self._known) > MAX_SIGNATURES:
             del self._known[next(iter(self._known))]
 
     def profiles_of(self, signature: Signature) -> dict[str, WorkloadProfile]:
         """Return the learnt profiles of a signature by GPU type."""
-        return {
-            gpu_type: WorkloadProfile(**{field: one.estimate() for field, one in fields.items()})
-            for gpu_type, fields in self._known.get(signature, {}).items()
-        }
+        return {gpu_type: of_type.profile() for gpu_type, of_type in self._known.get(signature, {}).items()}
 
     def figure(self, signature: Signature, gpu_type: str, field: str) -> Estimate | None:
         """Return the learnt estimate of one figure of a signature on a GPU type; None: unknown."""
-        one = self._known.get(signature, {}).get(gpu_type, {}).get(field)
-        return None if one is None else one.estimate()
+        of_type = self._known.get(signature, {}).get(gpu_type)
+        one = None if of_type is None else of_type.fields.get(field)
+        return None if one is None else one.estimate(field)
 
     def kept_profiles(self) -> list[KeptProfile]:
         """Return all profiles for storage, the least recently observed first. `from_kept` restores them."""
         return [
-            KeptProfile(*signature, gpu_type, fields)
+            KeptProfile(*signature, gpu_type, *of_type)
             for signature, types in self._known.items()
-            for gpu_type, fields in types.items()
+            for gpu_type, of_type in types.items()
         ]
 
     @classmethod
@@ -224,5 +301,5 @@ class Profiles:
         found = cls()
         for one in kept:
             types = found._known.setdefault((one.user, one.command), {})
-            types[one.gpu_type] = dict(one.fields)
+            types[one.gpu_type] = _OnType(dict(one.fields), dict(one.run_s_of))
         return found

@@ -26,6 +26,7 @@ from rlsched.broker.queries.forecasts import Forecasts
 from rlsched.broker.queries.history_pages import HistoryPages
 from rlsched.broker.queries.memory import RecordMemory
 from rlsched.broker.queries.pages import Pages
+from rlsched.broker.queries.profile import PairSpeeds
 from rlsched.broker.queries.report import Reports
 from rlsched.broker.queries.views import array_info
 from rlsched.broker.queries.waiting import kept_out
@@ -277,6 +278,7 @@ class Requests:
                     grace_s=self._limits.grace_of(job.spec.grace_s),
                     outside_mps=metered.outside_mps(job, now_s),
                     seen=metered.speeds.of(job, now_s),
+                    pair=PairSpeeds.of(self._state, metered.speeds, job, now_s),
                     made_room=self._memory.made_room(job.seq, job.attempt.decision) if job.attempt else (),
                 )
                 self._out.reply(asked.peer, asked.request, said)

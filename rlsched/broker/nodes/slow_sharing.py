@@ -8,7 +8,7 @@ from typing import Final, Literal
 import msgspec
 
 from rlsched.broker.base.entries import JobUnshared, PairSeen
-from rlsched.broker.base.ledger_models import workload_name
+from rlsched.broker.base.ledger_models import workload_name, workload_number
 from rlsched.broker.nodes.launches import Launches
 from rlsched.broker.nodes.seen_speed import SLOW_AFTER_S, SeenSpeed, SeenSpeeds
 from rlsched.broker.outbox import Outbox
@@ -89,7 +89,8 @@ class SlowSharing:
         node = self._state.nodes[attempt.ranks[0].node].number
         kind = int(cluster.arrays.node.kind[node])
         mine, theirs = (int(cluster.arrays.job.workload[cluster.slot_of(seq)]) for seq in (job.seq, other))
-        if self._state.models.can_learn(kind, mine, theirs):
+        beside = self._state.job_of_seq[other]
+        if self._can_learn(kind, (job, mine), (beside, theirs)):
             self._out.record(
                 PairSeen(
                     job=job.number,
@@ -98,8 +99,24 @@ class SlowSharing:
                     workload=workload_name(mine),
                     partner=workload_name(theirs),
                     speed=round(speed, 6),
+                    beside=beside.number,
                 )
             )
+
+    def _can_learn(self, kind: int, *pair: tuple[Job, int]) -> bool:
+        """Return whether an observation tells something about workloads of the catalogue, or about a command.
+
+        The models know measured pairs of the catalogue, but not whether a job without a named workload runs
+        as the workload that models it.
+
+        Args:
+            kind: GPU type, by its number in the ledger.
+            pair: Both jobs, with the numbers of their workloads.
+        """
+        (_, mine), (_, theirs) = pair
+        if self._state.models.can_learn(kind, mine, theirs):
+            return True
+        return min(mine, theirs) > 0 and any(workload_number(job.spec.workload) <= 0 for job, _ in pair)
 
     def _slow(self, job: Job, seen: SeenSpeed, now_s: float) -> None:
         """Report a slow job, once for each set of co-tenants.

@@ -16,7 +16,7 @@ from rlsched.broker.base.usage_words import in_words as usage_in_words
 from rlsched.broker.nodes.seen_speed import SLOW_AFTER_S, SeenSpeed
 from rlsched.broker.nodes.sharing import isolation_lines
 from rlsched.broker.queries.never import never_runs
-from rlsched.broker.queries.profile import figures_of, without_attempts
+from rlsched.broker.queries.profile import NO_SPEEDS, PairSpeeds, figures_of, learnt_lines, without_attempts
 from rlsched.broker.queries.profile import in_words as expected_in_words
 from rlsched.broker.queries.views import co_tenants, lent_cpus, out_of_service, seat_reason
 from rlsched.broker.queries.waiting import (
@@ -71,6 +71,7 @@ def explain(
     grace_s: float | None = None,
     outside_mps: Sequence[str] = (),
     seen: SeenSpeed | None = None,
+    pair: PairSpeeds = NO_SPEEDS,
     made_room: Sequence[DecisionRecord] = (),
 ) -> Explanation:
     """Return the explanation of a job's state.
@@ -87,6 +88,7 @@ def explain(
         grace_s: Time between SIGTERM and SIGKILL, seconds; None: the explanation omits it.
         outside_mps: Nodes on which the job uses its GPUs without MPS although it should use MPS.
         seen: Observed speed of the job next to its co-tenants.
+        pair: Observed speeds of the job and of its only co-tenant.
         made_room: Decisions that preempted other jobs for the job's last start.
     """
     if job.state == QUEUED:
@@ -113,8 +115,9 @@ def explain(
         job.spec.num_gpus,
         _drawn_w(job, usage, now_s),
     )
-    figures = figures_of(state, job, usage)
+    figures = figures_of(state, job, usage, pair)
     lines += [expected] if expected else without_attempts(state, job, figures)
+    lines += learnt_lines(figures)
     if energy_j is not None:
         lines.append(f"its GPUs have drawn {energy(energy_j)} for it")
     if said is not None:

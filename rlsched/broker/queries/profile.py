@@ -5,43 +5,77 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
 
-from rlsched.broker.base.ledger_models import traits_of, workload_name
-from rlsched.broker.base.profiles import ATTEMPT_SPREAD, Estimate, WorkloadProfile, learnt_speeds
+from rlsched.broker.base.ledger_models import factors_of, traits_of, workload_name
+from rlsched.broker.base.profiles import (
+    ATTEMPT_SPREAD,
+    OF_PAIRS,
+    Estimate,
+    WorkloadProfile,
+    learnt_speeds,
+)
 from rlsched.broker.base.usage_words import memory, share
+from rlsched.broker.nodes.seen_speed import SeenSpeeds
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.job_requests import runs_as
 from rlsched.broker.state.jobs import Job
 from rlsched.models.gpu_types import GPU_FIGURES, canonical_kind
-from rlsched.models.learning import INTRODUCED_SD, POPULATION, POPULATION_SD
+from rlsched.models.learning import INTRODUCED_SD, POPULATION, POPULATION_SD, seen_factor
 from rlsched.wire.messages import ProfileFigure, SeenUsage
 
 OF_CATALOGUE: Final = ("util_frac", "memory_mib", "clock_bound", "dynamic_w", "cores_each", "node_penalty")
 """Figures of a profile that are columns of the catalogue, without speeds and factors of sharing."""
 
 
-def figures_of(state: BrokerState, job: Job, usage: SeenUsage | None) -> list[ProfileFigure]:
+class PairSpeeds(NamedTuple):
+    """Observed speeds of a running job and of its only co-tenant, relative to those without co-tenants.
+
+    Attributes:
+        own: Speed of the job; None: unknown.
+        co_tenant: Speed of its co-tenant; None: unknown.
+    """
+
+    own: float | None = None
+    co_tenant: float | None = None
+
+    @classmethod
+    def of(cls, state: BrokerState, speeds: SeenSpeeds, job: Job, now_s: float) -> PairSpeeds:
+        """Return the speeds of a job with exactly one co-tenant; both are None for other jobs."""
+        others = state.cluster.beside(job.seq) if job.active is not None else ()
+        if len(others) != 1:
+            return cls()
+        return cls(speeds.mean_frac(job, now_s), speeds.mean_frac(state.job_of_seq[others[0]], now_s))
+
+
+NO_SPEEDS: Final = PairSpeeds()
+
+
+def figures_of(
+    state: BrokerState, job: Job, usage: SeenUsage | None, speeds: PairSpeeds = NO_SPEEDS
+) -> list[ProfileFigure]:
     """Return the expected figures of a job, each from the most certain origin, with what was observed.
 
     All figures but `speed` are of one GPU type: the type on which the job runs or ran last; else the type
     with the most earlier attempts; else the type of the first node. `speed` is there once for each GPU type
-    of the cluster, relative to the catalogue's reference type. The result is empty without nodes.
+    of the cluster, relative to the catalogue's reference type. `scaling` is there once for each number of
+    GPUs with a learnt speed. The result is empty without nodes.
 
     Args:
         state: State of the broker.
         job: The job.
         usage: Resource use in the present or last attempt; None: not measured.
+        speeds: Observed speeds of the job and of its co-tenant.
     """
     types = list(dict.fromkeys(node.spec.gpu_type for node in state.nodes.values() if node.spec.gpus))
     if not types:
         return []
     gpu_type, number = _type_of(state, job) or types[0], runs_as(job.spec)
-    learnt = job.spec.profiles.get(gpu_type, WorkloadProfile()).known_figures()
-    seen = _seen(job, usage)
+    profile = job.spec.profiles.get(gpu_type, WorkloadProfile())
+    learnt, seen = profile.known_figures(), _seen(job, usage) | _seen_factors(state, job, gpu_type, speeds)
     found = []
     for field in OF_CATALOGUE:
         estimate = learnt.get(field) or _from_catalogue(job, number, gpu_type, field)
@@ -51,19 +85,24 @@ def figures_of(state: BrokerState, job: Job, usage: SeenUsage | None) -> list[Pr
         found.append((field, gpu_type, estimate))
     found += [(field, gpu_type, one) for field, one in _factors(state, job, number, gpu_type)]
     found += [("speed", name, one) for name, one in _speeds(job, number, types)]
-    return [
-        ProfileFigure(
-            field=field,
-            gpu_type=kind,
-            value=one.value,
-            spread=one.spread,
-            status=one.status,
-            source=one.source,
-            count=one.count,
-            seen=seen.get(field),
-        )
-        for field, kind, one in found
-    ]
+    figures = [_figure(field, kind, one, seen.get(field)) for field, kind, one in found]
+    return figures + [_figure("scaling", gpu_type, one, None, gpus) for gpus, one in profile.scaling.items()]
+
+
+def _figure(
+    field: str, gpu_type: str, one: Estimate, seen: float | None, num_gpus: int | None = None
+) -> ProfileFigure:
+    return ProfileFigure(
+        field=field,
+        gpu_type=gpu_type,
+        value=one.value,
+        spread=one.spread,
+        status=one.status,
+        source=one.source,
+        count=one.count,
+        seen=seen,
+        num_gpus=num_gpus,
+    )
 
 
 def _type_of(state: BrokerState, job: Job) -> str:
@@ -87,6 +126,19 @@ def _seen(job: Job, usage: SeenUsage | None) -> dict[str, float]:
     return {field: float(value) for field, value in told.items() if value is not None}
 
 
+def _seen_factors(state: BrokerState, job: Job, gpu_type: str, speeds: PairSpeeds) -> dict[str, float]:
+    """Return the sensitivity and pressure that a job shows now, computed as `learn_pair` does."""
+    if speeds == NO_SPEEDS:
+        return {}
+    (other,) = state.cluster.beside(job.seq)
+    theirs = int(state.cluster.arrays.job.workload[state.cluster.slot_of(other)])
+    if theirs <= 0:
+        return {}
+    sensitivity, pressure = factors_of(gpu_type)[theirs - 1]
+    found = (("sensitivity", speeds.own, pressure), ("pressure", speeds.co_tenant, sensitivity))
+    return {field: seen_factor(speed, factor) for field, speed, factor in found if speed}
+
+
 def _from_catalogue(job: Job, number: int, gpu_type: str, field: str) -> Estimate:
     """Return a figure of the catalogue: of the named or nearest workload, else the median."""
     value, spread = float(traits_of(gpu_type)[field][number]), _spread(gpu_type, field)
@@ -106,9 +158,15 @@ def _spread(gpu_type: str, field: str) -> float:
 
 
 def _factors(state: BrokerState, job: Job, number: int, gpu_type: str) -> Iterator[tuple[str, Estimate]]:
-    """Yield sensitivity and pressure: learnt from co-tenants, else from the catalogue or its population."""
-    name = workload_name(number)
+    """Yield sensitivity and pressure: learnt from co-tenants, else from the catalogue or its population.
+
+    Co-tenants of the same signature count before co-tenants of all jobs that the workload models.
+    """
+    name, own = workload_name(number), job.spec.profiles.get(gpu_type, WorkloadProfile()).known_figures()
     for field, population in zip(("sensitivity", "pressure"), POPULATION, strict=True):
+        if field in own:
+            yield field, own[field]
+            continue
         one = Estimate(population, POPULATION_SD, 0, "median", "all fits to measured pairs")
         if not math.isnan(traits_of(gpu_type)[field][number]):
             one = _from_catalogue(job, number, gpu_type, field)
@@ -188,6 +246,33 @@ def in_words(
     return f"by {attempts} of the same command on {gpu_type} it was expected to use: {told}" if told else ""
 
 
+def learnt_lines(figures: Sequence[ProfileFigure]) -> list[str]:
+    """Describe the learnt factors of sharing of a job, and how its run time changes with its GPUs."""
+    lines = []
+    pairs = [one for one in figures if one.field in OF_PAIRS and one.status == "learnt"]
+    if pairs:
+        told = ", ".join(
+            f"{one.field} {one.value:.2f}"
+            + ("" if one.seen is None else f" ({one.seen:.2f} seen)")
+            + f" from {one.source}"
+            for one in pairs
+        )
+        lines.append(f"next to a co-tenant on {pairs[0].gpu_type} it is expected to have: {told}")
+    scaling = [one for one in figures if one.field == "scaling"]
+    if scaling:
+        base, *others = scaling
+        told = ", ".join(f"{one.value:.2f} with {_gpus(one.num_gpus)}" for one in others)
+        lines.append(
+            f"its speed by run times of its command on {base.gpu_type}, relative to {_gpus(base.num_gpus)}: "
+            f"{told}"
+        )
+    return lines
+
+
+def _gpus(number: int | None) -> str:
+    return f"{number} GPU{'' if number == 1 else 's'}"
+
+
 def _with_static(dynamic_w: Estimate | None, gpu_type: str) -> Estimate | None:
     """Return an estimate of dynamic power plus the static power of the GPU type; only the value changes."""
     if dynamic_w is None:
@@ -197,7 +282,8 @@ def _with_static(dynamic_w: Estimate | None, gpu_type: str) -> Estimate | None:
 
 
 def _count(profile: WorkloadProfile) -> int:
-    return max((one.count for one in profile.known_figures().values()), default=0)
+    known = profile.known_figures().items()
+    return max((one.count for field, one in known if field not in OF_PAIRS), default=0)
 
 
 def _part(name: str, expected: Estimate | None, said: object, seen: float | None) -> str:

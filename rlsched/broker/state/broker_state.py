@@ -52,7 +52,7 @@ from rlsched.broker.state.base import read_base
 from rlsched.broker.state.job_requests import demand_of, learnt_use, runs_as, sharing_of
 from rlsched.broker.state.jobs import NODE_STOPPED, Attempt, Job, Rank, Stopped
 from rlsched.broker.state.known import Known
-from rlsched.broker.state.learning import learn, mean_speed
+from rlsched.broker.state.learning import learn, learn_pair, mean_speed
 from rlsched.broker.state.nodes import change_node
 from rlsched.broker.state.quotas import owner_of
 from rlsched.broker.state.updates import change_ledger, updated
@@ -256,6 +256,9 @@ class BrokerState(Known):
         job = self.jobs.get(entry.job)
         if job is not None and job.active is not None and job.active.number == entry.attempt:
             job.active.is_learnt = True
+        beside = self.jobs.get(entry.beside)
+        if job is not None and beside is not None:
+            learn_pair(self.profiles, entry, job, beside)
         self.models.observe(Observed(entry.workload, entry.partner, entry.gpu_type, entry.speed))
 
     def _on_gpu_memory_seen(self, entry: GpuMemorySeen) -> None:

@@ -8,13 +8,14 @@ from functools import cache
 from typing import Final, TypedDict
 
 from rlsched.broker.base.entries import JobSubmitted
-from rlsched.broker.base.ledger_models import traits_of, workload_number
-from rlsched.broker.base.profiles import WorkloadProfile, learnt_speeds
+from rlsched.broker.base.ledger_models import factors_of, traits_of, workload_number
+from rlsched.broker.base.profiles import OF_PAIRS, WorkloadProfile, learnt_speeds
 from rlsched.broker.state.jobs import Job
 from rlsched.cluster.demand import ANY_TYPE, Demand
 from rlsched.cluster.state import LearntUse
 from rlsched.models.catalogue.table import REFERENCE_TYPE
 from rlsched.models.gpu_types import asked_type
+from rlsched.models.learning import POPULATION_SD
 from rlsched.wire.messages import DryRun, Submit
 
 HIGH_QUANTILE: Final = 2.33
@@ -27,6 +28,10 @@ jobs whose cores limited them: with more cores, the next attempt shows whether t
 MOST_FOR_SPEED: Final = 0.1
 """Highest difference of GPU times that a workload with better speeds may have: how two jobs share a GPU
 depends on their GPU times."""
+MOST_FOR_PAIRS: Final = POPULATION_SD
+"""Highest difference of GPU times, or of clock-bound shares, that a workload with better factors of sharing
+may have. With this limit, a workload is not changed beyond the differences between workloads. Of limits of .1
+to .6 and none, .6 gives nearly the least errors (`studies/models/nearest_by_pairs.py`)."""
 MOST_RATIO: Final = 10.0
 """Largest ratio of learnt power to the power of the workload; a larger one is an error of measurement."""
 
@@ -117,9 +122,11 @@ def runs_as(spec: JobSubmitted) -> int:
 
     If the user named no workload, choose the workload whose GPU time (fraction of time in which the GPU
     works) is nearest to the GPU time of similar jobs. GPU time is the best predictor of how two jobs share a
-    GPU. If the clock-bound share of similar jobs is known too, the difference of GPU times and the difference
-    of clock-bound shares count equally. Observations therefore affect the choice of clocks. If speeds of GPU
-    types are known from run times, they affect the choice among workloads with nearly the same GPU time.
+    GPU before they have shared one. If the clock-bound share of similar jobs is known too, the difference of
+    GPU times and the difference of clock-bound shares count equally. Observations therefore affect the choice
+    of clocks. If speeds of GPU types are known from run times, they affect the choice among workloads with
+    nearly the same GPU time. If co-tenants of similar jobs were observed, the difference of the factors of
+    sharing counts too, so that the predicted speeds next to co-tenants fit what was observed.
     """
     return workload_number(spec.workload) or nearest_workload(spec.profiles)
 
@@ -137,8 +144,28 @@ def nearest_workload(profiles: Mapping[str, WorkloadProfile]) -> int:
     return workload_like(
         max(seen, key=lambda one: one.count).value,
         max(bound, key=lambda one: one.count).value if bound else None,
-        _speed_distances(profiles),
+        _summed(_speed_distances(profiles), _pair_distances(profiles)),
     )
+
+
+def _summed(one: Sequence[float], other: Sequence[float]) -> Sequence[float]:
+    """Return the sum of distances by workload, of which either or both can be empty."""
+    return [a + b for a, b in zip(one, other, strict=True)] if one and other else one or other
+
+
+def _pair_distances(profiles: Mapping[str, WorkloadProfile]) -> Sequence[float]:
+    """Return how much each workload's factors of sharing differ from learnt factors, by number - 1.
+
+    The difference is the mean of |ln(learnt / catalogue's)| over sensitivity and pressure, each of the GPU
+    type with the most observations, and at most `MOST_FOR_PAIRS`. The result is empty if neither was learnt.
+    """
+    found: list[tuple[float, Sequence[float]]] = []
+    for column, field in enumerate(OF_PAIRS):
+        known = [(name, one) for name, profile in profiles.items() if (one := getattr(profile, field))]
+        if known:
+            gpu_type, best = max(known, key=lambda each: each[1].count)
+            found.append((math.log(best.value), _ln_factors(gpu_type)[column]))
+    return _mean_distances(found, len(found), MOST_FOR_PAIRS)
 
 
 def _speed_distances(profiles: Mapping[str, WorkloadProfile]) -> Sequence[float]:
@@ -148,28 +175,42 @@ def _speed_distances(profiles: Mapping[str, WorkloadProfile]) -> Sequence[float]
     `MOST_FOR_SPEED`. The result is empty if no speed was learnt.
     """
     speeds = learnt_speeds(profiles)
-    logs = [math.log(one.value) for one in speeds.values()]
-    rows = _ln_speeds(tuple(speeds)) if speeds else ()
-    means = (sum(abs(a - b) for a, b in zip(logs, row, strict=True)) / (len(logs) - 1) for row in rows)
-    return [min(mean, MOST_FOR_SPEED) for mean in means]
+    columns = _ln_speeds(tuple(speeds)) if speeds else ()
+    found = [(math.log(one.value), row) for one, row in zip(speeds.values(), columns, strict=True)]
+    return _mean_distances(found, len(found) - 1, MOST_FOR_SPEED)
 
 
-def workload_like(
-    util_frac: float, clock_bound: float | None = None, speed_distances: Sequence[float] = ()
-) -> int:
+def _mean_distances(
+    found: Sequence[tuple[float, Sequence[float]]], count: int, most: float
+) -> Sequence[float]:
+    """Return the mean of the distances between learnt figures and figures of workloads, by number - 1.
+
+    Args:
+        found: Logarithms of learnt figures, each with the logarithms of the figure of all workloads.
+        count: Number of the figures that count; it divides the sum of all distances.
+        most: Highest mean.
+    """
+    if not found:
+        return ()
+    total = [0.0] * len(found[0][1])
+    for learnt, of_workloads in found:
+        total = [so_far + abs(learnt - one) for so_far, one in zip(total, of_workloads, strict=True)]
+    return [min(one / count, most) for one in total]
+
+
+def workload_like(util_frac: float, clock_bound: float | None = None, distances: Sequence[float] = ()) -> int:
     """Return the number of the catalogue's workload with the GPU time nearest to `util_frac`.
 
     GPU time is the fraction of time in which the GPU works, 0 to 1. If `clock_bound` is given, the difference
-    of the clock-bound shares counts too, and so do `speed_distances`, by number - 1. If two workloads are
+    of the clock-bound shares counts too, and so do further `distances`, by number - 1. If two workloads are
     equally near, return the lower number.
     """
-
-    def distance(number: int) -> float:
-        off = abs(_utils()[number - 1] - util_frac)
-        off += speed_distances[number - 1] if speed_distances else 0.0
-        return off if clock_bound is None else off + abs(_clock_bounds()[number - 1] - clock_bound)
-
-    return min(range(1, len(_utils()) + 1), key=distance)
+    off = [abs(one - util_frac) for one in _utils()]
+    if distances:
+        off = [one + more for one, more in zip(off, distances, strict=True)]
+    if clock_bound is not None:
+        off = [one + abs(bound - clock_bound) for one, bound in zip(off, _clock_bounds(), strict=True)]
+    return 1 + off.index(min(off))
 
 
 @cache
@@ -180,9 +221,18 @@ def _dynamic_w(gpu_type: str) -> tuple[float, ...]:
 
 @cache
 def _ln_speeds(gpu_types: tuple[str, ...]) -> tuple[tuple[float, ...], ...]:
-    """Return ln(speed) of the catalogue's workloads on GPU types, relative to the first type."""
+    """Return ln(speed) of workloads relative to the first GPU type, by GPU type and number - 1."""
     columns = [traits_of(name)["speed"][1:].tolist() for name in gpu_types]
-    return tuple(tuple(math.log(speed / row[0]) for speed in row) for row in zip(*columns, strict=True))
+    return tuple(
+        tuple(math.log(speed / base) for speed, base in zip(column, columns[0], strict=True))
+        for column in columns
+    )
+
+
+@cache
+def _ln_factors(gpu_type: str) -> tuple[tuple[float, ...], ...]:
+    """Return ln(sensitivity) and ln(pressure) of the catalogue's workloads on a GPU type, by number - 1."""
+    return tuple(tuple(map(math.log, column)) for column in zip(*factors_of(gpu_type), strict=True))
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Learns the resource use of jobs from ended attempts."""
+"""Learns the resource use of jobs from ended attempts, and their factors of sharing from observed pairs."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
+from rlsched.broker.base.entries import PairSeen
+from rlsched.broker.base.ledger_models import factors_of, workload_number
 from rlsched.broker.base.profiles import Estimate, Profiles, signature_of
 from rlsched.broker.state.jobs import Attempt, Job
 from rlsched.broker.state.nodes import Node
 from rlsched.models.at_clock import clock_bound_of, time_of_busy
 from rlsched.models.gpu_types import GPU_FIGURES, canonical_kind
+from rlsched.models.learning import seen_factor
 from rlsched.wire.messages import GPU_OUT_OF_MEMORY
 
 MOST_BUSY_FRAC, MOST_BUSY_AT_CLOCK_FRAC = 0.9, 0.97
@@ -50,9 +53,32 @@ def learn(
     else:
         seen = _measured(profiles, job, attempt, gpu_type)
         is_whole_job = has_completed and not job.earlier_s and attempt.run_s >= LEAST_MEASURED_S
-        if is_whole_job and job.spec.num_gpus == 1 and _is_steady(attempt) and attempt.sm_clock_frac == 1.0:
+        if is_whole_job and _is_steady(attempt) and attempt.sm_clock_frac == 1.0:
             seen["run_s"] = attempt.run_s
-    profiles.observe(signature_of(job.spec.user, job.spec.command), gpu_type, seen)
+    signature = signature_of(job.spec.user, job.spec.command)
+    profiles.observe(signature, gpu_type, seen, num_gpus=job.spec.num_gpus)
+
+
+def learn_pair(profiles: Profiles, seen: PairSeen, job: Job, co_tenant: Job) -> None:
+    """Learn from the observed speed of a job next to its only co-tenant.
+
+    The signature of the job learns its sensitivity, and the signature of the co-tenant its pressure. The
+    other factor of the product is the catalogue's, of the workload that models the other job.
+
+    Args:
+        profiles: Profiles of all signatures.
+        seen: The observation.
+        job: The job.
+        co_tenant: Its only co-tenant.
+    """
+    mine, theirs = workload_number(seen.workload), workload_number(seen.partner)
+    if mine <= 0 or theirs <= 0:
+        return  # a later version's catalogue
+    factors = factors_of(seen.gpu_type)
+    sensitivity, pressure = factors[mine - 1][0], factors[theirs - 1][1]
+    for one, field, other in ((job, "sensitivity", pressure), (co_tenant, "pressure", sensitivity)):
+        signature = signature_of(one.spec.user, one.spec.command)
+        profiles.observe(signature, seen.gpu_type, {field: seen_factor(seen.speed, other)})
 
 
 def _is_steady(attempt: Attempt) -> bool:

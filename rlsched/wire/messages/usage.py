@@ -115,6 +115,7 @@ class ProfileFigure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         source: Description of the origin.
         count: Number of attempts or observations behind a learnt value.
         seen: Value observed in the present or last attempt; None: not measured.
+        num_gpus: Number of GPUs to which `scaling` applies; None for all other figures.
     """
 
     field: str
@@ -125,6 +126,7 @@ class ProfileFigure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     source: str
     count: int = 0
     seen: float | None = None
+    num_gpus: int | None = None
 
 
 class RankMetered(msgspec.Struct, frozen=True, kw_only=True, array_like=True):

@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 
 from rlsched.errors import InputError
 from rlsched.models import learning
-from rlsched.models.learning import STRANGER, Observed, PairKnowledge, most_likely
+from rlsched.models.learning import (
+    STRANGER,
+    WIDEST,
+    Observed,
+    PairKnowledge,
+    most_likely,
+    seen_factor,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 GPU = "v100"
@@ -149,3 +156,14 @@ def test_node_needs_no_compiler_to_learn() -> None:
     """Nodes have no numba: and learn from their own telemetry too."""
     code = "import sys, rlsched.models.learning; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, cwd=ROOT).returncode == 0
+
+
+@pytest.mark.parametrize(("speed", "other"), [(0.5, 1.0), (0.8, 0.4), (0.95, 2.0)])
+def test_factor_of_an_observed_pair_explains_its_speed(speed: float, other: float) -> None:
+    assert 1.0 / (1.0 + seen_factor(speed, other) * other) == pytest.approx(speed)
+
+
+def test_factor_of_an_observed_pair_is_limited() -> None:
+    """Jobs that do not disturb each other are measured at about 1, and sometimes above."""
+    assert seen_factor(1.0, 0.8) == seen_factor(1.07, 0.8) == math.exp(-WIDEST)
+    assert seen_factor(1e-9, 0.8) == math.exp(WIDEST)

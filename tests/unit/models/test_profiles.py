@@ -14,8 +14,10 @@ from rlsched.broker.base import profiles
 from rlsched.broker.base.profiles import (
     ATTEMPT_SPREAD,
     LATEST,
+    MAX_GPU_COUNTS,
     KeptProfile,
     Profiles,
+    WorkloadProfile,
     signature_of,
 )
 
@@ -99,3 +101,82 @@ def test_least_recently_seen_signature_is_forgotten(monkeypatch: pytest.MonkeyPa
 def test_nodes_and_clients_read_profiles_without_numba() -> None:
     code = "import sys, rlsched.broker.base.profiles; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_factors_of_sharing_count_co_tenants_and_begin_less_certain_than_figures_of_attempts() -> None:
+    known = Profiles()
+    for factor in (0.5, 2.0):
+        known.observe(SIGNATURE, "V100", {"sensitivity": factor, "util_frac": factor})
+    found = known.profiles_of(SIGNATURE)["V100"].known_figures()
+    assert found["sensitivity"].value == pytest.approx(1.0)
+    assert (found["sensitivity"].source, found["sensitivity"].count) == ("2 observed co-tenants", 2)
+    assert found["sensitivity"].spread > found["util_frac"].spread
+    assert known.figure(SIGNATURE, "V100", "sensitivity") == found["sensitivity"]
+
+
+def runs(known: Profiles, num_gpus: int, *run_s: float) -> None:
+    """Completed jobs with these run times."""
+    for one in run_s:
+        known.observe(SIGNATURE, "V100", {"run_s": one}, num_gpus=num_gpus)
+
+
+def test_scaling_is_relative_to_the_most_frequent_number_of_gpus() -> None:
+    known = Profiles()
+    runs(known, 4, 30.0, 30.0)
+    runs(known, 2, 50.0, 50.0, 50.0)
+    runs(known, 1, 100.0, 100.0)
+    found = known.profiles_of(SIGNATURE)["V100"]
+    assert {gpus: round(one.value, 6) for gpus, one in found.scaling.items()} == {
+        2: 1.0,
+        1: 0.5,
+        4: round(5.0 / 3.0, 6),
+    }
+    assert next(iter(found.scaling)) == 2
+    assert found.scaling[4].source == "run times of 2 and 3 completed jobs"
+    assert found.run_s is not None
+    assert (found.run_s.count, found.run_s.value) == (2, pytest.approx(100.0))
+
+
+def test_numbers_of_gpus_with_one_or_with_scattered_run_times_have_no_scaling() -> None:
+    known = Profiles()
+    runs(known, 2, 50.0)
+    runs(known, 4, 30.0)
+    assert known.profiles_of(SIGNATURE)["V100"].scaling == {}
+    runs(known, 2, 50.0, 50.0)
+    runs(known, 4, 300.0, 3.0)
+    assert known.profiles_of(SIGNATURE)["V100"].scaling == {}
+    runs(known, 8, 20.0, 20.0)
+    assert list(known.profiles_of(SIGNATURE)["V100"].scaling) == [2, 8]
+
+
+def test_scaling_is_bounded_and_the_count_least_recently_seen_is_forgotten() -> None:
+    known = Profiles()
+    for num_gpus in (*range(2, 2 + MAX_GPU_COUNTS), 2, 100):
+        runs(known, num_gpus, 50.0)
+    (kept,) = known.kept_profiles()
+    assert len(kept.run_s_of) == MAX_GPU_COUNTS
+    assert list(kept.run_s_of)[-2:] == [2, 100]
+    assert 3 not in kept.run_s_of
+
+
+def test_saved_scaling_is_exact_and_continues_alike() -> None:
+    known = Profiles()
+    for num_gpus in (1, 2, 4, 2):
+        runs(known, num_gpus, 100.0 / num_gpus, 101.0 / num_gpus)
+    packed = msgspec.msgpack.encode(known.kept_profiles())
+    again = Profiles.from_kept(msgspec.msgpack.decode(packed, type=list[KeptProfile]))
+    for both in (known, again):
+        runs(both, 8, 13.0)
+    assert msgspec.msgpack.encode(again.kept_profiles()) == msgspec.msgpack.encode(known.kept_profiles())
+    assert again.profiles_of(SIGNATURE) == known.profiles_of(SIGNATURE)
+    profile = known.profiles_of(SIGNATURE)["V100"]
+    assert msgspec.json.decode(msgspec.json.encode(profile), type=WorkloadProfile) == profile
+
+
+def test_bases_of_earlier_versions_have_no_scaling() -> None:
+    packed = msgspec.msgpack.encode([["ann", "c", "V100", {"run_s": [1, 1.0, 3.0, 0.0]}]])
+    known = Profiles.from_kept(msgspec.msgpack.decode(packed, type=list[KeptProfile]))
+    known.observe(("ann", "c"), "V100", {"run_s": 20.0}, num_gpus=2)
+    assert known.profiles_of(("ann", "c"))["V100"].scaling == {}
+    (kept,) = known.kept_profiles()
+    assert list(kept.run_s_of) == [2]

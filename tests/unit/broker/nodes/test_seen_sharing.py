@@ -11,16 +11,18 @@ import numpy as np
 import pytest
 
 from rlsched.broker.base.entries import JobUnshared, PairSeen
-from rlsched.broker.base.ledger_models import workload_number
+from rlsched.broker.base.ledger_models import factors_of, workload_number
 from rlsched.broker.compaction import compaction
 from rlsched.broker.journal.codec import unpack
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.journal.snapshots import picture_of
 from rlsched.broker.nodes.slow_sharing import WATCH_S, OnSlow, SharingRules
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.known import Known
+from rlsched.broker.state.predictions import Predictions
 from rlsched.decide.registry import load_scheduler
-from rlsched.models.learning import Observed
+from rlsched.models.learning import WIDEST, Observed
 from rlsched.wire.messages import (
     Capabilities,
     Ended,
@@ -37,6 +39,7 @@ from rlsched.wire.messages import (
     StatsReport,
     Why,
 )
+from rlsched.workload.predict.kinds import RUNNING_MEAN
 from rlsched_envs.sim import lessons
 from tests.support.broker.hand import LIMITS, ended, hello, launched, of_kind, state, submit
 from tests.support.broker.hand_broker import HandBroker
@@ -171,6 +174,33 @@ def test_predictions_follow_both_jobs_after_five_minutes(journal: Journal) -> No
     assert len(seen_pairs(journal)) == 2, "a pair is learnt once for each time that it meets"
 
 
+def test_signatures_learn_both_factors_of_each_observed_speed(journal: Journal) -> None:
+    broker = make(journal)
+    one, two = share(broker)
+    runs(broker, 320.0, {one: 330, two: 360})
+    assert [(fact.job, fact.beside) for fact in seen_pairs(journal)] == [(one, two), (two, one)]
+    learnt = broker.state.profiles.profiles_of(("", "true"))["H100"].known_figures()
+    sensitivity, pressure = factors_of("H100")[workload_number(LIGHT) - 1]
+    slowdown = math.sqrt((1.0 / 0.55 - 1.0) * (1.0 / 0.6 - 1.0))
+    for field, other in (("sensitivity", pressure), ("pressure", sensitivity)):
+        assert learnt[field].count == 2
+        assert learnt[field].value == pytest.approx(min(slowdown / other, math.exp(WIDEST)), rel=0.02)
+
+
+def test_pairs_of_earlier_journals_teach_signatures_nothing(journal: Journal) -> None:
+    broker = make(journal)
+    runs(broker, 320.0, dict.fromkeys(share(broker), 330))
+    facts = [row.entry for row in journal.rows()]
+    older = [msgspec.structs.replace(one, beside=0) if isinstance(one, PairSeen) else one for one in facts]
+    state = BrokerState(Predictions(RUNNING_MEAN), load_scheduler("pack").order)
+    for fact, row in zip(older, journal.rows(), strict=True):
+        state.apply(fact, row.now_s)
+    learnt = state.profiles.profiles_of(("", "true"))["H100"].known_figures()
+    assert {"util_frac"} <= set(learnt)
+    assert not {"sensitivity", "pressure"} & set(learnt)
+    assert predicted(state).tobytes() == predicted(broker.state).tobytes()
+
+
 def test_next_decision_uses_what_was_learnt(journal: Journal) -> None:
     broker = make(journal)
     one, two = share(broker)
@@ -284,6 +314,8 @@ def test_slow_job_shares_no_more_if_the_operator_wants_that(
     assert sum(isinstance(row.entry, JobUnshared) for row in journal.rows()) == 1
     pairs = [(pair.job, pair.speed) for pair in seen_pairs(journal)]
     assert pairs == ([(one, pytest.approx(0.4, abs=0.01))] if moves else [])
+    learnt = broker.state.profiles.profiles_of(("", "true"))["H100"]
+    assert (learnt.sensitivity is not None) == (learnt.pressure is not None) == moves
     assert replayed(journal).cluster.digest() == broker.state.cluster.digest()
     if not moves:
         assert state(broker, one) == "running"

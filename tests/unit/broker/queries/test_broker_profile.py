@@ -1,9 +1,10 @@
-"""Profiles of jobs as `why` shows them: figures by origin, speeds of GPU types learnt from run times."""
+"""Profiles of jobs as `why` shows them: figures by origin, speeds and scaling learnt from run times."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -29,6 +30,7 @@ from rlsched.wire.messages import (
 )
 from tests.support.broker.hand import LIMITS, hello, launched, submit
 from tests.support.broker.hand_broker import HandBroker
+from tests.support.broker.preempting import replayed
 
 NAMED = "a2c-b64"
 TRAIN = ["python", "train.py"]
@@ -147,6 +149,32 @@ def test_run_times_that_differ_much_teach_no_speed(broker: HandBroker) -> None:
         run(broker, "n1", seconds / 3.0)
     found = profile(broker, start(broker, "n0", command=TRAIN))
     assert found["speed H100"].status == "estimated"
+
+
+def test_run_times_by_number_of_gpus_are_learnt_and_shown(tmp_path: Path) -> None:
+    with closing(Journal(tmp_path / "journal.sqlite")) as journal:
+        broker = HandBroker(load_scheduler("pack"), journal, limits=LIMITS)
+        broker.says("n0", msgspec.structs.replace(hello("n0", 4), gpu_type="V100"))
+        for num_gpus, seconds in ((1, 120.0), (1, 120.0), (1, 120.0), (4, 40.0), (4, 40.0), (4, 40.0)):
+            broker.ask(submit(num_gpus, command=TRAIN))
+            number = len(broker.state.jobs)
+            broker.says("n0", launched(number))
+            broker.says("n0", Ended(job=number, attempt=1, rank=0, exit_code=0, usage=USAGE), after_s=seconds)
+        broker.ask(submit(2, command=TRAIN))
+        said = broker.ask(Why(job=7))
+        assert isinstance(said, Explanation)
+        rows = [one for one in said.profile if one.field == "scaling"]
+        assert [(one.num_gpus, one.status, one.count) for one in rows] == [
+            (1, "learnt", 3),
+            (4, "learnt", 3),
+        ]
+        assert [one.value for one in rows] == [1.0, pytest.approx(3.0, rel=0.01)]
+        assert rows[1].source == "run times of 3 and 3 completed jobs"
+        assert (
+            "its speed by run times of its command on V100, relative to 1 GPU: 3.00 with 4 GPUs"
+            in said.details
+        )
+        assert replayed(journal).profiles.kept_profiles() == broker.state.profiles.kept_profiles()
 
 
 def test_factors_of_sharing_are_learnt_from_co_tenants(broker: HandBroker) -> None:
