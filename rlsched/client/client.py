@@ -471,6 +471,7 @@ class Client:
         preemptible: bool = False,
         workload: str = "",
         tonight_s: float | None = None,
+        command: Sequence[str] = (),
     ) -> messages.DryRunAnswer:
         """Return forecasts of the start and end of a job and of similar jobs. Queues nothing; takes seconds.
 
@@ -487,6 +488,8 @@ class Client:
             preemptible: Whether the job may be preempted for another job.
             workload: Workload of the job.
             tonight_s: Later time of submission, Unix seconds, for which the job is forecast in addition.
+            command: Command of the job. If your completed jobs with this command had several numbers of GPUs,
+                the run time of the job with fewer GPUs follows from them.
 
         Raises:
             InputError: the broker makes no forecasts, has no forecast now, or the job can never run.
@@ -504,6 +507,7 @@ class Client:
             preemptible=preemptible,
             workload=workload,
             tonight_s=tonight_s,
+            command=tuple(command),
         )
         reply = self._connection.ask(asked, messages.DryRunAnswer, max(self.timeout_s, DRY_RUN_S))
         if isinstance(reply, Refused):

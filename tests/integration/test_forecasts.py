@@ -144,7 +144,10 @@ def test_dry_run_on_the_command_line(cluster: Cluster) -> None:
     types = ("--gpu-type", "generic", "--prefer", "generic")
     asked = [*RLSCHED, "submit", "--gpus", "2", "-t", "10", *types, "--dry-run", "--json"]
     place = ("--broker", cluster.address, "--keys", str(cluster.keys))
-    done = subprocess.run([*asked, *place], capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    command = ("--", "python", "train.py")
+    done = subprocess.run(
+        [*asked, *place, *command], capture_output=True, text=True, check=False, timeout=PATIENCE_S
+    )
     assert done.returncode == 0, done.stderr
     rows = {row["what"]: row for row in json.loads(done.stdout)["rows"]}
     assert rows.pop("any GPU type")["start_s"]

@@ -164,7 +164,7 @@ class Forecasting(Forecasts):
         if self._child is None:
             return f"the forecaster does not run: {self._note}; try again later"
         number, self._next = self._next, self._next + 1
-        if not self._child.ask(Question(number=number, asked=question)):
+        if not self._child.ask(Question(number=number, asked=question, user=asked.by.person)):
             return "the forecaster is busy; ask again later"
         self._waits[number] = _Waiting(question, [asked], self._elapsed())
         return ""

@@ -44,6 +44,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, tag="question"):
 
     number: int
     asked: DryRun
+    user: str = ""
+    """User whose earlier jobs show how run times change with the number of GPUs."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, tag="answer"):

@@ -14,7 +14,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +24,7 @@ import numpy as np
 from rlsched.broker.base.entries import JobSubmitted, TaskSubmitted
 from rlsched.broker.base.ledger_models import workload_number
 from rlsched.broker.base.pauses import ShortPauses
+from rlsched.broker.base.profiles import WorkloadProfile, signature_of
 from rlsched.broker.base.rows import JournalRow
 from rlsched.broker.forecasts.messages import (
     Answer,
@@ -51,6 +52,7 @@ from rlsched.forecast.arrivals import KEPT_S, RecentJobs
 from rlsched.forecast.keeping import Keeping, LiveJob
 from rlsched.forecast.record import SIZES, What, score, size_class, size_words
 from rlsched.forecast.world import Forecaster, HypotheticalJob, World, load_forecaster
+from rlsched.models.gpu_types import stands_for
 from rlsched.wire.messages import DryRow, DryRun, ForecastReport, ForecastScore, JobForecast
 from rlsched.wire.states import COMPLETED, FAILED
 from rlsched.workload.predict import RunningMean
@@ -214,13 +216,13 @@ class Process:
         try:
             while self._follower.step():
                 pass
-            rows = [self._row(*neighbour) for neighbour in self._neighbours(question.asked)]
+            rows = [self._row(*neighbour) for neighbour in self._neighbours(question.asked, question.user)]
         except (RlschedError, ValueError) as error:
             self._tell(Answer(number=question.number, said_s=self._now_s(), refusal=str(error)))
             return
         self._tell(Answer(number=question.number, said_s=self._now_s(), rows=rows))
 
-    def _neighbours(self, asked: DryRun) -> Iterable[tuple[str, HypotheticalJob, str]]:
+    def _neighbours(self, asked: DryRun, user: str) -> Iterable[tuple[str, HypotheticalJob, str]]:
         state = self._state.state
         if not state.nodes:
             raise InputError("no node has registered yet: a forecast needs at least one; try again later")
@@ -237,17 +239,18 @@ class Process:
         yield "as asked", base, ""
         if asked.num_gpus > 1:
             fewer = asked.num_gpus // 2
-            factor = asked.num_gpus / fewer
             part = msgspec.structs.replace(
                 demand,
                 gpus=fewer,
-                cpu_milli=round(demand.cpu_milli / factor),
-                memory_mib=round(demand.memory_mib / factor),
+                cpu_milli=round(demand.cpu_milli * fewer / asked.num_gpus),
+                memory_mib=round(demand.memory_mib * fewer / asked.num_gpus),
             )
+            profiles = state.profiles.profiles_of(signature_of(user, asked.command)) if asked.command else {}
+            factor, note = with_fewer(profiles, demand.gpu_types, asked.num_gpus, fewer)
             yield (
-                "half the GPUs" if factor == 2.0 else "fewer GPUs",
+                "half the GPUs" if asked.num_gpus == 2 * fewer else "fewer GPUs",
                 base._replace(demand=part, predicted_s=predicted_s * factor, limit_s=limit_s * factor),
-                "if its run time grows in inverse proportion to its GPUs",
+                note,
             )
         if demand.gpu_types:
             of_any = msgspec.structs.replace(demand, gpu_types=())
@@ -297,6 +300,33 @@ class Process:
             end_s=wired(end_s),
             note=note,
         )
+
+
+def with_fewer(
+    profiles: Mapping[str, WorkloadProfile], gpu_types: Sequence[str], num_gpus: int, fewer: int
+) -> tuple[float, str]:
+    """Return the factor by which a job runs longer with fewer GPUs, and the assumption behind it.
+
+    The factor is learnt from completed jobs of the same signature with both numbers of GPUs, on the GPU type
+    with the most such jobs; else run times are in inverse proportion to the number of GPUs.
+
+    Args:
+        profiles: Profiles of the job's signature by GPU type.
+        gpu_types: GPU types that the job accepts; empty: any type.
+        num_gpus: Requested number of GPUs.
+        fewer: The smaller number of GPUs.
+    """
+    known = [
+        (name, one.scaling)
+        for name, one in profiles.items()
+        if {num_gpus, fewer} <= one.scaling.keys()
+        and (not gpu_types or any(stands_for(asked, name) for asked in gpu_types))
+    ]
+    if not known:
+        return num_gpus / fewer, "if its run time grows in inverse proportion to its GPUs"
+    name, speeds = max(known, key=lambda one: min(one[1][num_gpus].count, one[1][fewer].count))
+    factor = speeds[num_gpus].value / speeds[fewer].value
+    return factor, f"runs {factor:.2f} times as long, by earlier jobs of its command on {name}"
 
 
 def frugal_factor(workload: str, kinds: Sequence[str]) -> float | None:

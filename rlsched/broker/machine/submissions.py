@@ -76,7 +76,8 @@ def wrong_tasks(tasks: list[Tasks]) -> str:
 def wrong_question(question: DryRun) -> str:
     """Return what is wrong with the job settings of a dry run, in one line; "" if they are valid."""
     asked = {name: getattr(question, name) for name in JobNeeds.__struct_fields__}
-    as_if = Submit(token="dry run", command=["true"], begin_s=question.tonight_s, **asked)
+    command = list(question.command) or ["true"]
+    as_if = Submit(token="dry run", command=command, begin_s=question.tonight_s, **asked)
     return wrong(as_if).replace("begin_s", "tonight_s")
 
 

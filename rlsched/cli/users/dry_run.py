@@ -7,6 +7,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rlsched.client.client import Client
     from rlsched.wire.messages import DryRow
 
@@ -20,17 +22,21 @@ def tonight_s(now_s: float) -> float:
     return (tonight if tonight > now else tonight + timedelta(days=1)).timestamp()
 
 
-def print_dry_run(client: Client, asked: dict[str, Any], *, as_json: bool) -> None:
+def print_dry_run(client: Client, asked: dict[str, Any], command: Sequence[str], *, as_json: bool) -> None:
     """Request predictions from the broker, and print them as a table or as JSON.
 
-    `asked`: keyword arguments of `Client.submit`.
+    Args:
+        client: Connection to the broker.
+        asked: Keyword arguments of `Client.submit`.
+        command: Command of the job; empty: none was given.
+        as_json: Whether to print JSON.
     """
     from rlsched.terminal.show import in_words, print_json, print_table
     from rlsched.wire.messages.job_settings import JobNeeds
 
     now_s = time.time()
     needs = {name: asked[name] for name in JobNeeds.__struct_fields__ if name in asked}
-    answer = client.dry_run(**needs, tonight_s=tonight_s(now_s))
+    answer = client.dry_run(**needs, tonight_s=tonight_s(now_s), command=command)
     if as_json:
         import msgspec
 

@@ -94,7 +94,8 @@ def submit(
         from rlsched.cli.users.dry_run import print_dry_run
 
         with at.reach() as client:
-            print_dry_run(client, submission(asked), as_json=as_json)
+            words = command_of(command, wrap) if command or wrap else ()
+            print_dry_run(client, submission(asked), words, as_json=as_json)
         return 0
     words = command_of(command, wrap)
     with at.reach(is_patient=wait_for_it) as client:

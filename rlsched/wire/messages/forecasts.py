@@ -25,6 +25,8 @@ class DryRun(
 
     tonight_s: float | None = None
     """Time of submission of the variant `tonight`, Unix seconds; None: no such variant."""
+    command: tuple[str, ...] = ()
+    """Command of the job, whose earlier jobs show its run time with fewer GPUs; empty: unknown."""
 
 
 class DryRow(msgspec.Struct, frozen=True, kw_only=True):

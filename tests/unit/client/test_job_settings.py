@@ -110,8 +110,8 @@ def test_documents_describe_every_keyword_in_the_same_words() -> None:
 
 def test_a_dry_run_has_the_settings_on_which_forecasts_depend() -> None:
     needs = set(JobNeeds.__struct_fields__)
-    assert set(DryRun.__struct_fields__) == needs | {"tonight_s"}
-    assert set(inspect.signature(Client.dry_run).parameters) == needs | {"self", "tonight_s"}
+    assert set(DryRun.__struct_fields__) == needs | {"tonight_s", "command"}
+    assert set(inspect.signature(Client.dry_run).parameters) == needs | {"self", "tonight_s", "command"}
 
 
 def options_of(command: click.Command) -> dict[str, click.Option]:
