@@ -444,11 +444,15 @@ class ClusterShape:
 
     def _kinds(self, demand: Demand) -> int:
         """Return the bit mask of this cluster's GPU types that a demand accepts."""
-        memory = {node.gpu_type: node.gpu_memory_mib for node in alike_by_type(list(self._shapes))}
+        memory = self.gpu_memory_of_types()
         accepted = [demand.accepts(name, memory.get(name, 0)) for name in self.kind_names]
         if not (demand.gpu_types or demand.gpu_memory_mib or demand.only_preferred) and all(accepted):
             return ANY_KIND
         return sum(1 << kind for kind, will_do in enumerate(accepted) if will_do)
+
+    def gpu_memory_of_types(self) -> dict[str, int]:
+        """Return the memory that counts for the GPUs of each type, MiB: the smallest known; 0: unknown."""
+        return {node.gpu_type: node.gpu_memory_mib for node in alike_by_type(list(self._shapes))}
 
     def know_kind(self, name: str) -> int:
         """Return the number of a GPU type, even if no node has it; a new name gets the next number."""

@@ -428,8 +428,8 @@ class AttemptOver(Fact, frozen=True, kw_only=True, tag="attempt_over"):
     exit_code: int | None
     reason: str
     gpu_memory_mib: int = 0
-    """New memory request of the job, MiB per GPU, because the GPUs of the attempt were too small; 0: the
-    request is unchanged.
+    """New memory request of the job, MiB per GPU: more than the GPUs of the attempt have, or, if `alone`, as
+    much as they have. 0: the request is unchanged.
     """
     alone: bool = False
     """Whether the job shares no GPUs from now on, because the attempt ran out of GPU memory next to

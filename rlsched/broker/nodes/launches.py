@@ -424,6 +424,9 @@ class Launches:
         short = any(rank.reason == GPU_OUT_OF_MEMORY for rank in attempt.ranks)
         faulty = any(rank.reason == MPS_FAULT for rank in attempt.ranks)
         alone = outcome == QUEUED and (faulty or (short and self._was_bounded(job, attempt)))
+        learnt_mib = 0
+        if outcome == QUEUED:
+            learnt_mib = self._had_mib(job, attempt) if alone else self._learnt_mib(job, attempt)
         self._out.record(
             AttemptOver(
                 job=job.number,
@@ -431,7 +434,7 @@ class Launches:
                 outcome=outcome,
                 exit_code=code,
                 reason=reason,
-                gpu_memory_mib=0 if alone or outcome != QUEUED else self._learnt_mib(job, attempt),
+                gpu_memory_mib=learnt_mib,
                 alone=alone,
             )
         )
@@ -453,10 +456,29 @@ class Launches:
         """
         short = [rank.node for rank in attempt.ranks if rank.reason == GPU_OUT_OF_MEMORY]
         had_mib = min((self._gpu_memory_mib(node) for node in short), default=0)
-        if job.gpu_memory_mib or not had_mib:
-            return 0
-        wanted = msgspec.structs.replace(needs(job), gpu_memory_mib=had_mib + 1)
-        return had_mib + 1 if self._state.can_ever_run(job.spec.vc, wanted) else 0
+        return 0 if job.enlarged or not had_mib else self._if_possible(job, had_mib + 1)
+
+    def _had_mib(self, job: Job, attempt: Attempt) -> int:
+        """Return the GPU memory that a job needs after co-tenants or a limit left it too little, MiB per GPU.
+
+        The memory that the job could not allocate is unknown; without co-tenants and limit, the job could
+        have had the whole GPU. So the result is the largest memory of the GPUs that were short, as the ledger
+        counts it for their type. The result is 0 if this memory is unknown, if no rank was short except by a
+        node's refusal to start it, or if the job cannot get such GPUs any more.
+        """
+        of_types = self._state.cluster.gpu_memory_of_types()
+        short = [
+            self._state.nodes[rank.node].spec.gpu_type
+            for rank in attempt.ranks
+            if rank.reason == GPU_OUT_OF_MEMORY and rank.exit_code != REFUSED_EXIT_CODE
+        ]
+        had_mib = max((of_types.get(gpu_type, 0) for gpu_type in short), default=0)
+        return self._if_possible(job, had_mib) if had_mib else 0
+
+    def _if_possible(self, job: Job, gpu_memory_mib: int) -> int:
+        """Return this GPU memory if the job can get GPUs that have it, else 0."""
+        wanted = msgspec.structs.replace(needs(job), gpu_memory_mib=gpu_memory_mib)
+        return gpu_memory_mib if self._state.can_ever_run(job.spec.vc, wanted) else 0
 
     # ---- starting ---------------------------------------------------------------------------------
 

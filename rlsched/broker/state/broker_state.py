@@ -478,6 +478,7 @@ class BrokerState(Known):
                 job.earlier_s += run_s
             job.gpu_memory_mib = max(job.gpu_memory_mib, entry.gpu_memory_mib)
             job.alone = job.alone or entry.alone
+            job.enlarged = job.enlarged or (entry.gpu_memory_mib > 0 and not entry.alone)
             self.cluster.requeue(job.seq, now_s, entry.gpu_memory_mib, alone=entry.alone)
             self._shares_no_more(attempt, now_s)
             self.quotas.return_gpus(job.seq, now_s, waits=True)

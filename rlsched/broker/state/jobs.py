@@ -203,6 +203,8 @@ class Job:
         gpu_s: GPU-seconds of ended attempts: number of GPUs x time, without GPU time of co-tenants.
         energy_j: Energy of ended attempts, joules; None if no node measured it.
         gpu_memory_mib: GPU memory that the job needs according to a failed attempt, MiB; 0: unknown.
+        enlarged: Whether the job was queued once more for larger GPUs, because it ran out of GPU memory
+            without co-tenants.
         seen_gpu_mib: GPU memory that the job was observed to use, MiB on each of its GPUs, if more than was
             counted for it; 0: no more was observed.
         `alone`: Whether the job must not share GPUs, even if its submission permits sharing: it once ran out
@@ -228,6 +230,7 @@ class Job:
     gpu_s: float = 0.0
     energy_j: float | None = None
     gpu_memory_mib: int = 0
+    enlarged: bool = False
     seen_gpu_mib: int = 0
     alone: bool = False
     alone_reason: str = ""

@@ -231,7 +231,7 @@ def test_update_shares_no_job_that_may_no_longer_share(
     broker.says("n0", ended(1))
     assert state(broker, 2) == "launching"
     assert begin(broker, workload=LIGHT) is None
-    check_restored(broker, 2, (False, -1))
+    check_restored(broker, 2, (False, 16_160))
 
 
 def test_update_keeps_the_learnt_memory_need(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,6 +322,7 @@ def test_job_refused_for_memory_on_shared_gpus_shares_no_more_and_drains_no_node
     broker.says("n0", refusal)
     job = broker.state.jobs[2]
     assert (job.state, job.alone, job.retries) == ("queued", True, 0)
+    assert job.gpu_memory_mib == 0, "it has not run, and needs what it requested"
     assert broker.state.nodes["n0"].state == "up"
     assert why_not in why(broker, 2)
     broker.says("n0", ended(1))
@@ -434,6 +435,74 @@ def test_job_out_of_gpu_memory_while_sharing_is_requeued_for_exclusive_gpus(jour
     assert begin(broker, workload=LIGHT) is None
     broker.says("n0", ended(2, 2, exit_code=1, reason="gpu_out_of_memory"))
     assert state(broker, 2) == "failed"
+
+
+def large(name: str, gpu_type: str, mib: int) -> Hello:
+    """A node with one GPU that jobs share by time slicing."""
+    can = Capabilities(shares=True, gpu_memory_mib=mib, fences=True)
+    return msgspec.structs.replace(hello(name, 1), gpu_type=gpu_type, capabilities=can)
+
+
+def out_of_memory_beside_another(journal: Journal, used_mib: int) -> HandBroker:
+    """Job 2 ran out of memory next to job 1 on an A100 with 40,960 MiB; a V100 with 16,160 MiB is free."""
+    broker = HandBroker(load_scheduler(POLICY), journal, limits=LIMITS, shares=True)
+    broker.says("a", large("a", "A100", 40_960))
+    for number in (1, 2):
+        broker.ask(submit(workload=LIGHT))
+        broker.says("a", launched(number))
+    assert info(broker, 2).beside == ["1"]
+    broker.says("v", large("v", "V100", 16_160))
+    usage = RankUsage(measured_s=60, gpu_memory_mib=used_mib)
+    end = Ended(job=2, attempt=1, rank=0, exit_code=1, reason="gpu_out_of_memory", usage=usage)
+    broker.says("a", end, after_s=60.0)
+    return broker
+
+
+def node_of(broker: HandBroker, job: int) -> str:
+    attempt = broker.state.jobs[job].active
+    return "" if attempt is None else attempt.ranks[0].node
+
+
+@pytest.mark.parametrize("used_mib", [0, 4_000, 30_000])
+def test_job_out_of_memory_on_shared_gpus_gets_gpus_as_large(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch, used_mib: int
+) -> None:
+    """The co-tenant may have left it little, so its use does not show that a smaller GPU suffices."""
+    monkeypatch.setattr(compaction, "_WORTH", 0)
+    broker = out_of_memory_beside_another(journal, used_mib)
+    assert (state(broker, 2), broker.state.jobs[2].gpu_memory_mib) == ("queued", 40_960)
+    assert "needs GPUs of 40 GiB" in info(broker, 2).reason
+    broker.ask(submit(workload=LIGHT, share="no"))
+    assert node_of(broker, 3) == "v", "other jobs still get the smaller GPU"
+    broker.says("a", ended(1))
+    assert (node_of(broker, 2), broker.state.jobs[2].retries) == ("a", 0)
+    check_restored(broker, 2, (False, 40_960))
+
+
+def test_job_out_of_memory_on_shared_gpus_may_still_be_moved_once_to_larger_ones(journal: Journal) -> None:
+    broker = out_of_memory_beside_another(journal, 4_000)
+    broker.says("a", ended(1))
+    broker.says("h", large("h", "H100", 81_559))
+    for attempt, node, needed_mib in ((2, "a", 40_960), (3, "h", 40_961)):
+        job = broker.state.jobs[2]
+        assert (node_of(broker, 2), job.gpu_memory_mib, job.retries) == (node, needed_mib, 0)
+        assert shape(replayed(journal)) == shape(broker.state)
+        broker.says("x", large("x", "B200", 183_359))
+        broker.says(node, launched(2, attempt))
+        broker.says(node, ended(2, attempt, exit_code=1, reason="gpu_out_of_memory"))
+    assert state(broker, 2) == "failed"
+
+
+def test_gpus_as_large_are_those_of_the_same_type(journal: Journal) -> None:
+    """Drivers report slightly different sizes; the ledger counts the smallest for the type."""
+    broker = HandBroker(load_scheduler(POLICY), journal, limits=LIMITS, shares=True)
+    broker.says("a", large("a", "A100", 40_960))
+    for number in (1, 2):
+        broker.ask(submit(workload=LIGHT))
+        broker.says("a", launched(number))
+    broker.says("b", large("b", "A100", 40_536))
+    broker.says("a", ended(2, exit_code=1, reason="gpu_out_of_memory"))
+    assert (node_of(broker, 2), broker.state.jobs[2].gpu_memory_mib) == ("b", 40_536)
 
 
 def test_why_names_the_reason_against_sharing(journal: Journal) -> None:
@@ -720,7 +789,7 @@ def test_memory_limit_of_mps_is_not_the_size_of_the_gpu(journal: Journal) -> Non
     begin(broker, workload=LIGHT, gpu_memory_mib=4096)
     broker.says("n0", ended(1, reason="gpu_out_of_memory", exit_code=1))
     job = broker.state.jobs[1]
-    assert (job.alone, job.gpu_memory_mib, job.retries) == (True, 0, 0)
+    assert (job.alone, job.gpu_memory_mib, job.retries) == (True, 16_160, 0)
     assert state(broker, 1) == "launching"
 
 
