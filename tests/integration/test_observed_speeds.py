@@ -1,0 +1,246 @@
+"""Speeds that a broker and a node observe on GPUs that differ from the catalogue: shared GPUs, and clocks.
+
+Jobs are real processes. The readings of the simulated GPUs follow `--simulated-truth`. The test moves the
+clock of broker and node, so nothing depends on the speed of the machine.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import pytest
+
+from rlsched.broker.base.entries import JobUnshared, PairSeen
+from rlsched.broker.base.profiles import signature_of
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.journal.replay import journal_events
+from rlsched.broker.nodes.slow_sharing import WATCH_S
+from rlsched.client.client import Client
+from rlsched.models.at_clock import relative_time
+from rlsched.models.gpu_types import GPU_FIGURES
+from rlsched.models.power import power_at_clock
+from rlsched.wire.states import FINISHED
+from tests.support.broker.preempting import replayed
+from tests.support.moved_clock import MovedClock, needs_moved_clock
+from tests.support.online.cluster import Cluster, all_up, until
+
+pytestmark = [pytest.mark.slow, needs_moved_clock]
+
+GPU_TYPE: Final = "H100"
+SLOWED, NEIGHBOUR = "a2c-b64", "vit-tiny"
+SPEED: Final = 0.35
+"""True speed of `SLOWED` next to `NEIGHBOUR`; by the catalogue they share well."""
+PAIR: Final = f"""\
+[workload."{SLOWED}"]
+util_frac = 0.5
+[[pair]]
+workload = "{SLOWED}"
+partner = "{NEIGHBOUR}"
+speed = {SPEED}
+[[pair]]
+workload = "{NEIGHBOUR}"
+partner = "{SLOWED}"
+speed = 0.95
+"""
+UTIL_FRAC, CLOCK_BOUND, DYNAMIC_W = 0.45, 0.3, 200.0
+CLOCKS: Final = f"""\
+[workload.""]
+util_frac = {UTIL_FRAC}
+clock_bound = {CLOCK_BOUND}
+dynamic_w = {DYNAMIC_W}
+"""
+"""Figures of jobs without a workload. Other workloads with this GPU time depend more on the clock."""
+COMMAND: Final = 'until [ -e "$GATE" ]; do sleep 0.05; done'
+SOLO_S: Final = 60.0
+F = TypeVar("F")
+
+
+class OneGpu(Cluster):
+    """A broker, and a node with one simulated GPU."""
+
+    gpu_options = ("--gpus", "1", "--simulated")
+
+    def __init__(self, directory: Path, truth: str, *options: str) -> None:
+        self.moved = MovedClock(directory / "clock")
+        (directory / "truth.toml").write_text(truth)
+        usual = ("--prediction", "running-mean", "--decision-budget-ms", "60000", "--forecaster", "none")
+        super().__init__(
+            directory,
+            nodes=("n0",),
+            broker_options=(*usual, "--lease-s", "1e6", *options),
+            node_options=("--gpu-type", GPU_TYPE, "--simulated-truth", str(directory / "truth.toml")),
+            clock=self.moved,
+        )
+
+    def submit(self, client: Client, gate: str, workload: str = "", **facts: Any) -> int:
+        """Submit a job that runs until its gate opens; the command differs by the workload only."""
+        env = {"GATE": str(self.directory / gate)}
+        return client.submit(["sh", "-c", COMMAND, workload], env=env, workload=workload, **facts)
+
+    def begin(self, client: Client, gate: str, workload: str = "", **facts: Any) -> int:
+        """Submit a job, and wait until it runs."""
+        job = self.submit(client, gate, workload, **facts)
+        until(lambda: client.job(job).state == "running", f"job {job} runs")
+        return job
+
+    def pass_time(self, client: Client, job: int, seconds: float) -> None:
+        """Let time pass, until the node has reported the job's use in it."""
+        at_s = time.time() + self.moved.moved_s + seconds
+        self.moved.advance(seconds)
+
+        def is_measured() -> bool:
+            usage = client.job(job).usage
+            return usage is not None and (usage.at_s or 0.0) >= at_s
+
+        until(is_measured, f"job {job} is measured")
+
+    def end(self, client: Client, job: int, gate: str) -> None:
+        """Open a gate, and wait for the end of its job."""
+        (self.directory / gate).touch()
+        until(lambda: client.job(job).state in FINISHED, f"job {job} has ended")
+        assert client.job(job).state == "completed"
+
+    def facts(self, kind: type[F]) -> list[F]:
+        """Facts of a kind in the journal."""
+        instants = journal_events(self.journal).instants
+        return [one for instant in instants for one in instant.changes if isinstance(one, kind)]
+
+
+@contextmanager
+def running(directory: Path, truth: str, *options: str) -> Iterator[tuple[OneGpu, Client]]:
+    cluster = OneGpu(directory, truth, *options)
+    try:
+        with cluster.client(60.0) as client:
+            all_up(client, 1)
+            yield cluster, client
+    finally:
+        cluster.close()
+
+
+def why(client: Client, job: int) -> str:
+    return str(client.why(job))
+
+
+def found(pattern: str, text: str) -> float:
+    """The number in a text, with a group for it."""
+    match = re.search(pattern, text)
+    assert match is not None, text
+    return float(match[1])
+
+
+@pytest.mark.parametrize("on_slow", ["warn", "unshare", "move"])
+def test_co_tenant_slower_than_predicted_is_seen_within_a_minute(tmp_path: Path, on_slow: str) -> None:
+    options = ("--policy", "pack", "--share", "--on-slow-sharing", on_slow)
+    with running(tmp_path, PAIR, *options) as (cluster, client):
+        solo = cluster.begin(client, "solo", SLOWED)
+        cluster.pass_time(client, solo, SOLO_S)
+        cluster.end(client, solo, "solo")
+        other = cluster.begin(client, "other", NEIGHBOUR)
+        slowed = cluster.begin(client, "slowed", SLOWED, preemptible=True)
+        assert client.job(slowed).beside == [str(other)]
+        predicted = found(r"predicted to keep (\d\.\d\d) of its own", why(client, slowed))
+        assert predicted > 0.8, "by the catalogue"
+
+        cluster.moved.advance(10.0)
+        until(lambda: client.job(slowed).slow_sharing_s > 0.0, "the first report shows a slow job")
+        cluster.moved.advance(50.0)
+        begins = f"next to job {other} it ran at "
+        until(lambda: begins in cluster.log("broker"), "it is reported within a minute")
+        assert seen_speed(cluster.log("broker")) == pytest.approx(SPEED, abs=0.03)
+        assert f"predicted {predicted:.2f}" in cluster.log("broker")
+        assert client.job(other).slow_sharing_s == 0.0
+        unshared = [(one.job, one.reason.startswith(begins)) for one in cluster.facts(JobUnshared)]
+        assert unshared == ([] if on_slow == "warn" else [(slowed, True)])
+        {"warn": learns, "unshare": starts_alone, "move": is_moved}[on_slow](cluster, client, slowed, other)
+
+
+def seen_speed(text: str) -> float:
+    """The speed in the report of a slow job."""
+    return found(r"it ran at (\d\.\d\d) of its own speed for", text)
+
+
+def learns(cluster: OneGpu, client: Client, slowed: int, other: int) -> None:
+    """Both go on sharing; after the time for which a pair is watched, the prediction changes."""
+    assert "slower than predicted, or than the policy permits" in why(client, slowed)
+    assert client.stats().slow_sharing == 1
+    before = found(r"predicted to keep (\d\.\d\d) of its own", why(client, slowed))
+    assert not cluster.facts(PairSeen)
+    cluster.pass_time(client, slowed, WATCH_S)
+    until(lambda: any(one.job == slowed for one in cluster.facts(PairSeen)), "the pair is learnt")
+    (pair,) = (one for one in cluster.facts(PairSeen) if one.job == slowed)
+    assert (pair.workload, pair.partner, pair.gpu_type) == (SLOWED, NEIGHBOUR, GPU_TYPE)
+    assert pair.speed == pytest.approx(SPEED, abs=0.02)
+    until(
+        lambda: found(r"predicted to keep (\d\.\d\d) of its own", why(client, slowed)) < before - 0.05,
+        "the prediction of the pair follows",
+    )
+    assert client.job(slowed).beside == [str(other)]
+    cluster.end(client, slowed, "slowed")
+    cluster.end(client, other, "other")
+
+
+def starts_alone(cluster: OneGpu, client: Client, slowed: int, other: int) -> None:
+    """The job goes on sharing, but not after its next start."""
+    assert (client.job(slowed).state, client.job(slowed).beside) == ("running", [str(other)])
+    client.requeue(slowed)
+    waits_and_starts_alone(cluster, client, slowed, other)
+
+
+def is_moved(cluster: OneGpu, client: Client, slowed: int, other: int) -> None:
+    """The job is queued again at once, and its speed is learnt, so that the pair is not formed again."""
+    (pair,) = cluster.facts(PairSeen)
+    assert (pair.job, pair.workload, pair.partner) == (slowed, SLOWED, NEIGHBOUR)
+    assert pair.speed == pytest.approx(SPEED, abs=0.02)
+    waits_and_starts_alone(cluster, client, slowed, other)
+
+
+def waits_and_starts_alone(cluster: OneGpu, client: Client, slowed: int, other: int) -> None:
+    until(lambda: client.job(slowed).state == "queued", "it is queued again")
+    assert f"it shares no GPUs: next to job {other} it ran at " in why(client, slowed)
+    assert client.job(other).state == "running"
+    cluster.end(client, other, "other")
+    until(lambda: client.job(slowed).state == "running", "it runs again")
+    again = client.job(slowed)
+    assert (again.attempt, again.beside) == (2, [])
+    cluster.end(client, slowed, "slowed")
+
+
+def test_loss_and_saving_at_a_clock_are_shown_and_the_clock_bound_share_is_learnt(tmp_path: Path) -> None:
+    with running(tmp_path, CLOCKS, "--policy", "tuned") as (cluster, client):
+        full = cluster.begin(client, "full", speed_energy=0.0)
+        cluster.pass_time(client, full, SOLO_S)
+        cluster.end(client, full, "full")
+        missed = []
+        for number in range(3):
+            gate = f"gate{number}"
+            job = cluster.begin(client, gate, speed_energy=1.0)
+            for _ in range(2):
+                cluster.pass_time(client, job, SOLO_S)
+            x = client.job(job).sm_clocks_mhz[0] / 1980
+            assert 0.5 <= x < 1.0
+            slower = relative_time(CLOCK_BOUND, x)
+            full_w = GPU_FIGURES[GPU_TYPE]["static_w"].value + DYNAMIC_W
+            saved = 1.0 - power_at_clock(GPU_TYPE, DYNAMIC_W, slower, x) * slower / full_w
+            shown = why(client, job)
+            lost = found(r"of its speed, seen (\S+) %", shown)
+            assert lost == pytest.approx(100 * (1.0 - 1.0 / slower), abs=1.5)
+            assert found(r"of the energy for its work, seen (\S+) %", shown) == pytest.approx(
+                100 * saved, abs=3.0
+            )
+            missed.append(found(r"its clock is predicted to cost (\S+) %", shown) - lost)
+            cluster.end(client, job, gate)
+        user = client.job(full).user
+    assert missed[0] > 5.0, "by the catalogue, the clock costs more"
+    assert abs(missed[-1]) < missed[0] / 2, "jobs run as a workload with the observed share"
+    opened = Journal(cluster.journal)
+    learnt = replayed(opened).profiles.figure(
+        signature_of(user, ["sh", "-c", COMMAND, ""]), GPU_TYPE, "clock_bound"
+    )
+    opened.close()
+    assert learnt is not None
+    assert (learnt.count, learnt.value) == (3, pytest.approx(CLOCK_BOUND, abs=0.05))
