@@ -37,7 +37,7 @@ from rlsched_node.mishaps import Mishaps
 from rlsched_node.mps.sharing import MpsSharing
 from rlsched_node.processes import shim
 from rlsched_node.processes.attempt import LocalRank, Phase
-from rlsched_node.processes.bounds import RankBounds, least_memory_mib, minors_of
+from rlsched_node.processes.bounds import RankBounds, capabilities_of, least_memory_mib, minors_of
 from rlsched_node.processes.cores import cores_of_machine
 from rlsched_node.processes.health import Health, HealthCheck, OwnChecks
 from rlsched_node.processes.launch import (
@@ -146,6 +146,7 @@ class NodeDaemon:
             self._memory_mib,
             most_processes() if config.max_processes is None else config.max_processes,
             functools.partial(minors_of, gpus),
+            functools.partial(capabilities_of, gpus),
         )
         is_subreaper = shim.become_subreaper()
         check = _health_check(config)

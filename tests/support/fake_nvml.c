@@ -238,6 +238,12 @@ int nvmlDeviceGetGpuInstanceId(void *device, unsigned *id) {
     *id = 7 + instance_of(device);
     return SUCCESS;
 }
+int nvmlDeviceGetComputeInstanceId(void *device, unsigned *id) {
+    FAIL_ANY(device);
+    if (!is_instance(device)) return INVALID_ARGUMENT;
+    *id = 0; /* the first one of its GPU instance */
+    return SUCCESS;
+}
 /* The GPUs fall off the bus when the file that FAKE_NVML_LOST names is there. */
 static int is_lost(void) {
     const char *path = getenv("FAKE_NVML_LOST");

@@ -174,6 +174,9 @@ class GpuSet(Protocol):
     def device_minor(self, gpu: int) -> int | None:
         """Return N of the GPU's /dev/nvidiaN; None if the GPU has no such file, or N is unknown."""
 
+    def instance_ids(self, gpu: int) -> tuple[int, int] | None:
+        """Return the IDs of a MIG instance: its GPU instance, its compute instance. None: a whole GPU."""
+
     def foreign_processes(self, gpu: int, is_ours: Callable[[int], bool]) -> list[GpuProcess] | None:
         """Return the processes on the GPU for which `is_ours(pid)` is false."""
 

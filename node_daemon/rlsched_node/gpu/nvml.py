@@ -363,6 +363,12 @@ class NvmlGpus:
         except (GpuNotSupportedError, GpuPermissionError):
             return None
 
+    def instance_ids(self, gpu: int) -> tuple[int, int] | None:
+        if not self._units[gpu].uuid:
+            return None
+        handle = self._handle(gpu)
+        return _twice(gpu_instance_id, handle), _twice(_compute_instance_id, handle)
+
     @typed_errors
     def _minor(self, gpu: int) -> int:
         return int(pynvml.nvmlDeviceGetMinorNumber(self._board(gpu)))
@@ -697,6 +703,12 @@ def mig_devices(board: Any) -> list[tuple[str, Any]]:
 def gpu_instance_id(handle: Any) -> int:
     """Return the ID of the GPU instance that contains a MIG device."""
     return int(pynvml.nvmlDeviceGetGpuInstanceId(handle))
+
+
+@typed_errors
+def _compute_instance_id(handle: Any) -> int:
+    """Return the ID of the compute instance of a MIG device."""
+    return int(pynvml.nvmlDeviceGetComputeInstanceId(handle))
 
 
 @typed_errors

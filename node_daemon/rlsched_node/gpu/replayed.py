@@ -208,6 +208,11 @@ class ReplayedGpus:
         self._device(gpu)
         return None
 
+    def instance_ids(self, gpu: int) -> tuple[int, int] | None:
+        """Return None: a recording has no instance on this machine."""
+        self._device(gpu)
+        return None
+
     def near_cpus(self, gpu: int) -> frozenset[int]:
         """Return no processors: a recorded GPU is not on a bus of this machine."""
         self._device(gpu)

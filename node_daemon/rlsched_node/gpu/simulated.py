@@ -154,6 +154,9 @@ class SimulatedGpus:
     def device_minor(self, gpu: int) -> None:
         self._check(gpu)
 
+    def instance_ids(self, gpu: int) -> None:
+        self._check(gpu)
+
     def foreign_processes(self, gpu: int, is_ours: Callable[[int], bool]) -> list[GpuProcess]:  # noqa: ARG002
         self._check(gpu)
         return []

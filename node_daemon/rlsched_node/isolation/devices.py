@@ -1,4 +1,9 @@
-"""Denies a control group the GPUs that its rank does not hold, with a small BPF program (bpf(2)).
+"""Denies a control group the GPUs and MIG instances that its rank does not hold, with BPF programs (bpf(2)).
+
+GPUs have files /dev/nvidiaN, MIG instances have files /dev/nvidia-caps/nvidia-capM. A program that uses an
+instance opens two of the latter: the files of its GPU instance and of its compute instance. The driver lists
+their minor numbers M in /proc/driver/nvidia/capabilities (NVIDIA's MIG guide, device nodes and capabilities).
+Processes with CAP_SYS_ADMIN, such as processes of root, need no files in /dev/nvidia-caps.
 
 cgroup v2 has no file for devices. Instead, the kernel runs a program of type BPF_PROG_TYPE_CGROUP_DEVICE
 (Linux 4.15; kernel, cgroup-v2.rst, «Device controller»). Numbers and structures below are from linux/bpf.h. A
@@ -8,17 +13,24 @@ CAP_NET_ADMIN.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import platform
 import struct
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Final
 
 NVIDIA_MAJOR: Final = 195
 """Major number of /dev/nvidiaN, /dev/nvidiactl and /dev/nvidia-modeset (kernel, devices.txt)."""
 FOR_ALL: Final = (254, 255)
 """Minor numbers of devices that every CUDA program opens: nvidia-modeset, nvidiactl."""
+CAPABILITIES: Final = "nvidia-caps"
+"""Name in /proc/devices of the major number of files in /dev/nvidia-caps; the kernel chooses the number."""
+DEVICES_FILE: Final = "/proc/devices"
+CAPABILITIES_DIRECTORY: Final = "/proc/driver/nvidia/capabilities"
+_MINOR_FIELD: Final = "DeviceFileMinor"
 _SYSCALL: Final = {"x86_64": 321, "aarch64": 280}
 _PROG_LOAD, _PROG_ATTACH = 5, 8
 _TYPE_CGROUP_DEVICE, _ATTACH_CGROUP_DEVICE, _ALLOW_MULTI = 15, 6, 2
@@ -69,6 +81,43 @@ def close_others(group: str, minors: Collection[int], major: int = NVIDIA_MAJOR)
             os.close(directory)
     finally:
         os.close(loaded)
+
+
+def capability_major(devices_file: str | Path = DEVICES_FILE) -> int | None:
+    """Return the major number of the files in /dev/nvidia-caps; None: this driver has no such files."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path(devices_file).read_text("ascii").splitlines():
+            number, _, name = line.strip().partition(" ")
+            if name == CAPABILITIES:
+                return int(number)
+    return None
+
+
+def instance_minors(
+    gpu_minor: int, gpu_instance: int, compute_instance: int, directory: str | Path = CAPABILITIES_DIRECTORY
+) -> list[int]:
+    """Return the minor numbers of the two files in /dev/nvidia-caps that a MIG instance needs.
+
+    Args:
+        gpu_minor: N of the GPU's /dev/nvidiaN.
+        gpu_instance: ID of the GPU instance.
+        compute_instance: ID of the compute instance.
+        directory: Directory in which the driver lists capabilities.
+
+    Raises:
+        OSError: the driver lists no such instance.
+        ValueError: the driver lists it without a minor number.
+    """
+    instance = Path(directory, f"gpu{gpu_minor}", "mig", f"gi{gpu_instance}")
+    return [_listed_minor(path / "access") for path in (instance, instance / f"ci{compute_instance}")]
+
+
+def _listed_minor(path: Path) -> int:
+    for line in path.read_text("ascii").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == _MINOR_FIELD:
+            return int(value)
+    raise ValueError(f"{path}: expected a line {_MINOR_FIELD}, found none")
 
 
 def _load(code: bytes) -> int:

@@ -33,6 +33,8 @@ class RankLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         asked_memory: The job requested this memory. If False, the memory is the share of the rank's GPUs.
         processes: Number of processes and threads.
         devices: Minor numbers of the GPUs whose device files the rank may open; None: all GPUs.
+        capabilities: Minor numbers of the files in /dev/nvidia-caps that the rank may open: two for each of
+            its MIG instances; None: all files.
         weight: Weight of the rank for contended processor and disk time, 100 for a rank with one GPU.
     """
 
@@ -43,6 +45,7 @@ class RankLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     asked_memory: bool = False
     processes: int = 0
     devices: list[int] | None = None
+    capabilities: list[int] | None = None
     weight: int = 100
 
 

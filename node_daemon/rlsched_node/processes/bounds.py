@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Hashable, Sequence
+from pathlib import Path
 from typing import Final
 
 from rlsched.wire.messages import AttemptKey, Launch
 from rlsched_node.gpu.device import GpuError, GpuSet
 from rlsched_node.isolation import devices
 from rlsched_node.isolation.cgroup import Cgroup, Cgroups
+from rlsched_node.isolation.devices import CAPABILITIES_DIRECTORY
 from rlsched_node.isolation.limits import RankLimits, in_words, numbers, on_machine
 from rlsched_node.processes.cores import Cores
 from rlsched_node.processes.store import LaunchRecord
@@ -50,6 +52,29 @@ def minors_of(gpus: GpuSet) -> list[int | None]:
     return found
 
 
+def capabilities_of(gpus: GpuSet, directory: str | Path = CAPABILITIES_DIRECTORY) -> list[list[int] | None]:
+    """Return the minor numbers of the files in /dev/nvidia-caps that each GPU's ranks need.
+
+    Whole GPUs need none. None: unknown, because the GPU does not answer, or the driver does not list its
+    instance.
+
+    Args:
+        gpus: The node's GPUs.
+        directory: Directory in which the driver lists capabilities.
+    """
+    found: list[list[int] | None] = []
+    for gpu in range(gpus.count):
+        minors = None
+        with contextlib.suppress(GpuError, OSError, ValueError):
+            ids, board = gpus.instance_ids(gpu), gpus.device_minor(gpu)
+            if ids is None:
+                minors = list[int]()
+            elif board is not None:
+                minors = devices.instance_minors(board, *ids, directory)
+        found.append(minors)
+    return found
+
+
 class RankBounds:
     """The limits for the ranks of one node.
 
@@ -61,6 +86,7 @@ class RankBounds:
         max_processes: Maximum number of processes and threads per rank; 0: no limit.
         minors: Function that returns the result of `minors_of`. While the number of a device file is unknown,
             this function is called before each start of a rank.
+        capabilities: Function that returns the result of `capabilities_of`, called likewise.
     """
 
     def __init__(
@@ -71,10 +97,12 @@ class RankBounds:
         memory_mib: int,
         max_processes: int,
         minors: Callable[[], Sequence[int | None]] = tuple,
+        capabilities: Callable[[], Sequence[Sequence[int] | None]] = tuple,
     ) -> None:
         self._cores, self._cgroups = cores, cgroups
         self._num_gpus, self._memory_mib, self._max_processes = num_gpus, memory_mib, max_processes
         self._find_minors, self._minors = minors, minors()
+        self._find_capabilities, self._capabilities = capabilities, capabilities()
         self._opens_all = "no control groups" if cgroups.note else devices.why_not() if self._minors else ""
         self._sharing: dict[AttemptKey, Cgroup] = {}  # groups of ranks without exclusive cores
         self._borrowing: dict[Hashable, Cgroup] = {}  # groups of ranks with lent cores
@@ -126,6 +154,7 @@ class RankBounds:
             asked_memory=launch.memory_mib > 0,
             processes=self._max_processes,
             devices=self._devices(launch.gpus),
+            capabilities=self._capabilities_for(launch.gpus),
             weight=100 * gpus,
         )
 
@@ -138,6 +167,16 @@ class RankBounds:
         own = [self._minors[gpu] for gpu in gpus]
         known = [minor for minor in own if minor is not None]
         return known if len(known) == len(own) else None
+
+    def _capabilities_for(self, gpus: Sequence[int]) -> list[int] | None:
+        """Return the numbers of the capabilities that a rank may open; None: all, because one is unknown."""
+        if self._opens_all or not self._minors or not self._capabilities:
+            return None
+        if None in self._capabilities:
+            self._capabilities = self._find_capabilities() or self._capabilities
+        own = [self._capabilities[gpu] for gpu in gpus]
+        known = [minors for minors in own if minors is not None]
+        return [minor for minors in known for minor in minors] if len(known) == len(own) else None
 
     def adopt(self, key: AttemptKey, record: LaunchRecord) -> None:
         """Allocate the limits for a rank that an earlier daemon started."""

@@ -15,7 +15,7 @@ from rlsched.files.space import LOW_DISK_MIB
 from rlsched.wire.messages import Launch
 from rlsched_node.gpu.device import GpuError, GpuSet
 from rlsched_node.isolation.cgroup import Cgroup
-from rlsched_node.isolation.devices import FOR_ALL, close_others
+from rlsched_node.isolation.devices import FOR_ALL, capability_major, close_others
 from rlsched_node.isolation.limits import RankLimits, hold
 from rlsched_node.isolation.user import JobUser
 from rlsched_node.processes.attempt import grace_s_of
@@ -315,6 +315,19 @@ def refuse_on_full_disk(directory: Path, min_free_mib: int | None) -> None:
         )
 
 
+def deny_other_gpus(group: str, limits: RankLimits) -> None:
+    """Deny a control group the GPUs and MIG instances that its rank does not hold.
+
+    Raises:
+        OSError: the kernel does not permit it.
+    """
+    if limits.devices is not None:
+        close_others(group, [*limits.devices, *FOR_ALL])
+    major = capability_major() if limits.capabilities is not None else None
+    if limits.capabilities is not None and major is not None:
+        close_others(group, limits.capabilities, major)
+
+
 def start_rank(
     launch: Launch,
     directory: AttemptDir,
@@ -338,9 +351,9 @@ def start_rank(
     """
     user = terms.user
     group = cgroup if cgroup.path and cgroup.create() else Cgroup("")
-    if group.path and terms.limits.devices is not None:
+    if group.path:
         try:
-            close_others(group.path, [*terms.limits.devices, *FOR_ALL])
+            deny_other_gpus(group.path, terms.limits)
         except OSError as error:
             group.remove()
             raise LaunchError(f"cannot deny the rank access to other GPUs: {error.strerror}") from error

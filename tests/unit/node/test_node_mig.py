@@ -19,7 +19,7 @@ from rlsched_node.daemon import NodeDaemon
 from rlsched_node.gpu import open_gpus, type_of
 from rlsched_node.gpu.device import GpuLostError, GpuUnfitError
 from rlsched_node.gpu.instances import BoardParts, Unit, profile_of, select
-from rlsched_node.processes.bounds import least_memory_mib, minors_of
+from rlsched_node.processes.bounds import capabilities_of, least_memory_mib, minors_of
 from rlsched_node.processes.launch import LaunchError
 from rlsched_node.processes.outages import BACK_AFTER_LOOKS, Outages
 from rlsched_node.usage.meter import Meter
@@ -70,6 +70,27 @@ def test_node_offers_the_instances_of_its_profile_as_gpus() -> None:
     assert [gpus.memory_total_mib(gpu) for gpu in (0, 1)] == [300, 300]
     assert least_memory_mib(gpus) == 300
     assert minors_of(gpus) == [7, 7, 14], "the file of the whole GPU"
+    assert [gpus.instance_ids(gpu) for gpu in range(3)] == [(7, 0), (8, 0), None]
+
+
+def list_capabilities(directory: Path, minors: dict[str, int]) -> None:
+    """List capabilities, such as `gpu7/mig/gi8`, as the driver does."""
+    for name, minor in minors.items():
+        (directory / name).mkdir(parents=True, exist_ok=True)
+        text = f"DeviceFileMinor: {minor}\nDeviceFileMode: 292\nDeviceFileModify: 1\n"
+        (directory / name / "access").write_text(text)
+
+
+def test_instances_have_the_capabilities_that_the_driver_lists(nvml: ctypes.CDLL, tmp_path: Path) -> None:
+    gpus = NvmlGpus(profile=PROFILE)
+    assert capabilities_of(gpus, tmp_path) == [None, None, []], "the driver lists none"
+    list_capabilities(tmp_path, {"gpu7/mig/gi7": 66, "gpu7/mig/gi7/ci0": 67, "gpu7/mig/gi8": 75})
+    assert capabilities_of(gpus, tmp_path) == [[66, 67], None, []]
+    list_capabilities(tmp_path, {"gpu7/mig/gi8/ci0": 76})
+    assert capabilities_of(gpus, tmp_path) == [[66, 67], [75, 76], []]
+    nvml.fake_fail(b"nvmlDeviceGetComputeInstanceId", -1, UNKNOWN, FOR_EVER)
+    assert capabilities_of(gpus, tmp_path) == [None, None, []]
+    assert capabilities_of(NvmlGpus(), tmp_path) == [[], [], []], "whole GPUs"
 
 
 def test_counters_are_those_of_the_instance(nvml: ctypes.CDLL) -> None:

@@ -29,7 +29,7 @@ from rlsched_node.config import NodeConfig
 from rlsched_node.daemon import NodeDaemon
 from rlsched_node.gpu import open_gpus, type_of
 from rlsched_node.gpu.device import GpuReading, GpuSet
-from rlsched_node.processes.bounds import least_memory_mib, minors_of
+from rlsched_node.processes.bounds import capabilities_of, least_memory_mib, minors_of
 from rlsched_node.processes.cores import cores_of_machine
 from rlsched_node.processes.launch import LaunchError, refuse_on_full_gpus
 from rlsched_node.processes.outages import BACK_AFTER_LOOKS
@@ -145,6 +145,7 @@ def start(nvml: ctypes.CDLL, directory: Path) -> Node:
     locks.recover(())
     clocks_mhz = locks.supported().sm_clocks_mhz
     minors_of(gpus)
+    capabilities_of(gpus, directory)
     least_memory_mib(gpus)
     cores_of_machine(gpus)
     meter = Meter(gpus, "H200")
