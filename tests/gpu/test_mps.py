@@ -7,12 +7,16 @@ fake libraries of NVML and CUDA and a fake control program.
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 
+from rlsched.broker.base.entries import AttemptEnding, AttemptOver, RankEnded
+from rlsched.broker.journal.reading import read_journal
 from rlsched.client.client import Client
+from rlsched.wire.messages import MPS_FAULT, MPS_NEIGHBOUR_FAULT
 from rlsched_node.gpu.device import GpuSet
-from rlsched_node.mps.control import MpsControl
+from rlsched_node.mps.control import MpsControl, MpsError
 from tests.gpu.conftest import OneGpu, ended, pid_of, total_mib, works
 from tests.support.online.cluster import DEADLINE_S, all_up, until
 
@@ -42,6 +46,14 @@ def clients(cluster: OneGpu) -> frozenset[int]:
     """Clients of the node's only control daemon."""
     (pipes,) = cluster.pipes
     return MpsControl(pipes.parent, [], None, os.environ, set()).clients()
+
+
+def has_left(cluster: OneGpu, pid: int) -> bool:
+    """Whether a process is no client of a control daemon of the node, or all of its daemons are ending."""
+    try:
+        return pid not in clients(cluster)
+    except (MpsError, ValueError):
+        return True
 
 
 def is_seen_without_mps(client: Client, job: int) -> bool:
@@ -116,6 +128,51 @@ def test_memory_limit_holds_for_a_client_and_its_neighbour_continues(
         assert ended(client, neighbour) == ("completed", 0)
         assert ended(client, greedy) == ("completed", 0), "without co-tenants there is no limit"
         assert client.job(greedy).attempt == 2
+
+
+def ended_attempts(cluster: OneGpu, job: int) -> list[tuple[str, bool]]:
+    """(Reason of the rank's end, whether a retry is counted) of each attempt after which a job was queued."""
+    facts = [row.entry for row in read_journal(cluster.journal)]
+    reasons = {one.attempt: one.reason for one in facts if isinstance(one, RankEnded) and one.job == job}
+    charged = {one.attempt: one.charged for one in facts if isinstance(one, AttemptEnding) and one.job == job}
+    again = [
+        one for one in facts if isinstance(one, AttemptOver) and (one.job, one.outcome) == (job, "queued")
+    ]
+    return [(reasons[one.attempt], charged[one.attempt]) for one in again]
+
+
+def test_neighbour_of_a_killed_client_continues_or_starts_again_uncharged(
+    mps_cluster: OneGpu, gpus: GpuSet
+) -> None:
+    """NVIDIA leaves open what a client that ends with unfinished work does to others (guide to MPS).
+
+    If nothing names the killed client as the cause, it starts again too.
+    """
+    with mps_cluster.client() as client:
+        neighbour, killed = begin(mps_cluster, client, gpus, [total_mib(gpus) // 100] * 2)
+        until(lambda: all(client.job(job).usage for job in (neighbour, killed)), "both are measured", 180.0)
+        pid = pid_of(client, killed)
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: has_left(mps_cluster, pid), "the server has noticed that its client was killed")
+        until(
+            lambda: (client.job(killed).state, client.job(killed).attempt) != ("running", 1),
+            "its end is reported",
+        )
+        open_gates(mps_cluster, range(2))
+        assert ended(client, neighbour) == ("completed", 0)
+        end, again = (
+            ended(client, killed),
+            {job: ended_attempts(mps_cluster, job) for job in (neighbour, killed)},
+        )
+        print("ended by the fault:", again)
+        assert again[neighbour] in ([], [(MPS_NEIGHBOUR_FAULT, False)], [(MPS_FAULT, False)])
+        assert (end, again[killed]) in ((("failed", 137), []), (("completed", 0), [(MPS_FAULT, False)]))
+        memory_mib = total_mib(gpus) // 10
+        other = mps_cluster.load(client, "other", mib=memory_mib // 10, gpu_memory_mib=memory_mib)
+        until(lambda: works(client, other), "another load works")
+        (mps_cluster.directory / "other").touch()
+        assert ended(client, other) == ("completed", 0), "the GPU can be used"
+        until(lambda: not mps_cluster.mps_processes, "no MPS process is left")
 
 
 def test_control_daemon_is_adopted_after_kill_9_and_ends_with_its_jobs(

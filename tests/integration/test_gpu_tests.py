@@ -88,7 +88,24 @@ def test_readings_and_jobs_on_fake_libraries(fakes: dict[str, str], tmp_path: Pa
 def test_jobs_under_mps_on_fake_libraries(fakes: dict[str, str], tmp_path: Path) -> None:
     fake_mps.install(tmp_path / "bin")
     output = run("-k", "test_mps", env=fakes)
-    assert re.search(r"(?m)^=* ?7 passed", output), output
+    assert re.search(r"(?m)^=* ?8 passed", output), output
+
+
+@pytest.mark.slow
+@needs_gcc
+@pytest.mark.parametrize(
+    ("mode", "neighbour", "killed"),
+    [("", "", ""), ("fault", "mps_neighbour_fault", ""), ("crash", "mps_fault", "mps_fault")],
+)
+def test_killed_client_of_mps_on_fake_libraries(
+    fakes: dict[str, str], tmp_path: Path, mode: str, neighbour: str, killed: str
+) -> None:
+    """The GPU test passes with each effect that a killed client may have."""
+    fake_mps.install(tmp_path / "bin").write_text(mode)
+    output = run("-k", "killed_client", "-rP", env=fakes)
+    assert re.search(r"(?m)^=* ?1 passed", output), output
+    shown = [f"[('{reason}', False)]" if reason else "[]" for reason in (neighbour, killed)]
+    assert f"ended by the fault: {{1: {shown[0]}, 2: {shown[1]}}}" in output, output
 
 
 @pytest.mark.slow
@@ -97,5 +114,5 @@ def test_tests_of_mps_are_skipped_with_a_reason_without_its_control_program(
     fakes: dict[str, str], tmp_path: Path
 ) -> None:
     output = run("-k", "test_mps", env=fakes | {"PATH": str(tmp_path / "bin")})
-    assert re.search(r"(?m)^=* ?7 skipped", output), output
+    assert re.search(r"(?m)^=* ?8 skipped", output), output
     assert f"gpu: {PROGRAM} is not installed" in output

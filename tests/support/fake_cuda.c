@@ -3,7 +3,8 @@
  *
  * With CUDA_MPS_PIPE_DIRECTORY a process becomes a client of the control daemon of fake_mps.py, as CUDA does: if no
  * daemon can be reached, it runs without MPS. A client is a line of the file FAKE_NVML_MPS_PROCESSES instead, and
- * holds no more than the first limit of CUDA_MPS_PINNED_DEVICE_MEM_LIMIT.
+ * holds no more than the first limit of CUDA_MPS_PINNED_DEVICE_MEM_LIMIT. A client whose connection the daemon has
+ * ended cannot work any more. One that exits reports this to the daemon; one that is killed does not.
  *
  * The GPU has FAKE_NVML_MEMORY_MIB, by default 1,000 MiB. */
 #include <stdio.h>
@@ -14,10 +15,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { SUCCESS = 0, OUT_OF_MEMORY = 2, MOST = 64 };
+enum { SUCCESS = 0, OUT_OF_MEMORY = 2, CLIENT_TERMINATED = 810, MOST = 64 };
 typedef unsigned long long u64;
 static u64 held;
-static int is_client;
+static int is_client, daemon_link = -1;
 
 /* Rewrites a file without the lines of this process and of processes that have exited; adds a line if asked. Returns
  * the memory of the others, MiB. */
@@ -49,13 +50,22 @@ static u64 list(int is_here) {
     return rewrite("FAKE_NVML_PROCESSES", is_here && !is_client) +
            rewrite("FAKE_NVML_MPS_PROCESSES", is_here && is_client);
 }
-static void leave(void) { list(0); }
+static void leave(void) {
+    char answer[16];
+    list(0);
+    if (is_client && send(daemon_link, "leave 0\n", 8, MSG_NOSIGNAL) == 8)
+        (void)!read(daemon_link, answer, sizeof answer);
+}
+static int is_terminated(void) {
+    char answer;
+    return is_client && recv(daemon_link, &answer, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+}
 /* The socket stays open, so that the process is a client until it exits. */
 static void become_client(void) {
     const char *pipes = getenv("CUDA_MPS_PIPE_DIRECTORY");
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    int link = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     char answer[16];
+    int link = daemon_link = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (link < 0 || !pipes) return;
     snprintf(address.sun_path, sizeof address.sun_path, "%s/control", pipes);
     if (connect(link, (struct sockaddr *)&address, sizeof address)) return;
@@ -107,8 +117,13 @@ int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsign
     (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)stream, (void)extra;
     return function != &held || !*(u64 *)arguments[0] || !*(unsigned *)arguments[1];
 }
-int cuCtxSynchronize(void) { usleep(6000); return SUCCESS; }
+int cuCtxSynchronize(void) {
+    usleep(6000);
+    return is_terminated() ? CLIENT_TERMINATED : SUCCESS;
+}
 int cuGetErrorName(int code, const char **name) {
-    *name = code == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_UNKNOWN";
+    *name = code == OUT_OF_MEMORY       ? "CUDA_ERROR_OUT_OF_MEMORY"
+            : code == CLIENT_TERMINATED ? "CUDA_ERROR_MPS_CLIENT_TERMINATED"
+                                        : "CUDA_ERROR_UNKNOWN";
     return SUCCESS;
 }

@@ -9,6 +9,8 @@ client's state in /proc. The file `mode` next to the program changes it:
     hang      `-d` and every command take a minute
     forget    the daemon lists no client
     stubborn  the daemon ignores `quit` and SIGTERM
+    fault     if a client is killed, all other clients end with it, and the server logs the killed client
+    crash     if a client is killed, the server and all other clients end with it
     kill PID POINT
               at this point, kill -9 of a process; then wait there until the mode changes
 
@@ -96,6 +98,8 @@ def _serve(pipes: str) -> None:
                 choice.register(link, selectors.EVENT_READ)
                 continue
             link = key.fileobj  # type: ignore[assignment]
+            if link.fileno() < 0:  # a fault has ended it
+                continue
             try:
                 words = link.recv(1 << 12).decode().split()
                 if words == ["quit"] and _mode() != "stubborn":
@@ -111,14 +115,32 @@ def _serve(pipes: str) -> None:
                     if server is None or server.poll() is not None:
                         server = subprocess.Popen([str(Path(_OWN_NAME).with_name(SERVER))])
                     clients[link] = int(words[1])
+                if words[:1] == ["leave"]:
+                    clients.pop(link, None)
                 answer = _answer(words, pipes, server, list(clients.values()))
                 link.sendall(answer)
             except OSError:  # its process was killed
                 answer = b""
             if not answer:
-                choice.unregister(link)
-                clients.pop(link, None)
-                link.close()
+                killed = clients.pop(link, 0)
+                ended = [link]
+                if killed and server is not None and _mode() in ("fault", "crash"):
+                    _fault(killed, server)
+                    ended += clients
+                    clients.clear()
+                for one in ended:
+                    choice.unregister(one)
+                    one.close()
+
+
+def _fault(killed: int, server: subprocess.Popen[bytes]) -> None:
+    """The server's part of a fault by a client that was killed."""
+    if _mode() == "crash":
+        server.kill()
+        server.wait()
+        return
+    with Path(os.environ["CUDA_MPS_LOG_DIRECTORY"], "server.log").open("a") as log:
+        log.write(f"[Server {server.pid}] Client {{PID: {killed}, Context ID: 0}} fatal exception\n")
 
 
 def _answer(
@@ -128,7 +150,7 @@ def _answer(
     match words:
         case []:
             return b""
-        case ["client", _]:
+        case ["client" | "leave", _]:
             return b"ok"
         case ["terminate_client", of_server, pid]:
             with contextlib.suppress(OSError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import shutil
 import threading
@@ -46,6 +47,12 @@ LOOK_S: Final = 5.0
 TURN_S: Final = 1.0
 FAULT_S: Final = 60.0
 """Seconds after the fault of an MPS server during which a rank's failure is attributed to the fault."""
+LEFT_S: Final = 10.0
+"""Seconds after a rank's failure during which a fault may be its effect: a server can notice that its client
+was killed after the node does.
+"""
+FIRST_S: Final = 30.0
+"""Seconds after the start of a rank during which an unknown server is looked for every `TURN_S`."""
 RETRY_S: Final = 60.0
 """Seconds after the failed start of a control daemon during which no other start is attempted."""
 CLOSE_S: Final = 20.0
@@ -77,7 +84,7 @@ class _Fault(NamedTuple):
     Attributes:
         at_s: Time at which the fault was noticed, monotonic seconds.
         culprit: Directory of the job that caused the fault; "": unknown.
-        ranks: Ranks that shared the GPUs at that time.
+        ranks: Ranks that shared the GPUs at that time, or had failed up to `LEFT_S` before.
     """
 
     at_s: float
@@ -91,6 +98,8 @@ class _Daemon:
 
     Attributes:
         ranks: Ranks that use this control daemon, each with its job's directory.
+        failed: Ranks that failed in the last `LEFT_S`, each with the time of its failure, monotonic seconds.
+        joined_s: Time at which the last rank joined, monotonic seconds.
         clients: Process IDs of the clients at the last answer.
         directories: Directory of the job by process ID, for each client that was ever listed and each process
             that was found when this node daemon adopted the control daemon.
@@ -105,6 +114,8 @@ class _Daemon:
     record: MpsRecord
     control: MpsControl
     ranks: dict[AttemptKey, str] = field(default_factory=dict)
+    failed: dict[AttemptKey, float] = field(default_factory=dict)
+    joined_s: float = -math.inf
     clients: frozenset[int] = frozenset()
     directories: dict[int, str] = field(default_factory=dict)
     servers: set[int] = field(default_factory=set)
@@ -114,6 +125,10 @@ class _Daemon:
     faults: list[_Fault] = field(default_factory=list)
     look_at_s: float = 0.0
     error: str = ""
+
+    def add(self, key: AttemptKey, directory: str) -> None:
+        """Add a rank with its job's directory."""
+        self.ranks[key], self.joined_s = directory, time.monotonic()
 
     def serves(self, gpus: Iterable[int], user: JobUser | None) -> bool:
         """Return whether this control daemon runs and serves this account and these GPUs."""
@@ -258,10 +273,13 @@ class MpsSharing:
         itself, and the other ranks get `MPS_NEIGHBOUR_FAULT`. Otherwise all ranks get `MPS_FAULT`.
         """
         daemon = self._of(ended.key)
-        if daemon is None or ended.exit_code == 0 or ended.reason:
+        if daemon is None or ended.exit_code == 0:
+            return ended
+        now_s, own = time.monotonic(), daemon.ranks[ended.key]
+        daemon.failed[ended.key] = now_s
+        if ended.reason:
             return ended
         self._find_faults(daemon)
-        now_s, own = time.monotonic(), daemon.ranks[ended.key]
         recent = [
             fault
             for fault in daemon.faults
@@ -313,7 +331,7 @@ class MpsSharing:
         with self._lock:
             for daemon in self._daemons:
                 if daemon.serves(gpus, user):
-                    daemon.ranks[key] = directory
+                    daemon.add(key, directory)
                     return daemon
         return None
 
@@ -336,7 +354,7 @@ class MpsSharing:
                 "no MPS control daemon for GPUs %s: %s; jobs share these GPUs by time slicing", gpus, error
             )
             return None
-        daemon.ranks[key] = directory
+        daemon.add(key, directory)
         with self._lock:
             self._daemons.append(daemon)
         self._begin()
@@ -377,9 +395,11 @@ class MpsSharing:
         named = daemon.control.new_faults()
         ended = {pid for pid in daemon.servers if shim.start_ticks(pid) is None}
         daemon.servers -= ended
+        now_s = time.monotonic()
+        daemon.failed = {key: at_s for key, at_s in daemon.failed.items() if now_s - at_s <= LEFT_S}
         for pid in (*named, *([0] if ended and not named else [])):
             culprit = daemon.directories.get(pid) or (attempt_directory_of(pid) if pid else "") or ""
-            daemon.faults.append(_Fault(time.monotonic(), culprit, frozenset(daemon.ranks)))
+            daemon.faults.append(_Fault(now_s, culprit, frozenset([*daemon.ranks, *daemon.failed])))
             _log.warning(
                 "an MPS server on GPUs %s had a fault, caused by %s",
                 daemon.record.gpus,
@@ -424,17 +444,15 @@ class MpsSharing:
             gone = {daemon.record.process.pid} if daemon.record.process is not None else set[int]()
             self._spared.difference_update(gone | daemon.servers)
         for daemon in used if looks else ():
-            if time.monotonic() >= daemon.look_at_s:
-                daemon.look_at_s = time.monotonic() + LOOK_S
+            now_s = time.monotonic()
+            if now_s >= daemon.look_at_s:
+                daemon.look_at_s = now_s + LOOK_S
+                self._find_strangers(daemon)
+            elif not daemon.servers and now_s - daemon.joined_s < FIRST_S:
                 self._list_clients(daemon)
 
     def _list_clients(self, daemon: _Daemon) -> None:
-        """Find the ranks that use GPUs without MPS: compare the processes on GPUs with the clients of MPS.
-
-        A rank runs without MPS if, at two consecutive calls, one of its running processes on a GPU was not a
-        client. If the control daemon does not answer, the clients of its last answer are used.
-        """
-        on_gpus = daemon.on_gpus
+        """Learn the servers and clients of a control daemon. If it does not answer, the last answer stays."""
         try:
             daemon.clients, error = daemon.control.clients(), ""
         except MpsError as failed:
@@ -445,6 +463,15 @@ class MpsSharing:
         daemon.error = error
         for pid in daemon.clients - daemon.directories.keys():
             daemon.directories[pid] = attempt_directory_of(pid) or ""
+
+    def _find_strangers(self, daemon: _Daemon) -> None:
+        """Find the ranks that use GPUs without MPS: compare the processes on GPUs with the clients of MPS.
+
+        A rank runs without MPS if, at two consecutive calls, one of its running processes on a GPU was not a
+        client.
+        """
+        on_gpus = daemon.on_gpus
+        self._list_clients(daemon)
         strangers = {
             key: {pid for pid in pids - daemon.clients if shim.start_ticks(pid) is not None}
             for key, pids in on_gpus.items()

@@ -299,6 +299,48 @@ def test_fault_ends_neighbours_without_blame(node: Node) -> None:
     assert mps.attribute(Exited(THREE, 143, "killed")).reason == "killed"
 
 
+def test_fault_that_is_logged_after_the_end_of_its_cause_is_recognised(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mps = node.make()
+    env = node.begin(mps, ONE)
+    node.begin(mps, TWO)
+    mps._daemons[0].directories[4711] = node.job_path(TWO)
+    assert mps.attribute(Exited(TWO, 137)).reason == ""
+    mps.release(TWO)
+    log(env, "[Server 17] Client {PID: 4711, Context ID: 0} encountered a fatal exception")
+    assert mps.attribute(FAILED).reason == MPS_NEIGHBOUR_FAULT
+    node.begin(mps, TWO)
+    monkeypatch.setattr(sharing, "LEFT_S", -1.0)
+    mps._daemons[0].faults.clear()
+    mps.attribute(Exited(TWO, 143, "killed"))
+    mps.release(TWO)
+    log(env, "fatal exception")
+    assert mps.attribute(FAILED).reason == "", "it has had the GPU for itself for long"
+
+
+def test_server_of_a_new_rank_is_known_at_once(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The listing right after the start of a control daemon shows no server."""
+    monkeypatch.setattr(sharing, "LOOK_S", 3600.0)
+    listed, ask = list[frozenset[int]](), MpsControl.clients
+
+    def clients(self: MpsControl) -> frozenset[int]:
+        listed.append(ask(self))
+        return listed[-1]
+
+    monkeypatch.setattr(MpsControl, "clients", clients)
+    mps = node.make()
+    env = node.begin(mps, ONE)
+    node.begin(mps, TWO)
+    until(lambda: listed, "it has been listed")
+    assert not listed[0]
+    with fake_mps.connect(env[PIPES], os.getpid()):
+        until(lambda: mps._daemons[0].servers, "the server is known")
+        assert mps._daemons[0].clients == {os.getpid()}
+        os.kill(next(iter(mps._daemons[0].servers)), signal.SIGKILL)
+        until(lambda: mps.attribute(FAILED).reason == MPS_FAULT, "its server has ended")
+
+
 def test_fault_of_unknown_cause_and_end_of_a_server(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sharing, "LOOK_S", 0.0)
     mps = node.make()
