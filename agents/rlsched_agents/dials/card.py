@@ -167,7 +167,7 @@ def _effects(strategy: Strategy) -> tuple[Floats, Floats]:
     """
     layers = strategy.matrices
     probes = np.vstack([np.zeros(NUM_COLUMNS), np.eye(NUM_COLUMNS), -np.eye(NUM_COLUMNS)])
-    probes = dials_of(layers, probes)
+    probes = dials_of(layers, probes, strategy.output)
     if len(layers) == 1:
         return probes[0], layers[0][:, :-1]
     return probes[0], (probes[1 : NUM_COLUMNS + 1] - probes[NUM_COLUMNS + 1 :]).T / 2.0

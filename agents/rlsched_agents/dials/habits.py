@@ -86,7 +86,7 @@ def habits_in(strategy: Strategy, seen: Floats, windows: int) -> Habits:
 
     The hour is that of the columns `hour_sin` and `hour_cos`; the group is that of the column `price`.
     """
-    dials = dials_of(strategy.matrices, seen) * np.array(list(RANGES.values()))
+    dials = dials_of(strategy.matrices, seen, strategy.output) * np.array(list(RANGES.values()))
     angle = np.arctan2(seen[:, NAMES.index("hour_sin")], seen[:, NAMES.index("hour_cos")])
     hour = (np.round(angle / (2.0 * np.pi) * HOURS, 6) % HOURS).astype(np.intp)
     group = np.searchsorted(np.log(PRICES), seen[:, NAMES.index("price")])

@@ -42,7 +42,7 @@ def familiar_to(
     low, high = seen.min(axis=0), seen.max(axis=0)
     ended = np.zeros(CLUSTERS, np.bool_)
     while not ended.all():
-        observed, _, dones, _ = venv.step(dials_of(layers, seen))
+        observed, _, dones, _ = venv.step(dials_of(layers, seen, strategy.output))
         seen, ended = np.asarray(observed, np.float64), ended | dones
         np.minimum(low, seen.min(axis=0), out=low)
         np.maximum(high, seen.max(axis=0), out=high)

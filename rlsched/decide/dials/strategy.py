@@ -173,11 +173,23 @@ def default_checkpoint() -> Path:
     return packed if packed.is_dir() else package.parent / "checkpoints" / "default"
 
 
-def dials_of(layers: Sequence[NDArray[np.float64]], seen: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return (N, D) positions of dials, -1 to 1, from (N, F) observations and the matrices of a strategy."""
+def dials_of(
+    layers: Sequence[NDArray[np.float64]],
+    seen: NDArray[np.floating],
+    output: Literal["tanh", "clip"] = "tanh",
+) -> NDArray[np.float64]:
+    """Return (N, D) positions of dials, -1 to 1, from (N, F) observations.
+
+    Args:
+        layers: Matrices of a strategy (`Strategy.matrices`).
+        seen: Observations.
+        output: Activation of the last layer (`Strategy.output`); other layers have tanh.
+    """
     moved = seen.astype(np.float64)
-    for layer in layers:
-        moved = np.tanh(moved @ layer[:, :-1].T + layer[:, -1])
+    for place, layer in enumerate(layers, 1):
+        moved = moved @ layer[:, :-1].T + layer[:, -1]
+        clips = output == "clip" and place == len(layers)
+        moved = np.clip(moved, -1.0, 1.0) if clips else np.tanh(moved)
     return moved
 
 

@@ -16,7 +16,7 @@ from rlsched.cluster.spec import NodeSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.dials import turning
 from rlsched.decide.dials.observing import NAMES, PRICE_COLUMNS
-from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
+from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy, dials_of
 from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.policies.files import to_send, with_whole_paths
 from rlsched.decide.policies.policy import Policy
@@ -138,6 +138,7 @@ def test_hidden_layers_may_have_any_widths(widths: tuple[int, int], output: Lite
     strategy, x = Strategy.from_layers(*layers, output=output), rng.normal(size=NUM_COLUMNS)
     strategy.check("mine.json")
     found, fits = through(strategy, x)
+    np.testing.assert_allclose(dials_of(layers, x[None], output)[0], found)
     for layer in layers[:-1]:
         x = np.tanh(layer[:, :-1] @ x + layer[:, -1])
     last = layers[-1][:, :-1] @ x + layers[-1][:, -1]
