@@ -58,8 +58,8 @@ PENALTY: Final = 5.0
 _RAMP: Final = 0.005
 """Distance below a bound, as a ratio, at which the penalty of a bound starts to rise in training."""
 SMALL_FRAC: Final = {"tail": 0.1, "late": 0.01, "preemptions": 0.1}
-"""Amounts added to numerator and denominator, so that a few seconds or jobs more than none change little.
-`tail`: relative to the run times; the others: relative to the number of jobs.
+"""Amounts added to the numerator and the denominator of a ratio, so that the ratio changes little if both are
+near 0. `tail`: relative to the run times; the others: relative to the number of jobs.
 """
 LATE_S: Final = 600.0
 """Delay in addition to a job's slack after which the job counts as late, seconds."""
@@ -245,7 +245,7 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return found
 
     def penalties(self, means: Floats) -> Floats:
-        """Return the (NUM_TERMS,) penalties of the bounds that these mean ratios exceed; 0: others."""
+        """Return the (NUM_TERMS,) penalties of the bounds that these mean ratios exceed; other bounds: 0."""
         return np.where(means > self.limits, PENALTY, 0.0)
 
     def training_penalties(self, means: Floats) -> Floats:
@@ -267,7 +267,8 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def offsets(self, jobs: Jobs, nodes: int) -> Floats:
         """Return the (NUM_TERMS,) amounts that are added to numerator and denominator of each ratio.
 
-        Delays are compared with the run times included. `nodes`: number of nodes.
+        For the terms `time`, `urgent` and `rest`, the amount is the run time of the jobs: delays plus run
+        times are compared, not delays. `nodes`: number of nodes.
         """
         found: Floats = self.offsets_by_job(jobs).sum(axis=1)
         found[Term.WAKE_UPS] = nodes

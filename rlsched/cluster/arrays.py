@@ -20,7 +20,7 @@ from rlsched.models.arrays import ModelArrays, no_models
 from rlsched.models.arrays import Records as Records
 
 MAX_TENANTS: Final = 8
-"""Most jobs that one GPU can hold."""
+"""Maximum number of jobs on one GPU."""
 WORD_BITS: Final = 32
 """Nodes per word of a bit set."""
 
@@ -107,7 +107,7 @@ COUNTERS: Final = np.dtype(
     [
         ("live_jobs", np.int64),
         ("next_seq", np.int64),
-        ("decisions", np.int64),  # number of the next decision
+        ("decisions", np.int64),  # index of the next decision
     ],
     align=True,
 )
@@ -123,7 +123,7 @@ SCRATCH: Final = np.dtype(
         ("look_s", np.float64),  # lower bound of `look_s` of all running jobs
         ("deferred", np.int64),  # number of DEFERRED jobs
         ("defer_s", np.float64),  # time when the first DEFERRED job has used up the slack that it may use
-        ("first_seq", np.int64),  # number of the job for which power is kept before later jobs start
+        ("first_seq", np.int64),  # `seq` of the job for which power is kept before later jobs start
         ("first_w", np.float64),  # power that is kept for it, W
         ("usable", np.int64, (MAX_KINDS,)),  # by GPU type: highest `limit._usable` of its nodes, -1: no node
         ("hosts", np.int64, (MAX_KINDS,)),  # by GPU type: the node with this value
@@ -160,11 +160,11 @@ NODE: Final = np.dtype(
         ("memory_mib", np.int64),  # UNCOUNTED if unknown
         ("memory_free_mib", np.int64),
         ("gpus", np.int32),
-        ("first_gpu", np.int32),  # global number of the node's first GPU
-        ("part_of", np.int32),  # number of the node's partition
+        ("first_gpu", np.int32),  # global index of the node's first GPU
+        ("part_of", np.int32),  # index of the node's partition
         ("status", np.int32),  # NODE_UP ... NODE_BOOTING; jobs start only on NODE_UP
         ("free", np.int32),  # number of wholly free GPUs, for any status; 0 while a job has the whole node
-        ("kind", np.int32),  # number of the GPU type
+        ("kind", np.int32),  # index of the GPU type
         ("fixed_clock", np.int32),  # 1: the SM clocks of the GPUs cannot be set
         ("unshared", np.int32),  # 1: each GPU runs one job at a time
         ("lends", np.int32),  # 1: the node lends idle cores, and can withdraw them
@@ -234,7 +234,7 @@ JOB: Final = np.dtype(
         (
             "moved_for",
             np.int64,
-        ),  # number of the job for which this job was preempted; -1: none, or this job has started again
+        ),  # `seq` of the job for which this job was preempted; -1: none, or this job has started again
         ("moved_attempt", np.int64),  # attempt of the job `moved_for` at the time of the preemption
         ("key", np.float64),  # sort key in the queue, set when the job is queued
         ("submit_s", np.float64),
@@ -262,19 +262,19 @@ JOB: Final = np.dtype(
         ("rate", np.float64),  # speed relative to unshared GPUs at full clock
         ("rate_since_s", np.float64),
         ("status", np.int32),  # SLOT_EMPTY, WAITING, RUNNING, LEAVING, INELIGIBLE, DEFERRED
-        ("vc", np.int32),  # number of the VC's name, -1 if none
+        ("vc", np.int32),  # index of the VC's name, -1 if none
         ("own_partition", np.int32),  # partition of the VC's own nodes, -1 if the VC has no nodes
         ("shared_partition", np.int32),  # partition of the nodes that serve every VC, -1 if there is none
         ("placed_in", np.int32),  # partition in which the job runs, -1 while it waits
         ("gpus", np.int32),  # GPUs of the gang; 0: CPU only
         ("share_milli", np.int32),  # share of each GPU, thousandths
-        ("demand", np.int32),  # number of the demand class
+        ("demand", np.int32),  # index of the demand class
         ("host", np.int32),  # first node on which the job runs, -1 while it waits
         ("attempt", np.int32),  # number of the current attempt, from 1
         ("preemptions", np.int32),
         ("pinned", np.int32),  # 1: must not be preempted
         ("unshared", np.int32),  # 1: the job must not share GPUs with other jobs
-        ("workload", np.int32),  # number in the catalogue of workloads, 0: unknown
+        ("workload", np.int32),  # index in the catalogue of workloads, 0: unknown
         ("energy_ppm", np.int32),  # weight of energy, millionths; -1: the cluster's weight
         ("reference_kind", np.int32),  # GPU type of the stated run time; -1: the type on which the job runs
         ("generation", np.int32),  # incremented with every change of the rate

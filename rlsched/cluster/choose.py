@@ -1,16 +1,16 @@
 """The placement rules, compiled: they choose the GPUs for a job that fits.
 
-*consolidate*: see `placement`; a share of a GPU gets the GPU with the smallest sufficient free share.
-*best-fit*: as consolidate, but the GPUs of a gang (all GPUs of a job) that remain after whole nodes are on
-the node that has the fewest free GPUs afterwards.
-*worst-fit*: the node with most free GPUs (for a share: the GPU with the largest free share).
-*spread*: one GPU at a time, each on the node with most free GPUs. A gang can therefore span many nodes
-although it would fit on one node; all other rules place a gang on as few nodes as possible.
-*fgd*: the node and GPU where fragmentation grows least (`fragmentation`; Weng et al., ATC'23); ties go to the
-fewest free GPUs.
+*consolidate*: see `placement`; a job that requests a share (a part) of a GPU gets the GPU with the smallest
+sufficient free share. *best-fit*: as consolidate, but the GPUs of a gang (all GPUs of a job) that remain
+after whole nodes are on the node that has the fewest free GPUs afterwards. *worst-fit*: the node with most
+free GPUs (for a share: the GPU with the largest free share). *spread*: one GPU at a time, each on the node
+with most free GPUs. A gang can therefore span many nodes although it would fit on one node; all other rules
+place a gang on as few nodes as possible. *fgd*: the node and GPU where fragmentation grows least
+(`fragmentation`; Weng et al., ATC'23); ties go to the fewest free GPUs.
 
-A job with preferred GPU types gets the GPUs of these types that the rule chooses; if there are none now, it
-is placed as if it had no preference (`placement.class_to_place`). A gang that fits on one node is not split.
+The rule places a job with preferred GPU types on GPUs of these types. If the job does not fit there now, it
+is placed as if it had no preference (`placement.class_to_place`). A preference never splits a gang that fits
+on one node.
 
 A job without GPUs gets the node with the fewest GPUs; of several such nodes, the node with the fewest free
 cores (*worst-fit*, *spread*: the most). All other ties go to the lowest node number.
@@ -189,7 +189,7 @@ def _choose_by_looking(s: StateArrays, p: int, c: int, node: int, out: NDArray[n
 
 @array_kernel
 def _gpus_of_nodes(s: StateArrays, p: int, slot: int, node: int) -> int:
-    """Return how many GPUs the nodes have on which `choose` would place a job that fits now."""
+    """Return the number of GPUs of all nodes on which `choose` would place a job that fits now."""
     out, held, last = np.empty(s.job.gpus[slot], np.int32), 0, -1
     host = choose(s, p, slot, node, out)
     if out.shape[0] == 0:

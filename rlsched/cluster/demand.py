@@ -37,8 +37,8 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         gpu_memory_mib: Least memory of each GPU, MiB; 0: any.
         exclusive: Whether the job gets whole nodes: it starts only on nodes without other jobs, and no other
             job starts there while it runs.
-        only_preferred: Whether models that are not preferred are refused. A job with a preference has two
-            demand classes: its own and, with this flag, the class by which it is placed if it fits there.
+        only_preferred: Whether only preferred models are accepted. A job with a preference has two demand
+            classes: its own, and one with this flag, by which the job is placed if it fits there.
     """
 
     gpus: int
@@ -133,7 +133,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def places(self) -> int:
-        """Equal parts into which the job's CPU cores and memory are split: one per GPU, one without GPUs."""
+        """Number of equal parts of the job's CPU cores and memory: one per GPU; 1 for a job without GPUs."""
         return max(self.gpus, 1)
 
     @property
@@ -147,7 +147,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         return -(-self.memory_mib // self.places)
 
     def places_on_node(self, node: NodeGroup | NodeSpec) -> int:
-        """Return the places of this job on an idle node; 0 cores or 0 memory of the node mean unknown."""
+        """Return how many places of this job fit on an idle node; node cores or memory of 0 mean unknown."""
         if not self.gpus and not (self.cpu_milli and node.cpus):
             return 0
         known_mib = node.gpu_memory_mib if isinstance(node, NodeSpec) else 0
@@ -171,7 +171,7 @@ def named_types(text: str) -> tuple[str, ...]:
 
 
 def within_parts(demands: Sequence[Demand], nodes: Sequence[NodeSpec]) -> bool:
-    """Return whether no demand requests more cores or memory per GPU than every node has per GPU."""
+    """Return whether each demand requests at most the cores and memory per GPU that every node has."""
     owners = [node for node in nodes if node.gpus]
     cpus = min((node.cpus * 1000 / node.gpus for node in owners if node.cpus), default=math.inf)
     memory = min((node.memory_mib / node.gpus for node in owners if node.memory_mib), default=math.inf)

@@ -55,8 +55,8 @@ def sums(
     Args:
         s: The state.
         rows: (J, W) jobs as words.
-        masks: Bits of each of the first words that count.
-        learnt: Number of last words that count if they are not 0.
+        masks: Bit mask of each of the first words: only these bits are hashed.
+        learnt: Number of words at the end of a row that are hashed only if they are not 0.
     """
     jobs, places = _NOTHING, _NOTHING
     for slot in range(rows.shape[0]):
@@ -78,9 +78,9 @@ def sums(
 
 @cache
 def _masks(modelled: bool, revises: bool, priced: bool) -> NDArray[np.uint64]:
-    """Return the bits of the words of a job that count in the digest, without the fields `_LEARNT`.
+    """Return bit masks of a job's words, without the fields `_LEARNT`: the bits that are in the digest.
 
-    `slack_s`, the last of these words, counts only if a price of electricity is known.
+    `slack_s`, the last of these words, is in the digest only if a price of electricity is known.
     """
     unread = _FOLLOWS | (frozenset() if modelled else _OF_MODELS) | (frozenset() if revises else _BURST)
     one = np.zeros(1, JOB)

@@ -1,7 +1,7 @@
 """Fragmentation of a node, compiled: the measure of fragmentation-gradient descent.
 
 Weng et al., "Beware of Fragmentation" (ATC'23), define the fragmentation of a node as the free GPU capacity
-that a task class cannot use, averaged over the classes with their numbers of arrivals as weights. The paper
+that a task class cannot use, averaged over the classes, weighted by their numbers of arrivals. The paper
 counts arrivals in a sample of the production workload; this implementation counts the jobs of this state, and
 ignores classes with fewer than 1 in 200 arrivals. It also ignores CPU-only classes and gangs that do not fit
 on one node, because they add the same amount to every choice.
@@ -24,7 +24,7 @@ _RAREST: Final = 200
 
 @kernel
 def typical_classes(s: StateArrays, out: NDArray[np.int64]) -> int:
-    """Write the GPU classes that arrive often into `out` (C,). Returns their number."""
+    """Write the GPU classes that arrive often into `out` (C,), and return their count."""
     total = 0
     for c in range(s.demand.shape[0]):
         total += s.demand.arrived[c]

@@ -183,7 +183,7 @@ def admit_job(
 
 @kernel
 def describe_job(s: StateArrays, slot: int, workload: int, energy_ppm: int) -> int:
-    """Set a job's workload and weight of energy (-1: the cluster's weight). Returns the job's number."""
+    """Set a job's workload and weight of energy (-1: the cluster's weight). Return its sequence number."""
     s.job.workload[slot], s.job.energy_ppm[slot] = workload, energy_ppm
     if s.job.head[slot] >= 0:
         forget_speeds(s, s.job.head[slot] // MAX_TENANTS)

@@ -34,7 +34,7 @@ def check_gang(
     Args:
         state: The cluster.
         slot: Slot of the waiting job.
-        gpus: Global numbers of the GPUs to give to the job.
+        gpus: Global indices of the GPUs to allocate to the job.
         share_milli: Share of each GPU, thousandths.
         sm_clock_frac: SM clock, fraction of the maximum.
         node: Node of a job without GPUs.
@@ -162,7 +162,7 @@ def check_join(
         state: The cluster.
         slot: Slot of the waiting job.
         share_with: Slot of the running job.
-        gpus: Global numbers of the GPUs to share: all GPUs of the running job.
+        gpus: Global indices of the GPUs to share: all GPUs of the running job.
         sm_clock_frac: SM clock of the waiting job, fraction of the maximum.
         cpu_milli_each: Cores that the waiting job adds to each GPU, thousandths; -1: none.
     """
@@ -225,7 +225,7 @@ def _check_memory(state: ClusterShape, slot: int, share_with: int) -> None:
 def _places_by_node(
     state: ClusterShape, seq: int, gpus: Sequence[int], share_milli: int, node: int
 ) -> dict[int, int]:
-    """Return the number of places requested on each node, by node number, in the order of the GPUs."""
+    """Return the count of requested places on each node, by node index, in the order of the GPUs."""
     if not gpus:
         if not 0 <= node < len(state.node_names):
             raise AllocationError(f"job {seq}: there is no node number {node}")

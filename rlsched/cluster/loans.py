@@ -5,8 +5,8 @@ loan when it starts on free GPUs of one node, if its policy moves cores and its 
 cores than the job requested. A loan is a number of whole cores per GPU. Lent cores count as free. If too few
 cores are left after a start, loans on that node are withdrawn, each as a whole, in the order of the GPUs, and
 the borrowers continue with the cores that they requested. The node's daemon follows the same rule
-(`rlsched_node.processes.cores`) at the start of each rank, so that no order is needed for a withdrawal. If
-ranks end at other times there than in the ledger, a loan can end earlier or later on the node.
+(`rlsched_node.processes.cores`) at the start of each rank, so that the broker need not command a withdrawal.
+If ranks end at other times there than in the ledger, a loan can end earlier or later on the node.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def exceed_parts(s: StateArrays) -> bool:
 def usable_milli(s: StateArrays, slot: int, workload_milli: int) -> int:
     """Return the cores per GPU that a job can use, thousandths; 0: unknown.
 
-    A job that used fewer cores than it requests can use what it used. The use of any other job may have been
-    limited by its cores; then the need of its workload counts, if that is more.
+    If the job used fewer cores than it requests, the result is this use. Otherwise the cores of the job may
+    have limited its use, and the result is the larger of its use and the need of its workload.
 
     Args:
         s: The state.
@@ -102,9 +102,10 @@ def usable_milli(s: StateArrays, slot: int, workload_milli: int) -> int:
 def lacks_cores(s: StateArrays, slot: int, share_with: int) -> bool:
     """Return whether a waiting job cannot share the GPUs of a running job, because cores are missing.
 
-    Only on a cluster that lends cores, where the job adds the cores that it requested. If no job requests
-    more than its GPUs' part of the cores, jobs are placed by counts of free GPUs (`plain_demands`). So that
-    the cores of a free GPU are then free too, the jobs on a GPU together get at most its part.
+    Always False on a cluster that does not lend cores. On a cluster that lends cores, the waiting job needs
+    spare cores for its whole request. If no job requests more than its GPUs' part of the cores, jobs are
+    placed by counts of free GPUs (`plain_demands`), which requires that each free GPU's part of the cores is
+    free. Therefore the jobs on one GPU may then together request at most the part of this GPU.
     """
     asked = s.demand.cpu_milli_each[s.job.demand[slot]]
     if not s.config[0].lends_cores or asked == 0:

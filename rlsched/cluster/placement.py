@@ -5,7 +5,7 @@ node with the fewest free GPUs that suffice. A larger gang gets wholly free node
 remainder the node with the most free GPUs. Ties go to the lowest node number. On identical nodes this is the
 rule of Lucid's simulator (Hu et al., ASPLOS'23). The other rules are in `choose`.
 
-For jobs that request only whole GPUs ("plain"), the checks read only the numbers of nodes with 0, 1, 2, ...
+For jobs that request only whole GPUs ("plain"), the checks read only the counts of nodes with 0, 1, 2, ...
 free GPUs, and take the same time on a cluster of any size. For other jobs they read every node.
 """
 
@@ -157,8 +157,8 @@ def fits_slot(s: StateArrays, p: int, slot: int) -> bool:
 def class_to_place(s: StateArrays, p: int, slot: int, node: int) -> int:
     """Return the demand class by which `choose` places a waiting job, for the same `node`.
 
-    If the rule finds GPUs of preferred types for the job now, it gets these, else GPUs as without a
-    preference. Whether the job fits does not depend on the preference.
+    This is the class of the job's preferred GPU types if `node` is BY_RULE and the job fits on GPUs of these
+    types now, else the job's own class. Whether the job fits does not depend on the preference.
     """
     c = s.job.demand[slot]
     narrow = s.demand.preferred[c]

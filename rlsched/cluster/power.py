@@ -41,7 +41,7 @@ def highest_clock(s: StateArrays, g: int, urgent_cap: float, flexible_cap: float
 
 @kernel
 def leads(s: StateArrays, slot: int) -> bool:
-    """Return whether a job is the first on its GPUs, so that a sum over such jobs has each GPU once."""
+    """Return whether a job is the first on its GPUs; a sum over such jobs counts each GPU once."""
     g, first = s.job.head[slot] // MAX_TENANTS, 0
     while s.gpu.tenant[g, first] < 0:
         first += 1

@@ -111,10 +111,10 @@ class ClusterShape:
 
     Attributes:
         arrays: The arrays that kernels work on; replaced when they grow.
-        node_names: Name of each node, by node number.
+        node_names: Name of each node, by node index.
         partition_names: The VCs that own nodes, in name order, then `shared` if a node serves all VCs.
-        vc_names: All VC names so far; the position of a name is its number.
-        kind_names: All GPU types so far; the position of a type is its number.
+        vc_names: All VC names so far; a VC's number is the index of its name.
+        kind_names: All GPU types so far; a type's number is the index of its name.
         ordering: The order of the queues.
         needs: Features with which kernels must be compiled.
         placement: The placement rule, a key of `PLACEMENT_CODES`.
@@ -177,7 +177,7 @@ class ClusterShape:
 
     @property
     def decisions(self) -> int:
-        """Number of the next decision; random draws for the decision are derived from it."""
+        """Index of the next decision; random draws for the decision are derived from it."""
         return int(columns(self.arrays.counters)["decisions"][0])
 
     def _lay_out(self, nodes: list[NodeSpec]) -> None:
@@ -255,7 +255,8 @@ class ClusterShape:
     def lend_cores(self) -> None:
         """Count the cores that jobs requested, and lend idle cores of nodes that can lend (`let_lend`).
 
-        Loans are withdrawn once another job requests the cores: `rlsched.cluster.loans`. No job may run.
+        Loans are withdrawn once another job requests the cores: `rlsched.cluster.loans`. Call this method
+        while no job runs.
         """
         self.arrays.config[0].lends_cores = 1
 
@@ -346,7 +347,7 @@ class ClusterShape:
     def limit_power(self, limit_w: float | None) -> None:
         """Set the power limit of all nodes, W.
 
-        Infinite: there is none now, but there may be one later. None: there is none at any time.
+        Infinite: no limit now, but possibly later. None: no limit at any time.
         """
         config = self.arrays.config[0]
         config.limited, config.limit_w = limit_w is not None, math.inf if limit_w is None else limit_w
@@ -472,8 +473,8 @@ class ClusterShape:
 
         Args:
             vc: The VC.
-            demand: The request; a number: this many GPUs.
-            without: Numbers of retired nodes.
+            demand: The request; an int requests this number of GPUs of any type.
+            without: Indices of retired nodes.
         """
         wanted = Demand(gpus=demand) if isinstance(demand, int) else demand
         part_of, nodes = self.arrays.node.part_of.tolist(), alike_by_type(self._nodes)
@@ -505,10 +506,10 @@ class ClusterShape:
     # ---- queries ----------------------------------------------------------------------------------
 
     def slot_of(self, seq: int) -> int:
-        """Return the slot of a live job.
+        """Return the slot of a live job, given its sequence number.
 
         Raises:
-            AllocationError: no live job has this number.
+            AllocationError: no live job has this sequence number.
         """
         job = columns(self.arrays.job)
         known = self._slots.get(seq)  # valid as long as the slot still has this number
@@ -523,7 +524,7 @@ class ClusterShape:
         raise AllocationError(f"no live job has number {seq}")
 
     def gpus_of(self, seq: int) -> list[int]:
-        """Return the global GPU numbers that a job holds, in the order of allocation."""
+        """Return the global indices of a job's GPUs, in the order of allocation."""
         place = int(self.arrays.job.head[self.slot_of(seq)])
         gpus = []
         while place >= 0:
@@ -532,7 +533,7 @@ class ClusterShape:
         return gpus
 
     def beside(self, seq: int) -> list[int]:
-        """Return the numbers of the other jobs that run on the first GPU of a job."""
+        """Return the sequence numbers of the other jobs that run on the first GPU of a job."""
         job = columns(self.arrays.job)
         head = int(job["head"][self.slot_of(seq)])
         tenants = columns(self.arrays.gpu)["tenant"][head // MAX_TENANTS].tolist() if head >= 0 else []
@@ -540,12 +541,12 @@ class ClusterShape:
         return [other for other in found if other != seq]
 
     def gpu_location(self, g: int) -> tuple[int, int]:
-        """Return (node number, GPU number on that node) of a global GPU number."""
+        """Return (node index, index of the GPU on that node) of a GPU, given its global index."""
         n = int(columns(self.arrays.gpu)["node"][g])
         return n, g - int(columns(self.arrays.node)["first_gpu"][n])
 
     def waiting(self, partition: int) -> list[int]:
-        """Return the numbers of the jobs that wait for a partition, in queue order."""
+        """Return the sequence numbers of the jobs that wait for a partition, in queue order."""
         return [int(seq) for seq in self.arrays.job.seq[self.queue(partition)]]
 
     def queue(self, partition: int) -> NDArray[np.int32]:
@@ -553,5 +554,5 @@ class ClusterShape:
         return self.arrays.derived.queue[partition, : self.arrays.derived.part.queue_len[partition]]
 
     def running(self) -> list[int]:
-        """Return the numbers of the running jobs, ascending."""
+        """Return the sequence numbers of the running jobs, ascending."""
         return sorted(int(seq) for seq in self.arrays.job.seq[self.arrays.job.status == RUNNING])

@@ -241,7 +241,7 @@ class EnergySignals(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         return found.replace(tzinfo=UTC) if found.tzinfo is None else found
 
     def inside(self, folder: Path) -> EnergySignals:
-        """Return a copy with file names relative to this folder."""
+        """Return a copy with this folder prepended to all file names."""
         named = {name: getattr(self, name) for name in ("price", "carbon", "power_limit")}
         return msgspec.structs.replace(
             self, **{name: str(folder / path) for name, path in named.items() if path}
@@ -421,7 +421,7 @@ class ClusterSpec(_SharedFields, frozen=True, forbid_unknown_fields=True, kw_onl
         return cls(name=name, placement=placement, preemptible=preemptible, nodes=(group,))
 
     def write(self, path: str | Path) -> None:
-        """Write this description to a TOML file for `read`.
+        """Write this description to a TOML file that `read` accepts.
 
         Raises:
             ClusterSpecError: the file cannot be written.
@@ -432,7 +432,7 @@ class ClusterSpec(_SharedFields, frozen=True, forbid_unknown_fields=True, kw_onl
             raise ClusterSpecError(f"{path}: cannot write this cluster: {error.strerror}") from error
 
     def to_toml(self) -> str:
-        """Return this description as TOML for `read`."""
+        """Return this description as TOML that `read` accepts."""
         lines = [f"name = {_quote(self.name)}"]
         lines += [f"placement = {_quote(self.placement)}"] if self.placement != "consolidate" else []
         lines += [f"max_retries = {self.max_retries}"] if self.max_retries is not None else []

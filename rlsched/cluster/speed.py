@@ -67,7 +67,9 @@ def shared_with(s: StateArrays, slot: int, more: int, g: int) -> float:
 
 @kernel
 def gpu_rate(s: StateArrays, slot: int, kind: int, x: float, shared: float, nodes: int, fewest: int) -> float:
-    """Return the speed that GPUs of a type allow a job with enough cores, relative to solo at full clock.
+    """Return the speed that GPUs of a type allow a job with enough cores.
+
+    The speed is relative to the job's solo speed (without co-tenants) at full clock on these GPUs.
 
     Args:
         s: The state.
@@ -92,7 +94,7 @@ def type_speed(s: StateArrays, slot: int, kind: int) -> float:
 
 @kernel
 def feed(s: StateArrays, slot: int, kind: int, cores_each: float) -> float:
-    """Return the fraction of full speed that `cores_each` cores per GPU allow; 1 without requested cores."""
+    """Return the fraction of full speed that this number of cores per GPU allows; 1 if none is requested."""
     if s.demand.cpu_milli_each[s.job.demand[slot]] == 0:
         return 1.0
     return input_speed(cores_each, s.models.trait.cores_each[s.job.workload[slot], kind])

@@ -69,7 +69,7 @@ class ClusterState(ClusterShape):
     withdraws_loans = True
 
     def count_decision(self) -> None:
-        """Increase the number of the next decision by one."""
+        """Increase the index of the next decision by one."""
         columns(self.arrays.counters)["decisions"][0] += 1
 
     # ---- jobs -------------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ class ClusterState(ClusterShape):
         ln_weight: float = 0.0,
         slack_s: float = 0.0,
     ) -> int:
-        """Add a waiting job. Returns the number of the job.
+        """Add a waiting job, and return its sequence number.
 
         Args:
             num_gpus: Number of whole GPUs of any type, if nothing else is requested.
@@ -104,7 +104,7 @@ class ClusterState(ClusterShape):
             spread: Standard deviation of ln(run time / prediction).
             time_limit_s: The user's time limit, nan if there is none.
             preemptible: Whether the job may be stopped in favour of another job.
-            workload: Number in the catalogue of workloads, 0 if unknown.
+            workload: Index in the catalogue of workloads, 0 if unknown.
             energy_weight: Weight of energy against time, 0 to 1; None: the cluster's weight.
             shares: Whether the job may share its GPUs with other jobs, if GPUs are shared.
             gpu_need_mib: Memory that the job uses on each of its GPUs, MiB; -1: as models predict for its
@@ -247,14 +247,14 @@ class ClusterState(ClusterShape):
         """Start a waiting job on exactly these GPUs, or a job without GPUs on this node.
 
         `share_milli`: share of each GPU, thousandths; None: the share that the job requested. `share_with`:
-        number of the running job that shares all of its GPUs with this job, -1: the GPUs are free.
+        sequence number of the running job that shares all of its GPUs with this job, -1: the GPUs are free.
         `cpu_milli_each`: cores with each GPU, thousandths; -1: the cores that the job requested. `by_engine`:
         whether an engine, such as a Slurm cluster, has already started the job; drained nodes are then legal.
 
         Raises:
-            AllocationError: the state is unchanged. The job does not wait; the number of GPUs, the share or
-                the clock is wrong; a GPU is taken, named twice, unknown or of another type; a node is not
-                up, has too few cores or too little memory, or serves another VC.
+            AllocationError: the job does not wait; the number of GPUs, the share or the clock is wrong; a GPU
+                is in use, named twice, unknown or of another type; or a node is not up, has too few cores or
+                too little memory, or serves another VC. The job is not started.
         """
         self._undefer(self.slot_of(seq))
         p, host = self.check_start(
@@ -279,9 +279,10 @@ class ClusterState(ClusterShape):
         self.ordering.note_start(self.arrays, slot, now_s)
 
     def check_parts(self) -> None:
-        """If cores are lent and jobs on a GPU exceed its part of the cores, mark the plain classes again.
+        """Mark the plain classes again if cores are lent and the jobs on a GPU exceed its part of the cores.
 
-        Rules choose no such join. It can be in the journal of an earlier version, or a user's own policy.
+        Rules never share a GPU in this way. Such a start can come from the journal of an earlier version, or
+        from a user-defined policy.
         """
         config = self.arrays.config[0]
         if config.lends_cores and config.within_parts and loans.exceed_parts(self.arrays):
@@ -302,11 +303,11 @@ class ClusterState(ClusterShape):
     def hold(self, gpus: Sequence[int], now_s: float, until_s: float | None = None) -> int:
         """Mark free GPUs of one node, which may be drained or down, as unavailable to jobs of this cluster.
 
-        Returns the number of a placeholder job, which starts immediately and is never preempted. To free the
-        GPUs, `release` the placeholder.
+        Returns the sequence number of a placeholder job, which starts immediately and is never preempted. To
+        free the GPUs, `release` the placeholder.
 
         Args:
-            gpus: Global GPU numbers.
+            gpus: Global indices of the GPUs.
             now_s: Current time.
             until_s: Latest time at which the GPUs are free again; None: unknown.
 
@@ -369,9 +370,9 @@ class ClusterState(ClusterShape):
         """End the attempt of a running or preempted job, and remove the job.
 
         Args:
-            seq: Number of the job.
+            seq: Sequence number of the job.
             now_s: Current time.
-            ended: Whether the job ended by itself. Its run time then revises the predictions of its burst.
+            ended: Whether the job ended by itself, so that its run time revises the predictions of its burst.
 
         Raises:
             AllocationError: the job neither runs nor is being stopped.
@@ -416,7 +417,7 @@ class ClusterState(ClusterShape):
         """Set the GPU types of a waiting job, eligible or not; None: unchanged.
 
         Args:
-            seq: Number of the job.
+            seq: Sequence number of the job.
             gpu_types: Types that the job accepts; empty: any type.
             preferred_types: Types that the job prefers; empty: no preference.
 
@@ -461,10 +462,10 @@ class ClusterState(ClusterShape):
         signal. In the first case, the simulator knows which work the job keeps.
 
         Args:
-            seq: Number of the job to stop.
+            seq: Sequence number of the job to stop.
             now_s: Current time.
-            moved_for: Number of the waiting job that gets the GPUs, if the stopped job will restart on other
-                GPUs immediately; -1: the stopped job is preempted to wait.
+            moved_for: Sequence number of the waiting job that gets the GPUs, if the stopped job will restart
+                on other GPUs immediately; -1: the stopped job is preempted to wait.
 
         Raises:
             AllocationError: see `check_preempt`.
@@ -512,7 +513,7 @@ class ClusterState(ClusterShape):
     # ---- nodes ------------------------------------------------------------------------------------
 
     def add_node(self, spec: NodeSpec) -> int:
-        """Add a node, which is up and idle: waiting jobs may start on it. Returns the node's number."""
+        """Add a node, which is up and idle: waiting jobs may start on it. Returns the node's index."""
         if spec.name in self.node_names:
             raise AllocationError(f"node {spec.name!r} is already part of the cluster")
         self._lay_out([*self._nodes, spec])
@@ -572,7 +573,8 @@ class ClusterState(ClusterShape):
     def fail_node(self, n: int) -> list[int]:
         """Mark a node as down.
 
-        Returns the numbers of the jobs that run on the node, ascending; the caller releases or requeues each.
+        Returns the sequence numbers of the jobs that run on the node, ascending; the caller releases or
+        requeues each.
         """
         kernels.set_node_status(self.arrays, self._node(n), NODE_DOWN)
         return self.jobs_on(n)
@@ -594,7 +596,7 @@ class ClusterState(ClusterShape):
         kernels.set_node_status(self.arrays, self._node(n), NODE_BOOTING)
 
     def jobs_on(self, n: int) -> list[int]:
-        """Return the numbers of the jobs that run on a node, ascending."""
+        """Return the sequence numbers of the jobs that run on a node, ascending."""
         job = self.arrays.job
         tenants = self.arrays.gpu.tenant[self.arrays.gpu.node == n]
         hosted = np.flatnonzero((job.status == RUNNING) & (job.host == n))

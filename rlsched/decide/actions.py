@@ -11,13 +11,13 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     """Start a waiting job on the GPUs listed.
 
     Attributes:
-        seq: The job's sequence number.
-        gpus: Global GPU numbers, one entry per GPU of the gang, ascending.
-        share_milli: Share of each GPU, 1,000 = the whole GPU.
+        seq: Sequence number of the job.
+        gpus: Global indices of the GPUs, one per GPU of the job, ascending.
+        share_milli: Part of each GPU that the job gets, in thousandths; 1,000: the whole GPU.
         sm_clock_frac: SM clock as a fraction of the maximum.
         node: Node of a job without GPUs; -1 for a job with GPUs, because `gpus` determines its nodes.
-        share_with: Number of the running job with which the started job shares all GPUs; -1: the GPUs are
-            free.
+        share_with: Sequence number of the running job with which the started job shares all its GPUs; -1: the
+            GPUs are free.
         cpu_milli_each: CPU cores for each GPU, thousandths of a core; -1: the cores that the job requested.
     """
 
@@ -38,9 +38,10 @@ class Preempt(msgspec.Struct, frozen=True, tag="preempt"):
     (`job.pinned`), and for a job that started at this instant.
 
     Attributes:
-        seq: The number of the job to stop.
-        moved_for: Number of the waiting job that gets the GPUs, if the stopped job restarts immediately on
-            other GPUs; for records and messages. -1: the stopped job waits in the queue.
+        seq: Sequence number of the job to stop.
+        moved_for: Sequence number of the waiting job that gets the GPUs, if the stopped job restarts
+            immediately on other GPUs. Only records and messages use it. -1: the stopped job waits in the
+            queue.
     """
 
     seq: int

@@ -113,9 +113,9 @@ def cores_for(s: StateArrays, slot: int, gpus: NDArray[np.int32], o: StartOption
     """Return the CPU cores (thousandths) per GPU that a rule gives a job when it starts on these GPUs.
 
     If the option `cores` is off, the job gets the cores that it requested. If the option is on, the job gets
-    the cores that it can use: fewer than requested if fewer suffice, more if its nodes have spare cores.
-    A job keeps its spare cores until it ends. Until then a node may have fewer free cores than its free GPUs
-    need; a job that starts on these GPUs gets a proportional part of the free cores.
+    the cores that it can use: fewer than requested if fewer suffice, more if its nodes have spare cores. A
+    job keeps its additional cores until it ends. Until then, a node may have fewer free cores than jobs on
+    its free GPUs would request. A job that starts on these GPUs gets a proportional part of the free cores.
 
     If the cluster lends cores, the job gets the cores that it requested, and a loan (`rlsched.cluster.loans`)
     if its workload is known and needs more.
@@ -147,8 +147,8 @@ def cores_for(s: StateArrays, slot: int, gpus: NDArray[np.int32], o: StartOption
 def join_cores(s: StateArrays, slot: int, share_with: int, kind: int) -> int:
     """Return the CPU cores (thousandths) that a waiting job adds to each GPU that it shares.
 
-    The job adds spare cores of the nodes, at most the cores that all jobs on the GPUs together lack. If the
-    cluster lends cores, the job adds the cores that it requested.
+    The job adds spare cores of the nodes, but no more than all jobs on the GPUs together lack. If the cluster
+    lends cores, the job adds the cores that it requested.
     """
     job, cores = s.job, s.models.trait.cores_each
     asked = s.demand.cpu_milli_each[job.demand[slot]]

@@ -1,4 +1,4 @@
-"""Random draws that depend only on a seed, a decision number and a stream (`half`), not on the process."""
+"""Random draws that depend only on a seed, a decision's index and a stream (`half`), not on the process."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import numpy as np
 
 
 def draw(seed: int, number: int, half: int) -> float:
-    """Return a random number, uniform in [0, 1): the first number of `generator(seed, number, half)`."""
+    """Return a random number, uniform in [0, 1): the first draw of `generator(seed, number, half)`."""
     return float(generator(seed, number, half).random())
 
 
 def generator(seed: int, number: int, half: int) -> np.random.Generator:
-    """Return a random generator for the decision `number` (Philox 4x64, Salmon et al., SC'11).
+    """Return a random generator for the decision with the index `number` (Philox 4x64, Salmon et al., SC'11).
 
-    `half`: number of the stream; the streams of one decision are independent.
+    `half`: index of the stream; the streams of one decision are independent.
     """
     return np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, half, number]))

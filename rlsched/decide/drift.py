@@ -13,13 +13,14 @@ if TYPE_CHECKING:
     from rlsched.cluster.state import ClusterState
 
 SLACK: Final = 0.1
-"""Each range is widened on both sides by this share of its width."""
+"""Each range is widened on both sides by this fraction of its width."""
 TOLERANCE: Final = 1e-5
-"""Width added on both sides of each range: rows are float32, and a column may be constant in training."""
+"""Each range is also widened on both sides by this amount: rows are float32, and a column may be constant in
+training."""
 BEGIN_FRAC: Final = 0.5
-"""Drift begins when a column is outside its range in more than this share of the remembered inputs."""
+"""Drift begins when a column is outside its range in more than this fraction of the stored looks."""
 END_FRAC: Final = 0.25
-"""Drift ends when no column is outside its range in more than this share of the remembered inputs."""
+"""Drift ends when no column is outside its range in more than this fraction of the stored looks."""
 NO_RANGES: Final = "not watched: no ranges in its strategy"
 
 
@@ -46,7 +47,7 @@ class Familiar(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
         return msgspec.structs.replace(self, columns=ranges)
 
     def union(self, other: Familiar) -> Familiar:
-        """Return the smallest ranges that contain the ranges of both, which have the same columns."""
+        """Return the smallest ranges that contain the ranges of both objects, with the same columns."""
 
         def wide(one: tuple[int, int], two: tuple[int, int]) -> tuple[int, int]:
             return min(one[0], two[0]), max(one[1], two[1])
@@ -74,8 +75,8 @@ class ColumnOutOfRange(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         column: Name of the column.
-        share_frac: Share of the stored looks in which the column was outside its range.
-        value: Value of the column in the last look in which it was outside: the median of the rows.
+        share_frac: Fraction of the stored looks in which the column was outside its range.
+        value: Median of the column over the rows of the last look in which the column was outside its range.
         low: Smallest value in training.
         high: Largest value in training.
         only_warns: Whether the column describes the set-up of the cluster; such a column does not count as
@@ -179,7 +180,8 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         note: Reason why drift cannot be detected; "" if it can be detected.
         active: Whether there is drift; the fallback then decides in place of the policy.
-        looks: Number of looks so far; the shares in `outside` refer to the stored latest looks.
+        looks: Number of looks so far. The fractions in `outside` refer only to the latest looks, which are
+            stored.
         outside: Columns that were outside their training ranges in recent looks, from `DriftWatch.outside`.
         settings_refused: Number of times that dials were set to 0 because the strategy raised an exception
             or returned values that are not numbers.

@@ -115,11 +115,11 @@ class Guarded(Scheduler):
         return self._policy.review_s(state)
 
     def pauses(self, state: ClusterState, partition: int, now_s: float) -> bool:
-        """Return whether the policy, or the fallback while it decides, pauses a job."""
+        """Return whether a job must pause, by the policy, or by the fallback while the fallback decides."""
         return self._deciding().pauses(state, partition, now_s)
 
     def keeps_limit(self) -> bool:
-        """Return the value of the policy, or of the fallback while it decides."""
+        """Return `keeps_limit` of the policy, or of the fallback while the fallback decides."""
         return self._deciding().keeps_limit()
 
     def _deciding(self) -> Scheduler:

@@ -3,10 +3,10 @@
 The power is the most that the running jobs can draw, by the models (`rlsched.cluster.power`). Jobs without
 slack are urgent, jobs with slack are flexible. If the power exceeds the limit, the following steps are taken,
 in this order, until it does not: lower the clocks of flexible jobs, pause flexible jobs, lower the clocks of
-urgent jobs, pause other jobs that may be preempted. Jobs pause only under a policy that preempts. A job
-starts only if the limit can be kept with it: a flexible job if no urgent job gets a lower clock for it, now
-or when it starts later; an urgent job if the limit can be kept with all jobs at the lowest clocks, after
-flexible jobs have paused.
+urgent jobs, pause other jobs that may be preempted. Jobs pause only under a policy that preempts. A flexible
+job starts only if no urgent job needs a lower clock because of it, neither a running urgent job now nor a
+waiting urgent job at its start. An urgent job starts only if the limit can be kept with all jobs at the
+lowest clocks and the flexible jobs paused.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from rlsched.models.clocks import MIN_CLOCK_FRAC, gpu_power_w
 STEPS: Final = 32
 """Number of steps between the lowest and the highest clock. With coarse steps, clocks change less often."""
 ROUNDED_S: Final = 0.001
-"""Times are rounded up to milliseconds; slack of at most this time is none."""
+"""Resolution of times, seconds: times are rounded up to it. Slack of at most this time counts as used up."""
 PATIENCE_S: Final = 3600.0
-"""Time since its submission, s, after which power is kept for the first urgent job that waits."""
+"""Waiting time, seconds, after which power may be kept for an urgent job (`reserve_power`)."""
 
 
 @kernel
@@ -63,7 +63,10 @@ def _cap(step: int) -> float:
 
 @kernel
 def drawn_w(s: StateArrays, urgent_cap: float, flexible_cap: float) -> float:
-    """Return the most power of the whole cluster under caps of the clocks, W."""
+    """Return the most power that the whole cluster can draw under caps of the clocks, W.
+
+    The caps are fractions of the maximum clock, for urgent and for flexible jobs.
+    """
     watts = nodes_w(s)
     for position in range(s.derived.running_len[0]):
         slot = s.derived.slot.running[position]
@@ -79,7 +82,7 @@ def drawn_w(s: StateArrays, urgent_cap: float, flexible_cap: float) -> float:
 def _may_pause(s: StateArrays, slot: int, now_s: float, flexible: bool) -> bool:
     """Return whether a running job may be preempted to keep the limit.
 
-    `flexible`: only as a flexible job: it has slack left, and shares GPUs with flexible jobs only.
+    `flexible`: accept only a job that has slack left, and shares its GPUs with no urgent job.
     """
     job = s.job
     if job.head[slot] < 0 or job.pinned[slot] or job.start_s[slot] >= now_s:
@@ -92,7 +95,7 @@ def _may_pause(s: StateArrays, slot: int, now_s: float, flexible: bool) -> bool:
 
 @kernel
 def _saved_w(s: StateArrays, slot: int) -> float:
-    """Return the power that the cluster saves at the lowest clocks if only this job pauses, W."""
+    """Return the power that a pause of this job saves while all jobs have the lowest clocks, W."""
     g = s.job.head[slot] // MAX_TENANTS
     clock = highest_clock(s, g, MIN_CLOCK_FRAC, MIN_CLOCK_FRAC)
     return most_added_w(s, g, clock, -1) - most_added_w(s, g, clock, slot)
@@ -100,10 +103,10 @@ def _saved_w(s: StateArrays, slot: int) -> float:
 
 @kernel
 def hold_limit(s: StateArrays, preempts: bool, now_s: float) -> None:
-    """Set the caps of the clocks so that the limit is kept, and the power that starting jobs may add.
+    """Set the caps of the clocks that keep the limit, and the power that starting jobs may add (`room_w`).
 
-    The caps are 1 without a limit, and as low as possible if no caps suffice. `preempts`: whether jobs may be
-    preempted.
+    Without a limit, the caps are 1. If no caps suffice, they are as low as possible. `preempts`: whether jobs
+    may be preempted.
     """
     room_w = s.scratch[0].room_w
     s.scratch[0].first_seq = s.counters[0].next_seq
@@ -158,7 +161,7 @@ def _set_caps(s: StateArrays, urgent_cap: float, flexible_cap: float) -> None:
 
 @kernel
 def _usable(s: StateArrays, n: int) -> int:
-    """Return how likely a waiting job runs on a node: 2: it is up and has free GPUs; 1: asleep; 0: else."""
+    """Return the rank of a node as a host: 2: up, with free GPUs; 1: asleep or booting; 0: other."""
     status = s.node.status[n]
     if status == NODE_UP:
         return 2 if s.node.free[n] > 0 else 0
@@ -167,7 +170,10 @@ def _usable(s: StateArrays, n: int) -> int:
 
 @kernel
 def _note_hosts(s: StateArrays) -> None:
-    """Find, for each GPU type, a node on which a waiting job is most likely to run."""
+    """Find the node of highest rank (`_usable`) for each GPU type.
+
+    Of nodes with equal rank, a node with a fixed clock is preferred.
+    """
     usable, hosts = s.scratch[0].usable, s.scratch[0].hosts
     usable[:] = -1
     for n in range(s.node.shape[0]):
@@ -181,8 +187,9 @@ def _note_hosts(s: StateArrays) -> None:
 def start_w(s: StateArrays, slot: int, clock: float) -> float:
     """Return the power that a waiting job adds at an SM clock, W, on the GPU type where it adds most.
 
-    Only types that the job accepts count, and only types with free GPUs on nodes that are up if there are
-    any. On nodes that sleep, the power to wake them counts too. `_note_hosts` finds the types.
+    Only types that the job accepts count. Of these, only the types whose node has the highest rank count
+    (`_usable`, `_note_hosts`): types with free GPUs on a node that is up, if there are any. For nodes that
+    sleep or boot, the result includes the idle power that they draw in addition once they are up.
     """
     t, gpu, w, scratch = s.models.trait, s.models.gpu, s.job.workload[slot], s.scratch[0]
     gpus, demand = s.job.gpus[slot], s.demand[s.job.demand[slot]]
@@ -221,8 +228,9 @@ def _all_start_w(s: StateArrays) -> float:
 def reserve_power(s: StateArrays, now_s: float) -> None:
     """Keep power for the urgent jobs that wait, before flexible jobs start.
 
-    Of the urgent jobs that have waited for `PATIENCE_S`, and that could start on an idle cluster, power is
-    also kept for the first one before later urgent jobs start (`scratch.first_seq`, `scratch.first_w`).
+    Power is also kept for one urgent job before urgent jobs submitted later start (`scratch.first_seq`,
+    `scratch.first_w`). It is the first urgent job that has waited for `PATIENCE_S` and could start on an idle
+    cluster.
     """
     scratch, most_w, kept_w = s.scratch[0], s.config[0].limit_w - nodes_w(s), 0.0
     if scratch.room_w[PowerClass.FLEXIBLE] == np.inf:

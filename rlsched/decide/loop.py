@@ -66,7 +66,7 @@ def decide_all(
 
 
 def _keep_limit(state: ClusterState, scheduler: Scheduler, now_s: float) -> None:
-    """Hold jobs back, and set the caps of clocks, under a power limit; a scheduler may do this itself."""
+    """Under a power limit, defer jobs and set the caps of clocks, unless the scheduler does so itself."""
     if state.is_limited and not scheduler.keeps_limit():
         for_state(defer_jobs, state)(state.arrays, NO_PRICE, False, now_s)
 
@@ -77,7 +77,7 @@ def has_fitting(state: ClusterState, partition: int) -> bool:
 
 
 def fitting_jobs(state: ClusterState, partition: int) -> list[int]:
-    """Return the numbers of the waiting jobs that fit this partition now, in queue order."""
+    """Return the sequence numbers of the waiting jobs that fit this partition now, in queue order."""
     queue, found = state.queue(partition), list[int]()
     position = int(first_fitting(state.arrays, partition, 0))
     while position >= 0:

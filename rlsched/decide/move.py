@@ -14,10 +14,10 @@ class Move(NamedTuple):
     """One step of a decision; a slot is -1 if there is no such job.
 
     Attributes:
-        preempt: Running slot to stop now.
-        start: Waiting slot to start now. A move either preempts or starts, never both.
-        share_with: Running slot with which the started job shares GPUs.
-        for_job: Waiting slot that gets the GPUs of the preempted job, if the rule chose one.
+        preempt: Slot of the running job to stop now.
+        start: Slot of the waiting job to start now. A move either preempts or starts, never both.
+        share_with: Slot of the running job whose GPUs the started job shares.
+        for_job: Slot of the waiting job that gets the GPUs of the preempted job, if the rule chose one.
         place: Node on which the job starts, as in `rlsched.cluster.choose`. BY_RULE (-1): the placement rule
             chooses the node; NO_PREFERENCE (-2): it chooses regardless of the job's preferred GPU types.
         clock: SM clock of the started job as a fraction of the maximum; BY_OPTIONS: the start options
@@ -40,7 +40,7 @@ def nothing() -> Move:
 
 @kernel
 def start_of(slot: int, share_with: int) -> Move:
-    """Return the move that starts a job on GPUs of `share_with`, -1: on free GPUs. Slot -1: no start."""
+    """Return the move that starts job `slot` (-1: none) on GPUs of job `share_with` (-1: on free GPUs)."""
     return Move(-1, slot, share_with, -1, -1, BY_OPTIONS)
 
 
@@ -54,5 +54,5 @@ def placed(move: Move, place: int) -> Move:
 
 @kernel
 def preempt_of(slot: int, for_job: int) -> Move:
-    """Return the move that preempts a job; `for_job`: waiting slot that gets its GPUs, -1: none chosen."""
+    """Return the move that preempts a job; `for_job`: slot of the job that gets its GPUs, -1: not chosen."""
     return Move(slot, -1, -1, for_job, -1, BY_OPTIONS)

@@ -32,7 +32,8 @@ weighted cost of time and energy.
 """
 
 KEEP_FRAC: Final = 0.85
-"""Least predicted speed of each job on a shared GPU; its accuracy is in `docs/explanation/sharing.md`."""
+"""Least predicted speed of each job on a shared GPU; 1: the speed without sharing. The accuracy of predicted
+speeds is in `docs/explanation/sharing.md`."""
 
 
 class Gate(NamedTuple):
@@ -49,8 +50,8 @@ class Gate(NamedTuple):
         by_left: Factor of tanh(ln(predicted remaining time of the running job / 1 h) / 3).
         by_queue: Factor of 1 - exp(-4 x waiting jobs per GPU).
         by_slowest: Factor of the amount by which the slowest job is below a speed of 0.85.
-        by_hold: Factor of (2 h)^3 x t / (t + 1 h). h is the share of the partition's GPUs that the jobs would
-            share, and t the predicted time by which the new job delays the release of these GPUs.
+        by_hold: Factor of (2 h)^3 x t / (t + 1 h). h is the fraction of the partition's GPUs that the jobs
+            would share, and t the predicted time by which the new job delays the release of these GPUs.
     """
 
     is_shut: bool
@@ -72,10 +73,10 @@ class PriceOptions(NamedTuple):
     Attributes:
         power: Exponent p: in the choice of clocks, the weight of energy relative to time is multiplied by
             (price / mean)^p.
-        defer: A waiting job does not start before it has used the share tanh(defer x ln(price / mean)) of its
-            slack, at most 0.8.
-        pause: A running job that has used less than the share tanh(pause x ln(price / mean)) of its slack, at
-            most 0.8, is preempted.
+        defer: A waiting job does not start before it has used the fraction tanh(defer x ln(price / mean)) of
+            its slack, at most 0.8.
+        pause: A running job that has used less than the fraction tanh(pause x ln(price / mean)) of its slack,
+            at most 0.8, is preempted.
         window: Whether a waiting job starts at the beginning of the cheapest window of its predicted run
             time, among the starts that use at most 0.8 of its slack.
         percentile: While the price is above this quantile of the past 7 days, waiting jobs do not start, and
@@ -138,7 +139,7 @@ class RuleOptions(NamedTuple):
         blocks: Whether the first job that does not fit blocks the jobs behind it.
         reserve_after_s: Waiting time, seconds, after which a job that does not fit gets a reservation.
         long_job_s: Predicted run time, seconds, above which a job counts as long.
-        leave_frac: Share of a partition's GPUs that a long job leaves free when it starts.
+        leave_frac: Fraction of a partition's GPUs that a long job leaves free when it starts.
         threshold_gpu_s: Attained service, GPU-seconds; jobs above this value are ordered behind all other
             jobs.
         tick_s: Time, seconds, at whose multiples decisions are made; 0: decisions are made at every event.

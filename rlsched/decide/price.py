@@ -30,10 +30,11 @@ LEAST_LEFT_S: Final = 1800.0
 
 @kernel
 def slack_frac(s: StateArrays, slope: float, percentile: float) -> float:
-    """Return the share of their slack that jobs may use at the current price.
+    """Return the fraction of their slack that jobs may use at the current price.
 
-    The share is `MOST_SLACK_FRAC` if the price is above this percentile of the past 7 days; 0: no percentile.
-    Otherwise it is tanh(slope x ln(price / mean)), at most `MOST_SLACK_FRAC`; 0 at or below the mean price.
+    The fraction is `MOST_SLACK_FRAC` if the price is above the quantile `percentile` (0 to 1; 0: ignored) of
+    the prices of the past 7 days. Otherwise it is tanh(slope x ln(price / mean)), at most `MOST_SLACK_FRAC`;
+    0 at or below the mean price.
     """
     ratio = s.config[0].price_ratio
     if percentile > 0.0 and ratio > 0.0 and s.config[0].price_rank > percentile:
@@ -60,8 +61,9 @@ def _defers(s: StateArrays, o: PriceOptions) -> bool:
 def _defer_slope(s: StateArrays, slot: int, o: PriceOptions) -> float:
     """Return the slope of `slack_frac` that applies to a waiting job.
 
-    For a job that may pause, the slope is at least the slope of a pause. Otherwise, the job would start and
-    pause immediately. Before its first start, this applies only to the setting, not to the dial.
+    For a job that may pause, the slope is at least the slope of a pause, because otherwise the job could
+    start and pause immediately. Before the job's first start, only the setting of this slope counts, not its
+    dial.
     """
     job, dial = s.job, s.dials.dial[partition_of(s, slot)]
     slope = o.defer
@@ -75,7 +77,7 @@ def _defer_slope(s: StateArrays, slot: int, o: PriceOptions) -> float:
 
 @kernel
 def _price_until_s(s: StateArrays, slot: int, o: PriceOptions, now_s: float) -> float:
-    """Return the time, seconds, until which a job waits for a lower price; at most `now_s`: it does not."""
+    """Return the time, seconds, until which a job waits for a lower price; `now_s` or earlier: no wait."""
     if s.job.slack_s[slot] <= 0.0:
         return now_s
     frac = slack_frac(s, _defer_slope(s, slot, o), o.percentile)
@@ -89,8 +91,8 @@ def _price_until_s(s: StateArrays, slot: int, o: PriceOptions, now_s: float) -> 
 def defer_jobs(s: StateArrays, o: PriceOptions, preempts: bool, now_s: float) -> None:
     """Defer waiting jobs that must not start yet; requeue deferred jobs that may start.
 
-    A job waits for a lower price until it has used its share of slack, or until its cheapest window begins
-    (`rlsched.decide.window`), and for power until the power limit can be kept with it
+    A job waits for a lower price until it has used the permitted fraction of its slack, or until its cheapest
+    window begins (`rlsched.decide.window`), and for power until the power limit can be kept with it
     (`rlsched.decide.limit`). Sets `scratch.defer_s`: the first time at which a deferred job need not wait any
     longer for the price; infinite: none. `preempts`: whether jobs may be preempted.
     """
@@ -138,9 +140,9 @@ def next_to_pause(s: StateArrays, p: int, o: PriceOptions, preempts: bool, now_s
 
     Because of the power limit, it is a job of any partition (`rlsched.decide.limit.next_to_stop`). Because of
     the price, it is a job of partition `p`: it holds GPUs, is preemptible, started before this instant, runs
-    on nodes that are up, has not used the share of its slack that the price permits, and is predicted to run
-    for at least `LEAST_LEFT_S` more. Of several such jobs, returns the job that arrived first. A job without
-    GPUs is never paused: its earlier run time is not counted, so it would start again immediately.
+    on nodes that are up, has not used the fraction of its slack that the price permits, and is predicted to
+    run for at least `LEAST_LEFT_S` more. Of several such jobs, returns the job that arrived first. A job
+    without GPUs is never paused: its earlier run time is not counted, so it would start again immediately.
     """
     if preempts and is_limited(s):
         stopped = next_to_stop(s, now_s)
@@ -168,7 +170,7 @@ def review_s(s: StateArrays, o: PriceOptions) -> float:
     """Return the next time, s, to check deferrals and pauses without an event; infinite: never.
 
     If a job is deferred or may pause, or there is a power limit, this is the time of the next change of the
-    price or the limit. If a deferred job uses up its share of the slack earlier, this is the earlier time.
+    price or the limit. If the slack that a deferred job may use ends earlier, this is the earlier time.
     """
     if s.config[0].limited and s.counters[0].live_jobs > 0:
         return min(s.scratch[0].defer_s, s.config[0].price_until_s)

@@ -16,7 +16,7 @@ QUEUED = 50
 Source = Literal["policy", "rule", "guard", "engine", "automatic", "search"]
 """Component that made a decision; `search` occurs only in records and journals of earlier versions."""
 JobName = Callable[[int], str]
-"""Function that returns the display name of a job, given its number in the cluster's state."""
+"""Function that returns the display name of a job, given its sequence number in the cluster's state."""
 
 
 class PlanSeen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -30,7 +30,8 @@ class PlanSeen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         node: First node; "" if unknown.
         nodes: Number of nodes that the plan uses.
         gpu_type: Type of the GPUs; "" if unknown.
-        share_with: Number of the running job whose GPUs the plan shares or takes by preemption; -1: none.
+        share_with: Sequence number of the running job whose GPUs the plan shares or takes by preemption; -1:
+            none.
         tenants: Number of jobs on the GPUs under this plan, this job included; 0 if not computed.
         sm_clock_frac: SM clock as a fraction of the maximum.
         cpu_milli_each: CPU cores for each GPU, thousandths of a core.
@@ -40,12 +41,12 @@ class PlanSeen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         wait_s: Time until the job could start, seconds; None: unknown.
         run_s: Predicted time from the start to the end of the job under this plan, seconds.
         power_w: Power that the job would add while it runs, watts; None without models.
-        worth: Value by which plans are compared: the speed that the plan adds, in GPUs at work, times the
-            worth of the GPU type. None: the queue's order decides.
-        rate: Predicted work per second, in seconds of the stated run time, with co-tenants, clock, cores and
-            GPU type. None without models, for a job without GPUs, and in plans that were not chosen, as are
-            `gpu_w` and `cores_w`.
-        gpu_w: Predicted power of the job's GPUs, its part of the static power included, watts.
+        worth: Value by which plans are compared: the speed that the plan adds (1: the speed of a job without
+            co-tenants), times the worth of the GPU type. None: the queue's order decides.
+        rate: Predicted work per second, in seconds of the stated run time. Co-tenants, clock, cores and GPU
+            type are taken into account. `rate`, `gpu_w` and `cores_w` are None without models, for a job
+            without GPUs, and in plans that were not chosen.
+        gpu_w: Predicted power of the job's GPUs, including the job's part of the static power, watts.
         cores_w: Predicted power of the CPU cores that the job keeps busy, watts.
     """
 
@@ -98,7 +99,7 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
             (the fallback), `engine` (places jobs itself), or `automatic` (only one action was possible).
         policy_id: Name or content hash of the policy.
         state_digest: `ClusterState.digest()` before the decision, hexadecimal.
-        number: Decision number within the run; random draws of the decision depend on this number.
+        number: Index of the decision in the run; random draws of the decision depend on this index.
         now_s: Seconds from the trace's origin (online: Unix time).
         partition: Name of the partition.
         action: The action chosen.
@@ -106,10 +107,10 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
         guard: Why the guard intervened, "" if it did not.
         reference: Name of the policy without its dials; a replay can use the choice of this policy instead.
             "" if there are no dials.
-        turn: Number of the job under consideration: the job that started, or the job for which another job
-            was preempted; for a *wait*, the first job of the queue. -1 if there is no such job.
-        queue: int32 numbers of the first `QUEUED` jobs waiting for the partition, in queue order; empty in
-            records of earlier versions.
+        turn: Sequence number of the job under consideration: the job that started, or the job for which
+            another job was preempted; for a *wait*, the first job of the queue. -1 if there is no such job.
+        queue: Sequence numbers (int32) of the first `QUEUED` jobs waiting for the partition, in queue order;
+            empty in records of earlier versions.
         plans: Plans of the job under consideration.
         prices: Current prices, by name: of GPU time, of GPU types, and the weight of energy.
         plans_failed: Reason why the plans could not be listed; "" if they were listed.

@@ -100,7 +100,7 @@ class Recording:
     ) -> Decision:
         """Return the decision, with a record if one is wanted. Arguments: as in `Decision`, `DecisionRecord`.
 
-        `made_room_for`: number of the job for which another job is preempted, if known.
+        `made_room_for`: sequence number of the job for which another job is preempted; -1: unknown.
         """
         record, failed = None, self._failed
         if self.wanted and not failed:
@@ -141,7 +141,7 @@ class Recording:
         return plans, prices, ""
 
     def _turn(self, action: Action, made_room_for: int) -> int:
-        """Return the number of the job under consideration, -1 for none."""
+        """Return the sequence number of the job under consideration, -1 for none."""
         if isinstance(action, Start):
             return action.seq
         if isinstance(action, Wait):
@@ -150,7 +150,7 @@ class Recording:
         return made_room_for
 
     def _queue(self) -> bytes:
-        """Return the numbers of the first `QUEUED` waiting jobs, in queue order, as bytes of int32."""
+        """Return the sequence numbers of the first `QUEUED` waiting jobs, in queue order, as int32 bytes."""
         arrays = self._state.arrays
         waiting = min(int(columns(arrays.derived.part)["queue_len"][self._partition]), QUEUED)
         first = arrays.derived.queue[self._partition, :waiting]
@@ -227,15 +227,15 @@ def _note(s: StateArrays, p: int, slot: int, o: StartOptions, how: int, plan: Pl
 def _predict(s: StateArrays, p: int, slot: int, how: int, own: float, g: int, row: Any) -> None:
     """Write the predicted rate, run time and power of a job under a plan to the plan's `row`.
 
-    The power ignores that co-tenants can bring a GPU to its power limit, and takes all GPUs of a gang as of
-    the type of `g`.
+    The power ignores that co-tenants can bring a GPU to its power limit. All GPUs of a gang are assumed to be
+    of the type of `g`.
 
     Args:
         s: The state.
         p: The partition.
         slot: The job.
         how: _FREE or _SHARED.
-        own: Predicted speed with co-tenants, of a plan with `how` _SHARED.
+        own: Predicted speed with co-tenants; read only if `how` is _SHARED.
         g: First GPU of the plan.
         row: Record of type FOUND, with node, GPU type, clock and cores.
     """
@@ -268,7 +268,7 @@ def _rank(verdict: int, worth: float) -> float:
 
 @kernel
 def _least(rows: Any, first: int, count: int) -> int:
-    """Return the index of the row of least rank from `first` to `count`; of equal rows, the last."""
+    """Return the index of the row of least rank from `first` to `count` - 1; of equal rows, the last."""
     least = first
     for at in range(first, count):
         if _rank(rows[at].verdict, rows[at].worth) <= _rank(rows[least].verdict, rows[least].worth):
@@ -278,13 +278,16 @@ def _least(rows: Any, first: int, count: int) -> int:
 
 @kernel
 def _class_on(s: StateArrays, slot: int, kind: int, c: int) -> int:
-    """Return the class of a fitting job on GPUs of a type: `c`, which places the job, if it accepts them."""
+    """Return the demand class for GPUs of type `kind`: `c` if this class accepts them, else the job's own.
+
+    `c`: result of `class_to_place` for the job.
+    """
     return c if (s.demand.kinds[c] >> kind) & 1 == 1 else s.job.demand[slot]
 
 
 @array_kernel
 def list_plans(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, out: Any) -> int:
-    """Write the plans of a waiting job to `out`, (N,) records of type FOUND, and return their number.
+    """Write the plans of a waiting job to `out`, (N,) records of type FOUND, and return their count.
 
     Of the plans with co-tenants, writes at most MOST_SHARED: allowed plans first, plans of highest worth
     first.
@@ -338,7 +341,7 @@ def plans_of(
     Args:
         state: The state before the action.
         partition: The partition.
-        seq: Number of the job.
+        seq: Sequence number of the job.
         start: Start options of the job.
         now_s: Current time, seconds.
         action: The action chosen; None if no action has been chosen yet.
@@ -359,7 +362,7 @@ def plans_of(
 
 
 def _seen(state: ClusterState, row: _Found, other: int, action: Action | None, seq: int) -> PlanSeen:
-    """Return a plan in the form of a record; `other` is the number of the job whose GPUs it shares."""
+    """Return a plan in the form of a record; `other`: sequence number of the job whose GPUs it shares."""
     chosen = isinstance(action, Start) and action.seq == seq and row.verdict == TAKEN_OR_OPEN
     if chosen and isinstance(action, Start):
         node = action.node if not action.gpus else int(columns(state.arrays.gpu)["node"][action.gpus[0]])

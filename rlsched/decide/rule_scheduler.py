@@ -77,7 +77,7 @@ class RuleScheduler(Scheduler):
         )
 
     def keeps_limit(self) -> bool:
-        """Return True: rules hold jobs back and pause them."""
+        """Return True: rules themselves defer and pause jobs to keep a power limit."""
         return True
 
     def begin_instant(self, state: ClusterState, now_s: float) -> None:
@@ -108,7 +108,7 @@ class RuleScheduler(Scheduler):
         return self._next_to_pause(state, partition, now_s) >= 0
 
     def _next_to_pause(self, state: ClusterState, partition: int, now_s: float) -> int:
-        """Defer waiting jobs, also the job paused last; return the slot of the next job to pause, or -1."""
+        """Defer waiting jobs, including jobs just paused; return the slot of the next job to pause, or -1."""
         if not self._waits(state):
             return -1
         self.defer_jobs(state, now_s)
@@ -130,7 +130,7 @@ class RuleScheduler(Scheduler):
         )
 
     def _act(self, state: ClusterState, partition: int, now_s: float) -> tuple[Action, int]:
-        """Return the rule's action, and the number of the job for which it preempts a job, -1 for none."""
+        """Return the rule's action, and the sequence number of the job for which it preempts, -1 for none."""
         rule, arrays, number = self.rule, state.arrays, columns(state.arrays.job)["seq"]
         bound = rule.steps.bound
         paused = self._next_to_pause(state, partition, now_s)

@@ -16,7 +16,7 @@ class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class LeaveFree(_Part, frozen=True, kw_only=True):
-    """A long job starts only if a share of the GPUs stays free (`rules.keep_free`).
+    """A long job starts only if it leaves a share of the GPUs free (`rules.keep_free`).
 
     Attributes:
         longer_than: Predicted run time above which a job is long.

@@ -27,7 +27,7 @@ def policy_start(state: ClusterState) -> StartOptions:
 def start_action(
     state: ClusterState, partition: int, seq: int, node: int = -1, *, start: StartOptions = PLAIN_START
 ) -> Start:
-    """Return the `Start` of a job that fits on `node`, which is as in `choose`.
+    """Return the `Start` of a job that fits; `node` is as in `choose`.
 
     `start`: options that determine the clock and the CPU cores, and, if `node` is negative, the GPU type.
     """
@@ -53,7 +53,7 @@ def start_action(
 
 
 def join_action(state: ClusterState, partition: int, seq: int, share_with: int, start: StartOptions) -> Start:
-    """Return the `Start` of a job on all GPUs of the running job with the number `share_with`."""
+    """Return the `Start` of job `seq` on all GPUs of the running job `share_with` (sequence numbers)."""
     arrays, slot, other = state.arrays, state.slot_of(seq), state.slot_of(share_with)
     gpus = state.gpus_of(share_with)
     kind = int(gpu_kind(arrays, gpus[0]))

@@ -1,7 +1,8 @@
 """Compiled functions that choose the cheapest window for a job's predicted run, by prices of the next hours.
 
 The rule is the «lowest window» of Hanafy et al., «Going Green for Less Green» (GAIA, ASPLOS'24), with the
-prices that are known or forecast (`config.price_sums`). After these hours, the price counts as its mean.
+prices that are known or forecast (`config.price_sums`). For the time after these hours, the mean price is
+assumed.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ _SAME_H: Final = 1e-6
 
 
 class Window(NamedTuple):
-    """A start of a job.
+    """A start time of a job.
 
     Attributes:
-        start_s: The start, seconds, rounded up to whole milliseconds.
-        saved_frac: Share of the cost of the run that this start saves, compared with a start now.
+        start_s: The start time, seconds, rounded up to whole milliseconds.
+        saved_frac: Fraction of the cost of the run that this start saves, compared with a start now.
     """
 
     start_s: float
@@ -40,7 +41,7 @@ def knows_prices_ahead(s: StateArrays) -> bool:
 
 @kernel
 def _cost_until(s: StateArrays, at_s: float) -> float:
-    """Return the cost of a constant power of 1 from `price_from_s` to a time, hours at the mean price."""
+    """Return the cost of constant power from `price_from_s` to a time; 1: one hour at the mean price."""
     config = s.config[0]
     hours = (at_s - config.price_from_s) / HOUR_S
     h = int(hours)

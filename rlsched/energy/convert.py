@@ -35,8 +35,8 @@ class Conversion(NamedTuple):
         form: Name of the file's form, as in `FORMS`.
         column: Column of the values.
         filled: Number of steps without a value that were filled.
-        left_out: Number of steps without a value, and without a forecast after the last value, at the start
-            and the end of the file, which are left out.
+        left_out: Number of steps that are left out at the start and the end of the file: steps without a
+            value and, after the last value, without a forecast.
         other_auctions: Number of rows that were left out because they are of another auction (ENTSO-E).
     """
 

@@ -20,7 +20,7 @@ _LEAST_CELL_S = 60.0
 def describe(series: Series) -> dict[str, Any]:
     """Return the statistics of a series.
 
-    Values are in the unit of the series. Names of shares end in `_frac`. Unknown values are None.
+    Values are in the unit of the series. Names of fractions end in `_frac`. Unknown values are None.
 
     by_hour: 24 means by hour of day, UTC. A step counts for the hour in which its middle lies; a step of more
         than 1 h counts for each hour that it covers.
@@ -59,13 +59,13 @@ def describe(series: Series) -> dict[str, Any]:
 def forecast_errors(series: Series) -> dict[str, Any] | None:
     """Return the errors of a series' forecast by lead time; None if there is no forecast.
 
-    ends: end of the last step with a forecast.
-    steps: number of steps with a value and a forecast.
-    by_lead: for each pair of limits in `LEADS_H` between which forecasts have lead times (from the time at
-        which the forecast was known to the start of the step): `from_h`, `until_h` (None: no limit), `steps`,
-        `error_mean_abs` (mean |forecast - value|), `error_mean` (mean of forecast - value), and
-        `day_before_error_mean_abs` (mean |value 24 h earlier - value| in the same steps, None if there is no
-        such value), which a useful forecast is below.
+    ends: end of the last step with a forecast. steps: number of steps with a value and a forecast. by_lead:
+    errors in each range of lead times between two successive `LEADS_H`, without empty ranges. The lead time
+    is the time between the instant at which a forecast was known and the start of its step. The fields are
+    `from_h`, `until_h` (None: no limit), `steps`, `error_mean_abs` (mean |forecast - value|), `error_mean`
+    (mean of forecast - value), and `day_before_error_mean_abs` (mean |value 24 h earlier - value| in the same
+    steps, None if there is no such value). A useful forecast has a smaller error than
+    `day_before_error_mean_abs`.
     """
     forecast = series.forecast
     if forecast is None:
@@ -99,7 +99,7 @@ def forecast_errors(series: Series) -> dict[str, Any] | None:
 
 
 def cheapest_half_saves(series: Series) -> float | None:
-    """Return the share of the cost that a constant load saves if it runs only in half of each day.
+    """Return the fraction of the cost that a constant load saves if it runs only in half of each day.
 
     The load takes the same energy a day, in the cheapest half of the steps of each day (UTC). The saving is
     a bound: it assumes that the values of the day are known in advance, and that all work can wait for hours

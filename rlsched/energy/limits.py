@@ -36,7 +36,7 @@ class LimitAt(NamedTuple):
     """A power limit at one time.
 
     Attributes:
-        limit_w: The limit, W; infinite: there is none now.
+        limit_w: The limit, W; infinite: no limit at this time.
         until_s: Time of the next change, Unix seconds; infinite if no change is known.
     """
 

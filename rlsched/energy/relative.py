@@ -22,9 +22,9 @@ LEAST_RATIO: Final = 0.02
 MOST_RATIO: Final = 50.0
 """Range to which ratios are clipped: prices can be negative, and spikes reach a hundred times the mean."""
 OUTLOOK: Final = (
-    "price_rank_6_h",  # share of the steps of the next 6 h in which the price is lower than now
-    "price_rank_12_h",  # the same share for the next 12 h
-    "price_rank_24_h",  # the same share for the next 24 h
+    "price_rank_6_h",  # fraction of the steps of the next 6 h in which the price is lower than now
+    "price_rank_12_h",  # the same for the next 12 h
+    "price_rank_24_h",  # the same for the next 24 h
     "price_lowest",  # ln(lowest price of the next 24 h / price now)
     "price_rise",  # ln(price now / price in the step before)
     "price_day",  # ln(mean of the next 24 h / mean of the past 7 days)
@@ -87,8 +87,9 @@ def steps_of_day(series: Series) -> int:
 def values_ahead(series: Series, now: NDArray[np.int64], steps: int, ahead: int) -> NDArray[np.float64]:
     """Return the (R, steps) values of the steps from `now` on, (R,), as far as they are known in step `now`.
 
-    A value that is not known counts as its forecast if this was known at the start of step `now`, otherwise
-    as the value 24 hours earlier, or its forecast; nan: this is before the start of the series.
+    A value that is not known is replaced by its forecast, if this was known at the start of step `now`,
+    otherwise by the value or the replacement of 24 hours earlier. It is nan if that time is before the start
+    of the series.
 
     Args:
         series: The series.
@@ -156,7 +157,7 @@ def outlook(series: Series, known_ahead_s: float) -> NDArray[np.float64]:
 
 
 def _past_means(values: NDArray[np.float64], steps: int) -> NDArray[np.float64]:
-    """Return (N,) means: for each step, the mean of this step and earlier ones, at most `steps` in all."""
+    """Return (N,) means: for each step, the mean of at most `steps` steps, of which this step is the last."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     end = np.arange(1, values.size + 1)
     first = np.maximum(end - steps, 0)
@@ -191,8 +192,8 @@ def prices_ahead(
 
     Hour h is the hour that begins h hours after the start of the step. Its price is the mean of its steps, or
     the price in its middle if steps do not divide an hour, relative to the mean that `relative` uses. Prices
-    that are not known are replaced as in `relative`; on the second day, by the price of the first day. A
-    price before the start of the series counts as the price now.
+    that are not known are replaced as in `relative`; on the second day, by the price of the first day. If the
+    replacement would be before the start of the series, the price now is used.
 
     Args:
         series: The series, N steps.
@@ -218,7 +219,8 @@ def prices_ahead(
 def price_ranks(series: Series, first: int, end: int) -> NDArray[np.float64]:
     """Return the (end - first,) rank of the price in the steps `first` to `end` - 1 of a series.
 
-    The rank is the share of the steps of the past 7 days, this step included, in which the price was lower.
+    The rank is the fraction of the steps of the past 7 days, this step included, in which the price was
+    lower.
     """
     week = max(round(WEEK_S / series.step_s), 1)
     past, found = np.arange(week), np.empty(end - first)
@@ -230,7 +232,7 @@ def price_ranks(series: Series, first: int, end: int) -> NDArray[np.float64]:
 
 
 class PricesAsked(NamedTuple):
-    """Details of a price that a policy reads besides the ratio and the outlook.
+    """Details of a price that a policy reads in addition to the ratio and the outlook.
 
     Attributes:
         ahead: The prices of the next hours (`prices_ahead`).

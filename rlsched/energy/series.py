@@ -48,7 +48,7 @@ class Series:
         begins: Start of the first step, UTC.
         step_s: Length of a step, seconds.
         values: (N,) values; finite.
-        forecast: Values that were forecast, of N steps or more; None: there is no forecast.
+        forecast: Forecasts of N or more steps; None: the series has no forecast.
     """
 
     name: str
@@ -123,7 +123,7 @@ class Series:
         return self.begins + timedelta(seconds=self.step_s * len(self))
 
     def write(self, path: str | Path) -> None:
-        """Write a CSV file for `read`; compress it with gzip if its name ends in `.gz`.
+        """Write a CSV file that `read` accepts; compress it with gzip if its name ends in `.gz`.
 
         Equal series give equal bytes.
 

@@ -106,7 +106,7 @@ class RecentJobs:
 
         Args:
             now_s: Present time.
-            block: Number of the block; block 0 begins now.
+            block: Index of the block; block 0 begins now.
             draws: Random numbers.
         """
         known_s = now_s - self.since_s

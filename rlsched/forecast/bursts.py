@@ -27,14 +27,15 @@ Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
 
 FIRST_SHARE: Final = 0.5
-"""Common share of the variance before any burst is known."""
+"""Assumed common share of the variance before any burst is known."""
 FIRST_PAIRS: Final = 20.0
 """Weight of `FIRST_SHARE`, as a number of ended jobs. The first ended job of a burst does not count."""
 MOST_SHARE: Final = 0.9
 _U: Final = np.linspace(-4.0, 4.0, 81)
 _HALF: Final = 0.5 * (_U[1] - _U[0])
 MOST_HEARD: Final = 1.0
-"""Maximum total weight of the running jobs of a burst, in jobs, because these jobs are not independent."""
+"""Maximum total weight of the running jobs of a burst, as a number of jobs: these jobs are not
+independent."""
 _MOST: Final = 5.0
 """Maximum absolute value of a score."""
 _Z: Final = np.linspace(-12.0, 12.0, 4801)
@@ -43,7 +44,7 @@ _LN_OVER: Final = np.log(_OVER)
 
 
 def normal_score(share: Floats) -> Floats:
-    """Return the standard normal quantile of each share, limited to the range -5 to 5."""
+    """Return the standard normal quantile of each probability, limited to the range -5 to 5."""
     return np.clip(np.interp(share, 1.0 - _OVER, _Z), -_MOST, _MOST)
 
 
@@ -143,7 +144,7 @@ class Bursts:
     def _believed(
         self, ids: Whole, share: Floats, member: Whole, outlived: Floats, root: Floats, rest: Floats
     ) -> Floats:
-        """Return (B, U) probabilities: the common factor of burst b is at most the value u of `_U`."""
+        """Return (B, U) probabilities that the common factor of each burst is at most each value of `_U`."""
         ended, total = np.zeros((2, len(ids)))
         known = ids >= 0
         ended[known], total[known] = self._ended[ids[known]], self._sum[ids[known]]

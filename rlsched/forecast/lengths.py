@@ -32,8 +32,8 @@ class _Shape:
 
     Attributes:
         z: (K,) values, ascending.
-        below: (K,) share of jobs with at most each value.
-        middle: (K,) share of jobs below each value, plus half of the jobs with exactly this value.
+        below: (K,) fraction of the jobs with at most each value.
+        middle: (K,) fraction of the jobs below each value, plus half of the fraction with exactly this value.
         oldest: `OUTLIVED`-th largest value of the ended jobs. The distribution is not used for ages above it.
     """
 
@@ -111,7 +111,7 @@ class Lengths:
         return found
 
     def shares(self, gpus: Floats, z: Floats) -> Floats:
-        """Return the (N,) share of the jobs in the job's size class that have a lower `z`; nan: unknown.
+        """Return the (N,) fraction of the jobs in each job's size class that have a lower `z`; nan: unknown.
 
         Args:
             gpus: (N,) GPUs of the jobs.

@@ -37,7 +37,8 @@ FEWEST: Final = 30
 BLENDS: Final = np.linspace(0.0, 1.0, 5)
 """Candidate weights of the simulated futures in a forecast; list scheduling has the remaining weight."""
 BLEND_TRUST: Final = 10.0
-"""A candidate whose loss exceeds the least loss by the fraction 1 / BLEND_TRUST has 1 / e of the weight."""
+"""A candidate whose loss exceeds the least loss by the fraction 1 / BLEND_TRUST has 1 / e of the weight of
+the best candidate."""
 _END_S: Final = HORIZON_S * (1.0 - 1e-9)
 _UNIT_S: Final = 60.0
 """Unit u in ln(1 + time / u), by which times are compared, seconds: a minute counts less in a longer time."""
@@ -92,7 +93,7 @@ def teaching(count: int) -> NDArray[np.int64]:
 
 
 def _levels(said_s: Floats, weights: Floats) -> Floats:
-    """Return the (3,) quantile levels of past errors at which future errors have the levels `QUANTILES`.
+    """Return the (3,) levels of the quantiles of past errors that estimate `QUANTILES` of future errors.
 
     With G exchangeable groups, the quantile at (G + 1) / G times 90 % bounds a new group's value with
     probability 90 % (conformal prediction for two-layer models, Dunn, Wasserman, Ramdas, JASA 2023). A group
@@ -175,7 +176,7 @@ class Record:
             self.add(one, at in teach)
 
     def add(self, seen: Seen, teaches: bool = True) -> None:
-        """Add an outcome. Without `teaches`, scores and simple rules use it, but corrections do not."""
+        """Add an outcome for scores and simple rules and, if `teaches` is True, for corrections."""
         mine = self._class(seen.what, seen.num_gpus)
         if teaches:
             list_s = seen.raw[1] if math.isnan(seen.list_s) else seen.list_s
@@ -290,7 +291,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         jobs: Number of jobs.
-        covered_frac: Share of outcomes between the 10 % and the 90 % quantile.
+        covered_frac: Fraction of the outcomes between the 10 % and the 90 % quantile.
         loss_s: Mean pinball loss of the three quantiles, seconds.
         rules: Mean pinball loss of each simple rule for the same jobs; None if the rule made no forecasts.
     """

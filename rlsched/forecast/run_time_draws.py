@@ -17,7 +17,7 @@ _LN: Final = np.log(EDGES_S)
 _Z: Final = np.linspace(-6.0, 6.0, 4001)
 _BELOW: Final = np.array([0.5 * math.erfc(-z / math.sqrt(2.0)) for z in _Z.tolist()])
 _GONE: Final = 1e-6
-"""Share of the predicted distribution above a job's age below which the job has outlived its prediction."""
+"""A job has outlived its prediction if its predicted probability to run longer than its age is below this."""
 _BEYOND: Final = 0.5
 """Assumed mean remaining time of a job that has outlived its prediction, as a fraction of the job's age."""
 EVERY: Final = (16, 4, 2, 1)

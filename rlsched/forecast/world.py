@@ -65,11 +65,11 @@ class World:
         state: The cluster and its live jobs; a forecaster does not change it.
         rule: Scheduling rule that makes the decisions in the futures.
         now_s: Present time.
-        chances: Predicted (BINS,) distribution of the run time, by index of the live job in the state. A job
-            without an entry has the lognormal distribution of the prediction in the state.
+        chances: Predicted (BINS,) distribution of the run time, by the job's sequence number in the state. A
+            job without an entry has the lognormal distribution of the prediction in the state.
         past: Recent jobs.
-        numbers: Job number in `past`, by index of the live job in the state. A live job without an entry
-            belongs to no burst.
+        numbers: Number of the job in `past`, by the job's sequence number in the state. A live job without an
+            entry belongs to no burst.
     """
 
     state: ClusterState
@@ -91,7 +91,7 @@ class Ahead:
     """Simulated times of L live jobs in S futures.
 
     Attributes:
-        seqs: (L,) indices of the jobs in the state; -1 for the hypothetical job, which is last.
+        seqs: (L,) sequence numbers of the jobs in the state; -1 for the hypothetical job, which is last.
         running: (L,) whether the job runs now.
         start_s: (L, S) time of the job's start; infinite if beyond the horizon; the actual start if the job
             runs now.

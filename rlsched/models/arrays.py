@@ -1,8 +1,8 @@
 """Arrays of the models, for compiled kernels: traits of GPU types and workloads.
 
-K GPU types, W workloads. A job's *work* is its solo run time in seconds: at full clock, on its reference GPU
-type, on the fewest nodes that hold the job and with the cores that it requested. The *rate* of a job is the
-work done per second, exactly 1 under these conditions.
+K GPU types, W workloads. A job's *work* is its solo run time (without co-tenants) in seconds: at full clock,
+on its reference GPU type, on the fewest nodes that hold the job and with the cores that it requested. The
+*rate* of a job is the work done per second, exactly 1 under these conditions.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ TRAIT: Final = np.dtype(
 )
 """Fields of a workload on a GPU type."""
 WORKED_OUT: Final = (TRAIT.names or ())[(TRAIT.names or ()).index("more_sensitive") :]
-"""Fields of `TRAIT` that catalogues do not contain: predictions (`speed.fill_beside`), learnt values."""
+"""Fields of `TRAIT` that catalogues do not contain: predictions (`speed.fill_beside`) and learnt values."""
 
 
 @by_reference
@@ -81,7 +81,7 @@ class ModelArrays(NamedTuple):
 
     gpu: Records  # (K,) GPU_MODEL
     trait: Records  # (W, K) TRAIT
-    pair: NDArray[np.float64]  # (K, W, W) measured speed of the first next to the second; nan: unknown
+    pair: NDArray[np.float64]  # (K, W, W) speed of the first workload next to the second; nan: not measured
 
 
 def no_models() -> ModelArrays:

@@ -102,8 +102,9 @@ def power_at(gpu: Records, kind: int, clock_bound: float, dynamic_w: float, x: f
 def capped_clock(gpu: Records, kind: int, clock_bound: float, dynamic_w: float, cap_w: float) -> float:
     """Return the SM clock of a GPU that runs only this job under a power cap, as a fraction of the maximum.
 
-    The clock is the largest x <= 1 with P(x) <= `cap_w`, within 1e-9, and satisfies P(x) <= `cap_w`. It is
-    never below MIN_CLOCK_FRAC; at that clock the power can exceed the cap. P never falls as x grows.
+    The result is the largest x <= 1 with P(x) <= `cap_w`, rounded down by less than 1e-9. It is at least
+    MIN_CLOCK_FRAC, even if the power at this clock exceeds the cap. The search relies on P(x) not falling as
+    x grows.
     """
     if power_at(gpu, kind, clock_bound, dynamic_w, 1.0) <= cap_w:
         return 1.0

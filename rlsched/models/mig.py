@@ -106,10 +106,10 @@ BEND: Final = 2.62
 """Exponent p in `slice_speed`. Fitted, as is SIZE_FRAC, to `MEASURED_A100` without DeepSpeech2
 (`studies/models/fit_sharing.py`)."""
 SIZE_FRAC: Final = (nan, 0.143, 0.263, 0.436, 0.505, nan, nan, 1.0)
-"""By compute slices: effective size relative to 7g, which is the speed of a job that keeps a whole GPU busy.
-The size of 4g is about a half, like its memory, not 4/7. The scale is set by 1g, which has a seventh of
-the multiprocessors. The other values are fitted on A100, and also used for the other GPUs, which have nearly
-the same shares per slice.
+"""Effective size of a slice relative to 7g, by number of compute slices: the speed of a job that keeps a
+whole GPU busy. The size of 4g is about a half, like its memory, not 4/7. The scale is set by 1g, which has a
+seventh of the multiprocessors. The other values are fitted on A100, and also used for the other GPUs, which
+have nearly the same shares per slice.
 """
 
 

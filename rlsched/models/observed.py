@@ -65,8 +65,8 @@ def predict_column(m: ModelArrays, kind: int, b: int) -> None:
 def learn_pair(m: ModelArrays, kind: int, a: int, b: int, speed: float) -> bool:
     """Learn from the observed speed of workload `a` next to workload `b` on a GPU type.
 
-    `a` and `b` are numbers of the catalogue. Returns False if nothing was learnt, because a workload is
-    unknown (0), or because the pair is in the table of measured pairs.
+    `a`, `b`: numbers of workloads in the catalogue. Returns False if nothing was learnt, because a workload
+    is unknown (0), or because the pair is in the table of measured pairs.
     """
     if a <= 0 or b <= 0:
         return False

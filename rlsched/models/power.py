@@ -72,9 +72,9 @@ def power_at_clock(gpu_type: str, dynamic_full_w: float, time: float, x: float) 
 class NodePower(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Power of a node except its GPUs, and the cost of powering the node down.
 
-    An idle node with eight V100 and 40 cores draws 8 x 41 + 300 + 40 x 2 = 708 W by these values: an idle
-    8-GPU node draws 0.6 to 0.8 kW (Helios, SC'21: 0.8 kW for a DGX-1; recalled). Cooling and the loss of
-    power supplies are not counted.
+    By these values, an idle node with eight V100 and 40 cores draws 8 x 41 + 300 + 40 x 2 = 708 W. Idle 8-GPU
+    nodes draw 0.6 to 0.8 kW (Helios, SC'21: 0.8 kW for a DGX-1; recalled). Cooling and the loss of power
+    supplies are not counted.
 
     Attributes:
         base_w: Power of board, memory, disks, fans and network while the node is on (assumed).

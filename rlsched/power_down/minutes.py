@@ -25,7 +25,7 @@ class MinuteOutcome(msgspec.Struct, frozen=True, kw_only=True):
 def replay_states(
     series: NodeDemand, service: PowerDown, power: PowerByState, since_s: float, review_s: float = SLOT_S
 ) -> MinuteOutcome:
-    """Replay demand on simulated nodes with a service. Rows before `since_s` are warm-up, not measured.
+    """Replay demand on simulated nodes with a service. Rows before `since_s` are a warm-up.
 
     Busy nodes stand for jobs: as demand rises, jobs take the free nodes with the lowest numbers that are on;
     as demand falls, jobs leave the busy nodes with the highest numbers. Demand for which no node is free

@@ -23,13 +23,13 @@ class NodeSet(NamedTuple):
 
     partition: int
     spec: NodeSpec  # the first of the nodes
-    nodes: NDArray[np.int64]  # (n,) numbers of the nodes, ascending
+    nodes: NDArray[np.int64]  # (n,) indices of the nodes, ascending
 
 
 def node_sets(state: ClusterState, among: Sequence[int] | None = None) -> list[NodeSet]:
     """Return the sets of nodes of equal partition, GPU type and resources, in the order of their first nodes.
 
-    `among`: numbers of the nodes to include, ascending; None: all nodes.
+    `among`: indices of the nodes to include, ascending; None: all nodes.
     """
     members: dict[tuple[int, str, int, int, int], list[int]] = {}
     nodes = state.nodes
@@ -76,13 +76,13 @@ class NodeNeed:
     def waiting_nodes(
         self, state: StateArrays, demands: Sequence[Demand], busy_nodes: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Return (K,) number of nodes of each set that waiting jobs would fill; busy nodes are left out."""
+        """Return how many nodes of each set, (K,), waiting jobs would fill in addition to the busy nodes."""
         return self._filled(np.flatnonzero(state.job.status == WAITING), state, demands, busy_nodes)
 
     def paused_nodes(
         self, state: StateArrays, demands: Sequence[Demand], busy_nodes: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Return (K,) number of nodes of each set that jobs would fill that pause until the price falls.
+        """Return how many nodes of each set, (K,), jobs would fill that pause until the price falls.
 
         Jobs that have not run yet are left out, because past demand does not include their nodes.
         """
@@ -97,7 +97,7 @@ class NodeNeed:
         demands: Sequence[Demand],
         busy_nodes: NDArray[np.int64],
     ) -> NDArray[np.int64]:
-        """Return (K,) number of nodes of each set that the jobs in these slots would fill."""
+        """Return how many nodes of each set, (K,), the jobs in these slots would fill."""
         needed = np.zeros(len(self._sets))
         room = np.array([len(one.nodes) for one in self._sets]) - busy_nodes.astype(np.float64)
         if not len(slots) or not (room > 0).any():

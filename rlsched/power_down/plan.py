@@ -24,8 +24,8 @@ _NUMBERS: Final = ("buffer_nodes", "wake_buffer_nodes", "ramp_nodes", "headroom_
 class PowerDownPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Settings for putting nodes to sleep; each set of interchangeable nodes gets its own service.
 
-    Numbers of nodes are for the whole cluster. If `buffer_nodes` is not given, all numbers that are not given
-    are the defaults of `KeepRule`, scaled from `CHOSEN_FOR_NODES` nodes to the size of the cluster.
+    Node counts apply to the whole cluster. If `buffer_nodes` is not given, each node count that is not given
+    has the default of `KeepRule`, scaled from `CHOSEN_FOR_NODES` nodes to the size of the cluster.
 
     Attributes:
         forecast: Forecast of the highest future demand. `trailing`: the recent maximum; `persistence`: the
@@ -87,7 +87,7 @@ class PowerDownPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     @property
     def rule(self) -> KeepRule:
-        """The rule with numbers of nodes for the whole cluster; `rule_for` scales them to a set of nodes."""
+        """The rule with node counts for the whole cluster; `rule_for` scales them to a set of nodes."""
         plain = KeepRule()
         buffer, wake = self.buffer_nodes, self.wake_buffer_nodes
         if buffer is not None and wake is None:
@@ -104,7 +104,7 @@ class PowerDownPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     def services(self, sizes: Sequence[int]) -> list[PowerDown]:
         """Return a service for each set of nodes, given the sizes of the sets.
 
-        Numbers of nodes, such as buffers, are divided among sets in proportion to size, and rounded up.
+        Node counts, such as buffers, are divided among the sets in proportion to size, and rounded up.
         """
         return [self.service(size, sum(sizes)) for size in sizes]
 

@@ -30,7 +30,8 @@ class NodeDemand:
         """Return a series of one row per minute, made from the time spans in which nodes were busy.
 
         Args:
-            spans: (start, end) of each job's run on a node, seconds, by node name; at least one span in all.
+            spans: (start, end) of each job's run on a node, seconds, by node name; at least one span in
+                total.
             nodes: Total number of nodes.
         """
         first_s = min(start for some in spans.values() for start, _ in some) // 60 * 60

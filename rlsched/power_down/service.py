@@ -27,8 +27,8 @@ class KeepRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Rule for the number of nodes to keep awake, given a forecast of demand.
 
     The defaults are for a forecast by the maximum of the last three hours. They were chosen on Philly's trace
-    before December 2017, for 420 nodes and half a wake-up a day. Scale the numbers of nodes with the size of
-    the cluster.
+    before December 2017, for 420 nodes and a rate of 0.5 wake-ups per day. Scale the node counts with the
+    size of the cluster.
 
     Raises:
         InputError: a value is out of its range.

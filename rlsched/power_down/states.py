@@ -88,7 +88,7 @@ class NodeStates:
         return self._due_s
 
     def advance(self, now_s: float) -> list[int]:
-        """Advance the time. Nodes that have booted by `now_s` become ON; return the numbers of these nodes.
+        """Advance the time. Nodes that have booted by `now_s` become ON; return the indices of these nodes.
 
         Raises:
             NodeStateError: `now_s` is in the past.
@@ -141,7 +141,7 @@ class NodeStates:
 
         Raises:
             NodeStateError: the node's state does not allow the command, or the node would sleep while it runs
-                a job; nothing is changed.
+                a job. The state of the node is unchanged.
         """
         self.advance(now_s)
         node = command.node

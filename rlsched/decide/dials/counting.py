@@ -42,7 +42,7 @@ def reset_dials(s: StateArrays) -> None:
 
 @kernel
 def fade(s: StateArrays, p: int, now_s: float) -> None:
-    """Let the decaying counts of arrivals in partition `p` decay until `now_s`."""
+    """Reduce the decaying counts of arrivals in partition `p` to their values at `now_s`."""
     c = s.dials.counted[p]
     for k in range(_SPANS):
         left = math.exp(-(now_s - c.noted_s) / SPANS_S[k])

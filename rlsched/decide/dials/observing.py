@@ -37,7 +37,7 @@ NAMES: Final = (
     "waiting_2_to_4_gpus",
     "waiting_5_to_8_gpus",
     "waiting_over_8_gpus",
-    "waiting_under_10_min",  # share of the waiting jobs predicted to run for this time; next: longer jobs
+    "waiting_under_10_min",  # share of the waiting jobs predicted to run < 10 min; next: longer jobs
     "waiting_under_1_h",
     "waiting_under_6_h",
     "waiting_over_6_h",
@@ -50,10 +50,10 @@ NAMES: Final = (
     "free",  # share of the GPUs that are free
     "largest_hole",  # most free GPUs on one node, per GPU of the largest node
     "whole_nodes",  # share of the nodes that are idle
-    "sharing",  # share of the running jobs on GPUs that they share
+    "sharing",  # share of the running jobs that share their GPUs
     "tenants",  # mean number of jobs per GPU in use, minus 1
     "running_must_stay",  # share of the running jobs that must not be preempted
-    "gangs_running",  # share of the GPUs in use that jobs of more than 8 GPUs hold
+    "gangs_running",  # share of the GPUs in use that belong to jobs of more than 8 GPUs
     "ends_in_10_min",  # share of the GPUs in use predicted to be free in 10 min; next: in 1 h, ...
     "ends_in_1_h",
     "ends_in_6_h",
@@ -94,7 +94,7 @@ NAMES: Final = (
     *OUTLOOK,
     "deferred",  # ln(1 + GPUs requested by jobs that wait for a lower price, per GPU of the partition)
     "waiting_slack",  # share of the waiting jobs that have slack
-    "running_slack",  # share of the GPUs in use that preemptible jobs with slack hold
+    "running_slack",  # share of the GPUs in use that belong to preemptible jobs with slack
 )
 """Names of the columns of an observation, in order. A new column must be the last: older strategies read only
 the columns before it.
@@ -206,7 +206,10 @@ def _running_columns(s: StateArrays, p: int, now_s: float, x: NDArray[np.float64
 
 @kernel
 def _over_s(s: StateArrays, p: int, now_s: float, k: int) -> float:
-    """Return the time, s, that decaying count `k` covers: its span; less soon after the first arrival."""
+    """Return the time that decaying count `k` covers, seconds.
+
+    This is the span of the count, or less if the first arrival was recent.
+    """
     span_s, since_s = SPANS_S[k], max(now_s - s.dials.counted[p].first_s, 60.0)
     return span_s * (1.0 - math.exp(-since_s / span_s))
 

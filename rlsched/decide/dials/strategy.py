@@ -156,10 +156,10 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return any(last[row].any() for row, name in enumerate(RANGES) if name in PRICE_DIALS)
 
     def arrays(self, partitions: int, *, only_modelled: bool = False) -> DialArrays:
-        """Return the strategy's network and dials of 0 for `partitions` partitions, as arrays for kernels.
+        """Return the strategy's network, and all dials with the value 0, as arrays for kernels.
 
-        `only_modelled`: whether all dials except `PRICE_DIALS` stay at 0 on a cluster without models of
-        speed.
+        `partitions`: number of partitions. `only_modelled`: whether all dials except `PRICE_DIALS` stay at 0
+        on a cluster without models of speed.
         """
         made = dial_arrays(partitions, CLIPPED if self.output == "clip" else NETWORK, self.matrices)
         made.only_modelled[0] = only_modelled
@@ -178,11 +178,11 @@ def dials_of(
     seen: NDArray[np.floating],
     output: Literal["tanh", "clip"] = "tanh",
 ) -> NDArray[np.float64]:
-    """Return (N, D) positions of dials, -1 to 1, from (N, F) observations.
+    """Return the outputs of a strategy's network: D dials, -1 to 1, for each of N observations, (N, D).
 
     Args:
-        layers: Matrices of a strategy (`Strategy.matrices`).
-        seen: Observations.
+        layers: Matrices of the strategy (`Strategy.matrices`).
+        seen: (N, F) observations.
         output: Activation of the last layer (`Strategy.output`); other layers have tanh.
     """
     moved = seen.astype(np.float64)
@@ -194,7 +194,7 @@ def dials_of(
 
 
 def dial_arrays(partitions: int, controller: int, matrices: list[NDArray[np.float64]]) -> DialArrays:
-    """Return dials of 0 and a network of 1 or 3 matrices, as arrays for kernels.
+    """Return dials with the value 0, and a network of 1 or 3 matrices, as arrays for kernels.
 
     `controller`: source of the dials, such as NETWORK or CLIPPED (`rlsched.cluster.dials`).
     """

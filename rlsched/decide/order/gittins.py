@@ -136,7 +136,10 @@ def attained_gpu_s(s: StateArrays, slot: int, now_s: float) -> float:
 
 @kernel
 def age_s(s: StateArrays, slot: int, now_s: float) -> float:
-    """Return the seconds that a live job has run until now; time on shared GPUs counts by the job's share."""
+    """Return the seconds that a live job has run until now.
+
+    Time on a part of a GPU is multiplied by this part.
+    """
     return attained_gpu_s(s, slot, now_s) / max(s.job.gpus[slot], 1)
 
 

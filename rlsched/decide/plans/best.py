@@ -29,9 +29,9 @@ from rlsched.decide.plans.plan import (
 from rlsched.decide.plans.shared import has_memory_beside, shared_plan
 
 LOOK_AT: Final = 16
-"""Most waiting jobs that are checked for sharing, a bound like Slurm's `bf_max_job_test`."""
+"""Maximum number of waiting jobs that are checked for sharing, a bound like Slurm's `bf_max_job_test`."""
 MOST_WAITERS: Final = 4
-"""Most jobs per decision that fit but are passed over because waiting for other GPUs is worth more."""
+"""Maximum number of fitting jobs that one decision skips because waiting for other GPUs is worth more."""
 
 
 @shared
@@ -41,8 +41,8 @@ def best_shared(
 ) -> Plan:
     """Return the best plan on the GPUs of running jobs of partition `p` that is worth more than `above`.
 
-    Of plans with equal worth, returns the plan on the GPUs of the job that arrived first. `among`: class of
-    the preferred types, if only GPUs of these types count; else the class of the job.
+    Of plans with equal worth, returns the plan on the GPUs of the job that arrived first. `among`: demand
+    class whose GPUs count: the class of the job, or the class of its preferred types.
     """
     best = refused(NO_ROOM, -1, -1)
     if s.demand.share_milli[s.job.demand[slot]] < WHOLE_GPU_MILLI or s.job.gpus[slot] == 0:
@@ -128,8 +128,8 @@ def best_partner(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: floa
 def _partner(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, above: float, c: int) -> int:
     """Return the running job of the best shared plan that is worth more than `above`, -1 for none.
 
-    If `c` is the job's own class, and there is any shared plan on GPUs of its preferred types, this plan is
-    the best.
+    If `c` is the job's own class, the best shared plan on GPUs of its preferred types comes first, whatever
+    its worth.
     """
     own = s.job.demand[slot]
     if c == own and s.demand.preferred[own] >= 0:
@@ -184,7 +184,7 @@ def waits_for_better(
 
 @kernel
 def fails_as(s: StateArrays, p: int, slot: int, other: int, o: StartOptions) -> bool:
-    """Return whether a waiting job cannot share GPUs in partition `p`, given that the job `other` cannot.
+    """Return whether a waiting job certainly cannot share GPUs in partition `p` if job `other` cannot.
 
     True if both jobs have the same request and workload, and the least gain (`Gate`) for the waiting job is
     not lower than for `other`.

@@ -120,7 +120,7 @@ def type_worth(s: StateArrays, p: int, slot: int, kind: int, o: StartOptions) ->
 
 @kernel
 def node_to_place(s: StateArrays, p: int, slot: int, o: StartOptions, node: int) -> int:
-    """Return the node of the best plan on free GPUs of a fitting job, or `node` if the plan names no node.
+    """Return the node of a fitting job's best plan on free GPUs, or `node` if this plan names no node.
 
     `node`: BY_RULE or NO_PREFERENCE, as in `choose`.
     """
@@ -140,11 +140,12 @@ def free_plan(s: StateArrays, p: int, slot: int, o: StartOptions, only: int, c: 
         slot: Slot of the job.
         o: Start options.
         only: GPU type to which plans are restricted; -1: no restriction.
-        c: Class of the job (`class_to_place`), or the class of its preferred types: only these count.
+        c: Demand class whose GPUs count: the class of the job, or the class of its preferred types
+            (`class_to_place`).
 
-    Of the nodes of one type, chooses the node with the fewest free GPUs that holds the job. A gang of several
-    nodes is placed on nodes of one type if enough of them are free, because a gang runs at the speed of its
-    slowest GPU.
+    Of the nodes of one type on which the job fits, the node with the fewest free GPUs is chosen. A gang of
+    several nodes is placed on nodes of one type if enough of them are free, because a gang runs at the speed
+    of its slowest GPU.
     """
     if not chooses_type(s, slot, o):
         return on_free(-1, -1, 1.0)
@@ -220,7 +221,7 @@ def ends_by_gpu(s: StateArrays, p: int, now_s: float, o: StartOptions) -> NDArra
 
 @kernel
 def _end_together(s: StateArrays, n: int, ends_s: NDArray[np.float64], left_s: float) -> None:
-    """Set the entries of `ends_s` to `left_s` for all GPUs of node `n`, which one job has as a whole node."""
+    """Set the entries of `ends_s` to `left_s` for all GPUs of node `n`, which one job uses exclusively."""
     for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
         ends_s[g] = left_s
 
@@ -233,7 +234,7 @@ def later_worth(
 
     Returns 0 for a gang of several nodes.
 
-    The worth of GPUs that become free after a wait is multiplied by the share of the time until completion
+    The worth of GPUs that become free after a wait is multiplied by the fraction of the time until completion
     in which the job runs. The wait is first multiplied by `o.later`, because jobs rarely end as predicted,
     and other jobs wait too. `ends_s`: result of `ends_by_gpu`.
     """

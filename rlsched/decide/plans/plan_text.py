@@ -13,7 +13,8 @@ def in_words(plan: PlanSeen, job: Callable[[int], str]) -> str:
 
     Args:
         plan: The plan.
-        job: Function that returns the display name of a job, given its number in the cluster's state.
+        job: Function that returns the display name of a job, given its sequence number in the cluster's
+            state.
     """
     where = _nodes(plan) if plan.node else "free GPUs"
     if plan.gpu_type:

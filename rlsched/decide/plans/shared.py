@@ -228,7 +228,11 @@ def _long(time_s: float) -> float:
 def _group_plan(
     s: StateArrays, slot: int, share_with: int, o: StartOptions, now_s: float, least: float
 ) -> Plan:
-    """Compute `shared_plan` for GPUs that several jobs share; only the job that arrived first has a plan."""
+    """Compute `shared_plan` for GPUs that several jobs share.
+
+    Only the plan with the job that arrived first on these GPUs is allowed; plans with the other jobs would
+    use the same GPUs.
+    """
     job, t, g = s.job, s.models.trait, s.job.head[share_with] // MAX_TENANTS
     kind, tenants, used_mib, held = gpu_kind(s, g), tenants_of(s, g), 0.0, 0
     if tenants >= o.max_jobs:

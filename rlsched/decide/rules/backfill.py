@@ -108,7 +108,7 @@ def next_by_easy(
 
     A job can have a reservation once it has waited for `reserve_after_s`. The reservation is computed again
     before every start, and no start delays it. A job is skipped if waiting for GPUs of another type is
-    better. A job that would delay the reservation on GPUs of its preferred types may start on others.
+    better. A job that would delay the reservation on GPUs of its preferred types may start on other types.
     """
     at, waiters = first_fitting(s, p, 0), 0
     may_pass = waits_for_types(s, o)

@@ -2,9 +2,9 @@
 
 The waiting jobs of a partition are considered in order of their index (`decide.order.gittins`), the least
 first. The first job that fits starts. A job that does not fit may share GPUs, if the start options allow
-sharing. Otherwise running jobs are preempted for it, if their index is higher by a margin: the cheapest jobs
-that make room (`rules.victims`). Jobs that are not preemptible, that started at this instant, or that
-run on a node that is not up, are never preempted.
+sharing. Otherwise running jobs may be preempted for it, if their index is higher by more than a margin. Of
+these, the cheapest jobs that make room are preempted (`rules.victims`). Jobs that are not preemptible, that
+started at this instant, or that run on a node that is not up, are never preempted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rule `reserve`, compiled: a long job may start only if a share of the GPUs stays free after it.
+"""The rule `reserve`, compiled: a long job may start only if it leaves a share of the GPUs free.
 
 Jobs start in order of predicted run time x GPUs, and jobs that do not fit are skipped, as in `qssf-backfill`.
 Short jobs and gangs can start on the share that long jobs leave free, instead of waiting for days. No paper

@@ -5,8 +5,8 @@ preempted, on nodes that are up. The *walk* is one pass over all waiting and mov
 a common order. If the quota that is left covers the GPUs of a job, the GPUs are deducted from it, and the job
 *has quota*. A movable job without quota is preempted, a waiting job with quota may start.
 
-The walk counts GPUs (a share of a GPU counts as one) and ignores fragmentation: if a job with quota does not
-fit yet, its GPUs stay free until it fits.
+The walk counts GPUs (a part of a GPU counts as one GPU) and ignores fragmentation: if a job with quota does
+not fit yet, its GPUs stay free until it fits.
 
 The order is by the level of attained service, then by the order of the queue: jobs with more than a threshold
 of attained service permanently follow all others. This is the rule of Lucid's simulator (Hu et al.,
@@ -164,7 +164,7 @@ def _in_order(
 
 @array_kernel
 def _room(s: StateArrays, p: int, movable: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return (M + 1,) `Index.holes` and `Index.whole` of partition `p` without the jobs in `movable`."""
+    """Return `Index.holes` and `Index.whole` of partition `p` as if the jobs in `movable` had ended."""
     free = s.node.free.copy()
     for slot in movable:
         place, exclusive = s.job.head[slot], s.demand.exclusive[s.job.demand[slot]] != 0

@@ -134,8 +134,8 @@ def let_end_until_fits(s: StateArrays, future: StateArrays, p: int, slot: int, n
 
     Jobs with the same predicted end are removed together. Returns the time at which the job fits. `future`, a
     result of `copy_nodes`, is changed to the partition at this time. If the job would not fit even the idle
-    partition, `future` is the idle partition, and the time is infinite. The run time for R running jobs, of
-    which k must end, is O(R + k log R).
+    partition, `future` is the idle partition, and the time is infinite. With R running jobs, of which k must
+    end, the function takes O(R + k log R) time.
     """
     running = s.derived.running_len[0]
     ends_s, slots = np.empty(running, np.float64), np.empty(running, np.int32)
@@ -162,9 +162,10 @@ def let_end_until_fits(s: StateArrays, future: StateArrays, p: int, slot: int, n
 
 @array_kernel
 def no_verdicts(s: StateArrays) -> NDArray[np.int8]:
-    """Return (2 C,) verdicts on whether jobs of a demand class may run past a reservation: all UNKNOWN.
+    """Return verdicts, all UNKNOWN: whether jobs of a demand class may run past a reservation.
 
-    The second half is for jobs that fit on GPUs of their preferred types, and are placed there.
+    The array is (2 C,) for C demand classes. The second half is for jobs that are placed on GPUs of their
+    preferred types.
     """
     return np.full(2 * s.demand.shape[0], UNKNOWN, np.int8)
 
@@ -200,8 +201,9 @@ def place_beside(
 ) -> int:
     """Return how the job in `slot`, which fits now, can start without delaying the job in `reserved`.
 
-    Returns BY_RULE, or NO_PREFERENCE if the job would delay the other on GPUs of its preferred types, or
-    NOWHERE.
+    Returns BY_RULE: the job starts where the placement rule places it. NO_PREFERENCE: it would delay the
+    other job on GPUs of its preferred types, but not if these types are ignored. NOWHERE: it must not start
+    now.
     """
     if _leaves_alone(s, future, p, reserved, shadow_s, slot, o, now_s, verdicts, BY_RULE):
         return BY_RULE
@@ -244,7 +246,7 @@ def _leaves_alone(
 
 @array_kernel
 def nobody_passed() -> NDArray[np.float64]:
-    """Return (1,) infinity, in which `next_candidate` stores the least predicted run time of skipped jobs."""
+    """Return an array (1,) of infinity; `next_candidate` stores the least run time of skipped jobs in it."""
     return np.full(1, np.inf)
 
 

@@ -115,7 +115,7 @@ def _clear_node(
     free: NDArray[np.bool_],
     gone: NDArray[np.int32],
 ) -> int:
-    """Choose the groups to preempt so that `needed` GPUs of node `n` are free, given the GPUs in `free`.
+    """Choose groups to preempt so that `needed` GPUs of node `n` are free; GPUs marked in `free` count.
 
     Marks the GPUs of the chosen groups in `free` (G,), and writes one GPU of each group to `gone`. `worst`
     (G,): result of `_worst`. `above`: only groups with a `worst` above this value may be preempted. Returns

@@ -220,7 +220,7 @@ class Catalogue:
             seed: Seed of the draws, 0 or more.
 
         Returns:
-            (J,) numbers.
+            (J,) numbers of workloads; 0: no workload.
 
         Raises:
             InputError: the catalogue does not have a workload; the message names the job and similar
@@ -258,9 +258,9 @@ class Catalogue:
         kinds: Sequence[str],
         fields: Sequence[str] = FIELDS,
     ) -> float:
-        """Return the share of measured or fitted cells in the cells on which a result depends; nan: no cells.
+        """Return the fraction of measured or fitted cells among the cells on which a result depends.
 
-        Arguments as in `cells_behind`.
+        Returns nan if the result depends on no cells. The arguments are as in `cells_behind`.
         """
         sure, used = self.cells_behind(workloads, kinds, fields)
         return sure / used if used else float("nan")
@@ -271,7 +271,7 @@ class Catalogue:
         kinds: Sequence[str],
         fields: Sequence[str] = FIELDS,
     ) -> tuple[int, int]:
-        """Return (number of measured or fitted cells, number of all cells) on which a result depends.
+        """Return (count of measured or fitted cells, count of all cells) on which a result depends.
 
         A cell counts as often as its workload occurs. Cells that are fixed by definition (speed on the
         reference type) or are unknown do not count. All cells of the unknown workload count as assumed. Cells

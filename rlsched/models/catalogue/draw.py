@@ -85,7 +85,7 @@ class JobColumns(Protocol):
 
 
 def class_weights(util_frac: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the (C, W) cumulative probabilities of the workloads, for each class of jobs.
+    """Return the cumulative probabilities of W workloads for each of C classes of jobs, (C, W).
 
     Args:
         util_frac: (W,) solo utilisation of each workload on the reference GPU type.
