@@ -52,7 +52,7 @@ def takes_gpus_of(s: StateArrays, c: int, running: int) -> bool:
 
 @kernel
 def gpu_need_mib(s: StateArrays, slot: int, kind: int) -> float:
-    """Return the memory that a job uses on each GPU of a type, MiB: the submitted, else a modelled value."""
+    """Return the memory that a job uses on each GPU of a type, MiB: as submitted, else as modelled."""
     own = s.job.gpu_need_mib[slot]
     return float(own) if own >= 0 else s.models.trait.memory_mib[s.job.workload[slot], kind]
 

@@ -1,12 +1,14 @@
 """The placement rules, compiled: they choose the GPUs for a job that fits.
 
-*consolidate*: see `placement`; a job that requests a share (a part) of a GPU gets the GPU with the smallest
-sufficient free share. *best-fit*: as consolidate, but the GPUs of a gang (all GPUs of a job) that remain
-after whole nodes are on the node that has the fewest free GPUs afterwards. *worst-fit*: the node with most
-free GPUs (for a share: the GPU with the largest free share). *spread*: one GPU at a time, each on the node
-with most free GPUs. A gang can therefore span many nodes although it would fit on one node; all other rules
-place a gang on as few nodes as possible. *fgd*: the node and GPU where fragmentation grows least
-(`fragmentation`; Weng et al., ATC'23); ties go to the fewest free GPUs.
+- *consolidate*: see `placement`. A job that requests a share (a part) of a GPU gets the GPU with the smallest
+  sufficient free share.
+- *best-fit*: as consolidate, but the GPUs of a gang (all GPUs of a job) that remain after whole nodes are on
+  the node that has the fewest free GPUs afterwards.
+- *worst-fit*: the node with most free GPUs; for a share, the GPU with the largest free share.
+- *spread*: one GPU at a time, each on the node with most free GPUs. A gang can therefore span many nodes
+  although it would fit on one node; all other rules place a gang on as few nodes as possible.
+- *fgd*: the node and GPU where fragmentation grows least (`fragmentation`; Weng et al., ATC'23); ties go to
+  the fewest free GPUs.
 
 The rule places a job with preferred GPU types on GPUs of these types. If the job does not fit there now, it
 is placed as if it had no preference (`placement.class_to_place`). A preference never splits a gang that fits

@@ -164,7 +164,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def named_types(text: str) -> tuple[str, ...]:
-    """Return the GPU models in a text of a trace, separated by `|`, in name order; empty for "" and "any"."""
+    """Return the GPU models that a trace lists, separated by `|`, in name order; empty for "" and "any"."""
     if text.strip().lower() == ANY_TYPE:
         return ()
     return tuple(sorted({name.strip() for name in text.split("|") if name.strip()}))
@@ -204,7 +204,7 @@ def holds(sizes: Counter[int], places: int) -> bool:
     more node for the remainder.
 
     Args:
-        sizes: Number of nodes, by number of places on the node when idle.
+        sizes: Number of nodes, by the number of places that the node has while it is idle.
         places: Places of the gang.
     """
     sizes = Counter({size: count for size, count in sizes.items() if size > 0 and count > 0})

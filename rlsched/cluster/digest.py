@@ -42,8 +42,8 @@ def _mixed(word: np.uint64, salt: np.uint64) -> np.uint64:
 
 
 _LEARNT: Final = ("core_need_milli", "dynamic_ratio")
-"""The last fields of a job. Each counts only if there are models and it is not 0, so that digests of states
-without learnt use are as before these fields existed."""
+"""The last fields of a job. A field is in the digest only if there are models and it is not 0. States without
+learnt use therefore have the same digests as before these fields existed."""
 
 
 @kernel

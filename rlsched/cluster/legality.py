@@ -50,7 +50,8 @@ def check_gang(
         raise AllocationError(f"job {seq} needs {job['gpus']} different GPUs, got {list(gpus)}")
     if share_milli != job["share_milli"]:
         raise AllocationError(
-            f"job {seq}: {job['share_milli']} milli of each GPU must be given, got {share_milli}"
+            f"job {seq}: expected {job['share_milli']} thousandths of each GPU, as requested, "
+            f"got {share_milli}"
         )
     check_clock(state, seq, sm_clock_frac)
     nodes, partitions = _places_by_node(state, seq, gpus, share_milli, node), set()
@@ -139,7 +140,7 @@ def check_cores(state: ClusterShape, slot: int, n: int, places: int, cpu_milli_e
 
 
 def _lent_milli(state: ClusterShape, n: int) -> int:
-    """Return the cores of a node that are lent to jobs, thousandths; as `loans.lent_milli_on`."""
+    """Return the cores of a node that are lent to jobs, thousandths, as `loans.lent_milli_on` does."""
     node, job = columns(state.arrays.node)[n], columns(state.arrays.job)
     gpus = slice(int(node["first_gpu"]), int(node["first_gpu"] + node["gpus"]))
     slots = state.arrays.gpu.tenant[gpus].ravel()
@@ -194,11 +195,13 @@ def check_join(
         raise AllocationError(f"job {seq}: the partition of job {other} does not serve the VC of job {seq}")
     if not takes_gpus_of(state.arrays, int(job["demand"][slot]), share_with):
         raise AllocationError(
-            f"job {seq} does not accept the GPUs of job {other}, or these are not all up and of one type, "
-            "or they are MIG slices, or their node runs only one job on each GPU"
+            f"job {seq} cannot share the GPUs of job {other}: expected GPUs of one type that the job "
+            "accepts, no MIG slices, on nodes that are up and allow several jobs on a GPU"
         )
     if sorted(gpus) != sorted(state.gpus_of(other)):
-        raise AllocationError(f"job {seq} shares all the GPUs of job {other} or none; give all of them")
+        raise AllocationError(
+            f"job {seq}: expected all the GPUs of job {other}, which it shares, got {list(gpus)}"
+        )
     if cpu_milli_each > spare_cpu_milli_each(state.arrays, share_with):
         raise AllocationError(
             f"job {seq}: the nodes of job {other} have fewer cores to spare than the action gives"

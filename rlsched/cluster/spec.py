@@ -158,7 +158,7 @@ class EnergySignals(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             of a day are published by noon of the day before. 0: only the current value is known.
         power_limit: Path of a CSV file with the highest power that the nodes may draw together, kW; "": no
             file.
-        power_limit_kw: The same as a constant; infinite: no limit.
+        power_limit_kw: The power limit as a constant, kW; infinite: no limit.
         command: Command that prints a new version of the followed series' file, split into words as by a
             shell. A broker runs the command whenever the file is an hour old, and replaces the file. "": the
             file is only read.

@@ -155,7 +155,7 @@ def fewest_nodes(s: StateArrays, p: int, slot: int, nodes: int) -> int:
 
 @kernel
 def speed_alone(s: StateArrays, slot: int, kind: int) -> float:
-    """Return the predicted solo rate of a waiting job at full clock on GPUs of a type.
+    """Return the predicted rate of a waiting job without co-tenants, at full clock on GPUs of a type.
 
     The prediction assumes the least number of nodes on which the job fits, and the requested cores.
     """

@@ -294,7 +294,7 @@ class ClusterState(ClusterShape):
                 pass
 
     def cpu_milli_each(self, seq: int) -> tuple[int, int]:
-        """Return the cores per GPU that count for a live job, and the cores per GPU that are lent to it."""
+        """Return (cores per GPU that are allocated to a live job, cores per GPU lent to it), thousandths."""
         slot, job = self.slot_of(seq), columns(self.arrays.job)
         given = int(job["cpu_milli_each"][slot])
         counted = min(given, int(columns(self.arrays.demand)["cpu_milli_each"][job["demand"][slot]]))
@@ -457,15 +457,15 @@ class ClusterState(ClusterShape):
     def preempt(self, seq: int, now_s: float, *, moved_for: int = -1) -> None:
         """Stop a running job in favour of another job, and immediately free its GPUs in this ledger.
 
-        The stopped job is queued for its next attempt: immediately or, with `stops_take_time`, by `requeue`.
-        In the second case, the job keeps the work of the stopped attempt, because it saves its work at the
-        signal. In the first case, the simulator knows which work the job keeps.
+        The stopped job is queued for its next attempt. With `stops_take_time`, `requeue` queues it, and it
+        keeps the work of the stopped attempt, because a job saves its work when it receives the signal.
+        Otherwise, it is queued immediately, and the simulator determines which work it keeps.
 
         Args:
             seq: Sequence number of the job to stop.
             now_s: Current time.
             moved_for: Sequence number of the waiting job that gets the GPUs, if the stopped job will restart
-                on other GPUs immediately; -1: the stopped job is preempted to wait.
+                on other GPUs immediately; -1: the stopped job waits in the queue.
 
         Raises:
             AllocationError: see `check_preempt`.

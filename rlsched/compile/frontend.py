@@ -1,9 +1,9 @@
 """Faster versions of functions that numba's front end calls millions of times while it compiles kernels.
 
 A start without cached kernels spends most of its time in numba's Python code. This module replaces a few of
-numba's functions with faster ones, which give the same compiled code. To import the module is enough
-(`rlsched.compile.jit` does). numba's version is pinned in `constraints.txt`. The replaced parts of numba are
-slow for these reasons:
+numba's functions with faster ones, which give the same compiled code. It takes effect when it is imported (by
+`rlsched.compile.jit`). numba's version is pinned in `constraints.txt`. The replaced parts of numba are slow
+for these reasons:
 
 - For every function that can be the target of a call, numba compares two sets of compiler flags. For each
   comparison, numba makes two dictionaries of thirty properties of each set.

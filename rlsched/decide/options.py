@@ -174,9 +174,9 @@ def energy_weight(s: StateArrays) -> float:
 
 @kernel
 def policy_start(s: StateArrays) -> StartOptions:
-    """Return the start options of a policy's reference rule, which uses all models of the state.
+    """Return the default start options, which use all models of the state.
 
-    If models exist only for clocks, the reference rule chooses clocks by weighted cost.
+    If models exist only for clocks, clocks are chosen by weighted cost.
     """
     if not MODELLED or not s.config[0].modelled:
         return StartOptions(NEVER, 2, 0.0, FULL, 1.0, False, NO_GATE, False, 0.0, math.inf, NO_PRICE)

@@ -65,7 +65,7 @@ class Recording:
         partition: The partition of the decision.
         now_s: Current time, seconds.
         wanted: Whether a record will be made.
-        start: Start options of jobs; None: the options of a policy's reference rule.
+        start: Start options of jobs; None: the default options (`policy_start`).
 
     Attributes:
         wanted: Whether a record will be made; data that only a record needs can be skipped otherwise.

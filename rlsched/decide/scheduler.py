@@ -119,9 +119,9 @@ class Scheduler(ABC):
         return False
 
     def keeps_limit(self) -> bool:
-        """Return whether the scheduler itself holds jobs back, and pauses them, to keep a power limit.
+        """Return whether the scheduler itself defers and pauses jobs to keep a power limit.
 
-        For other schedulers, the decision loop holds jobs back and lowers clocks.
+        For other schedulers, the decision loop defers jobs and lowers clocks.
         """
         return False
 

@@ -46,7 +46,7 @@ class Share(_Part, frozen=True, kw_only=True):
             both.
         by_queue: This setting x (1 - exp(-4 x waiting jobs per GPU)) is added to both.
         by_slowest: This setting x (0.85 - speed of the slowest job, at least 0) is added to both.
-        by_hold: This setting x (2 h)^3 x t / (t + 1 h) is added to both. h is the share of the partition's
+        by_hold: This setting x (2 h)^3 x t / (t + 1 h) is added to both. h is the fraction of the partition's
             GPUs that the jobs hold, and t the predicted time by which the new job delays the release of these
             GPUs.
     """
@@ -138,11 +138,11 @@ class PriceSettings(_Part, frozen=True, kw_only=True):
     Attributes:
         power: Exponent p: for `weighed` clocks, the weight of energy against time is multiplied by
             (price / mean)^p.
-        defer: A waiting job does not start before it has used the share tanh(defer x ln(price / mean)) of its
-            slack, at most 0.8; 0: no job waits for a lower price.
+        defer: A waiting job does not start before it has used the fraction tanh(defer x ln(price / mean)) of
+            its slack, at most 0.8; 0: no job waits for a lower price.
         pause: A preemptible running job is preempted, and does not start again, while it has used less than
-            the share tanh(pause x ln(price / mean)) of its slack, at most 0.8; 0: no job is preempted for the
-            price.
+            the fraction tanh(pause x ln(price / mean)) of its slack, at most 0.8; 0: no job is preempted for
+            the price.
         window: Whether a waiting job with slack starts at the beginning of the cheapest window of its
             predicted run time, among the starts that use at most 0.8 of its slack.
         percentile: While the price is above this quantile of the prices of the past 7 days, jobs that have

@@ -18,7 +18,7 @@ from rlsched.decide.plans.plan import node_to_place
 
 
 def policy_start(state: ClusterState) -> StartOptions:
-    """Return the start options of a policy's reference rule on this state."""
+    """Return the default start options, which use all models of this state."""
     if not state.needs.models:
         return PLAIN_START
     return StartOptions(*for_state(options.policy_start, state)(state.arrays))

@@ -91,7 +91,10 @@ def convert(path: Path, form: str = "auto", column: str | None = None, fill_h: f
 
 
 def _with_forecasts(series: Series, rows: list[Row]) -> Series:
-    """Return the series with the forecasts of the rows; after the last value, up to the first gap."""
+    """Return the series with the forecasts of the rows.
+
+    Forecasts of steps after the last value are used up to the first gap.
+    """
     said = {row.begins: row.forecast for row in rows if row.forecast is not None}
     step = timedelta(seconds=series.step_s)
     steps = [said.get(series.begins + k * step) for k in range(len(series))]

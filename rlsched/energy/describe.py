@@ -59,13 +59,14 @@ def describe(series: Series) -> dict[str, Any]:
 def forecast_errors(series: Series) -> dict[str, Any] | None:
     """Return the errors of a series' forecast by lead time; None if there is no forecast.
 
-    ends: end of the last step with a forecast. steps: number of steps with a value and a forecast. by_lead:
-    errors in each range of lead times between two successive `LEADS_H`, without empty ranges. The lead time
-    is the time between the instant at which a forecast was known and the start of its step. The fields are
-    `from_h`, `until_h` (None: no limit), `steps`, `error_mean_abs` (mean |forecast - value|), `error_mean`
-    (mean of forecast - value), and `day_before_error_mean_abs` (mean |value 24 h earlier - value| in the same
-    steps, None if there is no such value). A useful forecast has a smaller error than
-    `day_before_error_mean_abs`.
+    ends: end of the last step with a forecast.
+    steps: number of steps with a value and a forecast.
+    by_lead: errors in each range of lead times between two successive `LEADS_H`, without empty ranges. The
+        lead time is the time between the instant at which a forecast was known and the start of its step. The
+        fields are `from_h`, `until_h` (None: no limit), `steps`, `error_mean_abs` (mean |forecast - value|),
+        `error_mean` (mean of forecast - value), and `day_before_error_mean_abs` (mean |value 24 h earlier -
+        value| in the same steps, None if there is no such value). A useful forecast has a smaller error than
+        `day_before_error_mean_abs`.
     """
     forecast = series.forecast
     if forecast is None:

@@ -85,7 +85,7 @@ def steps_of_day(series: Series) -> int:
 
 
 def values_ahead(series: Series, now: NDArray[np.int64], steps: int, ahead: int) -> NDArray[np.float64]:
-    """Return the (R, steps) values of the steps from `now` on, (R,), as far as they are known in step `now`.
+    """Return the values of `steps` steps from each of R steps `now` on, (R, steps), as known in step `now`.
 
     A value that is not known is replaced by its forecast, if this was known at the start of step `now`,
     otherwise by the value or the replacement of 24 hours earlier. It is nan if that time is before the start
@@ -93,7 +93,7 @@ def values_ahead(series: Series, now: NDArray[np.int64], steps: int, ahead: int)
 
     Args:
         series: The series.
-        now: Steps.
+        now: (R,) steps.
         steps: Number of steps to return.
         ahead: Number of steps after `now` whose values are known.
     """
@@ -295,7 +295,7 @@ class PriceTable:
     def at(self, now_s: float, asked: PricesAsked = NOTHING) -> PriceAt | None:
         """Return the price at a time, Unix seconds; None if the series does not cover this time.
 
-        The details that are asked for change with each step, so steps are then not joined.
+        The details in `asked` change with each step. If there are any, equal steps are not joined.
         """
         if not self._from_s[0] <= now_s < self.ends_s:
             return None

@@ -81,7 +81,7 @@ class World:
 
     @cached_property
     def served(self) -> NDArray[np.int32]:
-        """(1 + VCs, 2) own and shared partition, -1 if missing. Row 0: jobs without a VC; row 1 + v: VC v."""
+        """Own and shared partition, (1 + VCs, 2); -1: none. Row 0: jobs without a VC; row 1 + v: VC v."""
         names = ["", *self.state.vc_names]
         return np.array([self.state.partitions_of(name) for name in names], np.int32).reshape(-1, 2)
 
@@ -139,4 +139,4 @@ def load_forecaster(name: str = DEFAULT) -> Forecaster:
                 raise InputError(f"forecaster {name!r} cannot be loaded: {error}") from error
             return made
     known = ", ".join(forecaster_names()) or "none is installed"
-    raise InputError(f"forecaster {name!r}: expected an installed forecaster ({known}), got another name")
+    raise InputError(f"expected an installed forecaster ({known}), got {name!r}")

@@ -36,21 +36,21 @@ def relative_time(clock_bound: float, x: float) -> float:
 
 
 def time_of_busy(busy_full: float, busy: float) -> float:
-    """Return T(x) of a job without co-tenants from its shares of GPU time at clock x and at full clock.
+    """Return T(x) of a job without co-tenants, given how much of the time it keeps its GPUs busy.
 
     A unit of work consists of GPU time and of pauses, in which the job's CPU or storage works. Assumption:
     pauses do not depend on the clock and do not overlap with GPU time. Then T = (1 - busy_full) / (1 - busy),
     at least 1.
 
     Args:
-        busy_full: Share of the time in which a kernel ran at full clock, below 1.
-        busy: Share of the time in which a kernel ran at clock x, below 1.
+        busy_full: Fraction of the time in which a kernel ran, at full clock; below 1.
+        busy: Fraction of the time in which a kernel ran, at clock x; below 1.
     """
     return max((1.0 - busy_full) / (1.0 - busy), 1.0)
 
 
 def busy_at(busy_full: float, time: float) -> float:
-    """Return the share of the time in which a kernel runs at a clock with T(x) = `time`.
+    """Return the fraction of the time in which a kernel runs, at a clock with T(x) = `time`.
 
     Inverse of `time_of_busy`.
     """
@@ -79,7 +79,7 @@ def dynamic_w(full_w: float, theta: float, time: float, voltage: float, x: float
 
     Args:
         full_w: A, the job's dynamic power at full clock, W.
-        theta: Share of A that follows the work done instead of the clock.
+        theta: Fraction of A that follows the work done instead of the clock.
         time: T(x), run time at clock `x` relative to full clock.
         voltage: v(x), core voltage at clock `x` relative to full clock.
         x: SM clock, fraction of the maximum.

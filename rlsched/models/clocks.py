@@ -48,8 +48,8 @@ def dynamic_power_w(
         clock_bound: rho, the job's clock-bound share, 0 to 1.
         x: SM clock, fraction of the maximum.
         speed_frac: Speed of the job, 0 to 1, relative to its speed at this clock without co-tenants and with
-            enough input. The GPU works for the job in this share of the time, and power falls in proportion
-            (assumed: no public data set has power under sharing).
+            enough input. The GPU works for the job in this fraction of the time, and power falls in
+            proportion (assumed: no public data set has power under sharing).
     """
     g = gpu[kind]
     v = relative_voltage(g.knee_frac, g.voltage_slope, x)

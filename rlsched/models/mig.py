@@ -117,12 +117,12 @@ have nearly the same shares per slice.
 def slice_speed(demand: float, compute: int) -> float:
     """Return the speed on a MIG slice relative to the whole GPU (7g), in (0, 1], without measurements.
 
-    A smooth roofline, as for clocks: a job that needs the share d = `demand` of the GPU slows down once the
-    slice (size r) is smaller: (1 + d^p (r^-p - 1))^(-1/p). Jobs on other slices have no effect, because
+    A smooth roofline, as for clocks: a job that needs the fraction d = `demand` of the GPU slows down once
+    the slice (size r) is smaller: (1 + d^p (r^-p - 1))^(-1/p). Jobs on other slices have no effect, because
     slices share no relevant resource.
 
     Args:
-        demand: Share of the GPU that the job keeps busy, 0 to 1. The job's solo utilisation is used (an
+        demand: Fraction of the GPU that the job keeps busy, 0 to 1. The job's solo utilisation is used (an
             assumption: MISO's logs contain no utilisation).
         compute: Compute slices: 1, 2, 3, 4 or 7.
     """
@@ -246,7 +246,7 @@ def speed_on_slice(workload: str, util_frac: float, cut: Slice) -> float:
 
     Args:
         workload: Name of the workload.
-        util_frac: Utilisation of the whole GPU, used as the share that the workload keeps busy.
+        util_frac: Utilisation of the whole GPU, used as the fraction that the workload keeps busy.
         cut: The slice.
     """
     if cut.was_measured(workload):
@@ -255,7 +255,7 @@ def speed_on_slice(workload: str, util_frac: float, cut: Slice) -> float:
 
 
 def layout_fits(compute: tuple[int, ...]) -> bool:
-    """Return whether slices of these sizes fit on one GPU. MIG restricts positions as well as the sum.
+    """Return whether slices of these sizes fit on one GPU. MIG restricts their positions and their sum.
 
     Args:
         compute: Compute slices of each slice: 1, 2, 3, 4 or 7.

@@ -254,7 +254,7 @@ class Ledger(RuleBasedStateMachine):
         if gpus > 1:
             self.refused(lambda: self.state.start(seq, [free[0]] * gpus, self.now_s), "different GPUs")
         self.refused(
-            lambda: self.state.start(seq, free[:gpus], self.now_s, share_milli=500), "milli of each GPU"
+            lambda: self.state.start(seq, free[:gpus], self.now_s, share_milli=500), "thousandths of each GPU"
         )
         self.refused(lambda: self.state.start(seq, free[:gpus], self.now_s, sm_clock_frac=0.5), "SM clock")
 

@@ -162,7 +162,7 @@ def _priced(
     now_s: float,
     least: float,
 ) -> Plan:
-    """Return the plan, given speeds: compute its worth, and check the minimum speed and the least gain."""
+    """Return the plan for the given speeds; refuse it below the minimum speed or the least gain."""
     if slowest < o.min_speed:
         return refused(TOO_SLOW, share_with, kind)
     worth = gain

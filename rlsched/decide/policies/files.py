@@ -73,7 +73,7 @@ def model_file(checkpoint: str | Path) -> Path:
 
 
 def opened(checkpoint: str | Path) -> tuple[Path, io.BytesIO | None]:
-    """Return a model's path, and None; for inline content, a name for messages, and the content.
+    """Return (path of a model, None); for inline content, (name for messages, content).
 
     Raises:
         CheckpointError: the content is damaged.

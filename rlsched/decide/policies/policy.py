@@ -256,7 +256,8 @@ class Policy:
             *names: The settings that the scheduler reads.
 
         Raises:
-            InputError: a setting that the scheduler does not read is set to another value than in its preset.
+            InputError: a setting that the scheduler does not read differs from its value in the scheduler's
+                preset.
         """
         preset = PRESETS.get(self.scheduler)
         usual = as_table(_settled(preset.settings, {}, "")) if preset is not None else {}

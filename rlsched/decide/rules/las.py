@@ -10,11 +10,15 @@ not fit yet, its GPUs stay free until it fits.
 
 The order is by the level of attained service, then by the order of the queue: jobs with more than a threshold
 of attained service permanently follow all others. This is the rule of Lucid's simulator (Hu et al.,
-ASPLOS'23) for Tiresias and for SRTF. This implementation differs in five points: ties are broken by `seq`;
-running jobs that are not preemptible, or run on a node that is not up, keep their GPUs, which are excluded
-from the quota; a job that would not fit even without all movable jobs gets no quota, so that no job is
-preempted for it in vain; a job with whole nodes counts with all GPUs of its nodes; and the walk is
-made only at events and at due ticks, because between these times its result does not change.
+ASPLOS'23) for Tiresias and for SRTF. This implementation differs in five points:
+
+- Ties are broken by `seq`.
+- Running jobs that are not preemptible, or run on a node that is not up, keep their GPUs, which are excluded
+  from the quota.
+- A job that would not fit even without all movable jobs gets no quota, so that no job is preempted for it in
+  vain.
+- A job with whole nodes counts with all GPUs of its nodes.
+- The walk is made only at events and at due ticks, because between these times its result does not change.
 """
 
 from __future__ import annotations

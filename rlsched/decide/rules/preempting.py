@@ -39,8 +39,8 @@ def _elsewhere(s: StateArrays, p: int, slot: int) -> int:
 def may_claim(s: StateArrays, p: int, slot: int) -> bool:
     """Return whether running jobs may be preempted for a job that waits for partition `p`.
 
-    The demand of the job must be plain or of whole nodes (`DEMAND`), and the job must not fit its other
-    partition.
+    The demand class of the job must be plain or get whole nodes (`DEMAND`), and the job must not fit the
+    other partition for which it waits.
     """
     other, demand = _elsewhere(s, p, slot), s.job.demand[slot]
     may = s.demand.plain[demand] or s.demand.exclusive[demand]
@@ -113,7 +113,10 @@ def next_by_key(
 
 @kernel
 def look_tick_s(look_s: float, now_s: float, tick_s: float) -> float:
-    """Return the first multiple of `tick_s` after now and not before `look_s`; infinite if `look_s` is."""
+    """Return the first multiple of `tick_s` that is after now and not before `look_s`.
+
+    The result is infinite if `look_s` is infinite.
+    """
     if look_s == math.inf:
         return look_s
     tick = np.ceil(look_s / tick_s) * tick_s

@@ -124,7 +124,7 @@ def test_keyboard_interrupt_passes_through() -> None:
         (Start(seq=99, gpus=(0,)), "no live job"),
         (Start(seq=0, gpus=(0, 1)), "different GPUs"),
         (Start(seq=0, gpus=(5,)), "no GPU 5"),
-        (Start(seq=0, gpus=(0,), share_milli=500), "milli of each GPU"),
+        (Start(seq=0, gpus=(0,), share_milli=500), "thousandths of each GPU"),
         (Start(seq=0, gpus=(0,), sm_clock_frac=0.5), "SM clock"),
         (Wait(until_s=0.0), "expected a wait with until_s after now"),
         (Preempt(seq=0), "job 0 is not running"),

@@ -211,7 +211,7 @@ def test_ledger_refuses_a_lower_clock_and_a_second_job() -> None:
     with pytest.raises(AllocationError, match=r"MIG slices, which share the clock of their GPU: .*got 0\.9"):
         state.start(one, [0], 0.0, sm_clock_frac=0.9)
     state.start(one, [0], 0.0)
-    with pytest.raises(AllocationError, match="or they are MIG slices"):
+    with pytest.raises(AllocationError, match="no MIG slices"):
         state.check_start(two, (0,), 1000, 1.0, -1, one, -1)
 
 

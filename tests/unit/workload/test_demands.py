@@ -234,7 +234,9 @@ class TestTheLedgerRefuses:
     def test_another_share_or_a_full_gpu(self) -> None:
         state = self.state()
         half = self.add(state, Demand.from_request(0.5))
-        with pytest.raises(AllocationError, match="500 milli of each GPU must be given, got 1000"):
+        with pytest.raises(
+            AllocationError, match="expected 500 thousandths of each GPU, as requested, got 1000"
+        ):
             state.start(half, [0], 0.0, share_milli=1000)
         state.start(half, [0], 0.0)
         with pytest.raises(AllocationError, match="GPU 0 on node n0 is taken"):
