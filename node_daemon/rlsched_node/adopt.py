@@ -1,4 +1,7 @@
-"""Adopts, at the daemon's start, the attempts that an earlier daemon left on disk."""
+"""Adopts, at the daemon's start, the attempts that an earlier daemon left on disk.
+
+A shim is the process that starts and supervises one rank. It claims the attempt before it starts the command.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,13 @@ def adopt_attempts(store: AttemptStore, ranks: LiveRanks) -> list[LocalRank]:
     - Running: the shim that is recorded in the file `pid` still runs. This daemon watches the shim.
     - Ended: there is an exit record. The end is reported until the broker acknowledges it.
     - Vanished: the shim does not run, and there is no exit record. The attempt's remaining processes are
-      killed, and its exit code is 137. The reason is `node_stopped` if the machine has booted since, so that
-      the broker can requeue the job. Otherwise the reason is the one in the daemon's order to end the
-      attempt, or `vanished` if there was no order.
+      killed, and its exit code is 137. If the machine has rebooted since the shim started, the reason is
+      `node_stopped`, and the broker can requeue the job. Otherwise, the reason is copied from the daemon's
+      order to end the attempt. Without such an order, the reason is `vanished`.
 
-    An attempt that no shim has claimed never started. This function claims and drops it, so that a shim that
-    is still starting does nothing. The attempt is not reported to the broker, which sends its order again.
+    An attempt that no shim has claimed never started. This function claims the attempt itself and removes it
+    from disk, so that a shim that is still starting exits without running the command. The attempt is not
+    reported to the broker, and the broker sends its launch order again.
     """
     attempts = []
     for key, directory in store.scan().items():
@@ -47,7 +51,7 @@ def _adopt(key: AttemptKey, directory: AttemptDir, ranks: LiveRanks) -> LocalRan
     process = directory.process()
     if record is None and process is None and _drop_unclaimed(key, directory):
         return None
-    process = process or directory.process()  # the shim may have claimed it first
+    process = process or directory.process()  # the shim may have claimed the attempt just now
     launch = directory.launch()
     gpus, pid = tuple(launch.gpus) if launch else (), process.pid if process else 0
     workload = launch.workload if launch else ""
@@ -99,7 +103,7 @@ def has_running_attempts(store: AttemptStore) -> bool:
 def _limit_s(directory: AttemptDir) -> float | None:
     """Return the time limit that an attempt's shim enforces, seconds; infinite if there is no limit.
 
-    Return None if the limit cannot change, because an older daemon started the shim.
+    Return None if a daemon of an older version started the shim. Such a shim accepts no new limit.
     """
     launch = directory.launch()
     if launch is None or not launch.hears_limits:

@@ -24,8 +24,8 @@ class _Locked(msgspec.Struct, frozen=True):
     """Content of the file of locked clocks.
 
     Attributes:
-        boot_id: Boot in which the clocks were locked; a reboot unlocks them.
-        mhz: Locked clock by UUID of the GPU, MHz.
+        boot_id: ID of the boot in which the clocks were locked; a reboot unlocks them.
+        mhz: Clock to which each GPU is locked, MHz, by UUID of the GPU.
     """
 
     boot_id: str
@@ -69,7 +69,7 @@ class ClockLocks:
     def __init__(self, directory: Path, gpus: GpuSet) -> None:
         self._path, self._gpus = directory / CLOCKS_FILE, gpus
         self._locked: dict[int, int] = {}
-        self._absent: dict[str, int] = {}  # locks of GPUs that do not answer, by UUID
+        self._absent: dict[str, int] = {}  # clocks of locked GPUs that do not answer, MHz by UUID
 
     def lowest_clock_mhz(self, gpus: Sequence[int]) -> int:
         """Return the lowest clock to which any of these GPUs is locked, MHz; 0: no GPU is locked."""
@@ -96,7 +96,10 @@ class ClockLocks:
         return NodeClocks(sorted(common, reverse=True), "")
 
     def recover(self, held: Collection[int]) -> None:
-        """Unlock the clocks that an earlier daemon locked for jobs that have ended."""
+        """Unlock the clocks that an earlier daemon locked for jobs that have ended.
+
+        `held`: GPUs of running jobs; their clocks stay locked.
+        """
         try:
             found = msgspec.json.decode(self._path.read_bytes(), type=_Locked)
         except FileNotFoundError:
@@ -112,7 +115,7 @@ class ClockLocks:
         self.reset([gpu for gpu in self._locked if gpu not in held])
 
     def lock(self, gpus: Sequence[int], mhz: int) -> Lock:
-        """Lock these GPUs to a clock. After an error, GPUs that were not locked before are unlocked again."""
+        """Lock these GPUs to a clock. If a GPU cannot be locked, all return to their previous clocks."""
         before = {gpu: self._locked[gpu] for gpu in gpus if gpu in self._locked}
         try:
             self._write(self._locked | dict.fromkeys(gpus, mhz))
@@ -134,7 +137,10 @@ class ClockLocks:
         return Lock(mhz)
 
     def _lock_again(self, before: Mapping[int, int]) -> None:
-        """Restore the locked clocks, MHz by GPU number, after a failed call of `lock`."""
+        """Restore the previous locks after a failed call of `lock`.
+
+        `before`: clocks of the GPUs that were locked before that call, MHz by GPU index.
+        """
         for gpu, mhz in before.items():
             try:
                 self._gpus.lock_sm_clock(gpu, mhz)
@@ -146,8 +152,8 @@ class ClockLocks:
         """Unlock the clocks of these GPUs. GPUs that this node has not locked are not changed.
 
         If a GPU cannot be unlocked, a warning is logged, and the GPU stays in the file, so that the next
-        daemon tries again. `quietly`: remove such a GPU from the file without a warning, because this
-        process has no permission to lock clocks, or the GPU does not support locked clocks.
+        daemon tries again. If `quietly` is True, such a GPU is removed from the file without a warning. This
+        is for GPUs that cannot have been locked, because the permission or the support is missing.
         """
         for gpu in [gpu for gpu in gpus if gpu in self._locked]:
             try:
@@ -167,7 +173,7 @@ class ClockLocks:
             )
 
     def _by_uuid(self) -> dict[str, int]:
-        """Return the GPU numbers by UUID, for the GPUs that answer."""
+        """Return the index of each GPU that answers, by UUID."""
         found = {}
         for gpu in range(self._gpus.count):
             try:

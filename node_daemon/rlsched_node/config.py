@@ -16,8 +16,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a node.
 
     Attributes:
-        name: The node's name, as in its key.
-        broker: tcp://HOST:PORT of the broker and its standbys, separated by commas.
+        name: The node's name; the node's key must have the same name.
+        broker: Addresses (tcp://HOST:PORT) of the broker and its standbys, separated by commas.
         directory: The node's own directory.
         gpu_type: GPU model, named as in the cluster file.
         vc: The virtual cluster that owns this node; "": the node serves all virtual clusters.
@@ -30,12 +30,13 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         max_processes: Maximum number of processes and threads of a rank; 0: no limit; None: the default of
             `most_processes`.
         keep_output_days: Days for which the output of a finished job is kept.
-        pass_env: Further variables of the daemon's environment that jobs get.
+        pass_env: Names of environment variables that the daemon passes to jobs, in addition to the default
+            ones (`INHERITED` in `processes.launch`).
         run_as: User that runs the jobs; None: the daemon's own user.
         run_as_owner: Each job runs as the account of its owner.
         host: Address at which other nodes reach this node; "": the address from which it reaches the broker.
         accounts: Account name by person (user name at the broker), for persons whose account has another
-            name; None: no file of accounts was given.
+            name; None: `--users` was not given.
         allow_root: Jobs may run as root.
         gpm: Read GPU performance monitoring if the GPUs have it.
         sharing: How jobs share GPUs: `time-slicing` or `mps`.

@@ -101,8 +101,8 @@ class NodeDaemon:
         gpus: The GPUs that the node offers.
         pair: The node's keys.
         broker_public: The broker's public key.
-        home: The node's directory, locked and later closed by the caller; None: the daemon locks and closes
-            it.
+        home: The node's directory, which the caller has locked and closes later; None: the daemon locks and
+            closes the directory itself.
 
     Raises:
         InputError: the directory is in use or belongs to another node, or jobs would run as root without
@@ -130,7 +130,7 @@ class NodeDaemon:
         self._environment = {  # a copy: `os.environ` decodes each name and value at each access
             name: value
             for name, value in os.environ.items()
-            if not (has_mps and name.startswith("CUDA_MPS_"))  # they name another control daemon than ours
+            if not (has_mps and name.startswith("CUDA_MPS_"))  # for another control daemon
         }
         self._home, self._closes_home = home or NodeHome(config.directory, config.name), home is None
         self._store = AttemptStore(config.directory)
@@ -207,7 +207,11 @@ class NodeDaemon:
         return attempts
 
     def stop(self) -> None:
-        """Make the loop end; a second call skips all waiting. Safe in a signal handler."""
+        """Stop the loop. This method may be called in a signal handler.
+
+        If the daemon ends its jobs, it waits until they have ended. A second call kills the jobs immediately,
+        and after a third call the daemon does not wait.
+        """
         self._stops += 1
         with contextlib.suppress(OSError):
             self._waker.send(b".")
@@ -333,9 +337,9 @@ class NodeDaemon:
         return events
 
     def _attributed(self, event: Exited) -> Exited:
-        """Return the event; if an MPS fault ended the rank, with the reason that names this fault.
+        """Return the event. If an MPS fault ended the rank, replace the reason by one that names the fault.
 
-        That reason is also written to disk.
+        The new reason is also written to disk.
         """
         found = self._mps.attribute(event)
         if found.reason != event.reason:
@@ -355,7 +359,7 @@ class NodeDaemon:
         return poller
 
     def _clean(self) -> None:
-        """Remove old output once a day. The mtime of the file `cleaned` is the time of the last removal."""
+        """Remove old output once a day. The mtime of the file `cleaned` is the end of the last removal."""
         now_s, stamp = time.time(), self._config.directory / "cleaned"
         if now_s < self._clean_at_s:
             return

@@ -23,7 +23,8 @@ class KeptState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         name: The node's name.
         cluster: ID of the cluster, from the broker's journal; "" before the first `Welcome`.
         epoch: Highest epoch that a broker of this cluster has sent to the node in a `Welcome` or an order.
-        directory_id: Random ID of this directory of attempts.
+            Each start of the cluster's broker begins a higher epoch.
+        directory_id: Random ID of this directory, by which the broker detects two daemons with the same name.
     """
 
     name: str
@@ -61,11 +62,11 @@ class NodeHome:
             raise
 
     def persist(self, cluster: str, epoch: int) -> None:
-        """Write cluster and epoch to disk. Called before the node acts on them.
+        """Write the cluster and the epoch to disk. The node calls this method before it acts on them.
 
         Raises:
-            OSError: the disk is full or missing. The values are kept in memory, and written with the next
-                change.
+            OSError: the disk is full or missing. The values are kept in memory, and the next call writes its
+                values to disk.
         """
         self.state = msgspec.structs.replace(self.state, cluster=cluster, epoch=epoch)
         self._write_state()

@@ -46,8 +46,8 @@ def write_renewed(path: str, renewed_s: float) -> None:
     """Write the send time of the last answered heartbeat, seconds since boot.
 
     The file is written in place, which needs no disk space. The file contains the line twice, so that a
-    partial write is detected. Only shims of older versions read the first two fields of a line: a deadline,
-    here one that is never reached, and a grace period.
+    partial write is detected. The first two fields of a line are a deadline (infinite) and a grace period
+    (0), which only shims of older versions read.
     """
     line = f"inf 0 {renewed_s:.3f}".ljust(63) + "\n"
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -58,7 +58,10 @@ def write_renewed(path: str, renewed_s: float) -> None:
 
 
 def read_renewed(path: str) -> float | None:
-    """Return the send time of the last answered heartbeat; None: no file, or a partial write."""
+    """Return the send time of the last answered heartbeat, seconds since boot.
+
+    None: there is no file, or the file was written only in part.
+    """
     try:
         first, second = records.read(path).decode("ascii").splitlines()
         _, _, renewed_s = map(float, first.split())
@@ -68,7 +71,7 @@ def read_renewed(path: str) -> float | None:
 
 
 class Fence:
-    """Check of the node's lease by a rank's shim: the rank must end if no broker has answered for too long.
+    """Checks the node's lease for the shim of a rank. The rank must end if no broker answers for too long.
 
     Args:
         path: Path of the lease file.

@@ -43,7 +43,7 @@ _ALL: Final = "all"
 _EXAMPLE: Final = "expected GPU:PROFILE,... such as 0:1g.10gb,1g.10gb,3g.40gb or all:1g.10gb"
 _log = logging.getLogger("rlsched.node")
 Layout = Mapping[int | None, tuple[str, ...]]
-"""Profiles of the instances to create, by number of the GPU in NVML; None: on each GPU."""
+"""Profiles of the instances to create, by NVML index of the GPU. The key None stands for each GPU."""
 
 
 class Instance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,7 +72,7 @@ class _Created(msgspec.Struct, frozen=True):
     """Content of the file of created instances.
 
     Attributes:
-        boot_id: Boot in which the instances were created; no instance survives a reboot.
+        boot_id: ID of the boot in which the instances were created; no instance survives a reboot.
         instances: The instances, in the order of creation.
     """
 
@@ -116,8 +116,7 @@ def created_instances(directory: Path, name: str, layout: Layout) -> Iterator[No
         The locked directory. If there is nothing to create or destroy, yields None and locks nothing.
 
     Raises:
-        InputError: the directory is in use, or the instances cannot be created; the error names the
-            remedy.
+        InputError: the directory is in use, or the instances cannot be created. The message names the remedy.
     """
     if not layout and not (directory / MIG_FILE).exists():
         yield None
@@ -209,7 +208,7 @@ class MigInstances:
                 self._create(gpu, profile, place)
 
     def destroy_all(self) -> None:
-        """Destroy all instances that this node has created; the next daemon retries after an error."""
+        """Destroy all instances that this node has created. After an error, the next daemon tries again."""
         if not self.created:
             return
         from rlsched_node.gpu.mig import mig_gpus
@@ -311,7 +310,7 @@ class MigInstances:
 
 
 def _wanted(layout: Layout, gpus: Sequence[MigGpu]) -> dict[str, Counter[str]]:
-    """Return the number of wanted instances by profile, for each GPU that answers, by UUID of the GPU."""
+    """Return how many instances of each profile the layout requests on each GPU that answers, by GPU UUID."""
     wanted = {}
     for number in range(len(gpus)) if None in layout else layout:
         if number is None or number >= len(gpus):

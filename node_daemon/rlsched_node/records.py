@@ -33,7 +33,7 @@ def read(path: str) -> bytes:
 
 
 def write(path: str, data: bytes, *, synced: bool = False) -> None:
-    """Write a file in place. `synced`: also force it to disk, so that it survives a crash of the machine."""
+    """Write a file in place. `synced`: force it to disk, so that it survives a crash of the machine."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         while data:

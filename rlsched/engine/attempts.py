@@ -87,7 +87,7 @@ class SlurmAttempts:
             self._follow(number, known, now_s)
 
     def adopt_offered(self, key: str, now_s: float) -> None:
-        """Update the unconfirmed attempts of a Slurm job after the broker's answer to the job's offer."""
+        """Update the unconfirmed attempts of a Slurm job after the broker has answered the job's offer."""
         for number, attempt in list(self._desk.attempts.items()):
             if attempt.key == key and not attempt.is_sure and self._desk.facts and not self._desk.is_away:
                 self._follow(number, attempt, now_s)
@@ -197,10 +197,11 @@ class SlurmAttempts:
             self._placing.stop(attempt, job, now_s)
 
     def _runs_otherwise(self, job: SlurmJob) -> None:
-        """Handle a job that runs as an attempt other than the ordered one, or that a user released.
+        """Handle a job that runs, but not as the attempt that the broker has ordered.
 
-        An earlier attempt can run if a write of a killed gateway arrives late. The job continues to run. Its
-        GPUs are reported to the broker as used by a job that the broker did not start.
+        A user has released the job, or it runs as an earlier attempt: a command that a gateway sent before it
+        was killed can reach Slurm late. The job continues to run. Its GPUs are reported to the broker as used
+        by a job that the broker did not start.
         """
         started_as = (job.marks or {}).get("j", "")
         if not any(started_as == f"{one.job}.{one.attempt}" for one in self._desk.attempts):
@@ -222,7 +223,7 @@ class SlurmAttempts:
                 self._desk.queue_message(node, _launched(number, attempt, rank))
 
     def say_again(self) -> None:
-        """Send `Launched` again for running ranks. `Ended` is not sent here, because `follow` repeats it."""
+        """Send `Launched` again for all running ranks. `follow` repeats `Ended`."""
         for number, attempt in self._desk.attempts.items():
             if attempt.end is None:
                 for rank in sorted(attempt.told):

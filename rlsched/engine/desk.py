@@ -1,4 +1,8 @@
-"""State that the parts of a gateway share: Slurm's last facts, the attempts, and outgoing messages."""
+"""State that the parts of a gateway share: Slurm's last facts, the attempts, and outgoing messages.
+
+Facts are the state of the Slurm cluster at one query (`Facts`). To offer a job means to submit a waiting
+Slurm job to the broker.
+"""
 
 from __future__ import annotations
 
@@ -35,15 +39,16 @@ class Desk:
             starts the jobs in the order of the broker's queue.
         sm_clocks_mhz: SM clocks that Slurm can set on all GPUs, MHz, highest first; empty if Slurm sets no
             clocks.
-        secret: Makes the tokens of offers unguessable; must be the same after a restart.
+        secret: Key from which the tokens of offers are computed, so that users cannot guess them; must be the
+            same after a restart.
 
     Attributes:
-        identity: Identity of the broker's journal, from the broker's last `Welcome`; after a restart, from
-            the marks (AdminComment) of a job.
+        identity: ID of the broker's journal, from the broker's last `Welcome`; after a restart, from the
+            marks (AdminComment) of a job.
         epoch: The highest epoch in a `Welcome`.
         facts: The last facts from Slurm; None before the first poll.
         is_away: Whether Slurm failed to answer the last query.
-        offered: The broker's job number, from the answer to the offer; by the key of the Slurm job.
+        offered: The broker's job ID, by the key of the Slurm job; from the broker's answers to offers.
         attempts: Attempts whose ends the broker has not acknowledged yet.
         forgotten: Attempts that the broker considers ended, or does not know.
         dead: Attempts that will never start, even if a late order arrives.
@@ -53,7 +58,7 @@ class Desk:
             the key of the job.
         cleared_s: Time at which a job's GPU request was removed before a new one is set, by the key of the
             job.
-        withdrawn: Jobs withdrawn from the broker, by the broker's job number. The broker's orders to end
+        withdrawn: The broker's IDs of jobs that were withdrawn from the broker. The broker's orders to end
             these jobs must not end the jobs in Slurm.
         out: Outgoing messages and questions.
     """
@@ -126,7 +131,7 @@ class Desk:
         Slurm job stays; otherwise the gateway would adopt the attempt again.
 
         Args:
-            live: Numbers of all jobs that the broker has.
+            live: IDs of all jobs that the broker has.
         """
         jobs = self.facts.jobs.values() if self.facts is not None else ()
         named = {(job.marks or {}).get("j", "") for job in jobs}

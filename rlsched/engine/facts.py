@@ -13,7 +13,7 @@ from rlsched.errors import RlschedError
 MARK = "rlsched:"
 """Start of the AdminComment of a job held by job_submit.lua; `key=value` pairs follow, separated by `;`."""
 USER_HOLD = "[held]"
-"""Start of the Comment of a job that its user holds. Priority 0 is no sign of it: the gateway sets it too."""
+"""Start of the Comment of a job that its user holds. Priority 0 does not show it: the gateway sets it too."""
 UNLIMITED_MIN = 365 * 24 * 60
 """Time limit from which a job counts as unlimited (a year), minutes."""
 LIVE = ("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT")
@@ -58,7 +58,7 @@ class SlurmJob(msgspec.Struct, frozen=True, kw_only=True):
         key: ID of the job for `scontrol`: job ID, or array job ID and task ID joined by `_`.
         marks: Key-value pairs in the AdminComment after `MARK`; None: rlsched has not marked the job.
         nodes: Nodes on which the job runs.
-        gpus: GPU numbers on each of `nodes`, empty if Slurm does not report them.
+        gpus: Indices of the job's GPUs on each of `nodes`, empty if Slurm does not report them.
         is_commented: Whether the AdminComment has content that rlsched did not write.
         gpus_asked: Total number of GPUs that the job requests, of any type.
         nice: Nice value, as in `scontrol show job`.
@@ -124,8 +124,8 @@ class SlurmNode(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         gpus: Number of GPUs.
-        types: GRES type by GPU number. Not empty only if every GPU has its own type, so that a job can
-            request a certain GPU.
+        types: GRES type of each GPU, by GPU index. Empty unless every GPU has its own type, by which a job
+            can request this GPU.
         unusable: Reason why the node can get no jobs; "" if the node can get jobs.
     """
 

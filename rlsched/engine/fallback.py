@@ -102,12 +102,14 @@ def plugin(
 
 
 def release(reader: Reader, writer: Writer, wait_s: float = APART_S, *, why: str = RELEASED) -> int:
-    """Release every job that is held or ordered for the broker to Slurm's own scheduling; return how many.
+    """Release to Slurm's own scheduling all jobs that are held or ordered for the broker. Return how many.
+
+    An ordered job waits in Slurm's own queue with a nice from the broker's queue (`is_ordered`).
 
     Args:
         reader: Queries Slurm.
         writer: Writes to Slurm.
-        wait_s: Pause between two tries, seconds.
+        wait_s: Pause before each further try, seconds.
         why: Reason to write to the AdminComment. A gateway holds jobs again only if `why` is `RELEASED`.
 
     Raises:

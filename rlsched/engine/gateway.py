@@ -1,11 +1,11 @@
 """The state machine between a Slurm cluster and the broker. It uses no socket, process or clock.
 
 The gateway handles facts (Slurm's jobs and nodes at one time) and messages from the broker. It returns
-messages, and writes to Slurm. It has no storage of its own. A job's token identifies the job to the broker:
-it is computed from the job's number, from the stamp that job_submit.lua gave the job, and from the gateway's
-secret. The job's AdminComment names the attempt that the broker decided. After a restart, number, stamp and
-attempt are read from Slurm. The gateway runs only broker jobs that it has offered itself. Any write to Slurm
-can be lost: the next facts show the loss, and the write is repeated.
+messages to the broker, and changes jobs in Slurm through a `Writer`. It has no storage of its own. A token
+identifies a job to the broker. It is computed from Slurm's job ID, from the stamp that job_submit.lua gave
+the job, and from the gateway's secret. The job's AdminComment contains the attempt that the broker ordered.
+After a restart, job ID, stamp and attempt are read from Slurm. The gateway runs only broker jobs that it has
+offered itself. Any write to Slurm can be lost: the next facts show the loss, and the write is repeated.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class Gateway:
         times: Time-outs and intervals of the gateway; None: the defaults.
         preempts: Whether jobs that Slurm can requeue are offered as preemptible.
         sm_clocks_mhz: SM clocks that Slurm can set on all GPUs, MHz, highest first.
-        secret: Makes the tokens of offers unguessable; must be the same after a restart.
+        secret: Key from which the tokens of offers are computed, so that users cannot guess them; must be the
+            same after a restart.
         nices: (lowest, highest) nice of jobs, if jobs are not held and Slurm places them. None: jobs are
             held, and the broker places them.
 
@@ -121,7 +122,7 @@ class Gateway:
         return self._done(facts.now_s)
 
     def cannot_look(self, why: str, now_s: float) -> list[Say | Ask]:
-        """Handle a failed query of Slurm: until the next facts, start no job and count no job as lost."""
+        """Handle a failed query of Slurm. Until the next facts, no job starts, and no job counts as lost."""
         if not self._desk.is_away:
             _log.warning("Slurm does not answer: %s", why)
             self.nodes.beat_at_once()
@@ -194,7 +195,7 @@ class Gateway:
         return self._silence.decided_s
 
     def is_exact(self, facts: Facts) -> bool:
-        """Return whether each GPU of each node has its own GRES type, so that the broker can choose GPUs."""
+        """Return whether each GPU of a node has its own GRES type. Only then can the broker choose GPUs."""
         return self.nodes.is_exact(facts)
 
     def hellos(self) -> list[Hello]:

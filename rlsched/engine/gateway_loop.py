@@ -25,9 +25,9 @@ from rlsched.wire.messages import ForNode, Heartbeat, OfNode, Refused, decode, e
 RENEW_S = 10.0
 """Seconds without a message after which a new socket is opened, to the next address."""
 FORGET_S = 60.0
-"""Age of a question above which its answer is no longer expected, seconds."""
+"""Time after which the answer to a question is no longer expected, seconds."""
 SLOW_S = 5.0
-"""Duration of a query above which Slurm counts as away until the query is answered, seconds."""
+"""If a query takes longer than this, Slurm counts as unreachable until it answers, seconds."""
 WAIT_MS = 20
 Heard = tuple[list[ForNode], list[tuple[tuple[str, str], object]]]
 _log = logging.getLogger("rlsched.engine")
@@ -88,7 +88,7 @@ class Link:
             self._asked = {n: one for n, one in self._asked.items() if now_s - one[0] < FORGET_S}
 
     def receive(self, timeout_ms: int) -> Heard:
-        """Wait for messages; return (messages for nodes, answers as (`Ask.about`, answer))."""
+        """Wait for messages. Return the messages for nodes, and (`Ask.about`, answer) for each answer."""
         orders: list[ForNode] = []
         answers: list[tuple[tuple[str, str], object]] = []
         if not self.socket.poll(timeout_ms):
@@ -120,7 +120,7 @@ class _Query:
     """A query of Slurm in a thread.
 
     Attributes:
-        began_s: Monotonic time at which the query began in the thread, seconds. The request can be earlier.
+        began_s: Time at which the thread began the query, monotonic seconds; before, the time of the request.
         facts: Result of the query.
     """
 

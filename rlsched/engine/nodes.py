@@ -30,7 +30,7 @@ class SlurmNodes:
         self._said: dict[str, tuple[str, list[Holding]]] = {}
 
     def is_exact(self, facts: Facts) -> bool:
-        """Return whether each GPU of each node has its own GRES type, so that the broker can choose GPUs."""
+        """Return whether each GPU of a node has its own GRES type. Only then can the broker choose GPUs."""
         return all(node.types for node, _ in self._desk.nodes(facts))
 
     def hellos(self) -> list[Hello]:
@@ -89,11 +89,14 @@ class SlurmNodes:
         return found
 
     def foreign_holdings(self, facts: Facts) -> dict[str, list[Holding]]:
-        """Return, by node, the GPUs used by jobs that the broker has not started."""
+        """Return the GPUs in use by jobs that the broker has not started, by node name."""
         return held_by_others(facts, self._desk.at_work() | self._desk.starting)
 
     def report_changes(self, facts: Facts, *, again: bool = False) -> None:
-        """Report the nodes that can get jobs, and GPUs that other jobs use. Without `again`: only changes."""
+        """Report whether each node can get jobs, and which of its GPUs other jobs use.
+
+        If `again` is False, only changes are reported.
+        """
         if again:
             self._said.clear()
         held = self.foreign_holdings(facts)
@@ -127,7 +130,7 @@ class SlurmNodes:
         self._hello_s.pop(node, None)
 
     def greet(self, now_s: float) -> None:
-        """Send the due registrations of nodes that the broker has not accepted yet."""
+        """Register the nodes that the broker has not accepted yet, each at most once per `RETRY_S`."""
         missing = {
             node.name
             for node, _ in self._desk.nodes()

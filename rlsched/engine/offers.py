@@ -1,4 +1,7 @@
-"""Offers waiting Slurm jobs to the broker, withdraws them, and checks that the broker still has the jobs."""
+"""Offers waiting Slurm jobs to the broker, withdraws them, and checks that the broker still has the jobs.
+
+An offer is a submission of the Slurm job to the broker. A withdrawal cancels the broker's job only.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from rlsched.wire.states import CANCELLED, COMPLETED, LIVE, QUEUED, WITHDRAWN
 
 _log = logging.getLogger("rlsched.engine")
 PROOF_DIGITS = 32
-"""Number of hexadecimal digits of the proof in a token.
+"""Number of hexadecimal digits of the proof in a token. The proof is computed with the gateway's secret.
 
 Without the proof, a user could guess a token, and submit another job with this token before the gateway does.
 """
@@ -43,8 +46,8 @@ class Offers:
         desk: State that the parts of the gateway share.
 
     Attributes:
-        queue_keys: Sort key of each job in the broker's queue, by the broker's job number. Read from the
-            broker's last list of jobs.
+        queue_keys: Sort key of each job in the broker's queue, by the broker's job ID. Read from the broker's
+            last list of jobs.
     """
 
     def __init__(self, desk: Desk) -> None:

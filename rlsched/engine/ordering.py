@@ -22,9 +22,9 @@ from rlsched.wire.messages import Begin
 
 _log = logging.getLogger("rlsched.engine")
 TRIES = 4
-"""Number of refusals of a reported start, by the broker, after which the job is left to Slurm."""
+"""If the broker refuses the reported start of a job this number of times, the job is left to Slurm."""
 MOST_WRITES = 200
-"""Maximum number of writes per poll; jobs at the front of the queue are written first."""
+"""Maximum number of nices that are written per poll, from the front of the queue."""
 NICES = {"priority/basic": (-60_000, -1_000), "priority/multifactor": (-1_000_000_000, -1_000_000)}
 """Range of nices by PriorityType; negative, so that jobs without a nice from rlsched start later.
 
@@ -133,7 +133,9 @@ class Ordering:
 
 
 def spaced(nices: Sequence[int | None], low: int, high: int) -> list[int]:
-    """Return ascending nices within [low, high]. Change as few as possible, or all if a gap is too small.
+    """Return an ascending nice for each job, within [low, high].
+
+    As few nices as possible are changed. If a gap between kept nices is too small, all nices are changed.
 
     Args:
         nices: Present nices, in the desired order of the jobs; None: not set yet.
@@ -170,7 +172,7 @@ def spaced(nices: Sequence[int | None], low: int, high: int) -> list[int]:
 
 
 def _ascending(nices: Sequence[int | None]) -> list[int]:
-    """Return the positions of a longest strictly ascending subsequence."""
+    """Return the indices of a longest strictly ascending subsequence, without None."""
     tails, ends, before = list[int](), list[int](), dict[int, int]()
     for place, nice in enumerate(nices):
         if nice is None:

@@ -36,7 +36,7 @@ _LIMITS = (
 
 
 class SlurmKey(NamedTuple):
-    """The broker's number of a job, and the number of an attempt of this job."""
+    """Identity of an attempt: the broker's job ID, and the number of the attempt."""
 
     job: int
     attempt: int
@@ -55,14 +55,14 @@ class Offer:
     """A Slurm job that was offered to the broker.
 
     Attributes:
-        stamp: Stamp of the submission, which distinguishes jobs for which Slurm reuses a number.
+        stamp: Stamp of the submission, which distinguishes jobs for which Slurm uses the same ID again.
         token: Token of the broker's job; an offer after a withdrawal has a new token.
-        job: The broker's job number; None before the broker has answered.
+        job: The broker's job ID; None before the broker has answered.
         asked_s: Time of the last question to the broker about this offer.
         not_before_s: Earliest time of the next offer, after the broker has rejected the job.
         withdrawn: Whether the offer is being withdrawn, so that the job must not start.
         was_cancelled: Whether the job was cancelled while no gateway ran. The gateway then asks the broker
-            for the job's number before it withdraws the offer.
+            for the job's ID before it withdraws the offer.
     """
 
     key: str
@@ -83,12 +83,12 @@ class SlurmAttempt:
         key: Key of the Slurm job.
         stamp: Stamp of the submission.
         nodes: Nodes by rank.
-        gpus: GPU numbers on each node; None: the numbers differ by node, or Slurm chooses the GPUs.
+        gpus: Indices of the GPUs, the same on each node; None: they differ by node, or Slurm chooses them.
         sm_clock_mhz: Highest SM clock of the GPUs, MHz; 0: unchanged.
         is_found: Whether the attempt was found in the Slurm job's marks after a restart of the gateway.
         is_sure: Whether the answer to the offer has confirmed that the broker's job is this Slurm job.
         orders: The broker's `Launch` messages by rank; empty if `is_found`.
-        restarts: Number of requeues before the attempt. If Slurm counts more requeues, the attempt has ended.
+        restarts: Slurm's number of requeues at the start of the attempt. If it grows, the attempt has ended.
         placed_s: Time of the last write of the placement to Slurm; None: not written yet.
         cleared_s: Time of the last removal of the job's earlier GPU request.
         first_placed_s: Time of the first write of the placement to Slurm.
@@ -165,15 +165,15 @@ def is_about_limits(reason: str) -> bool:
 
 
 def gres_of(types: list[str], gpus: list[int]) -> str:
-    """Return the `TresPerNode` that selects exactly these GPUs. `types`: GRES type by GPU number."""
+    """Return the `TresPerNode` that selects exactly these GPUs. `types`: GRES type by GPU index."""
     return ",".join(f"gres:gpu:{types[gpu]}:1" for gpu in gpus)
 
 
 def asked_gres(job: SlurmJob) -> str:
     """Return the `TresPerNode` that restores a job's submitted request; "": keep the present request.
 
-    A job that requests GPUs by type keeps this request, because Slurm rejects a number of GPUs without a type
-    for such a job.
+    A job that requests GPUs by type keeps this request, because Slurm rejects a request without a type for
+    such a job.
     """
     was_placed = ("j" in (job.marks or {}) or job.mark("t")) and job.gpus_asked
     return "" if not job.mark("x") or was_placed else f"gres:gpu:{job.mark('g')}"
@@ -275,7 +275,7 @@ def may_be_taken_back(job: SlurmJob, partitions: tuple[str, ...]) -> bool:
 def marks_of_taken_back(job: SlurmJob, more: int) -> dict[str, str]:
     """Return the new marks of a job that is put on hold again, until a broker decides its next start.
 
-    `more` is added to the offer count.
+    `more` is added to the count of offers (mark `o`), so that the next offer has a new token.
     """
     kept = {name: value for name, value in (job.marks or {}).items() if name in ("g", "n", "x", "t")}
     return {**kept, "s": (job.marks or {})["b"], "o": str(job.mark("o") + more)}

@@ -12,7 +12,7 @@ LONG_S = 300 * 86_400.0
 
 
 def nodes_with_gpus(facts: Facts, partitions: Sequence[str]) -> dict[str, tuple[SlurmNode, str]]:
-    """Return, for each node with GPUs by name: (node, the first of `partitions` that contains the node)."""
+    """Return (node, the first of `partitions` that contains it), by name, for the nodes with GPUs."""
     found = {}
     for node in facts.nodes.values():
         partition = next((name for name in partitions if name in node.partitions), "")

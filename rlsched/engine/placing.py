@@ -1,4 +1,4 @@
-"""Places an attempt in Slurm as the broker decided, or stops the attempt."""
+"""Places an attempt in Slurm as the broker ordered, or stops the attempt."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Placing:
             attempt.end = (KILLED_EXIT_CODE, "node_stopped", None)
 
     def _refuse_or_end(self, number: SlurmKey, attempt: SlurmAttempt, why: str) -> None:
-        """Report to the broker that an attempt cannot start, or that it ended if it counts as running."""
+        """Report that an attempt cannot start or, if the broker counts it as running, that it has ended."""
         self._desk.dead.add(number)
         if attempt.told or not attempt.orders:
             attempt.end = (KILLED_EXIT_CODE, "node_stopped", None)

@@ -102,7 +102,7 @@ class Writer:
         self._write(key, f"update JobId={key} {said}", f"{RELEASE}{key}")
 
     def clear(self, key: str) -> None:
-        """Remove the GPU request of a held job, because Slurm would add new GPUs by type to this request.
+        """Remove the GPU request of a held job. Otherwise, Slurm would add the GPUs of `place` to it.
 
         The job is also held, so that a write that arrives late cannot start the job without GPUs.
         """

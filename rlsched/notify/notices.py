@@ -35,8 +35,8 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
         id: Identifier, which is the same in every try to send the notice.
         event: `start`, `requeue`, `end`, or `fail` for an end with state `failed`.
         cluster: Cluster of the journal.
-        job: Job number.
-        called: Job number as displayed to users, such as `17_3` for task 3 of array 17.
+        job: Job ID.
+        called: Job ID as displayed to users, such as `17_3` for task 3 of array 17.
         name, user, vc, num_gpus: Values from the job's submission.
         attempt: Number of the attempt that started or ended, else of the last attempt; 0 before the first.
         state: New state of the job.

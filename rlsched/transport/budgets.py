@@ -1,10 +1,11 @@
-"""Limits for each sender's use of the broker's loop: a rate, and a share of each turn of the loop.
+"""Limits for each sender's use of the broker's loop: a rate of messages, and a maximum per turn of the loop.
 
 A sender is a key, with any number of connections. The budget of a sender refills with time. An accepted
 message costs little. A refused message costs much more, because its check and its answer take more of the
 loop's time. A message that submits many jobs costs as much as one message per job. Messages of a sender
-without budget are dropped until the budget has refilled; clients repeat their messages by themselves.
-Messages beyond a key's share of a turn wait for later turns, behind the messages of other keys.
+without budget are dropped until the budget has refilled; clients repeat their messages by themselves. If a
+key sends more than its maximum per turn (`SenderLimits.a_turn`), the excess messages wait for later turns,
+behind the messages of other keys.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class SenderLimits(msgspec.Struct, frozen=True, kw_only=True):
         messages_per_s: Long-term rate of messages, 1/s. A message that submits many jobs counts as one
             message per job; this also applies to `a_turn`.
         refusals_per_s: Long-term rate of refused messages, 1/s.
-        burst_s: Capacity of the budget, in seconds of messages at the long-term rate.
+        burst_s: Capacity of the budget, as the time in which an empty budget refills, seconds.
         a_turn: Maximum number of messages read in one turn of the loop. Later turns read the remaining
             messages.
         waiting: Maximum number of messages that wait for a turn; further messages are dropped.
@@ -83,7 +84,7 @@ class Budgets:
 
 
 class Turns(Generic[T]):
-    """Messages that wait because their keys have used their share of a turn.
+    """Messages that wait because their keys have reached their maximum per turn (`SenderLimits.a_turn`).
 
     Args:
         limits: Limits for one key.
@@ -98,7 +99,7 @@ class Turns(Generic[T]):
         return bool(self._waiting)
 
     def begin(self) -> Iterator[T]:
-        """Begin the next turn. Yield the messages that waited for a turn, up to the share of each key."""
+        """Begin the next turn. Yield the messages that waited, up to the maximum per turn of each key."""
         self._taken = {}
         for key, waiting in list(self._waiting.items()):
             while waiting and self._taken.get(key, 0) < self._limits.a_turn:
@@ -112,7 +113,7 @@ class Turns(Generic[T]):
         self._taken[key] = self._taken.get(key, 0) + messages
 
     def is_due(self, key: bytes) -> bool:
-        """Return whether another message is within the key's share of this turn; if so, count the message."""
+        """Return whether another message of a key may be handled in this turn. If so, count the message."""
         taken = self._taken.get(key, 0)
         if key in self._waiting or taken >= self._limits.a_turn:
             return False

@@ -48,7 +48,8 @@ class Connection:
         waits: Callback for progress: it gets the address, the time waited and the maximum waiting time, both
             in seconds, a few times a second while a call waits. At the end of the wait, the time waited is 0.
             None: no callback.
-        starting: Returns a description of a broker that is starting at these addresses, "" if there is none.
+        starting: Function that returns a description of a broker that is starting at the given addresses; ""
+            if there is none.
         is_patient: Whether to wait without a time-out while a broker is starting.
 
     Attributes:

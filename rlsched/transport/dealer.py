@@ -108,7 +108,7 @@ def set_limits(socket: zmq.Socket[bytes]) -> None:
 def connect_dealer(
     context: zmq.Context[zmq.Socket[bytes]], address: str, pair: KeyPair, broker_public: bytes
 ) -> zmq.Socket[bytes]:
-    """Return a connected DEALER under CURVE. Callers must send with NOBLOCK and handle `zmq.Again`.
+    """Return a DEALER socket that is connected under CURVE. Send with NOBLOCK, and handle `zmq.Again`.
 
     Args:
         context: The caller's context; it outlives the socket.

@@ -120,8 +120,8 @@ class Transport:
     Attributes:
         address: Address at which the broker listens, including the real port.
         says_hello: Message that asks a node for its `Hello`; sent to nodes with unknown connections.
-        counts: Numbers of malformed, unauthorised, undeliverable, too long, deferred and dropped messages,
-            and of refused and accepted handshakes, by kind.
+        counts: Count, by kind, of malformed, unauthorised, undeliverable, too long, deferred and dropped
+            messages, and of refused and accepted handshakes.
 
     Raises:
         InputError: the broker cannot listen at the address, for example because it is in use.
@@ -164,8 +164,8 @@ class Transport:
     def receive(self, timeout_ms: int, limit: int) -> tuple[list[Heard], bool]:
         """Wait up to `timeout_ms` for messages, and receive up to `limit` messages.
 
-        Each key gets at most its share of a turn (`SenderLimits`). Messages that have waited for this turn
-        come first.
+        At most `SenderLimits.a_turn` messages of each key are received. Messages that have waited for this
+        turn come first.
 
         Returns:
             The messages, and whether no more messages wait.

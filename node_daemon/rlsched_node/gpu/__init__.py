@@ -26,7 +26,7 @@ def open_gpus(
     """Open the GPUs that a node offers.
 
     Args:
-        count: Number of GPUs; None: all GPUs that NVML lists. Simulated GPUs need a number.
+        count: Number of GPUs; None: all GPUs that NVML lists. Required for simulated GPUs.
         is_simulated: Simulate the GPUs instead of using NVML.
         node: The node's name.
         gpu_type: Model of the GPUs; simulated GPUs behave like this model. With a MIG profile
@@ -37,8 +37,8 @@ def open_gpus(
             None: the catalogue's figures.
 
     Raises:
-        InputError: this machine has no NVIDIA GPU, or the number cannot be offered; the error names the
-            remedy.
+        InputError: the GPUs cannot be opened, for example because this machine has no NVIDIA GPU, or the
+            machine does not have `count` GPUs. The message names the remedy.
     """
     if replayed is not None:
         from rlsched_node.gpu.replayed import ReplayedGpus
@@ -61,7 +61,7 @@ def open_gpus(
 
 @contextlib.contextmanager
 def explained_errors(wanted: int = 4) -> Iterator[None]:
-    """Turn an error of opening NVML into an InputError with the remedy.
+    """Turn an error in the block that opens NVML into an InputError that names the remedy.
 
     Args:
         wanted: Number of simulated GPUs that the remedy suggests.
@@ -87,9 +87,9 @@ def explained_errors(wanted: int = 4) -> Iterator[None]:
 def type_of(gpus: GpuSet, named: str = "") -> str:
     """Return the GPU type of a node.
 
-    The type is `named`, or, if `named` is "", the models that the driver reports, joined by `+`. For MIG
-    instances, the profile follows the model, such as `H100-80GB/1g.10gb`. If `named` is "", simulated GPUs
-    have the type `generic`, and so has a node without a GPU that answers.
+    The type is `named`. If `named` is "", the type consists of the models that the driver reports, joined by
+    `+`; the type is `generic` if the GPUs are simulated or no GPU answers. For MIG instances, the profile
+    follows the model, such as `H100-80GB/1g.10gb`.
     """
     if gpus.kind == "simulated":
         return named or GENERIC

@@ -63,12 +63,12 @@ class GpuReadings(NamedTuple):
 
 
 class GpuProcess(NamedTuple):
-    """A compute process on a GPU; None for a value that the driver does not report."""
+    """A compute process on a GPU. A value that the driver does not report is None."""
 
     pid: int
     used_mib: int | None
     utilisation_frac: float | None = None
-    """Share of recent time in which the GPU worked for the process, 0 to 1."""
+    """Fraction of recent time in which the GPU worked for the process, 0 to 1."""
 
 
 class Tenant(NamedTuple):
@@ -80,7 +80,7 @@ class Tenant(NamedTuple):
 
 
 class GpuReading(NamedTuple):
-    """Readings of one GPU at one time; None for a value that the GPU does not report."""
+    """Readings of one GPU at one time. A value that the GPU does not report is None."""
 
     utilisation_frac: float | None = None
     memory_used_mib: int | None = None
@@ -88,14 +88,14 @@ class GpuReading(NamedTuple):
     energy_j: float | None = None
     sm_clock_mhz: int | None = None
     power_limited: bool | None = None
-    """Whether a power limit reduces the SM clock."""
+    """Whether a power limit or the external power brake reduces the SM clock."""
     heat_limited: bool | None = None
-    """Whether heat, or the hardware's brake, reduces the SM clock."""
+    """Whether heat, or a slowdown by the hardware (`HwSlowdown` in NVML), reduces the SM clock."""
     temperature_c: int | None = None
     pcie_mib_s: float | None = None
     """PCIe traffic, sum of both directions."""
     sm_active_frac: float | None = None
-    """Share of multiprocessors with work, 0 to 1.
+    """Fraction of the streaming multiprocessors that have work, 0 to 1.
 
     This field and the next three are means over the time since the previous reading.
     """
@@ -106,9 +106,9 @@ class GpuReading(NamedTuple):
 
 
 class GpuSet(Protocol):
-    """The GPUs of one node, numbered from 0. A reading is None if `capabilities` does not list it.
+    """The GPUs of one node, with indices from 0. A reading that a GPU does not support is None.
 
-    Every method that takes a GPU number raises GpuLostError if that GPU is lost, and GpuError if the call
+    Every method that takes a GPU index raises GpuLostError if that GPU is lost, and GpuError if the call
     fails for another reason.
     """
 
@@ -142,7 +142,7 @@ class GpuSet(Protocol):
         """Return the memory in use by all processes, MiB."""
 
     def utilisation_frac(self, gpu: int) -> float | None:
-        """Return the share of the last sampling period in which a kernel ran, 0 to 1."""
+        """Return the fraction of the last sampling period in which a kernel ran, 0 to 1."""
 
     def power_w(self, gpu: int) -> float | None:
         """Return the power draw, W. Ampere and newer GPUs, except GA100, report a mean over one second."""
@@ -169,10 +169,10 @@ class GpuSet(Protocol):
         """Unlock the GPU's SM clock."""
 
     def near_cpus(self, gpu: int) -> frozenset[int]:
-        """Return the numbers of the processors that are local to the GPU; empty if unknown."""
+        """Return the IDs of the logical processors that are local to the GPU; empty if unknown."""
 
     def device_minor(self, gpu: int) -> int | None:
-        """Return N of the GPU's /dev/nvidiaN; None if the GPU has no such file, or N is unknown."""
+        """Return N of the GPU's device file /dev/nvidiaN; None if there is no such file or N is unknown."""
 
     def instance_ids(self, gpu: int) -> tuple[int, int] | None:
         """Return the IDs of a MIG instance: its GPU instance, its compute instance. None: a whole GPU."""
@@ -184,7 +184,10 @@ class GpuSet(Protocol):
         """Read the GPU, and return all readings; a failed reading is None. The meter's thread calls this."""
 
     def follow(self, held: Mapping[int, Sequence[Tenant]]) -> None:
-        """Set the ranks that are assigned to each GPU now. Only simulated GPUs use this."""
+        """Set the ranks that run on each GPU now, by GPU index.
+
+        Simulated GPUs compute their readings from these ranks. Other GPUs ignore the call.
+        """
 
     def close(self) -> None:
         """Release the driver."""

@@ -25,7 +25,7 @@ LEAST_S = 0.1
 
 
 class GpmReading(NamedTuple):
-    """Metrics between two samples; None for a metric that this GPU does not count."""
+    """Means of metrics over the time between two samples. A metric that this GPU does not count is None."""
 
     sm_active_frac: float | None = None
     sm_occupancy_frac: float | None = None
@@ -57,8 +57,9 @@ class Gpm:
     """The counters of one GPU or MIG instance, read alternately into two samples.
 
     Args:
-        handle: Returns NVML's handle of the GPU; for an instance, the handle of the GPU that contains it.
-        gpu_instance_id: Returns the ID of the instance on its GPU; None: the whole GPU.
+        handle: Function that returns NVML's handle of the GPU; for an instance, the handle of the GPU that
+            contains it.
+        gpu_instance_id: Function that returns the ID of the instance on its GPU; None: the whole GPU.
     """
 
     def __init__(self, handle: Callable[[], Any], gpu_instance_id: Callable[[], int] | None = None) -> None:
@@ -117,9 +118,9 @@ class Gpm:
 
 @contextlib.contextmanager
 def _of_no_gpu() -> Iterator[None]:
-    """Turn errors of calls without a GPU handle into GpuError.
+    """Turn NVML errors of calls that take no GPU handle into GpuError, so that no GPU counts as lost.
 
-    Such an error disables the counters, and does not mark a GPU as lost.
+    Errors which mean that the counters cannot be used at all (`_NEVER`) are raised unchanged.
     """
     try:
         yield

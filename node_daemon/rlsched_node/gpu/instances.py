@@ -1,8 +1,7 @@
-"""MIG instances that a node offers as GPUs: their selection, their type names, their shares of the energy.
+"""MIG instances that a node offers as GPUs: their selection, their type names, their parts of the energy.
 
-A board is a physical GPU, which contains the instances.
-The operator or `rlsched_node.mig` has created the instances. A node offers GPUs of one type: whole GPUs, or
-the instances of one profile.
+A board is a physical GPU, which contains the instances. The operator or `rlsched_node.mig` has created the
+instances. A node offers GPUs of one type: whole GPUs, or the instances of one profile.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class Selection(NamedTuple):
     """The units that a node offers.
 
     Attributes:
-        units: The units, in the order of their GPU numbers on the node.
+        units: The units, in the order of their GPU indices on the node.
         profile: Profile of the units; "": whole GPUs.
         note: Text that lists the GPUs and instances that the node does not offer; "": the node offers all.
     """
@@ -47,7 +46,7 @@ class Selection(NamedTuple):
 
 
 def profile_of(name: str) -> str:
-    """Return the profile in NVML's name of an instance, such as `NVIDIA A100-SXM4-40GB MIG 1g.5gb`.
+    """Return the profile, such as `1g.5gb`, from NVML's name: `NVIDIA A100-SXM4-40GB MIG 1g.5gb`.
 
     Extra attributes of the profile (`1g.5gb+me`: media engines) are left out. The prefix of a compute
     instance that has only a part of its GPU instance (`1c.2g.10gb`) stays, so that `slice_name` rejects it.
@@ -91,7 +90,7 @@ def select(found: Sequence[Unit], wanted: str) -> Selection:
 
 
 class BoardParts:
-    """Shares of a board's power and energy that belong to its MIG instances; they add up to the whole board.
+    """Divides a board's power and energy among its MIG instances. The parts add up to the whole.
 
     NVML measures only the whole board. As in the simulator's model (`rlsched.models.power`), static power is
     divided among the instances by their memory. The remaining power is divided among the instances with
@@ -117,7 +116,7 @@ class BoardParts:
         self._is_busy[uuid] = is_busy
 
     def power_w(self, uuid: str, board_w: float) -> float:
-        """Return the power of an instance, W: its share of `board_w`, the power of its board, W."""
+        """Return the power of an instance, W: its part of `board_w`, the power of its board, W."""
         return board_w * self._fractions(board_w)[uuid]
 
     def energy_j(self, uuid: str, counter_j: float, board_w: float | None) -> float:

@@ -23,7 +23,7 @@ _ABSENT = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT)
 
 
 class Place(NamedTuple):
-    """Position of a GPU instance on its GPU: the first memory slice, and the number of memory slices."""
+    """Position of a GPU instance on its GPU: index of the first memory slice, and count of memory slices."""
 
     start: int
     size: int
@@ -110,7 +110,7 @@ class MigGpu:
     @cached_property
     @typed_errors
     def profiles(self) -> dict[str, Profile]:
-        """The GPU's profiles by name, including profiles without free space for an instance."""
+        """The GPU's profiles by name, including profiles for which the GPU has no free space."""
         found = {}
         for number in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
             try:
@@ -159,7 +159,7 @@ class MigGpu:
 
     @typed_errors
     def create_compute(self, instance: int, profile: Profile) -> int:
-        """Create a compute instance of all compute slices of a GPU instance, and return its ID."""
+        """Create a compute instance that has all compute slices of a GPU instance. Return its ID."""
         handle = self._instance(instance)
         kinds = [info.id for info in _compute_profiles(handle) if info.sliceCount == profile.compute]
         if not kinds:
@@ -221,8 +221,8 @@ def mig_gpus() -> Iterator[list[MigGpu]]:
     """Open NVML, and yield all GPUs of the machine. NVML is closed at the end of the block.
 
     Raises:
-        GpuUnavailableError: no driver or library.
-        GpuError: NVML cannot be opened, or does not count the GPUs.
+        GpuUnavailableError: there is no driver or library.
+        GpuError: NVML cannot be opened, or does not report the number of GPUs.
     """
     typed_errors(pynvml.nvmlInit)()
     try:

@@ -95,8 +95,8 @@ class NvmlGpus:
         profile: Offer the MIG instances of this profile; "": `select` chooses what the node offers.
 
     Raises:
-        GpuUnavailableError: no driver or library, or no GPU.
-        GpuError: NVML cannot be opened, or does not count the GPUs.
+        GpuUnavailableError: there is no driver, library or GPU.
+        GpuError: NVML cannot be opened, or does not report the number of GPUs.
         InputError: more GPUs are requested than present, or no instance has the profile.
     """
 
@@ -348,7 +348,7 @@ class NvmlGpus:
         pynvml.nvmlDeviceResetGpuLockedClocks(self._handle(gpu))
 
     def near_cpus(self, gpu: int) -> frozenset[int]:
-        """Return the processors near a GPU: NVML's list, or else the list for the PCI bus in sysfs."""
+        """Return the processors near a GPU, from NVML; if NVML does not report them, from sysfs."""
         try:
             words = _twice(self._cpu_affinity, gpu)
         except (GpuNotSupportedError, GpuPermissionError):
@@ -385,7 +385,7 @@ class NvmlGpus:
 
     @typed_errors
     def _cpu_affinity(self, gpu: int) -> list[int]:
-        """Return the processors near a GPU as a bit mask, in words of 64 processors."""
+        """Return the processors near a GPU as a bit mask: each integer is the mask of 64 processors."""
         count = -(-(os.cpu_count() or 1) // 64)
         return [int(word) for word in pynvml.nvmlDeviceGetCpuAffinity(self._board(gpu), count)]
 
@@ -565,7 +565,7 @@ class NvmlGpus:
 
     @typed_errors
     def _pcie_mib_s(self, gpu: int, *, now_s: float) -> float:
-        """Return the PCIe traffic of both directions together, MiB/s; a new value every `PCIE_EVERY_S`."""
+        """Return the PCIe traffic, sum of both directions, MiB/s; a new value every `PCIE_EVERY_S`."""
         at_s, mib_s = self._pcie.get(gpu, (-PCIE_EVERY_S, 0.0))
         if now_s - at_s >= PCIE_EVERY_S:
             kib_s = sum(
@@ -578,9 +578,9 @@ class NvmlGpus:
 
     @typed_errors
     def _process_utilisation(self, gpu: int) -> dict[int, float]:
-        """Return the share of time in which the GPU worked for each process, 0 to 1, by process ID.
+        """Return the fraction of time in which the GPU worked for each process, 0 to 1, by process ID.
 
-        The share is a mean since the last call. Processes without a sample since then are missing.
+        The fraction is a mean since the last call. Processes without a sample since then are missing.
         """
         try:
             samples = pynvml.nvmlDeviceGetProcessUtilization(self._handle(gpu), self._seen_us[gpu])
@@ -663,7 +663,7 @@ def _shut_down() -> None:
 
 @typed_errors
 def count_gpus() -> int:
-    """Return the number of GPUs of the machine; MIG instances do not count. NVML must be open."""
+    """Return the number of physical GPUs of the machine, without MIG instances. NVML must be open."""
     return int(pynvml.nvmlDeviceGetCount())
 
 

@@ -53,7 +53,7 @@ class Recorder:
     Args:
         gpus: GPUs to record.
         path: File to write; an existing file is overwritten.
-        clock: Monotonic seconds; the recording begins at 0.
+        clock: Function that returns monotonic seconds. The times in the recording count from its start.
 
     Raises:
         InputError: the file cannot be written.
@@ -87,7 +87,7 @@ class Recorder:
 
 
 def _device(gpus: GpuSet, gpu: int) -> _Device:
-    """Return the properties to record of a GPU; UUID and name are "" if the GPU does not answer."""
+    """Return the properties of a GPU for the recording; UUID and name are "" if the GPU does not answer."""
     try:
         return _Device(gpus.uuid(gpu), gpus.name(gpu), gpus.memory_total_mib(gpu))
     except GpuError:
@@ -95,13 +95,13 @@ def _device(gpus: GpuSet, gpu: int) -> _Device:
 
 
 class ReplayedGpus:
-    """GPUs that replay a recording in a loop. The energy counter continues to grow.
+    """GPUs that replay a recording in a loop. The energy counter grows across repetitions.
 
     The readings do not depend on the ranks of this node. Clocks cannot be set.
 
     Args:
         path: Path of the recording.
-        clock: Monotonic seconds.
+        clock: Function that returns monotonic seconds.
 
     Raises:
         InputError: the file cannot be read, or is not a recording.

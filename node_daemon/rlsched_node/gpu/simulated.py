@@ -26,14 +26,14 @@ class SimulatedGpus:
 
     The figures of a GPU type are in `GPU_FIGURES`, the figures of a job's workload in the catalogue. A job
     without a workload gets the median of all workloads. Jobs on a shared GPU divide the GPU's time: together
-    they use the share 1 - product(1 - u), where u is the utilisation of each job without the others. Each
-    job's part is proportional to its u. Values that no model computes are None, such as tensor cores,
-    bandwidth and temperature. The same calls at the same times give the same readings.
+    they use the fraction 1 - product(1 - u), where u is the utilisation of each job without the others. Each
+    job's part of this fraction is proportional to its u. Values that no model computes are None, such as
+    tensor cores, bandwidth and temperature. The same calls at the same times give the same readings.
 
     Args:
         count: Number of GPUs, 1 to `MAX_GPUS_PER_NODE`.
         node: Name of the node, which is part of the GPUs' UUIDs.
-        clock: Monotonic seconds; energy is integrated with this clock.
+        clock: Function that returns monotonic seconds; energy is integrated with this clock.
         gpu_type: Model of the GPUs.
         truth: Figures that replace the catalogue's figures; None: the catalogue's figures.
 
@@ -147,7 +147,7 @@ class SimulatedGpus:
             self._draw(gpu)
 
     def near_cpus(self, gpu: int) -> frozenset[int]:
-        """Return the numbers of simulated processors; several can represent the same real processor."""
+        """Return the IDs of simulated processors; several can represent the same real processor."""
         self._check(gpu)
         return frozenset(range(gpu * CPUS_NEAR, (gpu + 1) * CPUS_NEAR))
 
@@ -216,7 +216,7 @@ class SimulatedGpus:
         return self._locked_mhz.get(gpu, SM_CLOCK_BUSY_MHZ) / SM_CLOCK_BUSY_MHZ
 
     def _alone(self, workload: str, x: float) -> float:
-        """Return the share of time, 0 to 1, in which a GPU works for a job without co-tenants.
+        """Return the fraction of time, 0 to 1, in which a GPU works for a job without co-tenants.
 
         `x`: SM clock, fraction of the highest clock.
         """
@@ -224,7 +224,7 @@ class SimulatedGpus:
         return busy_at(trait["util_frac"], relative_time(trait["clock_bound"], x))
 
     def _at_work(self, held: Sequence[Tenant], x: float) -> tuple[float, list[float]]:
-        """Return (share of time in which a GPU works, each tenant's part of this share), 0 to 1.
+        """Return the fraction of time in which a GPU works, 0 to 1, and each tenant's part of this fraction.
 
         `x`: SM clock, fraction of the highest clock.
         """

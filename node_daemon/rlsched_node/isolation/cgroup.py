@@ -2,7 +2,7 @@
 
 A process can leave its session, its parent and its environment, but not its control group. `cgroup.kill` ends
 all processes of a group at once. If the kernel's controllers are delegated to the daemon, a group also has
-limits: memory, processes, processors, shares of processor and disk time.
+limits: memory, processes, processors, and weights for processor and disk time.
 
 The shim imports this module, so it imports only the standard library.
 """
@@ -25,7 +25,7 @@ _PREFIX = "rlsched-"
 
 
 class Cgroup:
-    """The control group of one rank. With path "", there is no group: only `fork` has an effect."""
+    """The control group of one rank. If the path is "", there is no group, and only `fork` has an effect."""
 
     def __init__(self, path: str, controllers: Collection[str] = (), all_memory_bytes: int = 0) -> None:
         """Store the path and the limits; create nothing. The node's group is the parent of the ranks' groups.
@@ -53,9 +53,9 @@ class Cgroup:
     def fork(self) -> int:
         """Fork like `os.fork`, in a process with one thread. The child and its descendants are in the group.
 
-        The child is created in the group if the kernel supports that (Linux 5.7). Moving a process into a
-        group takes about 10 ms on an idle machine, because the kernel waits until no other processor is
-        forking.
+        If the kernel supports it (Linux 5.7), the child is created in the group. Otherwise, the child moves
+        into the group, which takes about 10 ms on an idle machine, because the kernel waits until no other
+        processor is forking.
         """
         pid = _born_in(self.path) if self.path else -1
         if pid < 0:
@@ -86,7 +86,7 @@ class Cgroup:
             return ""
 
     def oom_kills(self) -> int:
-        """Return the number of processes of the group that the OOM killer ended, at any memory limit."""
+        """Return how many processes of the group the kernel's OOM killer has ended, for any memory limit."""
         try:
             for line in records.read(f"{self.path}/memory.events").splitlines() if self.path else ():
                 name, _, count = line.partition(b" ")
@@ -237,8 +237,8 @@ def _give_on(group: str, wanted: Collection[str]) -> str:
 def _step_aside(group: str) -> str:
     """Move this process into a subgroup, if it is the only process in its group.
 
-    In a systemd unit without `DelegateSubgroup=`, the process is not moved. systemd would start the next
-    daemon in the parent group, and this start fails while jobs run in the groups below.
+    In a systemd unit without `DelegateSubgroup=`, the process is not moved, because systemd would start the
+    next daemon in the parent group. That start fails while jobs run in the groups below.
 
     Returns:
         Why the process was not moved; "" if it was moved.

@@ -11,27 +11,28 @@ from rlsched_node.isolation.cgroup import Cgroup
 
 RESERVED_FRAC: Final = 0.05
 RESERVED_MIB: Final = (512, 16_384)
-"""Minimum and maximum of the memory that no job gets, because daemon, shims and kernel need it."""
+"""Minimum and maximum memory that is reserved for the daemon, shims and kernel, MiB. No job gets it."""
 OOM_FIRST: Final = 500
 """`oom_score_adj` of a rank that requested no memory. If the node's memory is full, the kernel kills such a
 rank before ranks that requested memory. The value is half of the scale of proc(5): the kernel adds half of
 the node's memory to the memory that the rank uses."""
 MAX_PROCESSES: Final = 16_384
-"""Default limit of processes and threads of a rank; half of the kernel's limit if that is less. Eight GPUs
-with sixteen loaders of a hundred threads each need 12,800."""
+"""Default limit of processes and threads of a rank; half of the kernel's limit if that is less. A rank with
+eight GPUs, sixteen data loaders per GPU and a hundred threads per loader needs 12,800."""
 
 
 class RankLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The limits for one rank; 0 or an empty list sets no limit.
 
     Attributes:
-        cpus: Numbers of the processors on which the rank runs.
+        cpus: IDs of the logical processors on which the rank runs.
         owns_cpus: The processors are exclusive, except `lent_cpus`. If False, the rank shares them with all
             ranks that requested no cores.
         lent_cpus: Processors in `cpus` that are lent to the rank until another rank needs them.
         memory_bytes: Host memory of all processes of the rank together.
-        asked_memory: The job requested this memory. If False, the memory is the share of the rank's GPUs.
-        processes: Number of processes and threads.
+        asked_memory: The job requested this memory. If False, the limit is a part of the node's memory, in
+            proportion to the rank's GPUs.
+        processes: Maximum number of processes and threads.
         devices: Minor numbers of the GPUs whose device files the rank may open; None: all GPUs.
         capabilities: Minor numbers of the files in /dev/nvidia-caps that the rank may open: two for each of
             its MIG instances; None: all files.
@@ -53,7 +54,7 @@ class ProcessSetup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Limits that a shim sets on the command's process; the descendants inherit them.
 
     Attributes:
-        cpus: Numbers of the processors; empty: the daemon's processors.
+        cpus: IDs of the logical processors; empty: the daemon's processors.
         data_bytes: RLIMIT_DATA, for each process separately; 0: the daemon's limit.
         processes: RLIMIT_NPROC, for all processes of the job's user together; 0: the daemon's limit.
         oom_score_adj: Adjustment for the kernel's OOM killer; processes with the highest value are killed
@@ -116,7 +117,7 @@ def in_words(cpus: list[int]) -> str:
 
 
 def numbers(text: str) -> frozenset[int]:
-    """Return the processor numbers in a text in the kernel's list format, such as `0-3,8`.
+    """Return the processor IDs in a text in the kernel's list format, such as `0-3,8`.
 
     Raises:
         ValueError: the text has another format.
@@ -129,7 +130,7 @@ def numbers(text: str) -> frozenset[int]:
 
 
 def memory_for_jobs_mib() -> int:
-    """Return the memory of this machine for all jobs together, MiB."""
+    """Return the memory of this machine that all jobs together may use, MiB."""
     total_mib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
     reserved = min(max(int(total_mib * RESERVED_FRAC), RESERVED_MIB[0]), RESERVED_MIB[1])
     return max(total_mib - reserved, 1)

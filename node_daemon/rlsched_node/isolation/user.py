@@ -15,7 +15,7 @@ from rlsched.errors import InputError, RlschedError
 from rlsched_node.isolation.accounts import SystemAccounts
 
 FIRST_UID = 1000
-"""Accounts with a lower number are system accounts. They run jobs only if `--users` names them."""
+"""Accounts with a lower user ID are system accounts. They run jobs only if `--users` names them."""
 UMASK = 0o022
 """Umask of jobs that run as their owner. The daemon's own umask is stricter."""
 
@@ -113,7 +113,7 @@ class JobUsers:
         """Check that the users who run jobs can reach the node's directory.
 
         Raises:
-            InputError: a parent directory denies them access.
+            InputError: a parent directory denies the users access.
         """
         if self._as_owner or self._all is not None:
             check_reachable(directory, self._all)

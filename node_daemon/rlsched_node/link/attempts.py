@@ -43,9 +43,9 @@ class NodeAttempts:
         attempts: Attempts that an earlier daemon left.
 
     Attributes:
-        known: Every rank that this node has started or was ordered to end, so that no rank starts twice.
-            Ranks of another cluster keep their GPUs until they have ended, and their exit reports until a
-            broker of that cluster acknowledges them.
+        known: Every rank that this node has started or was ordered to end, so that no rank starts twice. A
+            rank of another cluster keeps its GPUs until it has ended. Its exit report is kept until a broker
+            of that cluster acknowledges it.
         tells_limits: The broker accepts reports of time limits.
         tells_output: The broker accepts reports that output could not be copied to the job's output file.
     """
@@ -60,7 +60,7 @@ class NodeAttempts:
 
     @property
     def gpus_held(self) -> set[int]:
-        """Numbers of the GPUs that ranks hold."""
+        """Indices of the GPUs that running and starting ranks use."""
         return {gpu for attempt in self._open.values() if attempt.is_live for gpu in attempt.gpus}
 
     @property
@@ -214,7 +214,7 @@ class NodeAttempts:
         yield Send(attempt.launched(tells_limit=self.tells_limits))
 
     def start_failed(self, failed: StartFailed) -> Iterator[Effect]:
-        """Refuse a rank that could not be started; the daemon has removed its files and processes."""
+        """Report that a rank could not be started; the daemon has removed its files and processes."""
         attempt = self.known[failed.key]
         yield Note(f"attempt {failed.key} cannot be started: {failed.message}")
         yield from self._reset_clocks(attempt)
@@ -305,7 +305,7 @@ class NodeAttempts:
         return ""
 
     def _start_waiting(self) -> Iterator[Effect]:
-        """Start the waiting ranks whose GPUs have no rank that is being ended.
+        """Start each waiting rank, unless another rank on one of its GPUs is being ended.
 
         A new rank shares its GPUs with the ranks that run on them.
         """

@@ -1,11 +1,11 @@
 """Time of the broker's last answer, for ranks that must end if the broker does not answer for too long.
 
 If a job was submitted with `--lost-after T`, the broker starts the job elsewhere after T without a message
-from a node of the job. The node ends the job before that time, so that the job never runs twice at a time.
-The node records the send time of each heartbeat. An answer proves that the broker measures T from this send
-time or from a later time. The lease file contains the send time of the last answered heartbeat. The shims
-read this file, and end their ranks even if no daemon runs. All other jobs continue while the broker is
-unreachable.
+from a node of the job. The node ends the job before that time, so that the job never runs twice at the same
+time. The node records the send time of each heartbeat. If the broker answers a heartbeat, it measures T from
+the send time of that heartbeat or from a later time. The lease file contains the send time of the last
+answered heartbeat. The shims read this file, and end their ranks even if no daemon runs. Jobs without
+`--lost-after` continue while the broker is unreachable.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Lease:
         self._last = 0
 
     def ask(self, now_s: float) -> int:
-        """Record the send time of a message that the broker will answer. Return its request number."""
+        """Record the send time of a message that the broker will answer. Return its request ID."""
         self._last += 1
         self._sent_s[self._last] = now_s
         self._sent_s.pop(self._last - _KEPT, None)
@@ -36,7 +36,7 @@ class Lease:
     def record_answer(self, request: int) -> RenewLease | None:
         """Record the answer to a heartbeat or a `Hello`. Return the effect that renews the lease.
 
-        Return None if the broker has already answered a message that was sent later.
+        Return None if an answer to a later message was already recorded, or the request ID is unknown.
         """
         sent_s = self._sent_s.pop(request, -math.inf)
         if sent_s <= self._renewed_s:

@@ -21,7 +21,7 @@ LINGER_MS = 200
 RENEW_S = 10.0
 """Seconds without a broker's `Welcome` after which a node connects with a new socket."""
 NEXT_S = 3.0
-"""Replaces `RENEW_S` for a node with several broker addresses."""
+"""The same time for a node with several broker addresses, which then connects to the next address."""
 APART_S = 0.1
 """Pause before the next address if no process listens at the present address, seconds."""
 LOOK_AROUND_S = 5.0
@@ -166,7 +166,7 @@ class BrokerLink:
             self._probe = None
 
     def send(self, message: NodeMessage, request: int = 0) -> bool:
-        """Send a message now. Return False if it is dropped: no connection, or above the size limit."""
+        """Send a message now. Return False if it is dropped: it is too large, or there is no connection."""
         try:
             self.socket.send(encode(message, request), zmq.NOBLOCK)
         except zmq.Again:
@@ -197,7 +197,7 @@ class BrokerLink:
         return events
 
     def close(self) -> None:
-        """Send the remaining messages, and close the connection."""
+        """Close the connection. Unsent messages are dropped after `LINGER_MS`."""
         self._end_probe()
         self._hang_up(LINGER_MS)
         self._context.term()

@@ -63,8 +63,8 @@ ENDED_REPEAT_S = 2.0
 MAX_LOG_BYTES = 1 << 19
 REMEMBER_S = 600.0
 MOST_REMEMBERED = 500
-"""Maximum number of acknowledged ends that are reported again to each broker, because a standby's copy of the
-journal may lack them."""
+"""Maximum number of acknowledged ends that a node reports again in its `Hello`. If a standby takes over, its
+copy of the journal may lack them."""
 _CLUSTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _HEARTBEAT_RANGE_S = (0.05, 60.0)
 
@@ -73,7 +73,7 @@ class NodeMachine:
     """State of the node. `handle` returns the effects of an event.
 
     Args:
-        hello: Registration of the node.
+        hello: Message with which the node registers.
         attempts: Attempts that an earlier daemon left.
         has_standby: The node has several broker addresses. If one broker refuses the node, the node tries
             the next address.
@@ -126,7 +126,7 @@ class NodeMachine:
         """Handle one event at `now_s` (seconds since boot, including time in suspension)."""
         was_foreign = self.is_foreign
         effects = list(self._steps(event, now_s))
-        if was_foreign and self.is_foreign:  # that broker uses the same job numbers for other jobs
+        if was_foreign and self.is_foreign:  # that broker uses the same job IDs for other jobs
             return [
                 one
                 for one in effects
@@ -318,7 +318,7 @@ class NodeMachine:
             yield TryNext()
 
     def _join(self, welcome: Welcome, now_s: float) -> Iterator[Effect]:
-        """Join another cluster. Its job numbers denote other jobs, and its epochs are counted separately.
+        """Join another cluster. Its job IDs denote other jobs, and its epochs are counted separately.
 
         Ends that the broker of the previous cluster has not acknowledged are kept for that broker, unless the
         node forgets the previous cluster.

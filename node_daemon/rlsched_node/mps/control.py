@@ -33,8 +33,8 @@ LONGEST_SOCKET: Final = "control_privileged"
 _COMM: Final = PROGRAM[:15]
 _POLL_S: Final = 0.02
 _EMPTY_LISTINGS: Final = 3
-"""Consecutive listings without MPS processes after which none is left. One can miss a daemon that starts: a
-process that forks and exits is absent from a listing of /proc that began before the fork."""
+"""Number of consecutive listings without MPS processes after which all have ended. One listing of /proc can
+miss a daemon that is starting: the daemon is forked after the listing began, and its parent has exited."""
 _MOST_LOG_BYTES: Final = 1 << 20
 _FATAL = re.compile(rb"fatal (?:exception|fault|error)", re.IGNORECASE)
 _CLIENT = re.compile(rb"client[^\n]*?\bpid:?\s*(\d+)", re.IGNORECASE)
@@ -56,7 +56,7 @@ class MpsControl:
 
     Args:
         directory: Directory of this daemon; `pipe` and `log` in it belong to the account, with mode 0700.
-        uuids: UUIDs of the GPUs that the clients share. GPU numbers are not used, because MPS renumbers GPUs.
+        uuids: UUIDs of the GPUs that the clients share. GPU indices are not used, because MPS renumbers GPUs.
         user: Account of the clients, which also runs the daemon; None: the account of this process.
         inherited: Environment from which `PATH` and `LD_LIBRARY_PATH` are taken.
         spared: Set to which this class adds the process IDs of its children while they run.
@@ -88,7 +88,7 @@ class MpsControl:
         """Start the control daemon, and return its process ID.
 
         Raises:
-            MpsError: the daemon does not run within `START_S`.
+            MpsError: the daemon does not run after `START_S`, or cannot be started.
         """
         try:
             for path in (self.pipes, self.logs):
@@ -211,7 +211,7 @@ class MpsControl:
 
 
 def is_installed(path: str | None) -> bool:
-    """Return whether a search path has the control program; None: the search path of this process."""
+    """Return whether a search path contains the control program; None: the search path of this process."""
     return shutil.which(PROGRAM, path=path) is not None
 
 
@@ -228,7 +228,7 @@ def find_processes(pipes: Path) -> MpsProcesses:
 
 
 def pipes_of(pid: int) -> str | None:
-    """Return the pipe directory of an MPS process; None if it is no MPS process, or cannot be inspected."""
+    """Return the pipe directory of an MPS process; None if it is not an MPS process or not readable."""
     fields = shim.read_stat(pid)
     if fields is None or fields[0] in "ZX" or not _is_named(pid):
         return None

@@ -68,7 +68,7 @@ class MpsRecord(msgspec.Struct, frozen=True):
     """Record of a control daemon on disk.
 
     Attributes:
-        gpus: GPU numbers, on this node, of the GPUs that its clients share.
+        gpus: Indices, on this node, of the GPUs that its clients share.
         user: Account of its clients; None: the node daemon's account.
         process: The control daemon; None while it is being started.
     """
@@ -105,8 +105,8 @@ class _Daemon:
             that was found when this node daemon adopted the control daemon.
         servers: Process IDs of the servers that ran at the last answer.
         on_gpus: Processes of its ranks on GPUs, as the meter reports them.
-        outside: Ranks with a process that used a GPU and was not an MPS client at the last two answers.
         suspects: Ranks with a process that used a GPU and was not an MPS client at the last answer.
+        outside: Ranks to which this also applied at the answer before; they use a GPU without MPS.
         error: Last error; "" if the control daemon answers.
     """
 
@@ -180,7 +180,7 @@ class MpsSharing:
     def adopt(self, running: Iterable[tuple[AttemptKey, str, LaunchRecord]]) -> None:
         """Adopt the control daemons of an earlier node daemon. Control daemons without ranks are ended.
 
-        No new rank uses a control daemon without ranks: it may still be starting, or may have got `quit`.
+        New ranks do not use such a control daemon, because it may still be starting or may be exiting.
 
         Args:
             running: Each running rank with its job's directory and its record.
@@ -267,10 +267,10 @@ class MpsSharing:
                 self._wake.set()
 
     def attribute(self, ended: Exited) -> Exited:
-        """Return the end of a rank, with a reason added if the fault of an MPS server ended the rank.
+        """Return the end of a rank. If the fault of an MPS server ended the rank, add a reason that names it.
 
-        A fault ends all clients on the GPU. If the log names one rank as its cause, that rank has failed by
-        itself, and the other ranks get `MPS_NEIGHBOUR_FAULT`. Otherwise all ranks get `MPS_FAULT`.
+        A fault ends all clients on the GPU. If the log names one rank as its cause, that rank gets no
+        reason, and the other ranks get `MPS_NEIGHBOUR_FAULT`. Otherwise, all ranks get `MPS_FAULT`.
         """
         daemon = self._of(ended.key)
         if daemon is None or ended.exit_code == 0:

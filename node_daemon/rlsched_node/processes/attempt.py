@@ -57,7 +57,7 @@ class Phase(StrEnum):
     """State of a rank on this node."""
 
     WAITING = "waiting"
-    """Accepted, but not on disk yet: another rank, which is being ended, still holds the GPUs."""
+    """Accepted, but not on disk yet: another rank, which is being ended, still uses the GPUs."""
     LAUNCHING = LAUNCHING
     RUNNING = RUNNING
     ENDED = ENDED
@@ -65,10 +65,10 @@ class Phase(StrEnum):
 
 @dataclass(slots=True)
 class LocalRank:
-    """One rank on this node.
+    """One rank (the part of a job that runs on one node) on this node.
 
     Attributes:
-        gpus: GPU numbers on this node; the rank holds these GPUs while LAUNCHING and RUNNING.
+        gpus: Indices, on this node, of the GPUs that the rank uses while LAUNCHING and RUNNING.
         exit_code: Exit code; None until ENDED.
         ended_s: Time of the end, Unix seconds; None if unknown.
         ran_s: Run time, seconds of a monotonic clock; None if unknown.

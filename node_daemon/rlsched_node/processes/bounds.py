@@ -22,13 +22,16 @@ _WEAKER: Final = {
     "memory": "memory per process, only for jobs that request memory",
     "pids": "processes per user, and no limit for root",
 }
-"""The weaker limit that replaces a limit if its controller is missing."""
+"""By control group controller, the weaker limit that applies if the controller is missing."""
 _HELD_BY: Final = {"cores": "cpuset", "memory": "memory", "processes": "pids"}
 _log = logging.getLogger("rlsched.node")
 
 
 def least_memory_mib(gpus: GpuSet) -> int:
-    """Return the memory of the smallest GPU that answers, MiB; 0 if one reports none, or none answers."""
+    """Return the memory of the smallest GPU that answers, MiB.
+
+    Return 0 if a GPU does not report its memory, or no GPU answers.
+    """
     found = []
     for gpu in range(gpus.count):
         with contextlib.suppress(GpuError):
@@ -109,7 +112,7 @@ class RankBounds:
 
     @property
     def holds_to(self) -> list[str]:
-        """Names in `HELD_TO` of the limits that the node enforces for all processes of a rank together."""
+        """Names (see `HELD_TO`) of the limits that the node enforces for all processes of a rank together."""
         held = [name for name, controller in _HELD_BY.items() if controller in self._cgroups.controllers]
         return held + (["devices"] if self._minors and not self._opens_all else [])
 
@@ -131,8 +134,8 @@ class RankBounds:
     def allocate_limits(self, key: AttemptKey, launch: Launch) -> RankLimits:
         """Allocate the limits for a rank that is about to start; `release_limits` frees its cores.
 
-        If the job requested no memory, the rank gets its GPUs' share of the node's memory. If other jobs
-        share these GPUs, this memory is divided among the jobs.
+        If the job requested no memory, the rank gets a part of the node's memory, in proportion to its GPUs.
+        If other jobs share these GPUs, this part is divided equally among the jobs.
         """
         owns = launch.cores > 0
         gpus = max(len(launch.gpus), 1)
@@ -201,7 +204,7 @@ class RankBounds:
     def _withdraw_loans(self) -> None:
         """Withdraw the loans whose processors were allocated to another rank.
 
-        Without the controller for processors, the borrower keeps these processors, and shares them.
+        Without the controller `cpuset`, the borrower still runs on these processors, together with that rank.
         """
         for borrower in self._cores.withdraw():
             group = self._borrowing.pop(borrower, None)
@@ -211,7 +214,7 @@ class RankBounds:
     def _share_anew(self) -> None:
         """Update the cores of all ranks without exclusive cores, after cores were allocated or freed.
 
-        Without the controller for processors, ranks keep the cores with which they started, because the
+        Without the controller `cpuset`, ranks keep the cores with which they started, because the
         threads of a job may have set their own affinity.
         """
         if "cpuset" not in self._cgroups.controllers:

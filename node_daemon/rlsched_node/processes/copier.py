@@ -33,7 +33,7 @@ from rlsched_node.processes.streams import (
 
 PROGRESS_FD = shim.PIPE_FD
 RETRY_S = 1.0
-"""Wait after a failed write, such as on a full disk, seconds."""
+"""Pause after a failed write, for example on a full disk, seconds."""
 
 
 class ShimWatch:
@@ -55,7 +55,7 @@ class ShimWatch:
                 self._fd = -1  # no pidfd in this kernel: the shim is polled
 
     def wait(self, seconds: float) -> None:
-        """Wait for the end of the shim, but at most `seconds`. If the shim has ended, sleep for `seconds`."""
+        """Wait at most `seconds` for the end of the shim. If it has ended already, sleep for `seconds`."""
         if self.has_ended:
             time.sleep(seconds)
         elif self._fd >= 0:
@@ -90,7 +90,7 @@ def copy_all(follower: Follower, target_fd: int, name: str, watch: ShimWatch) ->
     """
     failure, wait_s = "", LOOK_S[0]
     while True:
-        is_last = watch.has_ended  # checked before reading: if it has ended, no output follows
+        is_last = watch.has_ended  # checked before reading: after the end of the shim, no output follows
         try:
             while data := follower.piece(is_last=is_last):
                 follower.advance(os.write(target_fd, data))

@@ -2,8 +2,8 @@
 
 As in kubelet's static CPU manager, requested cores are exclusive, and all other ranks share the remaining
 cores. Idle cores are therefore available to ranks that requested no cores, until a later start allocates
-them. Idle cores can also be lent to a rank that requested cores, as the broker's ledger counts
-(`rlsched.cluster.loans`): a later start that needs lent cores withdraws the whole loan.
+them. Idle cores can also be lent to a rank that requested cores. As in the broker's ledger
+(`rlsched.cluster.loans`), a later start that needs any of the lent cores withdraws the whole loan.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ class Cores:
     """Allocation of a node's processors.
 
     Args:
-        cpus: Numbers of the processors that jobs may use.
+        cpus: IDs of the logical processors that jobs may use.
         near: For each GPU, the processors that are local to it; empty if unknown.
-        cores: For each processor, the hyper-threads of its core; only the processor itself if unknown.
+        cores: By processor, all processors (hyper-threads) of the same core. A processor that is missing
+            counts as a core.
     """
 
     def __init__(
@@ -50,8 +51,9 @@ class Cores:
     def take(self, rank: Hashable, count: int, gpus: Sequence[int]) -> list[int]:
         """Allocate processors to one rank exclusively, whole cores near the rank's GPUs first.
 
-        Lent processors are allocated last, in the order of the borrowers' GPUs; then call `withdraw`. Returns
-        fewer than `count` processors if fewer are free. That does not occur with a broker that counts cores.
+        Lent processors are allocated last, in ascending order of the borrowers' lowest GPU index. The caller
+        must then call `withdraw`. Fewer than `count` processors are returned if fewer are free; this does not
+        occur with a broker that counts cores.
         """
         loan_of = {cpu: gpu for gpu, cpus in self._lent.values() for cpu in cpus}
         order = sorted(
@@ -61,7 +63,7 @@ class Cores:
         return sorted(self._own[rank])
 
     def lend(self, rank: Hashable, count: int, gpus: Sequence[int]) -> list[int]:
-        """Lend idle processors to a rank, near its GPUs first; at most the idle processors."""
+        """Lend up to `count` idle processors to a rank, near its GPUs first. Return the lent processors."""
         idle = self._cpus - self._taken() - self._all_lent()
         found = self._by_nearness(idle, gpus)[:count]
         if found:
@@ -69,7 +71,7 @@ class Cores:
         return sorted(found)
 
     def withdraw(self) -> list[Hashable]:
-        """Withdraw the loans with a processor that another rank now has. Return the borrowers."""
+        """Withdraw each loan with a processor that is allocated to another rank now. Return the borrowers."""
         taken = self._taken()
         found = [rank for rank, (_, cpus) in self._lent.items() if cpus & taken]
         for rank in found:
@@ -79,13 +81,13 @@ class Cores:
     def adopt(
         self, rank: Hashable, cpus: Collection[int], lent: Collection[int] = (), gpus: Sequence[int] = ()
     ) -> None:
-        """Allocate the processors of a rank that an earlier daemon started: its own, and the lent ones."""
+        """Record the processors of a rank that an earlier daemon started: exclusive (`cpus`) and `lent`."""
         self._own[rank] = frozenset(cpus) & self._cpus
         if lent:
             self._lent[rank] = min(gpus, default=0), frozenset(lent) & self._cpus
 
     def give_back(self, rank: Hashable) -> bool:
-        """Free the processors of an ended rank. Return whether the rank had any exclusively."""
+        """Free the processors of an ended rank. Return whether the rank had exclusive processors."""
         self._lent.pop(rank, None)
         return bool(self._own.pop(rank, None))
 
@@ -114,7 +116,7 @@ class Cores:
 
 
 def cores_of_machine(gpus: GpuSet) -> Cores:
-    """Return the allocation of the processors that this process may use; all are free.
+    """Return an allocation in which all processors that this process may use are free.
 
     If the GPUs are simulated, the processors are simulated too (`limits.on_machine`).
     """

@@ -26,7 +26,7 @@ MASTER_PORT_FIRST = 20_000
 MASTER_PORTS = 10_000
 """Number of ports for gangs (jobs on several nodes). Linux's ephemeral ports begin above them, at 32,768."""
 FIRST_RANK_VARIABLE = "RLSCHED_FIRST_RANK"
-"""Variable with the `RANK` of a node's first process, for `per_gpu.py`."""
+"""Environment variable with the `RANK` of a node's first process, for `per_gpu.py`."""
 SLURMS_VARIABLE = "SLURM_SUBMIT_DIR"
 """Variable that `rlsched submit` sets for a script with `#SBATCH` lines. Such a job also gets
 `slurm_variables`."""
@@ -36,8 +36,8 @@ job's steps. Such a script runs on the first node only (`rlsched_node.slurm`).""
 STEP_PORT_FIRST = 30_000
 STEP_PORTS = 2_768
 STEP_PORTS_OF_A_JOB = 8
-"""Ports for the servers of steps, below Linux's ephemeral ports. The server takes the first free port of its
-job's."""
+"""Ports 30,000 to 32,767, below Linux's ephemeral ports, are for the servers that start the steps of jobs.
+Each job has `STEP_PORTS_OF_A_JOB` of these ports; its server listens at the first free one."""
 DIRECTORY_VARIABLE = "RLSCHED_ATTEMPT_DIR"
 """Variable that marks every process of a rank, so that processes left by a killed shim can be found."""
 
@@ -196,7 +196,8 @@ def torch_memory_limit(launch: Launch, env: Mapping[str, str], gpu_memory_mib: i
         gpu_memory_mib: Memory of the smallest of the rank's GPUs, MiB; 0: unknown.
 
     Returns:
-        The variable; empty if the rank does not share GPUs, or a memory is unknown.
+        The variable. Empty if the rank does not share GPUs, the needed memory or the memory of the GPU is
+        unknown, the rank needs the whole GPU, or the job has set the option.
     """
     if not (launch.shares or launch.beside) or not launch.gpu_need_mib or not gpu_memory_mib:
         return {}
@@ -217,7 +218,7 @@ def slurm_variables(launch: Launch, address: str) -> dict[str, str]:
 
     Args:
         launch: The launch order.
-        address: Address of the gang's first node.
+        address: Address of the job's first node.
     """
     return {
         "SLURM_JOB_ID": str(launch.job),
@@ -274,7 +275,7 @@ def refuse_on_full_gpus(gpus: GpuSet, wanted: list[int], gpu_memory_mib: int) ->
     """Check that each GPU has the free memory that the job requested.
 
     Raises:
-        LaunchError: a GPU has less free memory. A GPU that does not answer now is assumed to have enough.
+        LaunchError: a GPU has less free memory. A GPU that does not answer is assumed to have enough.
     """
     for gpu in wanted if gpu_memory_mib else ():
         try:

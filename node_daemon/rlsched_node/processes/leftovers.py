@@ -1,4 +1,4 @@
-"""Finds and ends the processes that a killed shim leaves behind."""
+"""Finds and ends the processes that a killed shim (the process that supervises a rank) leaves behind."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Leftovers:
         self.seen = kept | seen
 
     def kill(self, shims: Collection[int]) -> int:
-        """SIGKILL the rank's processes. Return 0 if the rank had no processes.
+        """SIGKILL the rank's processes. Return 0 if the rank had no processes, else a positive number.
 
         Args:
             shims: Process IDs of shims and other children of the daemon, which are not killed.

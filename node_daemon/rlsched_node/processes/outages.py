@@ -1,4 +1,4 @@
-"""GPUs out of service: lost or unfit GPUs, and GPUs whose memory is not free, but not in use by ranks.
+"""GPUs out of service: lost or unfit GPUs, and GPUs with memory in use that belongs to no rank.
 
 Such memory belongs to a process that rlsched did not start, or to no process that the driver lists.
 
@@ -27,16 +27,15 @@ from rlsched_node.processes import shim
 from rlsched_node.processes.launch import LaunchError
 
 UNLISTED_MIB, UNLISTED_FRAC = 2048, 0.05
-"""Memory in use by no listed process that a GPU may have, MiB and as a fraction of its memory; the larger
-counts. Assumed: the driver reserves some hundred MiB, and NVML's version 1 of the query counts them as used.
-"""
+"""Maximum memory in use by no listed process with which a GPU stays in service, MiB and as a fraction of its
+memory; the larger value applies. Assumed: the driver reserves some hundred MiB, and version 1 of NVML's query
+counts them as used."""
 UNLISTED_MOST_FRAC = 0.10
-"""Highest such memory on small GPUs: the fraction of a shared GPU's memory that placement leaves free
-(`rlsched.models.memory.MARGIN_FRAC`)."""
+"""Upper bound of `UNLISTED_MIB` on small GPUs, as a fraction of the GPU's memory: the fraction that
+placement leaves free on a shared GPU (`rlsched.models.memory.MARGIN_FRAC`)."""
 OUT_AFTER_LOOKS = 30
-"""Number of consecutive checks with more such memory after which a GPU is out of service. The driver frees
-the memory of a killed process some seconds after the process has left its list.
-"""
+"""Number of consecutive checks with more unlisted memory after which a GPU is out of service. The driver
+frees the memory of a killed process some seconds after the process has left its list."""
 BACK_AFTER_LOOKS = 3
 """Number of consecutive good checks after which a GPU returns to service."""
 _UNLISTED = -1
@@ -64,10 +63,10 @@ class Outages:
 
     Args:
         count: Number of GPUs of the node.
-        is_ours: Returns whether rlsched started the process with this ID.
+        is_ours: Function that returns whether rlsched started the process with this ID.
 
     Attributes:
-        busy: GPUs that ranks hold. `is_read` counts all processes on these GPUs as processes of the ranks,
+        busy: GPUs that ranks use. `is_read` counts all processes on these GPUs as processes of the ranks,
             because the processes of a container are children of the container engine. `refuse` checks all
             GPUs of an order, including these.
     """
@@ -97,7 +96,7 @@ class Outages:
 
     @property
     def all_lost(self) -> list[str]:
-        """A reason for each GPU if all are lost, else empty."""
+        """If all GPUs are lost, a reason for each GPU; else empty."""
         with self._lock:
             if not self._are_all_lost():
                 return []
@@ -122,11 +121,11 @@ class Outages:
         """Record a reading of a GPU that is not lost.
 
         Args:
-            gpu: Number of the GPU.
+            gpu: Index of the GPU.
             reading: Values of the GPU; None if they could not be read.
             ours: Process IDs of ranks.
             total_mib: Memory of the GPU, MiB; None: unknown.
-            graphics_mib: Returns the memory of graphics processes on the GPU, MiB.
+            graphics_mib: Function that returns the memory of graphics processes on the GPU, MiB.
         """
         processes = (reading.processes if reading is not None else None) or ()
         foreign = [] if gpu in self.busy else self._foreign(gpu, processes, ours)
@@ -187,10 +186,10 @@ class Outages:
     def _too_much_unlisted_mib(
         self, gpu: int, reading: GpuReading | None, total_mib: int | None, graphics_mib: Callable[[], int]
     ) -> int:
-        """Return the memory in use by no listed process, MiB, after `OUT_AFTER_LOOKS` checks with too much.
+        """Return the memory in use by no listed process, MiB, if it was too much in `OUT_AFTER_LOOKS` checks.
 
-        The result is 0 if there is not too much, if the driver does not report the memory of a process, and
-        if ranks hold the GPU: in a container, the driver may not list their processes.
+        Else return 0. Also return 0 if the driver does not report the memory of a process, or if ranks use
+        the GPU, because the driver may not list processes in a container.
         """
         looks, unlisted_mib = 0, 0
         if gpu not in self.busy and reading is not None and total_mib and reading.memory_used_mib is not None:

@@ -1,4 +1,7 @@
-"""The ranks of this node as processes: start and end them, and adopt the ranks of an earlier daemon."""
+"""The ranks of this node as processes: start and end them, and adopt the ranks of an earlier daemon.
+
+Each rank runs under a shim, a process that supervises the rank and outlives the daemon.
+"""
 
 from __future__ import annotations
 
@@ -47,10 +50,10 @@ class _WatchedShim:
         told: Data received from the pipe.
         pid_fd: Descriptor that is readable when the shim ends; None if the kernel has no pidfd, so that the
             shim is polled.
-        record: End of the rank; None while the shim runs. The GPUs are free after `leftovers` have ended too.
+        record: How the rank ended; None while the shim runs. Its GPUs stay in use until `leftovers` end.
         has_vanished: The shim was killed, so that processes of the rank may be left.
         copy_failure: Last reported failure of the rank's copiers; "": no failure.
-        copied_by_s: Latest time of the report of the end, which waits for the copiers, monotonic seconds;
+        copied_by_s: Time until which the report of the rank's end waits for the copiers, monotonic seconds;
             None: the rank has not ended yet.
     """
 

@@ -145,8 +145,8 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Input of a shim (`launch.json`): the command of a rank and the conditions of its run.
 
     Attributes:
-        gpus: GPU numbers, on this node, of the rank's GPUs.
-        lease: Path of the node's lease file; "": the rank continues without a broker.
+        gpus: Indices of the rank's GPUs on this node.
+        lease: Path of the node's lease file; "": the rank continues if no broker answers.
         lost_after_s: As in `Launch`.
         max_output_bytes: Maximum output on disk; None: no limit.
         cgroup: Directory of the rank's control group; "": the rank has no control group.
@@ -375,7 +375,7 @@ class AttemptDir:
             records.sync_directory(str(self.path.parent))
 
     def remove(self) -> None:
-        """Remove the job's directory, then the records, which a later call needs to find this directory."""
+        """Remove the job's directory, then the records, by which a later call finds the directory."""
         remove_tree(self.job_path)
         remove_tree(self.path)
 

@@ -26,7 +26,7 @@ _TURNS = 64
 """Maximum number of pieces of a stream that one call merges; then the shim checks its signals."""
 _OFFSET_BYTES = 20
 ALL_COPIED: int = 10**_OFFSET_BYTES - 1
-"""Value in place of the number of copied bytes: the copy is complete, or has failed."""
+"""Value that replaces the number of copied bytes when the copy is complete or has failed."""
 _LEAST_BOUND = 1 << 18
 
 
@@ -77,9 +77,10 @@ def write_progress(fd: int, num_bytes: int, failure: str = "") -> None:
 
 
 def copied_bytes(source: str) -> int:
-    """Return the number of bytes, from the start of a file, that its copier no longer needs.
+    """Return how many bytes, from the start of a file, its copier does not need any more.
 
-    The file is in the current directory. Return 0 if its copier has not started yet.
+    These bytes are copied, or the copy has failed. The file is in the current directory. Return 0 if its
+    copier has not started yet.
     """
     try:
         return read_progress(records.read(progress_name(source))) or 0
@@ -92,7 +93,7 @@ class Follower:
 
     Args:
         fd: The file.
-        offset: Position of the first piece in the file, bytes.
+        offset: Offset of the first piece in the file, bytes.
         is_whole: Pieces contain whole lines. A part of a line is returned only if the line is longer than
             `PIECE_BYTES`, or has been incomplete for `HOLD_S`.
     """

@@ -5,16 +5,16 @@ one or more tasks on the job's nodes. All processes run as the job's user, outsi
 
     batch.py      the command of each rank: the script with the steps' server, or an agent
     server.py     the server on the first node: plans steps, relays output, input and signals
-    steps.py      steps and nodes as the server knows them
+    steps.py      the server's state of steps and nodes
     agent.py      the connection of another node to the server
     tasks.py      the tasks on one node, used by the server's node and by agents
     srun.py       client of the server, in the script or in a task
     scontrol.py   expands lists of nodes
-    plans.py      nodes, numbers and GPUs of the tasks of a step
+    plans.py      chooses the nodes of a step, and the IDs and GPUs of its tasks
     options.py    options of `srun`
     outputs.py    files for the output of tasks
-    names.py      names of nodes that other nodes reach
-    hostlist.py   Slurm's notation of lists
+    names.py      names or addresses at which other nodes reach a node
+    hostlist.py   Slurm's notation of lists of nodes
     frames.py     messages over TCP
     key.py        the key of the job, which authenticates messages
     loop.py       waits for descriptors and times

@@ -19,20 +19,21 @@ from rlsched_node.slurm.tasks import ENDING, Tasks
 CONNECT_S: Final = 3.0
 """Maximum time of one try to connect, seconds."""
 GIVE_UP_S: Final = 300.0
-"""Time after which an agent that does not reach the first node fails, seconds."""
+"""Time after which an agent that cannot reach the first node fails, seconds."""
 PAUSE_S: Final = 0.1
 MAX_PAUSE_S: Final = 2.0
 EXIT_UNREACHABLE: Final = 1
 
 
 class Agent:
-    """Connects to the server on the first node, and obeys it.
+    """Connects to the server on the first node, and carries out its orders.
 
     Args:
         loop: The loop.
         key: The job's key.
-        terms: The terms of the rank, which the node daemon has given to `batch.py`.
-        environment: Returns the environment of this node's tasks, from the names of the job's nodes.
+        terms: The terms of the rank: argument TERMS of `batch.py`.
+        environment: Function that returns the environment of this node's tasks, given the names of the job's
+            nodes.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Agent:
         self._signal = 0
 
     def run(self, signals: Sequence[int]) -> int:
-        """Run until the server ends the job. Return the exit code: 0 if the server has ended it."""
+        """Run until the server ends the job. Return 0 then, or another exit code if the server is lost."""
         give_up_s = time.monotonic() + GIVE_UP_S
         pause_s = PAUSE_S
         while not self._connect():
@@ -99,7 +100,7 @@ class Agent:
         return EXIT_UNREACHABLE
 
     def _pass_on(self, number: int) -> None:
-        """Pass on a signal that the job has received on this node."""
+        """Pass on a signal, which the job has received on this node, to the tasks."""
         if number in ENDING:
             self._signal = number
         if self._tasks is not None and number == signal.SIGCHLD:
@@ -110,7 +111,7 @@ class Agent:
                 self._tasks.signal_all(signal.SIGCONT)
 
     def _obey(self, head: Head, data: bytes) -> None:
-        """Obey a message of the server."""
+        """Handle a message of the server."""
         link = self._link
         assert link is not None
         if head["do"] == "welcome":
@@ -125,7 +126,7 @@ class Agent:
             self._tasks.handle(head, data)
 
     def _lose(self, why: str) -> None:
-        """End the tasks, because the first node has left without ending the job."""
+        """End the tasks, because the connection to the first node has ended before the job."""
         if self._code is not None or self._tasks is None:
             return
         self._lost = why or "it has closed the connection"

@@ -1,9 +1,10 @@
 """The command of each rank of a job whose script has `#SBATCH` lines.
 
-On the first node, it runs the script and the server of the job's steps, on the other nodes an agent. Both end
-with the script. Run as `python -I -S batch.py TERMS SCRIPT...`, where TERMS is the JSON that
-`rlsched_node.processes.launch` makes. The job's key is in the environment. Script and tasks have it in a file
-instead, so that a script that prints its environment does not print the key.
+On the first node, the command runs the script and the server of the job's steps. On each other node, it runs
+an agent. Server and agents end when the script ends. The command is `python -I -S batch.py TERMS SCRIPT...`,
+where TERMS is the JSON from `rlsched_node.processes.launch`. This process receives the job's key in an
+environment variable. The script and the tasks read the key from a file instead, so that a script that prints
+its environment does not print the key.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ SIGNALS: Final = (
 
 
 def main(terms: dict[str, Any], command: list[str]) -> int:
-    """Run the script on the first node, an agent on another node. Return the exit code."""
+    """Run the script if this is the first node, else an agent. Return the exit code."""
     loop, key = Loop(), os.environ.pop(KEY_VARIABLE).encode()
     try:
         keep_key(os.environ, key)
@@ -81,7 +82,7 @@ def main(terms: dict[str, Any], command: list[str]) -> int:
 
 
 def listening(ports: Sequence[int]) -> socket.socket:
-    """Return a socket that listens at the first free port; at any local port if none is given.
+    """Return a socket that listens at the first free port. If `ports` is empty, use any port of 127.0.0.1.
 
     Raises:
         OSError: all ports are in use.
@@ -131,16 +132,16 @@ def script_environment(environ: Mapping[str, str], terms: dict[str, Any], names:
 
 
 def slots_of(gpus: Sequence[int], env: Mapping[str, str]) -> list[int]:
-    """Return the number of tasks that the job requested for each node: 1 if it requested none."""
+    """Return, for each node, how many tasks the job requested; 1 if it requested no tasks."""
     num_tasks = int(env.get("SLURM_NTASKS", "0")) or len(gpus)
     return spread(max(num_tasks, len(gpus)), gpus if num_tasks >= len(gpus) else [1] * len(gpus))
 
 
 def with_programs(command: list[str]) -> list[str]:
-    """Return the command, with the programs first in the PATH of a shell script that the command contains.
+    """Return the command, changed so that a shell script in it finds rlsched's `srun` first in PATH.
 
-    A login shell, such as `#!/bin/bash -l`, sets PATH itself. So the first line of the script, which is a
-    comment to the shell, is replaced.
+    A login shell, such as `#!/bin/bash -l`, sets PATH itself. Therefore, the first line of the script, which
+    is a comment for the shell, is replaced by an assignment of PATH.
     """
     found = list(command)
     for place, word in enumerate(found[1:], 1):

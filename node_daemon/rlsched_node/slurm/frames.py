@@ -1,13 +1,14 @@
 """Messages between the processes of a job: frames over TCP, authenticated by a key of the job.
 
-Each side sends a random number of 16 bytes, then frames:
+Each side sends a random number of 16 bytes (nonce), then frames:
 
     4 bytes     length of the body
-    16 bytes    BLAKE2b of the frame's number, with a key made from the job's key and both random numbers
+    16 bytes    authentication code: keyed BLAKE2b of the frame's sequence number and its body
     body        a JSON object, a newline, and bytes
 
-A frame that another process has made, changed, repeated or left out has a wrong code, and the connection is
-closed. The frames are not encrypted.
+The key of the authentication codes is derived from the job's key and both nonces, for each direction
+separately. If another process makes, changes, repeats or removes a frame, an authentication code is wrong,
+and the connection is closed. The frames are not encrypted.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ CODE_BYTES: Final = 16
 HEADER_BYTES: Final = 4 + CODE_BYTES
 MAX_BODY_BYTES: Final = 16 << 20
 MAX_FIRST_BODY_BYTES: Final = 4096
-"""Maximum length of a client's first frame, which shows that the client has the key."""
+"""Maximum length of the body of a client's first frame, which proves that the client has the key."""
 READ_BYTES: Final = 1 << 18
 BACKLOG_BYTES: Final = 1 << 22
-"""Unsent bytes from which on a sender must wait."""
+"""Number of unsent bytes at which a sender must wait."""
 
 Head = dict[str, Any]
 
@@ -48,8 +49,13 @@ class Link:
         sock: A connected socket.
         key: The job's key.
         is_server: This end has accepted the connection.
-        receive: Called with each received message and its bytes; can be replaced, as can `closed`.
-        closed: Called once when the connection ends, with the reason; "": the peer has closed it.
+        receive: Function that is called with the JSON object and the bytes of each received message. The
+            owner of the link can replace this attribute later.
+        closed: Function that is called once when the connection ends, with the reason; "": the peer has
+            closed it. The owner of the link can replace this attribute later.
+
+    Attributes:
+        is_proven: The peer has sent a valid frame, so it has the job's key.
     """
 
     def __init__(
@@ -87,7 +93,7 @@ class Link:
             self._watch()
 
     def send(self, head: Head, data: bytes = b"") -> None:
-        """Send a message. After the end of the connection, it is dropped."""
+        """Send a message. It is dropped if the connection has ended."""
         body = json.dumps(head, separators=(",", ":")).encode() + b"\n" + data
         if self._is_closed:
             return
@@ -176,7 +182,7 @@ class Link:
             self.receive(json.loads(head), data)
 
     def _agree(self, nonce: bytes) -> None:
-        """Make the keys of both directions from the job's key and both random numbers."""
+        """Derive the keys of both directions from the job's key and both nonces."""
         both = (self._nonce, nonce) if self._is_server else (nonce, self._nonce)
         of_server, of_client = (
             hashlib.blake2b(b"".join(both), key=self._key, person=who, digest_size=32).digest()

@@ -10,7 +10,7 @@ MAX_HOSTS = 65_536
 
 
 def expanded(text: str) -> list[str]:
-    """Return the nodes in a list such as `n[1-3,07],login`, in its order.
+    """Return the nodes in a list such as `n[1-3,07],login`, in the order of the list.
 
     Raises:
         ValueError: the text is not such a list, or has more than `MAX_HOSTS` nodes.
@@ -47,7 +47,7 @@ def _hosts(part: str) -> Iterator[str]:
 
 
 def counted(numbers: list[int]) -> str:
-    """Return numbers in Slurm's notation of tasks per node, such as `2(x3),1`."""
+    """Return counts in Slurm's notation of tasks per node: `2(x3),1` for the counts 2, 2, 2 and 1."""
     found: list[list[int]] = []
     for number in numbers:
         if found and found[-1][0] == number:

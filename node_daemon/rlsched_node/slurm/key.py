@@ -13,7 +13,7 @@ _FILE: Final = "steps.key"
 
 
 def keep_key(environ: Mapping[str, str], key: bytes) -> None:
-    """Write the key to the job's directory on this node, which other users cannot read.
+    """Write the key to a file in the job's directory on this node, which other users cannot read.
 
     Raises:
         OSError: the directory is missing, or the disk is full.
@@ -25,7 +25,7 @@ def keep_key(environ: Mapping[str, str], key: bytes) -> None:
 
 
 def kept_key(environ: Mapping[str, str]) -> bytes:
-    """Return the key.
+    """Read the key from the job's directory.
 
     Raises:
         OSError: the file is missing.

@@ -19,9 +19,9 @@ class Loop:
     """Calls functions when descriptors are ready, when times have come, and after signals.
 
     Attributes:
-        on_signal: Called with each signal, before functions of descriptors: a process whose group has
-            received a signal handles it before messages that other processes send because of it. Signals wait
-            until it is set.
+        on_signal: Function that is called with each received signal; None: signals wait until it is set. It
+            is called before the functions of descriptors. If a signal was sent to a process group, it is
+            therefore handled before the messages that other processes of the group send because of it.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Loop:
         self._signals: list[int] = []
 
     def watch(self, fd: Any, events: int, call: Callable[[], object]) -> None:
-        """Call a function when a descriptor is ready for these events; 0: never any more."""
+        """Call a function whenever a descriptor is ready for `events`. 0: stop watching the descriptor."""
         try:
             key = self._selector.get_key(fd)
         except KeyError:
@@ -45,15 +45,15 @@ class Loop:
             self._selector.modify(fd, events, call)
 
     def at(self, when_s: float, call: Callable[[], None]) -> None:
-        """Call a function at a time, monotonic seconds."""
+        """Call a function at the time `when_s`, monotonic seconds."""
         heapq.heappush(self._timers, (when_s, next(self._numbers), call))
 
     def after(self, seconds: float, call: Callable[[], None]) -> None:
-        """Call a function after some seconds."""
+        """Call a function after `seconds`."""
         self.at(time.monotonic() + seconds, call)
 
     def listen(self, *numbers: int) -> None:
-        """Receive these signals. Can be called once."""
+        """Receive these signals. Call this method only once."""
         self._wake_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
         self.watch(self._wake_fd, READ, self._drain)
@@ -61,13 +61,13 @@ class Loop:
             signal.signal(number, lambda number, _: self._signals.append(number))
 
     def turn(self, within_s: float = 60.0) -> None:
-        """Wait for the next event, and call the functions that are due."""
+        """Wait for the next event, at most `within_s` seconds, and call the functions that are due."""
         if self._timers:
             within_s = min(within_s, self._timers[0][0] - time.monotonic())
         ready = self._selector.select(max(within_s, 0.0))
         self._handle_signals()
         for key, _ in ready:
-            if self._selector.get_map().get(key.fd) is key:  # an earlier call may have closed it
+            if self._selector.get_map().get(key.fd) is key:  # a function called before may have closed it
                 key.data()
         while self._timers and self._timers[0][0] <= time.monotonic():
             heapq.heappop(self._timers)[2]()
@@ -80,4 +80,4 @@ class Loop:
         with contextlib.suppress(BlockingIOError):
             while os.read(self._wake_fd, 4096):
                 pass
-        self._handle_signals()  # a signal since the last look has no byte in the pipe any more
+        self._handle_signals()  # the bytes of signals since the last check are drained now

@@ -1,4 +1,4 @@
-"""Names of the job's nodes for scripts and tasks: names or addresses that other nodes can reach."""
+"""Names of the job's nodes for scripts and tasks: names or addresses at which other nodes reach them."""
 
 from __future__ import annotations
 
@@ -26,18 +26,19 @@ def reachable_names(
     look_up: Callable[[str], frozenset[str]] = addresses_of,
     within_s: float = LOOK_UP_S,
 ) -> list[str]:
-    """Return the names of the nodes for scripts.
+    """Return the name or address of each node for scripts.
 
-    Scripts expect that names in Slurm's list of nodes can be resolved, above all that of the first node, to
-    which the others connect. A node keeps its name if the name stands for its host address. Otherwise, the
-    address is used instead, except where several nodes have the same address (all nodes on one machine): then
-    only the first of them has it.
+    Scripts resolve the names in Slurm's list of nodes, above all the name of the first node, to which the
+    other nodes connect. A node keeps its name if its entry in `hosts` is unknown, or if name and entry have
+    an address in common. Otherwise, the entry in `hosts` replaces the name. If several nodes have the same
+    entry, as on a single machine, only the first of them gets it, and the others keep their names.
 
     Args:
         nodes: Names of the nodes.
         hosts: Names or addresses at which other nodes reach each node; "": unknown.
-        look_up: Returns the addresses of a host.
-        within_s: Maximum time for all look-ups, seconds; names that are not found by then are not used.
+        look_up: Function that returns the addresses of a host.
+        within_s: Maximum time for all look-ups, seconds; a name that is not found by then counts as a name
+            without addresses.
     """
     found: dict[str, frozenset[str]] = {}
     waiting = [name for name in {*nodes, *hosts} if name]
@@ -56,7 +57,10 @@ def _look_up_all(
     look_up: Callable[[str], frozenset[str]],
     within_s: float,
 ) -> None:
-    """Look up all names in `waiting`, in threads that do not outlive the process."""
+    """Look up all names in `waiting`, at most `within_s` seconds. Store their addresses in `found`.
+
+    The look-ups run in daemon threads, which do not outlive the process.
+    """
     left = threading.Semaphore(0)
     number = len(waiting)
 

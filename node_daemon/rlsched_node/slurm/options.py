@@ -54,7 +54,7 @@ class Parsed(NamedTuple):
     """The command line of `srun`.
 
     Attributes:
-        options: Values of `DEFAULTS`.
+        options: Values by the keys of `DEFAULTS`.
         command: The command, with its arguments.
         ignored: Options that have no effect in rlsched.
         wants_help: Whether `--help` is given.
@@ -125,7 +125,8 @@ _VARIABLES: Final = (
     ("SLURM_LABELIO", "label", "--label"),
     ("SLURM_UNBUFFEREDIO", "unbuffered", "--unbuffered"),
 )
-"""Variables that set options: name, option in `DEFAULTS`, and the option of the same form."""
+"""Environment variables that set options: name of the variable, key in `DEFAULTS`, and the option of `srun`
+whose values have the same format."""
 
 
 def parsed(words: list[str], environ: Mapping[str, str]) -> Parsed:
@@ -133,7 +134,7 @@ def parsed(words: list[str], environ: Mapping[str, str]) -> Parsed:
 
     Args:
         words: The arguments.
-        environ: Environment; variables of Slurm are the defaults of some options, as under Slurm.
+        environ: The environment. As under Slurm, its `SLURM_*` and `SRUN_*` variables set some defaults.
 
     Raises:
         UsageError: an option is unknown or has an invalid value.
@@ -150,7 +151,7 @@ def parsed(words: list[str], environ: Mapping[str, str]) -> Parsed:
 
 
 def _of_environment(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the defaults, with values of variables of Slurm."""
+    """Return the defaults, changed by the values of Slurm's environment variables."""
     options = dict(DEFAULTS)
     for variable, key, option in _VARIABLES:
         value = environ.get(variable, "")
@@ -166,7 +167,7 @@ def _of_environment(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _split(words: list[str]) -> tuple[list[tuple[str, str]], list[str]]:
-    """Split the arguments into options with their long names and values, and the command."""
+    """Split the arguments. Return (long name, value) of each option, and the words of the command."""
     given: list[tuple[str, str]] = []
     rest = list(words)
     while rest and rest[0].startswith("-") and rest[0] != "-":
@@ -200,7 +201,7 @@ def _split(words: list[str]) -> tuple[list[tuple[str, str]], list[str]]:
 
 
 def _full_name(name: str) -> str:
-    """Return the long name of an option, which may be shortened."""
+    """Return the full name of a long option, which may be abbreviated."""
     found = [one for one in _LONG if one.startswith(name)]
     if name in _LONG:
         return name
@@ -266,7 +267,7 @@ def _number(name: str, value: str, least: int = 1) -> int:
 
 
 def _gpus(name: str, value: str, *, is_gres: bool = False) -> int:
-    """Return a number of GPUs, which may follow a type: `2`, `a100:2`; of `--gres`: `gpu:2`, `gpu:a100:2`."""
+    """Return the number of GPUs in a value such as `2` or `a100:2`; for `--gres`, `gpu:2` or `gpu:a100:2`."""
     head = r"(?:gres[/:])?gpu(?::[A-Za-z][\w.-]*)?" if is_gres else r"(?:[A-Za-z][\w.-]*:)?"
     found = re.fullmatch(head + (r"(?::(\d+))?" if is_gres else r"(\d+)"), value)
     if found is None:
@@ -277,7 +278,7 @@ def _gpus(name: str, value: str, *, is_gres: bool = False) -> int:
 
 
 def _gpu_bind(value: str) -> str:
-    """Return a binding of tasks to GPUs, without `verbose,`; "": none."""
+    """Return the value of `--gpu-bind` without `verbose` or `quiet`; "": tasks are not bound to GPUs."""
     value = re.sub(r"^(?:verbose|v|quiet|q),?", "", value)
     if value in ("", "none", "closest"):
         return ""
@@ -301,10 +302,10 @@ def _distribution(value: str) -> str:
 def time_s(text: str) -> float | None:
     """Return a time limit, seconds, in Slurm's forms: minutes, `MM:SS`, `HH:MM:SS`, `D-HH[:MM[:SS]]`.
 
-    None: no limit.
+    None or infinite: no limit.
 
     Raises:
-        UsageError: the text has none of these forms.
+        UsageError: the text has another form.
     """
     if text.upper() in ("UNLIMITED", "INFINITE", "0"):
         return None

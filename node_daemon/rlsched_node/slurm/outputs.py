@@ -13,7 +13,7 @@ OUT, ERR = 1, 2
 
 
 def step_values(environ: Mapping[str, str], step: int) -> dict[str, str]:
-    """Return the values of the patterns that are the same for all tasks of a step."""
+    """Return the values of patterns that are the same for all tasks of a step, by letter of the pattern."""
     job = environ.get("SLURM_JOB_ID", "")
     return {
         "j": job,
@@ -27,9 +27,9 @@ def step_values(environ: Mapping[str, str], step: int) -> dict[str, str]:
 
 
 def file_of(pattern: str, values: Mapping[str, str]) -> str:
-    """Return a path from a pattern such as `out-%j-%2t.txt`; unknown patterns stay.
+    """Return the path for a pattern such as `out-%j-%2t.txt`. Unknown letters are left unchanged.
 
-    A number between `%` and the letter is the minimum width of a number, filled with zeros.
+    A number between `%` and the letter is a minimum width: a shorter number gets leading zeros.
     """
 
     def value(found: re.Match[str]) -> str:
@@ -43,7 +43,7 @@ def file_of(pattern: str, values: Mapping[str, str]) -> str:
 
 
 def is_of_srun(pattern: str | None) -> bool:
-    """Return whether `srun` writes the file: all tasks have the same one."""
+    """Return whether `srun` itself writes the file, because all tasks of the step share it."""
     return is_file(pattern) and re.search(r"%\d*[tnN]", str(pattern).replace("%%", "")) is None
 
 
@@ -57,9 +57,9 @@ def of_task(pattern: str | None, number: int, values: Mapping[str, str], cwd: st
 
     Args:
         pattern: Value of `--output` or `--error`; None: not given.
-        number: Number of the task.
-        values: Values of the patterns.
-        cwd: Directory of relative paths.
+        number: ID of the task (`SLURM_PROCID`).
+        values: Values of the patterns, by letter.
+        cwd: Directory to which relative paths refer.
     """
     if pattern is None or pattern == "all" or is_of_srun(pattern):
         return ""

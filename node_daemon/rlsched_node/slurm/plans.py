@@ -1,4 +1,4 @@
-"""The plan of a step: its nodes, and the numbers and GPUs of its tasks."""
+"""Plans a step: chooses its nodes, the ID of each task (`SLURM_PROCID`), and the GPUs of each task."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class JobNode(NamedTuple):
     """A node of the job.
 
     Attributes:
-        name: Name under which scripts know the node, which other nodes can reach if possible.
+        name: Name or address of the node in scripts (`reachable_names`).
         alias: The node's name in rlsched.
         gpus: Number of the job's GPUs on the node.
-        slots: Number of tasks that the job requested for the node: the maximum of the tasks of steps with
-            `--exact` or `--exclusive` that run there at the same time.
+        slots: Number of tasks that the job requested for the node. Steps with `--exact` or `--exclusive` run
+            at most this number of tasks there at the same time.
     """
 
     name: str
@@ -31,20 +31,20 @@ class JobNode(NamedTuple):
 
 
 class Use(NamedTuple):
-    """GPUs, by position, and slots of a node that running steps hold."""
+    """GPUs and slots of a node that running steps use. A GPU is an index among the job's GPUs on the node."""
 
     gpus: Collection[int] = ()
     slots: int = 0
 
 
 class Plan(NamedTuple):
-    """The plan of a step; lists are by node of the step.
+    """The plan of a step. Each list has an entry for each node of the step.
 
     Attributes:
-        nodes: Numbers of the nodes in the job.
-        tasks: Numbers of the tasks.
-        gpus: Positions of the GPUs of each task among the job's GPUs on the node.
-        taken: GPUs and slots that the step holds on the node while it runs.
+        nodes: Index of the node among the nodes of the job.
+        tasks: IDs of the tasks on the node.
+        gpus: For each task on the node, indices of its GPUs among the job's GPUs on the node.
+        taken: GPUs and slots of the node that other steps cannot use while this step runs.
     """
 
     nodes: list[int]
@@ -59,14 +59,14 @@ class Plan(NamedTuple):
 
 
 def spread(num_tasks: int, weights: Sequence[int]) -> list[int]:
-    """Return the number of tasks of each node: at least 1, and as near to the weights as possible.
+    """Return the number of tasks for each node: at least 1, and nearly in proportion to the weights.
 
     With equal weights, the first nodes get one task more than the others if the division has a remainder,
     as under Slurm.
 
     Args:
         num_tasks: Number of tasks, at least one for each node.
-        weights: Weights of the nodes, such as their numbers of GPUs.
+        weights: Weights of the nodes, for example the number of GPUs of each node.
     """
     counts = [1] * len(weights)
     heap = [(1.5 / max(weight, 1), node) for node, weight in enumerate(weights)]
@@ -79,7 +79,10 @@ def spread(num_tasks: int, weights: Sequence[int]) -> list[int]:
 
 
 def numbered(counts: Sequence[int], distribution: str) -> list[list[int]]:
-    """Return the numbers of each node's tasks, for the distribution `block` or `cyclic`."""
+    """Return the IDs of the tasks on each node, for the distribution `block` or `cyclic`.
+
+    `counts`: number of tasks on each node.
+    """
     if distribution == "block":
         first = [sum(counts[:node]) for node in range(len(counts))]
         return [list(range(start, start + count)) for start, count in zip(first, counts, strict=True)]
@@ -101,7 +104,7 @@ def plan(
     Args:
         options: Options of `srun`.
         job: The nodes of the job.
-        used: GPUs and slots that running steps hold, by node of the job.
+        used: GPUs and slots that running steps use, for each node of the job.
         asked_nodes: Number of nodes that the job requested; 0: it requested none.
 
     Raises:
@@ -126,7 +129,10 @@ def plan(
 
 
 def _allowed(options: dict[str, Any], job: Sequence[JobNode]) -> list[int]:
-    """Return the nodes that the step may use. If more nodes are requested than named, others follow."""
+    """Return the indices of the nodes that the step may use, in the order in which they are tried.
+
+    If `--nodes` requests more nodes than `--nodelist` names, the other nodes follow the named nodes.
+    """
     excluded = set(_numbers("--exclude", options["exclude"], job))
     named = set(_numbers("--nodelist", options["nodelist"], job))
     found = [node for node in range(options["relative"] or 0, len(job)) if node not in excluded]
@@ -138,7 +144,7 @@ def _allowed(options: dict[str, Any], job: Sequence[JobNode]) -> list[int]:
 
 
 def _numbers(option: str, text: str | None, job: Sequence[JobNode]) -> list[int]:
-    """Return the numbers of the nodes in a list of names."""
+    """Return the indices of the nodes in a list of names. `option`: the option with this list."""
     if not text:
         return []
     try:
@@ -155,10 +161,11 @@ def _numbers(option: str, text: str | None, job: Sequence[JobNode]) -> list[int]
 
 
 def _size(options: dict[str, Any], allowed: int, actual: int, asked: int) -> tuple[int, int]:
-    """Return the number of nodes and of tasks of a step.
+    """Return the number of nodes and the number of tasks of a step.
 
-    The scheduler may have given the job another number of nodes than requested. A step for the requested
-    number of nodes then uses all nodes, with the same number of tasks in all. One task per node stays one.
+    The scheduler may have given the job another number of nodes than requested. A step that requests as many
+    nodes as the job requested then uses all nodes of the job, with the same total number of tasks. A step
+    with one task per node still has one task on each node.
     """
     nodes = options["nodes"]
     is_as_asked = asked != actual and allowed == actual and nodes in (None, asked)
@@ -199,7 +206,7 @@ def _chosen(
     job: Sequence[JobNode],
     used: Sequence[Use],
 ) -> list[int] | None:
-    """Return the first nodes with enough free GPUs and slots; None if there are too few now."""
+    """Return the first nodes with enough free GPUs and slots; None if too few nodes are free now."""
 
     def fits(node: int, place: int, taken: Use) -> bool:
         free = job[node].gpus - (0 if options["overlap"] else len(taken.gpus))
@@ -226,7 +233,7 @@ def _slots(options: dict[str, Any], node: JobNode, count: int) -> int:
 
 
 def _positions(options: dict[str, Any], node: JobNode, used: Use, need: int | None) -> list[int]:
-    """Return the positions of the step's GPUs on a node."""
+    """Return the step's GPUs on a node, as indices among the job's GPUs on the node."""
     if need is None:
         return list(range(node.gpus))
     taken = () if options["overlap"] else used.gpus
@@ -234,7 +241,7 @@ def _positions(options: dict[str, Any], node: JobNode, used: Use, need: int | No
 
 
 def _of_task(options: dict[str, Any], gpus: list[int], local: int) -> list[int]:
-    """Return the GPUs of a task, from the GPUs of the step on its node and the task's number there.
+    """Return the GPUs of a task. `gpus`: the step's GPUs on the node. `local`: index of the task on the node.
 
     `--gpus-per-task` without `--gpu-bind` means `--gpu-bind=per_task`, as under Slurm.
     """

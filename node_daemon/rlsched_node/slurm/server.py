@@ -21,15 +21,15 @@ from rlsched_node.slurm.tasks import ENDING, Tasks
 EXIT_REFUSED: Final = 1
 EXIT_LOST: Final = 1
 HANDSHAKE_S: Final = 10.0
-"""Time within which a peer has to show the job's key, seconds."""
+"""Maximum time for a new peer to prove that it has the job's key, seconds."""
 ACCEPT_S: Final = 0.5
-"""Pause after a connection that cannot be accepted, seconds."""
+"""Pause after a connection could not be accepted, seconds."""
 MAX_STRANGERS: Final = 64
-"""Maximum number of peers that have not shown the job's key yet."""
+"""Maximum number of connected peers that have not proven yet that they have the job's key."""
 FLUSH_S: Final = 5.0
-"""Maximum time for the last messages, seconds."""
+"""Maximum time to send the last messages to agents, seconds."""
 WAITS_S: Final = 10.0
-"""Time after which a message names the cause for which a step waits, seconds."""
+"""Time after which `srun` prints why its step waits, seconds."""
 
 
 class Server:
@@ -42,7 +42,7 @@ class Server:
         nodes: Nodes of the job, in the order of ranks; the first is this node.
         env: Environment of the script.
         asked_nodes: Number of nodes that the job requested; 0: it requested none.
-        attempt: Identity of the job's attempt, which agents have to name.
+        attempt: ID of the job's attempt; agents and `srun` must send the same ID.
         grace_s: Seconds between SIGTERM and SIGKILL for a step that is ended.
     """
 
@@ -94,7 +94,7 @@ class Server:
             self._end_steps()
 
     def _signal(self, script: subprocess.Popen[bytes], number: int) -> None:
-        """Handle a signal. Script and `srun` have signals of the job from the shim, tasks get them here."""
+        """Handle a signal of the job: send it to the tasks. The script and `srun` get it from the shim."""
         if number == SIGCHLD:
             self._tasks.reap()
             self._reap_script(script)
@@ -106,7 +106,7 @@ class Server:
             self._tasks.signal_all(SIGCONT)
 
     def _end_steps(self) -> None:
-        """End the steps that the script has left. If the job is being ended, they have its grace period."""
+        """End the steps that outlive the script. If the job is being ended, they get its grace period."""
         for step in list(self._steps.values()):
             if step.plan is None:
                 self._refuse(step, "the script has ended")
@@ -114,7 +114,10 @@ class Server:
                 self._end(step, self._grace_s if self._is_ending else STRAGGLER_GRACE_S)
 
     def _is_done(self) -> bool:
-        """Return whether script and steps have ended. A script that succeeds waits for late agents."""
+        """Return whether the script and all steps have ended, so that the server can exit.
+
+        After a script that succeeds, the server also waits for the agents that have not connected yet.
+        """
         if self._script_code is None or any(step.plan for step in self._steps.values()):
             return False
         waits = self._script_code == 0 and not self._is_ending
@@ -150,7 +153,7 @@ class Server:
         self._strangers[link] = now_s
 
     def _meet(self, link: Link, head: Head, _: bytes) -> None:
-        """Greet a peer that has shown the job's key: an agent, or `srun`."""
+        """Handle the first message of a peer that has the job's key: an agent or `srun`."""
         self._strangers.pop(link, None)
         names = [node.shape.name for node in self._nodes]
         if head["attempt"] != self._attempt:
@@ -167,7 +170,7 @@ class Server:
             link.send({"do": "welcome", "names": names})
 
     def _lose(self, rank: int) -> None:
-        """Take the tasks of a node as ended whose agent has left."""
+        """Record that the tasks of a node have ended, because its agent has disconnected."""
         node = self._nodes[rank]
         node.link = None
         for step in list(self._steps.values()):
@@ -177,7 +180,7 @@ class Server:
                 self._end_task(step, rank, task, EXIT_LOST, is_lost=True)
 
     def _pause_agents(self) -> None:
-        """Stop reading from agents whose output a slow `srun` has not taken yet."""
+        """Stop reading from agents while their output waits for a slow `srun`."""
         slow = [step for step in self._steps.values() if self._is_blocked(step.number)]
         for rank, node in enumerate(self._nodes):
             if node.link is not None:
@@ -190,7 +193,7 @@ class Server:
     # ---- requests of srun -------------------------------------------------------------------------
 
     def _request(self, client: Link, head: Head, _: bytes) -> None:
-        """Take a request for a step."""
+        """Handle a request for a step."""
         step = Step(self._next_step, client, head)
         client.closed = lambda _: self._abandon(step)
         client.receive = partial(self._order, step)
@@ -203,7 +206,7 @@ class Server:
         self._start_waiting()
 
     def _order(self, step: Step, head: Head, data: bytes) -> None:
-        """Obey a later message of `srun`."""
+        """Handle a later message of `srun`: a signal or input for the tasks."""
         if step.number not in self._steps or step.plan is None:
             return
         if head["do"] == "signal":
@@ -213,7 +216,7 @@ class Server:
             self._send_all(step, {"do": "input", "step": step.number}, data)
 
     def _abandon(self, step: Step) -> None:
-        """End the step of an `srun` that has ended."""
+        """End the step of an `srun` that has exited."""
         if step.plan is None:
             self._steps.pop(step.number, None)
         elif step.number in self._steps:
@@ -224,7 +227,7 @@ class Server:
         step.client.send({"is": "refused", "why": why, "code": EXIT_REFUSED})
 
     def _announce(self, step: Step) -> None:
-        """Print the cause for which a step waits, once."""
+        """Print once why a step waits."""
         if step.number in self._steps and step.plan is None and not step.was_announced:
             step.was_announced = True
             absent = [node.shape.name for node in self._nodes if node.env is None]
@@ -267,7 +270,7 @@ class Server:
             self._send(rank, start_message(step, found, place, self._nodes))
 
     def _take(self, rank: int, taken: Use, sign: int) -> None:
-        """Count GPUs and slots of a step on a node as taken, or as free again (`sign` -1)."""
+        """Mark GPUs and slots of a node as used by a step (`sign` 1), or as free again (`sign` -1)."""
         node = self._nodes[rank]
         gpus = {*node.used.gpus, *taken.gpus} if sign > 0 else {*node.used.gpus} - {*taken.gpus}
         node.used = Use(gpus, node.used.slots + sign * taken.slots)
@@ -287,7 +290,7 @@ class Server:
     # ---- reports of nodes -------------------------------------------------------------------------
 
     def _take_report(self, rank: int, head: Head, data: bytes) -> None:
-        """Take a report of a node."""
+        """Handle a report of a node."""
         if head["is"] == "ready":
             self._nodes[rank].env = head["env"]
             self._start_waiting()
@@ -349,5 +352,5 @@ class Server:
             self._signal_step(step, SIGKILL)
 
     def _signal_step(self, step: Step, number: int, *, is_once: bool = False) -> None:
-        """Send a signal to the tasks of a step; `is_once`: to those without an earlier one of `ENDING`."""
+        """Send a signal to the tasks of a step. `is_once`: skip tasks that got one of `ENDING` before."""
         self._send_all(step, {"do": "signal", "step": step.number, "number": number, "once": is_once})

@@ -31,17 +31,17 @@ FORWARDED: Final = (
 EXIT_USAGE, EXIT_FAILED = 2, 1
 INPUT_BYTES: Final = 1 << 16
 MAX_LINE_BYTES: Final = 1 << 16
-"""Length of a line from which on it is printed in pieces."""
+"""Maximum length of a line that is printed as a whole; longer lines are printed in pieces."""
 
 
 class Output:
     """Prints the output of tasks, whole lines at a time, so that lines of several tasks do not mix.
 
     Args:
-        fd: Where to print.
-        label_width: Width of the task's number before each line; None: no number.
-        only: The only task whose output is printed; None: all.
-        is_unbuffered: Print pieces as they come.
+        fd: Descriptor to which the output is printed.
+        label_width: Width of the task ID before each line, characters; None: lines have no task ID.
+        only: ID of the only task whose output is printed; None: the output of all tasks is printed.
+        is_unbuffered: Print output immediately, also incomplete lines. No effect on lines with a task ID.
     """
 
     def __init__(self, fd: int, label_width: int | None, only: int | None, *, is_unbuffered: bool) -> None:
@@ -67,7 +67,7 @@ class Output:
             self._print(task, text[:end])
 
     def finish(self, task: int) -> None:
-        """Print the last lines of a task, which end without a newline."""
+        """Print the last, incomplete lines of a task that has ended."""
         for key in [key for key in self._parts if key[0] == task]:
             self._print(task, self._parts.pop(key))
 
@@ -83,7 +83,7 @@ class Client:
 
     Args:
         loop: The loop.
-        asked: The command line.
+        asked: The parsed command line.
         environ: The environment.
     """
 
@@ -114,7 +114,7 @@ class Client:
         return self.code
 
     def _forward(self, number: int) -> None:
-        """Forward a signal to the tasks. Before they run, it ends this process."""
+        """Forward a signal to the tasks. If the tasks have not started yet, the signal ends this process."""
         if self._has_started:
             self._link.send({"do": "signal", "number": number})
         elif number != signal.SIGCONT:
@@ -126,7 +126,7 @@ class Client:
             self.code = EXIT_FAILED
 
     def _take_message(self, head: Head, data: bytes) -> None:
-        """Take a message of the server."""
+        """Handle a message of the server."""
         match head["is"]:
             case "welcome":
                 self._link.send(self._request())
@@ -190,7 +190,7 @@ class Client:
             return os.open(os.devnull, os.O_WRONLY)
 
     def _show_end(self, head: Head) -> None:
-        """Print what a task has left, and how it ended if it failed."""
+        """Print the remaining output of an ended task and, if the task failed, how it ended."""
         for output in self._outputs.values():
             output.finish(head["task"])
         code = head["code"]
@@ -202,7 +202,10 @@ class Client:
     # ---- input ------------------------------------------------------------------------------------
 
     def _input_to(self) -> str | int:
-        """Return the tasks that get the standard input: `all`, `none`, or the number of one."""
+        """Return which tasks get the standard input: `all`, `none`, or the ID of one task.
+
+        If `--input` names a file, the file becomes the standard input.
+        """
         to = self._options["input"]
         if to is not None and to.isdecimal():
             return int(to)
@@ -264,7 +267,7 @@ def main(words: list[str], environ: dict[str, str]) -> int:
 
 
 def _run_another(words: list[str], environ: dict[str, str]) -> int:
-    """Run Slurm's own `srun`, in a process that has this program in PATH by inheritance only."""
+    """Run Slurm's own `srun`. It has the PATH of a job with steps, but is not part of one."""
     mine = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin")
     for folder in environ.get("PATH", os.defpath).split(os.pathsep):
         path = os.path.join(folder, "srun")
@@ -275,7 +278,7 @@ def _run_another(words: list[str], environ: dict[str, str]) -> int:
 
 
 def _exports(text: str, environ: dict[str, str]) -> tuple[dict[str, str], list[str] | None]:
-    """Return the variables that `--export` sets, and the only ones that it passes on; None: all.
+    """Return the variables that `--export` sets, and the names of variables that it passes on; None: all.
 
     Args:
         text: `ALL`, `NONE`, or names and NAME=VALUE separated by commas.
@@ -302,7 +305,7 @@ def _is_nothing(fd: int) -> bool:
 
 
 def _open_standard_streams() -> None:
-    """Open the standard streams that the caller has closed, so that no other file gets their numbers."""
+    """Open standard streams that the caller has closed, so that no other file gets descriptor 0, 1 or 2."""
     for fd in (0, 1, 2):
         try:
             os.fstat(fd)
@@ -311,7 +314,7 @@ def _open_standard_streams() -> None:
 
 
 def _write(fd: int, data: bytes) -> None:
-    """Write all of the data, also to a descriptor that does not block."""
+    """Write all of the data, even if the descriptor is non-blocking."""
     view = memoryview(data)
     while view:
         try:

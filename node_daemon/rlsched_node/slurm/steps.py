@@ -1,4 +1,4 @@
-"""Steps and nodes as the server knows them, and the message that starts the tasks of a step on a node."""
+"""The server's state of steps and nodes, and the message that starts the tasks of a step on a node."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Node:
     """A node of the job.
 
     Attributes:
-        shape: Its names and GPUs.
+        shape: Names, GPUs and slots of the node.
         link: Connection to its agent; None: not connected, or the server's own node.
-        env: Environment of tasks on the node, without a step's changes; None: no agent has connected yet.
-        used: GPUs and slots that running steps hold.
+        env: Environment of tasks on the node, without a step's changes; None: its agent is not connected yet.
+        used: GPUs and slots of the node that running steps use.
     """
 
     shape: JobNode
@@ -35,15 +35,15 @@ class Step:
     """A step.
 
     Attributes:
-        number: Its number.
+        number: ID of the step (`SLURM_STEP_ID`).
         client: Connection to its `srun`.
         request: The request of `srun`.
-        plan: Its plan; None: it waits.
-        running: Tasks that have not ended, by node of the job.
-        code: Highest exit code up to now.
+        plan: Plan of the step; None: the step waits.
+        running: IDs of the tasks that have not ended, by index of the node in the job.
+        code: Highest exit code of the ended tasks.
         input_waits: Number of nodes that have not read the last piece of input.
         is_ending: Its tasks have received SIGTERM, and get SIGKILL later.
-        was_announced: A message has named the cause for which it waits.
+        was_announced: A message that says why the step waits was printed.
     """
 
     number: int
@@ -68,7 +68,7 @@ def start_message(step: Step, found: Plan, place: int, nodes: Sequence[Node]) ->
     Args:
         step: The step.
         found: Its plan.
-        place: Position of the node among the nodes of the step.
+        place: Index of the node among the nodes of the step.
         nodes: All nodes of the job.
     """
     request, options, rank = step.request, step.options, found.nodes[place]

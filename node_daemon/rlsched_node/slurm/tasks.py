@@ -16,23 +16,25 @@ from rlsched_node.slurm.loop import READ, WRITE, Loop
 from rlsched_node.slurm.outputs import ERR, OUT
 
 LINGER_S: Final = 1.0
-"""Time that other processes of a task have after its first process has exited, seconds. Slurm gives none."""
+"""Time for which other processes of a task may run after its first process has exited, seconds. Under Slurm,
+this time is 0."""
 LOOK_S: Final = 0.05
-"""Seconds between two looks at the processes that a task has left."""
+"""Seconds between two checks for remaining processes of a task."""
 ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-"""Signals after which a task may take its time to end."""
+"""Signals that ask a task to end. After such a signal, the remaining processes of the task are not killed
+when `LINGER_S` has passed."""
 _LOGIN: Final = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TERM", "TMPDIR", "TZ"})
 _OF_THE_JOB: Final = ("SLURM", "RLSCHED_", "CUDA_")
-"""Prefixes of variables that tasks get whatever `srun --export` names."""
+"""Prefixes of variables that tasks always get, even if `srun --export` does not name them."""
 
 
 class Task:
     """A task: a process in a process group of its own.
 
     Attributes:
-        step: Number of the step.
-        number: Number of the task in its step.
-        process: The process.
+        step: ID of the step.
+        number: ID of the task in its step (`SLURM_PROCID`).
+        process: The first process of the task.
         outputs: Pipes with the task's output, by stream; closed pipes are removed.
         stdin: Pipe to the task's standard input; None: closed, or the task has none.
         unread: Input that the task has not read yet.
@@ -55,7 +57,7 @@ class Task:
     def signal(self, number: int) -> None:
         """Send a signal to all processes of the task."""
         self.was_signalled = self.was_signalled or number in ENDING
-        if self.code is None:  # until then, the zombie keeps the number of the group
+        if self.code is None:  # until it is reaped, no other group gets its ID
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, number)
 
@@ -75,8 +77,9 @@ class Tasks:
     Args:
         loop: Watches pipes.
         env: Environment of this node's tasks, to which a step's changes are applied.
-        report: Called with the messages for the server: `output`, `exited` and `taken`.
-        is_blocked: Whether the receiver of a step's output is slow, so that the tasks must wait.
+        report: Function that is called with each message for the server: `output`, `exited` and `taken`.
+        is_blocked: Function that returns whether the receiver of a step's output is slow, so that the tasks
+            must wait.
     """
 
     def __init__(
@@ -95,7 +98,7 @@ class Tasks:
         return len(self._tasks)
 
     def handle(self, head: Head, data: bytes) -> None:
-        """Obey a message of the server."""
+        """Handle a message of the server."""
         match head["do"]:
             case "start":
                 self._start_all(head)
@@ -107,13 +110,13 @@ class Tasks:
                         task.signal(head["number"])
 
     def signal_all(self, number: int) -> None:
-        """Send a signal that the job has received to all tasks, but no second one of `ENDING` to a task."""
+        """Send a signal of the job to all tasks. A task gets at most one signal of `ENDING`."""
         for task in self._tasks.values():
             if not (number in ENDING and task.was_signalled):
                 task.signal(number)
 
     def reap(self) -> None:
-        """After SIGCHLD: find the tasks whose processes have exited."""
+        """Find the tasks whose processes have exited. Called after SIGCHLD."""
         for task in list(self._tasks.values()):
             if not task.has_exited and _has_exited(task.process.pid):
                 task.has_exited = True
@@ -121,7 +124,7 @@ class Tasks:
                 self._look(task)
 
     def watch_outputs(self) -> None:
-        """After a turn of the loop: stop reading output whose receiver is slow, or continue."""
+        """Stop reading output whose receiver is slow, or continue. Called after each turn of the loop."""
         for task in self._tasks.values():
             self._watch_outputs(task)
 
@@ -131,7 +134,7 @@ class Tasks:
     # ---- start ------------------------------------------------------------------------------------
 
     def _start_all(self, step: Head) -> None:
-        """Start the tasks of a step. A task that cannot be started ends at once."""
+        """Start the tasks of a step. A task that cannot be started is reported as ended."""
         env, opened = self._environment(step), set[str]()
         for own in step["tasks"]:
             number = own["number"]
@@ -150,7 +153,7 @@ class Tasks:
             self._watch_outputs(task)
 
     def _environment(self, step: Head) -> dict[str, str]:
-        """Return the environment of a step's tasks: this node's with the changes of script and `srun`."""
+        """Return the environment of a step's tasks: this node's, changed by the script and `srun`."""
         env = {name: value for name, value in self._env.items() if name not in step["unset"]}
         env |= step["env"]
         if step["only"] is not None:
@@ -193,7 +196,7 @@ class Tasks:
         self._finish(task)
 
     def _give(self, step: int, data: bytes) -> None:
-        """Write input to the tasks of a step that have a standard input; empty: the input ends."""
+        """Write input to the tasks of a step that have a standard input. No data: close their input."""
         for task in self._of(step):
             if task.stdin is not None:
                 task.unread += data
@@ -230,12 +233,12 @@ class Tasks:
     # ---- end --------------------------------------------------------------------------------------
 
     def _end_rest(self, task: Task) -> None:
-        """Kill the processes that a task has left, unless they may still end after a signal."""
+        """Kill the remaining processes of a task, unless the task has received a signal of `ENDING`."""
         if not task.was_signalled:
             task.signal(signal.SIGKILL)
 
     def _look(self, task: Task) -> None:
-        """Reap the process of a task when it has left no others."""
+        """Reap the first process of a task as soon as no other process of the task runs."""
         if task.leaves_processes():
             self._loop.after(LOOK_S, partial(self._look, task))
             return
@@ -250,7 +253,7 @@ class Tasks:
         self._finish(task)
 
     def _cut(self, task: Task) -> None:
-        """Close the pipes of a task that has ended: another process may have them, such as a daemon."""
+        """Close the pipes of an ended task. Another process, such as a daemon, may still have them open."""
         if self._is_blocked(task.step):
             self._loop.after(LINGER_S, partial(self._cut, task))
             return
@@ -273,7 +276,7 @@ def _process(step: Head, own: Head, env: dict[str, str], opened: set[str]) -> su
 
     Args:
         step: The step.
-        own: The task: its number, and the files of its streams.
+        own: The task: its ID (`number`), and the files of its streams.
         env: Environment of the task.
         opened: Files that other tasks of the step have opened on this node.
 

@@ -41,11 +41,11 @@ class Kept(msgspec.Struct):
     """Usage of a rank on disk, so that it outlives the daemon.
 
     Attributes:
-        boot_id: Boot to which counters and times belong.
+        boot_id: ID of the boot in which counters and times are valid.
         at_s: Time of the record, monotonic seconds.
         cpu_s: CPU time until `at_s`, seconds.
         read_bytes: Bytes read until `at_s`.
-        counters_j: Energy counter at `at_s`, J, by GPU number.
+        counters_j: Energy counter at `at_s`, J, by GPU index.
         sums: Usage from the rank's start until `at_s`.
     """
 
@@ -66,7 +66,7 @@ class _RankAccount:
         seen: Last reading of the rank's processes.
         seen_s: Time of that reading, monotonic seconds.
         cpu_s: CPU time at that reading, seconds; None: unknown, because an earlier daemon started the rank.
-        kept_j: Last energy counters that an earlier daemon stored, J, by GPU number.
+        kept_j: Last energy counters that an earlier daemon stored, J, by GPU index.
         kept_s: Time of these counters, monotonic seconds.
     """
 
@@ -226,7 +226,7 @@ class NodeUsage:
                 rank.window.draw(drawn_j / len(stayed))
 
     def news(self, now_s: float) -> list[RankMetered]:
-        """Return the usage to report: changed usage every `WINDOW_S`, other usage every `TOLD_EVERY_S`."""
+        """Return the usage to report: if changed, every `WINDOW_S`; if unchanged, every `TOLD_EVERY_S`."""
         told = []
         for key, rank in self._ranks.items():
             if now_s - rank.window_s < WINDOW_S:
@@ -293,7 +293,7 @@ def _own(rank: _RankAccount, reading: GpuReading) -> list[GpuProcess]:
 
 
 def _weight(rank: _RankAccount, reading: GpuReading) -> float | None:
-    """Return the share of time in which the GPU worked for a rank; None if unknown."""
+    """Return the fraction of time in which the GPU worked for a rank, 0 to 1; None if unknown."""
     if reading.processes is None:
         return None
     own = _own(rank, reading)

@@ -63,8 +63,8 @@ def parts_frac(watts: float, weights: Sequence[float | None], gpu_type: str) -> 
 
     Args:
         watts: Power of the board, W.
-        weights: For each rank, the share of time in which the GPU worked for it; None: unknown. If one weight
-            is unknown, all ranks get equal fractions.
+        weights: For each rank, the fraction of time in which the GPU worked for it; None: unknown. If any
+            weight is unknown, all ranks get equal fractions.
         gpu_type: Name of the GPU's type, in any spelling that `canonical_kind` accepts.
     """
     count = len(weights)

@@ -42,9 +42,9 @@ class Meter:
         day: Energy that an earlier daemon stored for its last day; None: nothing was stored.
         recorder: Records every reading; None: no recording.
         every_s: Seconds between readings.
-        clock: Monotonic seconds.
-        today: Returns the date on this machine's clock.
-        is_ours: Returns whether rlsched started the process with this ID.
+        clock: Function that returns monotonic seconds.
+        today: Function that returns the date on this machine's clock.
+        is_ours: Function that returns whether rlsched started the process with this ID.
 
     Attributes:
         outages: GPUs that are out of service.
@@ -115,7 +115,7 @@ class Meter:
                 self._found_s = -math.inf
 
     def end(self, key: AttemptKey) -> bytes | None:
-        """Remove an ended rank. Return its usage, for `kept_usage`; None if the rank was never read."""
+        """Remove an ended rank. Return its usage, encoded for `kept_usage`; None if it was never read."""
         with self._lock:
             self._processes.pop(key, None)
             now_s = self._clock()
@@ -124,7 +124,7 @@ class Meter:
 
     @property
     def all_lost(self) -> list[str]:
-        """A reason for each GPU if all of them are lost, else empty."""
+        """If all GPUs are lost, a reason for each GPU; else empty."""
         return self.outages.all_lost
 
     @property

@@ -179,7 +179,7 @@ def _stat(pid: int | str) -> list[bytes] | None:
 def _keyed(path: str, separator: bytes | None = None) -> dict[bytes, int] | None:
     """Return the numbers in a file, by name. Each line of the file is a name, the separator and a number.
 
-    `separator`: None: white space. Return None if the file is not readable.
+    If `separator` is None, white space separates name and number. Return None if the file is not readable.
     """
     text = _text(path)
     if text is None:

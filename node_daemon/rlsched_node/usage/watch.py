@@ -37,7 +37,7 @@ class UsageWatch:
         directory: The node's directory.
         adopted: Ranks of an earlier daemon.
         record_gpus: File to which GPU readings are recorded; None: no recording.
-        is_ours: Returns whether rlsched started the process with this ID.
+        is_ours: Function that returns whether rlsched started the process with this ID.
     """
 
     def __init__(

@@ -51,9 +51,9 @@ class Wish:
     """A start that the policy wants. The start is not carried out, because only Slurm starts jobs.
 
     Attributes:
-        gpus: Global GPU numbers.
+        gpus: Global GPU indices.
         since_s: Time since which the policy has wanted this start without interruption.
-        before: Number of starts that the policy decided before this start at the same instant.
+        before: Number of starts that the policy chose before this start at the same instant.
         guard: Reason why the guard (fallback for invalid or late decisions) decided; "": the policy decided.
     """
 
@@ -85,7 +85,7 @@ class Follows(Scheduler):
     """Returns Slurm's starts, and stores the starts that a policy wants (`Wish`).
 
     Args:
-        policy: The policy, guarded.
+        policy: The policy with its guard (fallback for invalid or late decisions).
         state: The state of the shadow's broker.
         number: Number of the first decision record.
 
@@ -176,7 +176,7 @@ class Follows(Scheduler):
         return True
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        """Return the next start by Slurm that is possible in this state, else a wait; without a record."""
+        """Return the next start by Slurm that is possible in this state, else a wait. It has no record."""
         del record
         for place, begun in enumerate(self.begun):
             known = self._state.job_of_token(begun.token)
@@ -200,7 +200,7 @@ class Follows(Scheduler):
         return "of others" if held else key_of(self._state.job_of_seq[seq].spec.token)
 
     def _gpus_of(self, state: ClusterState, job: SlurmJob, wanted: int) -> tuple[int, ...]:
-        """Return the global numbers of the job's GPUs, or of free GPUs if Slurm does not report the job's.
+        """Return the global indices of the job's GPUs; if Slurm does not report them, of free GPUs.
 
         Raises:
             KeyError: a node is unknown.
@@ -246,6 +246,6 @@ class Follows(Scheduler):
 
 
 def places_of(state: ClusterState, gpus: Sequence[int]) -> list[tuple[str, int]]:
-    """Return (name of the node, GPU number on the node) for each GPU."""
+    """Return (name of the node, GPU index on the node) for each GPU."""
     node, first = state.arrays.gpu.node, state.arrays.node.first_gpu
     return [(state.node_names[int(node[gpu])], gpu - int(first[int(node[gpu])])) for gpu in gpus]

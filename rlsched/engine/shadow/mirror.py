@@ -28,7 +28,7 @@ STEP_S: Final = 0.001
 BEHIND_S: Final = 1.0
 """Length of the period before a query in which events can be missing in the facts, seconds."""
 AGAIN_S: Final = 1.0
-"""If a start is later than the recorded start by more than this, the job was requeued meanwhile, seconds."""
+"""If Slurm reports a start more than this time after the recorded start, the job was requeued, seconds."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class News:
     Attributes:
         at_s: Time of the event in Slurm, Unix seconds.
         kind: The job can start (`came`), can no longer start (`left`), `began`, or `ended`.
-        key: Slurm's number of the job.
+        key: Slurm's job ID.
         job: The job in Slurm's facts; None: Slurm no longer knows the job.
         end: (exit code, reason), if `kind` is `ended`.
     """
@@ -74,9 +74,9 @@ class Mirror:
         preempts: Whether jobs that Slurm can requeue count as preemptible.
 
     Attributes:
-        followed: Followed jobs that have not ended, by Slurm's number.
-        unfit: Reason why the broker's ledger of GPUs cannot represent the placement of a job, by Slurm's
-            number.
+        followed: Followed jobs that have not ended, by Slurm's job ID.
+        unfit: Reason why the broker's ledger of GPUs cannot represent the placement of a job, by Slurm's job
+            ID.
         left: Number of jobs that only Slurm can place, by reason; counted since the caller last cleared
             `left`.
     """
@@ -246,12 +246,12 @@ class Mirror:
 
 
 def key_of(token: str) -> str:
-    """Return Slurm's number of the job that has this token."""
+    """Return Slurm's job ID, from the token of the job's submission."""
     return token.rsplit("-", 3)[1]
 
 
 def is_first_offer(token: str) -> bool:
-    """Return whether a token is the first token of its job: the job was never withdrawn before."""
+    """Return whether a token is the first token of its job, which was never withdrawn before."""
     return token.endswith("-0")
 
 

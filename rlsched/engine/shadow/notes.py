@@ -43,14 +43,14 @@ class StartComparison(msgspec.Struct, frozen=True, kw_only=True, tag="compared")
 
     Attributes:
         at_s: Time at which Slurm started the job, Unix seconds.
-        job: Slurm's number of the job.
+        job: Slurm's job ID.
         partition: Partition of the job.
         num_gpus: Number of GPUs of the job.
-        submit_s: Earliest time at which the job could have started.
+        submit_s: Earliest time at which the job could have started, Unix seconds.
         nodes: Node of each GPU in Slurm.
-        gpus: Number of each GPU on its node; empty if the job had ended before Slurm reported its GPUs.
+        gpus: Index of each GPU on its node; empty if the job had ended before Slurm reported its GPUs.
         wanted_nodes: Node of each GPU in the policy's last wish to start this job; empty if there was none.
-        wanted_gpus: Number of each GPU on its node, in the policy's last wish.
+        wanted_gpus: Index of each GPU on its node, in the policy's last wish.
         wanted_since_s: Time since which the policy had that wish without interruption; None if
             `wanted_nodes` is empty.
         wanted_until_s: Time at which the wish ended; None: the policy still had the wish. A wish can end
@@ -90,8 +90,8 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True, tag="watched"):
         drifts: Whether the guard counted `outside` as drift.
         note: Reason why no features are watched; "" if features are watched.
         left: Number of jobs that are not compared because only Slurm can place them, by reason.
-        standing: Time since which the policy wants to start a job that Slurm has not started, Unix seconds;
-            by job.
+        standing: Time since which the policy wants to start a job that Slurm has not started, Unix seconds,
+            by Slurm's job ID.
     """
 
     since_s: float

@@ -213,7 +213,7 @@ class ShadowBroker:
             )
 
     def _with_slurm_number(self, event: JobEvent | NodeChange) -> JobEvent | NodeChange | None:
-        """Return an event with Slurm's number of the job instead of the broker's.
+        """Return an event with Slurm's job ID instead of the broker's.
 
         Return None if only the broker's job was withdrawn or submitted again, while the job waits in Slurm.
         """
@@ -272,7 +272,7 @@ class ShadowBroker:
         }
 
     def wanted_starts(self) -> dict[str, list[tuple[str, int]]]:
-        """Return the starts that the policy wants now: by Slurm job ID, (node, GPU number) of each GPU."""
+        """Return the starts that the policy wants now: by Slurm job ID, (node, GPU index) of each GPU."""
         cluster = self._state.cluster
         return {
             key_of(self._state.job_of_seq[seq].spec.token): places_of(cluster, wish.gpus)

@@ -1,7 +1,7 @@
 """Messages between client, broker and node: msgpack, tagged, one closed union for each direction.
 
-Every frame is an `Envelope`: the protocol version, a request number that the reply repeats (0: not a
-request), and the message. Every message about a started job contains the pair (job, attempt). If the job is a
+Every frame is an `Envelope`: the protocol version, a request ID that the reply repeats (0: not a request),
+and the message. Every message about a started job contains the pair (job, attempt). If the job is a
 gang (a job on several nodes), the message also contains the rank and the node.
 
     job_settings.py the settings of a submission, each declared once

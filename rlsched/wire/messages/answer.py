@@ -12,7 +12,7 @@ from rlsched.wire.messages.frame import PROTOCOL_VERSION, UNREADABLE
 
 
 def decode_answer(frame: bytes, kind: type[msgspec.Struct]) -> tuple[int, object]:
-    """Return the request number and the message of a frame.
+    """Return the request ID and the message of a frame.
 
     Args:
         frame: The bytes of the frame.

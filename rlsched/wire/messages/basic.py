@@ -12,11 +12,11 @@ class AttemptKey(NamedTuple):
     """The identity of one rank in one attempt of a job.
 
     Attributes:
-        job: Number of the job.
+        job: Job ID.
         attempt: Number of the job's attempt, from 1.
-        rank: Number of the rank, from 0.
-        cluster: Identity of the cluster to which the numbers belong, because a node can run ranks of several
-            clusters. "": the cluster of the broker that uses this key.
+        rank: Index of the rank, from 0. A rank is the part of a job that runs on one node.
+        cluster: ID of the cluster to which the job belongs, because a node can run ranks of several clusters.
+            "": the cluster of the broker that uses this key.
     """
 
     job: int
@@ -32,9 +32,9 @@ class OfRank(msgspec.Struct, frozen=True, kw_only=True):
     """A message about one rank.
 
     Attributes:
-        job: Number of the job.
+        job: Job ID.
         attempt: Number of the job's attempt, from 1.
-        rank: Number of the rank, from 0.
+        rank: Index of the rank, from 0.
     """
 
     job: int

@@ -19,7 +19,7 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True, tag="begin", forbid_unkno
     job: int
     nodes: list[str]
     gpus: list[list[int]]
-    """GPU numbers on each of `nodes`."""
+    """Indices of the job's GPUs on each of `nodes`."""
 
 
 class Cancel(
@@ -29,8 +29,8 @@ class Cancel(
 
     job: int
     tasks: list[Tasks] = []
-    """Only these tasks of an array, including tasks that are not jobs yet. The requests below have
-    the same field."""
+    """Cancel only these tasks of an array, including tasks that are not jobs yet; empty: the whole job.
+    `Hold`, `Release` and `Requeue` have the same field."""
     waiting: bool = False
     """Whether to cancel only jobs without GPUs; running tasks of an array continue."""
 
@@ -78,14 +78,16 @@ class ListJobs(
     forbid_unknown_fields=True,
     omit_defaults=True,
 ):
-    """Ask for a page of waiting and running jobs. `finished` adds finished jobs; `job` selects one job."""
+    """Ask for a page of the list of jobs. By default, the list contains waiting and running jobs."""
 
     finished: bool = False
+    """Whether the list also contains finished jobs."""
     job: int | None = None
+    """Only the job with this ID; None: all jobs."""
     task: int | None = None
     """Task of the array `job`."""
     before: int | None = None
-    """Only jobs with a lower number than this; None: the latest jobs."""
+    """Only jobs with a lower ID than this; None: the latest jobs."""
     limit: int | None = None
     """Maximum number of jobs; None: a full page."""
 
@@ -118,7 +120,7 @@ class ResumeNode(msgspec.Struct, frozen=True, kw_only=True, tag="resume_node", f
 
 
 class DownNode(msgspec.Struct, frozen=True, kw_only=True, tag="down_node", forbid_unknown_fields=True):
-    """Mark an unreachable node as down, because nothing runs there. Its jobs are queued again."""
+    """Mark an unreachable node, on which nothing runs any more, as down. Its jobs are queued again."""
 
     node: str
     reason: str = ""
@@ -241,8 +243,8 @@ class ReadJournal(
     access: int = 0
     """Checksum of the copy's access list, see `JournalRows.access`; 0: the copy has no access list."""
     ended_after: int = -1
-    """Also send the stored rows of ended jobs with a higher job number than this, because journal entries do
-    not contain these rows. -1: send no rows."""
+    """Also send the stored rows of ended jobs with a higher job ID than this, because journal entries do not
+    contain these rows. -1: send no rows."""
 
 
 class LaterBroker(msgspec.Struct, frozen=True, kw_only=True, tag="later_broker", forbid_unknown_fields=True):

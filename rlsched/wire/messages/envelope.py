@@ -14,7 +14,7 @@ Message = ClientRequest | ClientReply | NodeMessage | OfNode | BrokerToNode | Fo
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True):
-    """A decoded frame: protocol version, request number and message."""
+    """A decoded frame: protocol version, request ID and message."""
 
     version: int
     request: int

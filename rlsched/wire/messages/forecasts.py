@@ -61,7 +61,7 @@ class ForecastScore(msgspec.Struct, frozen=True, kw_only=True):
     """Number of GPUs of the jobs: `1`, `2-3`, `4-7`, `8+`, or `all`."""
     jobs: int
     covered_frac: float
-    """Share of true times between the 10 % and the 90 % quantile."""
+    """Fraction of true times between the 10 % and the 90 % quantile; 0.8 if calibrated."""
     loss_s: float
     """Mean pinball loss of the three quantiles."""
     rules: dict[str, float | None]

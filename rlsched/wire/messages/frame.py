@@ -1,4 +1,4 @@
-"""Encoding of frames: protocol version, request number and message, in msgpack.
+"""Encoding of frames: protocol version, request ID and message, in msgpack.
 
 Two modules decode frames: `envelope` decodes all messages, and builds all message classes for this; `answer`
 decodes one kind of answer.

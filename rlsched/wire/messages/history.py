@@ -3,13 +3,13 @@
 import msgspec
 
 Cursor = tuple[float, int]
-"""(end time, job number) of the last job of a page; the end time of a running job is infinite."""
+"""(end time, job ID) of the last job of a page; the end time of a running job is infinite."""
 
 
 class WhichJobs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Filters for a list of running and finished jobs, and the position at which a page begins.
 
-    The newest jobs come first: running jobs by number, then finished jobs by end time, both descending.
+    The newest jobs come first: running jobs by descending ID, then finished jobs by descending end time.
     """
 
     since_s: float | None = None
@@ -24,7 +24,7 @@ class WhichJobs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     name: str = ""
     """Pattern of the job's name with `*`, `?` and `[...]`, as in a shell; "": any name."""
     before: Cursor | None = None
-    """Only jobs that follow this position in the list, so older jobs; None: begin with the newest job."""
+    """Only the older jobs that follow this position in the list; None: begin with the newest job."""
 
 
 class ListHistory(WhichJobs, frozen=True, kw_only=True, tag="list_history"):
@@ -67,7 +67,7 @@ class PastJob(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int
     preemptions: int
     array: int = 0
-    """Number of the array, if the job is a task; 0: the job is not a task, or the broker is older."""
+    """ID of the array, if the job is a task; 0: the job is not a task, or the broker is older."""
     task: int = 0
     asked_gpu_types: str = ""
     """Requested GPU types, separated by commas; "": any type. `gpu_types` has the types of the GPUs used."""

@@ -71,14 +71,14 @@ class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
             ),
             Option(
                 "-N --nodes N",
-                "Number of nodes, by which --gpus-per-node, --gres and --mem are multiplied. The broker "
-                "chooses the actual nodes.",
+                "Number of nodes. --gpus-per-node, --gres and --mem are multiplied by this number. The "
+                "broker chooses the actual nodes.",
                 kind="count",
             ),
             Option(
                 "-n --ntasks N",
-                "Number of tasks, by which --gpus-per-task and -c are multiplied, and which srun starts in a "
-                "script with #SBATCH lines.",
+                "Number of tasks. --gpus-per-task and -c are multiplied by this number. In a script with "
+                "#SBATCH lines, srun starts this number of tasks by default.",
                 kind="count",
             ),
             Option(

@@ -57,9 +57,9 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """
 
     exact_gpus: bool = True
-    """Jobs get exactly the GPUs of the `Launch`, not only their number."""
+    """Jobs get exactly the GPUs of the `Launch`, not only the same number of GPUs."""
     per_node_indices: bool = True
-    """The GPUs of a gang may have different numbers on each node."""
+    """The GPUs of a gang may have different indices on each node."""
     preempts: bool = True
     """The engine can stop a job so that the job starts again later."""
     clocks: bool = True
@@ -90,12 +90,15 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True):
-    """GPUs of a node that the broker must not assign, because other users hold them or they are lost."""
+    """GPUs of a node that the broker must not assign.
+
+    The GPUs are out of service, or jobs or processes that the broker did not start use them.
+    """
 
     by: str
-    """Text for users: the holder of the GPUs, or why they are out of service."""
+    """Text for users: the job or process that uses the GPUs, or why they are out of service."""
     gpus: list[int]
-    """GPU numbers on the node."""
+    """Indices of the GPUs on the node."""
     until_s: float | None = None
     """Latest time at which the GPUs are free again, Unix seconds; None: unknown."""
 
@@ -115,7 +118,7 @@ class AttemptReport(OfRank, frozen=True, kw_only=True):
     """See `Ended.usage`."""
 
     def as_launched(self) -> "Launched":
-        """Return the `Launched` message for a running rank; its process number is 0."""
+        """Return the `Launched` message for a running rank, with process ID 0."""
         return Launched(
             job=self.job,
             attempt=self.attempt,
@@ -184,7 +187,7 @@ class Hello(
 class Heartbeat(
     msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat", forbid_unknown_fields=True, omit_defaults=True
 ):
-    """Report that the node is alive. If the frame has a request number, `HeartbeatAck` is the answer."""
+    """Report that the node is alive. If the frame has a request ID, `HeartbeatAck` is the answer."""
 
     name: str
     unhealthy: str = ""
@@ -199,10 +202,10 @@ class Heartbeat(
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True, tag="held", forbid_unknown_fields=True):
-    """Report all GPUs of the node that other users hold or that are lost.
+    """Report all GPUs of the node that the broker must not assign (`Holding`).
 
-    The broker does not assign these GPUs. GPUs that a later list omits are free again. If the list contains a
-    GPU of a running job, the broker marks the GPU as held only after that job has ended.
+    GPUs that a later list omits are free again. If the list contains a GPU of a running job, the broker marks
+    the GPU as held only after that job has ended.
     """
 
     held: list[Holding]

@@ -19,7 +19,7 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag="welcome"):
 
     epoch: int
     cluster: str
-    """Identity of the broker's journal. The same job number in another journal is another job."""
+    """ID of the broker's journal. The same job ID in another journal is another job."""
     heartbeat_s: float
     forget: list[tuple[int, int]] = []
     """(job, attempt) pairs that are not current attempts in the broker's journal."""
@@ -36,7 +36,7 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag="welcome"):
 
 
 class HeartbeatAck(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat_ack"):
-    """The answer to the heartbeat with this request number.
+    """The answer to the heartbeat with this request ID.
 
     The answer protects a job that runs on the node: for at least the job's `Launch.lost_after_s` after the
     heartbeat was sent, the broker does not start the job on other nodes. If the node gets no later answer, it
@@ -52,7 +52,7 @@ class Launch(OfRank, frozen=True, kw_only=True, tag="launch"):
     nodes: list[str]
     """Node of each rank; the node of rank 0 is the gang's master."""
     gpus: list[int]
-    """GPU numbers on this node."""
+    """Indices of the rank's GPUs on this node."""
     command: list[str]
     env: dict[str, str]
     cwd: str
@@ -84,9 +84,10 @@ class Launch(OfRank, frozen=True, kw_only=True, tag="launch"):
     """Address at which other nodes reach the node of each rank, the first equal to `master`; empty for one
     rank, or from an older broker."""
     cores: int = 0
-    """Processors for this rank only; 0: shared processors. Nodes without limits ignore this field."""
+    """Number of processors that only this rank uses; 0: it shares processors. Nodes without limits ignore
+    this field."""
     lent_cores: int = 0
-    """Further processors for this rank until another rank needs them; only for nodes with
+    """Number of further processors for this rank until another rank needs them; only for nodes with
     `Capabilities.lends`."""
     memory_mib: int = 0
     """Maximum host memory of this rank, MiB; 0: the maximum is in proportion to the rank's GPUs."""

@@ -4,11 +4,11 @@ import msgspec
 
 
 class LongerScore(msgspec.Struct, frozen=True, kw_only=True):
-    """Quality of the predicted probability that a job runs longer than `than_s`, seconds.
+    """Quality of the predicted probability that a job runs for at least `than_s`, seconds.
 
-    `true_frac` is the share of jobs that ran at least this long, `predicted_frac` the mean predicted
+    `true_frac` is the fraction of jobs that ran at least this long, `predicted_frac` the mean predicted
     probability, and `brier` the Brier score. `auc` (area under the ROC curve) is None if all jobs, or no job,
-    ran longer.
+    ran for at least this time.
     """
 
     than_s: float
@@ -28,9 +28,9 @@ class PredictionScore(msgspec.Struct, frozen=True, kw_only=True):
     spearman_ln: float | None
     """Rank correlation of the expected logarithm of the run time with the true run time."""
     longer_than_median_frac: float
-    """Share of jobs that ran longer than their predicted median; 0.5 if calibrated."""
+    """Fraction of jobs that ran longer than their predicted median; 0.5 if calibrated."""
     covered_frac: float
-    """Share of jobs that ran within their predicted 10 to 90 % interval; 0.8 if calibrated."""
+    """Fraction of jobs that ran within their predicted 10 to 90 % interval; 0.8 if calibrated."""
     ks: float
     longer: list[LongerScore]
 

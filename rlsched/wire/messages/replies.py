@@ -32,9 +32,9 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None
     nodes: list[str]
     gpus: list[list[int]]
-    """GPU numbers on each of `nodes`."""
+    """Indices of the job's GPUs on each of `nodes`."""
     nodes_omitted: int = 0
-    """Number of nodes that are missing in `nodes` and `gpus`, because the job has thousands of nodes."""
+    """Number of nodes that are left out of `nodes` and `gpus`, because the job has thousands of nodes."""
     decided_by: str
     reason: str
     """Why the job waits, or how it ended; one line."""
@@ -44,7 +44,7 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     priority: str = "normal"
     """Priority of the submission or of a later change."""
     preemptions: int = 0
-    """Attempts that were preempted for another job."""
+    """Number of attempts that were preempted for another job."""
     workload: str = ""
     share: str = "auto"
     """Setting `share` of the submission or of a later change."""
@@ -55,11 +55,11 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     sm_clock_frac: float | None = None
     """SM clock of the current or last attempt, as a fraction of the highest clock; None: no attempt."""
     queue_key: float | None = None
-    """Sort key of a queued job: jobs start in ascending order of the key, then of the job number."""
+    """Sort key of a queued job: jobs start in ascending order of the key, then of the job ID."""
     sm_clocks_mhz: list[int] = []
     """SM clock set on each of `nodes`, MHz; 0: no clock is set."""
     array: int = 0
-    """Number of the array, if the job is a task."""
+    """ID of the array, if the job is a task; 0: it is not."""
     task: int = 0
     tasks: str = ""
     """Tasks of an array that are not jobs yet, such as `8-99%4`; "" for a job."""
@@ -130,10 +130,10 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     energy_day_j: float | None = None
     """Energy of the node's GPUs since the day began at the node, joules; None if not measured."""
     gpu_frac: float | None = None
-    """Share of the recent GPU time in which the node's GPUs worked for jobs. `gpu_frac`, `cores` and
+    """Fraction of the recent GPU time in which the node's GPUs worked for jobs. `gpu_frac`, `cores` and
     `memory_mib` are None if not measured."""
     cores: float | None = None
-    """CPU cores that jobs keep busy."""
+    """Number of CPU cores that jobs keep busy."""
     memory_mib: int | None = None
     """Host memory that jobs use, MiB."""
     sharing: str = ""
@@ -145,11 +145,11 @@ class Ok(msgspec.Struct, frozen=True, kw_only=True, tag="ok"):
 
 
 class Jobs(msgspec.Struct, frozen=True, kw_only=True, tag="jobs"):
-    """A page of the requested jobs: the highest job numbers, in ascending order."""
+    """A page of the requested jobs: the jobs with the highest IDs, in ascending order."""
 
     jobs: list[JobInfo]
     omitted: int = 0
-    """Number of requested jobs before this page; `ListJobs.before` requests the previous page."""
+    """Number of requested jobs with lower IDs; `ListJobs.before` requests the previous page."""
 
 
 class Nodes(msgspec.Struct, frozen=True, kw_only=True, tag="nodes"):
@@ -173,7 +173,7 @@ class QuotaInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Which of `gpus`, `jobs`, `gpu_hours` come from the default limits."""
     gpus_now: float
     jobs_now: int
-    """Waiting and running jobs."""
+    """Number of waiting and running jobs."""
     gpu_hours_used: float
     """GPU-hours used in this calendar month, UTC."""
 
@@ -249,7 +249,7 @@ class JournalRows(msgspec.Struct, frozen=True, kw_only=True, tag="journal_rows")
     access: dict[str, str] | None = None
     """Files of the access list by name; None if the standby has the same list, or it is too long."""
     ended: list[tuple[Any, ...]] | None = None
-    """Rows of ended jobs with their checksums, by number; None if the standby requested no rows, or from an
+    """Rows of ended jobs with their checksums, by job ID; None if the standby requested no rows, or from an
     older broker."""
     is_ended_all: bool = False
     """Whether no more rows of ended jobs follow."""

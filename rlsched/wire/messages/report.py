@@ -24,7 +24,7 @@ class OutsideReport(msgspec.Struct, frozen=True, kw_only=True):
 
     column: str
     share_frac: float
-    """Share of the recent checks that found the column outside its range."""
+    """Fraction of the recent checks that found the column outside its range."""
     value: float
     """Value of the column when it was last outside the range."""
     low: float
@@ -55,8 +55,8 @@ class GuardReport(msgspec.Struct, frozen=True, kw_only=True):
     """Interventions of the guard, which checks the policy and lets the fallback decide if it fails."""
 
     decided: dict[str, int]
-    """Decisions of the fallback since the journal began, by reason: `late`, `illegal`, `non-finite`,
-    `failed` (the policy raised), `dials`, `drift`."""
+    """Number of decisions of the fallback since the journal began, by reason: `late`, `illegal`,
+    `non-finite`, `failed` (the policy raised an error), `dials`, `drift`."""
     now: str
     """Why the fallback decides now; "" while the policy decides."""
     drift: DriftReport | None = None
@@ -64,26 +64,26 @@ class GuardReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuestionsReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Numbers of clients' questions (`Question`), counted since the broker started."""
+    """Counts of clients' questions (`Question`) since the broker started."""
 
     waiting: int
-    """Questions that wait for an answer now."""
+    """Number of questions that wait for an answer now."""
     askers: int
     """Number of connections that sent these waiting questions."""
     refused: int
-    """Questions refused because too many questions of the same connection were waiting."""
+    """Number of questions refused because too many questions of the same connection were waiting."""
     failed: int
-    """Questions that could not be answered."""
+    """Number of questions that could not be answered."""
 
 
 class RecordsReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Numbers of decision records since the broker started."""
+    """Counts of decision records since the broker started."""
 
     kept: int
-    """Records that were stored."""
+    """Number of stored records."""
     lost: dict[str, int]
-    """Lost records by the stage that failed: `made`, `remembered` (for `why`), `packed`, `written`, `drawn`
-    (for TensorBoard)."""
+    """Number of lost records, by the stage that failed: `made`, `remembered` (for `why`), `packed`,
+    `written`, `drawn` (for TensorBoard)."""
     troubles: dict[str, str]
     """Current error of each stage that fails, one line each; empty if no stage fails."""
 
@@ -101,14 +101,14 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpusReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Numbers of GPUs of one type: all, free, allocated to jobs (`held`), and free on absent nodes."""
+    """Counts of GPUs of one type: all, free, allocated to jobs (`held`), and free on absent nodes."""
 
     total: int
     free: int
-    """Free GPUs on nodes that are up."""
+    """Number of free GPUs on nodes that are up."""
     held: int
     absent: int
-    """Free GPUs on nodes that are down, unreachable, drained or asleep, or that boot."""
+    """Number of free GPUs on nodes that are down, unreachable, drained or asleep, or that boot."""
 
 
 class PriceReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,7 +133,7 @@ class PowerLimitReport(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         limit_w: Limit now, W; infinite: none now.
         until_s: Time of the next change of the limit or the price, Unix seconds; infinite: unknown.
-        most_w: Most power that nodes and running jobs can draw at the present clocks, by the models, W.
+        most_w: Maximum power of nodes and running jobs at the present clocks, according to the models, W.
         urgent_clock_frac: Highest SM clock of jobs without slack, as a fraction of the maximum.
         flexible_clock_frac: The same for jobs with slack.
         waiting: Number of jobs that wait until the limit can be kept with them.
@@ -197,7 +197,7 @@ class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report")
     absent_nodes: dict[str, str] = {}
     """Nodes that are down, unreachable or drained, with the reason; the first 50."""
     gpus_out: int = 0
-    """GPUs of node daemons that are lost, or in use by a process that rlsched did not start."""
+    """Number of GPUs of node daemons that are lost, or in use by a process that rlsched did not start."""
     nodes_with_gpus_out: dict[str, str] = {}
     """Nodes with GPUs counted in `gpus_out`, with the reason; the first 50."""
     nodes_off_clock: int = 0
@@ -209,7 +209,7 @@ class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report")
     questions: QuestionsReport | None = None
     records: RecordsReport | None = None
     gpus: dict[str, GpusReport] = {}
-    """Numbers of GPUs, by GPU type."""
+    """Counts of GPUs, by GPU type."""
     ineligible: dict[str, int] = {}
     """Number of queued jobs that are not eligible to start, by reason."""
     tasks_to_come: int = 0
@@ -223,7 +223,7 @@ class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report")
     timings: dict[str, Timing] = {}
     """Durations since the broker started: `decision`, `commit` (to disk), `turn` (of the broker's loop)."""
     connections: dict[str, int] = {}
-    """Numbers of handshakes and of refused or dropped messages, by kind, since the broker started."""
+    """Counts of handshakes and of refused or dropped messages, by kind, since the broker started."""
     power_w: float | None = None
     """Power of the GPUs of all nodes that report it, W; None if no node reports it."""
     energy_day_j: float | None = None

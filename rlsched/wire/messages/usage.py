@@ -7,8 +7,8 @@ class RankUsage(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Usage of one rank while it was measured; a value is None if the node cannot measure it.
 
     The struct is encoded as an array without field names, because it is sent every 10 s and stored in the
-    journal. New fields are added at the end. Shares are in thousandths. Values are means over the rank's GPUs
-    and over the measured time, unless documented otherwise.
+    journal. New fields are added at the end. Fractions are in thousandths. Values are means over the rank's
+    GPUs and over the measured time, unless documented otherwise.
     """
 
     measured_s: int = 0
@@ -16,22 +16,22 @@ class RankUsage(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     energy_mj: int | None = None
     """The rank's part of the energy of its GPUs, millijoules."""
     gpu_milli: int | None = None
-    """Share of time in which a kernel ran."""
+    """Fraction of time in which a kernel ran."""
     gpu_memory_mib: int | None = None
     """Maximum on one GPU: memory of the rank's processes if the driver reports it, else of the whole GPU."""
     sm_active_milli: int | None = None
-    """Share of multiprocessors with work. Measured by GPM (NVML's GPU performance monitoring), like the
+    """Fraction of multiprocessors with work. Measured by GPM (NVML's GPU performance monitoring), like the
     next three fields."""
     sm_occupancy_milli: int | None = None
     tensor_milli: int | None = None
-    """Share of time in which tensor cores worked."""
+    """Fraction of time in which tensor cores worked."""
     dram_milli: int | None = None
-    """Share of the memory bandwidth in use."""
+    """Fraction of the memory bandwidth in use."""
     sm_clock_mhz: int | None = None
     power_limited_milli: int | None = None
-    """Share of time in which a power limit reduced the clock."""
+    """Fraction of time in which a power limit reduced the clock."""
     heat_limited_milli: int | None = None
-    """Share of time in which heat, or the hardware's own brake, reduced the clock."""
+    """Fraction of time in which heat, or a slowdown by the hardware, reduced the clock."""
     temperature_c: int | None = None
     """Maximum temperature, degrees Celsius."""
     pcie_mib_s: int | None = None
@@ -41,15 +41,15 @@ class RankUsage(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     cpu_high_milli: int | None = None
     """Maximum of `cpu_milli` in a period of about 10 s."""
     throttled_milli: int | None = None
-    """Share of CPU periods in which the rank's control group was throttled; None: the group has no limit."""
+    """Fraction of CPU periods in which the rank's control group was throttled; None: it has no limit."""
     io_wait_milli: int | None = None
-    """Share of time in which a process waited for input or output (pressure stall information)."""
+    """Fraction of time in which a process waited for input or output (pressure stall information)."""
     read_mib: int | None = None
     """Data read from storage."""
     memory_mib: int | None = None
-    """Maximum resident memory; with control groups, the memory charged to the rank's group."""
+    """Maximum resident memory; with control groups, the anonymous and shared memory of the rank's group."""
     shared_gpu_milli: int | None = None
-    """Share of time in which a kernel of the rank's own processes ran, while other ranks used its GPUs too.
+    """Fraction of time in which a kernel of the rank's own processes ran while other ranks used its GPUs too.
     None: no other rank used them, or the driver does not report usage by process."""
 
     def is_sound(self) -> bool:
@@ -75,28 +75,28 @@ class SeenUsage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     energy_j: float | None = None
     """Energy since the start of this attempt, joules."""
     gpu_frac: float | None = None
-    """Share of time in which a kernel ran."""
+    """Fraction of time in which a kernel ran."""
     gpu_memory_mib: int | None = None
     """Maximum on one GPU."""
     sm_active_frac: float | None = None
-    """Share of multiprocessors with work."""
+    """Fraction of multiprocessors with work."""
     sm_occupancy_frac: float | None = None
     tensor_frac: float | None = None
     dram_frac: float | None = None
     sm_clock_mhz: int | None = None
     power_limited_frac: float | None = None
-    """Share of time in which a power limit reduced the clock."""
+    """Fraction of time in which a power limit reduced the clock."""
     heat_limited_frac: float | None = None
-    """Share of time in which heat, or the hardware's brake, reduced the clock."""
+    """Fraction of time in which heat, or a slowdown by the hardware, reduced the clock."""
     temperature_c: int | None = None
     """Maximum temperature, degrees Celsius."""
     pcie_mib_s: int | None = None
     cores: float | None = None
-    """CPU cores that all ranks of the job keep busy."""
+    """Number of CPU cores that all ranks of the job keep busy."""
     throttled_frac: float | None = None
-    """Share of CPU periods in which a limit throttled the job."""
+    """Fraction of CPU periods in which a limit throttled the job."""
     io_wait_frac: float | None = None
-    """Share of time in which the job waited for input or output."""
+    """Fraction of time in which the job waited for input or output."""
     read_mib: int | None = None
     """Data read from storage, sum of all ranks."""
     memory_mib: int | None = None
