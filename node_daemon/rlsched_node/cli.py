@@ -92,8 +92,8 @@ Example:
     "--torch-memory-limit",
     is_flag=True,
     help="Under time slicing, limit the GPU memory of PyTorch in jobs that can share GPUs to the memory that "
-    "the job needs, as requested or learnt. Set PYTORCH_ALLOC_CONF=per_process_memory_fraction, which torch "
-    "2.13 reads; earlier versions may fail.",
+    "the job needs, as requested or learnt. The daemon sets PYTORCH_ALLOC_CONF in these jobs "
+    "(per_process_memory_fraction), which torch 2.13 reads; earlier versions may fail.",
 )
 @click.option(
     "--vc",

@@ -68,8 +68,8 @@ def candidate(record: DecisionRecord, asked: str) -> Candidate:
     have = f"1 to {numbers[-1]}" if len(numbers) > 1 else "only 1" if numbers else "none with a number"
     if wanted == 0:
         raise InputError(
-            f"--instead {asked}: decision {record.number} is the rule's own decision; expected the number of "
-            f"another candidate: {have}"
+            f"--instead {asked}: the rule itself made decision {record.number}; give the number of another "
+            f"candidate: {have}"
         )
     raise InputError(
         f"--instead {asked[:40]!r}: expected {RULE!r} or the number of a candidate; candidates of decision "

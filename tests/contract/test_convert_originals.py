@@ -121,7 +121,7 @@ def test_several_exports_are_one_history(tmp_path: Path, capsys: Capture) -> Non
     seren = SAMPLES / "acme" / "trace_seren.csv"
     for files, message in (
         ((seren, seren), "acme is read from one file, got 2; several files are allowed only for: sacct"),
-        ((tmp_path / "in.csv", tmp_path / "in.csv"), "expected one IN in the normal form, got 2"),
+        ((tmp_path / "in.csv", tmp_path / "in.csv"), "expected one IN in rlsched's own format, got 2"),
     ):
         assert convert(*files, tmp_path / "o.csv") == 2
         assert message in refusal(capsys)
@@ -161,7 +161,7 @@ def test_errors_are_one_line(tmp_path: Path, capsys: Capture) -> None:
     for args, message in (
         (
             (tmp_path / "in.csv", tmp_path / "o.csv", "--cluster-out", "c.toml"),
-            "looks like the normal form",
+            "looks like rlsched's own format",
         ),
         ((tmp_path / "in.csv", tmp_path / "o.csv", "--from", "helios"), "expected a header with user, vc"),
         ((tmp_path / "notes.txt", tmp_path / "o.csv"), "looks like none of the known formats"),

@@ -444,7 +444,10 @@ def test_curves_have_the_bounds_of_the_objective(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--objective", "bill"), "--objective bill: money: expected also --signal"),
+        (
+            ("--objective", "bill"),
+            "--objective bill: needs prices or carbon intensities of electricity for money",
+        ),
         (("--objective", "cheap"), "objective 'cheap': expected one of balanced"),
     ],
 )

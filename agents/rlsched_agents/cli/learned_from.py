@@ -48,7 +48,7 @@ class LearnedFrom:
                 "got none"
             )
         if self.traces and not self.clusters:
-            raise InputError("--trace: expected also --cluster, the cluster file of the trace; got none")
+            raise InputError("--trace needs the cluster file of the trace: give --cluster too")
         if self.form and not self.histories:
             raise InputError(
                 f"--from {self.form} works only with --history: expected a --history in this format, got none"

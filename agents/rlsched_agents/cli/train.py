@@ -140,8 +140,8 @@ def train(
     wanted = Objective.of(objective)
     if wanted.needs_signal and not given.prices:
         raise InputError(
-            f"--objective {objective}: {', '.join(wanted.needs_signal)}: expected also --signal, prices or "
-            "carbon intensities of electricity; got none. --signal flat gives constant prices"
+            f"--objective {objective}: needs prices or carbon intensities of electricity for "
+            f"{', '.join(wanted.needs_signal)}; give --signal FILE, or --signal flat for constant prices"
         )
     make_writable(out.parent)
     data = given.read(seed, quiet=quiet)

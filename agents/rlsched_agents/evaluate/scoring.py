@@ -54,7 +54,7 @@ def check_objective(objective: Objective, spec: ClusterSpec, models: Models | No
     needed = [name for name in modelled if objective.counts(name)]
     if needed and models is None:
         raise InputError(
-            f"--objective: {', '.join(needed)}: expected models of power, got none; give --models too"
+            f"--objective: {', '.join(needed)} can be measured only with models of power; give --models too"
         )
     for name, known in (("money", "price"), ("carbon", "carbon")):
         if objective.counts(name) and (spec.energy is None or not getattr(spec.energy, known)):

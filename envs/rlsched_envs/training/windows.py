@@ -169,8 +169,8 @@ class DialledRuns:
         if not drawn.has_prices and self.objective.needs_signal:
             needed = ", ".join(self.objective.needs_signal)
             raise InputError(
-                f"objective: {needed}: expected windows with prices of electricity (--signal), got windows "
-                "without; --signal flat gives constant prices"
+                f"objective: needs windows with prices of electricity for {needed}; give --signal FILE, or "
+                "--signal flat for constant prices"
             )
         self.offsets, self.weights = (np.zeros((count, NUM_TERMS)) for _ in range(2))
         rule, size = policy.rule, node_size(sources)

@@ -135,11 +135,11 @@ def _convert(
     name = name or recognise(source)
     if name == NORMAL:
         if len(sources) > 1:
-            raise click.UsageError(f"expected one IN in the normal form, got {len(sources)}")
+            raise click.UsageError(f"expected one IN in rlsched's own format, got {len(sources)}")
         if cluster_out is not None or timezone is not None or processors != "cpus":
             raise click.UsageError(
-                "--cluster-out, --timezone and --processors are for publishers' formats, "
-                f"and {source} looks like the normal form; name another format with --from"
+                f"{source} looks like rlsched's own format, to which --cluster-out, --timezone and "
+                "--processors do not apply; leave them out, or give another format with --from"
             )
         _rewrite(source, target, as_json)
         return

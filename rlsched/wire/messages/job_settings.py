@@ -71,19 +71,19 @@ class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
             ),
             Option(
                 "-N --nodes N",
-                "Number of nodes. --gpus-per-node, --gres and --mem are multiplied by this number. The "
-                "broker chooses the actual nodes.",
+                "Number of nodes; the values of --gpus-per-node, --gres and --mem are per node. The broker "
+                "chooses the actual nodes.",
                 kind="count",
             ),
             Option(
                 "-n --ntasks N",
-                "Number of tasks. --gpus-per-task and -c are multiplied by this number. In a script with "
-                "#SBATCH lines, srun starts this number of tasks by default.",
+                "Number of tasks; the values of --gpus-per-task and -c are per task. In a script with "
+                "#SBATCH lines, srun starts this number of tasks.",
                 kind="count",
             ),
             Option(
                 "--ntasks-per-node N",
-                "Number of tasks on each node, in place of --ntasks: this number times --nodes.",
+                "Number of tasks on each node; replaces --ntasks, which is then this number times --nodes.",
                 kind="count",
             ),
             least=1,

@@ -34,6 +34,6 @@ def replayed_end_s(trace: Trace, spec: ClusterSpec) -> Floats:
     for point in entry_points(group="rlsched.histories", name=RULE):
         return np.asarray(point.load()(trace, spec))
     raise InputError(
-        f"no simulator is installed, which has to replay the history under {RULE!r}: reinstall rlsched, or "
-        "use the recorded ends with --as-recorded"
+        f"replaying the history under {RULE!r} needs the simulator, which is not installed: reinstall "
+        "rlsched, or use the recorded ends with --as-recorded"
     )

@@ -177,7 +177,7 @@ def test_copies_keep_the_objective_and_the_penalties(priced: list[EpisodeSource]
 
 @pytest.mark.parametrize("name", ["bill", "carbon", "peak"])
 def test_objectives_of_electricity_need_prices(sources: list[EpisodeSource], name: str) -> None:
-    with pytest.raises(InputError, match=r"expected windows with prices of electricity \(--signal\)"):
+    with pytest.raises(InputError, match=r"needs windows with prices of electricity for .*; give --signal"):
         ClusterEnv(sources=sources, objective=name)
 
 

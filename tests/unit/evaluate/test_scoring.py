@@ -114,8 +114,8 @@ def test_without_an_objective_there_are_no_costs(workload: tuple[Trace, ClusterS
 @pytest.mark.parametrize(
     ("objective", "models", "message"),
     [
-        ("bill", None, "--objective: money: expected models of power, got none; give --models too"),
-        ("peak", None, "--objective: money, peak: expected models of power"),
+        ("bill", None, "--objective: money can be measured only with models of power; give --models too"),
+        ("peak", None, "--objective: money, peak can be measured only with models of power"),
         ("carbon", "default", r"--objective: carbon: expected carbon in \[energy\]"),
         ("cheap", "default", "objective 'cheap': expected one of"),
     ],
