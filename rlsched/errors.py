@@ -6,7 +6,7 @@ RlschedError                 one clear line for users; the command line exits wi
 │   ├── ClusterSpecError     a cluster description
 │   ├── CheckpointError      a checkpoint: missing, damaged, or with another feature schema
 │   └── UnknownPolicyError   a policy name that is no preset, file or scheduler
-├── AllocationError          the ledger rejects a change; the ledger is unchanged
+├── AllocationError          the ledger rejects a change, which is then not made
 ├── NodeStateError           a node's state (on, draining, asleep, booting) does not allow a command
 ├── JournalError             the journal cannot be read or written
 │   ├── JournalFullError     the journal's disk is full; nothing was written
@@ -52,11 +52,11 @@ class UnknownPolicyError(InputError):
 
 
 class AllocationError(RlschedError):
-    """The ledger rejected a change; the ledger is unchanged."""
+    """The ledger rejected a change, which was not made."""
 
 
 class NodeStateError(RlschedError):
-    """The state of a node (on, draining, asleep, booting) does not allow a command; nothing was changed."""
+    """The state of a node (on, draining, asleep, booting) does not allow a command, which was not executed."""
 
 
 class JournalError(RlschedError):

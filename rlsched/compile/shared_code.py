@@ -1,6 +1,6 @@
 """Machine code of shared kernels, which every function that calls them uses.
 
-A `shared_kernel` is compiled to an object file of its own. Its symbol is named after a digest of its code, so
+A `shared` is compiled to an object file of its own. Its symbol is named after a digest of its code, so
 the symbol is the same in all processes. Functions that call the kernel only declare this symbol; before the
 machine code of such a function is loaded, the object files that it needs are loaded, each once per process.
 """

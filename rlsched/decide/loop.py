@@ -90,7 +90,7 @@ def apply(state: ClusterState, decision: Decision, now_s: float) -> None:
     """Apply one decision to the state and count it.
 
     Raises:
-        AllocationError: the action is not legal; the state is unchanged.
+        AllocationError: the action is not legal, and was not applied.
     """
     action = decision.action
     if isinstance(action, Start):
