@@ -11,7 +11,7 @@ from rlsched.wire.messages import FetchLog, LogChunk, LogData, ReadLog, Refused
 
 MAX_LOG_BYTES = 1 << 16
 MAX_LOG_READS = 16
-"""Maximum number of unanswered output reads per user; more would keep a node busy."""
+"""Maximum number of unanswered requests for output per user, which protects nodes from too many requests."""
 _TOO_MANY_READS = (
     f"{MAX_LOG_READS} of your output reads already wait for an answer; try again when one has arrived"
 )
@@ -34,7 +34,7 @@ class LogReads:
     Args:
         state: State of the broker.
         timeout_s: Time within which a node must answer, seconds.
-        out: Collects the output of the batch.
+        out: Output of the batch.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class LogReads:
     def read(self, asked: ClientAsked, wanted: ReadLog, now_s: float) -> None:
         """Request a piece of output from the job's node. The job must exist.
 
-        Reply immediately if the job has no attempt, or if the request is refused.
+        If the job has no attempt, or if the request is refused, reply at once.
         """
         job = self._state.job(wanted.job)
         assert job is not None
@@ -94,7 +94,7 @@ class LogReads:
         )
 
     def data(self, node: str, request: int, data: LogData) -> None:
-        """Forward a piece of output to the client; ignore data that no request waits for."""
+        """Forward a node's answer to the client whose request has number `request`; ignore other answers."""
         wait = self._waits.get(request)
         if wait is None or wait.node != node:
             return

@@ -1,4 +1,4 @@
-"""The broker's state machine: processes batches of events, returns effects; has no I/O and no clock."""
+"""The broker's state machine. It processes batches of events and returns effects, without I/O or a clock."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ from rlsched.wire.states import LAUNCHING, QUEUED, RUNNING
 
 _log = logging.getLogger("rlsched.broker")
 LISTENS_EVERY_S = 0.5
-"""Leases are extended if the pause between two batches exceeds this time (seconds) and 1/4 of a lease."""
+"""All leases restart if the pause between two batches exceeds both this time, seconds, and 1/4 of a lease."""
 
 
 class Machine:
@@ -97,11 +97,12 @@ class Machine:
         limits: The broker's time-outs and intervals.
         ranks: Rules for priorities and fair share.
         memory: Stores the last decision record of each job.
-        soft_errors: Counts decision records that could not be made (`made`) or stored (`remembered`).
-        loop_metrics: Returns metrics of the broker's loop, for reports.
-        forecasts: Source of the forecast starts and ends of jobs.
+        soft_errors: Counts decision records that could not be made (`made`) or stored (`remembered`), and
+            events that could not be made (`told`).
+        loop_metrics: Function that returns metrics of the broker's loop, for reports.
+        forecasts: Interface to the forecaster.
         sleep: Rules for powering down idle nodes; None: nodes stay on.
-        up_since_s: Time at which the process began to serve, Unix seconds; None: now.
+        up_since_s: Time at which the process began to serve, Unix seconds; None: `now_s`.
         sharing: Rules for reactions to observed speeds of jobs that share GPUs.
         prices: Prices of electricity and power limits; None if none are known.
 
@@ -197,7 +198,7 @@ class Machine:
         )
 
     def due_s(self) -> float:
-        """Return the time of the next decision without an event, Unix seconds; infinite if there is none."""
+        """Return the time of the next decision if no event arrives, Unix seconds; infinite if none is due."""
         if self.state.arrays.wants_tasks():
             return self.now_s
         due_s = min(self.state.asked_for_s.values(), default=math.inf)
@@ -205,7 +206,7 @@ class Machine:
         return math.ceil(due_s * 1000.0) / 1000.0 if due_s < math.inf else due_s  # whole milliseconds
 
     def later_epoch(self) -> int:
-        """Return the epoch of a later broker of this cluster, if a majority of nodes report one, else 0."""
+        """Return the epoch of a later broker of this cluster if most nodes report one, else 0."""
         return self._members.later_epoch()
 
     def ask_next(self) -> None:
@@ -217,8 +218,8 @@ class Machine:
     def handle_batch(self, events: Sequence[Event], now_s: float) -> list[Effect]:
         """Apply a batch of events, decide, and return the output in order.
 
-        If an entry was recorded, the first effect is a `Commit`, which must be carried out before all other
-        effects. `now_s` (Unix seconds, whole milliseconds) grows from batch to batch.
+        If an entry was recorded, the first effect is a `Commit`. The caller must carry it out before all
+        other effects. `now_s` (Unix seconds, whole milliseconds) must increase from batch to batch.
 
         Raises:
             ValueError: `now_s` is not later than the time of the previous batch.
@@ -261,9 +262,9 @@ class Machine:
         return self._out.take() + ([Records(self._records, self._happened)] if kept else [])
 
     def answer(self, has_time: Callable[[], bool]) -> list[Effect]:
-        """Answer at least one question, and more while `has_time` returns True; clients take turns.
+        """Answer at least one question if any waits, and more while `has_time` returns True.
 
-        The caller can send the answers after the output of the last batch.
+        Clients take turns. The caller must send the output of the last batch before these answers.
         """
         self._out.begin(self.now_s)
         while self.backlog:
@@ -286,7 +287,7 @@ class Machine:
         self._unrecorded = []
 
     def _node_reported(self, event: NodeSaid) -> None:
-        """Process a message from a node. An error affects only the node and the message's attempt."""
+        """Process a message from a node. An error has consequences only for this node and this attempt."""
         try:
             if self._is_from_member(event):
                 self._node_said(event.node, event)
@@ -375,7 +376,7 @@ class Machine:
             self._out.send(node, EndedAck(job=message.job, attempt=message.attempt, rank=message.rank))
 
     def _review_eligibility(self) -> None:
-        """Admit jobs to the queue, or keep jobs out of it, if a quota or a begin time is due for review.
+        """Update which jobs are in the queue, if a quota or a begin time is due for review.
 
         Also cancel the jobs with dependencies that can never be met.
         """
@@ -428,9 +429,9 @@ class Machine:
             self._out.record(JobsRanked(ln_weights={}, levels={job.number: level}))
 
     def _tick_job(self, job: Job, launching_s: float) -> None:
-        """Repeat a job's overdue orders, and end its attempt if nodes did not start it in time.
+        """Repeat orders that nodes have not carried out, and end an attempt that was not started in time.
 
-        `launching_s`: time before which no launch time-out begins, Unix seconds.
+        `launching_s`: earliest start of the launch time-out, Unix seconds.
         """
         attempt = job.active
         if attempt is None:
@@ -467,7 +468,7 @@ class Machine:
             self._out.record(now)
 
     def _let_tasks_come(self) -> None:
-        """Turn the array tasks that are due into jobs."""
+        """Record the tasks of arrays that become jobs now, with their predicted run times."""
         drafts = self.state.arrays.drafts(self.state.last_number) if self.state.arrays.live else []
         if not drafts:
             return
@@ -553,7 +554,7 @@ class Machine:
             self.soft_errors.count("remembered", what, error)
 
     def _launch_seated(self) -> None:
-        """Launch the jobs whose GPUs have become empty because the preempted jobs have left."""
+        """Launch the jobs whose GPUs are now free of processes of preempted jobs."""
         for job in self.state.seats.emptied:
             if job.active is not None and not job.active.ending:
                 self._attempts.launch(job)
@@ -570,7 +571,7 @@ class Machine:
     # ---- facts ------------------------------------------------------------------------------------
 
     def _recorded(self, fact: Entry) -> None:
-        """Handle an applied entry: buffer events, note whether to decide, set a requeued job's priority."""
+        """Handle an applied entry: buffer events, set whether to decide, update a requeued job's priority."""
         self._keep_event(fact)
         is_rejected = isinstance(fact, JobSubmitted) and bool(fact.rejected)
         self._dirty = self._dirty or (fact.asks_scheduler and not is_rejected)
@@ -595,9 +596,9 @@ class _Batch:
         changes: Requests of clients that change something.
         questions: All other requests from clients.
         prices: Prices of electricity that were read.
-        powered: Results of the operator's commands that power nodes up and down.
+        powered: Results of the commands that power nodes up and down.
         has_tick: Whether the batch has a `Tick`.
-        is_due: Whether the batch has a `Due` (the scheduler has requested a decision at this time).
+        is_due: Whether the batch has a `Due`: a decision is due at this time.
     """
 
     def __init__(self, events: Sequence[Event]) -> None:

@@ -36,7 +36,7 @@ MOST_DEPENDENCIES: Final = 1_000
 
 
 class JobOrders:
-    """Carries out orders about jobs.
+    """Carries out clients' orders about jobs.
 
     Args:
         state: State of the broker.
@@ -119,11 +119,14 @@ class JobOrders:
             self.obey(order, job, by)
 
     def obey_some(self, order: JobOrder, array: JobArray, by: Peer) -> None:
-        """Carry out an order for some tasks of an array, including tasks that are not jobs yet.
+        """Carry out an order for the tasks `order.tasks` of an array, including tasks that are not jobs yet.
+
+        If the order is for several tasks, tasks that no longer wait are skipped where the order applies only
+        to waiting jobs.
 
         Raises:
-            InputError: the array has no such task, all of them have ended, or a task's state forbids the
-                order.
+            InputError: the array has no such task, all these tasks have ended, or a task's state does not
+                allow the order.
         """
         own, number = array.spec.tasks, array.number
         strange = minus(order.tasks, own)
@@ -139,7 +142,7 @@ class JobOrders:
             self.obey(msgspec.structs.replace(order, tasks=[]), job, by)
 
     def _say_over(self, order: JobOrder, array: JobArray) -> None:
-        """Refuse an order for tasks that have all ended. It is permitted to cancel cancelled tasks again."""
+        """Refuse an order for tasks that have all ended, unless it cancels tasks that were cancelled."""
         is_gone = not minus(order.tasks, array.dropped)
         if count(order.tasks) == 1:
             job = self._state.task(array, order.tasks[0].first)
@@ -155,10 +158,10 @@ class JobOrders:
             raise InputError(f"{which} ended already")
 
     def _set_aside(self, array: JobArray, order: JobOrder, by: Peer) -> bool:
-        """Carry out an order for the tasks that are not jobs yet. Return whether there are such tasks.
+        """Carry out an order for its tasks that are not jobs yet. Return whether there are any such tasks.
 
         Raises:
-            InputError: an admin holds these tasks, or the order applies only to tasks that are jobs.
+            InputError: an admin holds these tasks, or a setting cannot change for single tasks of an array.
         """
         if array.end_s is not None or array.stopped:
             return False
@@ -213,7 +216,7 @@ class JobOrders:
             order: The update.
             spec: The submission of the job or the array.
             waits: Whether the job waits. If not, only some settings can be changed.
-            name: Name of the job in errors; "": the job's number.
+            name: ID of the job in error messages; "": the job number.
             limits: Whether the time limit can be changed even if the job does not wait.
 
         Raises:
@@ -249,7 +252,7 @@ class JobOrders:
         """Return the GPU types that an update changes, by field, as the journal stores them.
 
         Raises:
-            InputError: no node has such GPUs, or none of the preferred types is accepted.
+            InputError: no node has such GPUs, or the job does not accept any of its preferred types.
         """
         fields = {"gpu_types": order.gpu_types, "preferred_types": order.preferred_types}
         changed = {field: types_asked(types) for field, types in fields.items() if types is not None}
@@ -313,7 +316,7 @@ class JobOrders:
         """Return the dependencies of a new job that are not met yet.
 
         Raises:
-            InputError: there is no such job, a dependency can no longer be met, or there are too many
+            InputError: a job does not exist, a dependency can no longer be met, or there are too many
                 dependencies.
         """
         return self._waits_for(submit.depends_on)
@@ -336,15 +339,15 @@ class JobOrders:
         return list(found)
 
     def alone(self, entry: JobSubmitted, beside: int = 0) -> JobSubmitted:
-        """Return `entry` with the dependencies of a singleton job added.
+        """Return the entry of a singleton job with its dependencies on other jobs added.
 
-        A singleton job depends on all earlier live jobs and arrays of the same user and name. Call the method
-        just before the job is journalled, when earlier jobs of its batch are already in the state.
+        A singleton job depends on all earlier live jobs and arrays with the same user and job name. Call this
+        just before the job is journalled, when the earlier jobs of its batch are already in the state.
 
         Args:
             entry: The entry of the job.
-            `beside`: Number of earlier jobs of this user and name that are not in the state yet; they
-                only count towards the limit of dependencies.
+            `beside`: Number of earlier jobs with this user and name that are not in the state yet. They are
+                not added as dependencies, but count towards the limit of dependencies.
 
         Raises:
             InputError: there are too many dependencies.

@@ -1,4 +1,4 @@
-"""Checks operators' orders about quotas and accounts, and makes the pages that list quotas and accounts."""
+"""Checks admins' orders about quotas and accounts, and makes the pages that list quotas and accounts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def changed_quota(quotas: QuotaTable, order: SetQuota) -> QuotaSet:
 
 
 def changed_member(accounts: AccountMembers, order: SetMember) -> MemberSet | None:
-    """Return the entry for an order to add or remove an account's member; None if nothing would change.
+    """Return the journal entry for an order to add or remove a member of an account; None if no change.
 
     Raises:
         InputError: a name is invalid, or the user to remove is not a member.

@@ -1,4 +1,4 @@
-"""Processes clients' requests: submissions and orders before a batch's decisions, questions later."""
+"""Processes clients' requests: changes before the decisions of a batch, questions after the batch."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Requests:
         out: Output of the batch.
         reports: Status reports of the broker.
         ended: The journal's table of finished jobs.
-        forecasts: Source of the forecast starts and ends of jobs.
+        forecasts: Interface to the forecaster.
 
     Attributes:
         logs: Requests to read job output that wait for a node's answer.
@@ -137,7 +137,10 @@ class Requests:
     # ---- changes ----------------------------------------------------------------------------------
 
     def change(self, asked: Sequence[ClientAsked], now_s: float) -> None:
-        """Carry out requests that change something, in order; predict consecutive submissions together."""
+        """Carry out requests that change something, in order.
+
+        Run times of consecutive submissions are predicted together.
+        """
         signed = [one for one in map(self._signed, asked) if one is not None]
         for _, run in itertools.groupby(signed, key=lambda one: isinstance(one.message, Submit)):
             self._change_run(list(run), now_s)
@@ -181,7 +184,7 @@ class Requests:
         return None
 
     def _signed(self, asked: ClientAsked) -> ClientAsked | None:
-        """Return the request, with the key's owner as the user of a submission; None: it was refused."""
+        """Return a request; in a submission, set the key's owner as the user. None if it was refused."""
         if not isinstance(asked.message, Submit):
             return asked
         try:
@@ -333,7 +336,7 @@ class Requests:
 
 
 def _set_aside(asked: ClientAsked, error: Exception) -> Refused:
-    """Log an error in a request, and return the refusal of this request."""
+    """Log an unexpected error in the processing of a request, and return a refusal for the client."""
     kind = type(asked.message).__name__
     what = (
         "" if isinstance(asked.message, Submit | SubmitMany) else f": {asked.message!r:.500}"

@@ -17,11 +17,11 @@ from rlsched.wire.messages import NOTIFY_EVENTS, DryRun, Submit, Tasks, Update
 from rlsched.wire.messages.job_settings import MAX_NAME_CHARACTERS, JobNeeds
 
 MOST_AT_ONCE = 500
-"""Maximum number of submissions in one message. The broker does nothing else while it processes them."""
+"""Maximum number of submissions in one message. While the broker processes them, it does nothing else."""
 MAX_COMMAND_BYTES = 128 << 10
-"""Maximum size of a job's arguments and environment, bytes, so that they fit a launch message.
+"""Maximum size of a job's arguments and environment together, bytes, so that they fit into a launch message.
 
-The size is the total of all arguments, names and values in UTF-8, plus one byte for each of these texts.
+The size includes all arguments, and all names and values of variables, in UTF-8, and one byte for each.
 """
 MAX_GPU_TYPES = 16
 MAX_TYPE_CHARACTERS = 64
@@ -82,7 +82,7 @@ def wrong_question(question: DryRun) -> str:
 
 
 def name_of(message: Submit) -> str:
-    """Return the submitted name of the job; without one, return the name of the job's program."""
+    """Return the job name of a submission, or the name of the job's program if it has no job name."""
     if message.name:
         return message.name
     return visible(message.command[0].rpartition("/")[2])[:MAX_NAME_CHARACTERS]
@@ -121,7 +121,7 @@ def _wrong_command(message: Submit) -> str:
 
 
 def _wrong_number(message: Submit | Update) -> str:
-    """Return an error if a number is out of range, else "". Fields that an `Update` lacks are skipped."""
+    """Return an error message if a number is out of range, else "". Settings not in `message` are skipped."""
     for name, one in declared(Submit).items():
         if one.setting.least is not None and hasattr(message, name):
             refusal = one.setting.out_of_range(name, getattr(message, name))

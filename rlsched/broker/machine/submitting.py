@@ -32,7 +32,12 @@ _log = logging.getLogger("rlsched.broker")
 
 
 class Drafts(NamedTuple):
-    """Journal entries and refusals for the submissions of a batch, both by the submission's token."""
+    """Results for the submissions of a batch, by the submission's token.
+
+    Attributes:
+        entries: Journal entries of the valid submissions.
+        refused: Error messages for the invalid submissions.
+    """
 
     entries: dict[str, JobSubmitted]
     refused: dict[str, str]
@@ -49,7 +54,7 @@ class Submitting:
         out: Output of the batch.
 
     Attributes:
-        refusal: Error with which new submissions are refused at present; "" if they are accepted.
+        refusal: Error message with which all new submissions are refused at present; "" if they are accepted.
     """
 
     def __init__(
@@ -109,7 +114,7 @@ class Submitting:
     def _not_alone(self, draft: JobSubmitted, called: Counter[tuple[str, str]]) -> str:
         """Return an error message if a singleton job would have too many dependencies, else "".
 
-        `called`: number of jobs before this job in the message, by (user, job name).
+        `called`: number of jobs that precede this job in the message, by (user, job name).
         """
         try:
             self._orders.alone(draft, called[draft.user, draft.name])
@@ -118,7 +123,7 @@ class Submitting:
         return ""
 
     def drafts(self, messages: Sequence[Submit], now_s: float) -> Drafts:
-        """Return entries and refusals for consecutive submissions. Their run times are predicted together."""
+        """Return the results for consecutive submissions, whose run times are predicted together."""
         try:
             return self._predicted(messages, now_s)
         except Exception:
@@ -157,10 +162,7 @@ class Submitting:
         beside: Counter[PartyKey] | None = None,
         numbered: int = 0,
     ) -> Drafts:
-        """Return entries for new and valid submissions, and refusals of invalid submissions.
-
-        The entries have job numbers and predicted run times. For `beside` and `numbered`, see `_drafted`.
-        """
+        """Return the results for submissions, with predicted run times. Arguments are as in `_drafted`."""
         return self._foretold(self._drafted(messages, beside, numbered), now_s)
 
     def _foretold(self, found: Drafts, now_s: float) -> Drafts:
@@ -173,12 +175,14 @@ class Submitting:
     def _drafted(
         self, messages: Sequence[Submit], beside: Counter[PartyKey] | None = None, numbered: int = 0
     ) -> Drafts:
-        """Return entries with job numbers for new and valid submissions, and refusals of invalid submissions.
+        """Return the results for submissions, without predicted run times.
+
+        The entries have job numbers. Submissions that were accepted before have no result.
 
         Args:
             messages: The submissions.
             `beside`: Number of jobs that will be journalled before these submissions, by party (user, account
-                or VC). The method adds the accepted submissions.
+                or VC). This method adds the valid submissions to it.
             numbered: Total number of jobs that will be journalled before these submissions.
         """
         found, beside = Drafts({}, {}), Counter() if beside is None else beside
@@ -212,7 +216,10 @@ class Submitting:
         )
 
     def _one_by_one(self, messages: Sequence[Submit], now_s: float) -> Drafts:
-        """Call `_predicted` for one submission at a time, so that an error affects only one submission."""
+        """Return the results for submissions that are processed one at a time.
+
+        An unexpected error then affects only one submission, which has no result.
+        """
         found, beside = Drafts({}, {}), Counter[PartyKey]()
         for message in messages:
             if message.token in found.entries:

@@ -1,7 +1,8 @@
 """Foreign nodes: nodes that connect to this broker but belong to another cluster. They get no orders.
 
-Such nodes are listed for operators, and their jobs continue. For example, a broker lost its journal and began
-a new cluster: its nodes still run the jobs of the lost journal, and name the earlier cluster in each `Hello`.
+Such nodes are listed for operators, and their jobs continue. For example, a broker has lost its journal and
+has created a new cluster. Its nodes still run the jobs of the lost journal, and name the earlier cluster in
+each `Hello`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from rlsched.wire.states import RUNNING
 
 _log = logging.getLogger("rlsched.broker")
 MOST = 10_000
-"""Maximum number of nodes in memory. Each name belongs to a key that an admin has created."""
+"""Maximum number of foreign nodes in memory. Further nodes are not listed."""
 
 
 class _LastHello(NamedTuple):
@@ -61,7 +62,7 @@ class ForeignNodes:
         return name in self._seen
 
     def infos(self, now_s: float) -> dict[str, NodeInfo]:
-        """Return the rows of foreign nodes that run jobs and have sent a `Hello` within a lease, by name."""
+        """Return list entries, by name, of foreign nodes that run jobs and sent a `Hello` within a lease."""
         return {
             name: _info(name, seen)
             for name, seen in self._seen.items()

@@ -1,13 +1,13 @@
 """Attempts of jobs: starts and ends them, turns reports from nodes into facts, and sends orders to nodes.
 
-An attempt is never started twice. Its number grows with every start, and a node starts (job, attempt, rank)
-at most once and obeys only the highest broker epoch. The broker gives up an attempt only if none of its ranks
-can still run: each rank has reported its end, was ended by its node after `--lost-after`, or must have ended
-because of an operator's order or a reboot.
+An attempt is never started twice: each start of a job gets a higher attempt number, a node starts a rank of
+an attempt at most once, and a node obeys only the highest broker epoch. The broker gives up an attempt only
+if none of its ranks can still run. Each rank has then reported its end, was ended by its node after
+`--lost-after`, or must have ended because of an operator's order or a reboot.
 
 The ledger (which records the allocated GPUs) reassigns the GPUs of a preempted job at once. The attempt that
-gets these GPUs is launched, with all its ranks together, when the preempted job has left the last of the
-GPUs. The preempted job can start again only when all its ranks have ended.
+gets these GPUs is launched, all ranks together, when the last process of the preempted job on them has ended.
+The preempted job can start again only when all its ranks have ended.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from rlsched.wire.states import CANCELLED, COMPLETED, ENDED, FAILED, LAUNCHING, 
 
 MAX_RETRIES = 3
 MAX_LOSSES = 3
-"""Maximum number of attempts in a row that end with a lost node; after one more, the job fails."""
+"""Maximum number of consecutive attempts that end because of a lost node. After one more, the job fails."""
 LOCALHOST = "127.0.0.1"
 LOST_EXIT_CODE = 255
 REFUSED_EXIT_CODE = 126
@@ -75,15 +75,15 @@ TIME_LIMIT = "time_limit"
 VANISHED = "vanished"
 CANCELLED_THERE = "cancelled"
 _NOT_ITS_DOING = {NODE_STOPPED: "was stopped", FENCED: "had no answer from a broker for its --lost-after"}
-"""Texts, by reason, for ends of a rank that the job did not cause. The job is then queued again without
-counting a retry, unless all its ranks ended with exit code 0.
+"""Reasons for the end of a rank that the job did not cause, with a text for users. The job is then queued
+again without counting a retry, unless all its ranks ended with exit code 0.
 """
 _BY_MPS_FAULT = {
     MPS_FAULT: "ended with its co-tenants by a GPU fault under MPS, cause unknown: it will not share again",
     MPS_NEIGHBOUR_FAULT: "ended with a co-tenant, whose GPU fault ended all under MPS",
 }
-"""Texts, by reason, for ends of a rank by a GPU fault under MPS, which ends all co-tenants. The job is then
-queued again without counting a retry (`_forgive`).
+"""Reasons for the end of a rank by a GPU fault under MPS, with a text for users. Such a fault ends all
+co-tenants. The job is then queued again without counting a retry (`_forgive`).
 """
 _DONE = "and left exit code 0: the job is done"
 MAX_REASON_CHARACTERS = 300
@@ -108,7 +108,7 @@ class Launches:
         self._asked_mhz: dict[tuple[int, int, int], int] = {}  # clocks ordered under a power limit
 
     def current(self, node: str, key: AttemptKey) -> Job | None:
-        """Return the job of `key` if `key` is a rank of the job's current attempt on this node, else None."""
+        """Return the job of a rank. None if `key` is not a rank of a current attempt on this node."""
         known = self._state.jobs.get(key.job)
         active = known.active if known else None
         if active is None or active.number != key.attempt or not 0 <= key.rank < len(active.ranks):
@@ -125,7 +125,7 @@ class Launches:
     # ---- starts by an engine itself -----------------------------------------------------------------
 
     def record_begin(self, job: Job, order: Begin) -> str:
-        """Record that an engine that places jobs itself has started a job.
+        """Record that an engine has started a job on nodes and GPUs of its own choice.
 
         Return why the broker refuses the engine's report, in one line; "" if the report is accepted.
         """
@@ -219,16 +219,16 @@ class Launches:
     def record_refusal(self, node: str, message: LaunchRefused, held: Collection[int] = ()) -> None:
         """Handle a node's refusal to start a rank: end the attempt on all nodes and queue the job again.
 
-        The node is drained for `drain_s`, because it could otherwise refuse until the job's retries are used
-        up. If a GPU of the rank is in `held` (out of service), the node's other GPUs stay in service, and the
-        attempt does not count as a retry.
+        The node is drained for `Limits.drain_s`, because it could otherwise refuse until the job's retries
+        are used up. If a GPU of the rank is in `held` (GPUs that other jobs use, or that are out of service),
+        the node is not drained, and the attempt does not count as a retry.
 
-        If `message.is_about_memory` and the attempt shares its GPUs, this is handled like an attempt that ran
-        out of GPU memory: the node stays in service, and the job shares no GPUs as of its next start.
+        If `message.is_about_memory` and the attempt shares its GPUs, the broker acts as if the attempt had
+        run out of GPU memory: the node is not drained, and the job shares no GPUs from its next start on.
 
         If `message.is_about_owner`, the node cannot run jobs of this user:
 
-        - If no node has ever run a job of the user, the job fails and the node stays in service.
+        - If no node has ever run a job of the user, the job fails, and the node is not drained.
         - If only other nodes have run jobs of the user, this node lacks the user's account, and the attempt
           counts as a retry.
         - If this node has run jobs of the user, it has lost the account (for example, its directory service
@@ -299,8 +299,8 @@ class Launches:
             node: Name of the node.
             job: The job.
             why: Reason for users, in one line.
-            charged: Whether the attempt counts as a retry, because the job may have caused the loss. If not,
-                the attempt counts only against `MAX_LOSSES`, because the node was lost.
+            charged: True if the job may have caused the loss: the attempt counts as a retry. False: the
+                attempt counts only against `MAX_LOSSES`.
         """
         attempt = job.active
         if attempt is None:
@@ -348,8 +348,8 @@ class Launches:
     ) -> None:
         """End the remaining ranks of a job's attempt; the job then gets the state `outcome`.
 
-        A user's cancel takes precedence over every other outcome, and a failure takes precedence over another
-        attempt.
+        If the attempt is already being ended, the outcome with the higher precedence applies. A user's cancel
+        takes precedence over every other outcome, and a failure takes precedence over a requeue.
         """
         attempt = job.active
         if attempt is None:
@@ -372,8 +372,9 @@ class Launches:
     def _forgive(self, job: Job, attempt: Attempt) -> None:
         """Queue a job again without counting a retry, because a GPU fault under MPS has ended a rank.
 
-        The same fault may have ended several ranks of the job. So this outcome also replaces the outcome that
-        an earlier report of another rank caused, and the result does not depend on the order of the reports.
+        The same fault may have ended several ranks of the job. This outcome therefore replaces an outcome
+        that an earlier report about another rank has caused, so that the order of the reports does not
+        matter.
         """
         reasons = {rank.reason for rank in attempt.ranks}
         why = next(why for reason, why in _BY_MPS_FAULT.items() if reason in reasons)
@@ -393,7 +394,7 @@ class Launches:
 
         Args:
             job: The job.
-            node: The only node that gets an order; None: all nodes with such ranks.
+            node: Send the order only to this node; None: to all nodes with such ranks.
         """
         attempt = job.active
         if attempt is None:
@@ -440,7 +441,7 @@ class Launches:
         )
 
     def _was_bounded(self, job: Job, attempt: Attempt) -> bool:
-        """Return whether co-tenants or MPS have limited the GPU memory of an attempt."""
+        """Return whether an attempt could use only part of the GPU memory: it shared GPUs, or had a limit."""
         return attempt.was_shared or is_limited(self._state, job, attempt)
 
     def _gpu_memory_mib(self, node: str) -> int:
@@ -448,11 +449,11 @@ class Launches:
         return self._state.nodes[node].spec.capabilities.gpu_memory_mib
 
     def _learnt_mib(self, job: Job, attempt: Attempt) -> int:
-        """Return the GPU memory that a job needs after an attempt ran out of GPU memory, MiB per GPU.
+        """Return the GPU memory to request for a job after an attempt ran out of GPU memory, MiB per GPU.
 
-        The result is 1 MiB more than the smallest GPU of the attempt has, so that the job gets larger GPUs.
-        The result is 0, and the job fails, if no larger GPU exists, if the job has already been moved once to
-        larger GPUs, or if the memory of the GPUs is unknown.
+        The result is 1 MiB more than the memory of the smallest GPU that ran out, so that the job gets larger
+        GPUs. The result is 0 if the job cannot run on larger GPUs, if it has already been queued once for
+        larger GPUs, or if the memory of the GPUs is unknown. The job then fails.
         """
         short = [rank.node for rank in attempt.ranks if rank.reason == GPU_OUT_OF_MEMORY]
         had_mib = min((self._gpu_memory_mib(node) for node in short), default=0)
@@ -483,14 +484,14 @@ class Launches:
     # ---- starting ---------------------------------------------------------------------------------
 
     def launch(self, job: Job, *, node: str | None = None) -> None:
-        """Order nodes to start the ranks of the job's attempt that no node has acknowledged yet.
+        """Order nodes to start the ranks of the job's attempt that are not reported as started yet.
 
-        No order is sent before preempted jobs have left the GPUs. If an order is too long for a message, the
-        job fails.
+        Orders are sent only when no process of a preempted job is left on the GPUs. If an order is too long
+        for a message, the job fails.
 
         Args:
             job: The job.
-            node: The only node that gets an order; None: all nodes with ranks to start.
+            node: Send the order only to this node; None: to all nodes with ranks to start.
         """
         attempt = job.active
         if attempt is None or attempt.leaving:
@@ -544,10 +545,10 @@ class Launches:
                 self._out.send(rank.node, order)
 
     def _hosts(self, attempt: Attempt) -> list[str]:
-        """Return the address of each rank's node.
+        """Return the address of each rank's node: its host address.
 
-        The address is the node's host address, or the node's name if the host address is `LOCALHOST` and
-        another node of the attempt has a different host address.
+        If the host address is `LOCALHOST` and another node of the attempt has a different one, the address is
+        the node's name instead.
         """
         hosts = [(rank.node, self._state.nodes[rank.node].spec.host) for rank in attempt.ranks]
         is_local = all(host == LOCALHOST for _, host in hosts)
@@ -556,12 +557,12 @@ class Launches:
     def hold_clock(self, job: Job, *, node: str | None = None) -> None:
         """Send the SM clock of an attempt to the nodes of its unfinished ranks.
 
-        A running rank gets no order if its node already reports this clock. A node that could not set the
-        clock gets the order again when the node registers again, or when the attempt's clock next changes.
+        No order is sent for a running rank whose node already reports this clock. If a node could not set the
+        clock, the order is repeated when the node registers again, or when the attempt's clock next changes.
 
         Args:
             job: The job.
-            node: The only node that gets an order; None: all nodes of the job.
+            node: Send the order only to this node; None: to all nodes of the job.
         """
         attempt = job.active
         if attempt is None or attempt.leaving or attempt.ending:
@@ -585,7 +586,7 @@ class Launches:
                 )
 
     def follow_limit(self) -> None:
-        """Send the clocks of all attempts that a power limit has changed since the last order."""
+        """Send the clock of each attempt whose clock a power limit has changed since the last order."""
         live = [job for job in self._state.job_of_seq.values() if job.active is not None]
         for job in live:
             attempt = job.active
@@ -599,14 +600,14 @@ class Launches:
         self._asked_mhz = {key: mhz for key, mhz in self._asked_mhz.items() if key[:2] in known}
 
     def _ask_clock(self, node: str, job: Job, attempt: Attempt, rank: int) -> int:
-        """Return the clock for an order to a rank, MHz, and remember it."""
+        """Return the SM clock to order for a rank, MHz. Under a power limit, store it for `follow_limit`."""
         mhz, key = self._clock_mhz(node, job, attempt), (job.number, attempt.number, rank)
         if self._state.models.limits_power or key in self._asked_mhz:
             self._asked_mhz[key] = mhz
         return mhz
 
     def _clock_mhz(self, node: str, job: Job, attempt: Attempt) -> int:
-        """Return the highest SM clock of an attempt's GPUs on a node, MHz; 0: the clock is not limited."""
+        """Return the SM clock to set for an attempt's GPUs on a node, MHz; 0: the clock is not limited."""
         clocks, cap = self._state.nodes[node].spec.sm_clocks_mhz, self._state.models.clock_cap(job.seq)
         if cap < attempt.sm_clock_frac:
             return lowered_mhz(clocks, cap)
@@ -614,10 +615,11 @@ class Launches:
 
 
 def _is_forgivable(attempt: Attempt) -> bool:
-    """Return whether a fault of a co-tenant, reported now, changes the outcome of an attempt.
+    """Return whether a GPU fault under MPS that is reported now changes the outcome of an attempt.
 
-    The outcome does not change if a user or a preemption has ended the attempt, if a node refused to start
-    the attempt, or if the attempt counts neither as a retry nor as a loss.
+    The outcome does not change if the job was cancelled or preempted, or if a node refused to start the
+    attempt. It does not change either if the job is queued again and the attempt counts neither as a retry
+    nor as a loss.
     """
     if attempt.ending == QUEUED:
         return attempt.charged or attempt.lost
@@ -626,12 +628,12 @@ def _is_forgivable(attempt: Attempt) -> bool:
 
 
 def _is_done(attempt: Attempt) -> bool:
-    """Return whether all ranks have ended with exit code 0, also if SIGTERM was sent to them before."""
+    """Return whether all ranks have ended with exit code 0, including ranks that got SIGTERM before."""
     return attempt.has_ended and attempt.first_failure is None
 
 
 def _stopped_by(attempt: Attempt) -> str:
-    """Return why a rank ended, such as `node n0 was stopped`, if the job did not cause the end; else ""."""
+    """Return the cause of a rank's end if it was not the job, such as `node n0 was stopped`; else ""."""
     found = (
         f"node {one.node} {_NOT_ITS_DOING[one.reason]}"
         for one in attempt.ranks
@@ -660,7 +662,7 @@ def _outcome(job: Job, attempt: Attempt) -> tuple[Outcome, int | None, str]:
 
 
 def _queued_outcome(job: Job, attempt: Attempt) -> tuple[Outcome, int | None, str]:
-    """Return state, exit code and reason after an attempt that was ended to queue the job again."""
+    """Return a job's new state, exit code and reason after an attempt that was ended to requeue the job."""
     if _is_done(attempt) and _stopped_by(attempt):
         return COMPLETED, 0, f"{attempt.ending_reason}, {_DONE}"
     if _has_come_to_its_own_end(attempt):
@@ -676,7 +678,7 @@ def _queued_outcome(job: Job, attempt: Attempt) -> tuple[Outcome, int | None, st
 
 
 def _own_end(job: Job, attempt: Attempt) -> tuple[Outcome, int | None, str]:
-    """Return state, exit code and reason after an attempt that ended without an order."""
+    """Return a job's new state, exit code and reason after an attempt that ended by itself."""
     if attempt.first_failure is None:
         stopped = _stopped_by(attempt)
         return COMPLETED, 0, f"{stopped}, {_DONE}" if stopped else ""
@@ -684,10 +686,10 @@ def _own_end(job: Job, attempt: Attempt) -> tuple[Outcome, int | None, str]:
 
 
 def _preempted_outcome(job: Job, attempt: Attempt) -> tuple[Outcome, int | None, str]:
-    """Return state, exit code and reason after a preempted attempt.
+    """Return a job's new state, exit code and reason after a preempted attempt.
 
-    The job is finished if every rank exited with code 0 (also during its grace), or if a rank failed before
-    the order arrived and no rank was lost or ended by the order. Otherwise the job is queued again.
+    The job is completed if every rank exited with code 0, even after SIGTERM. It has failed if a rank failed
+    and all ranks ended before the order to end them arrived. Otherwise the job is queued again.
     """
     if attempt.first_failure is None:
         told = any(rank.reason == "killed" for rank in attempt.ranks)
@@ -698,7 +700,7 @@ def _preempted_outcome(job: Job, attempt: Attempt) -> tuple[Outcome, int | None,
 
 
 def _plausible(exit_code: int, reason: str, job: Job) -> tuple[int, str]:
-    """Return the reported (exit code, reason), with impossible values replaced by possible ones."""
+    """Return the reported exit code and reason, with impossible values replaced."""
     if reason not in END_REASONS or (reason == TIME_LIMIT and job.spec.time_limit_s is None):
         reason = ""
     return exit_code if 0 <= exit_code <= 255 else VANISHED_EXIT_CODE, reason

@@ -13,7 +13,7 @@ class Leases:
     Args:
         state: State of the broker.
         limits: The broker's time-outs and intervals.
-        now_s: Start of the broker, Unix seconds. At this time, all leases of nodes in the journal begin.
+        now_s: Start of the broker, Unix seconds. The leases of all nodes in the journal begin at this time.
     """
 
     def __init__(self, state: BrokerState, limits: Limits, now_s: float) -> None:
@@ -35,7 +35,7 @@ class Leases:
         self._left.add(node)
 
     def seen_s(self, node: str) -> float:
-        """Return the time of a node's last message, else the broker's start, Unix seconds."""
+        """Return the time of a node's last message (the broker's start if none arrived), Unix seconds."""
         return self._seen_s.get(node, self._started_s)
 
     def alive_s(self, node: str) -> float:
@@ -43,7 +43,7 @@ class Leases:
         return 0.0 if node in self._left else self._seen_s.get(node, 0.0)
 
     def extend(self, now_s: float) -> None:
-        """Begin all leases again at `now_s` (Unix seconds), because the loop read nothing for a while."""
+        """Restart all leases at `now_s` (Unix seconds), after a time in which the loop read no messages."""
         self._listened_s = now_s
 
     def silence_s(self, node: str, now_s: float) -> float:
@@ -57,9 +57,9 @@ class Leases:
         return [name for name in quiet if nodes[name].up and not nodes[name].away and not nodes[name].sleep]
 
     def lost_jobs(self, now_s: float) -> list[tuple[str, Job]]:
-        """Return (node, job) of each job whose node had no contact with the broker for `lost_after_s`.
+        """Return (node, job) for each job whose node has been silent for the job's `lost_after_s`.
 
-        The node has ended the job itself by now.
+        Each of these nodes has ended the job itself by now.
         """
         return [
             (name, job)

@@ -44,7 +44,7 @@ MOST_OF_NODE = {
     "cpus": 1 << 16,
     "memory_mib": 1 << 30,
 }
-"""Highest values that a node can report, by field. Higher values do not fit the arrays of the ledger."""
+"""Highest values that a node can report, by field. Higher values do not fit into the ledger's arrays."""
 MAX_NAME = 128
 MAX_MHZ = 100_000
 MAX_NOTES = 8
@@ -69,8 +69,8 @@ class Members:
         leases: The leases of nodes.
         limits: The broker's time-outs and intervals.
         out: Output of the batch.
-        now_s: Start of the broker, Unix seconds. After one lease from this time, registered nodes get jobs
-            even if other nodes have not registered yet (`Settling`).
+        now_s: Start of the broker, Unix seconds. One lease later, registered nodes get jobs even if other
+            nodes have not registered yet (`Settling`).
     """
 
     def __init__(
@@ -99,11 +99,13 @@ class Members:
         self.foreign = ForeignNodes(self._limits.lease_s)
 
     def later(self, node: str, cluster: str, epoch: int) -> None:
-        """Record that a node obeys a later broker of this cluster. Ignore other clusters and earlier epochs.
+        """Record that a node obeys a later broker of this cluster, that is, one with a higher epoch.
+
+        The report is ignored if it names another cluster or no higher epoch.
 
         Args:
             node: Name of the node.
-            cluster: Identity of the cluster that the node reports.
+            cluster: ID of the cluster that the node reports.
             epoch: Epoch that the node obeys.
         """
         known = self._state.nodes.get(node)
@@ -111,10 +113,10 @@ class Members:
             self._later[node] = epoch
 
     def later_epoch(self) -> int:
-        """Return the highest epoch of a later broker of this cluster that nodes report.
+        """Return the highest epoch of a later broker that nodes report, or 0.
 
-        The result is 0 unless a majority of nodes report a later broker. One node's report is not enough: a
-        job that manipulates its node must not stop the broker.
+        The result is 0 unless more than half of the nodes report a later broker, so that a job that
+        manipulates its node cannot stop this broker.
         """
         if not self._later:
             return 0
@@ -156,7 +158,7 @@ class Members:
     def engine_back_s(self, node: str, now_s: float) -> float:
         """Return the time since which a node's engine has been reachable, Unix seconds.
 
-        The result is `now_s` if the engine is not reachable at present.
+        The result is `now_s` if a recent heartbeat reported the engine as unreachable.
         """
         away_s = self._engine_away_s.get(node, 0.0)
         return now_s if now_s - away_s <= 2 * self._limits.heartbeat_s else away_s
@@ -164,12 +166,12 @@ class Members:
     def are_own(self, names: Iterable[str]) -> bool:
         """Return whether all these nodes run rlsched's own engine.
 
-        A launch on another engine can take long without the job's fault.
+        On other engines, a launch can take long for reasons outside the job.
         """
         return all(self._state.nodes[name].spec.capabilities.is_own for name in names)
 
     def note_holdings(self, node: str, held: list[Holding]) -> None:
-        """Store a node's report of its GPUs that other jobs use. `record_holdings` journals the reports."""
+        """Store a node's report of the GPUs that the broker cannot use. `record_holdings` journals it."""
         self._held[node] = [
             Holding(by=shortened(visible(one.by)), gpus=one.gpus, until_s=one.until_s)
             for one in held[:MAX_GPUS_PER_NODE]
@@ -177,13 +179,13 @@ class Members:
         ]
 
     def held_gpus(self, node: str) -> set[int]:
-        """Return the GPU numbers in the last `Held` message from a node."""
+        """Return the indexes of the GPUs in a node's last report of held GPUs."""
         return {gpu for one in self._held.get(node, ()) for gpu in one.gpus}
 
     def record_holdings(self) -> None:
-        """Journal which GPUs other jobs use, so that no job of the broker starts on these GPUs.
+        """Journal which GPUs are held by others or out of service, so that no job starts on them.
 
-        If a job of the broker still runs on such a GPU, the GPU is journalled when that job has left it.
+        If a job of the broker runs on such a GPU, the GPU is journalled only after that job has left it.
         """
         for name in sorted(self._held):
             known = self._state.nodes[name]
@@ -267,7 +269,7 @@ class Members:
             self._launch_again()
 
     def _launch_again(self) -> None:
-        """Launch the attempts of a restored journal, now that all nodes have reported their attempts."""
+        """Send the launch orders that were withheld until all nodes had reported their attempts."""
         for name in sorted(self._greeted):
             for number in sorted(self._state.nodes[name].live_jobs):
                 job = self._state.jobs[number]
@@ -310,9 +312,9 @@ class Members:
         Args:
             name: Name of the node.
             hello: The node's `Hello`.
-            request: Number of the node's request.
-            unknown_attempts: (job, attempt) pairs that the node must keep although they are not in the
-                journal.
+            request: ID of the node's request.
+            unknown_attempts: (job, attempt) of attempts that are not in the journal and that the node must
+                keep.
 
         Returns:
             The reports in `hello` about current attempts.
@@ -378,8 +380,8 @@ class Members:
     def _unlike(self, name: str, hello: Hello) -> Node | None:
         """Return a node with which this node cannot share a partition; None if there is no such node.
 
-        If the engine of either node needs the same GPU numbers on all nodes of a gang, both nodes must have
-        the same number of GPUs.
+        If the engine of either node needs equal GPU indexes on all nodes of a gang, both nodes must have the
+        same number of GPUs.
         """
         if not hello.gpus:
             return None
@@ -394,10 +396,10 @@ class Members:
         return None
 
     def _refuse_changed(self, name: str, hello: Hello, request: int) -> None:
-        """Handle a node that came back with other GPUs while the ledger has jobs on its earlier GPUs.
+        """Handle a node that registers with other GPUs while jobs run on its earlier GPUs.
 
-        GPU numbers may have changed, so the node's jobs are queued again. The node can register when these
-        jobs have ended.
+        The indexes of its GPUs may have changed, so the node's jobs are ended and queued again. The node can
+        register when these jobs have ended.
         """
         node = self._state.nodes[name]
         why = f"node {name} came back with {hello.gpus} GPUs, and had {node.spec.gpus}"
@@ -426,10 +428,10 @@ class Members:
         return bool(node.live_jobs or self._state.cluster.jobs_on(node.number))
 
     def _elsewhere(self, name: str, hello: Hello, now_s: float) -> str:
-        """Return why a daemon with another attempts directory is refused, in one line; "" if it is accepted.
+        """Return why a daemon with another directory (`--dir`) is refused, in one line; "" if accepted.
 
-        A daemon with another directory does not know the ranks that the node's earlier daemon started. The
-        new daemon is accepted if the earlier daemon is silent and none of its ranks can still run.
+        Such a daemon does not know the ranks that the node's earlier daemon has started. It is accepted only
+        if the earlier daemon is silent and none of the earlier daemon's ranks can still run.
         """
         node = self._state.nodes.get(name)
         theirs = node.spec.directory_id if node else ""
@@ -455,13 +457,15 @@ class Members:
         )
 
     def _missing(self, name: str, reported: set[tuple[int, int]], *, rebooted: bool) -> None:
-        """Launch, end or give up each attempt that should be on this node but that the node did not report.
+        """Handle each attempt that should be on this node but that the node did not report.
 
-        If the node rebooted while an attempt was starting, the attempt is given up, because it may have run.
+        An attempt that is being ended gets the order to end again. A running attempt is given up. A starting
+        attempt is launched again, unless the node was rebooted: the attempt may have run, and is given up.
+        Until all awaited nodes have registered after a restore, starting attempts are not launched again.
 
         Args:
             name: Name of the node.
-            reported: (job, attempt) pairs that the node reported.
+            reported: (job, attempt) of each attempt that the node reported.
             rebooted: Whether the node was rebooted since its previous registration.
         """
         gone = "was rebooted" if rebooted else "came back without it"

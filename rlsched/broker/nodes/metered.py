@@ -1,4 +1,4 @@
-"""Latest measurements of nodes, in memory only: after a restart, nodes report them again within a minute."""
+"""Latest measurements of nodes, kept only in memory. After a restart, nodes report them within a minute."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class NodeUse(NamedTuple):
 
     Attributes:
         energy_day_j: Energy of the node's GPUs since the node's day began, joules, with and without jobs.
-        gpu_frac: Share of the recent GPU time in which the node's GPUs worked for jobs.
-        cores: CPU cores that jobs keep busy.
+        gpu_frac: Fraction of recent time in which the node's GPUs worked for jobs, mean of all its GPUs.
+        cores: Number of CPU cores that jobs keep busy.
         memory_mib: Host memory that jobs use, MiB.
     """
 
@@ -49,7 +49,7 @@ class MeteredUsage:
     """The latest measurements of each rank and node.
 
     Args:
-        state: The state; measurements of ranks that no longer run are removed.
+        state: State of the broker. Measurements of ranks that no longer run are removed.
 
     Attributes:
         speeds: Observed speeds of jobs that share GPUs.
@@ -60,7 +60,7 @@ class MeteredUsage:
         self.speeds = SeenSpeeds(state)
         self._ranks: dict[tuple[int, int], _RankReading] = {}
         self._nodes: dict[str, _OfNode] = {}
-        self._gpu_memory: dict[int, int] = {}  # by job: MiB in two successive reports, `take_gpu_memory`
+        self._gpu_memory: dict[int, int] = {}  # job -> MiB, see `take_gpu_memory`
         self._latest_s = -math.inf
         self._most = 64  # number of ranks above which ended ranks are removed
 
@@ -80,7 +80,7 @@ class MeteredUsage:
             self._forget()
 
     def _note_gpu_memory(self, one: RankMetered) -> None:
-        """Note the GPU memory that a rank used in this report and in the one before, MiB on a GPU."""
+        """Record the GPU memory that a rank used in both its last two reports, for `take_gpu_memory`."""
         before = self._ranks.get((one.job, one.rank))
         if before is None or before.told.attempt != one.attempt:
             return
@@ -88,9 +88,10 @@ class MeteredUsage:
         self._gpu_memory[one.job] = max(mib, self._gpu_memory.get(one.job, 0))
 
     def take_gpu_memory(self) -> dict[int, int]:
-        """Return the GPU memory of each job that reported since the last call, MiB on a GPU.
+        """Return the GPU memory of jobs with measurements since the last call, MiB on a GPU, by job.
 
-        Of two successive reports of a rank, the lower figure counts; of several ranks, the highest.
+        For each rank, this is the lower figure of two successive reports; for a job, the highest of its ranks
+        and of the reports since the last call.
         """
         found, self._gpu_memory = self._gpu_memory, {}
         return found
@@ -175,7 +176,7 @@ class MeteredUsage:
         return usage_of_ranks(found, at_s if at_s > -math.inf else None, sum(known) / 1e3 if known else None)
 
     def outside_mps(self, job: Job, now_s: float) -> list[str]:
-        """Return the nodes on which a job uses its GPUs without MPS although it should use MPS."""
+        """Return the nodes on which a job should use its GPUs through MPS, but uses them without MPS."""
         ranks = job.active.ranks if job.active is not None else ()
         told = (self._latest_of_rank(job.number, job.active, number, now_s) for number in range(len(ranks)))
         return [

@@ -24,7 +24,7 @@ class NodeOrders:
         leases: The leases of nodes.
         limits: The broker's time-outs and intervals.
         out: Output of the batch.
-        wake: Powers up a node that sleeps or is down. Returns the reason for a refusal, else "".
+        wake: Function that powers up a sleeping or down node, and returns the reason for a refusal, else "".
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Reactions to the observed GPU memory of running jobs: the ledger counts at least what a job uses."""
+"""Observed GPU memory of running jobs: the ledger reserves at least the memory that a job uses."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from rlsched.broker.outbox import Outbox
 from rlsched.broker.state.broker_state import BrokerState
 
 STEP_MIB: Final = 256
-"""Observed memory is rounded up to a multiple of this amount, so that slow growth records few facts."""
+"""Observed memory is rounded up to a multiple of this amount, so that slow growth causes few facts, MiB."""
 
 
 class SeenMemory:
-    """Records the GPU memory of running jobs that use more than the ledger counts.
+    """Records the GPU memory of running jobs that use more than the ledger reserves for them.
 
-    Time slicing does not limit the memory of a job. Without this step, a job that uses more than it requested
-    would get co-tenants that find no memory.
+    Time slicing does not limit the memory of a job. If the ledger reserved less than a job uses, the job
+    could get co-tenants for which the memory does not suffice.
 
     Args:
         state: State of the broker.
@@ -31,10 +31,10 @@ class SeenMemory:
         self._state, self._metered, self._out = state, metered, out
 
     def step(self) -> None:
-        """Record the memory of each job that exceeds the counted memory in two successive reports.
+        """Record the memory of each job that exceeds its reserved memory in two successive reports.
 
-        While a rank has no process on its GPU yet, a node reports the memory of the whole GPU, which may
-        contain memory of a job that has just ended. So one report does not suffice.
+        One report is not enough. While a rank has no process on its GPU yet, a node reports the used memory
+        of the whole GPU, which may include a job that has just ended.
         """
         for number, mib in self._metered.take_gpu_memory().items():
             job = self._state.jobs.get(number)

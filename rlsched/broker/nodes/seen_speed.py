@@ -1,4 +1,4 @@
-"""Observed speeds of jobs that share GPUs, computed from the GPU time of their processes. In memory only."""
+"""Observed speeds of jobs that share GPUs, computed from their processes' GPU time; kept only in memory."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from rlsched.models.sharing import RESIDUAL_SD
 from rlsched.wire.messages import RankMetered
 
 AT_WORK_FRAC: Final = 0.01
-"""GPU time, as a fraction, below which a job does not count as working: its programs are still loading."""
+"""Minimum GPU time of a working job, as a fraction. Below it, the job's programs are still loading."""
 HOLDS_S: Final = 80.0
-"""Time for which a reading is valid, seconds: nodes read every 10 s, report unchanged ranks every 60 s."""
+"""Validity of a reading, seconds. Nodes read every 10 s, and report unchanged ranks every 60 s."""
 SLOW_AFTER_S: Final = 45.0
-"""Time for which a job must be slower than permitted before it is reported, seconds. With the 10 s between
-two readings, a slow job is reported within a minute.
+"""Time for which a job must be slow before it is reported, seconds. With the 10 s between two readings, a
+slow job is reported within a minute.
 """
 THROTTLED_MILLI: Final = 50
-"""Share of throttled CPU periods, thousandths, above which a job counts as slowed down by its CPU limit."""
+"""Fraction of throttled CPU periods, thousandths, above which the CPU limit is assumed to slow a job down."""
 
 
 class SeenSpeed(NamedTuple):
@@ -34,8 +34,8 @@ class SeenSpeed(NamedTuple):
         seen_s: Measured time with these co-tenants, seconds.
         predicted_frac: Speed predicted by the models, with the pairs learnt so far.
         slow_s: Time for which the job has been slow, seconds; 0: the job is not slow. A job is slow if it is
-            slower than the policy permits, or slower than predicted by more than the scatter of predictions.
-        is_fed: Whether the job has enough CPU: its cores do not limit it.
+            slower than the policy permits, or slower than the prediction by more than one standard deviation.
+        is_fed: Whether the job has enough CPU cores: no CPU limit has slowed it down.
     """
 
     speed_frac: float
@@ -47,16 +47,20 @@ class SeenSpeed(NamedTuple):
 
 @dataclass(slots=True)
 class _Watch:
-    """Readings of one attempt's GPU time next to its present co-tenants.
+    """Readings of one attempt's GPU time with its present co-tenants.
 
     Attributes:
-        ranks: GPU time of each rank in its last report, as a fraction.
+        attempt: Attempt number.
+        since_s: Time since which the attempt has had these co-tenants, Unix seconds.
+        ranks: GPU time in the last report of each rank, as a fraction, by rank.
         until_s: End of the measured time, Unix seconds; nan: the job has not begun to work.
-        share: Mean of `ranks`, weighted by GPUs.
-        seconds: Measured time, seconds.
-        worked_s: GPU time in the measured time, seconds: the integral of `share`.
-        slow_since_s: Time since which all reports have been slow; nan: the last report was not slow.
+        share: GPU time of the job as a fraction: mean of `ranks`, weighted by GPUs.
+        seconds: Length of the measured time, seconds.
+        worked_s: GPU time within the measured time, seconds: the integral of `share`.
+        slow_since_s: Start of the uninterrupted time in which the job has been slow, Unix seconds; nan: the
+            job was not slow in the last report.
         slow_from: Values of `seconds` and `worked_s` at `slow_since_s`.
+        is_fed: As in `SeenSpeed`.
     """
 
     attempt: int
@@ -84,23 +88,24 @@ class _Watch:
 
 
 class SeenSpeeds:
-    """Observed speeds of running jobs next to their co-tenants.
+    """Observed speeds of running jobs with their co-tenants.
 
-    The speed of a job is a quotient of two GPU times per second. The first is the GPU time of the job's own
-    processes next to its co-tenants. The second is the mean GPU time of earlier attempts of the same command
-    without co-tenants, on the same GPU type (`full_util_frac` of its profile)::
+    GPU time is the fraction of time in which kernels of the job run. The speed of a job is the quotient of
+    two GPU times. The numerator is the GPU time of the job's processes with co-tenants. The denominator is
+    the mean GPU time of earlier attempts of the same command without co-tenants, on the same GPU type
+    (`full_util_frac` of its profile)::
 
         speed = shared GPU time / full_util_frac
 
-    Assumption: a unit of work takes the same GPU time with and without co-tenants. Under time slicing one
+    Assumption: a unit of work takes the same GPU time with and without co-tenants. Under time slicing, one
     context runs at a time, so the assumption holds except for cold caches. Under MPS, kernels of several
-    processes run at the same time and each takes longer: the quotient is an upper bound of the speed. Source
-    of both GPU times: NVML's utilisation by process (`nvmlDeviceGetProcessUtilization`), as a mean over
-    windows of 10 s. GPM counts a whole GPU, not a process, so it is not used here.
+    processes run at the same time and each takes longer, so the quotient is an upper bound of the speed. Both
+    GPU times are from NVML's utilisation by process (`nvmlDeviceGetProcessUtilization`), as a mean over
+    windows of 10 s. GPM is not used here, because it measures a whole GPU, not a process.
 
-    The speed of a job is unknown in these cases: the command has no profile, the command uses a GPU for less
-    than `LEAST_SOLO_FRAC` of the time, the SM clock is below the highest, the job got lent cores, the GPUs
-    are of several types, or the driver does not report utilisation by process.
+    The speed of a job is unknown if the command has no profile, or if the command uses a GPU for less than
+    `LEAST_SOLO_FRAC` of the time. It is also unknown if the SM clock is below the highest, if the job got
+    lent cores, if the GPUs are of several types, or if the driver does not report utilisation by process.
 
     Args:
         state: State of the broker.
@@ -148,7 +153,7 @@ class SeenSpeeds:
         watch.share = share
 
     def of(self, job: Job, now_s: float) -> SeenSpeed | None:
-        """Return the observed speed of a job next to its present co-tenants; None: unknown."""
+        """Return the observed speed of a job with its present co-tenants; None: unknown."""
         now_s = max(now_s, self._latest_s)
         attempt, watch = job.active, self._watched.get(job.number)
         if attempt is None or watch is None or attempt.tenants < 2 or math.isnan(watch.until_s):
@@ -183,7 +188,7 @@ class SeenSpeeds:
         return (watch.worked_s + left_s * watch.share) / (watch.seconds + left_s) / solo.value
 
     def solo_frac(self, job: Job, attempt: Attempt) -> Estimate | None:
-        """Return the share of GPU time in earlier runs without co-tenants (`learning.solo_frac`)."""
+        """Return the GPU time of earlier runs without co-tenants, as a fraction (`learning.solo_frac`)."""
         return solo_frac(self._state.profiles, job, attempt, self._state.nodes)
 
     def slow_jobs(self, now_s: float) -> int:

@@ -1,8 +1,9 @@
 """Settling after a restart of the broker: new jobs wait until all nodes have registered again.
 
-Nodes that were unreachable when the broker started register within seconds of each other. A broker that
-decided after the first registration would start a small job on nodes that a gang earlier in the queue needs.
-So a node that registers again gets no new jobs until the other nodes have registered, at most for a lease.
+After a restart, nodes register within seconds of each other. If the broker decided after the first
+registration, it could start a small job on a node that a larger job at the head of the queue needs. A node
+that registers again therefore gets no new jobs until the other nodes have registered, but at most for one
+lease.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ _IN_WORDS = {
 
 
 def may_share(state: BrokerState, job: Job) -> tuple[bool, int]:
-    """Return (whether a job may share its GPUs with other jobs, memory that it needs per GPU in MiB).
+    """Return whether a job may share its GPUs with other jobs, and the memory that it needs on each GPU, MiB.
 
     A memory of 0 means that the need is unknown.
     """
@@ -28,9 +28,9 @@ def may_share(state: BrokerState, job: Job) -> tuple[bool, int]:
 
 
 def is_more_than_counted(state: BrokerState, job: Job, mib: int) -> bool:
-    """Return whether a running job uses more memory on a GPU than the ledger counts for it.
+    """Return whether a running job uses more memory on a GPU than the ledger reserves for it.
 
-    The result is False for a job that cannot share GPUs, because no other job can join it.
+    The result is False for a job that cannot share GPUs, because it cannot get co-tenants.
 
     Args:
         state: State of the broker.
@@ -51,7 +51,7 @@ def is_more_than_counted(state: BrokerState, job: Job, mib: int) -> bool:
 
 
 def limit_mib(state: BrokerState, job: Job, attempt: Attempt) -> int:
-    """Return the GPU memory to which nodes that limit it hold an attempt, MiB on each GPU; 0: no limit."""
+    """Return an attempt's limit of GPU memory on nodes that enforce limits, MiB on each GPU; 0: no limit."""
     if attempt.gpu_need_mib or job.seen_gpu_mib:
         return attempt.gpu_need_mib
     return may_share(state, job)[1]  # an attempt from a base without `gpu_need_mib`
@@ -66,9 +66,9 @@ def ways_of(state: BrokerState, job: Job) -> list[str]:
 
 
 def is_limited(state: BrokerState, job: Job, attempt: Attempt) -> bool:
-    """Return whether a node limits a job's GPU memory to its need: by MPS, or for PyTorch by its allocator.
+    """Return whether a node limits the GPU memory of an attempt to the job's need (`limit_mib`).
 
-    These limits also hold without co-tenants.
+    The limit is set in MPS, or in PyTorch's allocator. It applies even while the job has no co-tenants.
     """
     shares, need_mib = may_share(state, job)[0], limit_mib(state, job, attempt)
     nodes = [rank.node for rank in attempt.ranks]

@@ -1,9 +1,9 @@
 """Power-down of nodes in a live cluster: powers idle nodes down, and sleeping nodes up when they are needed.
 
-The simulator's class `rlsched.power_down.PowerDownService` decides, with one object for each set of identical
-nodes of a partition. An order is journalled before its command is run. If the broker is killed between these
-two steps, the restarted broker repeats a command to power up, which is harmless. It does not repeat a command
-to power down; if the node still sends heartbeats, the broker marks it up.
+`rlsched.power_down.PowerDownService`, which the simulator uses too, decides for each set of identical nodes
+of a partition. The broker journals an order before it runs the suspend or resume command. If the broker is
+killed between these two steps, the restarted broker runs a resume command again, which is harmless. It does
+not run a suspend command again; if the node still sends heartbeats, the broker marks it up.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class SleepPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         plan: Settings of the power-down services.
-        suspend_timeout_s: Time from the order to power down after which a node is off and can be powered up
-            again, seconds.
-        resume_timeout_s: Time from the resume command after which a node that has not registered is marked
-            down, seconds.
+        suspend_timeout_s: Time after the order to power down until the node is assumed to be off and can be
+            powered up again, seconds.
+        resume_timeout_s: Time after the resume command in which the node must register, seconds. After it,
+            the node is marked down.
         keep_awake: Minimum number of nodes that stay awake.
         exclude: Glob patterns for names of nodes that never sleep.
     """
@@ -109,7 +109,7 @@ class Sleepers:
             self._review(self._plan, now_s)
 
     def done(self, told: PowerDone, now_s: float) -> None:
-        """Handle the result of an operator's command to power a node down or up."""
+        """Handle the result of a node's suspend or resume command."""
         node = self._state.nodes.get(told.node)
         if node is None or not told.error or self._plan is None:
             return
@@ -194,7 +194,7 @@ class Sleepers:
         return self._services[key]
 
     def _busy(self, names: Sequence[str], now_s: float) -> NDArray[np.bool_]:
-        """Return whether each node is in use, (n,) bool. Also record since when the other nodes are idle."""
+        """Return whether each node is in use, (n,) bool. Update the time since which each node is idle."""
         held = self._state.cluster.arrays.node.view(np.ndarray)
         nodes = [self._state.nodes[name] for name in names]
         busy = np.array(
@@ -223,7 +223,7 @@ class Sleepers:
 
 
 def _stands_in(node: Node) -> bool:
-    """Return whether a node may be powered down or up by these rules.
+    """Return whether the broker may power a node down or up.
 
     The node must be up or asleep, accept jobs, and run rlsched's own engine.
     """

@@ -1,4 +1,4 @@
-"""Reactions to observed speeds of jobs that share GPUs: updates predictions, and reports slow jobs."""
+"""Reactions to observed speeds of jobs that share GPUs: learns from the speeds, and reports slow jobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlsched.broker.state.jobs import Job
 from rlsched.wire.states import QUEUED
 
 WATCH_S: Final = 300.0
-"""Time for which a job must be measured next to the same co-tenant before its speed is learnt, seconds; as in
+"""Time for which a job must be measured with the same co-tenant before its speed is learnt, seconds; as in
 the simulator (`rlsched_envs.sim.lessons.WATCH_S`).
 """
 OnSlow = Literal["warn", "unshare", "move"]
@@ -28,12 +28,11 @@ class SharingRules(msgspec.Struct, frozen=True, kw_only=True):
     """Settings for the reactions to observed speeds of jobs that share GPUs.
 
     Attributes:
-        learns: Whether observed speeds update the predictions, as with `learning` in a models file.
-        watch_s: Time for which a job must be measured next to the same co-tenant before its speed is learnt,
-            seconds. The speed of a job that is moved because it is slow is learnt before.
-        on_slow: Reaction to a job that is slower than permitted. `warn` logs a line. `unshare` also
-            excludes the job from sharing as of its next start. `move` also requeues the job at once if it is
-            preemptible.
+        learns: Whether the models of speed learn from observed speeds, as with `learning` in a models file.
+        watch_s: Time for which a job must be measured with the same co-tenant before its speed is learnt,
+            seconds. For a job that is requeued because it is slow, the speed is learnt at once.
+        on_slow: Reaction to a slow job. `warn` logs a line. `unshare` also excludes the job from sharing from
+            its next start on. `move` also requeues the job at once if it is preemptible.
     """
 
     learns: bool = True
@@ -77,7 +76,7 @@ class SlowSharing:
     def _learn(self, job: Job, seen: SeenSpeed, now_s: float) -> None:
         """Journal the speed of a job that has exactly one co-tenant, once for each pair of jobs.
 
-        The speed of a job that lacks CPU is not learnt.
+        The speed is not learnt if a CPU limit has slowed the job down.
         """
         if not (self._rules.learns and seen.is_fed):
             return
@@ -121,7 +120,7 @@ class SlowSharing:
     def _slow(self, job: Job, seen: SeenSpeed, now_s: float) -> None:
         """Report a slow job, once for each set of co-tenants.
 
-        If `on_slow` is not `warn`, the job shares no GPUs as of its next start.
+        If `on_slow` is not `warn`, the job shares no GPUs from its next start on.
         """
         attempt = job.active
         assert attempt is not None

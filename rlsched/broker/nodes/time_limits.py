@@ -1,6 +1,6 @@
 """Time limits of running jobs.
 
-Nodes enforce the limits; the broker repeats a changed limit until nodes confirm.
+Nodes enforce the limits. The broker sends a changed limit repeatedly until the nodes confirm it.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ class TimeLimits:
 
     def __init__(self, state: BrokerState, out: Outbox) -> None:
         self._state, self._out = state, out
-        self._goes_by: dict[int, tuple[int, dict[int, float]]] = {}  # job -> (attempt, rank -> seconds)
+        self._goes_by: dict[int, tuple[int, dict[int, float]]] = {}  # job -> (attempt, rank -> limit in s)
 
     def note_enforced(self, job: Job | None, number: int, rank: int, limit_s: float | None) -> None:
         """Record the limit that a node enforces for a rank.
 
         Args:
             job: The rank's job; None: this attempt is not running.
-            number: Number of the attempt.
-            rank: Number of the rank.
+            number: Attempt number.
+            rank: Index of the rank.
             limit_s: The limit, seconds; None: the node cannot change the limit, and nothing is recorded.
         """
         if job is None or limit_s is None or not limit_s > 0:
@@ -65,7 +65,7 @@ class TimeLimits:
                 self._out.send(rank.node, order)
 
     def late(self, job: Job) -> list[str]:
-        """Return the nodes that still enforce an outdated time limit for the job."""
+        """Return the nodes that do not enforce the job's present time limit yet."""
         attempt = job.active
         number, known = self._goes_by.get(job.number, (0, {}))
         if attempt is None or number != attempt.number:
@@ -83,7 +83,7 @@ class TimeLimits:
             by_admin: Whether an admin requests the change.
 
         Raises:
-            InputError: a user who is not an admin raises the limit, or a node cannot change the limit.
+            InputError: the new limit is higher and the user is not an admin, or a node cannot change it now.
         """
         attempt = job.active
         assert attempt is not None
@@ -110,7 +110,7 @@ class TimeLimits:
             raise InputError(f"the time limit of job {job.called} cannot change while it runs: {why}")
 
     def keep(self, jobs: Collection[int]) -> None:
-        """Remove the limits of ended jobs if many are stored. `jobs`: numbers of the running jobs."""
+        """Remove the limits of ended jobs if many are stored. `jobs`: job numbers of the running jobs."""
         if len(self._goes_by) > 2 * len(jobs) + 16:
             self._goes_by = {job: known for job, known in self._goes_by.items() if job in jobs}
 

@@ -1,21 +1,20 @@
-"""Attempts that run on nodes and are missing in the journal, for example after a restore.
+"""Attempts that run on nodes but are missing in the journal, for example after a restore from a backup.
 
-Nodes that registered before the backup, and nodes added since, may run attempts that are not in the journal.
-The broker ends none of these attempts without an order, and starts no attempt that may already run:
+After a restore, nodes may run attempts that began after the backup. The broker ends such an attempt only if
+an admin cancels its job, and does not start a job that may already run:
 
-- An attempt that runs on a node without being in the journal continues. Its GPUs are not known, so its node
-  is drained until the attempt ends. An admin's `cancel` ends the attempt sooner.
-- All nodes are drained until each node of the journal that may run jobs has registered, or until an operator
-  has declared it down or removed it. So a queued job of the backup cannot start while one of its attempts
-  still runs.
+- An attempt that is missing in the journal continues. Its GPUs are not known, so its node is drained until
+  the attempt ends. If an admin cancels its job, the attempt is ended.
+- All nodes are drained until each node in the journal that may run jobs has registered, was declared down, or
+  was removed. A queued job of the backup therefore cannot start while one of its attempts still runs.
 - If the job of such an attempt is in the journal, and waits or runs elsewhere, the journal records the job as
-  cancelled, and the attempt continues on its node.
-- New numbers of jobs and attempts begin far above all numbers that may have been assigned since the backup.
+  cancelled. The attempt continues on its node.
+- New job numbers and attempt numbers begin far above all numbers that may have been assigned since the
+  backup.
 
-The first rule also applies without a restored backup: a journal may have lost its last entries, for example
-on a disk that does not make writes durable.
-
-A standby that takes over follows the same rules: its copy of the journal lacks the last entries.
+The first rule also applies without a restore: a journal may have lost its last entries, for example on a disk
+that does not make writes durable. A standby that takes over follows all these rules, because its copy of the
+journal may lack the last entries.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ from rlsched.wire.messages import AttemptKey, AttemptReport, Kill
 from rlsched.wire.states import CANCELLED, ENDED, QUEUED
 
 MAX_STEP = 10_000_000
-"""Maximum increase of the last job number by one report from a node."""
+"""Maximum increase of the last job number by a registration of a node. Higher job numbers are ignored."""
 _log = logging.getLogger("rlsched.broker")
 
 
 class UnknownAttempts:
     """Attempts that run on nodes but are missing in the journal.
 
-    No such attempts exist if the journal is complete and was not restored.
+    No such attempts exist if the journal is complete.
 
     Args:
         state: State of the broker.
@@ -70,7 +69,7 @@ class UnknownAttempts:
         return math.inf if self._state.awaited else self._settled_s
 
     def finish_registration(self, now_s: float) -> bool:
-        """Once all awaited nodes have registered, resume the drained nodes that run no unknown attempts.
+        """Resume the drained nodes that run no unknown attempts, if all awaited nodes have registered.
 
         Return True on the first call after the last awaited node has registered, else False.
         """
@@ -119,7 +118,7 @@ class UnknownAttempts:
             self._out.record(NumbersTaken(last=highest))
 
     def _leave_to(self, node: str, report: AttemptReport) -> None:
-        """Cancel the reported job in the journal, because an attempt missing there continues on the node."""
+        """Record the job of a report as cancelled, because an unknown attempt of it continues on the node."""
         job = self._state.jobs.get(report.job)
         if job is None or not job.live:
             return
@@ -135,7 +134,7 @@ class UnknownAttempts:
             self._attempts.end(job, CANCELLED, why)
 
     def _has_run(self, node: str, report: AttemptReport) -> None:
-        """Cancel a queued job whose unknown attempt has ended by itself, so that the job is not repeated."""
+        """Cancel a queued job if an unknown attempt of it ended by itself, so that it does not run twice."""
         job = self._state.jobs.get(report.job)
         if job is None or job.state != QUEUED or report.reason not in ("", "time_limit"):
             return
@@ -176,10 +175,7 @@ class UnknownAttempts:
             self._drain(node)
 
     def cancel(self, job: int) -> bool:
-        """Order nodes to end those running ranks of a job that the journal does not contain.
-
-        Return whether there are any.
-        """
+        """Order nodes to end the unknown ranks of a job. Return whether there are any."""
         found = False
         for node, running in self._running.items():
             for key in running:

@@ -48,7 +48,7 @@ from rlsched.wire.states import QUEUED, RUNNING
 from rlsched.workload.trace import Trace
 
 OTHERS: Final = "(others)"
-"""User name in the history for jobs outside the broker that use GPUs."""
+"""User name in the history of the jobs that use GPUs but that the broker did not start."""
 SHORTEST_S: Final = 0.001
 _NODE = NodeAway | NodeDown | NodeDrained | NodeHealth | NodeRemoved | NodeResumed | NodeSlept | NodeWoken
 
@@ -58,9 +58,9 @@ class NodeStateChange(NamedTuple):
 
     Attributes:
         time_s: Time of the change, seconds of the trace.
-        node: Number of the node in the cluster.
-        event: New state. `drain`: the node gets no new jobs; `down`: the node has lost its jobs; `up`: the
-            node runs jobs.
+        node: Index of the node in `JournalHistory.cluster`.
+        event: New state. `drain`: the node gets no new jobs. `down`: the node has lost its jobs. `up`: the
+            node can get jobs.
     """
 
     time_s: float
@@ -73,8 +73,8 @@ class JournalHistory:
     """Jobs and nodes in a journal.
 
     Attributes:
-        trace: The jobs, with their predictions and recorded waits. A job that runs at the journal's end has
-            its run time up to the journal's end. A job that still waits has no recorded wait.
+        trace: The jobs, with their predictions and recorded waits. For a job that runs at the journal's end,
+            the run time is the time up to this end. A job that still waits then has no recorded wait.
         cluster: All nodes that ever registered.
         changes: State changes of the nodes.
         origin_s: Second 0 of the trace, Unix seconds.
@@ -182,9 +182,9 @@ class _Reading:
             self.changes.append((now_s, entry.name, now))
 
     def add_base(self, base: Base, ended: Iterable[EndedJob]) -> None:
-        """Add finished jobs (from `ended`), and the live jobs, nodes and held GPUs of a base.
+        """Add the finished jobs in `ended`, and the live jobs, nodes and held GPUs of a base.
 
-        The base does not contain earlier state changes of nodes.
+        A base contains only the last state of each node, not the earlier changes.
         """
         live = {one.submitted.job for one in base.jobs}
         for row in ended:
@@ -236,7 +236,7 @@ def is_journal(path: Path) -> bool:
 
 
 def history_of(path: Path) -> JournalHistory:
-    """Read a journal, also while a broker writes it.
+    """Read a journal. A broker may write it at the same time.
 
     Jobs that finished before a base (the compacted start of the journal) are read from the table of ended
     jobs.
@@ -347,10 +347,10 @@ def _made(path: Path, read: _Reading) -> JournalHistory:
 
 
 def _slices(node: NodeUp) -> int:
-    """Return the number of MIG instances of each GPU of a node; 0: the node's GPUs are whole.
+    """Return the number of MIG instances of each GPU of a node; 0: the node has no MIG instances.
 
-    Nodes do not report which GPU an instance belongs to. Assumption: each GPU has the same number of
-    instances, the largest possible.
+    Nodes do not report to which GPU an instance belongs. It is assumed that all GPUs have the same number of
+    instances, and the largest number that is possible.
     """
     if not is_slice(node.gpu_type):
         return 0
@@ -364,7 +364,7 @@ def _slices(node: NodeUp) -> int:
 def _ran_s(job: _HistoryJob, last_s: float) -> float:
     """Return a job's run time, seconds.
 
-    For a running job, return the time up to `last_s`; for a job that did not start, the predicted run time.
+    For a running job, this is the time up to `last_s`. For a job that did not start, it is the prediction.
     """
     if math.isnan(job.start_s):
         return job.spec.predicted_s if job.spec is not None else SHORTEST_S

@@ -1,4 +1,4 @@
-"""Clients' questions that wait for an answer, served round-robin among clients."""
+"""Clients' questions that wait for an answer. They are answered round-robin among clients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOO_MANY = (
 
 
 class Backlog:
-    """Questions that wait for an answer. Each round serves one question of each client.
+    """Questions that wait for an answer. In each round, one question of each client is answered.
 
     Attributes:
         refused: Number of questions refused because too many questions of the same client waited.
@@ -36,7 +36,7 @@ class Backlog:
     def add(self, asked: ClientAsked) -> bool:
         """Add a question, unless the same question waits already.
 
-        Return False if the question is refused, because `MAX_WAITING` questions of this client wait.
+        Return False if the question is refused, because the connection has `MAX_WAITING` waiting questions.
         """
         own = self._askers.setdefault(asked.peer, OrderedDict())
         if asked.request in own:

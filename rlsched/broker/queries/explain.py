@@ -79,7 +79,7 @@ def explain(
     Args:
         state: State of the broker.
         job: The job.
-        record: Record of the last decision at the job's turn, or of the decision that started the job.
+        record: Record of the last decision that considered the job, or of the decision that started it.
         now_s: Current time, Unix seconds.
         said: The latest forecast of the job's start and end; None: no forecast.
         late: Nodes that have not confirmed a change of the job's time limit yet.
@@ -192,7 +192,7 @@ def _waiting(state: BrokerState, job: Job, record: DecisionRecord | None, now_s:
 
 
 def _rank(state: BrokerState, job: Job) -> list[str]:
-    """Describe how priority and fair share affect a job's position in the queue; empty without an effect."""
+    """Describe how priority and fair share affect a job's place in the queue; empty if they do not."""
     lines, level, was = [], state.priorities.level(job.number), job.spec.priority
     named = {number: name for name, number in LEVELS.items()}
     if level != LEVELS[was] and job.stopped is not None and job.stopped.with_node:
@@ -355,7 +355,7 @@ def _grace(state: BrokerState, job: Job, grace_s: float) -> list[str]:
 
 
 def _preference(state: BrokerState, job: Job) -> list[str]:
-    """Describe the job's preferred GPU types, and whether it has GPUs of them; empty without a preference."""
+    """Describe the preferred GPU types of a job, and whether it has such GPUs; empty without a preference."""
     preferred = " or ".join(job.spec.preferred_types)
     if not preferred:
         return []
@@ -428,13 +428,13 @@ def _started(
 
 
 def _stopped(stopped: Stopped) -> str:
-    """Describe how the previous attempt ended, after which the job was queued again."""
+    """Describe how the last attempt before the present one ended."""
     after = span(stopped.end_s - stopped.start_s)
     return f"attempt {stopped.number} ended after {after}: {stopped.reason}"
 
 
 def _not_held(state: BrokerState, job: Job, attempt: Attempt) -> list[str]:
-    """Describe nodes that do not limit the job to the cores or memory that it requested."""
+    """Describe the nodes that do not limit the job to its requested cores or memory."""
     asked = [
         (name, words)
         for name, words, amount in (
@@ -542,9 +542,9 @@ def _clock(state: BrokerState, job: Job, attempt: Attempt) -> list[str]:
 
 
 def _drawn_w(job: Job, usage: SeenUsage | None, now_s: float) -> float | None:
-    """Return the mean power of each GPU of a job, W; None if it is not comparable with learnt power.
+    """Return the mean power of a job per GPU, W; None if it cannot be compared with learnt power.
 
-    Power is learnt at the highest clock and without co-tenants.
+    Power is learnt at the highest clock, without co-tenants and without lent cores.
     """
     attempt = job.attempt
     if attempt is None or usage is None or usage.energy_j is None or job.state == QUEUED:
@@ -560,8 +560,8 @@ def _drawn_w(job: Job, usage: SeenUsage | None, now_s: float) -> float | None:
 def _seen_clock(state: BrokerState, job: Job, usage: SeenUsage | None, now_s: float) -> list[str]:
     """Describe the predicted and observed effects of a lower clock on a running job without co-tenants.
 
-    The loss of speed follows from the job's GPU time (`learning.clock_time`). The saving is the energy per
-    unit of work, compared with the power of earlier attempts at the highest clock.
+    The effects are the lost speed, computed from the job's GPU time (`learning.clock_time`), and the saved
+    energy per unit of work. Both are relative to earlier attempts at the highest clock.
     """
     attempt = job.active
     if attempt is None or attempt.sm_clock_frac == 1.0 or usage is None:

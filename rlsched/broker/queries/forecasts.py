@@ -1,4 +1,4 @@
-"""Source of forecasts for the state machine: returns the latest forecasts, and never waits for new ones."""
+"""Interface from which the state machine gets the latest forecasts. It never waits for new forecasts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from rlsched.wire.messages import DryRun, ForecastReport, JobForecast
 
 
 class Forecasts:
-    """Source of forecasts of a broker without a forecaster: it has none. Other brokers use a subclass."""
+    """Interface to the forecaster. This class is for a broker without a forecaster, and has no forecasts.
+
+    A broker with a forecaster uses a subclass.
+    """
 
     def latest_forecast(self, job: Job) -> JobForecast | None:
         """Return the latest forecast of a live job; None if there is none."""
@@ -31,5 +34,5 @@ NO_FORECASTS = Forecasts()
 
 
 def wired(times: Sequence[float]) -> list[float | None]:
-    """Return times for a message, Unix seconds, with None in place of infinite times (beyond the horizon)."""
+    """Return times as in messages, Unix seconds: None in place of infinity, a time beyond the horizon."""
     return [time if time < float("inf") else None for time in times]

@@ -1,7 +1,8 @@
 """Pages of running and finished jobs, for lists of jobs and for sums of usage.
 
-For each page, a limited number of index rows is read. So the time for a page is limited even if few of many
-jobs match the question. The field `next` of a page is the position of the next page.
+For each page, a limited number of rows is read, so that the time for a page is limited even if few of many
+jobs match the question. A page can therefore have few or no jobs. The field `next` of a page is the position
+of the next page.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from rlsched.wire.states import RUNNING
 MAX_PAGE_BYTES = 1 << 16
 """Estimated maximum size of a page, bytes; a single job can be larger."""
 SCANNED = 400
-"""Maximum number of rows that are read for a page, which takes about 4 ms."""
+"""Maximum number of rows that are read for a page. Reading them takes about 4 ms."""
 MAX_PLACE_CHARS = 2_000
 
 
@@ -30,7 +31,7 @@ class HistoryPages:
     """Maker of pages of running and finished jobs.
 
     Args:
-        state: The state, with the running jobs.
+        state: State of the broker, which includes the running jobs.
         ended: Table of finished jobs.
         metered: Measurements of running jobs.
     """

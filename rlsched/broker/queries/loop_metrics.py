@@ -22,10 +22,10 @@ class LoopMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         address: Address at which the broker listens.
-        journal: Size of the journal's file, and free space of its disk.
+        journal: Size of the journal and free space on its disk; None: unknown.
         records_kept: Number of decision records written since the start.
         timings: Durations of decisions, commits and turns of the loop (`StatsReport.timings`).
-        connections: Numbers of handshakes and of refused or dropped messages (`StatsReport.connections`).
+        connections: Counts of handshakes and of refused or dropped messages (`StatsReport.connections`).
     """
 
     address: str = ""
@@ -70,7 +70,7 @@ def journal_report(path: Path, last_commit_ms: float | None, low_mib: int) -> Jo
     Args:
         path: The journal.
         last_commit_ms: Duration of the last commit, milliseconds; None before the first.
-        low_mib: Minimum free space of the disk, MiB.
+        low_mib: Free space below which the disk counts as nearly full, MiB.
     """
     size_bytes = 0
     for file in (path, path.with_name(path.name + "-wal")):

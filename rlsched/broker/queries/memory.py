@@ -10,13 +10,13 @@ from rlsched.decide.actions import Preempt, Start
 from rlsched.decide.record import DecisionRecord
 
 MAX_JOBS = 5_000
-"""Maximum number of jobs with a record in memory, about 1.3 KB each. A restarted broker reads
-the same number of records.
+"""Maximum number of jobs with a record in memory. A record has about 1.3 KB. A restarted broker reads this
+number of records.
 """
 
 
 class RecordMemory:
-    """The last decision record of each job, by the job's number in the cluster state.
+    """The last decision record of each job, by the job's sequence number in the cluster state.
 
     The last decision of a job is the latest decision that considered the job (`DecisionRecord.turn`), started
     it or preempted it.
@@ -28,7 +28,7 @@ class RecordMemory:
     def __init__(self, records: Iterable[DecisionRecord] = ()) -> None:
         self._last: OrderedDict[int, DecisionRecord] = OrderedDict()
         self._latest: dict[str, DecisionRecord] = {}
-        self._preempted: list[tuple[DecisionRecord, set[int]]] = []  # of one instant, each with freed GPUs
+        self._preempted: list[tuple[DecisionRecord, set[int]]] = []  # (preemption, its GPUs), at one instant
         self._made_room: dict[int, tuple[int, list[DecisionRecord]]] = {}
         for record in records:
             with contextlib.suppress(Exception):  # an invalid record is left out
@@ -49,7 +49,7 @@ class RecordMemory:
             self._made_room.pop(seq, None)
 
     def _note_room(self, record: DecisionRecord) -> None:
-        """Note a preemption. For a start, note the simultaneous preemptions that made room for it."""
+        """Store a preemption. For a start, store the preemptions at the same instant that freed its GPUs."""
         action = record.action
         if self._preempted and self._preempted[-1][0].now_s != record.now_s:
             self._preempted.clear()
@@ -69,14 +69,14 @@ class RecordMemory:
                 self._made_room[action.seq] = record.number, made
 
     def made_room(self, seq: int, number: int) -> list[DecisionRecord]:
-        """Return the decisions that preempted other jobs so that decision `number` could start this job."""
+        """Return the decisions that preempted other jobs so that decision `number` could start job `seq`."""
         start, made = self._made_room.get(seq, (-1, []))
         return made if start == number else []
 
     def last_record(self, seq: int, partitions: Iterable[str] = ()) -> DecisionRecord | None:
-        """Return the last record of job `seq`; if there is none, return the latest record of `partitions`.
+        """Return the last record of job `seq`, or the latest record of the partitions if it has none.
 
-        Return None if these partitions have no record either.
+        Return None if the partitions have no record either.
         """
         found = [self._latest[name] for name in partitions if name in self._latest]
         return self._last.get(seq) or max(found, key=lambda record: record.number, default=None)

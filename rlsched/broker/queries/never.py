@@ -19,7 +19,7 @@ from rlsched.models.gpu_types import GENERIC, GPU_FIGURES, canonical_kind
 def refused_by_nodes(state: BrokerState, vc: str, demand: Demand) -> str:
     """Return why the registered nodes cannot run a job as requested, in one line; "" if they can.
 
-    The job is refused if it can never run, and if no node has GPUs of its preferred types.
+    The job is refused if it can never run, or if no node has GPUs of its preferred types.
     """
     return unknown_vc(state, vc) or never_runs(state, vc, demand) or _unknown_preference(state, vc, demand)
 
@@ -27,8 +27,8 @@ def refused_by_nodes(state: BrokerState, vc: str, demand: Demand) -> str:
 def unknown_vc(state: BrokerState, vc: str) -> str:
     """Return an error message, in one line, if a submission's VC is unknown, else "".
 
-    VCs are declared by nodes (`rlsched node --vc`). If any node declares a VC, VCs with a quota are accepted
-    too. If no node declares a VC, any name is accepted as a label.
+    Nodes declare VCs (`rlsched node --vc`). If any node declares a VC, a submission must name a declared VC
+    or a VC with a quota. If no node declares a VC, any name is accepted and is only a label.
     """
     if not vc:
         return ""

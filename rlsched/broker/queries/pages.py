@@ -21,7 +21,7 @@ MAX_PAGE_BYTES = 1 << 16
 """Estimated maximum size of a page, bytes; a single row can be larger."""
 MAX_PAGE_ROWS = 250
 MAX_PAST_ROWS = 50
-"""Maximum number of jobs per page that are read from the journal, which takes about 4 ms."""
+"""Maximum number of jobs of a page that are read from the journal. Reading them takes about 4 ms."""
 MAX_JOB_NODES = 4_000
 """Maximum number of nodes named in a job's row."""
 Row = TypeVar("Row", JobInfo, NodeInfo)
@@ -34,7 +34,7 @@ class Pages:
         state: State of the broker.
         members: The nodes, with measurements that are not in the state.
         limits: The broker's time-outs and intervals.
-        forecast: Returns the latest forecast of a job's start and end; None: there is none.
+        forecast: Function that returns the latest forecast of a job's start and end, or None without one.
     """
 
     def __init__(
@@ -54,9 +54,9 @@ class Pages:
         return Jobs(jobs=[] if job is None else [self._row(job)])
 
     def jobs(self, asked: ListJobs) -> Jobs:
-        """Return a page of the latest jobs with numbers below `before`, oldest first.
+        """Return a page of the latest jobs with job numbers below `before`, oldest first.
 
-        The page also has the number of older jobs, as `omitted`.
+        The field `omitted` of the page is the number of older jobs.
         """
         limit = MAX_PAGE_ROWS if asked.limit is None else max(1, min(asked.limit, MAX_PAGE_ROWS))
         if asked.finished:
@@ -70,7 +70,7 @@ class Pages:
     def _of_live(self, before: int | None, limit: int) -> tuple[list[Job | JobArray], int]:
         """Return the latest live jobs, newest first, and the number of older live jobs.
 
-        An array is listed in place of its tasks that have never run.
+        One row for the array replaces the tasks of an array that have never run.
         """
         state = self._state
         live: list[Job | JobArray] = list(state.job_of_seq.values())  # in the order of their numbers
@@ -125,7 +125,7 @@ class Pages:
         return alone_frac * self._state.models.shared_frac(job.seq)
 
     def _outside_mps(self, name: str) -> list[str]:
-        """Return the ids of jobs that use a node's GPUs without MPS although they should use MPS."""
+        """Return the IDs of the jobs that should use a node's GPUs through MPS, but use them without MPS."""
         node, metered = self._state.nodes[name], self._members.metered
         if node.spec.capabilities.sharing != MPS:
             return []
@@ -133,9 +133,9 @@ class Pages:
         return [job.called for job in jobs if name in metered.outside_mps(job, self._state.now_s)]
 
     def nodes(self, asked: ListNodes) -> Nodes:
-        """Return a page of the nodes after a given node, in natural order (n2, n10).
+        """Return a page of the nodes after node `asked.after`, in natural order (n2 before n10).
 
-        The page also has the number of later nodes, as `omitted`.
+        The field `omitted` of the page is the number of later nodes.
         """
         if len(self._names) != len(self._state.nodes):
             self._names = sorted(self._state.nodes, key=natural)
@@ -165,7 +165,7 @@ def _number(job: Job | JobArray) -> int:
 
 
 def _page(rows: Iterable[Row], size: Callable[[Row], int]) -> list[Row]:
-    """Return the first rows that fit a page together; at least one row."""
+    """Return as many of the first rows as fit on a page, at least one."""
     page: list[Row] = []
     left = MAX_PAGE_BYTES
     for row in rows:

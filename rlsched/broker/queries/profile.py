@@ -1,4 +1,4 @@
-"""The profile of a job: expected figures of its resource use, with their origins, and observed figures."""
+"""The profile of a job: expected figures of its resource use with their sources, and observed figures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from rlsched.models.learning import INTRODUCED_SD, POPULATION, POPULATION_SD, se
 from rlsched.wire.messages import ProfileFigure, SeenUsage
 
 OF_CATALOGUE: Final = ("util_frac", "memory_mib", "clock_bound", "dynamic_w", "cores_each", "node_penalty")
-"""Figures of a profile that are columns of the catalogue, without speeds and factors of sharing."""
+"""Figures of a profile that are columns of the catalogue, except speeds and factors of sharing."""
 
 
 class PairSpeeds(NamedTuple):
@@ -114,7 +114,7 @@ def _type_of(state: BrokerState, job: Job) -> str:
 
 
 def _seen(job: Job, usage: SeenUsage | None) -> dict[str, float]:
-    """Return the observed figures of an attempt. GPU time counts only without co-tenants."""
+    """Return the observed figures of an attempt, by field. GPU time is left out if there were co-tenants."""
     if usage is None or job.attempt is None:
         return {}
     gpus = job.spec.num_gpus
@@ -140,7 +140,7 @@ def _seen_factors(state: BrokerState, job: Job, gpu_type: str, speeds: PairSpeed
 
 
 def _from_catalogue(job: Job, number: int, gpu_type: str, field: str) -> Estimate:
-    """Return a figure of the catalogue: of the named or nearest workload, else the median."""
+    """Return the catalogue's figure of workload `number`; for 0, the median of all workloads."""
     value, spread = float(traits_of(gpu_type)[field][number]), _spread(gpu_type, field)
     if not number:
         return Estimate(value, spread, 0, "median", "median of the catalogue's workloads")
@@ -152,7 +152,7 @@ def _from_catalogue(job: Job, number: int, gpu_type: str, field: str) -> Estimat
 
 @cache
 def _spread(gpu_type: str, field: str) -> float:
-    """Return the standard deviation of ln(value) between the catalogue's workloads; zeros are left out."""
+    """Return the standard deviation of ln(value) over the catalogue's workloads; zeros are left out."""
     values = np.asarray(traits_of(gpu_type)[field][1:], np.float64)
     return float(np.log(values[values > 0.0]).std())
 
@@ -179,9 +179,10 @@ def _factors(state: BrokerState, job: Job, number: int, gpu_type: str) -> Iterat
 
 
 def _speeds(job: Job, number: int, types: list[str]) -> Iterator[tuple[str, Estimate]]:
-    """Yield the speed on each GPU type relative to the reference type, learnt from run times if they suffice.
+    """Yield the speed on each GPU type relative to the reference type: learnt, else from the catalogue.
 
-    Run times give only ratios, so the type with most attempts keeps the catalogue's speed.
+    Learnt speeds are ratios of run times. They are relative to the type with the most attempts, which keeps
+    the catalogue's speed.
     """
     learnt = learnt_speeds(job.spec.profiles)
     base = next(iter(learnt), "")
@@ -194,7 +195,7 @@ def _speeds(job: Job, number: int, types: list[str]) -> Iterator[tuple[str, Esti
 
 
 def without_attempts(state: BrokerState, job: Job, figures: Sequence[ProfileFigure]) -> list[str]:
-    """Describe the figures of a live job of which no earlier attempt is known, if GPUs are shared."""
+    """Describe the expected figures of a live job without earlier attempts, if GPUs can be shared."""
     known = {one.field: one for one in figures if one.field in ("util_frac", "memory_mib")}
     if not (state.models.shares and job.live and known and job.spec.num_gpus):
         return []
@@ -220,11 +221,11 @@ def in_words(
 
     Args:
         profiles: Profiles at the job's submission, by GPU type.
-        gpu_type: GPU type on which the job runs; "" while the job waits. For "", the GPU type with the most
-            attempts is described.
+        gpu_type: GPU type on which the job runs; "": the job waits, and the GPU type with the most attempts
+            is described.
         seen: Observed use; None: unknown, or the job waits.
         gpus: Number of GPUs of the job.
-        drawn_w: Observed mean power of each GPU, W, in an attempt from which power is learnt; None: unknown.
+        drawn_w: Observed mean power per GPU, W, if it can be compared with learnt power; else None.
     """
     if not gpu_type and profiles:
         gpu_type = max(profiles, key=lambda name: _count(profiles[name]))
@@ -274,7 +275,7 @@ def _gpus(number: int | None) -> str:
 
 
 def _with_static(dynamic_w: Estimate | None, gpu_type: str) -> Estimate | None:
-    """Return an estimate of dynamic power plus the static power of the GPU type; only the value changes."""
+    """Return an estimate of dynamic power to whose value the static power of the GPU type is added."""
     if dynamic_w is None:
         return None
     static_w = GPU_FIGURES[canonical_kind(gpu_type)]["static_w"].value

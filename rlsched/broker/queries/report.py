@@ -54,8 +54,8 @@ class Reports:
         now_s: Time at which the process began to serve, Unix seconds.
         backlog: Questions that wait for an answer.
         soft_errors: Failures that do not affect decisions.
-        loop_metrics: Returns metrics of the loop; called once per report.
-        forecasts: Source of the forecaster's report.
+        loop_metrics: Function that returns metrics of the loop; called once per report.
+        forecasts: Interface to the forecaster.
         members: The nodes and their measurements.
     """
 
@@ -162,7 +162,7 @@ class Reports:
 
 
 def drift_report(scheduler: Scheduler, cluster: ClusterState) -> DriftReport | None:
-    """Return how far a policy's inputs are outside its training data; None if the policy is not learned."""
+    """Return how far a policy's inputs are outside its training data; None if the policy was not trained."""
     drift = scheduler.drift()
     if drift is None:
         return None
@@ -178,7 +178,7 @@ def drift_report(scheduler: Scheduler, cluster: ClusterState) -> DriftReport | N
 
 
 def drift_curves(scheduler: Scheduler) -> dict[str, float]:
-    """Return TensorBoard scalars by tag, on how far the policy's inputs are outside its training data."""
+    """Return TensorBoard scalars by tag: how far the policy's inputs are outside its training data."""
     drift = scheduler.drift()
     if drift is None or drift.note:
         return {}
@@ -191,7 +191,7 @@ def drift_curves(scheduler: Scheduler) -> dict[str, float]:
 
 
 def cluster_curves(cluster: ClusterState) -> dict[str, float]:
-    """Return TensorBoard scalars by tag: numbers of waiting jobs by size, and the share of GPUs in use."""
+    """Return TensorBoard scalars by tag: numbers of waiting jobs by size, and the fraction of GPUs in use."""
     sizes = cluster.arrays.job.gpus[cluster.arrays.job.status == WAITING]
     gpus = gpus_by_type(cluster).values()
     total = sum(of.total for of in gpus)
@@ -215,7 +215,10 @@ def forecast_curves(report: ForecastReport | None) -> dict[str, float]:
 
 
 def gpus_by_type(cluster: ClusterState) -> dict[str, GpusReport]:
-    """Return the numbers of total, free, allocated (held) and absent GPUs, by GPU type."""
+    """Return the numbers of all, free, allocated (`held`) and absent GPUs, by GPU type.
+
+    Absent GPUs are the free GPUs of nodes that are not up.
+    """
     node, kinds = cluster.arrays.node, cluster.kind_names
     up = node.status == NODE_UP
     found = {}

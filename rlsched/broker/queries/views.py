@@ -1,4 +1,4 @@
-"""Rows of lists: the row of a job, an array or a node in the broker's state."""
+"""Rows of the lists of jobs and nodes: the row of a job, of an array, or of a node."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def seat_reason(state: BrokerState, attempt: Attempt) -> str:
 
 
 def co_tenants(state: BrokerState, job: Job) -> list[str]:
-    """Return the ids of the jobs that share GPUs with a job at present."""
+    """Return the IDs of the jobs that share GPUs with a job at present."""
     if job.active is None or job.active.tenants < 2:
         return []
     return [state.job_of_seq[seq].called for seq in state.cluster.beside(job.seq)]
@@ -65,12 +65,12 @@ def job_info(
         queue_key: Sort key of the job in the queue; None: the job is not queued.
         speed_frac: Predicted speed, relative to the speed without co-tenants at the highest clock; None: the
             job has no GPUs.
-        `beside`: Ids of the jobs that share GPUs with the job.
+        `beside`: IDs of the jobs that share GPUs with the job.
         usage: Resources that the job uses; None: not measured.
         energy_j: Energy of all attempts, joules; None: not measured.
         grace_s: Time between SIGTERM and SIGKILL, seconds; None: the job has ended.
-        shared_by: Ways in which the nodes let the job share its GPUs.
-        seen: Observed speed of the job next to its co-tenants.
+        shared_by: Ways in which the job can share its GPUs on its nodes (`MPS`, `TIME_SLICING`).
+        seen: Observed speed of the job with its co-tenants.
         lent_cpus: Number of CPU cores that are lent to the job.
     """
     attempt = job.attempt
@@ -133,7 +133,7 @@ def job_info(
 
 
 def array_info(state: BrokerState, array: JobArray) -> JobInfo:
-    """Return the row of an array. Its fields describe the tasks that are not jobs yet."""
+    """Return the row of an array, with the settings of the tasks that are not jobs yet."""
     spec, jobs = array.spec, state.jobs
     limit = f"%{spec.array_limit}" if spec.array_limit else ""
     fresh = f"{len(array.fresh)} next" if array.fresh else ""
@@ -177,17 +177,18 @@ def natural(name: str) -> list[tuple[int, str]]:
 
 
 def out_of_service(state: BrokerState, name: str) -> list[str]:
-    """Describe the GPUs of a node that are lost or that a foreign process uses, one line for each reason.
+    """Describe the GPUs of a node that are lost or used by a foreign process, one line for each reason.
 
-    The result is empty for nodes of other engines: GPUs that an engine gives to other jobs are in service.
+    The result is empty for nodes of other engines, because GPUs that such an engine gives to other jobs are
+    not out of service.
     """
     return state.holdings.holding_lines(name) if state.nodes[name].spec.capabilities.is_own else []
 
 
 def node_notes(node: Node) -> list[str]:
-    """Return a node's own notes for users. Add a note if its rlsched is too old to limit cores and memory.
+    """Return a node's notes for users, with a note if its rlsched is too old to limit cores and memory.
 
-    A node of another engine gets no such note, because its engine accounts for the cores and memory of jobs.
+    Nodes of other engines do not get this note, because the engine limits the cores and memory of jobs.
     """
     spec = node.spec
     if spec.capabilities.holds_to is not None or not spec.memory_mib:

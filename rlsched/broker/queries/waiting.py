@@ -25,9 +25,14 @@ _HOLDERS: Final = {"user": "its user", "admin": "an admin"}
 
 
 class Room(NamedTuple):
-    """Numbers of GPUs in one partition. All fields except `absent_gpus` count only nodes that are up.
+    """Numbers of GPUs in one partition. All fields except `absent_gpus` include only nodes that are up.
 
-    `gpus` is the number of all GPUs, and `largest_hole` is the largest number of free GPUs on one node.
+    Attributes:
+        partition: Index of the partition.
+        free_gpus: Number of free GPUs.
+        largest_hole: Largest number of free GPUs on one node.
+        gpus: Number of all GPUs.
+        absent_gpus: Number of free GPUs on nodes that are down, unreachable, drained or asleep.
     """
 
     partition: int
@@ -35,7 +40,6 @@ class Room(NamedTuple):
     largest_hole: int
     gpus: int
     absent_gpus: int
-    """Free GPUs on nodes that are down, unreachable, drained or asleep."""
 
 
 def rooms(state: BrokerState, vc: str) -> list[Room]:
@@ -66,7 +70,7 @@ def places(state: BrokerState, vc: str) -> bool:
 
 
 def asked_again_s(state: BrokerState, among: Sequence[Room]) -> float:
-    """Return the earliest decision time that the policy requested for these partitions, Unix seconds.
+    """Return the earliest time at which the policy wants to decide in these partitions, Unix seconds.
 
     The result is 0 if the policy requested no time.
     """
@@ -90,14 +94,14 @@ def fits_now(state: BrokerState, demand: Demand, room: Room) -> bool:
 
 
 def gpus_fit_now(state: BrokerState, num_gpus: int, room: Room) -> bool:
-    """Return whether this number of GPUs could be allocated now if cores and memory are ignored."""
+    """Return whether this number of GPUs could be allocated now, without regard to cores and memory."""
     from rlsched.cluster.placement import fits
 
     return bool(fits(state.cluster.arrays, room.partition, num_gpus))
 
 
 def absent_of_types(state: BrokerState, demand: Demand, among: Sequence[Room]) -> list[str]:
-    """Return the absent nodes with GPUs of the types that a job requests; empty if it accepts any type."""
+    """Return the absent nodes with GPUs of a job's requested types; empty if the job accepts any type."""
     inside, part_of = {room.partition for room in among}, state.cluster.arrays.node.part_of
     return [
         name
@@ -111,8 +115,8 @@ def whole_nodes(state: BrokerState, demand: Demand, room: Room) -> tuple[int, in
     """Count the nodes of a partition for a job with whole nodes; None if the job can never fit there.
 
     Returns:
-        Number of nodes that the job needs if all are free; number of nodes that it can use; number of usable
-        nodes that are up and have no job; number of usable nodes that are absent and have no job.
+        Four numbers of nodes: nodes that the job needs; nodes that it can use (usable nodes); usable nodes
+        that are up and have no job; usable nodes that are absent and have no job.
     """
     node, specs = state.cluster.arrays.node.view(np.ndarray), state.cluster.nodes
     inside = set(np.flatnonzero(node["part_of"] == room.partition).tolist()) - state.removed_nodes()
@@ -127,7 +131,7 @@ def whole_nodes(state: BrokerState, demand: Demand, room: Room) -> tuple[int, in
 
 
 def needs_whole_nodes(state: BrokerState, demand: Demand, among: Sequence[Room]) -> str:
-    """Describe the whole nodes for which a job waits; "" if the job can fit no partition."""
+    """Describe the whole nodes for which a job waits; "" if the job does not fit into any partition."""
     found = [counts for room in among if (counts := whole_nodes(state, demand, room)) is not None]
     if not found:
         return ""
@@ -158,7 +162,7 @@ def sleeping_for(state: BrokerState, demand: Demand, among: Sequence[Room]) -> s
 
 
 def kept_out(state: BrokerState, spec: JobSubmitted) -> list[str]:
-    """Return why a job is kept out of the queue: a line each for hold, begin time and dependencies."""
+    """Return why a job is kept out of the queue: one line for each of hold, begin time and dependencies."""
     lines = []
     holder = state.gates.holder(spec.job)
     if holder:
@@ -176,7 +180,7 @@ def kept_out(state: BrokerState, spec: JobSubmitted) -> list[str]:
 
 
 def deferred(state: BrokerState, job: Job) -> list[str]:
-    """Describe, in one line, why a job waits for power or a lower price; empty if the job does not."""
+    """Describe in one line why a job waits for power or for a lower price; empty if it does not."""
     s, slot = state.cluster.arrays, state.cluster.slot_of(job.seq)
     if s.job.status[slot] != DEFERRED:
         return []
@@ -206,7 +210,7 @@ def _waits_for_power(state: BrokerState, slot: int) -> bool:
 
 
 def waiting_for_power(state: BrokerState) -> list[int]:
-    """Return the slots of the jobs that wait until the power limit can be kept with them."""
+    """Return the slots (indexes in the ledger's job array) of the jobs that would exceed the power limit."""
     s = state.cluster.arrays
     if not state.models.limits_power or not s.scratch[0].deferred:
         return []
@@ -232,11 +236,12 @@ class WaitingReasons:
 
     - `Resources`: the requested GPUs, cores or memory are not free, or not free in the same place.
     - `NodeAsleep`: the requested resources are on sleeping nodes, which are woken for the job.
-    - `NodeDown`: enough would be free if the absent nodes (down, unreachable, drained) were up.
+    - `NodeDown`: the requested resources would be free if the absent nodes (down, unreachable, drained) were
+      up.
     - `Reservation`: the requested resources are free, but are kept for a job ahead in the queue.
     - `Priority`: the requested resources are free, but other jobs are ahead in the queue.
     - `Quota`, `Held`, `BeginTime`, `Dependency`: the job is kept out of the queue.
-    - `Power`: with the job, the power limit could not be kept.
+    - `Power`: the job would exceed the power limit.
     - `Price`: the policy defers the job until electricity is cheaper, within the job's slack.
 
     Jobs of one virtual cluster with the same request wait for the same reason. The reason is cached until an

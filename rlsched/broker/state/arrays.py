@@ -1,10 +1,10 @@
 """Job arrays: submissions of many tasks. Only a few tasks of an array at a time become jobs.
 
-An array has a job number of its own, and each task gets the next free job number when the task enters the
-queue. An array of 100,000 tasks is therefore one entry of the journal. The ledger (`ClusterState`) contains
-only the tasks that run or could run next. At most `WINDOW` tasks of an array wait in the queue: the tasks are
-identical, so a policy gains nothing from more. While an array is held, or waits for its begin time or for
-other jobs (`gates`), no further task enters the queue.
+An array has its own job number. Each task gets the next free job number when it enters the queue, and is a
+job from then on. The submission of an array of 100,000 tasks is therefore one entry of the journal. The
+ledger (`ClusterState`) contains only the tasks that are jobs. At most `WINDOW` tasks of an array wait in the
+queue, because the tasks request the same resources and a policy gains nothing from more. While an array is
+held, or waits for its begin time or for other jobs (`gates`), no further task enters the queue.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from rlsched.wire.states import CANCELLED, COMPLETED, FAILED, QUEUED, RUNNING
 WINDOW: Final = 64
 """Maximum number of tasks of an array that are in the ledger (`ClusterState`) and have never run."""
 MOST_OVER: Final = 10_000
-"""Maximum number of finished arrays in memory, for queries; up to 10 % more between two removals.
+"""Number of finished arrays that stay in memory for queries.
 
-The oldest arrays are removed first. Their tasks stay in the journal's table of ended jobs.
+When the number exceeds this by more than 10 %, the arrays that finished first are removed. Their tasks stay
+in the journal's table of ended jobs.
 """
 NO_SEQ: Final = -1
 """Value used as the ledger number of an array, because only the tasks of an array are in the ledger."""
@@ -39,12 +40,13 @@ class JobArray(Head):
     """A job array, finished or not.
 
     Attributes:
-        spec: The submission; when the array has finished, without command, environment and paths.
+        submit_s: Time of the submission, Unix seconds.
+        spec: The submission. Command, environment and paths are removed when the array finishes.
         coming: Tasks that are not jobs yet, in order, except the tasks in `aside`.
-        aside: By holder (`user` or `admin`), the tasks that are held individually and are not jobs yet.
+        aside: Tasks that are held individually and are not jobs yet, by who holds them: `user` or `admin`.
         dropped: Tasks that were cancelled before they became jobs.
-        live: Job numbers of the tasks that are unfinished jobs, by task number.
-        fresh: Tasks in `live` that have never had GPUs.
+        live: Job number of each task that is an unfinished job, by task number.
+        fresh: Task numbers in `live` whose jobs have never had GPUs.
         outcomes: Number of finished tasks, by state.
         stopped: Reason why the array was stopped, so that no more tasks become jobs; "" if it was not.
         end_s: End of the last task, Unix seconds; None while the array is unfinished.
@@ -99,7 +101,8 @@ class JobArray(Head):
     def num_wanted(self, held: int) -> int:
         """Return the number of further tasks that should become jobs now.
 
-        `held`: number of held jobs among the live tasks.
+        `held`: number of held jobs among the live tasks. They count neither against `WINDOW` nor against the
+        array's limit of running tasks.
         """
         most = self.spec.array_limit - len(self.live) + held if self.spec.array_limit else WINDOW
         most = min(WINDOW - len(self.fresh) + held, most)
@@ -142,7 +145,7 @@ class Arrays:
         self._gates.add_gates(NO_SEQ, entry, now_s)
 
     def add_task(self, job: JobSubmitted) -> None:
-        """Move a new job from its array's `coming` to `live`; ignore jobs that are not tasks."""
+        """Move a task that has become job `job` from its array's `coming` to `live`; ignore other jobs."""
         if job.array:
             array = self.live[job.array]
             array.coming = without(array.coming, job.task)
@@ -168,7 +171,7 @@ class Arrays:
             self._end_if_done(array, now_s)
 
     def hold_tasks(self, entry: TasksHeld) -> None:
-        """Hold or release some of an array's tasks that are not jobs yet."""
+        """Hold or release the tasks `entry.tasks`, which are not jobs yet."""
         array = self.live[entry.array]
         array.coming = minus(array.coming, entry.tasks)
         for by, tasks in array.aside.items():
@@ -180,7 +183,7 @@ class Arrays:
         array.aside = {by: tasks for by, tasks in array.aside.items() if tasks}
 
     def cancel_tasks(self, entry: TasksCancelled, now_s: float) -> None:
-        """Cancel some of an array's tasks that are not jobs yet."""
+        """Cancel the tasks `entry.tasks`, which are not jobs yet."""
         array = self.live[entry.array]
         array.coming = minus(array.coming, entry.tasks)
         array.aside = {by: left for by, tasks in array.aside.items() if (left := minus(tasks, entry.tasks))}

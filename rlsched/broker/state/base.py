@@ -1,8 +1,8 @@
-"""The base of a compacted journal: the state of the broker after the deleted entries, as a document.
+"""The base of a compacted journal: a document with the state that the deleted entries produced.
 
-The document is plain MessagePack with the field names below as keys, compressed by zlib, and cut into
-`BasePart` entries. Readers ignore unknown fields, and use the default value of a missing field. A change that
-earlier readers would misread increases `VERSION`. `read_base` still reads earlier versions.
+The document is plain MessagePack with the field names below as keys. It is compressed by zlib, and stored as
+a sequence of `BasePart` entries. Readers ignore unknown fields, and use the default value of a missing field.
+A change that earlier readers would misread increases `VERSION`. `read_base` still reads earlier versions.
 
 The document contains only facts and sums, and does not depend on internal structures of the code. For
 predictors, it contains run times of jobs, from which any predictor can learn again.
@@ -34,8 +34,8 @@ from rlsched.models.observed import LearntFactor, LearntPair
 from rlsched.wire.messages import DependsOn, Holding
 
 VERSION: Final = 4
-"""Version of the document. Version 2 added GPUs held by others, version 3 changes of submissions, and
-version 4 counts of cores and memory. The first bases of version 1 had no arrays.
+"""Version of the document. Version 2 added GPUs held by other jobs. Version 3 added changes of submissions.
+Version 4 added the requested cores and memory. The first bases of version 1 had no arrays.
 """
 _PART_BYTES: Final = 1 << 16
 _ENCODER: Final = msgspec.msgpack.Encoder()
@@ -53,7 +53,7 @@ class LedgerNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
-    """Requested resources of a job. Bases before version 4 store only `num_gpus`."""
+    """Requested resources of a job. Bases older than version 4 store only `num_gpus`."""
 
     num_gpus: int
     cpu_milli: int = 0
@@ -81,9 +81,10 @@ class LedgerJob(JobNeeds, frozen=True, kw_only=True):
     """A live job in the ledger (cluster state).
 
     Attributes:
+        seq: Sequence number of the job in the ledger.
         status: waiting | running | leaving (preempted, with processes that still run).
-        gpus: GPUs of a running job. GPU numbers count over all nodes, in node order.
-        tenant: Index of the job among the jobs that share these GPUs.
+        gpus: Indexes of the running job's GPUs. The index continues from node to node, in node order.
+        tenant: Position of the job among the jobs that share these GPUs, from 0.
         fields: Values of fields of the dtype `JOB` (`rlsched.cluster.arrays`), by field name.
     """
 
@@ -110,10 +111,9 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
     """Counters of a partition, for a policy that sets dials (numbers that adjust the policy's rule).
 
     Attributes:
-        counted: Counters: values of fields of the dtype `COUNTED` (`rlsched.cluster.dials`), by the name of
-            the field in journals. Some fields have another name in the dtype.
-        dial: Positions of the dials: values of fields of the dtype `DIAL` (`rlsched.cluster.dials`), by field
-            name.
+        counted: Counters, by name: the fields of the dtype `COUNTED` (`rlsched.cluster.dials`). Journals use
+            older names for some fields (`base_ledger._IN_JOURNALS`).
+        dial: Positions of the dials, by name: the fields of the dtype `DIAL` (`rlsched.cluster.dials`).
     """
 
     counted: dict[str, float | list[float]]
@@ -124,12 +124,13 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     """The cluster as schedulers see it.
 
     Attributes:
-        next_seq: Number that the next job in the ledger gets.
-        decisions: Number that the next decision gets.
+        next_seq: Sequence number of the next job that enters the ledger.
+        decisions: Sequence number of the next decision.
         preemptible: Whether a preemptible job was ever submitted.
         revises: Whether the run times of finished jobs change the predictions of waiting jobs of the same
             burst (similar jobs submitted in a row). Only a few queue orders need these changes.
-        policy_id: Id of the policy that decided. Only a policy with this id uses the stored dial positions.
+        policy_id: ID of the policy that decided. The stored dial positions are restored only for the same
+            policy.
     """
 
     nodes: list[LedgerNode]
@@ -174,10 +175,10 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         ended: Number of jobs that have ended by themselves.
-        run_times: Sums of `RunningMean`: (VC, GPUs, number of jobs, sum of ln(seconds), sum of squares of
-            ln(seconds)). The VC `*` stands for all VCs, 0 GPUs for all numbers of GPUs.
-        losses: Prediction losses that set the weights of the hedge (average of several predictors), by job
-            size, then by predictor; empty if the hedge was not used.
+        run_times: Sums of `RunningMean` over ended jobs: (VC, GPUs per job, number of jobs, sum of
+            ln(seconds), sum of squares of ln(seconds)). VC `*` means all VCs. 0 GPUs means jobs of any size.
+        losses: Prediction loss of each predictor, by job size and then by predictor. The losses determine the
+            weights of the hedge (a weighted average of the predictors). Empty if the hedge was not used.
         past: Latest jobs that ended by themselves, in order of end time.
     """
 
@@ -192,12 +193,12 @@ class BaseJob(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         submitted: The original submission, with the prediction.
-        job: Values of fields of `rlsched.broker.state.jobs.Job`, by field name, without `spec` and without
-            default values.
+        job: Fields of `rlsched.broker.state.jobs.Job`, by name, without `spec`. Fields with their default
+            value are left out.
         level: Current priority level, including the increase by waiting time.
         barred: Whether a quota keeps the job out of the queue.
-        moves: (`start`, Unix seconds) of the first start and of the latest starts, and (`stop`, Unix
-            seconds) of the latest requeues. Predictors learn from these times.
+        moves: The first start, and the latest starts and requeues, in order: (`start` or `stop`, Unix
+            seconds). Predictors learn from these times.
         held: Who holds the job, `user` or `admin`; "" if the job is not held.
         depends_on: Dependencies that are not met yet.
         changed: Changes of settings since the submission.
@@ -218,7 +219,7 @@ class BaseArray(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         submitted: The submission, with later changes.
-        array: Values of fields of `rlsched.broker.state.arrays.JobArray`, by field name, without `spec`.
+        array: Fields of `rlsched.broker.state.arrays.JobArray`, by name, without `spec`.
         held, depends_on: As in `BaseJob`.
     """
 
@@ -233,7 +234,7 @@ class HeldNode(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         node: Name of the node.
-        held: Each holding, with the ledger number of the job that represents the holding.
+        held: (holding, sequence number of the job that represents it in the ledger).
     """
 
     node: str
@@ -244,9 +245,10 @@ class Charged(msgspec.Struct, frozen=True, kw_only=True):
     """Usage and limits of users, accounts and VCs.
 
     Attributes:
-        usage: GPU-seconds by user, decayed with half-life `half_life_s` up to the time `usage_at_s`.
-        month: (`user`, `account` or `vc`; name; GPU time charged this month, thousandths of a GPU x ms; end
-            of the charged time, Unix ms).
+        half_life_s: Half-life of usage, seconds.
+        usage: GPU-seconds by user, decayed up to the time `usage_at_s` (Unix seconds).
+        month: (kind: `user`, `account` or `vc`; name; GPU time charged this month, thousandths of a GPU x ms;
+            time up to which GPU time is charged, Unix ms).
         weights: ln(weight) by user; the weight applies to all jobs of the user.
     """
 
@@ -264,16 +266,16 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         now_s: Time of the last deleted entry, Unix seconds.
-        numbers: (first, count) of each range of consecutive job numbers.
-        nodes: Values of fields of `rlsched.broker.state.nodes.Node`, by field name, per node in order of
-            registration.
-        ran_on: By user, numbers of the nodes that have started a job of the user.
+        numbers: All job numbers, as ranges (first number, count).
+        nodes: Fields of `rlsched.broker.state.nodes.Node`, by name, of each node in order of registration.
+        ran_on: Ledger indexes of the nodes that have started a job of the user, by user.
         held: GPUs that the broker cannot allocate, by node.
         profiles: Learnt resource use of jobs.
-        shares: Whether GPUs are shared.
-        awaited: Nodes that have not registered since the journal was restored.
+        shares: Whether jobs can share GPUs.
+        awaited: Nodes that have not registered since the journal was restored from a backup.
         chosen: The last policy set by `rlsched policy set`.
-        factors: Factors of workloads, learnt from pairs of jobs that shared GPUs; see `LearntFactor`.
+        factors: Correction factors of workloads, learnt from pairs of jobs that shared GPUs; see
+            `LearntFactor`.
         pairs: Observed speeds of pairs of workloads that shared GPUs.
         energy_price: The last fact about the price of electricity; None if no price was recorded.
     """

@@ -22,7 +22,7 @@ from rlsched.workload.predict.hedge import SIZES
 from rlsched.workload.predict.predictor import EXPERTS, Predictor
 
 MOST_PAST: Final = 20_000
-"""Maximum number of ended jobs in a base, from which a new predictor learns; the latest jobs are kept."""
+"""Maximum number of ended jobs that a base stores for predictors; only the latest are kept."""
 _MOST_MOVES: Final = 4
 
 
@@ -101,10 +101,10 @@ class Noting(Predictions):
         super().discard_job(job)
 
     def learned(self, before: Learned) -> Learned:
-        """Return what the predictors have learned, for a new base (the compacted start of the journal).
+        """Return the observations for a new base.
 
         Args:
-            before: Learned state of the predictors in the present base.
+            before: Observations in the present base.
         """
         predictor = self.predictor
         losses = before.losses
@@ -123,10 +123,10 @@ class Noting(Predictions):
 
 
 def replay_learned(predictions: Predictions, learned: Learned, jobs: list[BaseJob]) -> None:
-    """Train new predictors with the past and live jobs of a base.
+    """Train new predictors with the ended jobs (`learned.past`) and the live jobs (`jobs`) of a base.
 
-    The sums of the running mean and the weights of the hedge (average of several predictors) are restored
-    exactly. Models that learn from single jobs get the latest `MOST_PAST` jobs.
+    The sums of the running mean and the losses of the hedge (a weighted average of several predictors) are
+    restored exactly. Predictors that learn from single jobs learn only from the latest `MOST_PAST` jobs.
     """
     predictor = predictions.predictor
     events: list[_Event] = []
@@ -154,14 +154,16 @@ def replay_learned(predictions: Predictions, learned: Learned, jobs: list[BaseJo
 
 
 _ENDS, _COMES, _STARTS, _AFTER_ALL = 0, 1, 2, 100
-"""Order of events with equal times, as in the broker's loop. `_AFTER_ALL`: end of a job with run time 0."""
+"""Order of events with equal times, as in the broker's loop. `_AFTER_ALL`: end of a job that ends at the time
+of its start."""
 
 
 def _past_events(predictor: Predictor, job_id: str, past: PredictorSample) -> list[_Event]:
-    """Return the events of a past job. Only the predictor's history learns from the past job.
+    """Return the events of a past job.
 
-    The hedge does not learn from the past job, because the base stores the hedge's losses. At each event,
-    however, the hedge counts the losses of live jobs, which depend on how long each live job has run.
+    The predictor's history learns from the job. The hedge does not, because the base stores the hedge's
+    losses. At each event, the hedge only updates the losses of the live jobs, which depend on how long each
+    live job has run.
     """
     facts = JobFacts(job_id, past.gpus, past.vc, past.user, past.name, past.command, past.limit_s)
 

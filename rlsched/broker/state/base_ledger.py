@@ -47,7 +47,7 @@ _IN_JOURNALS: Final = {
     "log_ran_square": "took_square",
     "log_product": "said_took",
 }
-"""Names in journals by field name, for the fields of `COUNTED` that have another name in journals."""
+"""Fields of `COUNTED` that have an older name in journals: the name in journals, by field."""
 _COUNTED: Final = {field: _IN_JOURNALS.get(field, field) for field in COUNTED.names or ()}
 JOB_FIELDS: Final = (
     "slack_s",
@@ -84,7 +84,7 @@ BURST_FIELDS: Final = (
     "burst_spread",
     "look_s",
 )
-"""Fields of a live job that a base also stores if predictions are revised by bursts (`Ledger.revises`)."""
+"""Further fields of a live job that a base stores if bursts revise predictions (`Ledger.revises`)."""
 JOB_DERIVED: Final = (
     "seq",
     "key",
@@ -123,7 +123,7 @@ def ledger_of(state: ClusterState, policy_id: str, *, preemptible: bool) -> Ledg
 
     Args:
         state: The cluster.
-        policy_id: Id of the policy that decided.
+        policy_id: ID of the policy that decided.
         preemptible: Whether a preemptible job was ever submitted.
     """
     s, job = state.arrays, state.arrays.job
@@ -193,14 +193,14 @@ def fill(
 ) -> None:
     """Fill an empty cluster with the nodes and live jobs that a base stores.
 
-    All waiting jobs enter the queues, including jobs that are not eligible. The caller must then remove the
-    ineligible jobs with `Gates.add_gates` (gates) and `QuotaTable.restore_quotas` (quotas).
+    All waiting jobs enter the queues, including ineligible jobs. The caller must then call `Gates.add_gates`
+    and `QuotaTable.restore_quotas`, which remove the jobs that a gate or a quota makes ineligible.
 
     Args:
         state: The cluster. `permit` must have set the permissions of its scheduler already.
         ledger: The ledger of the base.
-        workloads: Number of each job's workload in the catalogue, by ledger number of the job.
-        policy_id: Id of the policy that decides.
+        workloads: Catalogue index of each job's workload, by sequence number of the job in the ledger.
+        policy_id: ID of the policy that decides.
         now_s: Time of the base, Unix seconds.
     """
     for name in ledger.gpu_types:
@@ -242,7 +242,7 @@ def fill(
 def _enter(state: ClusterState, one: LedgerJob, revised: bool) -> int:
     """Add a live job to the ledger, with its GPUs if it runs. Return its slot (index in `state.arrays.job`).
 
-    `revised`: value of `Ledger.revises`.
+    `revised`: whether the base stores `BURST_FIELDS` (`Ledger.revises`).
     """
     s, fields = state.arrays, one.fields
     s.counters[0].next_seq = one.seq
@@ -282,7 +282,7 @@ def _enter(state: ClusterState, one: LedgerJob, revised: bool) -> int:
 
 
 def _seat(state: ClusterState, running: list[tuple[int, LedgerJob]]) -> None:
-    """Restore the order (`tenant`) of jobs that share GPUs. `running`: (slot, job) of running jobs."""
+    """Restore the order (`tenant`) of the jobs on each shared GPU. `running`: (slot, job) of running jobs."""
     gpu, job = state.arrays.gpu, state.arrays.job
     for _, one in running:
         for g in one.gpus:

@@ -37,8 +37,8 @@ def base_of(
     Args:
         state: State of the broker.
         noting: The state's predictions, with the observations that the base needs.
-        before: Observations in the base with which the journal begins; None if it has no base.
-        policy_id: Id of the policy that decided.
+        before: Observations in the base with which the journal begins; None if the journal has no base.
+        policy_id: ID of the policy that decided.
         preemptible: Whether a preemptible job was ever submitted.
     """
     usage, usage_at_s = state.usage.sums
@@ -202,7 +202,8 @@ def _job(one: BaseJob) -> Job:
 def _with_coming(kept: BaseArray) -> dict[str, Any]:
     """Return the fields of an array, including `coming`.
 
-    Bases before version 3 store a number `come` instead: the first `come` tasks are jobs already.
+    Bases older than version 3 store `come` instead, the number of tasks that have become jobs. They are the
+    first tasks of the submission.
     """
     fields = dict(kept.array)
     if "come" in fields:

@@ -88,8 +88,8 @@ class BrokerState(Known):
 
         Args:
             rows: The entries.
-            scheduler: Policy that decides after the replay. During the replay, the policy sets its dials
-                (numbers that adjust the policy's rule) at the times of the entries. None: no dials are set.
+            scheduler: Policy that decides after the replay. The replay lets it set its dials (numbers that
+                adjust the policy's rule) at the times of the entries. None: no dials are set.
 
         Raises:
             JournalError: an entry contradicts the entries before it.
@@ -389,7 +389,7 @@ class BrokerState(Known):
             self._start_run(job, job.attempt, now_s)
 
     def _share_anew(self, seqs: Iterable[int], now_s: float) -> None:
-        """Update the tenant counts (jobs on the same GPUs) of jobs `seqs`, after a tenant started or left."""
+        """Update the number of tenants on the GPUs of each job in `seqs`, after a tenant started or left."""
         for seq in seqs:
             attempt = self.job_of_seq[seq].active
             if attempt is not None:
@@ -416,7 +416,7 @@ class BrokerState(Known):
         self.predictions.record_start(job.number, now_s)
 
     def _ranks(self, gpus: Iterable[int]) -> list[Rank]:
-        """Return one new rank per node, in node order. `gpus`: numbers of the GPUs in the ledger."""
+        """Return one new rank per node, in node order. `gpus`: indexes of the GPUs in the ledger."""
         by_node: dict[int, list[int]] = {}
         for gpu in gpus:
             node, local = self.cluster.gpu_location(gpu)
@@ -501,7 +501,7 @@ class BrokerState(Known):
         self._close(job, entry.outcome, entry.exit_code, entry.reason, end_s)
 
     def _has_declared_down(self, attempt: Attempt) -> bool:
-        """Return whether an operator has removed a node of an attempt, or has declared the node down."""
+        """Return whether an operator has removed any node of an attempt, or has declared it down."""
         nodes = (self.nodes.get(rank.node) for rank in attempt.ranks)
         return any(node is None or node.removed or not node.up for node in nodes)
 

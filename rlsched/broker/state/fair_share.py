@@ -1,8 +1,8 @@
 """Fair share: weights of users, computed from their past usage relative to their shares.
 
-The formula is Slurm's classic one: a user with the fraction U of all usage and the fraction S of all shares
-has the factor 2^(-U / S). Usage is measured in charged GPU-seconds: GPUs x SM clock (as a fraction of the
-highest) x time. It decays with a half-life.
+The formula is Slurm's classic fair share: the weight of a user with the fraction U of all usage and the
+fraction S of all shares is 2^(-U / S). Usage is measured in charged GPU-seconds: GPUs x time x SM clock as a
+fraction of the highest clock. It decays with a half-life.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from rlsched.broker.state.jobs import Attempt, Job
 
 LEAST_LN_WEIGHT: Final = -10.0 * math.log(2.0)
-"""Minimum of ln(weight): the weight of a user far above the share is 1/1024 of that of an idle user."""
+"""Minimum of ln(weight): the lowest weight is 1/1024 of the weight of a user without usage."""
 
 
 class FairShareUsage:
@@ -31,7 +31,7 @@ class FairShareUsage:
 
     @property
     def sums(self) -> tuple[dict[str, float], float]:
-        """(GPU-seconds by user, time of the last decay in Unix seconds), without running attempts."""
+        """(GPU-seconds by user, time to which they are decayed in Unix seconds), without running attempts."""
         return dict(self._gpu_s), self._at_s
 
     def restore_usage(self, gpu_s: dict[str, float], at_s: float) -> None:
@@ -55,9 +55,9 @@ class FairShareUsage:
             self._gpu_s[job.spec.user] = self._gpu_s.get(job.spec.user, 0.0) + charge
 
     def _charge(self, job: Job, attempt: Attempt, end_s: float, now_s: float) -> float:
-        """Return the decayed usage of an attempt, GPU-seconds: integral of GPUs x SM clock x decay factor.
+        """Return the usage of an attempt, GPU-seconds: the integral of GPUs x SM clock x decay over its time.
 
-        For an attempt that shared GPUs, its mean share of the GPUs is used for the whole run time.
+        For an attempt that shared GPUs, its mean fraction of the GPUs is used for the whole run time.
         """
         ran_s, rate = max(end_s - attempt.seated_s, 0.0), job.spec.num_gpus * attempt.sm_clock_frac
         if attempt.lent_s > 0.0 and ran_s > 0.0:
@@ -86,7 +86,7 @@ def fair_ln_weights(
 
     Args:
         used_gpu_s: GPU-seconds by user.
-        shares: Share of each user, in any unit, above 0; a user without an entry has the share 1.
+        shares: Shares of each user, above 0, in any unit; a user without an entry has 1.
     """
     used_in_all = sum(used_gpu_s.values())
     if used_in_all <= 0.0:

@@ -28,10 +28,10 @@ class EndedJob(NamedTuple):
         state: completed, failed, cancelled or rejected.
         gpu_types: GPU types of the last attempt's nodes, sorted, comma-separated.
         nodes: Placement of the last attempt, such as `n0[0,1] n1[3]`.
-        gpu_s: GPU-seconds of all attempts; shared GPUs count in part.
+        gpu_s: GPU-seconds of all attempts. While n jobs share a GPU, each is charged 1 / n of the time.
         energy_j: Energy of all attempts, joules; None if no node measured it.
         wait_s: Queueing delay: first start minus submission, seconds; None if the job never started.
-        rest: The other fields of the `Job` as MessagePack, without default values.
+        rest: The other fields of the `Job` as MessagePack. Fields with their default value are left out.
     """
 
     job: int
@@ -74,9 +74,9 @@ _IN_COLUMNS = {
     "attempts": "attempts",
     "preemptions": "preemptions",
 }
-"""Column that stores a field of `Job`, by field name; the other fields are in `rest`."""
+"""Fields of `Job` that have a column, with the column's name. The other fields are in `rest`."""
 _SPEC_IN_COLUMNS = {name: name for name in ("job", "token", "name", "user", "vc", "num_gpus")}
-"""Column that stores a field of `JobSubmitted`, by field name; the other fields are in `rest`."""
+"""Fields of `JobSubmitted` that have a column, with the column's name. The other fields are in `rest`."""
 _UNCOUNTED = {"command": [], "env": {}, "cwd": ""}
 """Fields of the submission that are removed when a job finishes, with the values that replace them."""
 _ALWAYS_WRITTEN = ("num_cpus", "time_limit_s")
@@ -87,7 +87,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def ended_job(job: Job, nodes: Mapping[str, Node]) -> EndedJob:
-    """Return the row of a finished job. Call this right after the entry that ended the job is applied."""
+    """Return the row of a finished job. Call this immediately after applying the entry that ended the job."""
     assert job.end_s is not None
     spec, attempt = job.spec, job.attempt
     ran_on = {rank.node for rank in attempt.ranks} if attempt is not None else set()
@@ -180,7 +180,7 @@ _rest_decoder = msgspec.msgpack.Decoder(_Rest)
 
 
 def asked_of_row(row: EndedJob) -> AskedFor:
-    """Return the submission's fields that job lists show, without decoding the other fields of the job.
+    """Return the fields of the submission that job lists show. The row's other fields are not decoded.
 
     Raises:
         JournalError: the row's `rest` is damaged, or of another version.
@@ -195,7 +195,7 @@ def asked_of_row(row: EndedJob) -> AskedFor:
 
 
 def plain(thing: Any) -> Any:
-    """Convert an object of the state to plain data: values by field name, without default values."""
+    """Convert an object of the state to plain data: values by field name. Default values are left out."""
     kind = type(thing)
     if kind is list:
         return [plain(one) for one in thing]

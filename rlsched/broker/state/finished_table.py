@@ -1,8 +1,8 @@
 """The table `ended_jobs` of the journal: one row for each finished job, derived only from entries.
 
-A row is written in the transaction of the entries that end its job. `meta.ended_at` is the number of the
-entry up to which the table is complete. If later entries exist, the next start of the broker adds the missing
-rows.
+A row is written in the same transaction as the entry that ends the job. `meta.ended_at` is the number of the
+last entry that the table includes. If the journal has later entries, the broker adds their rows at its next
+start.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def put_finished(db: sqlite3.Connection, rows: Sequence[EndedJob]) -> None:
 
 
 def put_copied(db: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> None:
-    """Write rows with checksums that were copied from another journal. A job that has a row keeps this row.
+    """Write rows, each with its checksum, copied from another journal. Existing rows are not replaced.
 
     Raises:
         JournalError: a row is damaged.
@@ -59,13 +59,13 @@ def put_copied(db: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> None:
 
 
 def copied_to(db: sqlite3.Connection) -> int:
-    """Return the number of the last job copied from another journal's table; -1: all rows are copied."""
+    """Return the job number up to which rows were copied from another journal's table; -1: all are copied."""
     found = db.execute("SELECT value FROM meta WHERE key = 'ended_copied'").fetchone()
     return -1 if found is None else int(found[0])
 
 
 def set_copied_to(db: sqlite3.Connection, job: int) -> None:
-    """Record the number of the last job copied from another journal's table; -1: all rows are copied."""
+    """Record the job number up to which rows were copied from another journal's table; -1: all are copied."""
     db.execute("INSERT OR REPLACE INTO meta VALUES ('ended_copied', ?)", (str(job),))
 
 
@@ -75,13 +75,13 @@ def holds_at(db: sqlite3.Connection, last: int) -> None:
 
 
 def begins_at(db: sqlite3.Connection, from_s: float) -> None:
-    """Record that rows of jobs that ended before `from_s` (Unix seconds) may be missing from now on."""
+    """Record that rows may be missing for jobs that ended before `from_s`, Unix seconds."""
     from_s = max(from_s, began_at(db))
     db.execute("INSERT OR REPLACE INTO meta VALUES ('ended_from_s', ?)", (repr(from_s),))
 
 
 def began_at(db: sqlite3.Connection) -> float:
-    """Return the time before which rows of ended jobs may be missing, Unix seconds; 0: no row was removed."""
+    """Return the time before which jobs may have ended without a row, Unix seconds; 0: no row was removed."""
     found = db.execute("SELECT value FROM meta WHERE key = 'ended_from_s'").fetchone()
     try:
         return 0.0 if found is None else float(found[0])
@@ -96,9 +96,9 @@ def differences(
 
     Args:
         db: The journal.
-        expected: The correct rows of all jobs that the entries up to `ended_at` finish, in any order.
-        over_before: Returns the number of jobs that finished before the base. Called after `expected` is
-            exhausted.
+        expected: Correct rows of all jobs that the entries up to `ended_at` end, in any order.
+        over_before: Returns the number of jobs that had finished before the journal's base. It is called
+            after `expected` is exhausted.
     """
     count = missing = 0
     from_s = began_at(db)
@@ -150,7 +150,7 @@ class Filter(NamedTuple):
 
 
 class EndedTable:
-    """Reader of the table of ended jobs. The time of a call does not grow with the table, except for `rows`.
+    """Reader of the table of ended jobs. Except for `rows`, a call takes no longer when the table grows.
 
     Args:
         path: Name of the journal in messages.
@@ -208,9 +208,12 @@ class EndedTable:
                 yield self._sound(raw)
 
     def page(self, after: int, most_bytes: int) -> tuple[list[tuple[Any, ...]], bool]:
-        """Return (rows with checksums, whether these are the last rows), for job numbers above `after`.
+        """Return the next rows, each with its checksum, of jobs with numbers above `after`.
 
         The rows have about `most_bytes` bytes at most. The first row is returned even if it is larger.
+
+        Returns:
+            (Rows, whether they are the last rows of the table.)
 
         Raises:
             JournalError: the file cannot be read.
@@ -256,7 +259,7 @@ class EndedTable:
 
 
 _ROW_BYTES = 120
-"""Estimated size of a row in a message, without the row's texts, bytes."""
+"""Estimated size of a row in a message without the row's texts and `rest`, bytes."""
 _NAME, _STATE, _END = map(EndedJob._fields.index, ("name", "state", "end_s"))
 _MATCHES = (
     "(:account IS NULL OR account = :account) AND (:user IS NULL OR user = :user) "

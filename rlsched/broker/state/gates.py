@@ -1,8 +1,8 @@
-"""Gates: reasons set by users that keep a waiting job out of the queue (holds, begin times, dependencies).
+"""Gates: holds, begin times and dependencies, which keep a waiting job out of the queue.
 
-The terms are Slurm's. `after` waits until the other job has started, `afterany` until it has finished,
-`afterok` until it has completed, `afternotok` until it has finished in any other state. A job with a
-dependency that can never be met is `hopeless`: it can never run, and the broker cancels it.
+Dependencies are named as in Slurm. `after` waits until the other job has started, `afterany` until it has
+finished, `afterok` until it has completed, `afternotok` until it has finished in any state other than
+`completed`. A job with a dependency that can never be met is `hopeless`: the broker cancels it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ NEVER: Final = "DependencyNeverSatisfied"
 
 
 def is_met(kind: str, state: str) -> bool | None:
-    """Return whether a job's state meets a dependency on this job; None: only a later state decides.
+    """Return whether a dependency on a job is met when the job enters a state.
 
-    `kind`: kind of the dependency, `after`, `afterany`, `afterok` or `afternotok`. `state`: the job's final
-    state, or `running` when the job starts.
+    Return None if it is not met yet, but a later state of the job can meet it. `kind`: `after`, `afterany`,
+    `afterok` or `afternotok`. `state`: the job's final state, or `running` when the job starts.
     """
     if state == RUNNING:
         return True if kind == "after" else None
@@ -35,13 +35,14 @@ def is_met(kind: str, state: str) -> bool | None:
 class Gates:
     """The gates of all waiting jobs and arrays. A job stays out of the queue until it has no gates.
 
-    In the methods, `seq` is the number of the job in the ledger (`ClusterState`); -1 for an array.
+    In the methods, `seq` is the sequence number of the job in the ledger (`ClusterState`), or -1 for an
+    array.
 
     Args:
         eligibility: Receives the reasons that keep jobs out of the queue.
 
     Attributes:
-        hopeless: By job number, the reason why a job can never run; removed when the job is cancelled.
+        hopeless: Reason why a job can never run, by job number; removed when the job is cancelled.
     """
 
     def __init__(self, eligibility: Eligibility) -> None:
@@ -52,7 +53,7 @@ class Gates:
         self._awaited: dict[int, dict[int, None]] = {}  # job -> jobs that wait for it
         self.hopeless: dict[int, str] = {}
         self.due_s = math.inf
-        """Earliest begin time, when `open_due_gates` is due, Unix seconds; infinite if no job has one."""
+        """Earliest begin time, Unix seconds, at which `open_due_gates` must be called; infinite if none."""
 
     # ---- events of jobs ---------------------------------------------------------------------------
 
@@ -68,7 +69,7 @@ class Gates:
             self.add_dependencies(seq, entry.job, entry.depends_on)
 
     def add_dependencies(self, seq: int, job: int, others: list[DependsOn]) -> None:
-        """Set the dependencies of a job that has none yet. `others`: dependencies that are not met yet."""
+        """Set the unmet dependencies (`others`) of a job that has no dependencies yet."""
         self._note_waits(seq, job, others)
         self._bar(seq, "Dependency")
 
@@ -102,7 +103,7 @@ class Gates:
         self._resolve(job, RUNNING, now_s)
 
     def resolve_end(self, job: int, state: str, now_s: float) -> None:
-        """Update the jobs that depend on job `job`, which has ended. Remove the gates of `job` itself."""
+        """Update the jobs that depend on job `job`, which has ended, and remove the gates of `job` itself."""
         self._held.pop(job, None)
         self.remove_gates(job)
         self._resolve(job, state, now_s)

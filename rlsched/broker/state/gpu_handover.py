@@ -9,10 +9,11 @@ from rlsched.broker.state.jobs import Attempt, Job
 
 
 class GpuHandover:
-    """Leaving jobs (preempted, attempt unfinished), and new jobs that wait for GPUs of leaving jobs.
+    """Leaving jobs (preempted, but with running processes), and new jobs that wait for the GPUs of such jobs.
 
     Attributes:
-        emptied: New jobs whose GPUs have become empty; cleared by the code that launches these jobs.
+        emptied: New jobs that no longer wait, because no process of a leaving job is on their GPUs. The code
+            that launches them clears the list.
     """
 
     def __init__(self) -> None:
@@ -20,10 +21,16 @@ class GpuHandover:
         self._leaving: dict[int, Job] = {}
 
     def add_leaving(self, job: Job, attempt: Attempt, decision: int, moved_for: str | None = None) -> None:
-        """Register a job that lost its GPUs to other jobs. An `ending` that is already set stays unchanged.
+        """Register a job that lost its GPUs to other jobs, and mark its attempt as preempted.
 
-        `decision`: number of the decision that ends the job's attempt. `moved_for`: id of the job that gets
-        the GPUs if this job is moved; None: the job was preempted.
+        If the attempt's `ending` is already set, it is not changed.
+
+        Args:
+            job: The leaving job.
+            attempt: The job's active attempt.
+            decision: Sequence number of the decision that took the GPUs.
+            moved_for: ID of the job that gets the GPUs, if `job` is moved to other GPUs; None: `job` is
+                preempted without a move.
         """
         self._leaving[job.number] = job
         if not attempt.ending:
@@ -34,7 +41,7 @@ class GpuHandover:
                 attempt.ending_reason = f"moved by decision {decision} for job {moved_for}"
 
     def leaves(self, job: Job) -> None:
-        """Register a leaving job from a base. All fields of the job's attempt are restored already."""
+        """Register a leaving job from a base (stored state). Its attempt is not changed."""
         self._leaving[job.number] = job
 
     def remove_leaving(self, job: Job) -> None:
@@ -42,10 +49,10 @@ class GpuHandover:
         self._leaving.pop(job.number, None)
 
     def wait_for_gpus(self, job: Job, attempt: Attempt) -> bool:
-        """Record which ranks of leaving jobs are on a new attempt's GPUs. Return True if no rank is.
+        """Record which ranks of leaving jobs are on a new attempt's GPUs. Return whether the GPUs are empty.
 
-        If the new job or a leaving job has whole nodes (`exclusive`), all ranks of the leaving job on the
-        attempt's nodes count.
+        If the new job or a leaving job has whole nodes (`exclusive`), the new attempt waits for all ranks of
+        the leaving job on its nodes.
         """
         taken = {(rank.node, gpu) for rank in attempt.ranks for gpu in rank.gpus}
         nodes = {rank.node for rank in attempt.ranks}
@@ -65,9 +72,9 @@ class GpuHandover:
         return not attempt.leaving
 
     def remove_rank(self, number: int, rank: int, jobs: Iterable[Job]) -> list[Job]:
-        """Remove an ended rank of leaving job `number`.
+        """Record that rank `rank` of job `number` has ended, if the job is leaving.
 
-        Return the jobs among `jobs` that waited for this rank and now have empty GPUs.
+        Return the jobs among `jobs` that waited for this rank and now wait for no other rank.
         """
         if number not in self._leaving:
             return []

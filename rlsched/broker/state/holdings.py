@@ -1,11 +1,11 @@
 """Holdings: GPUs that the broker cannot allocate, because other jobs hold them or they are out of service.
 
-Other jobs are jobs that an engine runs without this broker. A GPU is out of service if the node no longer
-detects the GPU, or found a foreign process on the GPU.
+Other jobs are jobs that the cluster's engine (such as Slurm) runs without this broker. A GPU is out of
+service if the node no longer detects the GPU, or found a foreign process on the GPU.
 
-Each holding is represented by a job in the ledger (`ClusterState`). This job occupies the held GPUs, and no
-decision starts or preempts it. Predictors do not learn from it. Rules, plans and policies therefore take into
-account which GPUs are held, and until when.
+Each holding is represented by a job in the ledger (`ClusterState`), which occupies the held GPUs. Rules,
+plans and policies therefore take into account which GPUs are held, and until when. No decision starts or
+preempts this job, and predictors do not learn from it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class NodeHoldings:
 
     @property
     def by_node(self) -> dict[str, list[tuple[Holding, int]]]:
-        """All holdings by node, each with the number of its job in the ledger."""
+        """All holdings by node, each with the sequence number of the job that represents it in the ledger."""
         return {name: list(held) for name, held in self._of_node.items()}
 
     def restore_holdings(self, by_node: dict[str, list[tuple[Holding, int]]]) -> None:
@@ -76,9 +76,9 @@ class NodeHoldings:
         return any(seq == other for held in self._of_node.values() for _, other in held)
 
     def possible_holdings(self, name: str, node: Node, wanted: list[Holding]) -> list[Holding]:
-        """Return the wanted holdings, limited to GPUs that can be held now.
+        """Return the wanted holdings, without the GPUs that cannot be held now.
 
-        A GPU can be in only one holding, and in no holding while a job of this broker uses the GPU.
+        A GPU can be in only one holding. While a job of this broker uses a GPU, the GPU cannot be held.
         """
         return list(self._possible(self.holdings_of(name), node, wanted))
 

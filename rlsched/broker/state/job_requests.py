@@ -21,10 +21,10 @@ from rlsched.wire.messages import DryRun, Submit
 HIGH_QUANTILE: Final = 2.33
 """99th percentile of the standard normal distribution."""
 MOST_MIB: Final = 1 << 40
-"""Highest learnt memory, MiB; more is an error of measurement."""
+"""Upper limit of learnt memory, MiB; larger values are errors of measurement."""
 CORE_HEADROOM: Final = 1.25
-"""Cores that a job can use, relative to the mean use of its earlier attempts. It allows for peaks, and for
-jobs whose cores limited them: with more cores, the next attempt shows whether the job uses them."""
+"""Cores that a job is assumed to need, relative to the mean use in earlier attempts. The factor allows for
+peaks. If too few cores limited the job, its next attempt gets more and shows whether it uses them."""
 MOST_FOR_SPEED: Final = 0.1
 """Highest difference of GPU times that a workload with better speeds may have: how two jobs share a GPU
 depends on their GPU times."""
@@ -33,7 +33,7 @@ MOST_FOR_PAIRS: Final = POPULATION_SD
 may have. With this limit, a workload is not changed beyond the differences between workloads. Of limits of .1
 to .6 and none, .6 gives nearly the least errors (`studies/models/nearest_by_pairs.py`)."""
 MOST_RATIO: Final = 10.0
-"""Largest ratio of learnt power to the power of the workload; a larger one is an error of measurement."""
+"""Largest ratio of learnt power to the workload's power; a larger ratio is an error of measurement."""
 
 
 class Sharing(TypedDict):
@@ -46,9 +46,9 @@ class Sharing(TypedDict):
 def demand_of(spec: JobSubmitted, learnt_gpu_mib: int = 0) -> Demand:
     """Return the demand of a job as the ledger counts it.
 
-    A job from a journal before version 7 (`counted` is False) has no cores and no memory in its demand.
-    `learnt_gpu_mib`: GPU memory that the job needs according to a failed attempt, MiB; 0: unknown. The demand
-    contains the larger of this value and the requested GPU memory.
+    The demand of a job from a journal older than version 7 (`counted` is False) includes no cores and no
+    memory. `learnt_gpu_mib`: GPU memory that the job needs according to a failed attempt, MiB; 0: unknown.
+    The demand includes the larger of this value and the requested GPU memory.
     """
     return Demand(
         gpus=spec.num_gpus,
@@ -69,12 +69,14 @@ def needs(job: Job) -> Demand:
 def sharing_of(spec: JobSubmitted, learnt_gpu_mib: int = 0, *, alone: bool = False) -> Sharing:
     """Return whether a job can share GPUs, and how much memory it needs on each GPU, MiB.
 
-    The needed memory is the largest of three values: the requested memory, `learnt_gpu_mib`, and the memory
-    that 99 % of similar jobs stay below. If no value is known, the result has -1, and the ledger uses the
-    catalogue's value. A job with whole nodes never shares. With `share` set to `auto`, a job shares if the
-    user named a workload, or if the needed memory and the GPU time of similar jobs are known.
+    The needed memory is the largest of three values: the requested GPU memory, `learnt_gpu_mib`, and the
+    memory that 99 % of similar jobs stay below. If none of them is known, it is -1, and the ledger uses the
+    value of the workload in the catalogue. A job with whole nodes never shares. With `share` set to `auto`, a
+    job shares if the user named a workload, or if the needed memory and the GPU time of similar jobs are
+    known.
 
-    `learnt_gpu_mib`: as in `demand_of`. `alone`: the job must not share, even if its submission permits it.
+    `learnt_gpu_mib`: as in `demand_of`. `alone`: True if the job must not share, even if its submission
+    permits it.
     """
     is_named = workload_number(spec.workload) > 0
     profiles = spec.profiles.values()
@@ -100,12 +102,12 @@ def memory_bound_mib(profiles: Mapping[str, WorkloadProfile]) -> int:
 def learnt_use(profiles: Mapping[str, WorkloadProfile], workload: int) -> LearntUse:
     """Return the use of cores and power that was learnt from similar jobs.
 
-    The figures are from the GPU type with the most attempts. The need of cores is `CORE_HEADROOM` times the
-    mean use of cores.
+    Each figure is from the GPU type on which most attempts were measured. The job is assumed to need
+    `CORE_HEADROOM` times the mean number of cores that similar jobs used.
 
     Args:
         profiles: Profiles by GPU type.
-        workload: Number of the catalogue's workload that models the job; 0: unknown.
+        workload: Catalogue index of the workload that models the job; 0: unknown.
     """
     cores = [one.cores_each for one in profiles.values() if one.cores_each is not None]
     need = max(cores, key=lambda one: one.count).value * CORE_HEADROOM if cores else 0.0
@@ -118,7 +120,7 @@ def learnt_use(profiles: Mapping[str, WorkloadProfile], workload: int) -> Learnt
 
 
 def runs_as(spec: JobSubmitted) -> int:
-    """Return the number of the catalogue's workload that models a job; 0: no workload is known.
+    """Return the catalogue index of the workload that models a job; 0: no workload is known.
 
     If the user named no workload, choose the workload whose GPU time (fraction of time in which the GPU
     works) is nearest to the GPU time of similar jobs. GPU time is the best predictor of how two jobs share a
@@ -132,7 +134,7 @@ def runs_as(spec: JobSubmitted) -> int:
 
 
 def nearest_workload(profiles: Mapping[str, WorkloadProfile]) -> int:
-    """Return the number of the catalogue's workload nearest to learnt profiles; 0: no GPU time was learnt.
+    """Return the catalogue index of the workload nearest to learnt profiles; 0: no GPU time was learnt.
 
     Args:
         profiles: Profiles by GPU type. Each figure is taken from the GPU type with the most attempts.
@@ -169,10 +171,11 @@ def _pair_distances(profiles: Mapping[str, WorkloadProfile]) -> Sequence[float]:
 
 
 def _speed_distances(profiles: Mapping[str, WorkloadProfile]) -> Sequence[float]:
-    """Return how much each workload's speeds on GPU types differ from learnt speeds, by number - 1.
+    """Return how much each workload's speeds on GPU types differ from learnt speeds, by index - 1.
 
-    The difference is the mean of |ln(learnt / catalogue's)| over the GPU types with a learnt speed, at most
-    `MOST_FOR_SPEED`. The result is empty if no speed was learnt.
+    The difference is the mean of |ln(learnt speed / workload's speed)| over the GPU types with a learnt speed
+    except the first, which is the reference. It is at most `MOST_FOR_SPEED`. The result is empty if no speed
+    was learnt.
     """
     speeds = learnt_speeds(profiles)
     columns = _ln_speeds(tuple(speeds)) if speeds else ()
@@ -215,7 +218,7 @@ def workload_like(util_frac: float, clock_bound: float | None = None, distances:
 
 @cache
 def _dynamic_w(gpu_type: str) -> tuple[float, ...]:
-    """Return the dynamic power of the catalogue's workloads on a GPU type, by number, W."""
+    """Return the dynamic power of each workload of the catalogue on a GPU type, by index, W."""
     return tuple(traits_of(gpu_type)["dynamic_w"].tolist())
 
 
@@ -237,13 +240,13 @@ def _ln_factors(gpu_type: str) -> tuple[tuple[float, ...], ...]:
 
 @cache
 def _utils() -> tuple[float, ...]:
-    """Return the GPU times without co-tenants of the catalogue's workloads on the reference GPU type."""
+    """Return the GPU time of each workload without co-tenants on the reference GPU type, by index - 1."""
     return tuple(traits_of(REFERENCE_TYPE)["util_frac"][1:].tolist())
 
 
 @cache
 def _clock_bounds() -> tuple[float, ...]:
-    """Return the clock-bound shares of the catalogue's workloads on the reference GPU type, by number."""
+    """Return the clock-bound fraction of each workload on the reference GPU type, by index - 1."""
     return tuple(traits_of(REFERENCE_TYPE)["clock_bound"][1:].tolist())
 
 
@@ -261,9 +264,9 @@ def demand_asked(message: Submit | DryRun) -> Demand:
 
 
 def types_asked(gpu_types: Sequence[str]) -> list[str]:
-    """Return GPU types as in the ledger: sorted, unique, with the catalogue's spelling of known types.
+    """Return GPU types as in the ledger: sorted, unique, and known types in the catalogue's spelling.
 
-    If the only type is the word `any`, all types are meant, and the result is empty.
+    The result is empty if `gpu_types` is empty or only the word `any`: the job accepts any type.
     """
     found = sorted({asked_type(one) for one in gpu_types})
     return [] if [one.lower() for one in found] == [ANY_TYPE] else found

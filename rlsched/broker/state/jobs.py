@@ -25,14 +25,14 @@ class Rank:
 
     Attributes:
         node: Name of the node.
-        gpus: GPU numbers on that node.
+        gpus: Indexes of the GPUs on that node.
         state: `launching`, `running` or `ended`.
-        sm_clock_mhz: Highest SM clock allowed for the GPUs, as the node reports it, MHz; 0: no limit set.
+        sm_clock_mhz: Limit of the GPUs' SM clock, as the node reports it, MHz; 0: no limit is set.
         clock_note: Reason why the ordered clock was not set; "" if it was set.
-        output_note: Option, path and reason if the rank's output is not written to the requested file; else
-            "".
-        ended_s: End time, Unix seconds: reported by the node, else the time of the `RankEnded` entry. The
-            value is limited to the time between the attempt's start and that entry.
+        output_note: If the rank's output is not written to the requested file: the option, the path and the
+            reason; else "".
+        ended_s: End time, Unix seconds: reported by the node, else the time of the `RankEnded` entry. It is
+            never before the attempt's start or after that entry.
         ran_s: Run time reported by the node, seconds; None without a report.
         usage: Resource use, set at the end; None if not measured.
     """
@@ -65,30 +65,31 @@ class Attempt:
     """One attempt of a job, from the decision that allocated its GPUs until all ranks have ended.
 
     Attributes:
-        number: Attempt number; 1 for the first.
-        start_s: Time of the allocation, Unix seconds.
+        number: Attempt number. It increases with each attempt of a job.
+        start_s: Time of the decision that allocated the GPUs, Unix seconds.
         seated_s: Time from which the GPUs are free of processes of preempted jobs, Unix seconds; infinite
             before that.
-        leaving: (job, rank) of the preempted jobs' ranks that are still on the attempt's GPUs.
+        leaving: Ranks of preempted jobs that are still on the attempt's GPUs: (job number, rank).
         sm_clock_frac: SM clock that the decision set, as a fraction of the highest.
-        was_capped: Whether a power limit has lowered the clock of the attempt at some time.
+        was_capped: Whether a node has run the attempt at a lower clock than the decision set, because of a
+            limit.
         was_lent: Whether the attempt got lent CPU cores at its start.
-        gpu_need_mib: GPU memory counted for the job at the start of the attempt, MiB on each GPU; nodes may
+        gpu_need_mib: GPU memory reserved for the job at the start of the attempt, MiB on each GPU; nodes may
             enforce it as a limit. 0: unknown, or the job cannot share GPUs.
         speed_frac: Mean speed of the ended attempt (`learning.mean_speed`); None: unknown.
         was_shared: Whether another job has used the GPUs at the same time.
-        lent_s: Part of the time up to `tenants_since_s` in which co-tenants, not this job, used the GPUs,
-            seconds per GPU. With n tenants, (n - 1) / n of the time counts.
+        lent_s: Time up to `tenants_since_s` that is charged to co-tenants, seconds per GPU. While n jobs
+            share the GPUs, this is (n - 1) / n of the time.
         tenants: Number of jobs on the GPUs, including this attempt's job.
         tenants_since_s: Time at which `tenants` last changed, Unix seconds.
-        is_learnt: Whether the speed next to the present co-tenant has been learnt.
-        decision: Number of the decision that started the attempt.
+        is_learnt: Whether the speed of the job together with its present co-tenant has been learnt.
+        decision: Sequence number of the decision that started the attempt.
         source: Source of that decision.
         ending: State that the job gets when all ranks have ended; "" while the attempt continues. With
-            `preempted`, the job is queued, unless it ended by itself.
+            `preempted`, the job is queued again, unless it ended by itself.
         ending_reason: Reason for the ending, as text.
-        moved: Whether the attempt is ended to move the job to other GPUs, because another job needs the
-            present GPUs as a block.
+        moved: Whether the attempt is ended to move the job to other GPUs, because another job needs a block
+            of GPUs that includes the present ones.
         charged: Whether the end of this attempt counts against the job's retries.
         lost: Whether the attempt ends because one of its nodes was lost.
         first_failure: (exit code, reason) of the first rank that failed; None if no rank failed.
@@ -129,7 +130,7 @@ class Attempt:
 
     @property
     def held_s(self) -> float:
-        """Time from `seated_s` to the end of the attempt, minus `lent_s`, seconds."""
+        """Time that is charged for each GPU: from `seated_s` to the end of the attempt, less `lent_s`, s."""
         return max(max(rank.ended_s for rank in self.ranks) - self.seated_s - self.lent_s, 0.0)
 
     def shares_with(self, tenants: int, now_s: float) -> None:
@@ -166,7 +167,7 @@ class Stopped:
 
     Attributes:
         number: Attempt number.
-        start_s: Time of the allocation, Unix seconds.
+        start_s: Time of the decision that allocated the GPUs, Unix seconds.
         end_s: End of the last rank, Unix seconds; the broker may have received the report later.
         reason: Reason for the end as text.
         with_node: Whether the attempt ended because one of its nodes was stopped with all jobs (as at a
@@ -186,13 +187,15 @@ class Job:
 
     Attributes:
         number: Job number, as users see it; never assigned twice in a journal.
-        spec: The submission with the prediction. After the end of the job, it lacks the fields that only a
-            start needs.
-        seq: Number of the job in the ledger (`ClusterState`), -1 if the job was rejected.
+        spec: The submission with the prediction. After the end of the job, it lacks the fields that are
+            needed only to start the job.
+        seq: Sequence number of the job in the ledger (`ClusterState`), -1 if the job was rejected.
         state: queued | launching | running | completed | failed | cancelled | rejected.
         attempt: The current attempt, or the last attempt; None before the first.
-        retries: Number of attempts that ended early for reasons outside the job and count as retries.
-        losses: Number of latest attempts in a row that ended because a node was lost.
+        retries: Number of attempts that ended early for reasons outside the job, and count against the
+            job's retries.
+        losses: Number of consecutive attempts, up to the latest ended one, that ended because a node was
+            lost.
         preemptions: Number of attempts that were ended to start another job.
         moves: Number of attempts that were ended to move the job to other GPUs.
         last_move: Text that names the decision of the last move, and the job that got the GPUs; "" if this
@@ -200,7 +203,7 @@ class Job:
         earlier_s: Run time of preempted attempts, seconds.
         attempts: Number of attempts begun.
         first_start_s: Start of the first attempt, Unix seconds; None if there was no attempt.
-        gpu_s: GPU-seconds of ended attempts: number of GPUs x time, without GPU time of co-tenants.
+        gpu_s: GPU-seconds of ended attempts. While n jobs share a GPU, each is charged 1 / n of the time.
         energy_j: Energy of ended attempts, joules; None if no node measured it.
         gpu_memory_mib: GPU memory that the job needs according to a failed attempt, MiB; 0: unknown.
         enlarged: Whether the job was queued once more for larger GPUs, because it ran out of GPU memory
@@ -241,7 +244,7 @@ class Job:
 
     @property
     def called(self) -> str:
-        """Job id for users: its number, or `17_3` for task 3 of array 17."""
+        """Job ID for users: the job number, or `17_3` for task 3 of array 17."""
         return called(self.spec)
 
     @property
@@ -251,7 +254,7 @@ class Job:
 
     @property
     def learnt_gpu_mib(self) -> int:
-        """GPU memory that attempts have shown the job to need, MiB on each of its GPUs; 0: unknown."""
+        """GPU memory that the job needs according to its attempts, MiB on each of its GPUs; 0: unknown."""
         return max(self.gpu_memory_mib, self.seen_gpu_mib)
 
     def become(self, state: JobState) -> None:
@@ -295,7 +298,7 @@ class Job:
 
 
 def called(job: JobSubmitted) -> str:
-    """Return the job id for users: its number, or `17_3` for task 3 of array 17."""
+    """Return the job ID for users: the job number, or `17_3` for task 3 of array 17."""
     return f"{job.array}_{job.task}" if job.array else str(job.job)
 
 

@@ -44,36 +44,37 @@ class Known:
 
     Attributes:
         cluster: The ledger: the cluster state as the scheduler sees it.
-        jobs: Unfinished jobs and the latest finished jobs, by number. `forget` removes finished jobs; `job`
-            also finds removed jobs.
-        ended_jobs: (end in Unix seconds, number) of the finished jobs in `jobs`, in order of their end.
+        jobs: Unfinished jobs and the latest finished jobs, by job number. `forget` removes finished jobs from
+            it. The method `job` also finds the removed jobs, in `table`.
+        ended_jobs: (end in Unix seconds, job number) of the finished jobs in `jobs`, in order of their end.
         numbers: All job numbers, ascending.
         table: The journal's table of finished jobs; None: all finished jobs are in `jobs`.
-        job_of_seq: Live jobs by their number in `cluster`.
-        number_of_seq: Job number of every job that has been in `cluster`.
-        tokens: Job number by submission token, for `jobs`. See `job_of_token`.
+        job_of_seq: Live jobs by their sequence number in `cluster`.
+        number_of_seq: Job number of every job that has been in `cluster`, by sequence number.
+        tokens: Job number by submission token, of the jobs in `jobs`. `job_of_token` also finds other jobs.
         nodes: Nodes by name, in order of registration.
         epoch: Epoch of the last broker that opened the journal, 0 before the first.
         last_number: Highest job number assigned, including numbers assigned before a restore from a backup.
-        last_attempt: Attempt number that the last restore from a backup set; new attempts get higher ones.
+        last_attempt: Attempt number set by the last restore from a backup. New attempts get higher numbers.
         highest_attempt: Highest number of any attempt of any job.
         restored_s: Time of the last restore from a backup, Unix seconds; None: never.
         taken_over: Whether the last restore was a takeover: a standby continued from its copy of the journal.
-        awaited: Nodes that have not registered since the restore; they might run jobs that the journal does
-            not know.
-        identity: Random id of the cluster (`BrokerStarted.cluster`).
+        awaited: Nodes that have not registered since the restore; they might run jobs that are not in the
+            journal.
+        identity: Random ID of the cluster (`BrokerStarted.cluster`).
         chosen: The policy set by `rlsched policy set`, if it is in use; else None.
         order: Order of the queue.
         now_s: Time of the last entry, Unix seconds.
-        asked_for_s: By partition, the time for which the last `Wait` action requested a decision, Unix
-            seconds.
+        asked_for_s: Time at which the last `Wait` action of a partition requested the next decision, Unix
+            seconds, by partition.
         decisions: Number of decisions by source.
         contested: Number of decisions with more than one legal action, by source.
         interventions: Number of decisions of the guard (which limits a policy), by reason. The reason is
             the text before the colon in `Decided.guard`.
         outcomes: Number of finished jobs by state.
         seats: Preempted jobs whose processes still run on GPUs that are allocated to other jobs.
-        models: Speed models of the ledger: all if GPUs are shared, otherwise at most the models of clocks.
+        models: Models of job speed that the ledger uses: all models if jobs can share GPUs, otherwise at most
+            the models of clocks.
         on_finished: Called with each job that finishes, when the entry that ends it is applied.
         priorities: Levels and weights of live jobs.
         usage: GPU-seconds charged to users, for fair share.
@@ -85,9 +86,9 @@ class Known:
         quotas: Limits for users, accounts and VCs, and their usage.
         accounts: Accounts to which users can charge jobs.
         energy_price: The last fact about the price of electricity; None if no price was recorded.
-        health_failures: Number of changes from healthy to unhealthy, summed over all nodes.
-        ran_on: By user, a bit mask of the numbers of the nodes that have started a job of the user.
-        policy_id: Id of the policy that decides; used when a base is restored.
+        health_failures: Number of times that a healthy node became unhealthy, summed over all nodes.
+        ran_on: Bit mask of the ledger indexes of the nodes that have started a job of the user, by user.
+        policy_id: ID of the policy that decides; used when a base is restored.
     """
 
     def __init__(self, predictions: Predictions, order: Order, half_life_s: float = math.inf) -> None:
@@ -158,15 +159,16 @@ class Known:
         return known
 
     def removed_nodes(self) -> set[int]:
-        """Return the ledger numbers of nodes that were replaced, or that an operator removed."""
+        """Return the ledger indexes of nodes that were replaced, or that an operator removed."""
         there = {node.number for node in self.nodes.values() if not node.removed}
         return set(range(len(self.cluster.node_names))) - there
 
     def is_uneven(self, vc: str, num_gpus: int) -> bool:
-        """Return whether a job would get unequal numbers of GPUs per node, and an engine forbids this.
+        """Return whether a job's nodes would provide unequal numbers of GPUs, which some engines forbid.
 
-        Within a partition, all nodes of such an engine have the same number of GPUs (`Members`). A job larger
-        than one node gets whole nodes first. The result therefore depends only on `num_gpus`.
+        All nodes of such an engine in one partition have the same number of GPUs (`Members`). A job that is
+        larger than one node gets whole nodes first. Whether the numbers are equal therefore depends only on
+        `num_gpus`.
         """
         own, shared = self.cluster.partitions_of(vc)
         part_of = self.cluster.arrays.node.part_of
@@ -183,14 +185,14 @@ class Known:
         return sum(self.outcomes.values())
 
     def fenced_jobs(self, node: Node) -> list[Job]:
-        """Return the jobs that `node` itself kills after `lost_after_s` without a broker, by job number."""
+        """Return the jobs that `node` kills after `lost_after_s` without a broker, ordered by job number."""
         if not node.spec.capabilities.fences:
             return []
         jobs = [self.jobs[number] for number in sorted(node.live_jobs)]
         return [job for job in jobs if job.spec.lost_after_s]
 
     def has_begun(self, job: int, attempt: int) -> bool:
-        """Return whether the journal contains this attempt, or a later attempt of the same job."""
+        """Return whether the journal contains attempt `attempt` of a job, or a later one."""
         known = self.job(job)
         return known is not None and known.attempt is not None and attempt <= known.attempt.number
 
@@ -207,7 +209,7 @@ class Known:
         return None if row is None else job_of(row)
 
     def called(self, number: int) -> str:
-        """Return the job id for users: its number, or `17_3` for task 3 of array 17."""
+        """Return the job ID for users: the job number, or `17_3` for task 3 of array 17."""
         try:
             job = self.job(number)
         except JournalError:
@@ -227,7 +229,7 @@ class Known:
         return None if job is None else job.spec
 
     def task(self, array: JobArray, task: int) -> int | None:
-        """Return the job number of an array's task; None: the task is not a job yet, or its row was removed.
+        """Return the job number of an array's task; None: it is not a job yet, or its row was removed.
 
         Raises:
             JournalError: a row is damaged.
@@ -265,8 +267,9 @@ class Known:
         Args:
             now_s: Present time, Unix seconds. Jobs that ended at this time stay in memory, because they may
                 not be in the journal yet.
-            keep_s: Time from the end of a job to its removal, seconds.
-            most: Maximum number of finished jobs in memory; beyond it, the oldest are removed.
+            keep_s: Time after the end of a job until it is removed, seconds.
+            most: Maximum number of finished jobs in memory. If there are more, the oldest are removed
+                earlier.
         """
         while self.ended_jobs and self.ended_jobs[0][0] < now_s:
             over_s, number = self.ended_jobs[0]

@@ -17,12 +17,13 @@ from rlsched.models.learning import seen_factor
 from rlsched.wire.messages import GPU_OUT_OF_MEMORY
 
 MOST_BUSY_FRAC, MOST_BUSY_AT_CLOCK_FRAC = 0.9, 0.97
-"""Highest GPU times (busy fractions) that show the effect of a clock: at the highest and at a lower clock."""
+"""Highest GPU times (busy fractions) at the highest clock and at a lower clock. Above them, idle times are
+too short to show the effect of the clock."""
 UNMET = 1.25
 """Assumed GPU memory need of an attempt that ran out of GPU memory, relative to the memory that it used."""
 LEAST_SOLO_FRAC: Final = 0.05
-"""GPU time of a command without co-tenants, as a fraction, below which no speed is computed: readings have
-steps of 1 %.
+"""Minimum GPU time of a command without co-tenants, as a fraction. Below it, no speed is computed, because
+readings have steps of 1 %.
 """
 LEAST_MEASURED_S = 20
 """Minimum measured time of a rank, seconds. In a shorter time, programs only load data and warm up."""
@@ -33,10 +34,10 @@ def learn(
 ) -> None:
     """Learn from the usage of an attempt, if all its ranks were on one GPU type and measured long enough.
 
-    Each rank must be measured for at least `LEAST_MEASURED_S`. An attempt that shared GPUs is not used for
-    figures that need GPUs without co-tenants, such as GPU time and power. The same holds for an attempt with
-    a clock lowered by a power limit, and with lent cores, because the next attempt may have fewer cores. An
-    attempt that ran out of GPU memory shows only that it needs more (`UNMET`), in any measured time.
+    Each rank must be measured for at least `LEAST_MEASURED_S`. GPU time, power and run time are not learnt
+    from an attempt that shared GPUs, whose clock a node lowered because of a limit, or that got lent cores
+    (the next attempt may have fewer cores). From an attempt that ran out of GPU memory, only the memory need
+    is learnt (`UNMET`), even if it was measured for a shorter time.
     """
     types = {nodes[rank.node].spec.gpu_type for rank in attempt.ranks}
     used = [rank.usage for rank in attempt.ranks]
@@ -88,7 +89,7 @@ def _is_steady(attempt: Attempt) -> bool:
 def _unmet_memory(attempt: Attempt, nodes: Mapping[str, Node]) -> dict[str, float]:
     """Return the assumed memory need of an attempt that ran out of GPU memory; empty if none was measured.
 
-    The need is at most the memory of the GPUs, where it is known.
+    The need is at most the memory of the GPUs, if that is known.
     """
     used = [rank.usage.gpu_memory_mib or 0 for rank in attempt.ranks if rank.usage is not None]
     most_mib = min(nodes[rank.node].spec.capabilities.gpu_memory_mib for rank in attempt.ranks) or math.inf
@@ -96,7 +97,7 @@ def _unmet_memory(attempt: Attempt, nodes: Mapping[str, Node]) -> dict[str, floa
 
 
 def _measured(profiles: Profiles, job: Job, attempt: Attempt, gpu_type: str) -> dict[str, float]:
-    """Return the figures that the nodes have measured in an attempt, by field of `FIELDS`."""
+    """Return the figures that the nodes have measured in an attempt, by field of a profile."""
     gpus = sum(len(rank.gpus) for rank in attempt.ranks)
     pairs = [(len(rank.gpus), rank.usage) for rank in attempt.ranks if rank.usage is not None]
     seen: dict[str, float] = {}
@@ -120,7 +121,7 @@ def _measured(profiles: Profiles, job: Job, attempt: Attempt, gpu_type: str) -> 
 def _at_clock(
     profiles: Profiles, job: Job, attempt: Attempt, gpu_type: str, util_frac: float
 ) -> dict[str, float]:
-    """Return the figure that an attempt shows: `full_util_frac` at the highest clock, else `clock_bound`.
+    """Return `full_util_frac` if an attempt ran at the highest clock, else `clock_bound`, by field name.
 
     `util_frac`: GPU time of the attempt without co-tenants, 0 to 1. The result is empty if `clock_bound`
     cannot be computed.
@@ -133,10 +134,10 @@ def _at_clock(
 
 
 def solo_frac(profiles: Profiles, job: Job, attempt: Attempt, nodes: Mapping[str, Node]) -> Estimate | None:
-    """Return the share of time in which the command used its GPUs in earlier runs without co-tenants.
+    """Return the GPU time of the job's command in earlier runs without co-tenants, as a fraction.
 
-    The result is None if the share is unknown or less than `LEAST_SOLO_FRAC`, if the attempt's SM clock
-    is below the highest, or if its GPUs are of several types.
+    The result is None if this figure is unknown or less than `LEAST_SOLO_FRAC`. It is also None if the
+    attempt's clock is or was below the highest, if it got lent cores, or if its GPUs are of several types.
     """
     solo = _full_frac(profiles, job, attempt, nodes) if attempt.sm_clock_frac == 1.0 else None
     return None if solo is None or solo.value < LEAST_SOLO_FRAC else solo
@@ -152,13 +153,13 @@ def _full_frac(profiles: Profiles, job: Job, attempt: Attempt, nodes: Mapping[st
 def mean_speed(profiles: Profiles, job: Job, attempt: Attempt, nodes: Mapping[str, Node]) -> float | None:
     """Return the mean speed of an ended attempt, relative to the highest clock without co-tenants.
 
-    With co-tenants, the speed is the GPU time of the job's own processes relative to the GPU time of earlier
-    runs without co-tenants, as in `SeenSpeeds`. At a lower clock it follows from the GPU time at both clocks
-    (`clock_time`).
+    With co-tenants, the speed is the GPU time of the job's own processes divided by the GPU time of earlier
+    runs without co-tenants, as in `SeenSpeeds`. At a lower clock, the speed is computed from the GPU time at
+    both clocks (`clock_time`).
 
     Returns:
-        The speed. None if a rank was not measured, if earlier runs do not show the GPU time, if the attempt
-        had both co-tenants and a lower clock, and if it had neither: it is then the reference itself.
+        The speed. None if a rank was not measured long enough, or if the GPU time of earlier runs is unknown.
+        Also None if the attempt had both co-tenants and a lower clock, or neither (it is a reference then).
     """
     gpus, busy = sum(len(rank.gpus) for rank in attempt.ranks), 0.0
     if attempt.was_shared == (attempt.sm_clock_frac < 1.0) or not gpus:
@@ -188,8 +189,8 @@ def clock_time(full: Estimate | None, util_frac: float) -> float | None:
         util_frac: GPU time at the lower clock.
 
     Returns:
-        The relative time; None if `full` is unknown, or if a GPU time is so high that the idle times are too
-        short to compare.
+        The relative time. None if `full` is unknown, or if one of the GPU times is so high that the idle
+        times are too short to compare.
     """
     if full is None or full.value > MOST_BUSY_FRAC or util_frac > MOST_BUSY_AT_CLOCK_FRAC:
         return None

@@ -25,7 +25,7 @@ from rlsched.wire.messages import Hello
 
 
 def _instances(uuids: list[str]) -> dict[int, str]:
-    """Return the UUIDs of a node's MIG instances, by GPU number."""
+    """Return the UUIDs of a node's MIG instances, by GPU index on the node."""
     return {gpu: uuid for gpu, uuid in enumerate(uuids) if uuid.startswith("MIG-")}
 
 
@@ -46,8 +46,8 @@ class Node:
         drained_reason: Reason for the drain.
         unhealthy: Failure found by the node's own health checks; "" if they pass.
         sleep: `asleep` or `waking`; "" if the node neither sleeps nor wakes up.
-        off_s: For a sleeping node: time by which it is off, Unix seconds.
-        resume_s: For a waking node: time from which the resume command runs, Unix seconds.
+        off_s: For a sleeping node: time by which it is powered off, Unix seconds.
+        resume_s: For a waking node: earliest time at which the resume command runs, Unix seconds.
         wakes_by_s: For a waking node: time at which it is marked down if it has not registered, Unix seconds.
     """
 
@@ -72,15 +72,15 @@ class Node:
         return self.drained_until_s > 0
 
     def is_other(self, hello: Hello | NodeUp) -> bool:
-        """Return whether a new registration differs from the last in number of GPUs, MIG instances or VC.
+        """Return whether a new registration has another number of GPUs, other MIG instances or another VC.
 
-        The ledger treats such a node as a new node. GPU numbers of MIG instances are compared too, because an
-        instance can get another number when admins remove or create instances.
+        The ledger treats such a node as a new node. The GPU indexes of MIG instances are compared too,
+        because an instance can get another index when admins remove or create instances.
         """
         return self.has_other_instances(hello) or (self.spec.gpus, self.spec.vc) != (hello.gpus, hello.vc)
 
     def has_other_instances(self, hello: Hello | NodeUp) -> bool:
-        """Return whether the MIG instances or their GPU numbers differ from the last registration."""
+        """Return whether the MIG instances or their GPU indexes differ from the last registration."""
         return _instances(self.spec.gpu_uuids) != _instances(hello.gpu_uuids)
 
     @property

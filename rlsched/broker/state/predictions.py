@@ -1,9 +1,9 @@
 """Predictions of run times for submitted jobs, learnt from the broker's own journal.
 
-`rlsched trace predict` uses the same `Predictor`. Its hedge is a weighted average of several predictors, the
-experts. The journal stores each submission with the hedge's prediction and the prediction of each expert. A
-restarted broker reads these predictions again, which restores the hedge's weights. Boosting, one of the
-experts, starts unfitted and is fitted in the background.
+`rlsched trace predict` uses the same `Predictor`. Its hedge is a weighted average of several predictors,
+called experts. The journal stores each submission with the prediction of the hedge and of each expert. A
+restarted broker reads these predictions, and computes the hedge's weights from them again. Boosting, one of
+the experts, starts unfitted and is fitted in the background.
 """
 
 from __future__ import annotations
@@ -57,12 +57,14 @@ class Predictions:
 
     Args:
         kind: Predictor that provides the median and spread. `running-mean`: the predictor that a simulator
-            uses if the trace has no predictions. `hedge` or None: the predictor of `rlsched trace predict`.
+            uses if the trace has no predictions. `hedge`: the predictor of `rlsched trace predict`. None: the
+            default kind.
         past: Jobs that ended before the journal begins. The predictor learns from them first. Pass the same
-            jobs at every start.
+            jobs at every start of the broker.
 
     Attributes:
-        made_for: Text that names the kind and the past jobs. A snapshot is valid only for an equal text.
+        made_for: Text that identifies the kind and the past jobs. A snapshot is used only if its text is
+            equal.
         recent: Ended jobs compared with their predictions.
 
     Raises:
@@ -141,15 +143,15 @@ class Predictions:
         )
 
     def chances(self, job: int) -> Floats | None:
-        """Return the predicted run-time distribution of a live job: probabilities, shape (BINS,).
+        """Return the predicted run-time distribution of a live job: the probability of each bin, (BINS,).
 
-        Return None if the distribution is the lognormal with the median and spread in the submission.
+        Return None if it is the lognormal distribution with the submission's median and spread.
         """
         known = self._open.get(job)
         return None if known is None or known.predicted is known.mean else known.predicted
 
     def remaining_s(self, job: int, age_s: float) -> float:
-        """Return the median remaining run time of a job that has run for `age_s`; both in seconds."""
+        """Return the median remaining run time of a job that has run for `age_s` seconds, in seconds."""
         return remaining_median_s(self._open[job].predicted, age_s)
 
     # ---- events, sent by the broker's state ----------------------------------------------------------
@@ -222,7 +224,7 @@ class Predictions:
         return self._predictor.training(now_s)
 
     def install(self, fitted: HazardModel, now_s: float) -> None:
-        """Use a fitted model for predictions from now on."""
+        """Use a fitted boosting model for predictions from now on."""
         assert self._predictor is not None
         assert self._fitting is not None
         self._predictor.install(fitted)
@@ -302,9 +304,10 @@ def _packed(mixed: Floats, foreseen: SubmissionForecast) -> bytes:
 
 
 def _unpacked(entry: JobSubmitted) -> tuple[Floats, Floats] | None:
-    """Return the stored (predictions, features) of a submission; predictions have shape (1 + EXPERTS, BINS).
+    """Return the stored (predictions, features) of a submission.
 
-    Return None if the submission has no predictions, or if another version of the hedge made them.
+    The predictions have one row for the hedge and one for each expert, with the probability of each bin. The
+    result is None if the submission has no predictions, or if another version of the hedge made them.
     """
     if len(entry.said) != _SAID_BYTES + FEATURES_BYTES:
         return None

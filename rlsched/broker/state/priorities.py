@@ -1,6 +1,7 @@
 """Priorities of jobs: submitted priority, increase by waiting time, and fair share.
 
-The order of the queue uses only two numbers of each job, a level and a weight (`decide.order.keys`).
+They reach the order of the queue as two figures of each job, a level and a weight (`decide.order.keys`). The
+level is the priority as an integer, with the increase by waiting time. The weight is the user's fair share.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ class PriorityRules(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         half_life_s: Half-life of a user's usage, seconds; infinite: no fair share.
         age_s: Waiting time after which a job rises by one priority, up to `high`, seconds; infinite: never.
-        highest: Highest priority that a non-admin can request.
-        preemptible: Highest priority of jobs that are preemptible without requesting it; None: only jobs that
-            request it are preemptible.
-        every_s: Interval at which weights and levels are updated by usage and waiting time, seconds.
+        highest: Highest priority that users who are not admins can request.
+        preemptible: Jobs with this or a lower priority are always preemptible; None: only jobs that request
+            it are preemptible.
+        every_s: Interval at which weights and levels are updated, seconds.
     """
 
     half_life_s: float = math.inf
@@ -44,7 +45,7 @@ class PriorityRules(msgspec.Struct, frozen=True, kw_only=True):
     every_s: float = 60.0
 
     def check(self, priority: Priority) -> None:
-        """Check that a non-admin can request this priority.
+        """Check that a user who is not an admin can request this priority.
 
         Raises:
             InputError: only admins can request this priority.
@@ -86,12 +87,12 @@ class Priorities:
         return LEVELS[entry.priority], self.ln_weights.get(entry.user, 0.0)
 
     def add_ranked(self, entry: JobSubmitted, seq: int) -> None:
-        """Add a live job, which has number `seq` in the ledger."""
+        """Add a live job, which has sequence number `seq` in the ledger."""
         self._live[entry.job] = _RankedJob(seq, entry.user)
         self._levels[entry.job] = LEVELS[entry.priority]
 
     def restore_priorities(self, ln_weights: dict[str, float], levels: dict[int, int]) -> None:
-        """Restore weights (by user) and levels (by job). The ledger must already have the live jobs."""
+        """Restore ln(weight) by user and levels by job. The ledger must already have the live jobs."""
         self.ln_weights.update(ln_weights)
         self._levels.update(levels)
 
@@ -153,9 +154,9 @@ def due_ranks(
 def level_of(ranks: PriorityRules, job: Job, now_s: float) -> int:
     """Return the level of a waiting job: its priority, raised by its waiting time and by a stop of its node.
 
-    If the last attempt ended because its node was stopped with all jobs, declared down or removed, the job
-    rises by one priority, up to `high`, so that no later job gets the GPUs of this job after a restart of the
-    cluster. If the node was lost for another reason, the job may have crashed the node, and does not rise.
+    The job rises by one priority, up to `high`, if its last attempt ended because a node was stopped with all
+    jobs, declared down or removed. After a restart of the cluster, later jobs then cannot get its GPUs first.
+    If a node was lost for another reason, the job does not rise, because it may have crashed the node.
     """
     level = LEVELS[job.spec.priority]
     more = 0 if math.isinf(ranks.age_s) else int((now_s - job.submit_s) / ranks.age_s)

@@ -2,7 +2,7 @@
 
 GPUs count as held from the decision that allocates the GPUs until the last process of the attempt has ended.
 GPU time is charged from that decision until the attempt ends, or until the GPUs are allocated to other jobs.
-All counts are integers: thousandths of a GPU, milliseconds.
+All amounts are integers: GPUs in thousandths of a GPU, times in milliseconds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rlsched.wire.messages import PartyKind, QuotaInfo
 DEFAULT = "default"
 """Name under which default limits are set. They apply to all names that have no limits of their own."""
 _HOUR = 1000 * 3_600_000
-"""A GPU-hour in thousandths of a GPU times milliseconds."""
+"""One GPU-hour, in thousandths of a GPU x milliseconds."""
 PartyKey = tuple[PartyKind, str]
 
 
@@ -74,10 +74,10 @@ class Party:
     Attributes:
         quota: Limits in force, including defaults.
         jobs: Number of waiting and running jobs.
-        held_milli: GPUs held by these jobs, thousandths.
-        charged_milli: GPUs that are charged at present, thousandths.
-        used: GPU time charged in the month of `since_ms`, up to `since_ms`; thousandths of a GPU x ms.
-        since_ms: End of the charged time, Unix milliseconds.
+        held_milli: GPUs held by these jobs, thousandths of a GPU.
+        charged_milli: GPUs that are charged at present, thousandths of a GPU.
+        used: GPU time charged from the start of the month to `since_ms`, thousandths of a GPU x ms.
+        since_ms: Time up to which GPU time has been charged, Unix ms.
     """
 
     kind: PartyKind
@@ -110,10 +110,12 @@ class Party:
 
 @dataclass(slots=True, eq=False)
 class QuotaGroup:
-    """Jobs with the same parties and number of GPUs. A quota bars all waiting jobs of a group or none.
+    """Jobs with the same parties and number of GPUs. A quota bars either all or none of its waiting jobs.
 
     Attributes:
-        seqs: Ledger numbers of the waiting jobs.
+        gpu_milli: GPUs of each job, thousandths of a GPU.
+        parties: Parties to which the jobs are charged.
+        seqs: Sequence numbers of the waiting jobs in the ledger.
         barred: Whether a quota makes the waiting jobs ineligible; meaningless while `seqs` is empty.
     """
 
@@ -146,7 +148,7 @@ class QuotaTable:
     # ---- events of jobs ---------------------------------------------------------------------------
 
     def add_waiting(self, seq: int, owner: QuotaOwner, num_gpus: int, now_s: float) -> None:
-        """Register a waiting job that was added to the ledger (`ClusterState`) as number `seq`."""
+        """Register a waiting job, which has sequence number `seq` in the ledger (`ClusterState`)."""
         gpu_milli = num_gpus * 1000
         group = self._groups.get((owner, gpu_milli))
         if group is None:
@@ -179,8 +181,8 @@ class QuotaTable:
     def return_gpus(self, seq: int, now_s: float, *, waits: bool) -> None:
         """Stop counting the GPUs of an ended attempt as held and charged.
 
-        `waits`: True if the job is queued again, False if the job has ended. The caller must requeue the job
-        in the ledger first.
+        `waits`: True if the job is queued again, False if it has finished. If True, the caller must requeue
+        the job in the ledger first.
         """
         group = self._group_of[seq]
         charged = group.gpu_milli if seq in self._charged else 0
@@ -238,8 +240,8 @@ class QuotaTable:
     ) -> None:
         """Restore limits, charges, and the jobs that a quota keeps out of the queue (`barred`).
 
-        The caller must add the live jobs first, before any limit is set. A review that is already due happens
-        in the next call of `review_quotas`.
+        The caller must add the live jobs first, while no limit is set. If the eligibility of a job has
+        changed since `barred` was stored, the next call of `review_quotas` updates it.
         """
         for one in limits:
             self._own[one.kind, one.name] = Quota(one.gpus, one.jobs, one.gpu_hours)
@@ -275,7 +277,7 @@ class QuotaTable:
         Args:
             owner: The parties to which the job is charged.
             num_gpus: Number of GPUs of the job.
-            `beside`: By party, the number of jobs accepted earlier in the same batch.
+            `beside`: Number of jobs accepted earlier in the same batch, by party.
 
         Raises:
             InputError: a quota forbids the job.
@@ -304,7 +306,7 @@ class QuotaTable:
         return [line for party in group.parties for line in self._words(party, group.gpu_milli, now_s)]
 
     def rows(self, now_s: float) -> list[QuotaInfo]:
-        """Return all limits with the current usage, in order of kind; default limits first, then by name."""
+        """Return all limits with the current usage, by kind and name; default limits first in each kind."""
         self._turn_month(round(now_s * 1000))
         limited = {key for key, party in self._parties.items() if party.quota != UNLIMITED} | {*self._own}
         order = sorted(
@@ -383,7 +385,7 @@ class QuotaTable:
             party.jobs -= 1
 
     def _change(self, group: QuotaGroup, held_milli: int, charged_milli: int, now_s: float) -> None:
-        """Add to the held and charged GPUs (thousandths, may be negative) of a group's parties."""
+        """Add amounts to the held and charged GPUs of a group's parties, thousandths; may be negative."""
         now_ms = round(now_s * 1000)
         self._turn_month(now_ms)
         limited = False

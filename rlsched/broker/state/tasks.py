@@ -27,7 +27,7 @@ def count(tasks: list[Tasks]) -> int:
 def in_words(tasks: list[Tasks], most_chars: int | None = None) -> str:
     """Format tasks as users write them: `8-99,200`.
 
-    `most_chars`: length after which the text ends, with a whole range; None: no limit.
+    `most_chars`: length beyond which no further range is added; None: no limit.
     """
     parts, left = [], math.inf if most_chars is None else most_chars
     for one in tasks:
@@ -52,7 +52,7 @@ def includes_task(tasks: list[Tasks], task: int) -> bool:
 
 
 def are_distinct(tasks: list[Tasks]) -> bool:
-    """Return whether each task occurs once. Needs one byte of memory for each number up to the highest."""
+    """Return whether no task occurs twice. Needs a byte of memory for each task number up to the highest."""
     seen = bytearray(max((one.last for one in tasks), default=0) + 1)
     for one in tasks:
         last = one.last + 1
@@ -84,7 +84,7 @@ def joined(tasks: list[Tasks]) -> list[Tasks]:
 
 
 def without(tasks: list[Tasks], task: int) -> list[Tasks]:
-    """Return the tasks except `task`. The call is fast if `task` is near the start of the list."""
+    """Return the list without task `task`. The call is fast if the task is near the start of the list."""
     for at, one in enumerate(tasks):
         mine = range(one.first, one.last + 1, one.step)
         if task in mine:
@@ -168,7 +168,8 @@ class Head:
 
     Attributes:
         spec: The submission, with later changes of the whole array.
-        changes: Changes in order, beginning with the first change of single tasks; empty if there is none.
+        changes: All changes from the first change of single tasks on, in order; empty if there was no such
+            change.
     """
 
     spec: JobSubmitted
@@ -192,7 +193,7 @@ class Head:
 
 
 class Heads(dict[int, Head]):
-    """The `Head` of each array, by array number, while a journal is read from its beginning."""
+    """The `Head` of each array, by the array's job number, while a journal is read from its beginning."""
 
     def note(self, entry: Entry) -> None:
         """Apply an entry that submits or changes an array; ignore other entries."""

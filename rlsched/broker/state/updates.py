@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _SETTINGS: Final = {name: one.setting for name, one in declared(JobSettings).items() if one.setting.changes}
 WHILE_RUNNING: Final = tuple(name for name, one in _SETTINGS.items() if one.changes == "running")
-"""Fields of a job that can change while it has GPUs, because its processes do not depend on them."""
+"""Fields that can change while the job has GPUs, because the job's processes do not depend on them."""
 OF_TASKS: Final = tuple(name for name, one in _SETTINGS.items() if one.changes != "waiting")
 """Fields that can change for single tasks of an array, if the tasks are not jobs yet."""
 CHANGEABLE: Final = tuple(_SETTINGS)
@@ -74,7 +74,7 @@ def change_ledger(
         state: The ledger (cluster state).
         priorities: Levels and weights of live jobs.
         gates: Holds, begin times and dependencies.
-        seq: Number of the job in the ledger, -1 for an array.
+        seq: Sequence number of the job in the ledger, -1 for an array.
         spec: The submission after the change; None for an array.
         entry: The change.
         now_s: Time of the change, Unix seconds.
