@@ -16,7 +16,13 @@ from rlsched.wire.messages import BrokerToNode, ClientReply, ClientRequest, Node
 
 
 class ClientAsked(msgspec.Struct, frozen=True):
-    """A client's request. The reply has the same `peer` and `request`. `by`: owner of the client's key."""
+    """A client's request.
+
+    Attributes:
+        peer: Route to the client's connection.
+        request: ID of the request; the reply has the same `peer` and `request`.
+        by: Owner of the client's key.
+    """
 
     peer: bytes
     request: int
@@ -35,24 +41,24 @@ class NodeSaid(msgspec.Struct, frozen=True):
 
 
 class Tick(msgspec.Struct, frozen=True):
-    """A timer tick. Every message received before the tick is in the tick's batch or an earlier batch."""
+    """A timer tick. All messages received before the tick are in the same batch or in an earlier batch."""
 
 
 class Due(msgspec.Struct, frozen=True):
-    """The time has arrived at which the scheduler asked to decide again (`Machine.due_s`).
+    """The time has come at which the scheduler wants to decide again (`Machine.due_s`).
 
-    Unlike at a `Tick`, messages that arrived earlier may still be unread.
+    Unlike with a `Tick`, messages that arrived before may still be unread.
     """
 
 
 class Intake(msgspec.Struct, frozen=True):
-    """Refuse submissions from now on, with the error `refusal`; if `refusal` is "", accept them again."""
+    """New submissions are refused from now on with the error `refusal`; "": they are accepted again."""
 
     refusal: str
 
 
 class PowerDone(msgspec.Struct, frozen=True):
-    """The operator's command to power a node up or down has ended; `error`: why it failed, "" on success."""
+    """A node's suspend or resume command has ended. `error`: why it failed; "" on success."""
 
     node: str
     order: Literal["suspend", "resume"]
@@ -73,7 +79,7 @@ class Commit(msgspec.Struct, frozen=True):
 
     entries: list[Entry]
     over: list[EndedJob] = []
-    """Rows of the jobs that finish with these entries, for the table of ended jobs."""
+    """Rows of the jobs that these entries end, for the table of ended jobs."""
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -85,7 +91,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class SendNode(msgspec.Struct, frozen=True):
-    """Send a message to a node. If it is undeliverable, drop it; orders are repeated after a reconnect."""
+    """Send a message to a node. If it cannot be delivered, drop it: orders are repeated after a reconnect."""
 
     node: str
     message: BrokerToNode
@@ -93,20 +99,20 @@ class SendNode(msgspec.Struct, frozen=True):
 
 
 class DropNode(msgspec.Struct, frozen=True):
-    """Forget a node's connection, so that the node must register again (for example, its lease expired)."""
+    """Forget a node's connection, so that the node must register again, for example if its lease expired."""
 
     node: str
 
 
 class Records(msgspec.Struct, frozen=True):
-    """Store these decision records and these events of jobs and nodes, outside the critical path."""
+    """Store these decision records, and these events of jobs and nodes, after all other effects."""
 
     records: list[DecisionRecord]
     happened: list[JobEvent | NodeChange] = []
 
 
 class PowerNode(msgspec.Struct, frozen=True):
-    """Run the operator's command that powers a node up or down. The result arrives as a `PowerDone`."""
+    """Run the suspend or resume command of a node. The result arrives as a `PowerDone`."""
 
     node: str
     order: Literal["suspend", "resume"]

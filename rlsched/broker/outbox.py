@@ -16,7 +16,7 @@ class Outbox:
 
     Args:
         state: The state to which facts are applied.
-        recorded: Called with each fact after the fact has been applied.
+        recorded: Function that is called with each fact after the fact has been applied.
 
     Attributes:
         now_s: Time of the batch, Unix seconds.
@@ -39,14 +39,14 @@ class Outbox:
 
         Args:
             fact: The fact. If the state raises an error, the fact is not journalled.
-            already_decided: Whether `fact` is a `Decided` that the decision loop has applied to the cluster.
+            already_decided: Whether `fact` is a `Decided` whose action was already applied to the cluster.
         """
         self._state.apply(fact, self.now_s, already_decided=already_decided)
         self._facts.append(fact)
         self._recorded(fact)
 
     def send(self, node: str, message: BrokerToNode, request: int = 0) -> None:
-        """Send a message to a node. `request`: number of the request that the message answers, 0 for none."""
+        """Send a message to a node. `request`: ID of the request that the message answers; 0 for none."""
         self._effects.append(SendNode(node, message, request))
 
     def reply(self, peer: bytes, request: int, message: ClientReply) -> None:
@@ -58,7 +58,7 @@ class Outbox:
         self._effects.append(DropNode(node))
 
     def power(self, order: PowerNode) -> None:
-        """Run the operator's command that powers a node up or down."""
+        """Run the suspend or resume command of a node."""
         self._effects.append(order)
 
     def take(self) -> list[Effect]:

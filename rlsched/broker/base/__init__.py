@@ -1,1 +1,1 @@
-"""Modules that all packages of the broker share: journal entries, job states, time-outs, non-fatal errors."""
+"""Modules that all packages of the broker use: journal entries, job states, time-outs, non-fatal errors."""

@@ -1,9 +1,9 @@
 """Eligibility of waiting jobs: a job is eligible if nothing (such as a quota) keeps it out of the queues.
 
-As in the simulator (`rlsched_envs/eligibility.py`), no rule, plan or policy considers a job that is not
-eligible. Several reasons can keep a job out of the queue. The job enters the queue when the last of these
-reasons has ended, before the decisions at that instant. Its position in the queue depends on its submission
-time, not on the time when it became eligible.
+As in the simulator (`rlsched_envs/sim/eligibility.py`), no rule, plan or policy considers a job that is not
+eligible. A job can have several reasons. It enters the queue when the last reason ends, before the decisions
+at that instant. Its place in the queue depends on its submission time, not on the time at which it became
+eligible.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Literal
 from rlsched.cluster.state import ClusterState
 
 Reason = Literal["Quota", "Held", "BeginTime", "Dependency"]
-"""Reason why a job is not eligible: the module `quotas` sets `Quota`, `gates` sets the other reasons."""
+"""Reason why a job is not eligible. The module `quotas` sets `Quota`, and `gates` sets the other reasons."""
 
 
 class Eligibility:
@@ -22,7 +22,7 @@ class Eligibility:
 
     Args:
         cluster: The ledger (cluster state). The methods remove jobs from its queues, and add them again. A
-            `seq` is the number of a job in the ledger.
+            `seq` is the sequence number of a job in the ledger.
     """
 
     def __init__(self, cluster: ClusterState) -> None:
@@ -30,21 +30,21 @@ class Eligibility:
         self._barred: dict[Reason, set[int]] = {}
 
     def bar(self, seqs: Sequence[int], reason: Reason) -> None:
-        """Keep waiting jobs out of the queues for a reason. No job of `seqs` may have this reason yet."""
+        """Keep waiting jobs out of the queues for a reason, which none of the jobs has yet."""
         leave = self._without_other(seqs, reason)
         self._barred.setdefault(reason, set()).update(seqs)
         if leave:
             self._cluster.make_ineligible(leave)
 
     def clear(self, seqs: Sequence[int], reason: Reason, now_s: float) -> None:
-        """Remove a reason that all jobs of `seqs` have. Jobs without another reason enter the queue."""
+        """Remove a reason, which all these jobs have. Jobs without another reason enter the queues."""
         self._barred[reason].difference_update(seqs)
         enter = self._without_other(seqs, reason)
         if enter:
             self._cluster.make_eligible(enter, now_s)
 
     def barred_by(self, reason: Reason) -> set[int]:
-        """Return the ledger numbers of the jobs that this reason keeps out of the queues."""
+        """Return the sequence numbers of the jobs that this reason keeps out of the queues."""
         return set(self._barred.get(reason, ()))
 
     def forget_waiting(self, seq: int) -> None:
@@ -61,6 +61,6 @@ class Eligibility:
         return {reason: len(barred) for reason, barred in self._barred.items() if barred}
 
     def _without_other(self, seqs: Sequence[int], reason: Reason) -> Sequence[int]:
-        """Return the jobs of `seqs` that have no reason other than `reason`."""
+        """Return the jobs in `seqs` that have no other reason than `reason`."""
         others = [barred for other, barred in self._barred.items() if other != reason and barred]
         return [seq for seq in seqs if not any(seq in barred for barred in others)] if others else seqs

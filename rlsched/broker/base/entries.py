@@ -26,8 +26,8 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True):
     """Base class of the facts in the journal.
 
     Attributes:
-        asks_scheduler: Whether the scheduler is called after the fact. As in the simulator, this is true for
-            submissions, ends, changes of eligibility, and changes of nodes.
+        asks_scheduler: Whether the scheduler is called after the fact. As in the simulator, this is True for
+            submissions and ends of jobs, changes of eligibility, and changes of nodes.
     """
 
     asks_scheduler: ClassVar[bool] = False
@@ -41,8 +41,8 @@ class ChosenPolicy(msgspec.Struct, frozen=True, kw_only=True):
         name: Display name of the policy.
         fallback: The policy's fallback rule as TOML; "": the fallback is the rule that the policy follows.
         fallback_name: Display name of the fallback.
-        instead_of: Digest of the policy that the broker was started with. If the broker is later started with
-            another `--policy`, it discards the chosen policy.
+        instead_of: Digest of the policy in `--policy` that this policy replaces. If the broker is later
+            started with another `--policy`, it does not use the chosen policy any more.
     """
 
     policy: str
@@ -53,38 +53,40 @@ class ChosenPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BrokerStarted(Fact, frozen=True, kw_only=True, tag="broker_started"):
-    """A broker opened this journal. `epoch` grows with every start; nodes obey only the highest epoch."""
+    """A broker opened this journal. `epoch` increases with every start; nodes obey only the highest epoch."""
 
     epoch: int
     cluster: str
-    """Random id of the cluster; the same in all entries of a journal."""
+    """Random ID of the cluster; the same in all entries of a journal."""
     version: str
     policy: str
     fallback: str
     order: str
     speed_energy: float = 0.0
-    """Weight of energy against time, 0 to 1, for jobs that set no weight. The field is absent in journals
-    from before brokers chose clocks, as are all other fields about clocks in this module.
+    """Weight of energy against time, 0 to 1, for jobs that set no weight. This field and all fields about
+    clocks in this module are absent in journals that were written before brokers could set clocks.
     """
     shares: bool = False
-    """Whether jobs that permit sharing share GPUs, if the policy can. Absent before journal version 7."""
+    """Whether jobs that permit sharing can share GPUs. Absent before journal version 7."""
     chosen: ChosenPolicy | None = None
-    """The policy set by `rlsched policy set`; None: the policy that the broker was started with is used."""
+    """The policy set by `rlsched policy set`; None: the broker uses its `--policy` (but see `goes_on`)."""
     goes_on: bool = False
-    """Whether the policy that an earlier entry stores in `chosen` stays in use. The policy is not stored
-    again here because it may contain a checkpoint.
+    """Whether the broker uses the policy that an earlier entry stores in `chosen`. The policy is not stored
+    again, because it can be large (it may contain a checkpoint).
     """
 
 
 class Restored(Fact, frozen=True, kw_only=True, tag="restored"):
-    """This journal was restored from a backup. The backup ends with the entry before this one.
+    """This journal was restored from a backup, or is the copy of a standby that took over.
+
+    The backup or copy ends with the entry before this one.
 
     Attributes:
-        epoch: Higher than any epoch that a node may have obeyed since the backup.
-        last_number: Highest job number that may have been assigned since the backup.
-        last_attempt: Highest attempt number that may be in use; new attempts get higher numbers.
-        taken_over: Whether a standby took over with its copy of the journal while nodes were running; False
-            if the journal was restored from a backup. Absent in journals from before standbys existed.
+        epoch: An epoch above all epochs that nodes may have obeyed since the backup.
+        last_number: A job number above all job numbers that may have been assigned since the backup.
+        last_attempt: An attempt number above all attempt numbers that may be in use.
+        taken_over: Whether a standby took over with its copy of the journal; False: the journal was restored
+            from a backup. Absent in journals that were written before standbys existed.
     """
 
     epoch: int
@@ -96,17 +98,17 @@ class Restored(Fact, frozen=True, kw_only=True, tag="restored"):
 class BasePart(Fact, frozen=True, kw_only=True, tag="base_part"):
     """A part of the base, the document that replaces deleted entries; see `rlsched.broker.state.base`.
 
-    The parts are the first entries of a journal. Their `data`, concatenated, is the document.
+    The parts are the first entries of a compacted journal. Their `data`, concatenated, is the document.
     """
 
     part: int
-    """Number of this part; 1 for the first."""
+    """Index of this part, from 1 to `parts`."""
     parts: int
     version: int
     """Version of the document."""
     epoch: int
-    """Epoch of the last broker before the base. Each part repeats `epoch`, `cluster` and `last_number` for
-    tools that read damaged journals.
+    """Epoch of the last broker in the deleted entries. Each part repeats `epoch`, `cluster` and
+    `last_number`, for tools that read damaged journals.
     """
     cluster: str
     last_number: int
@@ -136,13 +138,13 @@ class NodeUp(Fact, frozen=True, kw_only=True, tag="node_up"):
     clocks_note: str = ""
     """Reason why the node's clocks cannot be set; "" if they can."""
     directory_id: str = ""
-    """Id of the node's attempts directory; "" in journals from before nodes reported it."""
+    """ID of the node's attempts directory; "" in journals that were written before nodes reported it."""
     notes: list[str] = []
     """Messages for operators about the node."""
     host: str = ""
-    """Address at which other nodes reach the node; absent in journals from before nodes reported it."""
+    """Address at which other nodes reach the node; absent in older journals."""
     capabilities: Capabilities = Capabilities()
-    """Abilities of the node's engine; absent in journals from before there were several engines."""
+    """Abilities of the node's engine; absent in older journals."""
 
 
 class NodeAway(Fact, frozen=True, kw_only=True, tag="node_away"):
@@ -154,7 +156,7 @@ class NodeAway(Fact, frozen=True, kw_only=True, tag="node_away"):
 
 
 class NodeDown(Fact, frozen=True, kw_only=True, tag="node_down"):
-    """A node is down: an admin declared it down, or it did not wake up. No job runs on the node."""
+    """A node is down: an operator declared it down, or it did not wake up. No job runs on the node."""
 
     asks_scheduler: ClassVar[bool] = True
     name: str
@@ -164,8 +166,8 @@ class NodeDown(Fact, frozen=True, kw_only=True, tag="node_down"):
 class NodeDrained(Fact, frozen=True, kw_only=True, tag="node_drained"):
     """A node gets no new jobs until it is resumed (`NodeResumed`).
 
-    The drain ends at `until_s`, Unix seconds (infinite: when an operator resumes the node). A finite drain
-    also ends when the node goes down.
+    The drain ends at `until_s`, Unix seconds; infinite: only when an operator resumes the node. A drain with
+    a finite `until_s` also ends when the node goes down.
     """
 
     asks_scheduler: ClassVar[bool] = True
@@ -175,7 +177,7 @@ class NodeDrained(Fact, frozen=True, kw_only=True, tag="node_drained"):
 
 
 class NodeRemoved(Fact, frozen=True, kw_only=True, tag="node_removed"):
-    """An operator removed a node from the cluster. The node joins the cluster again if it registers again."""
+    """An operator removed a node from the cluster. If it registers again, it joins the cluster again."""
 
     asks_scheduler: ClassVar[bool] = True
     name: str
@@ -190,7 +192,7 @@ class NodeResumed(Fact, frozen=True, kw_only=True, tag="node_resumed"):
 
 
 class NodeSlept(Fact, frozen=True, kw_only=True, tag="node_slept"):
-    """An idle node is being powered down by the operator's command; it gets no jobs until `NodeUp`."""
+    """An idle node is being powered down by the suspend command. It gets no jobs until `NodeUp`."""
 
     asks_scheduler: ClassVar[bool] = True
     name: str
@@ -200,14 +202,14 @@ class NodeSlept(Fact, frozen=True, kw_only=True, tag="node_slept"):
 
 
 class NodeWoken(Fact, frozen=True, kw_only=True, tag="node_woken"):
-    """A node is being powered up by the operator's command. `NodeUp` follows, or `NodeDown` on a time-out."""
+    """A node is being powered up by the resume command. `NodeUp` follows, or `NodeDown` after a time-out."""
 
     asks_scheduler: ClassVar[bool] = True
     name: str
     resume_s: float
-    """Time from which the command runs, Unix seconds."""
+    """Earliest time at which the command runs, Unix seconds."""
     until_s: float
-    """Time of the time-out, Unix seconds: a node that has not registered by then is marked down."""
+    """Time of the time-out, Unix seconds. If the node has not registered by then, it is marked down."""
     reason: str
 
 
@@ -221,7 +223,7 @@ class NodeHealth(Fact, frozen=True, kw_only=True, tag="node_health"):
 
 
 class GpusHeld(Fact, frozen=True, kw_only=True, tag="gpus_held"):
-    """All GPUs of a node that the broker must not assign: in use by other systems, or out of service.
+    """All GPUs of a node that the broker must not allocate: in use by other systems, or out of service.
 
     The fact replaces the node's previous `GpusHeld`.
     """
@@ -229,14 +231,15 @@ class GpusHeld(Fact, frozen=True, kw_only=True, tag="gpus_held"):
     asks_scheduler: ClassVar[bool] = True
     name: str
     held: list[Holding]
-    """Users of the GPUs, or reasons why GPUs are out of service, each with the GPU numbers."""
+    """Each entry names the user of some GPUs, or the reason why they are out of service, and the GPUs."""
 
 
 class JobSubmitted(JobSettings, Fact, frozen=True, kw_only=True, tag="job_submitted"):
-    """A job was submitted. The prediction of its run time is stored, so a replay does not predict again.
+    """A job or an array was submitted. The prediction is stored, so that a replay does not predict again.
 
-    If a journal lacks a setting, the setting did not exist yet when the journal was written. `depends_on`:
-    dependencies that were not met at submission. `rejected`: reason why the job can never run, "" if it can.
+    Settings that a journal lacks did not exist yet when the journal was written, and get their default value.
+    `depends_on`: dependencies that were not met at the submission. `rejected`: reason why the job can never
+    run; "" if it can.
     """
 
     asks_scheduler: ClassVar[bool] = True
@@ -247,27 +250,29 @@ class JobSubmitted(JobSettings, Fact, frozen=True, kw_only=True, tag="job_submit
     predicted_by: str = "running-mean"
     """Predictor of the run time, `running-mean` or `hedge`."""
     said: bytes = b""
-    """Output and input of the prediction (as in `SubmissionForecast`), little-endian: (1 + EXPERTS, BINS)
-    float64, the blended forecast and the forecast of each predictor; then (FEATURES,) float32, the features
-    of the job. Empty if only the running mean predicts.
+    """Predictions and features of the job (as in `SubmissionForecast`), little-endian. First (1 + EXPERTS,
+    BINS) float64: the blended prediction, then the prediction of each expert, as the probability of each bin.
+    Then (FEATURES,) float32: the features. Empty if only the running mean predicts.
     """
     lost_after_s: float = 0.0
-    """Time on an unreachable node after which the job is lost, seconds; 0: never (also in older journals)."""
+    """Time on an unreachable node after which the job is lost, seconds; 0, as in older journals: never."""
     held: str = ""
     """Who holds the job, `user` or `admin`; "": it is not held. Absent before journal version 5."""
     array: int = 0
-    """Number of the array of which this job is a task, see `TaskSubmitted`; 0: the job is not in an array.
-    `array` and `task` are absent before journal version 5.
+    """Job number of the array of which this job is a task; 0: the job is not in an array. See
+    `TaskSubmitted`. `array` and `task` (the task number) are absent before journal version 5.
     """
     task: int = 0
     counted: bool = False
-    """Whether the ledger counts cores and memory. Like `profiles`, absent before journal version 7."""
+    """Whether the ledger allocates cores and memory to the job. Like `profiles`, absent before journal
+    version 7.
+    """
     profiles: dict[str, WorkloadProfile] = {}
     """Resource use by GPU type, learnt from similar jobs before the submission."""
 
 
 class TaskSubmitted(Fact, frozen=True, kw_only=True, tag="task_submitted"):
-    """The next task of an array became a job. The array's `JobSubmitted` has the other settings."""
+    """The next task of an array became a job. The array's `JobSubmitted` contains the other settings."""
 
     asks_scheduler: ClassVar[bool] = True
     job: int
@@ -289,7 +294,7 @@ class JobHeld(Fact, frozen=True, kw_only=True, tag="job_held"):
 
 
 class TasksHeld(Fact, frozen=True, kw_only=True, tag="tasks_held"):
-    """Tasks of an array that are not jobs yet are held by `user` or `admin`, or released (`by` is "")."""
+    """Tasks of an array that are not jobs yet are held by `user` or `admin`; if `by` is "", released."""
 
     asks_scheduler: ClassVar[bool] = True
     array: int
@@ -340,12 +345,12 @@ class Decided(Fact, frozen=True, kw_only=True, tag="decided"):
     orders the job's attempt to end.
 
     Attributes:
-        number: Decision number, the same as in the decision record.
+        number: Sequence number of the decision, the same as in the decision record.
         partition: Name of the partition.
         source: Maker of the decision, for example `policy` or `guard`.
         action: The action taken.
-        contested: Whether more than one action was legal, so that there was a choice.
-        guard: Reason why the guard intervened, "" if it did not.
+        contested: Whether more than one action was legal.
+        guard: Reason why the guard (which limits a policy) intervened; "" if it did not.
         marks_hold: Always False; earlier versions require the field.
     """
 
@@ -359,11 +364,11 @@ class Decided(Fact, frozen=True, kw_only=True, tag="decided"):
 
 
 class RankLaunched(OfRank, Fact, frozen=True, kw_only=True, tag="rank_launched"):
-    """A node acknowledged that this rank's process is running."""
+    """A node reported that this rank's process is running."""
 
     pid: int
     sm_clock_mhz: int = 0
-    """Highest SM clock allowed for the rank's GPUs, MHz; 0: no limit set."""
+    """Limit of the SM clock of the rank's GPUs, MHz; 0: no limit is set."""
     clock_note: str = ""
     """Reason why the ordered clock was not set; "" if it was."""
 
@@ -389,8 +394,8 @@ class RankEnded(OfRank, Fact, frozen=True, kw_only=True, tag="rank_ended", omit_
     ended_s: float | None = None
     """End time reported by the rank's node, Unix seconds; None: the time of this entry."""
     ran_s: float | None = None
-    """Run time measured by the rank's node, seconds. If known, it is used instead of the difference of
-    wall-clock times that `ended_s` gives.
+    """Run time measured by the rank's node, seconds. If it is known, `ended_s` is not used to compute the run
+    time.
     """
     usage: RankUsage | None = None
     """Resource use of the rank during its whole run; absent before journal version 7."""
@@ -404,7 +409,7 @@ class AttemptEnding(Fact, frozen=True, kw_only=True, tag="attempt_ending"):
             `cancelled`.
         charged: Whether the ended attempt counts against the job's retries.
         lost: Whether the attempt ends because a node was lost. Such an attempt does not count as a retry, but
-            the job fails after too many of them in a row (`rlsched.broker.nodes.launches.MAX_LOSSES`).
+            the job fails after too many consecutive ones (`rlsched.broker.nodes.launches.MAX_LOSSES`).
     """
 
     job: int
@@ -432,25 +437,25 @@ class AttemptOver(Fact, frozen=True, kw_only=True, tag="attempt_over"):
     much as they have. 0: the request is unchanged.
     """
     alone: bool = False
-    """Whether the job shares no GPUs from now on, because the attempt ran out of GPU memory next to
-    co-tenants, or ended together with them because of a fault under MPS.
+    """Whether the job shares no GPUs from now on, because the attempt ran out of GPU memory on shared GPUs,
+    or ended with its co-tenants because of a GPU fault under MPS.
     """
 
 
 class PairSeen(Fact, frozen=True, kw_only=True, tag="pair_seen"):
-    """A job's speed next to its co-tenant was observed. Predictions for the two workloads use this speed.
+    """The speed of a job with its co-tenant was observed. The models of speed learn it for the two workloads.
 
-    As in the simulator, the next decision uses the speed; the fact itself triggers no decision.
+    As in the simulator, the fact does not call the scheduler; the next decision uses the speed.
     """
 
     job: int
     attempt: int
     gpu_type: str
-    """GPU type by its name in the ledger."""
+    """Name of the GPU type in the ledger."""
     workload: str
-    """Workload of the catalogue by which the job is modelled."""
+    """Workload of the catalogue that models the job."""
     partner: str
-    """Workload of the catalogue by which its co-tenant is modelled."""
+    """Workload of the catalogue that models the co-tenant."""
     speed: float
     """Speed of the job relative to its speed without co-tenants at the same clock."""
     beside: int = 0
@@ -460,10 +465,10 @@ class PairSeen(Fact, frozen=True, kw_only=True, tag="pair_seen"):
 
 
 class GpuMemorySeen(Fact, frozen=True, kw_only=True, tag="gpu_memory_seen"):
-    """A running job that may share GPUs uses more GPU memory than counted for it.
+    """A running job that may share GPUs uses more GPU memory than the ledger reserves for it.
 
-    From now on, `gpu_memory_mib` (MiB on each of its GPUs) counts for it. Decisions to start other jobs on
-    its GPUs use this figure; the job itself continues.
+    The ledger now reserves `gpu_memory_mib` (MiB on each of its GPUs), which limits the jobs that can start
+    on its GPUs. The job itself continues.
     """
 
     job: int
@@ -483,7 +488,7 @@ class QuotaSet(Fact, frozen=True, kw_only=True, tag="quota_set"):
     asks_scheduler: ClassVar[bool] = True
     kind: PartyKind
     name: str
-    """Name of the user, account or VC. `default` stands for all names without limits of their own."""
+    """Name of the user, account or VC. `default`: all names without limits of their own."""
     gpus: int | None = None
     jobs: int | None = None
     gpu_hours: float | None = None
@@ -501,13 +506,13 @@ class MemberSet(Fact, frozen=True, kw_only=True, tag="member_set"):
 
 
 class EligibilityReviewed(Fact, frozen=True, kw_only=True, tag="eligibility_reviewed"):
-    """The set of eligible jobs changed because time passed: a month began, or GPU-hours were used up."""
+    """Time made jobs eligible or ineligible: a begin time or month began, or GPU-hours were used up."""
 
     asks_scheduler: ClassVar[bool] = True
 
 
 class EnergyPriced(Fact, frozen=True, kw_only=True, tag="energy_priced"):
-    """The price of electricity or the power limit changed, or a deferred job must not wait longer."""
+    """The price of electricity or the power limit changed, or deferred jobs are due for review."""
 
     asks_scheduler: ClassVar[bool] = True
     price: float | None
@@ -515,21 +520,23 @@ class EnergyPriced(Fact, frozen=True, kw_only=True, tag="energy_priced"):
     ratio: float
     """The price relative to the mean (`rlsched.energy.relative`); 0: unknown."""
     outlook: tuple[float, ...] = ()
-    """Columns of `rlsched.energy.relative.OUTLOOK`; empty: all are 0, as in journals before version 9."""
+    """Figures about future prices, in the order of `rlsched.energy.relative.OUTLOOK`; empty, as in journals
+    before version 9: all are 0.
+    """
     until_s: float
     """Time when the ratio or the limit changes next, Unix seconds; infinite: not known."""
     limit_w: float | None = None
-    """Power limit of the cluster, W; infinite: none now; None: the cluster has no power limits, as in older
-    journals.
+    """Power limit of the cluster, W; infinite: no limit at present; None, as in older journals: the cluster
+    never has a limit.
     """
     from_s: float = 0.0
-    """Start of the first hour of `ahead`, Unix seconds; 0: the policy reads neither `ahead` nor `rank`."""
+    """Start of the first hour in `ahead`, Unix seconds; 0: the policy reads neither `ahead` nor `rank`."""
     ahead: tuple[float, ...] = ()
     """Prices of the next hours relative to the mean (`rlsched.energy.relative.prices_ahead`); empty: unknown,
     or the policy does not read them.
     """
     rank: float = 0.0
-    """Rank of the price (`rlsched.energy.relative.price_ranks`); 0: as for `ahead`."""
+    """Rank of the price (`rlsched.energy.relative.price_ranks`); 0: unknown, or not read by the policy."""
 
 
 NodeEntry = (

@@ -1,4 +1,4 @@
-"""Models of speed and power of a broker's ledger, which has them only if its decisions need them."""
+"""Models of speed and power in a broker's ledger. The ledger has only the models that decisions need."""
 
 from __future__ import annotations
 
@@ -27,22 +27,24 @@ if TYPE_CHECKING:
 
 
 class LedgerModels:
-    """Models of the ledger (a `ClusterState`), limited to the models that the broker's decisions need.
+    """Sets the models that the ledger (a `ClusterState`) uses, limited to the models that decisions need.
 
-    If GPUs are shared, the ledger gets all models, as in a simulator. Jobs get at least the cores that they
-    requested, and idle cores are lent (`rlsched.cluster.loans`). If only energy is weighed (by the broker, or
-    by a live job), or power is limited, the ledger gets only the models of clocks. Otherwise the ledger gets
-    no models: every start is at the full clock, and nodes get no clock orders. A job uses the model of its
-    workload (`rlsched.broker.state.job_requests.runs_as`) on the same GPU type, or the median of the
-    catalogue if no workload is known.
+    - If jobs can share GPUs, the ledger has all models, as in a simulator. Jobs get at least the cores that
+      they requested, and idle cores are lent (`rlsched.cluster.loans`).
+    - Otherwise, if energy has a weight (of the broker, or of a live job) or power is limited, the ledger has
+      only the models of clocks.
+    - Otherwise the ledger has no models: all jobs start at the highest clock, and nodes get no clock orders.
+
+    A job is modelled by its workload in the catalogue (`rlsched.broker.state.job_requests.runs_as`) on its
+    GPU type, or by the median of all workloads if its workload is not known.
 
     Args:
         cluster: The ledger (cluster state).
 
     Attributes:
-        shares: Whether GPUs are shared.
-        limits_power: Whether the cluster has a power limit.
-        pairs: Observed speeds of jobs that shared GPUs; they change the predictions of the models.
+        shares: Whether jobs can share GPUs.
+        limits_power: Whether the cluster has power limits.
+        pairs: Observed speeds of jobs that shared GPUs, from which the models learn.
     """
 
     def __init__(self, cluster: ClusterState) -> None:
@@ -68,7 +70,7 @@ class LedgerModels:
         self._update_models(self._cluster.energy_counts)
 
     def limit_power(self, limit_w: float | None) -> None:
-        """Set the power limit of the cluster, W; infinite: none now; None: there are no power limits."""
+        """Set the power limit of the cluster, W; infinite: no limit at present; None: never a limit."""
         self._cluster.limit_power(limit_w)
         if self.limits_power == (limit_w is not None):
             return
@@ -78,13 +80,13 @@ class LedgerModels:
         self._update_models(self._cluster.energy_counts)
 
     def add_energy_weight(self, number: int, own: float | None) -> None:
-        """Record a live job's weight of energy; `own` is None if the job uses the broker's weight."""
+        """Record the weight of energy of live job `number`; `own` is None if it uses the broker's weight."""
         if own:
             self._asking.add(number)
             self._update_models(self._cluster.energy_counts)
 
     def remove_energy_weight(self, number: int) -> None:
-        """Remove a finished job's weight of energy."""
+        """Remove the weight of energy of finished job `number`."""
         if number in self._asking:
             self._asking.discard(number)
             self._update_models(self._cluster.energy_counts)
@@ -95,8 +97,8 @@ class LedgerModels:
         """Record features of a node.
 
         Args:
-            number: Number of the node.
-            sm_clocks_mhz: SM clocks of its GPUs; empty: they cannot be set.
+            number: Index of the node in the ledger.
+            sm_clocks_mhz: SM clocks of its GPUs, MHz; empty: clocks cannot be set.
             shares: Whether jobs can share its GPUs.
             lends: Whether the node lends idle cores (`Capabilities.lends`).
         """
@@ -119,15 +121,15 @@ class LedgerModels:
         return 1.0 / float(kernel.py_func(bound, sm_clock_frac))  # one value: not worth compiling
 
     def observe(self, seen: Observed) -> None:
-        """Learn from the observed speed of a job next to its only co-tenant; see `LearntPairs.observe`.
+        """Learn from the observed speed of a job with its only co-tenant; see `LearntPairs.observe`.
 
-        Nothing is learnt if there are no models, or if the GPU type or a workload is not known.
+        Nothing is learnt if the ledger has no models of sharing, or if the GPU type or a workload is unknown.
         """
         if self.shares and self._known is not None:
             self.pairs.observe(self._cluster.arrays.models, self._cluster.kind_names, seen, workload_number)
 
     def clock_cap(self, seq: int) -> float:
-        """Return the highest SM clock of a job with GPUs under the power limit, relative to the maximum."""
+        """Return the clock to which the power limit lowers a job with GPUs, as a fraction of the highest."""
         s = self._cluster.arrays
         caps = s.config[0].clock_cap
         if not self.limits_power or caps.min() >= 1.0:
@@ -139,13 +141,13 @@ class LedgerModels:
         return float(cap_on(s, int(s.job.head[slot]) // MAX_TENANTS, urgent_cap, flexible_cap))
 
     def can_learn(self, kind: int, workload: int, partner: int) -> bool:
-        """Return whether `observe` can learn: both workloads are known, the pair has no measured speed."""
+        """Return whether `observe` can learn: both workloads are known, and their pair was not measured."""
         if not self.shares or self._known is None or workload <= 0 or partner <= 0:
             return False
         return bool(np.isnan(self._cluster.arrays.models.pair[kind, workload, partner]))
 
     def shared_frac(self, seq: int) -> float:
-        """Return a job's predicted speed relative to its speed without co-tenants, 0 to 1; 1 without any."""
+        """Return a job's predicted speed relative to its speed without co-tenants; 1 without co-tenants."""
         s, slot = self._cluster.arrays, self._cluster.slot_of(seq)
         others = self._cluster.beside(seq)
         if not others or not self.shares:
@@ -218,7 +220,10 @@ def _models(kinds: tuple[str, ...]) -> ModelArrays:
 
 @cache
 def traits_of(gpu_type: str) -> Records:
-    """Return (W,) traits of the catalogue's workloads on a GPU type, by number; 0: the median."""
+    """Return the traits of the catalogue's workloads on a GPU type, one record per workload.
+
+    Index 0 is the median of all workloads. The first workload of the catalogue has index 1.
+    """
     return catalogue().traits([gpu_type])[:, 0]
 
 
@@ -237,7 +242,7 @@ def factors_of(gpu_type: str) -> tuple[tuple[float, float], ...]:
 
 
 def workload_number(name: str) -> int:
-    """Return the number of a workload in the catalogue; 0 for "" and for a name unknown to this version."""
+    """Return the index of a workload in the catalogue, from 1; 0 for "" and for an unknown name."""
     try:
         return catalogue().number(name) if name else 0
     except InputError:
@@ -245,7 +250,7 @@ def workload_number(name: str) -> int:
 
 
 def workload_name(number: int) -> str:
-    """Return the name of the workload with this number in the catalogue; "" for 0, an unknown workload."""
+    """Return the name of the workload with this index in the catalogue; "" for 0, an unknown workload."""
     return catalogue().names[number - 1] if number > 0 else ""
 
 
@@ -259,9 +264,10 @@ def unknown_workload(name: str) -> str:
 
 
 def lowered_mhz(sm_clocks_mhz: Sequence[int], sm_clock_frac: float) -> int:
-    """Return the highest clock up to this fraction of the highest clock, MHz, or else the lowest clock.
+    """Return the clock to set for a fraction of the highest clock, MHz, rounded down to a supported clock.
 
-    Return 0, which means that no limit is set, for the highest clock and if no clocks are known.
+    If no supported clock is that low, return the lowest. Return 0 (set no limit) if the fraction is 1, or if
+    no clocks are known.
     """
     if sm_clock_frac >= 1.0 or not sm_clocks_mhz:
         return 0
@@ -270,10 +276,10 @@ def lowered_mhz(sm_clocks_mhz: Sequence[int], sm_clock_frac: float) -> int:
 
 
 def nearest_mhz(sm_clocks_mhz: Sequence[int], sm_clock_frac: float) -> int:
-    """Return the clock nearest to this fraction of the highest clock, MHz.
+    """Return the supported clock nearest to a fraction of the highest clock, MHz.
 
-    If two clocks are equally near, return the higher. Return 0, which means that no limit is set, for the
-    highest clock and if no clocks are known.
+    If two clocks are equally near, return the higher. Return 0 (set no limit) if the fraction is 1, or if no
+    clocks are known.
     """
     if sm_clock_frac >= 1.0 or not sm_clocks_mhz:
         return 0

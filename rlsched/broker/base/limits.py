@@ -18,15 +18,16 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         heartbeat_s: Interval of the nodes' heartbeats.
         lease_s: Time without a heartbeat after which a node is unreachable: it keeps its jobs and gets no new
             jobs.
-        lost_after_s: Default of `Submit.lost_after_s`, the time on an unreachable node after which a job is
-            lost. 0: never; else at least `lease_s`.
+        lost_after_s: Default of `Submit.lost_after_s`: time on an unreachable node after which a job is lost.
+            0: never. Other values are at least `lease_s`.
         launch_timeout_s: Time within which nodes must acknowledge the launch of ranks.
         drain_s: Time for which a node that refused to start a rank gets no new jobs.
         kill_again_s: Interval at which an order to end a rank is repeated until the rank has ended.
-        log_timeout_s: Time-out for a request to a node for a job's log; shorter than the clients' time-out.
-        grace_s: Default time between SIGTERM and SIGKILL: at the time limit, and when a job is cancelled,
-            preempted or requeued.
-        max_grace_s: Longest grace that a job can request. At least `grace_s`.
+        log_timeout_s: Time within which a node must answer a request for a job's output. It is shorter than
+            the clients' time-out.
+        grace_s: Default grace (time between SIGTERM and SIGKILL) of a job that reaches its time limit, or is
+            cancelled, preempted or requeued.
+        max_grace_s: Longest grace that a job can request; at least `grace_s`.
         ended_s: Time for which a finished job stays in memory, unless `ended_jobs` is exceeded.
         ended_jobs: Maximum number of finished jobs in memory.
     """
@@ -46,12 +47,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     def grace_of(self, asked_s: float | None) -> float:
         """Return the grace of a job, seconds. `asked_s`: requested grace; None: the default.
 
-        A requested grace is limited to the present `max_grace_s`, which may be lower than at submission.
+        The result is at most `max_grace_s`, which may be lower now than at the job's submission.
         """
         return self.grace_s if asked_s is None else min(asked_s, self.max_grace_s)
 
     def wrong_time(self, message: Submit | Update) -> str:
-        """Return an error message, in one line, if a submission or an update has invalid times, else ""."""
+        """Return an error message (one line) if a submission or an update has invalid times, else ""."""
         grace_s = message.grace_s
         if grace_s is not None and not 0.0 <= grace_s <= self.max_grace_s:
             return (
@@ -60,7 +61,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         return self.wrong_lost_after(message.lost_after_s)
 
     def wrong_lost_after(self, lost_after_s: float | None) -> str:
-        """Return an error message, in one line, if a job's `lost_after_s` is invalid, else ""."""
+        """Return an error message (one line) if a job's `lost_after_s` is invalid, else ""."""
         if not lost_after_s or self.lease_s <= lost_after_s <= MAX_LOST_AFTER_S:
             return ""
         return (

@@ -1,4 +1,4 @@
-"""Sequences of integers that mostly grow by one, stored as runs: a million numbers take almost no memory."""
+"""Sequences of integers that mostly increase by one, stored as runs, so that they need little memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 
 
 class Numbers:
-    """An ascending sequence of numbers, such as all job numbers. A restored backup leaves a gap."""
+    """An ascending sequence of integers, such as all job numbers. A restore of a backup leaves a gap."""
 
     def __init__(self) -> None:
         self._first: list[int] = []  # first number of each run
@@ -30,7 +30,7 @@ class Numbers:
         ]
 
     def append_run(self, first: int, count: int) -> None:
-        """Append `count` consecutive numbers from `first` on; all stored numbers are lower than `first`."""
+        """Append `count` consecutive numbers, beginning with `first`, which is above all stored numbers."""
         self.append(first)
         self._last = first + count - 1
 
@@ -58,9 +58,10 @@ class Numbers:
 
 
 class NumberOfSeq:
-    """Map from the number of a job in the cluster state (`seq`) to its job number.
+    """Map from the sequence number of a job in the cluster state (`seq`) to its job number.
 
-    Usually, both numbers grow by one per job. The map stores only jobs at which their difference changes.
+    Usually, both increase by one for each job. The map stores only the jobs at which their difference
+    changes.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Filename patterns of `--output` and `--error`, with the meaning that they have in `sbatch`."""
+"""Filename patterns of `--output` and `--error`. They have the same meaning as in `sbatch`."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def values(
 
     Args:
         job: Job number.
-        array: Number of the array; 0: the job is in no array, and `%A` is the job number.
-        task: Number of the task; 0 without an array.
-        name: Name of the job; a slash in it becomes `_`.
-        user: Owner of the job.
-        node: Name of the rank's node; only the part before the first dot is used.
-        rank: Number of the rank.
+        array: Job number of the array; 0: the job is not in an array, and `%A` is its own job number.
+        task: Task number; 0 without an array.
+        name: Name of the job. Slashes are replaced by `_`.
+        user: Owner of the job. Slashes are replaced by `_`.
+        node: Name of the rank's node. Only the part before the first dot is used.
+        rank: Index of the rank.
     """
     return {
         "j": str(job),
@@ -59,7 +59,7 @@ def values(
 def expanded(pattern: str, texts: Mapping[str, str]) -> str:
     """Return a pattern with each `%` code (`%` and a letter) replaced by the text of the letter.
 
-    A number between `%` and the letter is the minimum width: numbers are padded with zeros.
+    An integer between `%` and the letter is the minimum width of a number, which is padded with zeros.
 
     Args:
         pattern: The pattern.
@@ -89,13 +89,13 @@ NO_FILES: Final = OutputFiles()
 def files_of(spec: JobSubmitted, attempt: int, rank: int, nodes: Sequence[str]) -> OutputFiles:
     """Return the output files of one rank of a job.
 
-    A file that several ranks share is never truncated: a rank does not know whether another rank has already
-    written to the file.
+    A file to which several ranks write is never truncated, because a rank does not know whether another rank
+    has already written to the file.
 
     Args:
         spec: The submission.
-        attempt: Number of the attempt; 1 for the first.
-        rank: Number of the rank.
+        attempt: Attempt number; 1 for the first attempt.
+        rank: Index of the rank.
         nodes: The node of each rank.
     """
     patterns = [one for one in (spec.output, spec.error) if one]

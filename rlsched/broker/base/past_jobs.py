@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rlsched.workload.trace import Trace
 
 MOST_JOBS: Final = 10_000
-"""Maximum number of past jobs; only the latest are used. Each job adds tenths of a ms to a broker's start."""
+"""Maximum number of past jobs; only the latest are used. Each job prolongs a start by some tenths of a ms."""
 _ENDS, _COMES, _STARTS, _ENDS_AT_ONCE = range(4)
 
 
@@ -71,7 +71,7 @@ class PastJobs:
         return cls(kept, origin_s, digest.hexdigest()[:12])
 
     def replay_into(self, predictor: Predictor) -> None:
-        """Pass submissions, starts and ends to a predictor, in order, with ids that the broker never uses."""
+        """Pass submissions, starts and ends to a predictor, in order, with IDs that the broker never uses."""
         facts = [one._replace(job_id=f"past {one.job_id}") for one in facts_of(self.trace)]
         for at_s, what, job in self._events():
             if what == _COMES:
@@ -90,7 +90,7 @@ class PastJobs:
                 mean.observe(str(trace.vc[job]), gpus, float(trace.duration_s[job]))
 
     def _events(self) -> list[tuple[float, int, int]]:
-        """Return (Unix seconds, kind, job) of each event, sorted by time, then by kind."""
+        """Return (Unix seconds, kind, index of the job) of each event, sorted by time and then by kind."""
         trace = self.trace
         submit_s = trace.submit_s + self.origin_s
         start_s = submit_s + np.asarray(trace.extra["queue_s"], np.float64)

@@ -1,4 +1,4 @@
-"""Control of Python's garbage collector in the broker: short runs that visit only new objects."""
+"""Control of Python's garbage collector in the broker, which runs often and visits only new objects."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Callable
 
 EVERY_S = 5.0
 NEW = 10_000
-"""Number of new objects after which Python itself runs the collector. It is high because reference cycles
-are rare; an iteration of the broker's loop creates 700 objects.
+"""Number of new objects after which Python itself runs the collector. A turn of the broker's loop creates 700
+objects. The number is high because reference cycles are rare.
 """
 
 
 class ShortPauses:
     """Garbage collection without long pauses.
 
-    A full collection visits every object: 75 ms with 12,000 jobs, in the middle of the loop's work. Instead,
-    only objects created since the previous collection are visited, every few seconds. Objects that survive
-    are never visited again. Jobs, nodes and records are freed by reference counts because they are in no
-    cycles.
+    A full collection visits every object and would pause the loop (75 ms with 12,000 jobs). Instead, every
+    `EVERY_S` seconds only the objects that were created since the previous collection are visited. Objects
+    that survive are never visited again. Jobs, nodes and records are in no reference cycles, so reference
+    counts free them.
 
     Args:
         elapsed: A monotonic clock, seconds.

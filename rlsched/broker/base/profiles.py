@@ -1,7 +1,7 @@
-"""Profiles: resource use of jobs, learnt from earlier jobs as means and spreads of figures.
+"""Profiles: expected resource use of jobs, learnt from earlier jobs as means and spreads of figures.
 
-There is a profile for each signature and GPU type. A signature is a user and a command line without its
-numbers: runs of the same program with other seeds, paths and sizes have the same signature. This module
+There is a profile for each signature and GPU type. A signature is a user and a command line in which numbers
+are ignored, so that runs of the same program with other seeds and sizes have the same signature. This module
 contains no compiled code.
 """
 
@@ -16,9 +16,10 @@ from typing import Final, Literal, NamedTuple, TypeVar
 import msgspec
 
 Status = Literal["learnt", "measured", "estimated", "named", "median"]
-"""Origin of a figure, from the most to the least certain: learnt from earlier attempts of the same signature;
-measured in the present attempt; estimated from other figures of the job; the catalogue's value for the
-workload that the user named; the median of all workloads.
+"""Source of a figure; the most certain source is first. `learnt`: from earlier attempts with the same
+signature. `measured`: in the present attempt. `estimated`: the catalogue's value for the workload nearest to
+the job's learnt figures. `named`: the catalogue's value for the workload that the user named. `median`: the
+median of all workloads.
 """
 FIELDS: Final = (
     "util_frac",
@@ -41,8 +42,9 @@ catalogue.
 OF_PAIRS: Final = ("sensitivity", "pressure")
 """Figures whose counts are observed co-tenants; the counts of all other figures are attempts."""
 MOST_COUNT: Final = 40
-"""Number of equally weighted attempts whose mean is as certain as the fading mean of very many: with f =
-`LATEST` / (`LATEST` + 1), it is (1 + f) / (1 - f)."""
+"""Effective number of attempts in the mean of very many attempts. Because the weights of older attempts
+decay, this mean is only as certain as the mean of about (1 + f) / (1 - f) equally weighted attempts, with f =
+`LATEST` / (`LATEST` + 1)."""
 MOST_SPEED_SD: Final = 0.15
 """Largest standard deviation of ln(speed) of a learnt relative speed. Runs of a signature can do different
 amounts of work, because numbers are not part of the signature. Assumed: half of the difference between
@@ -51,9 +53,11 @@ MAX_GPU_COUNTS: Final = 8
 """Maximum number of GPU counts above 1 with run times, for a signature and GPU type; beyond it, the count
 least recently observed is removed. 8 counts are enough for the powers of two up to 256."""
 MAX_SIGNATURES: Final = 5_000
-"""Maximum number of signatures in memory; beyond it, the least recently observed signature is removed."""
+"""Maximum number of signatures in memory. Beyond it, the least recently observed signature is removed."""
 LATEST: Final = 20.0
-"""Number of attempts that count fully. The weight of older attempts decays because users change programs."""
+"""Number of latest attempts that count nearly fully. Weights of older attempts decay, because programs
+change.
+"""
 ATTEMPT_SPREAD: Final = 0.10
 """Assumed standard deviation of ln(value) between attempts of one signature, used for the first attempts."""
 PAIR_SPREAD: Final = 0.33
@@ -62,7 +66,7 @@ PAIR_SPREAD: Final = 0.33
 in ln(factor) for `POPULATION`; all three in `rlsched.models.learning`."""
 K = TypeVar("K")
 Signature = tuple[str, str]
-"""(user, command line without its numbers)"""
+"""(user, command line in which numbers are ignored)"""
 
 
 class Estimate(msgspec.Struct, frozen=True, array_like=True):
@@ -70,10 +74,10 @@ class Estimate(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         value: Value, in the unit of its field.
-        spread: Standard deviation of ln(value) of the next attempt.
+        spread: Expected standard deviation of ln(value) of the next attempt.
         count: Number of observed attempts; 0 for a value of the catalogue.
-        status: Origin of the value.
-        source: Description of the origin.
+        status: Source of the value.
+        source: Description of the source, as text.
     """
 
     value: float
@@ -113,7 +117,14 @@ _OF_ATTEMPTS: Final = (ATTEMPT_SPREAD, "earlier attempt")
 
 
 class Learnt(msgspec.Struct, array_like=True):
-    """Running sums of one figure: count and weight of attempts, mean and squared deviations of ln(value)."""
+    """Running statistics of one figure.
+
+    Attributes:
+        count: Number of attempts.
+        weight: Sum of the attempts' weights, which decay.
+        mean: Weighted mean of ln(value).
+        squares: Weighted sum of the squared deviations of ln(value) from the mean.
+    """
 
     count: int = 0
     weight: float = 0.0
@@ -182,16 +193,16 @@ class _OnType(NamedTuple):
 
 
 def learnt_speeds(profiles: Mapping[str, WorkloadProfile]) -> dict[str, Estimate]:
-    """Return the speeds of GPU types that follow from run times, relative to the type with most attempts.
+    """Return the speed of each GPU type relative to the type with the most attempts, learnt from run times.
 
-    The speed is the quotient of the geometric mean run times of completed jobs on both types. Types whose
-    speed is uncertain (`MOST_SPEED_SD`) are left out. The result is empty if no other type has a speed.
+    The speed is the quotient of the geometric mean run times of completed jobs on the two types. Types whose
+    speed is uncertain (`MOST_SPEED_SD`) are left out. The result is empty if no other type is left.
 
     Args:
         profiles: Profiles of one signature by GPU type.
 
     Returns:
-        Speeds by GPU type; the first type is the one with most attempts, with the speed 1.
+        Speeds by GPU type. The first type is the type with the most attempts, which has the speed 1.
     """
     return relative_speeds({name: one.run_s for name, one in profiles.items() if one.run_s is not None})
 
@@ -223,7 +234,7 @@ def _relative_speed(one: Estimate, base: Estimate) -> Estimate:
 
 
 def signature_of(user: str, command: Sequence[str]) -> Signature:
-    """Return the signature of a user's command: the user, and the command line without its numbers."""
+    """Return the signature of a user's command: the user, and the command line with numbers replaced."""
     return user, _stem_of(command_line(command))
 
 
@@ -241,12 +252,12 @@ def command_line(command: Sequence[str]) -> str:
 
 @lru_cache(maxsize=128)
 def _command_line(command: tuple[str, ...]) -> str:
-    """Join a command to a line. Cached: each submission needs the line twice, for profile and prediction."""
+    """Join a command to one line. The result is cached, because each submission needs it twice."""
     return shlex.join(command)
 
 
 class Profiles:
-    """Profiles of all signatures. The same attempts in the same order give the same profiles."""
+    """Profiles of all signatures. They depend only on the recorded attempts and their order."""
 
     def __init__(self) -> None:
         self._known: dict[Signature, dict[str, _OnType]] = {}

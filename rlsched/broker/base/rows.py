@@ -1,4 +1,4 @@
-"""Rows of the journal in SQLite, numbered without gaps, each with a checksum that is verified on reading."""
+"""Rows of the journal in SQLite. Entry numbers have no gaps; each row has a checksum, verified on reading."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Stored = tuple[int, float, str, bytes, int]
 
 
 class JournalRow(NamedTuple):
-    """One row of the journal: the number, time and content of an entry."""
+    """One row of the journal: entry number, time (Unix seconds) and content of an entry."""
 
     n: int
     now_s: float
@@ -35,7 +35,7 @@ class CheckedRow(NamedTuple):
 
 
 def checksum(n: int, now_s: float, kind: bytes, payload: bytes) -> int:
-    """Return the CRC-32 of a row: number (int64) and time (float64), little-endian, kind, NUL, payload."""
+    """Return the CRC-32 of these bytes: `n` (int64), `now_s` (float64), kind, NUL, payload; little-endian."""
     return zlib.crc32(payload, zlib.crc32(kind + b"\0", zlib.crc32(struct.pack("<qd", n, now_s))))
 
 
@@ -53,10 +53,10 @@ def read_rows(
     Args:
         path: Name of the journal in messages.
         db: Open connection to the journal.
-        last: Number of the last entry; None for a journal of version 1, which has neither this number nor
-            checksums.
-        table: Table that holds the entries.
-        after: Yield only entries with a higher number.
+        last: Entry number of the last entry; None for a journal of version 1, which stores neither this
+            number nor checksums.
+        table: Table with the entries.
+        after: Yield only entries with a higher entry number.
 
     Raises:
         JournalError: an entry is missing or damaged.
@@ -68,7 +68,10 @@ def read_rows(
 
 
 def _in_pieces(db: sqlite3.Connection, query: str, after: int) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows after row `after`, read in pages: an open SELECT stops SQLite from emptying its WAL."""
+    """Yield the rows after row `after`.
+
+    They are read in pages, because SQLite cannot empty its write-ahead log while a SELECT is open.
+    """
     while rows := db.execute(query, (after,)).fetchall():
         yield from rows
         after = rows[-1][0]
@@ -77,7 +80,7 @@ def _in_pieces(db: sqlite3.Connection, query: str, after: int) -> Iterator[tuple
 def rows_and_damage(
     db: sqlite3.Connection, last: int | None, table: str = "entries", *, after: int = 0
 ) -> Iterator[JournalRow | str]:
-    """Yield entries like `read_rows`; in place of a missing or damaged entry, yield a text about it."""
+    """Yield entries like `read_rows`. For a missing or damaged entry, yield an error text instead."""
     expected = after + 1
     crc_column = "NULL" if last is None else "crc"
     columns = f"n, now_s, CAST(kind AS BLOB), CAST(payload AS BLOB), {crc_column}"

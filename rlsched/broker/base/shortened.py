@@ -8,5 +8,5 @@ MAX_REASON_CHARS = 500
 
 
 def shortened(text: str, max_chars: int = MAX_NAME_CHARS) -> str:
-    """Return the text shortened to `max_chars`, with `...` in place of the omitted part."""
+    """Return the text, shortened to `max_chars` characters, with `...` in place of the omitted end."""
     return text if len(text) <= max_chars else text[: max_chars - 3] + "..."

@@ -1,4 +1,4 @@
-"""Non-fatal errors: counts errors that do not stop the broker, and logs one line for each kind."""
+"""Non-fatal errors: counts the errors that do not stop the broker, and logs the first of each kind."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from collections.abc import Callable
 
 
 class SoftErrors:
-    """Counts of errors by kind. Only the first error of a kind, at the start and after a recovery, is logged.
+    """Counts of errors by kind. Of each kind, the first error and the first after a recovery are logged.
 
     Args:
-        say: Writes a log line. If it raises `OSError` (the log may be on the full disk), the line is lost.
+        say: Function that writes a log line. If it raises `OSError` (for example because the disk is full),
+            the line is lost.
 
     Attributes:
-        lost: By kind, the number of items (such as records) lost since the broker started.
-        present: By kind, the log line of the first error since the last recovery. A kind that has recovered
-            has no entry.
+        lost: Number of items (such as records) lost since the broker started, by kind of error.
+        present: Log line of the first error since the last recovery, by kind of error. A kind that has
+            recovered has no entry.
     """
 
     def __init__(self, say: Callable[[str], None] = lambda _: None) -> None:
@@ -40,7 +41,7 @@ class SoftErrors:
             self.log_line(f"{self.present[kind]}; decisions continue")
 
     def mark_recovered(self, kind: str, what: str) -> None:
-        """Record that an action has succeeded; if the last try had failed, log the recovery."""
+        """Record that the action `what` has succeeded. If it had failed the last time, log the recovery."""
         if self.present.pop(kind, None) is not None:
             self.log_line(f"{what} again; {self.lost[kind] - self._lost_before[kind]} were lost")
 

@@ -13,7 +13,7 @@ from rlsched.errors import JournalError, JournalFullError
 
 @contextmanager
 def clearly(path: Path) -> Iterator[None]:
-    """Convert errors of SQLite, and of undecodable text in `path`, to a `JournalError` of one line."""
+    """Convert errors of SQLite, and invalid UTF-8 in the file, to a `JournalError` with one line of text."""
     try:
         yield
     except (sqlite3.Error, UnicodeDecodeError) as error:

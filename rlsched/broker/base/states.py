@@ -6,8 +6,8 @@
     launching, running -> completed, failed, cancelled
     queued -> cancelled
 
-A rejected job is never queued. `Job.become` and `Rank.become` raise `JournalError` for any other transition,
-so reading a journal stops at an illegal transition.
+A rejected job is never queued. `Job.become` and `Rank.become` raise `JournalError` for all other transitions,
+so the replay of a journal stops at an illegal transition.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from rlsched.wire.states import JobState, RankState
 Outcome = Literal["queued", "completed", "failed", "cancelled"]
 """State of a job after one of its attempts has ended."""
 Ending = Literal["", "queued", "preempted", "failed", "cancelled"]
-"""State that the job gets when the ranks of an ending attempt have ended; "": the attempt is not ending.
-`preempted`: the job is queued again, unless all ranks exited by themselves.
+"""State that a job gets when all ranks of its attempt have ended; "": the attempt has not been ordered to
+end. With `preempted`, the job is queued again, unless all ranks exited by themselves.
 """
 PREEMPTED: Final = "preempted"
 PRECEDENCE: Final[dict[Ending, int]] = {"": 0, "queued": 1, "preempted": 1, "failed": 2, "cancelled": 3}
-"""Precedence of endings. An ending replaces endings of lower precedence, so `cancelled` replaces all."""
+"""Precedence of endings. An ending replaces an ending with lower precedence."""
 
 _JOB: Final[frozenset[tuple[JobState, JobState]]] = frozenset(
     {

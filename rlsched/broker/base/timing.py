@@ -10,14 +10,14 @@ BOUNDS_S = (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25
 
 
 class Histogram:
-    """Numbers of durations since the broker started, by interval (limits `BOUNDS_S`, seconds)."""
+    """Histogram of durations since the broker started, with the bin limits `BOUNDS_S`, seconds."""
 
     def __init__(self) -> None:
         self._counts = [0] * (len(BOUNDS_S) + 1)
         self._sum_s = 0.0
 
     def add(self, seconds: float) -> None:
-        """Add a duration, seconds, to the counts."""
+        """Add a duration, seconds."""
         self._counts[bisect_left(BOUNDS_S, seconds)] += 1
         self._sum_s += seconds
 

@@ -10,18 +10,18 @@ _J_PER_KWH = 3.6e6
 
 
 def energy(joules: float) -> str:
-    """Format an energy: `1.25 kWh`, small values as `38.2 Wh`."""
+    """Format an energy, given in joules: `1.25 kWh`, or small values as `38.2 Wh`."""
     kwh = joules / _J_PER_KWH
     return f"{kwh:,.2f} kWh" if kwh >= 0.1 else f"{kwh * 1e3:,.1f} Wh"
 
 
 def memory(mib: float) -> str:
-    """Format an amount of memory: `17.4 GiB`, small values as `310 MiB`."""
+    """Format an amount of memory, given in MiB: `17.4 GiB`, or small values as `310 MiB`."""
     return f"{mib / 1024:,.1f} GiB" if mib >= 1000 else f"{mib:,.0f} MiB"
 
 
 def share(frac: float | None) -> str:
-    """Format a fraction (0 to 1) as per cent: `87 %`; "" for None, an unknown fraction."""
+    """Format a fraction (0 to 1) in per cent: `87 %`; "" for an unknown fraction (None)."""
     return "" if frac is None else f"{100 * frac:.0f} %"
 
 

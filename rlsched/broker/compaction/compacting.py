@@ -1,7 +1,7 @@
-"""Compaction of the journal while a broker serves: another process makes the base that replaces old entries.
+"""Compaction of the journal while a broker serves. Another process makes the base that replaces old entries.
 
-The broker's loop starts that process, polls it, and writes its result in one short transaction. Then the
-loop removes the replaced entries, and old rows of ended jobs, a few at a time, mostly in iterations without
+The broker's loop starts that process, polls it, and writes its result in one short transaction. Then the loop
+removes the replaced entries, and old rows of ended jobs. It removes a few at a time, mostly in turns without
 messages.
 """
 
@@ -30,19 +30,19 @@ FIRST_S: Final = 600.0
 EVERY_S: Final = DAY_S
 """Interval of later checks for old entries, seconds."""
 GROWN_EVERY_S: Final = 30.0
-"""Minimum time between two bases, seconds, if retention is by number of entries and not by age."""
+"""Minimum time between two bases if a number of entries is kept (`Keeps.entries`), seconds."""
 AGAIN_S: Final = 3600.0
-"""Minimum time to the next attempt if an attempt failed or would have saved no space, seconds."""
+"""Minimum time from an attempt that failed or would have saved no space to the next attempt, seconds."""
 PIECE: Final = 500
 PIECE_EVERY_S: Final = 0.25
 PIECE_BUSY_S: Final = 1.0
-"""Interval between two removals in a broker that is always busy, seconds."""
+"""Additional interval between two removals in turns of the loop with messages, seconds."""
 LIMIT_S: Final = 4 * 3600.0
 """Time-out for the process that makes a base, seconds."""
 
 
 def command(path: Path, before_s: float, half_life_s: float, keep_entries: int) -> list[str]:
-    """Return the command of the process that makes a base (state that replaces old entries)."""
+    """Return the command of the process that makes a base. The arguments are as in `compaction.made`."""
     module = "rlsched.broker.compaction.process"
     words = (path, before_s, half_life_s, keep_entries)
     return background_command(module, *map(str, words))
@@ -55,8 +55,8 @@ class Compacting:
         journal: The journal, locked by this process.
         keeps: Retention of entries and of rows of ended jobs.
         half_life_s: Half-life of a user's usage, seconds, as in `BrokerState`.
-        say: Logs a line after each compaction, successful or failed.
-        make: Returns the command of the process that makes a base.
+        say: Function that logs a line, called after each compaction, successful or failed.
+        make: Function that returns the command of the process that makes a base.
         elapsed: A monotonic clock, seconds.
     """
 
@@ -86,7 +86,7 @@ class Compacting:
 
         Args:
             now_s: The broker's time, Unix seconds.
-            is_quiet: Whether the loop received no messages in this iteration; rows are then removed faster.
+            is_quiet: Whether the loop received no messages in this turn. Rows are then removed faster.
         """
         elapsed_s = self._elapsed()
         if elapsed_s >= self._ended_due_s and self._keeps.ended_days < math.inf:
@@ -107,8 +107,8 @@ class Compacting:
     def _is_grown(self) -> bool:
         """Return whether the journal needs a new base.
 
-        With retention by age, return True. With retention by number, return whether the journal has at least
-        `GROWN` times the entries to keep. If all entries are kept, return False.
+        If entries are kept by age, return True, unless all are kept. If a number of entries is kept, return
+        whether the journal has at least `GROWN` times as many.
         """
         if self._keeps.days is not None:
             return self._keeps.days < math.inf

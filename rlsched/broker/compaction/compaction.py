@@ -1,9 +1,9 @@
 """Compaction of a journal: replaces old entries by a base, which is the state after these entries.
 
-First, a process replays the entries up to a chosen last entry, even while a broker has the journal open.
+First, a process replays the entries up to a chosen last entry. A broker can have the journal open meanwhile.
 Then the resulting state is written as a base (`rlsched.broker.state.base`) in one transaction. The base
-replaces the last of these entries, and from then on the journal begins with the base. The entries before the
-base are removed a few at a time. If a crash interrupts the removal, the entries that remain are never read.
+overwrites the last of these entries, and the journal begins with the base from then on. The earlier entries
+are removed a few at a time. If a crash interrupts the removal, the remaining ones are ignored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from rlsched.errors import RlschedError
 DAY_S: Final = 86_400.0
 _PAGE: Final = 2_000
 _WORTH: Final = 2
-"""Minimum ratio of replaced entries to entries of the base; below it, no base is made."""
+"""Minimum number of replaced entries per entry of the base. If there are fewer, no base is made."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Cut:
     """A base (state that replaces old entries) that is ready to be written.
 
     Attributes:
-        n: Number of the last entry that the base replaces.
+        n: Entry number of the last entry that the base replaces.
         now_s: Time of that entry, Unix seconds.
         crc: Checksum of that entry.
         parts: The entries that store the base.
@@ -53,15 +53,15 @@ class Cut:
 
 
 def made(path: Path, before_s: float, half_life_s: float = math.inf, *, keep_entries: int = 0) -> Cut | None:
-    """Return the base (state) that replaces entries before a time; None if the base would save no space.
+    """Return the base that replaces a journal's old entries; None if the base would save no space.
 
     A broker can use the journal at the same time, because the journal is read page by page.
 
     Args:
         path: The journal.
         before_s: Entries before this time are replaced, Unix seconds.
-        half_life_s: The half-life that the broker passes to `BrokerState`, seconds.
-        keep_entries: Number of latest entries that are not replaced, even if they are older than `before_s`.
+        half_life_s: Half-life of a user's usage, seconds, as in the broker's `BrokerState`.
+        keep_entries: Number of latest entries that are not replaced, even if they are before `before_s`.
 
     Raises:
         JournalError: the journal is damaged, or a fact contradicts the facts before it.
@@ -98,10 +98,10 @@ def made(path: Path, before_s: float, half_life_s: float = math.inf, *, keep_ent
 
 
 def put(journal: Journal, cut: Cut) -> bool:
-    """Write a base into its journal. Return False if the journal does not fit the base.
+    """Write a base into its journal. Return False if the journal has changed too much.
 
-    The journal fits if its entry `cut.n` still has the checksum `cut.crc`, and if its table of ended jobs
-    includes the entries up to `cut.n`.
+    The base can be written if entry `cut.n` still has the checksum `cut.crc`, and if the table of ended jobs
+    is complete up to entry `cut.n`.
 
     Raises:
         JournalError: the base cannot be written; the journal is unchanged.
@@ -113,7 +113,7 @@ def put(journal: Journal, cut: Cut) -> bool:
 
 
 def _rows(path: Path, cut: int) -> Iterator[CheckedRow]:
-    """Yield the entries up to number `cut`. No transaction stays open between pages."""
+    """Yield the entries up to entry `cut`, read in pages. No transaction stays open between pages."""
     after = 0
     while after < cut:
         with reading(path) as journal:
@@ -130,10 +130,10 @@ def _base_before(path: Path) -> Base | None:
 
 
 def _last_before(journal: Reading, before_s: float) -> int:
-    """Return the number of the last entry that is older than `before_s` (Unix seconds) and can be replaced.
+    """Return the entry number of the last entry before `before_s` (Unix seconds) that can be replaced.
 
-    An entry can be replaced when the table of ended jobs includes the jobs that the entry finished. If no
-    entry is older, return the number of the first entry minus 1.
+    An entry can be replaced if the table of ended jobs is complete up to this entry. If no entry is before
+    `before_s`, return the entry number of the first entry, minus 1.
     """
     if before_s == math.inf:
         return min(journal.last or 0, journal.ended_at or 0)
@@ -145,9 +145,9 @@ def _last_before(journal: Reading, before_s: float) -> int:
 
 
 def _start_at(journal: Reading, cut: int) -> CheckedRow | None:
-    """Return the last `BrokerStarted` entry up to entry number `cut`.
+    """Return the last `BrokerStarted` entry up to entry `cut`, or else the first one after it.
 
-    If there is no such entry, return the first `BrokerStarted` entry after `cut`, else None.
+    Return None if the journal has no such entry.
     """
     for order, bound in (("DESC", "n <= ?"), ("ASC", "n > ?")):
         found = journal.db.execute(
@@ -161,9 +161,9 @@ def _start_at(journal: Reading, cut: int) -> CheckedRow | None:
 
 
 def _scheduler(journal: Reading, cut: int) -> Scheduler:
-    """Load the policy in use at entry `cut`; if it cannot be loaded, load `fifo`.
+    """Load the policy in use at entry `cut`, or `fifo` if that cannot be loaded.
 
-    With `fifo`, the base has default values for dials (numbers that change while a rule runs) and for
+    With `fifo`, the base has default values for dials (numbers that adjust a rule while it runs) and for
     predictions that are revised by bursts.
     """
     start = _start_at(journal, cut)

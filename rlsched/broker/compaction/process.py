@@ -1,11 +1,11 @@
 """The process that makes a base (state that replaces old entries), started by `background_command`.
 
-Arguments: journal, time before which entries are replaced (Unix seconds), half-life (seconds), number of
-entries to keep.
+The arguments are as in `compaction.made`: journal, time before which entries are replaced (Unix seconds),
+half-life (seconds), number of entries to keep.
 
 The process writes a `Cut` as MessagePack to standard output, or None if a base would save no space. On an
-error, the process writes one line instead and exits with code 1. It runs at the lowest priority, and is
-killed if its parent exits.
+error, the process writes one line of text instead, and exits with code 1. It runs at the lowest priority, and
+is killed if its parent exits.
 """
 
 from __future__ import annotations

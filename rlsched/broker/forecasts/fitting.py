@@ -1,7 +1,7 @@
-"""Fits of the boosting model in the background: each fit has its own process and a thread that waits for it.
+"""Fits of the boosting model in the background. Each fit has its own process, and a thread that waits for it.
 
-A thread in the broker is not enough: a fit takes seconds and at times holds the GIL, and only a process can
-be killed if it hangs. The broker's loop passes the training set and later collects the model; it never waits.
+A separate process is needed because a fit takes seconds and can hold the GIL, and because a process can be
+killed if it hangs. The broker's loop passes the training set, and later collects the model; it never waits.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from rlsched.workload.predict.predictor import TrainingSet
 from rlsched.yielding import background_command
 
 LIMIT_S = 3600.0
-"""Time-out for a fit, seconds. The largest fit, of 20,000 jobs, takes seconds on an idle core."""
+"""Time-out for a fit, seconds. The largest fit (20,000 jobs) takes only seconds on an idle core."""
 RETRY_S = 60.0
 MAX_RETRY_S = 3600.0
-"""Maximum delay between a failed fit and the next attempt, seconds; the delay doubles with every failure."""
+"""Maximum delay from a failed fit to the next attempt, seconds. The delay doubles with every failure."""
 _JOIN_S = 5.0
 _WARM_ROWS = 64
 
@@ -44,13 +44,13 @@ def fit_command(limit_s: float) -> list[str]:
 
 
 class Fits:
-    """Refits the model of `Predictions` whenever a fit is due. The loop calls `step`, which never waits.
+    """Fits the boosting model again whenever a fit is due. The loop calls `step`, which never waits.
 
     Args:
-        predictions: Receives fitted models and failures.
-        say: Logs a line.
-        command: Returns the command of the fitting process for a time-out in seconds; tests pass a function
-            that returns a failing command.
+        predictions: Predictions that need the model. They receive each fitted model or failure.
+        say: Function that logs a line.
+        command: Function that returns the command of the fitting process for a time-out in seconds. Tests
+            pass a function that returns a failing command.
         limit_s: Time-out for a fit, seconds.
         elapsed: A monotonic clock, seconds.
     """
@@ -71,7 +71,7 @@ class Fits:
         self._not_before_s = -float("inf")
 
     def step(self, now_s: float) -> None:
-        """Collect a finished fit, and start the next one if due. `now_s`: the broker's time, Unix seconds."""
+        """Collect a finished fit, and start a fit if one is due. `now_s`: the broker's time, Unix seconds."""
         if self._fit is not None and self._fit.done.is_set():
             self._pick_up(self._fit, now_s)
             self._fit = None
@@ -177,13 +177,13 @@ class _Fit:
 
 
 def _checked(model: object, features: list[Floats]) -> HazardModel:
-    """Return `model` if it predicts distributions of run times for sample jobs.
+    """Return `model` if its predictions for sample jobs are distributions of run times.
 
-    So an invalid model never reaches the broker's loop.
+    This check keeps an invalid model out of the broker's loop.
 
     Args:
         model: The object that the fitting process returned.
-        features: Feature rows of the sample jobs.
+        features: Features of each sample job.
 
     Raises:
         FitError: the object is not a model, or the probabilities of a prediction do not sum to 1.

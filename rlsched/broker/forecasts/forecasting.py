@@ -1,4 +1,4 @@
-"""The broker's side of the forecaster's process. The broker starts the process and never waits for it."""
+"""The broker's interface to the forecaster's process, which the broker starts and never waits for."""
 
 from __future__ import annotations
 
@@ -34,15 +34,16 @@ from rlsched.wire.states import QUEUED
 from rlsched.yielding import background_command
 
 AFTER_S: Final = 10.0
-"""Time from the broker's start to the forecaster's start, seconds. A dry run starts it earlier."""
+"""Time from the broker's start to the forecaster's start, seconds. A dry run makes it start earlier."""
 LEAST_S: Final = 2.0
 RETRY_S: Final = 5.0
 MAX_RETRY_S: Final = 600.0
-"""Maximum delay of a restart, seconds. The delay doubles with every exit; new forecasts reset the delay."""
+"""Maximum delay before a restart, seconds. The delay doubles with every exit, and new forecasts reset it."""
 ANSWER_S: Final = 60.0
 MAX_QUESTIONS: Final = 16
 MAX_ASKERS: Final = 8
-"""Maximum number of answers to one question: a client without an answer asks again over a new connection."""
+"""Maximum number of requests that get the answer to the same question. A client that has no answer yet
+repeats its request over a new connection."""
 MAX_OF_ONE: Final = 4
 """Maximum number of unanswered dry runs per user, so that one user cannot occupy the forecaster."""
 _BUSY: Final = f"{MAX_QUESTIONS} dry runs already wait for an answer; try again when one has arrived"
@@ -61,7 +62,7 @@ class _Waiting(NamedTuple):
 
     Attributes:
         question: The dry run.
-        askers: Requests of one user that get the answer: at most `MAX_ASKERS`, the latest last.
+        askers: Requests of one user that get the answer, at most `MAX_ASKERS`; the latest is last.
         since_s: Time of the first request, seconds of a monotonic clock.
     """
 
@@ -75,7 +76,7 @@ class _Waiting(NamedTuple):
         return self.askers[0].by.person
 
     def add(self, asked: ClientAsked) -> None:
-        """Add a request, unless it is a repetition of the same request."""
+        """Add a request, unless it is there already."""
         if all((one.peer, one.request) != (asked.peer, asked.request) for one in self.askers):
             self.askers.append(asked)
             del self.askers[:-MAX_ASKERS]
@@ -90,9 +91,10 @@ class Forecasting(Forecasts):
 
     Args:
         setup: First message to the process.
-        say: Logs a line.
-        after_s: Time before the first start, seconds.
-        command: Returns the command of the process; tests pass a function that returns a failing command.
+        say: Function that logs a line.
+        after_s: Delay of the first start, seconds.
+        command: Function that returns the command of the process. Tests pass a function that returns a
+            failing command.
         elapsed: A monotonic clock, seconds.
     """
 
@@ -115,7 +117,7 @@ class Forecasting(Forecasts):
         self._next = self._first_of_child = 1
 
     def latest_forecast(self, job: Job) -> JobForecast | None:
-        """Return the latest forecast of a live job; None: no forecast since the job was last requeued."""
+        """Return the latest forecast of a live job; None if there is none since its last requeue."""
         said = self._jobs.get(job.number) if job.live else None
         if said is None or job.attempt is None:
             return said
@@ -132,7 +134,7 @@ class Forecasting(Forecasts):
 
     @property
     def process(self) -> int | None:
-        """Process id of the forecaster, None if it does not run."""
+        """Process ID of the forecaster, None if it does not run."""
         return None if self._child is None else self._child.process.pid
 
     def use(self, setup: ForecasterSetup) -> None:
@@ -145,8 +147,8 @@ class Forecasting(Forecasts):
     def ask(self, asked: ClientAsked, question: DryRun) -> str:
         """Forward a dry run; `step` returns the answer later. Return the reason for a refusal, else "".
 
-        A question of the same user that waits already is not forwarded again: clients repeat a request until
-        it is answered, also over a new connection.
+        If the same question of the same user already waits, it is not forwarded again: clients repeat a
+        request until it is answered, also over new connections.
         """
         for waiting in self._waits.values():
             if waiting.person == asked.by.person and waiting.question == question:
@@ -170,7 +172,10 @@ class Forecasting(Forecasts):
         return ""
 
     def step(self) -> tuple[list[ForecastSeen], list[Reply]]:
-        """Return forecasts with known outcomes, and answers to dry runs. Restart the process if it exited."""
+        """Process the forecaster's messages, and start the process again if it has exited.
+
+        Return the forecasts whose outcomes are now known, and the answers to dry runs.
+        """
         seen: list[ForecastSeen] = []
         replies: list[Reply] = []
         if self._child is None:

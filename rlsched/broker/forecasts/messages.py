@@ -18,9 +18,10 @@ class ForecasterSetup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
 
     Attributes:
         journal: Path of the journal to follow.
-        store: Path of the store of decisions, from which the forecaster reads its accuracy record.
+        store: Path of the store of decisions, from which the forecaster reads its past forecasts and
+            outcomes.
         forecaster: Name of the forecaster's entry point.
-        policy: Policy in force, as TOML.
+        policy: The policy that decides, as TOML.
         policy_name: Name of that policy.
         seed: Seed of the policy.
         prediction: Predictor of run times, as `BrokerSettings.prediction`.
@@ -49,7 +50,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, tag="question"):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, tag="answer"):
-    """Result of a dry run, or one line that gives the reason why the dry run failed."""
+    """Result of a dry run (`rows`), or the reason why it failed, in one line (`refusal`)."""
 
     number: int
     said_s: float
@@ -58,7 +59,13 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, tag="answer"):
 
 
 class Refreshed(msgspec.Struct, frozen=True, kw_only=True, tag="said"):
-    """New forecasts of live jobs, by job number, and earlier forecasts whose outcome is now known."""
+    """New forecasts.
+
+    Attributes:
+        jobs: Forecasts of live jobs, by job number.
+        seen: Earlier forecasts whose outcome is now known, with the outcome.
+        report: State and accuracy of the forecaster.
+    """
 
     jobs: dict[int, JobForecast]
     seen: list[ForecastSeen]

@@ -1,8 +1,8 @@
-"""The forecaster's process: started by `background_command`, controlled by its broker.
+"""The forecaster's process. The broker starts it with `background_command`, and sends it questions.
 
-The process follows the journal as a standby does, and never writes to the journal. Simulation and learning
-happen only in this process, so it can be killed without harm. It runs at the lowest priority, and exits when
-its broker does.
+The process follows the journal as a standby does, and never writes to the journal. It keeps no data that the
+broker needs, so it can be killed without harm. It runs at the lowest priority, and exits when its broker
+exits.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ LOOK_S: Final = 0.25
 STALE_S: Final = 60.0
 """Maximum age of forecasts, seconds. Older forecasts are renewed, even if the journal has no new entries."""
 IDLE_SHARE: Final = 9.0
-"""Pause after a refresh, as a multiple of the CPU time of the refresh."""
+"""Pause after a refresh of the forecasts, as a multiple of the CPU time of the refresh."""
 NO_GPUS: Final = Demand(gpus=0)
-"""Marks a variant of a dry run that is listed with a note but not simulated."""
+"""Demand of a variant of a dry run that is listed with a note but not simulated."""
 FRUGAL_CLOCK_FRAC: Final = 0.6
 RECORD_S: Final = 30 * 86_400.0
 TELLS: Final = 2_000
-"""Maximum number of live jobs in a message; the jobs with the lowest numbers are sent."""
+"""Maximum number of live jobs in a message. The jobs with the lowest job numbers are sent."""
 
 
 class _FollowedBook(Warm):
@@ -110,7 +110,7 @@ class Process:
 
     Args:
         setup: First message from the broker.
-        tell: Sends a message to the broker.
+        tell: Function that sends a message to the broker.
     """
 
     def __init__(self, setup: ForecasterSetup, tell: Callable[[Tells], None]) -> None:
@@ -156,7 +156,7 @@ class Process:
         return World(state.cluster, self._rule, now_s, chances, self._state.past, numbers), live
 
     def _refresh(self) -> dict[int, JobForecast]:
-        """Score earlier forecasts, and simulate the future. Return the new forecasts by job number."""
+        """Settle earlier forecasts, and simulate the future. Return the new forecasts by job number."""
         now_s = self._now_s()
         self._fresh = self._settle_forecasts()
         if not self._state.state.job_of_seq or not self._state.state.nodes:
@@ -212,7 +212,7 @@ class Process:
     # ---- dry runs ---------------------------------------------------------------------------------
 
     def answer(self, question: Question) -> None:
-        """Answer a dry run: send the forecast start and end of the job and of its variants."""
+        """Answer a dry run: send the forecast start and end of the job, and of variants of the job."""
         try:
             while self._follower.step():
                 pass
@@ -330,10 +330,10 @@ def with_fewer(
 
 
 def frugal_factor(workload: str, kinds: Sequence[str]) -> float | None:
-    """Return the factor by which a workload runs longer at 60 % of the highest SM clock; None: unknown.
+    """Return the run time of a workload at 60 % of the highest SM clock, relative to the highest clock.
 
-    The factor is for the first GPU type of `kinds`. At about 60 % of the clock, most jobs need the least
-    energy (`rlsched.models.clocks`).
+    The result is for the first GPU type of `kinds`; None if the workload is unknown. At about 60 % of the
+    clock, most jobs need the least energy (`rlsched.models.clocks`).
     """
     from rlsched.models.catalogue import load_catalogue
     from rlsched.models.clocks import relative_time
@@ -346,10 +346,12 @@ def frugal_factor(workload: str, kinds: Sequence[str]) -> float | None:
 
 
 def _rule_of(scheduler: Scheduler) -> tuple[str, CompiledRule]:
-    """Return (name, rule) for simulated futures: the policy's rule, or the rule that the policy follows.
+    """Return the name and the rule with which futures are simulated.
+
+    This is the policy itself if it is a rule, else the rule on which the policy is based.
 
     Raises:
-        InputError: the policy is not a rule, and follows no rule.
+        InputError: the policy has no rule.
     """
     if scheduler.rule is not None:
         return scheduler.name, scheduler.rule
@@ -362,9 +364,9 @@ def _rule_of(scheduler: Scheduler) -> tuple[str, CompiledRule]:
 
 
 def scores(seen: Iterable[Seen]) -> list[ForecastScore]:
-    """Return the accuracy of forecasts by kind and size class; class "all" contains jobs of all sizes.
+    """Return the accuracy of forecasts by kind and size class.
 
-    The kinds are `start`, `end` and `end-running`.
+    The kinds are `start`, `end` and `end-running`. The class `all` contains jobs of all sizes.
     """
     groups: dict[tuple[str, str], list[Seen]] = {}
     for one in seen:

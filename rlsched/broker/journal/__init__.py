@@ -1,1 +1,1 @@
-"""The journal, an SQLite file: its entries, its other tables, snapshots, and copies."""
+"""The journal, an SQLite file: its entries, its other tables, snapshots, and backups."""

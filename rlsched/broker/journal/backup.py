@@ -1,6 +1,6 @@
-"""Backs up a journal, even while a broker runs, and restores it.
+"""Backs up a journal, even while a broker runs, and restores a backup.
 
-A broker on a restored journal assigns no job number a second time.
+After a restore, the broker assigns no job number again, not even a number that was assigned after the backup.
 `rlsched.broker.nodes.unknown_attempts` handles jobs that run on nodes but are not in the restored journal.
 """
 
@@ -50,10 +50,10 @@ class Restoration(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         entries: Number of entries of the backup.
-        last_s: Time of the last entry, Unix seconds.
+        last_s: Time of the last entry of the backup, Unix seconds.
         epoch: Epoch set by the restore; the next broker gets a higher epoch.
-        last_number: Last job number set by the restore; the next job gets a higher number.
-        kept: Path to which the earlier journal was renamed; "" if there was none.
+        last_number: Job number set by the restore; the next job gets a higher number.
+        kept: New path of the earlier journal, which was renamed; "" if there was none.
     """
 
     entries: int
@@ -64,11 +64,11 @@ class Restoration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def back_up(journal: str | Path, target: str | Path) -> int:
-    """Copy a journal into one file, even if a broker has it open. Return the number of entries.
+    """Copy a journal into one file, even if a broker has the journal open. Return the number of entries.
 
     Raises:
         InputError: the target exists, or cannot be written.
-        JournalError: the journal is missing or damaged; the partial copy is removed.
+        JournalError: the journal is missing or damaged. The partial copy is removed.
     """
     journal, target = Path(journal), Path(target)
     if target.exists():
@@ -91,12 +91,12 @@ def back_up(journal: str | Path, target: str | Path) -> int:
 
 
 def restore(backup: str | Path, directory: str | Path) -> Restoration:
-    """Install a backup as the journal in a broker's directory. The earlier files are kept under other names.
+    """Install a backup as the journal in a broker's directory. The earlier files are renamed.
 
     Raises:
         InputError: the backup is the journal itself.
         JournalHeldError: a broker has the journal open.
-        JournalError: the backup is missing or damaged, or the disk cannot be written; no file is changed.
+        JournalError: the backup is missing or damaged (no file is changed), or the disk cannot be written.
     """
     backup, path = Path(backup), Path(directory) / JOURNAL_FILE
     if backup.resolve() == path.resolve():
@@ -161,7 +161,7 @@ def _mark(state: BrokerState, epoch: int, number: int, *, taken_over: bool = Fal
 def take_over(journal: Journal, state: BrokerState) -> Restored:
     """Make a standby's copy the journal of the cluster, and drain all nodes. Return the `Restored` entry.
 
-    As after a restore, the next epoch, job number and attempt number are higher than all earlier numbers.
+    As after a restore, the next epoch, job number and attempt number are higher than all earlier ones.
 
     Raises:
         JournalError: the copy cannot be written.
@@ -179,7 +179,7 @@ def take_over(journal: Journal, state: BrokerState) -> Restored:
 
 
 def _known(replaced: Path, state: BrokerState) -> tuple[int, int, float]:
-    """Return the highest (epoch, job number, time in Unix seconds) in the backup and the replaced journal."""
+    """Return the highest epoch, job number and time (Unix seconds) in the backup and the replaced journal."""
     mark = JournalMark(replaced).read()
     marked = mark.epoch if mark is not None and mark.cluster == state.identity else 0
     found = max(state.epoch, marked), state.last_number, state.now_s
@@ -213,7 +213,7 @@ def _above(number: int, step: int) -> int:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy one consistent state of a journal into one file with SQLite's backup function; sync the file."""
+    """Copy a consistent state of a journal into one file with SQLite's backup function, and sync the file."""
     _remove(target)
     touch_private(target)
     with reading(source) as journal:
@@ -228,9 +228,9 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def set_aside(path: Path) -> str:
-    """Rename the files of a journal. Return the journal's new name, "" if there was no journal.
+    """Rename the files of a journal. Return the journal's new path, "" if there was no journal.
 
-    The store of decisions is renamed too, because the next journal assigns the same decision numbers again.
+    The store of decisions is renamed too, because the next journal may assign the same decision numbers.
     """
     if not path.stat().st_size:
         path.unlink()
@@ -253,7 +253,7 @@ def begin_anew(path: Path) -> str:
     """Rename the files of a lost or damaged journal, so that a new cluster can begin in its directory.
 
     Returns:
-        The new name of the journal, "" if there was no journal.
+        The new path of the journal, "" if there was no journal.
 
     Raises:
         JournalHeldError: a broker has the journal open.

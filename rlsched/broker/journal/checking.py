@@ -33,15 +33,17 @@ class JournalCheck(msgspec.Struct, frozen=True, kw_only=True):
     """Result of `rlsched journal check`.
 
     Attributes:
-        damage: Descriptions of the first `MAX_DAMAGE` errors in the entries; empty if there are none.
-        derived: Descriptions of errors in data derived from the entries: table of ended jobs, snapshots.
+        version: Version of the journal.
+        damage: The first `MAX_DAMAGE` errors in the entries, one line each; empty if there are none.
+        derived: Errors in data that are derived from the entries (table of ended jobs, snapshots), one line
+            each; empty if the entries are damaged.
         entries: Number of readable entries.
         replaced: Number of entries that a base replaces (`rlsched journal compact --keep-days`).
         last_s: Time of the last entry, Unix seconds; 0 if there is none.
         jobs: Number of submitted jobs by state; empty if the journal is damaged.
         epoch: Epoch of the last broker.
-        cluster: Identity of the cluster.
-        next_job: Number that the next job gets.
+        cluster: ID of the cluster.
+        next_job: Job number of the next job.
         bytes: Size on disk, including the write-ahead log, bytes.
     """
 
@@ -62,7 +64,8 @@ class JournalCheck(msgspec.Struct, frozen=True, kw_only=True):
 def check(path: str | Path) -> JournalCheck:
     """Check a whole journal, even if a broker has it open.
 
-    The check covers the pages, the checksums, and whether each fact fits the facts before it.
+    The check covers the pages of the file, the checksums, whether each fact is legal after the facts before
+    it, the table of ended jobs, and the snapshots.
 
     Raises:
         JournalError: the journal is missing, or so damaged that nothing can be read.
@@ -128,7 +131,7 @@ def check(path: str | Path) -> JournalCheck:
 
 
 def _snapshots(journal: Reading) -> list[str]:
-    """Describe snapshots that are damaged or belong to another journal. A starting broker ignores them."""
+    """Describe the snapshots that are damaged or belong to another journal, one line each."""
     if not journal.has_snapshots:
         return []
     found = SnapshotTable(journal.path, journal.db).newest_first()

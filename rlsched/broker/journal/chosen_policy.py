@@ -1,4 +1,4 @@
-"""Finds the policy that `rlsched policy set` chose, in the `BrokerStarted` entries of a journal."""
+"""Finds the policy set by `rlsched policy set` in the `BrokerStarted` entries of a journal."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _STARTS = "SELECT n FROM entries WHERE kind = 'broker_started' AND n >= ? AND n 
 
 
 def choice_at(path: Path, db: sqlite3.Connection, first: int, last: int) -> ChosenPolicy | None:
-    """Return the chosen policy of the last broker start at or before entry `last`; None if none was chosen.
+    """Return the chosen policy of the last broker that started at or before entry `last`; None if none.
 
-    A `BrokerStarted` entry omits the policy if the start before used the same policy (`goes_on`). If no
-    start after the base (the compacted start of the journal) contains the policy, the base contains it.
+    A `BrokerStarted` entry omits the policy if the broker before used the same policy (`goes_on`). If all
+    such entries omit the policy, it is in the base (the compacted start of the journal).
 
     Args:
         path: Path of the journal, for error messages.
         db: The open journal.
-        first: Number of the first entry of the journal.
-        last: Number of the last entry to consider.
+        first: Entry number of the first entry of the journal.
+        last: Entry number of the last entry to consider.
 
     Raises:
         JournalError: an entry is missing or damaged.

@@ -1,8 +1,9 @@
-"""Serialises an object graph to bytes, a *picture*, without pickle. Loading never runs code from the data.
+"""Serialises an object graph to bytes, called a *picture*, without pickle.
 
-A picture can contain plain values, containers, numpy arrays, and the fields of objects of this package's
-classes (dataclasses, structs, named tuples and plain classes). Two references to one object still refer to
-one object after loading. A picture is valid only for the code that made it: store `code_digest` with it.
+Loading a picture never runs code from the data. A picture can contain plain values, containers, numpy arrays,
+and the fields of objects of this package's classes (dataclasses, structs, named tuples and plain classes).
+Two references to the same object still refer to the same object after loading. Only the code that made a
+picture can load it, so callers must store `code_digest` with the picture and compare it.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ def pack(thing: object, as_new: dict[type, dict[str, object]] | None = None) -> 
 
     Args:
         thing: The object.
-        as_new: Values to store in place of fields of the objects, by class and field name; None: none.
+        as_new: Values to store in place of the objects' values, by class and field name; None: store all
+            values as they are.
 
     Raises:
         PictureError: the graph contains an unsupported object.
@@ -101,7 +103,7 @@ class _Packer:
     """Converts an object graph to data that MessagePack can encode.
 
     Attributes:
-        classes: A list [class name, field name, ...] for each class found.
+        classes: [class name, field name, ...] of each class in the graph.
     """
 
     def __init__(self, as_new: dict[type, dict[str, object]]) -> None:

@@ -1,4 +1,4 @@
-"""The journal: an SQLite file with one row per fact, in WAL mode with synchronous=FULL.
+"""The journal: an SQLite file with one row (entry) per fact, in WAL mode with synchronous=FULL.
 
 The broker commits a batch of facts before it sends the messages that result from this batch.
 """
@@ -49,24 +49,26 @@ MOST_OF_PAGE = 2_000
 _INSERT = "INSERT INTO entries (n, now_s, kind, payload, crc) VALUES (?, ?, ?, ?, ?)"
 _ENDS = "UPDATE meta SET value = ? WHERE key = 'entries'"
 _HOLDS = "UPDATE meta SET value = ? WHERE key IN ('entries', 'ended_at')"
-"""SQL that sets the number of the last entry, both of the journal and in the table of ended jobs."""
+"""SQL that sets the entry number of the journal's last entry, up to which the table of ended jobs is
+complete.
+"""
 
 
 class Journal:
     """An open journal. Only one process at a time can open it for writing. Earlier versions are migrated.
 
     Args:
-        path: The SQLite file, created with its directory if missing. The files with the endings `-wal`,
-            `-shm` and `.lock` are in the same directory.
-        lock: The journal's lock, if the caller already holds it; `close` releases it.
+        path: The SQLite file. The file and its directory are created if missing. SQLite's files with the
+            endings `-wal` and `-shm`, and the lock (`.lock`), are in the same directory.
+        lock: The journal's lock if the caller already holds it. `close` releases it.
 
     Attributes:
-        first: Number of the first entry. A base (the compacted start of the journal) replaces entries with
-            lower numbers, which are being removed.
-        last: Number of the last entry, 0 before the first.
-        ended_at: Number of the entry up to which the table of ended jobs is complete.
+        first: Entry number of the first entry. Entries with lower numbers are replaced by a base (the
+            compacted start of the journal), and are being removed.
+        last: Entry number of the last entry, 0 before the first.
+        ended_at: Entry number up to which the table of ended jobs is complete.
         ended: The table of ended jobs, for reading.
-        snapshots: Snapshots for quick starts.
+        snapshots: Snapshots of the state, for fast starts.
 
     Raises:
         JournalHeldError: another broker has the journal open.
@@ -121,9 +123,9 @@ class Journal:
     def _migrate(self, version: int) -> None:
         """Migrate a journal from an earlier version in one transaction.
 
-        Additions by version: 2 checksums; 3 the table of ended jobs; 4 the number of the first entry; 5 held
-        jobs and dependencies; 6 changes of jobs, and orders for single tasks; 7 counts of cores and memory,
-        and resource use; 8 prices of electricity; 9 outlook on prices.
+        Additions by version: 2 checksums; 3 the table of ended jobs; 4 the entry number of the first entry;
+        5 held jobs and dependencies; 6 changes of jobs, and orders for single tasks; 7 requested cores and
+        memory, and resource use; 8 prices of electricity; 9 future prices.
         """
         self._db.execute("BEGIN IMMEDIATE")
         try:
@@ -155,18 +157,17 @@ class Journal:
         self._db.execute("INSERT OR REPLACE INTO meta VALUES ('entries', ?)", (str(last),))
 
     def commit(self, entries: Sequence[Entry], now_s: float, over: Sequence[EndedJob] | None = None) -> None:
-        """Commit a batch atomically.
+        """Commit a batch: either all of it is written, or nothing.
 
         Args:
             entries: The facts.
             now_s: Time of the batch, Unix seconds.
-            over: Rows of the jobs that the facts finish, for the table of ended jobs; None: the next start of
-                a broker adds the rows.
+            over: Rows of the table of ended jobs, for the jobs that these facts end; None: the next broker
+                that starts adds the rows.
 
         Raises:
-            JournalFullError: nothing of this batch was written because the disk is full; the caller can try
-                again.
-            JournalError: nothing of this batch was written; the broker must stop.
+            JournalFullError: the disk is full. Nothing was written, and the caller can try again.
+            JournalError: the batch cannot be written. Nothing was written, and the broker must stop.
         """
         if not entries:
             return
@@ -174,11 +175,11 @@ class Journal:
         self._write(rows, over)
 
     def append(self, rows: Sequence[Stored]) -> list[JournalRow]:
-        """Commit consecutive rows copied from another journal. Return their contents.
+        """Commit the next rows of another journal, of which this journal is a copy. Return their contents.
 
         Raises:
             JournalFullError: as `commit`.
-            JournalError: as `commit`; or a row is damaged, or its number is not the next.
+            JournalError: as `commit`; or a row is damaged, or its entry number is not the next one.
         """
         found: list[JournalRow] = []
         begins_at = None
@@ -220,11 +221,12 @@ class Journal:
 
         Args:
             parts: Parts of the base.
-            cut: Number of the last replaced entry; the last part of the base gets this number.
+            cut: Entry number of the last replaced entry. The last part of the base gets this entry number.
             now_s: Time of entry `cut`, Unix seconds.
 
         Raises:
-            JournalError: nothing was written.
+            JournalError: the base is too large for the entries, or cannot be written; the journal is
+                unchanged.
         """
         first = cut - len(parts) + 1
         if not self.first < first <= cut <= min(self.last, self.ended_at):
@@ -237,10 +239,10 @@ class Journal:
         self.first, self._last_crc = first, None
 
     def drop(self, most: int = MOST_OF_PAGE) -> int:
-        """Remove up to `most` entries that a base replaces. Return their number.
+        """Remove up to `most` entries that a base has replaced. Return how many were removed.
 
         Raises:
-            JournalError: no entry was removed.
+            JournalError: the entries cannot be removed; the journal is unchanged.
         """
         chosen = "SELECT n FROM entries WHERE n < ? ORDER BY n LIMIT ?"
         with clearly(self.path), self._transaction():
@@ -248,10 +250,10 @@ class Journal:
         return int(found.rowcount)
 
     def drop_ended(self, before_s: float, most: int = MOST_OF_PAGE) -> int:
-        """Remove up to `most` rows of jobs that ended before `before_s`, Unix seconds. Return their number.
+        """Remove up to `most` rows of jobs that ended before `before_s` (Unix seconds). Return how many.
 
         Raises:
-            JournalError: no row was removed.
+            JournalError: the rows cannot be removed; the journal is unchanged.
         """
         chosen = "SELECT job FROM ended_jobs INDEXED BY ended_by_end WHERE end_s < ? ORDER BY end_s LIMIT ?"
         with clearly(self.path), self._transaction():
@@ -276,11 +278,11 @@ class Journal:
 
         Args:
             rows: The rows.
-            holds_at: Number of the entry up to which the table is then complete; None: later calls add more
-                rows.
+            holds_at: Entry number up to which the table is complete with these rows; None: further calls
+                follow.
 
         Raises:
-            JournalError: the rows cannot be written; no row is written.
+            JournalError: the rows cannot be written; the table is unchanged.
         """
         with clearly(self.path):
             self._db.execute("SAVEPOINT ended")  # the caller may have a SELECT open, as in a replay
@@ -297,7 +299,7 @@ class Journal:
 
     @property
     def ended_copied(self) -> int:
-        """Number of the last ended job copied from another journal's table; -1: all rows are copied."""
+        """Job number up to which ended jobs were copied from another journal's table; -1: all are copied."""
         with clearly(self.path):
             return finished_table.copied_to(self._db)
 
@@ -305,7 +307,7 @@ class Journal:
         """Add rows of ended jobs copied from another journal, in ascending order of job numbers.
 
         Raises:
-            JournalError: a row is damaged, or the rows cannot be written; no row is written.
+            JournalError: a row is damaged, or the rows cannot be written; the table is unchanged.
         """
         with clearly(self.path), self._transaction():
             finished_table.put_copied(self._db, rows)
@@ -313,9 +315,9 @@ class Journal:
                 finished_table.set_copied_to(self._db, -1 if is_all else int(rows[-1][0]))
 
     def forget_ended(self) -> None:
-        """Remove the rows of ended jobs that a replay of the entries adds again.
+        """Remove the rows of ended jobs that a replay of the entries can add again.
 
-        Rows of jobs that finished before a base stay, because no entry can restore them.
+        Rows of jobs that finished before the base stay, because the entries of these jobs were removed.
         """
         base = base_at_the_head(self.rows())
         with clearly(self.path), self._transaction():
@@ -329,7 +331,7 @@ class Journal:
         self.ended_at = 0
 
     def rows(self, after: int = 0) -> Iterator[JournalRow]:
-        """Yield the entries with a number above `after`, in order.
+        """Yield the entries with entry numbers above `after`, in order.
 
         Raises:
             JournalError: the file or an entry is damaged.
@@ -338,7 +340,7 @@ class Journal:
             yield from read_rows(self.path, self._db, self.last, after=after or self.first - 1)
 
     def chosen(self) -> ChosenPolicy | None:
-        """Return the policy that `rlsched policy set` chose; None if the last start used no chosen policy.
+        """Return the policy set by `rlsched policy set`; None if the last broker did not use such a policy.
 
         Raises:
             JournalError: the file or an entry is damaged.
@@ -357,9 +359,9 @@ class Journal:
         return None if found is None else int(found[0])
 
     def page(self, after: int, most_bytes: int) -> list[Stored]:
-        """Return the stored rows with numbers above `after`, up to `most_bytes` of payload.
+        """Return the stored rows with entry numbers above `after`, up to `most_bytes` bytes of payload.
 
-        The first such row is returned even if it is larger.
+        The first of these rows is returned even if it is larger.
 
         Raises:
             JournalError: the file cannot be read.

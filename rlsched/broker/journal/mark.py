@@ -1,10 +1,10 @@
-"""The mark: a file next to a journal that records the cluster's identity and the last committed entry.
+"""The mark: a file next to a journal that records the cluster's ID and the last committed entry.
 
-SQLite cannot distinguish an empty file from a new database, or an older copy from the newest copy. A broker
-that started on such a file would assign job numbers a second time, and would not recognise the jobs on its
-nodes. Therefore each commit is recorded in a separate file, `cluster.json`, and a start compares this file
-with the journal. The mark is written after the commit, so it is never ahead of the journal. If a directory of
-an older version has no mark, the next start writes one.
+SQLite cannot detect that a journal was emptied, or replaced by an older copy. A broker that started on such a
+file would assign job numbers a second time, and would not recognise the jobs on its nodes. Therefore the
+broker records each commit in a separate file, `cluster.json`, and compares this file with the journal when it
+starts. The mark is written after the commit, so it is never ahead of the journal. If a directory of an older
+version has no mark, the next start writes one.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ MARK_FILE: Final = "cluster.json"
 ADDRESS_FILE: Final = "address"
 """File with the broker's address for clients on the same machine, written after the broker's first commit."""
 _BYTES: Final = 512
-"""Size of the mark, bytes: one sector, rewritten in place, which works on a full disk too."""
+"""Size of the mark, bytes: one sector. It is rewritten in place, which is possible even on a full disk."""
 
 
 class Mark(msgspec.Struct, frozen=True):
     """Contents of the mark's file.
 
     Attributes:
-        cluster: Identity of the cluster.
-        epoch: Epoch of the last broker that served the journal.
-        entries: Number of the last committed entry.
+        cluster: ID of the cluster.
+        epoch: Epoch of the last broker that used the journal.
+        entries: Entry number of the last committed entry.
         crc: Checksum of that entry.
     """
 
@@ -68,10 +68,10 @@ class JournalMark:
     # ---- before a start ---------------------------------------------------------------------------
 
     def check_new(self) -> None:
-        """Check that the directory has never had a journal, before a new journal begins. Write nothing.
+        """Check, before a new journal is created, that the directory has never had a journal. Write nothing.
 
         Raises:
-            JournalLostError: a file next to the missing or empty journal shows that a journal existed.
+            JournalLostError: another file in the directory shows that a journal existed.
         """
         log = self._journal.with_name(self._journal.name + "-wal")
         has_log = log.exists() and log.stat().st_size > 0
@@ -81,7 +81,7 @@ class JournalMark:
             raise JournalLostError(f"{self._journal}: {state}, but {shown}; {_WAYS_OUT}")
 
     def check(self, journal: Journal) -> None:
-        """Check that a journal has all entries that brokers have committed in this directory.
+        """Check that the journal has all entries that brokers have committed in this directory.
 
         Raises:
             JournalLostError: the journal lacks entries, or belongs to another cluster.
@@ -110,7 +110,7 @@ class JournalMark:
             )
 
     def _shown(self) -> str:
-        """Describe a file which shows that this directory had a journal; "" if there is no such file."""
+        """Describe a file that shows that this directory had a journal; "" if there is no such file."""
         mark = self.read()
         if mark is not None:
             return f"{self._path.name} next to it is of cluster {mark.cluster} with {mark.entries:,} entries"
@@ -146,7 +146,7 @@ class JournalMark:
         os.fsync(self._fd)
 
     def record_commit(self, journal: Journal) -> None:
-        """Record the last commit. A failed write leaves the mark behind the journal; a start accepts this."""
+        """Record the last commit. If the write fails, the mark is behind the journal, which is accepted."""
         if self._fd >= 0 and journal.last != self._written.entries:
             self._written = _mark(journal, self._written.cluster, self._written.epoch)
             with suppress(OSError):

@@ -13,7 +13,7 @@ SCHEMA_VERSION = 9
 WITH_ENDED = 3
 """The first journal version with a table of ended jobs."""
 WITH_FIRST = 4
-"""The first journal version in which the first entry can have a number above 1."""
+"""The first journal version in which the entry number of the first entry can be above 1."""
 
 
 def one(db: sqlite3.Connection, query: str) -> Any:
@@ -50,22 +50,22 @@ def version(path: Path, db: sqlite3.Connection) -> int:
 
 
 def last_entry_number(path: Path, db: sqlite3.Connection) -> int:
-    """Return the number of the last entry, 0 before the first."""
+    """Return the entry number of the last entry, 0 before the first."""
     return _number(path, db, "entries", "number of entries")
 
 
 def first_entry_number(path: Path, db: sqlite3.Connection) -> int:
-    """Return the number of the first entry."""
+    """Return the entry number of the first entry."""
     return _number(path, db, "first", "number of the first entry")
 
 
 def set_first(db: sqlite3.Connection, first: int) -> None:
-    """Set the number of the first entry."""
+    """Set the entry number of the first entry."""
     db.execute("UPDATE meta SET value = ? WHERE key = 'first'", (str(first),))
 
 
 def ended_at(path: Path, db: sqlite3.Connection) -> int:
-    """Return the number of the entry up to which the table of ended jobs is complete."""
+    """Return the entry number up to which the table of ended jobs is complete."""
     return _number(path, db, "ended_at", "last entry in the table of ended jobs")
 
 

@@ -14,13 +14,13 @@ from rlsched.errors import JournalError
 
 
 class Reading:
-    """One consistent state of a journal, without a broker's later commits. Created by `reading`.
+    """One consistent state of a journal, without later commits of a broker. Created by `reading`.
 
     Attributes:
         version: Version of the journal.
-        first: Number of the first entry.
-        last: Number of the last entry; None in version 1.
-        ended_at: Number of the entry up to which the table of ended jobs is complete; None before version 3.
+        first: Entry number of the first entry.
+        last: Entry number of the last entry; None in version 1.
+        ended_at: Entry number up to which the table of ended jobs is complete; None before version 3.
         has_snapshots: Whether the journal has a table of snapshots.
     """
 
@@ -44,7 +44,7 @@ class Reading:
             yield from read_rows(self.path, self.db, self.last, after=self.first - 1)
 
     def rows_after(self, n: int, most: int) -> Iterator[CheckedRow]:
-        """Yield at most `most` entries with numbers above `n`, in order.
+        """Yield at most `most` entries with entry numbers above `n`, in order.
 
         Raises:
             JournalError: the file or an entry is damaged.

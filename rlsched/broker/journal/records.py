@@ -1,4 +1,4 @@
-"""Writes the broker's store of decisions and TensorBoard curves, after each commit and its replies.
+"""Writes the broker's store of decisions and TensorBoard curves, after a batch's commit and replies.
 
 No decision depends on the store or the curves. If a write fails, the error is counted and logged once
 (`SoftErrors`), the buffered records are lost, and the store is opened again for the next records.
@@ -32,7 +32,8 @@ OLD_EVERY_S: Final = 3_600.0
 """Time between two removals of old rows, seconds."""
 LAST_RECORDS: Final = 5_000
 _PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Error numbers that may be temporary: the broker starts although it cannot open TensorBoard's directory."""
+"""Error numbers of errors that may be temporary. The broker starts even if they prevent it from opening
+TensorBoard's directory."""
 
 
 class RecordLog:
@@ -43,7 +44,7 @@ class RecordLog:
         logdir: Directory for TensorBoard curves; None: no curves.
         soft_errors: Counter of failed writes to the store (`written`) and to TensorBoard (`drawn`); None: a
             new counter.
-        keep_bytes: Size above which the oldest rows of the store are removed, bytes.
+        keep_bytes: Size of the store above which its oldest rows are removed, bytes.
         keep_days: Age above which rows of the store are removed, days; infinite: never.
 
     Attributes:
@@ -83,7 +84,7 @@ class RecordLog:
         records: Sequence[DecisionRecord],
         events: Sequence[JobEvent | NodeChange | ForecastSeen] = (),
     ) -> None:
-        """Buffer records and events for the store, and add the records to the curves. Count lost records."""
+        """Buffer records and events for the store, and add the records to the curves."""
         rows = self._rows(records)
         self._held += len(rows)
         try:
@@ -106,13 +107,13 @@ class RecordLog:
         return rows
 
     def begins(self) -> bool:
-        """Return whether the store is new: it contains no changes of nodes yet."""
+        """Return whether the store is new, that is, contains no states of nodes yet."""
         return not segment_files(self.folder, "nodes")
 
     def begin_with(self, events: Sequence[JobEvent | NodeChange]) -> None:
-        """Write the present state to a new store; in an existing store only note the live jobs.
+        """Write the present state (`events`) to a new store. In an existing store, only set the live jobs.
 
-        `events`: present states of nodes, and submissions and starts of live jobs.
+        `events`: present states of all nodes, and submissions and starts of live jobs.
         """
         if self.begins():
             self.add([], events)
@@ -123,14 +124,14 @@ class RecordLog:
             self._not_written(error)
 
     def decides(self, policy: Policy, since_s: float) -> None:
-        """Record in the store that `policy` decides as of `since_s`, Unix seconds."""
+        """Record in the store that policy `policy` decides from `since_s` (Unix seconds) on."""
         try:
             note_decider(self.folder, policy, since_s)
         except Exception as error:  # any error of the disk
             self.soft_errors.count("written", f"{self.folder}: cannot record which policy decides", error, 0)
 
     def step(self) -> None:
-        """Write buffered records if a write is due, and once an hour remove records that are too old."""
+        """Write buffered records if a write is due. Once an hour, remove records that are too old."""
         if self._store is not None and self._store.is_write_due():
             self._write()
         if time.monotonic() - self._removed_s >= OLD_EVERY_S:

@@ -1,4 +1,4 @@
-"""Recovers a broker's state from its journal at a start, and stores snapshots for a faster recovery."""
+"""Recovers a broker's state from its journal when the broker starts, and stores snapshots for fast starts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rlsched.decide.scheduler import Scheduler
 from rlsched.workload.predict.kinds import RUNNING_MEAN
 
 MOST_ENDED = 10_000
-"""Number of latest ended jobs kept in memory during a replay."""
+"""Number of ended jobs, the latest, that stay in memory during a replay."""
 _CHUNK = 2_000
 
 
@@ -35,15 +35,16 @@ def recover_state(
     *,
     half_life_s: float = math.inf,
 ) -> BrokerState:
-    """Return the state after a journal's last entry: the newest usable snapshot plus the entries after it.
+    """Return the state after a journal's last entry, from the newest usable snapshot and the later entries.
 
     The call also adds missing rows to the journal's table of ended jobs.
 
     Args:
         journal: The journal.
-        predictions: New run-time predictors, which learn from the entries; unused if a snapshot is usable.
+        predictions: New run-time predictors, which learn from the entries. They are not used if a snapshot is
+            usable, because it contains predictors.
         scheduler: Policy that will decide.
-        say: Receives a line for each unusable snapshot.
+        say: Called with a line of text for each unusable snapshot.
         half_life_s: Half-life of a user's usage for fair share, seconds; infinite: fair share is off.
 
     Raises:
@@ -56,10 +57,10 @@ def recover_state(
 
 
 def catch_up_state(journal: Journal, state: BrokerState, after: int, scheduler: Scheduler) -> BrokerState:
-    """Apply the journal's entries above number `after` to a state that includes the entries up to `after`.
+    """Apply the journal's entries after entry `after` to a state that includes the entries up to `after`.
 
-    Before the call, the journal's table of ended jobs must be complete up to entry `after`. The call adds
-    the rows that are missing for later entries.
+    Before the call, the journal's table of ended jobs must be complete up to entry `after`. The call adds the
+    missing rows of later entries.
 
     Raises:
         JournalError: the journal is damaged, or a fact is illegal after the facts before it.
@@ -92,7 +93,7 @@ def catch_up_state(journal: Journal, state: BrokerState, after: int, scheduler: 
 
 
 def forget_some(state: BrokerState) -> None:
-    """Remove the oldest finished jobs above `MOST_ENDED` from memory, about 2,000 at a time."""
+    """Remove all but the latest `MOST_ENDED` finished jobs from memory, about 2,000 at a time."""
     if len(state.ended_jobs) > MOST_ENDED + _CHUNK:
         state.forget(state.now_s, math.inf, MOST_ENDED)
 
@@ -100,7 +101,7 @@ def forget_some(state: BrokerState) -> None:
 def _from_snapshot(
     journal: Journal, wanted: str, say: Callable[[str], None]
 ) -> tuple[BrokerState | None, int]:
-    """Return the newest usable snapshot as (state, number of its last entry); (None, 0) if none is usable."""
+    """Return the state in the newest usable snapshot, and its last entry number; (None, 0) if none."""
     for snapshot in journal.snapshots.newest_first():
         why = snapshot if isinstance(snapshot, str) else ""
         if isinstance(snapshot, Snapshot):

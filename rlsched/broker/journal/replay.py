@@ -74,22 +74,24 @@ Change = (
     | EnergyPriced
     | Decided
 )
-"""Facts that change the cluster. `Decided` is a change only if an external engine started the job itself."""
+"""Facts that change the cluster. `Decided` is a change only if an engine has started the job itself."""
 
 
 @dataclass
 class Instant:
-    """Effects of one batch on the cluster: first the changes, in order, then the decisions.
+    """Effects of one batch on the cluster: first the changes, then the decisions.
 
     Attributes:
         now_s: Time of the batch, Unix seconds.
-        changes: Changes, in order. A `NodeUp` of a node that is up and unchanged changes nothing, but
-            the scheduler is called. A job with `JobSubmitted.rejected` does not enter the cluster. An
-            `AttemptOver` with outcome `queued` requeues its job; any other outcome removes the job. A
-            preempted job loses its GPUs before its `AttemptOver`.
+        changes: Changes, in order. The scheduler is also called after a `NodeUp` that changes nothing. A
+            job with `JobSubmitted.rejected` does not enter the cluster. An `AttemptOver` with outcome
+            `queued` requeues its job; any other outcome removes the job. A preempted job loses its GPUs
+            already with the decision, before its `AttemptOver`.
         decisions: Decisions, in order. They are numbered consecutively over all batches, from 0.
-        speed_energy: New weight of energy against time, 0 to 1, set before all changes; None: unchanged.
-        shares: Whether jobs can share GPUs as of this batch, set before all changes; None: unchanged.
+        speed_energy: New weight of energy against time, 0 to 1. It is set before all changes; None:
+            unchanged.
+        shares: Whether jobs can share GPUs from this batch on. It is set before all changes; None:
+            unchanged.
     """
 
     now_s: float
@@ -105,8 +107,8 @@ class JournalEvents:
 
     Attributes:
         instants: Batches that change the cluster, by increasing `now_s`.
-        seq_of: Index in the `ClusterState` by job number, for jobs that entered the cluster.
-        starts: The starts of brokers, in order.
+        seq_of: Sequence number in the `ClusterState` of each job that entered the cluster, by job number.
+        starts: The entries of brokers that started, in order.
     """
 
     instants: list[Instant] = field(default_factory=list)
@@ -124,9 +126,9 @@ class _FromAttempts:
     """Results of attempts that affect how jobs share GPUs. A broker stores them in `Job`.
 
     Attributes:
-        gpu_memory_mib: GPU memory learnt from an attempt that ran out of it, or observed, MiB per GPU, by job
-            number (`Job.learnt_gpu_mib`); 0 for jobs without a key.
-        unshared: Numbers of jobs that can no longer share GPUs (`Job.alone`).
+        gpu_memory_mib: GPU memory that a job needs according to its attempts, MiB per GPU, by job number
+            (`Job.learnt_gpu_mib`). Jobs that are not included have 0.
+        unshared: Job numbers of the jobs that can no longer share GPUs (`Job.alone`).
     """
 
     gpu_memory_mib: dict[int, int] = field(default_factory=dict)
@@ -139,16 +141,18 @@ class _FromAttempts:
             self.unshared.add(entry.job)
 
     def note_memory(self, entry: AttemptOver | GpuMemorySeen) -> None:
-        """Record the GPU memory that an attempt has shown a job to need; 0: none."""
+        """Record the GPU memory that a job needs according to an attempt; 0: unknown."""
         known = self.gpu_memory_mib.get(entry.job, 0)
         self.gpu_memory_mib[entry.job] = max(known, entry.gpu_memory_mib)
 
 
 def journal_events(path: str | Path) -> JournalEvents:
-    """Read the events of a journal, given by its path or the broker's directory; the broker may be running.
+    """Read the events of a journal. A broker may write it at the same time.
+
+    `path`: the journal, or the directory of the broker.
 
     Raises:
-        JournalError: the journal is missing or damaged.
+        JournalError: the journal is missing, damaged or compacted.
     """
     path = Path(path)
     events = JournalEvents()
@@ -198,9 +202,10 @@ def records_by_number(directory: str | Path) -> dict[int, DecisionRecord]:
 
 
 def redecide(events: JournalEvents, scheduler: Scheduler) -> list[DecisionRecord]:
-    """Apply a journal's changes to a fresh state, let a scheduler decide, and return its decision records.
+    """Apply a journal's changes to a new state, let a scheduler decide, and return its decision records.
 
-    A deterministic scheduler that made the journal's decisions makes identical decisions here, bit for bit.
+    If the same deterministic scheduler made the decisions in the journal, the decisions here are identical,
+    bit for bit.
     """
     state = ClusterState.empty(OrderedQueue(scheduler.order))
     permit(state, scheduler)

@@ -1,4 +1,4 @@
-"""Decides when a snapshot is stored: rarely, and mostly in iterations of the loop without messages."""
+"""Decides when a snapshot is stored: rarely, and if possible when the loop has no messages to process."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from rlsched.decide.scheduler import Scheduler
 from rlsched.errors import JournalError
 
 ENTRIES = 20_000
-"""Journal entries since the last snapshot after which one is due, in an iteration without messages."""
+"""Number of entries since the last snapshot after which one is due in a turn of the loop without messages."""
 ENTRIES_AT_LAST = 100_000
-"""Journal entries since the last snapshot after which one is due, in any iteration."""
+"""Number of entries since the last snapshot after which one is due in any turn of the loop."""
 SHARE = 0.005
 """Maximum fraction of the broker's time spent on snapshots."""
 
@@ -26,7 +26,7 @@ class SnapshotKeeper:
 
     Args:
         journal: The journal in which snapshots are stored.
-        say: Logs a line if a snapshot fails.
+        say: Function that logs a line, called if a snapshot fails.
         elapsed: A monotonic clock, seconds.
     """
 
@@ -41,14 +41,14 @@ class SnapshotKeeper:
         self._not_before_s = -float("inf")
 
     def is_snapshot_due(self, *, is_quiet: bool) -> bool:
-        """Return whether a snapshot is due. `is_quiet`: this iteration of the loop received no messages."""
+        """Return whether a snapshot is due. `is_quiet`: True if the loop received no messages this turn."""
         behind = self._journal.last - self._at
         if behind < ENTRIES_AT_LAST and not (is_quiet and behind >= ENTRIES):
             return False
         return self._elapsed() >= self._not_before_s
 
     def keep(self, state: BrokerState, scheduler: Scheduler) -> None:
-        """Store a snapshot of the state after the journal's last entry, unless it was stored already."""
+        """Store a snapshot of the state after the journal's last entry, unless there is such a snapshot."""
         if self._at == self._journal.last:
             return
         self._at, began_s = self._journal.last, self._elapsed()
@@ -62,7 +62,7 @@ class SnapshotKeeper:
 
 
 def give_back() -> None:
-    """Return free memory to the operating system: glibc would keep the memory that a snapshot used."""
+    """Return free memory to the operating system. Otherwise glibc keeps the memory that a snapshot used."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -24,7 +24,7 @@ class Snapshot(NamedTuple):
     """A row of the table `snapshots`, in the order of its columns.
 
     Attributes:
-        n: Number of the last entry that the snapshot includes.
+        n: Entry number of the last entry that the snapshot includes.
         now_s: Time of that entry, Unix seconds.
         format: `FORMAT` of the code that made the snapshot.
         made_for: Hash of the code, policy and predictor that made the snapshot
@@ -58,7 +58,7 @@ class SnapshotTable:
         self._path, self._db = path, db
 
     def store_snapshot(self, snapshot: Snapshot) -> None:
-        """Store a snapshot, and remove all but the latest `KEPT`.
+        """Store a snapshot, and remove all snapshots except the latest `KEPT`.
 
         Raises:
             JournalError: the snapshot cannot be written; earlier snapshots are unchanged.

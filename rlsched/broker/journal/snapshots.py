@@ -1,7 +1,8 @@
-"""Snapshots: the broker's state after an entry, stored in the journal. A start replays only later entries.
+"""Snapshots of the broker's state, stored in the journal, so that a start replays only the later entries.
 
-A snapshot is valid only for the code, the policy and the predictor that made it. Snapshots that are damaged,
-or made for another code, policy, predictor or journal, are ignored, and all facts are replayed.
+A snapshot is valid only for the code, the policy and the predictor that made it. A start ignores snapshots
+that are damaged, or that were made with other code, or for another policy, predictor or journal. Without a
+valid snapshot, all facts are replayed.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ _AS_NEW: dict[type, dict[str, object]] = {
     Predictor: {"_boosting": None, "_ended_at_fit": 0, "_ended_at_last": 0},
     Recent: {"_known": None},
 }
-"""Values, by class and field name, that replace the field's value in a snapshot. For example, the boosting
-model is stored unfitted.
+"""Values that a snapshot contains in place of the present values, by class and field name. For example, the
+boosting model is stored unfitted.
 """
 
 
 def made_for(scheduler: Scheduler, predictions: str, half_life_s: float) -> str:
-    """Return a hash of all inputs of a snapshot except the facts.
+    """Return a hash of everything on which a snapshot depends, except the facts.
 
-    The inputs are the code, the scheduler's queue order and permissions, the id of the policy if it has a
-    strategy, the key of the predictions, and the half-life.
+    This is the code, the scheduler's queue order and abilities, the ID of the policy if it has a strategy,
+    the key of the predictions, and the half-life.
 
     Args:
         scheduler: Policy that decides.
@@ -49,7 +50,7 @@ def made_for(scheduler: Scheduler, predictions: str, half_life_s: float) -> str:
 
 
 def picture_of(state: BrokerState) -> bytes:
-    """Serialise a broker's state. Finished jobs are omitted: they are in the table of ended jobs.
+    """Serialise a broker's state, without the finished jobs, which are in the table of ended jobs.
 
     Raises:
         PictureError: the state contains an object that cannot be serialised.

@@ -22,10 +22,10 @@ class Superseded:
         self._path = directory / SUPERSEDED_FILE
 
     def check(self, epoch: int) -> None:
-        """Check that the file records no epoch above `epoch`, the epoch of the journal. Remove the file.
+        """Check that the file records no higher epoch than the journal's (`epoch`), and remove the file.
 
         Raises:
-            SupersededError: the file records a higher epoch. The file stays.
+            SupersededError: the file records a higher epoch. It is not removed.
         """
         later = self.epoch()
         if later > epoch:
@@ -33,9 +33,9 @@ class Superseded:
         self._path.unlink(missing_ok=True)  # the journal already has the recorded epoch or a higher one
 
     def stop_for(self, epoch: int, how: str) -> None:
-        """Record a later broker with this epoch, and raise an error. Do nothing if `epoch` is 0.
+        """Record the epoch of a later broker, and raise an error. Do nothing if `epoch` is 0.
 
-        `how`: how the epoch became known, for the message.
+        `how`: how the later broker became known, for the error message.
 
         Raises:
             SupersededError: the epoch is above 0.

@@ -1,10 +1,10 @@
 """Checks the journal's write-ahead log before SQLite reads it.
 
-SQLite silently drops a damaged part of the log and all frames after it
-(https://www.sqlite.org/fileformat2.html#the_write_ahead_log). A log that a power loss truncated is not
-damaged: each commit is on disk before the next begins, so at most the last one is incomplete. A frame with a
-wrong checksum is reported as damage only if at least one whole commit follows it. A flipped bit in the last
-commit of a log cannot be distinguished from a truncation, and is treated as a truncation.
+SQLite silently ignores a damaged frame of the log and all frames after it
+(https://www.sqlite.org/fileformat2.html#the_write_ahead_log). A log whose last commit is incomplete after a
+power loss is not damaged: each commit is on disk before the next begins, so only the last one can be
+incomplete. A frame with a wrong checksum is therefore reported as damage only if a later commit follows the
+commit of this frame. A flipped bit in the last commit cannot be distinguished from an incomplete commit.
 """
 
 from __future__ import annotations

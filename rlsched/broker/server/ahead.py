@@ -1,7 +1,7 @@
 """Lists the kernels that a broker needs for its rule and ledger, so that several processes can compile them.
 
-If the list lacks a kernel, the broker compiles that kernel in its first decisions on a toy cluster
-(`rlsched.broker.server.broker_policy`), and `tests/unit/compile/test_ahead.py` fails.
+If the list lacks a kernel, the broker itself compiles it in the trial decisions of
+`rlsched.broker.server.broker_policy`, which is slower, and `tests/unit/compile/test_ahead.py` fails.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from rlsched.decide.scheduler import Scheduler
 from rlsched.energy.relative import OUTLOOK
 
 Entry = tuple[Any, tuple[Any, ...]]
-"""A kernel and a tuple of example arguments, which have the right types; their values do not matter."""
+"""A kernel and example arguments. Only the types of the arguments matter, not their values."""
 
 
 def pieces(policy: Policy, scheduler: Scheduler, *, has_models: bool = False) -> list[Piece]:
-    """Return calls that compile the kernels that a broker with this policy needs, the slowest first.
+    """Return functions that each compile a kernel that a broker with this policy needs.
 
-    Kernels that are compiled already are left out.
+    Kernels that are compiled already are left out. The slowest kernel is first.
 
     Args:
         policy: The policy from which the scheduler was loaded.
-        scheduler: The scheduler. If it has no rule, or the rule is in a user's file, the result is empty.
+        scheduler: The scheduler. If it has no rule, or its rule is in a user's file, the result is empty.
         has_models: Whether to include the kernels that choose clocks, as in `broker_policy.load_policy`.
     """
     if scheduler.rule is None or is_own(policy.settings.rule):
@@ -62,8 +62,8 @@ def compile_entry(policy: Policy, has_models: bool, number: int) -> None:
 def entries_of(scheduler: Scheduler, *, has_models: bool = False) -> list[Entry]:
     """Return the kernels that a broker calls for a scheduler with a rule, each with example arguments.
 
-    The decision kernel is first: it takes half of the compile time. Kernels that share no code with it are
-    next, so that the compiling processes do not wait for each other.
+    The kernel of a decision is first, because it takes half of the compile time. Kernels that share no code
+    with it are next, so that the processes that compile do not wait for each other.
     """
     s, rule = empty_state(2, 8, 256, 1, 4, order=queue.OrderedQueue(scheduler.order).arrays), scheduler.rule
     assert rule is not None
@@ -89,7 +89,7 @@ def entries_of(scheduler: Scheduler, *, has_models: bool = False) -> list[Entry]
 
 
 def _of_prices(s: Any, o: RuleOptions, needs: Needs) -> Iterator[Entry]:
-    """Yield the kernels that follow the price of electricity, and that `rlsched why` calls."""
+    """Yield the kernels that react to the price of electricity, and the kernels of `rlsched why` for it."""
     slot, partition, now_s, preempts = 0, 0, 0.0, False
     yield for_needs(price.defer_jobs, needs=needs), (s, o.start.price, preempts, now_s)
     yield for_needs(price.next_to_pause, needs=needs), (s, partition, o.start.price, preempts, now_s)

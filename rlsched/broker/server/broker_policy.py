@@ -32,7 +32,7 @@ from rlsched.models.at_clock import MIN_CLOCK_FRAC
 from rlsched.models.learning import Observed
 
 _LOW_W: Final = 1_500.0
-"""Power limit of the toy cluster, W: low enough that clocks are lowered and jobs wait."""
+"""Power limit of the small trial cluster, W. It is so low that clocks are lowered and jobs wait."""
 
 
 def load_policy(
@@ -45,9 +45,7 @@ def load_policy(
     shares: bool = False,
     limits_power: bool = False,
 ) -> tuple[Scheduler, str]:
-    """Load a policy with its guard. Return (scheduler, name of the fallback rule).
-
-    The name is "" if the policy needs no fallback.
+    """Load a policy, compile its kernels, and add the guard.
 
     Args:
         policy: The policy.
@@ -57,8 +55,11 @@ def load_policy(
         seed: Seed of the policy's random draws.
         has_models: Whether to compile also the kernels that choose clocks. If not, they are compiled when the
             first job needs them.
-        shares: Whether jobs can share GPUs. If not, a policy that needs speed models is refused.
+        shares: Whether jobs can share GPUs. If not, a policy that needs models of speed is refused.
         limits_power: Whether to compile also the kernels that keep a power limit.
+
+    Returns:
+        The scheduler, and the name of its fallback rule; "" if it needs no fallback.
 
     Raises:
         InputError: the policy cannot be loaded or served, or the fallback does not fit the policy.
@@ -111,7 +112,7 @@ def _load(option: str, policy: Policy, seed: int, shares: bool) -> Scheduler:
 
 
 def _check_fallback(policy: Scheduler, fallback: Scheduler) -> None:
-    """Check that a rule can decide in place of a policy.
+    """Check that a fallback rule can decide in place of a policy.
 
     Raises:
         InputError: the fallback has another queue order, or preempts although the policy does not.
@@ -129,7 +130,7 @@ def _check_fallback(policy: Scheduler, fallback: Scheduler) -> None:
 
 
 def _warm_up(scheduler: Scheduler, has_models: bool, shares: bool, limits_power: bool) -> None:
-    """Decide on a toy cluster, so that kernels are compiled before jobs or `rlsched why` need them."""
+    """Make trial decisions on a small cluster, so that kernels are compiled before the broker needs them."""
     state = ClusterState.from_spec(ClusterSpec.uniform(2, 4), OrderedQueue(scheduler.order))
     permit(state, scheduler)
     models = LedgerModels(state)
@@ -172,7 +173,7 @@ def _warm_up(scheduler: Scheduler, has_models: bool, shares: bool, limits_power:
 
 
 def _show_price(state: ClusterState, scheduler: Scheduler) -> None:
-    """Call the kernels that a price of electricity and `rlsched why` need."""
+    """Call the kernels that the broker and `rlsched why` need if there is a price of electricity."""
     state.set_price(1.0, (), math.inf)
     deferred_until_s(state.arrays, 0, 0.0, 0.0)
     knows_prices_ahead(state.arrays)
@@ -182,7 +183,7 @@ def _show_price(state: ClusterState, scheduler: Scheduler) -> None:
 
 
 def _show_limit(state: ClusterState, models: LedgerModels) -> None:
-    """Call the kernels that clocks, `rlsched status` and `rlsched why` need under a power limit."""
+    """Call the kernels that the broker, `rlsched status` and `rlsched why` need under a power limit."""
     drawn_w(state.arrays, 1.0, 1.0)
     for slot in np.flatnonzero(state.arrays.job.status == DEFERRED).tolist():
         for_state(fits_limit, state)(state.arrays, slot, 0.0)

@@ -1,8 +1,8 @@
-"""Monitors the journal's disk: refuses new jobs if little space is free, and loses no data on a full disk.
+"""Monitors the journal's disk. New jobs are refused if little space is free, and a full disk loses no data.
 
-A reserve file in the journal's directory occupies space. If the disk fills up nevertheless, the reserve is
-deleted, so that ends of jobs can still be committed, and is created again when there is space. If a batch
-still cannot be committed, the commit is retried, and the batch's output is sent only after the commit.
+A reserve file in the journal's directory occupies some space. If the disk becomes full, the broker deletes
+this file, so that it can still commit the ends of jobs, and creates it again when there is space. If a batch
+still cannot be committed, the broker retries the commit, and sends the batch's output only after the commit.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RESERVE_MIB = 8
 LOOK_S = 1.0
 """Interval at which the free space is checked, seconds."""
 RETRY_S = 0.25
-"""Interval at which a commit that found no space is retried, seconds."""
+"""Interval at which a commit is retried while the disk is full, seconds."""
 
 
 class Disk:
@@ -34,7 +34,7 @@ class Disk:
     Args:
         directory: The journal's directory.
         min_free_mib: Free space below which new jobs are refused, MiB; 0: new jobs are never refused.
-        say: Logs a line when refusals begin or end.
+        say: Function that logs a line, called when refusals begin or end.
     """
 
     def __init__(self, directory: Path, min_free_mib: int, say: Callable[[str], None]) -> None:
@@ -44,9 +44,9 @@ class Disk:
         self._refusal = ""
 
     def refusal(self) -> str:
-        """Return the error with which new submissions are refused; "" if they are accepted.
+        """Return the error message with which new submissions are refused; "" if they are accepted.
 
-        The free space is checked at most once per `LOOK_S`.
+        The free space is checked at most once every `LOOK_S` seconds.
         """
         if time.monotonic() - self._looked_s >= LOOK_S:
             self._looked_s = time.monotonic()
@@ -75,12 +75,12 @@ class Disk:
             self._make_reserve()
 
     def free_mib(self) -> float:
-        """Return the disk space that the broker's user can still write, MiB."""
+        """Return the free disk space that is available to the broker's user, MiB."""
         found = os.statvfs(self._directory)
         return found.f_bavail * found.f_frsize / MIB
 
     def make_room(self) -> None:
-        """Delete the reserve if the disk is practically full. Call this before opening a journal."""
+        """Delete the reserve if less than 1 MiB is free. Call this before opening a journal."""
         if self._directory.is_dir() and self.free_mib() < 1.0:
             self.give_up_reserve()
 
@@ -113,8 +113,9 @@ class PatientCommits:
     Args:
         journal: The journal.
         disk: The journal's disk.
-        meanwhile: Called with the error between two tries. Returns False to end the tries.
-        say: Logs a line when the wait begins, and when it ends.
+        meanwhile: Function that is called with the error between two attempts. If it returns False, the
+            commit is not attempted again.
+        say: Function that logs a line, called when the wait begins and when it ends.
     """
 
     def __init__(
@@ -130,7 +131,7 @@ class PatientCommits:
         """Commit a batch; retry while the disk is full.
 
         Raises:
-            JournalFullError: there is no space, and `meanwhile` returned False; nothing was written.
+            JournalFullError: the disk is full, and `meanwhile` returned False. Nothing was written.
             JournalError: as `Journal.commit`.
         """
         waited = False

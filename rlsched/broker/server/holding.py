@@ -1,8 +1,9 @@
 """Handles messages that arrive while a batch waits for disk space.
 
-Heartbeats of nodes are answered, so that no lease expires. Clients' orders are refused with the reason.
-Clients' questions and other messages from nodes wait for the next batch; repeated messages are stored once.
-A node's `Hello` is dropped, because the node repeats it. So are messages beyond `MAX_HELD`.
+Heartbeats of nodes are answered, so that no lease expires. Clients' requests that change something are
+refused with the reason. Clients' questions and other messages from nodes wait for the next batch; of equal
+messages, only one is stored. A node's `Hello` is dropped, because the node repeats it. Messages beyond
+`MAX_HELD` are dropped too.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ class DeferredMessages:
     """Messages that wait for the next batch.
 
     Args:
-        knows: Returns whether a submission with this token was accepted, perhaps in the waiting batch.
-        event_of: Converts a message to an event for the machine.
+        knows: Function that returns whether a submission with this token was accepted, including the batch
+            that waits for disk space.
+        event_of: Function that converts a message to an event for the state machine.
     """
 
     def __init__(self, knows: Callable[[str], bool], event_of: Callable[[Heard], Event]) -> None:
@@ -40,8 +42,7 @@ class DeferredMessages:
     def hear(self, heard: Heard, transport: Transport, why: str) -> None:
         """Answer a heartbeat, refuse a request that changes something, or defer any other message.
 
-        A submission whose tokens are all known is deferred too: it repeats accepted submissions, and changes
-        nothing.
+        A message that only repeats accepted submissions changes nothing, and is deferred too.
         """
         message, request = heard.envelope.message, heard.envelope.request
         if isinstance(message, Heartbeat):

@@ -11,7 +11,7 @@ from rlsched.wire.messages import BrokerToNode, ClientReply
 
 
 class SendsMessages(Protocol):
-    """The part of a transport that `perform` uses."""
+    """The methods of a transport that `perform` uses."""
 
     def reply(self, route: bytes, request: int, message: ClientReply) -> None:
         """Answer a client."""
@@ -24,7 +24,7 @@ class SendsMessages(Protocol):
 
 
 def _nobody(order: PowerNode) -> None:
-    """Default for `power`: do nothing, because no node sleeps."""
+    """Do nothing; default of `power` for a broker whose nodes never sleep."""
 
 
 def perform(
@@ -34,12 +34,12 @@ def perform(
     transport: SendsMessages,
     power: Callable[[PowerNode], object] = _nobody,
 ) -> list[Records]:
-    """Carry out effects in order, the commit first. Return the records, which the caller stores later.
+    """Carry out effects in order; a commit is always first. Return the records, which the caller must store.
 
-    `power`: starts an operator's command without waiting for it.
+    `power`: function that starts the command for an order, without waiting for it.
 
     Raises:
-        JournalError: the commit failed; nothing was sent.
+        JournalError: the commit failed. Nothing was sent.
     """
     later: list[Records] = []
     for effect in effects:

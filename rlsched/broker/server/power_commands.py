@@ -50,7 +50,9 @@ class PowerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PowerCommands:
-    """Runs the operator's commands, in order and one at a time per node. They continue if the broker exits.
+    """Runs the commands that power nodes down and up, in order, and one at a time for each node.
+
+    Running commands continue if the broker exits.
 
     Args:
         settings: The commands; None: no node sleeps.
@@ -64,14 +66,17 @@ class PowerCommands:
         self._over: list[PowerDone] = []
 
     def order(self, order: PowerNode) -> None:
-        """Queue a node's command. An order is ignored if the same command waits or runs for the node."""
+        """Queue the command for an order, unless the same command already waits or runs for the node."""
         running = self._running.get(order.node)
         if order not in self._waiting and (running is None or running[0] != order):
             self._waiting.append(order)
         self._begin()
 
     def step(self) -> list[PowerDone]:
-        """Return the results of commands that ended since the last call; kill commands that timed out."""
+        """Start queued commands, and kill commands that run too long.
+
+        Return the results of the commands that have ended since the last call.
+        """
         for node, (order, command) in list(self._running.items()):
             error = command.error()
             if error is not None:

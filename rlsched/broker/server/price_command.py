@@ -16,11 +16,11 @@ from rlsched.energy.series import Series
 from rlsched.errors import InputError
 
 EVERY_S: Final = 3600.0
-"""Minimum age of the file for a run of the command, and minimum time between two runs, seconds."""
+"""Age of the file at which the command runs, and minimum time between two runs, seconds."""
 MOST_S: Final = 120.0
 """Time after which the command is killed, seconds."""
 START_S: Final = 10.0
-"""Maximum time for which a broker's start waits for the command if the file does not exist, seconds."""
+"""Maximum time for which a starting broker waits for the command if the file does not exist, seconds."""
 _POLL_S: Final = 0.05
 
 
@@ -28,8 +28,8 @@ class PriceCommand:
     """Renews the file of prices that policies follow. If the command fails, the file is unchanged.
 
     Args:
-        energy: Table `[energy]` of a cluster file, with a command.
-        say: Logs a line.
+        energy: Table `[energy]` of a cluster file. It must have a command.
+        say: Function that logs a line.
         elapsed: A monotonic clock, seconds.
     """
 
@@ -59,9 +59,9 @@ class PriceCommand:
             self.step()
 
     def step(self) -> None:
-        """Start the command if it is due. If it has ended, replace the file.
+        """Start the command if it is due. If the command has ended, replace the file.
 
-        If the command fails, log only the first failure in a row.
+        Of consecutive failures, only the first is logged.
         """
         if self._running is not None:
             command, printed = self._running
@@ -98,7 +98,7 @@ class PriceCommand:
 
 
 def _age_s(path: Path) -> float:
-    """Return the time since a file was written, seconds; infinite: there is no file."""
+    """Return the time since a file was written, seconds; infinite if there is no file."""
     try:
         return max(time.time() - os.stat(path).st_mtime, 0.0)
     except OSError:

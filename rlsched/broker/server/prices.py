@@ -21,14 +21,14 @@ EVERY_S: Final = 60.0
 
 
 class PriceSource:
-    """Source of the price that a broker's policy follows, and of the power limit that it keeps.
+    """Source of the prices of electricity and of the power limits for a broker.
 
-    A changed file is read again. If the read fails, the previous values apply until they end. While no price
-    is known, the policy does not defer jobs.
+    A changed file is read again. If it cannot be read, the previous values apply until they end. While no
+    price is known, the policy does not defer jobs.
 
     Args:
-        cluster_file: Cluster file with the table `[energy]`; None: no price is known.
-        say: Logs a line.
+        cluster_file: Cluster file with the table `[energy]`; None: there are no prices and limits.
+        say: Function that logs a line.
         elapsed: A monotonic clock, seconds.
 
     Attributes:
@@ -56,9 +56,10 @@ class PriceSource:
             self.table = _table_of(self._energy)
 
     def step(self, now_s: float) -> list[PricesRead]:
-        """Read the file again if it has changed. Log once if the read fails, and once if the prices end.
+        """Read the files again if they have changed. Return the new prices and limits, if any.
 
-        `now_s`: current time, Unix seconds.
+        Log a line if a file cannot be read, and if the last price has expired, each only once. `now_s`:
+        current time, Unix seconds.
         """
         if self._energy is None or self._elapsed() - self._checked_s < EVERY_S:
             return []

@@ -1,4 +1,4 @@
-"""Runs a broker's process: it waits as a standby if requested, serves, and exits on a signal."""
+"""Runs a broker's process: as a standby first if requested, then as the broker, until a signal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SLOW_S = 5.0
 
 
 class _StoppedError(BaseException):
-    """Raised if a signal arrives while the policy is loaded and compiled; ends the broker's start at once."""
+    """A signal arrived while the policy was loaded and compiled: end the broker's start at once."""
 
 
 def run_broker(
@@ -40,15 +40,15 @@ def run_broker(
 
     Args:
         settings: Settings of the broker.
-        announce: Prints the ready line, and the progress of a standby.
-        warn: Logs the lines after the ready line; None: `announce` prints them.
-        stands_by: Whether to run as a standby first: until no other broker has the journal open or, with
-            `copies`, until a take-over.
-        copies: Source of the journal for a standby on another machine; it takes over if the primary fails,
-            or on SIGUSR1. None: the standby uses the primary's own journal.
+        announce: Function that prints the ready line and the progress of a standby.
+        warn: Function that logs the lines after the ready line; None: `announce` prints them.
+        stands_by: Whether to run as a standby first. The standby waits until no other broker has the journal
+            open or, with `copies`, until it takes over.
+        copies: Source of the journal for a standby on another machine, which takes over if the primary fails,
+            or on SIGUSR1. None: the standby uses the same journal file as the primary.
 
     Raises:
-        SupersededError: a later broker of the cluster serves.
+        SupersededError: a later broker (with a higher epoch) of the cluster serves.
         RlschedError: see `Broker`, `stand_by` and `copy_and_wait`.
     """
     orders = Orders()

@@ -1,4 +1,4 @@
-"""The broker's loop: connects the state machine with sockets, clock and journal; one commit per batch."""
+"""The broker's loop, which connects the state machine with sockets, clock and journal."""
 
 from __future__ import annotations
 
@@ -72,16 +72,16 @@ from rlsched.wire.messages import (
 from rlsched.wire.states import QUEUED
 
 MAX_BATCH = 128
-"""Maximum number of messages per iteration of the loop; further messages wait for the next iteration."""
+"""Maximum number of messages in a turn of the loop; further messages wait for the next turn."""
 POLL_MS = 100
 REST_S = 0.004
-"""Pause after an iteration with only heartbeats, seconds. The next iteration then processes many of them."""
+"""Pause after a turn with only heartbeats, seconds, so that the next turn processes many of them at once."""
 TICK_S = 0.25
 FLUSH_S = 5.0
 _OF_THE_LOOP = (SetPolicy, ReadJournal, LaterBroker)
-"""Messages that the loop answers without the state machine; `LaterBroker` only if no node has sent it."""
+"""Messages that the loop answers without the state machine, except a `LaterBroker` from a node."""
 QUESTIONS_S = 0.005
-"""Maximum time per iteration for questions, seconds; further questions wait for the next iteration."""
+"""Maximum time for answers to questions in a turn, seconds; further questions wait for the next turn."""
 
 
 class Broker:
@@ -89,10 +89,11 @@ class Broker:
 
     Args:
         settings: Settings of the broker.
-        open_journal: Opens the journal; tests pass a function that returns a journal that can fail.
-        say: Logs a line.
-        warm: Policy and state of a standby that takes over; None: the policy and the state are loaded here.
-        doing: Called with a description of each slow step of the start.
+        open_journal: Function that opens the journal. Tests pass a function that returns a journal that
+            fails.
+        say: Function that logs a line.
+        warm: Policy and state of a standby that takes over; None: they are loaded here.
+        doing: Function that is called with a description of each slow step of the start.
 
     Raises:
         InputError: the policy, the address, the keys, or the directory is invalid.
@@ -184,9 +185,9 @@ class Broker:
             self._opened = opened.pop_all()
 
     def _begun_as_chosen(self, warm: Warm | None) -> tuple[Machine, Fits, DeferredMessages]:
-        """Begin an epoch with the policy that was last set by `rlsched policy set`.
+        """Begin an epoch with the policy that `rlsched policy set` has last set in place of `--policy`.
 
-        If no policy was set in place of this `--policy`, or if it can no longer be loaded, use `--policy`.
+        If there is no such policy, or if it can no longer be loaded, use `--policy`.
 
         Returns:
             The state machine, the fits of its predictors, and its deferred messages.
@@ -211,7 +212,7 @@ class Broker:
     def _start_epoch(
         self, settings: BrokerSettings, warm: Warm | None = None, chosen: ChosenPolicy | None = None
     ) -> tuple[Machine, Fits, DeferredMessages]:
-        """Begin a new epoch: recover the state from the journal, and make a state machine.
+        """Begin a new epoch: recover the state from the journal, and create a state machine.
 
         Returns:
             The state machine, the fits of its predictors, and its deferred messages.
@@ -263,7 +264,7 @@ class Broker:
         return warmed_up(settings)
 
     def _set_policy(self, asked: SetPolicy) -> ClientReply:
-        """Change the policy in the same way as a restart: recover the state, and begin an epoch."""
+        """Change the policy. As at a restart, recover the state from the journal, and begin a new epoch."""
         if self._intake:
             return Refused(message=f"another policy cannot be set now: {self._intake}")
         if refusal := asked.too_large():
@@ -339,7 +340,7 @@ class Broker:
         return self._transport.address
 
     def clock_line(self) -> str:
-        """Return the warning that the journal is ahead of this machine's clock; "" without a warning."""
+        """Return a warning if the journal's last time is ahead of this machine's clock, else ""."""
         return self._clock_line
 
     def ready_line(self) -> str:
@@ -423,7 +424,7 @@ class Broker:
         return self._machine.started
 
     def supersede(self, epoch: int) -> None:
-        """Make `serve` raise `SupersededError`, because a broker of this higher epoch serves. Thread-safe."""
+        """Make `serve` raise `SupersededError`: a broker with the higher `epoch` serves. Thread-safe."""
         self._later_epoch = epoch
 
     def stop(self) -> None:
@@ -448,7 +449,7 @@ class Broker:
         return True
 
     def _answer_itself(self, heard: Heard) -> None:
-        """Answer a request about the journal, the policy or the epoch, which needs no state machine."""
+        """Answer a message that the loop itself answers (`_OF_THE_LOOP`)."""
         route, request, message = heard.route, heard.envelope.request, heard.envelope.message
         match message:
             case SetPolicy():
@@ -484,7 +485,7 @@ class Broker:
             self._log.flush()
 
     def _warn_unlike(self) -> None:
-        """Log a warning, once per policy, if the cluster is unlike the clusters of its training."""
+        """Log a warning, once per policy, if the policy was trained on other kinds of clusters."""
         scheduler = self._machine.scheduler
         if scheduler.familiar is None or self._warned == scheduler.policy_id:
             return
@@ -513,7 +514,7 @@ class Broker:
             self._log.add_scalars(state.cluster.decisions, curves)
 
     def _answer(self) -> None:
-        """Answer questions for at most about `QUESTIONS_S`, after all other output of this iteration."""
+        """Answer questions for about `QUESTIONS_S`, after all other output of this turn was sent."""
         until_s = time.perf_counter() + QUESTIONS_S
         effects = self._machine.answer(lambda: time.perf_counter() < until_s)
         perform(effects, self._machine.now_s, self._commits, self._transport)
@@ -538,7 +539,7 @@ def _with_policy(settings: BrokerSettings, chosen: ChosenPolicy) -> BrokerSettin
     """Return the settings with the policy and the fallback replaced by the chosen ones.
 
     Raises:
-        InputError: a setting is unknown or invalid, or the policy is Python code that is not on this machine.
+        InputError: a setting is unknown or invalid, or a policy's Python file is not on this machine.
     """
     policy = Policy.parse(chosen.policy, name=chosen.name)
     fallback = Policy.parse(chosen.fallback, name=chosen.fallback_name) if chosen.fallback else None
@@ -552,7 +553,7 @@ def _with_policy(settings: BrokerSettings, chosen: ChosenPolicy) -> BrokerSettin
 
 
 def _digest(settings: BrokerSettings) -> str:
-    """Return a digest of the settings' policy and fallback, which identifies both."""
+    """Return a text that identifies the settings' policy and fallback: their digests."""
     both = (settings.policy, settings.fallback)
     return " ".join("-" if one is None else Policy.of(one).digest for one in both)
 
@@ -569,7 +570,7 @@ def _code(settings: BrokerSettings) -> list[str]:
 
 
 def nobody_waits(heard: Sequence[Heard]) -> bool:
-    """Return whether all messages are heartbeats; False without messages."""
+    """Return whether there are messages and all of them are heartbeats."""
     return bool(heard) and all(isinstance(one.envelope.message, Heartbeat) for one in heard)
 
 

@@ -36,26 +36,27 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
         fallback: The fallback rule, as `Policy.of` reads it; None: the rule on which the policy is based.
         decision_budget_ms: Time limit for one decision, milliseconds.
         speed_energy: Weight of energy against time, 0 to 1, for jobs that set no weight.
-        shares: Whether jobs that permit sharing can share GPUs if the policy decides so.
+        shares: Whether jobs that permit sharing can share GPUs.
         prediction: Predictor of run times, `running-mean` or `hedge`; None: `hedge`.
-        history: Output of sacct with earlier jobs, from which predictions start; None: no earlier jobs.
+        history: Output of sacct with earlier jobs, from which predictors learn first; None: no earlier jobs.
         logdir: Directory for TensorBoard curves; None: no curves.
         limits: Time-outs and intervals.
-        senders: Limits on the messages of one key.
-        ranks: Priorities and fair share.
+        senders: Limits on the messages that are sent with one key.
+        ranks: Rules for priorities and fair share.
         min_free_mib: Free space on the journal's disk below which new jobs are refused, MiB.
-        keep_decisions_mib: Size above which the oldest decisions of the store are removed, MiB.
-        keep_decisions_days: Age above which decisions of the store are removed, days; infinite: never.
-        new_cluster: Whether to begin a new cluster if the earlier cluster's journal is lost.
+        keep_decisions_mib: Size of the store of decisions above which its oldest rows are removed, MiB.
+        keep_decisions_days: Age above which rows of the store are removed, days; infinite: never.
+        new_cluster: Whether to begin a new cluster in a directory whose journal is lost or damaged.
         keeps: How long journal entries and rows of ended jobs are kept.
         seed: Seed of the policy's random draws.
-        forecaster: Forecaster of starts and ends of jobs, an entry point of `rlsched.forecasters`; "": no
-            forecasts.
+        forecaster: Forecaster of starts and ends of jobs: name of an entry point in the group
+            `rlsched.forecasters`; "": no forecasts.
         forecast_after_s: Time from the broker's start to the forecaster's start, seconds.
         forecast_every_s: Minimum time between two refreshes of the forecasts, seconds.
         power: Commands and rules that power idle nodes down and up; None: nodes stay on.
         sharing: Reactions to observed speeds of jobs that share GPUs.
-        energy: Cluster file whose table `[energy]` names the file of prices; None: no price is known.
+        energy: Cluster file whose table `[energy]` names files of prices and power limits; None: there are
+            none.
     """
 
     address: str
@@ -87,7 +88,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def warmed_up(settings: BrokerSettings) -> Warm:
-    """Load and compile the policy of these settings. Call this before a new journal gets its first entry.
+    """Load and compile the policy of these settings. Call this before a new journal is created.
 
     Raises:
         InputError: the policy cannot be loaded or served.

@@ -22,7 +22,7 @@ class SiteCommand:
         words: Program and arguments.
         most_s: Time after which the command and its process group are killed, seconds.
         elapsed: A monotonic clock, seconds.
-        output: File for the standard output; None: standard output and error are used only for error texts.
+        output: File for the standard output; None: the output is used only in error texts.
 
     Raises:
         OSError: the program cannot be run.
@@ -52,8 +52,8 @@ class SiteCommand:
     def error(self) -> str | None:
         """Return None while the command runs, "" after a success, else the error in one line.
 
-        A command that runs longer than `most_s` is killed. Do not call the method again after it has returned
-        a text.
+        A command that runs longer than `most_s` is killed. After the method has returned a text, it must not
+        be called again.
         """
         code = self._process.poll()
         late = code is None and self._elapsed() >= self._until_s

@@ -1,4 +1,4 @@
-"""The broker's clock: its time grows with every reading, even if this machine's clock is set back."""
+"""The broker's clock. Its time increases with every reading, even if this machine's clock is set back."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 AHEAD_S = 60.0
-"""Time by which the journal's last time may be ahead of this machine's clock before a warning is logged,
-seconds.
-"""
+"""Time by which the journal's last time can be ahead of this machine's clock without a warning, seconds."""
 
 
 class BrokerClock:
-    """Unix time in whole milliseconds that grows with every reading, even if the system clock jumps.
+    """Unix time in whole milliseconds that increases with every reading, even if the system clock jumps.
 
     Args:
-        after_s: Time that the first reading exceeds, Unix seconds; after a restart, the journal's last time.
-        wall: Returns Unix time; called once.
+        after_s: Unix seconds; all readings are later. After a restart, this is the journal's last time.
+        wall: Function that returns Unix time; called once.
         elapsed: A monotonic clock, seconds.
     """
 
@@ -33,7 +31,7 @@ class BrokerClock:
         self._offset_s = max(wall(), after_s) - elapsed()
 
     def read(self) -> float:
-        """Return the time, at least 1 ms later than the previous reading."""
+        """Return the time, Unix seconds, at least 1 ms later than the previous reading."""
         self._last_s = self.peek()
         return self._last_s
 

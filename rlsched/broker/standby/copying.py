@@ -1,10 +1,10 @@
-"""A standby on another machine: copies the primary's journal over the network; can take over with the copy.
+"""A standby on another machine, which copies the primary's journal over the network and can take over.
 
-Without an admin's order, the standby takes over only if the primary answers neither the standby nor most
-up nodes, see `rlsched.broker.standby.orphan_hellos`. The copy may lack the primary's last commits.
+Without an admin's order, the standby takes over only if the primary answers neither the standby nor most of
+the nodes that are up (`rlsched.broker.standby.orphan_hellos`). The copy may lack the primary's last commits.
 Therefore a take-over treats the copy like a restored backup (`rlsched.broker.journal.backup.take_over`): the
-epoch and the next job number are raised far above the last ones in the copy, which the primary may have
-exceeded.
+next epoch and job number are far above the last ones in the copy, because the primary may have used higher
+ones.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ from rlsched.transport.keys import KeyHome
 from rlsched.wire.messages import JournalRows, ReadJournal, Refused, Serving
 
 COPY_FILE = "copy"
-"""Marker file next to a journal that is a copy and has not been taken over."""
+"""File that marks the journal in its directory as a copy with which no standby has taken over yet."""
 ASK_S = 1.0
 ASK_AGAIN_S = 0.6
-"""Time after which a request without an answer is repeated, seconds; a live broker takes half as long."""
+"""Time after which a request without an answer is repeated, seconds. A running broker needs half of it."""
 OWN_S = 5.0
-"""Time without an answer, seconds, after which a standby with its own journal (not a copy) serves."""
+"""Time without an answer from the primary after which a standby with its own journal (not a copy) serves,
+seconds."""
 PAUSE_S = 1.0
 
 
@@ -52,9 +53,9 @@ class Copies:
 
     Attributes:
         of: Address of the primary.
-        take_over_after_s: Seconds without an answer from the primary, after which the standby takes over if
-            most up nodes have lost the primary too, or if no node is up. None: the standby takes over only on
-            an admin's order.
+        take_over_after_s: Time without an answer from the primary, seconds, after which the standby takes
+            over if most of the nodes that are up have lost the primary too, or if no node is up. None: the
+            standby takes over only on an admin's order.
     """
 
     of: str
@@ -95,12 +96,12 @@ def copy_and_wait(
     """Copy a broker's journal until this process takes over. Return None if the process is stopped first.
 
     Args:
-        path: Path of the copy; a different journal at this path is renamed.
+        path: Path of the copy. If another journal is at this path, it is renamed.
         address: Address at which this process listens, and serves after a take-over.
         home: Key directory, with the primary's keys.
         warm: The policy, and the state after the last entry of the copy.
         copies: Source of the copy, and condition of a take-over.
-        say: Logs a line.
+        say: Function that logs a line.
         orders: Orders received as signals.
         bounds: Retention of the copy.
 
@@ -187,7 +188,7 @@ class _Copy:
         journal: The journal.
         is_own: Whether a broker in this directory served the journal earlier; False: it is a copy.
         is_whole: Whether the copy has been complete at least once.
-        is_given_away: Whether another object now has to close the journal.
+        is_given_away: Whether the caller of `copy_and_wait` must close the journal.
     """
 
     def __init__(
@@ -226,7 +227,7 @@ class _Copy:
         )
 
     def asks_less(self) -> bool:
-        """Request no rows of ended jobs from now on, because old brokers refuse these requests.
+        """Stop requesting rows of ended jobs, because older brokers refuse such requests.
 
         Return whether such rows were requested before.
         """
@@ -270,7 +271,7 @@ class _Copy:
             )
 
     def _apply(self, rows: list[JournalRow], checksum: int | None) -> None:
-        """Apply entries to the state, and add jobs that these entries finish to the table of ended jobs."""
+        """Apply entries to the state, and add the jobs that they end to the table of ended jobs."""
         self._warm.apply(rows, checksum)
         ended = self._warm.take_finished()
         if self._warm.last > self.journal.ended_at:
@@ -284,7 +285,7 @@ class _Copy:
         self._compacting.step(max(time.time(), self.state.now_s), is_quiet=True)
 
     def _begin_anew(self) -> None:
-        """Begin a new copy, because the local journal differs from the primary's."""
+        """Rename the journal and begin a new copy, because the journal differs from the primary's."""
         self._compacting.close()
         self.journal.close()
         lock = locked(self._path)
@@ -301,7 +302,10 @@ class _Copy:
         )
 
     def _take_access(self, files: dict[str, str]) -> None:
-        """Apply the primary's access list, so that the same keys are authorised here."""
+        """Apply the primary's access list, so that the same keys are authorised here.
+
+        `files`: text of each file of the access list, by file name.
+        """
         members = [
             one for one in (AccessEntry.parse(file, text) for file, text in files.items()) if one is not None
         ]
@@ -328,7 +332,7 @@ class _Copy:
         return Taken(self._warm, lambda _: self.journal, "")
 
     def log_change(self, what: str, more: str = "") -> None:
-        """Log the prefix `more` and the text `what`, unless the last log line had the same `what`."""
+        """Log `more` and `what` as one line, unless the last logged line had the same `what`."""
         if what != self._said:
             self._said = what
             self._say(
@@ -346,7 +350,7 @@ class _Copy:
         self.log_change(f"no answer from {copies.of}; {when}")
 
     def close(self) -> None:
-        """Close the journal, unless another object has to close it."""
+        """Close the journal, unless `is_given_away`."""
         self._compacting.close()
         if not self.is_given_away:
             self.journal.close()

@@ -1,7 +1,8 @@
-"""The standby's listener: counts the nodes that have lost the primary. A take-over needs a majority of nodes.
+"""The standby's listener, which counts the nodes that have lost the primary.
 
-A node sends a `Hello` to a standby only if the primary does not answer the node. Therefore, if only the
-standby has lost the primary, the standby receives no `Hello` and does not take over.
+A node sends a `Hello` to a standby only if the primary does not answer the node. A standby takes over only if
+most nodes have done so. If only the standby has lost the primary, it receives no `Hello` and does not take
+over.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from rlsched.transport.router import Heard, Transport
 from rlsched.wire.messages import Hello, ReadJournal, Refused, Serving, WhoServes
 
 RECENT_S = 15.0
-"""Maximum age of a `Hello` that counts, seconds. A node tries all of its broker addresses in less time."""
+"""Time for which a `Hello` counts, seconds. In less time, a node tries all of its broker addresses again."""
 MAX_HEARD = 1_000
 
 
@@ -23,7 +24,7 @@ class Knocks:
     """The standby's sockets, which receive the `Hello` of each node that has lost the primary.
 
     Args:
-        address: Address at which to listen; after a take-over, the broker uses the same address.
+        address: Address at which to listen. After a take-over, the broker listens at the same address.
         home: Key directory.
         of: Address of the primary.
         elapsed: A monotonic clock, seconds.
@@ -39,7 +40,7 @@ class Knocks:
         self._at_s: dict[str, float] = {}
 
     def listen(self, cluster: str) -> None:
-        """Process all received messages. Requests that need the primary are refused."""
+        """Process all received messages. Refuse clients' requests that only the primary can answer."""
         heard, emptied = self._transport.receive(0, MAX_HEARD)
         while heard or not emptied:
             for one in heard:
@@ -60,7 +61,7 @@ class Knocks:
             self._transport.reply(heard.route, heard.envelope.request, answer)
 
     def count_orphans(self, state: BrokerState) -> tuple[int, int]:
-        """Return (number of up nodes that have lost the primary, number of up nodes)."""
+        """Return two numbers of nodes: up nodes that have lost the primary, and all up nodes."""
         up = [name for name, node in state.nodes.items() if node.up and not node.away and not node.sleep]
         since_s = self._elapsed() - RECENT_S
         return sum(self._at_s.get(name, -1e9) >= since_s for name in up), len(up)

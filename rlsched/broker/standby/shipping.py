@@ -1,9 +1,9 @@
 """Sends the journal's stored rows to standbys on other machines, page by page, while the broker serves.
 
-A standby requests the entries after the last entry of its copy. The broker answers as soon as there are such
-entries. If there are none for a short time, an empty answer shows that the broker is alive. Only committed
-entries are sent. Pages have a maximum size, and each standby gets at most one page per iteration of the
-broker's loop, so that a long journal does not delay other peers.
+A standby requests the entries after the last entry of its copy. The broker answers as soon as it has
+committed such entries. If there are none within `HOLD_S`, it sends an empty answer, which shows that it is
+alive. Pages have a maximum size, and each standby gets at most one page per turn of the broker's loop, so
+that a long journal does not delay clients and nodes.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ PAGE_BYTES = 1 << 18
 HOLD_S = 0.2
 """Maximum time for which a request waits for new entries, seconds."""
 SILENT_S = 10.0
-"""Time without a request of any standby after which the broker logs that no standby copies, seconds."""
+"""Time without requests from standbys after which the broker logs that the journal is not copied, seconds."""
 MOST_STANDBYS = 4
 MOST_ACCESS_BYTES = 1 << 19
-"""Maximum size of an access list that is sent, bytes; a longer list is not sent."""
+"""Maximum size of an access list that is sent to standbys, bytes. A longer list is not sent."""
 LOOK_S = 1.0
 
 
@@ -43,8 +43,9 @@ class Shipping:
     Args:
         journal: The journal.
         access: The access list.
-        reply: Sends an answer.
-        say: Logs a line at the first request of a standby, and after `SILENT_S` without any request.
+        reply: Function that sends an answer.
+        say: Function that logs a line, called at the first request of a standby, and after `SILENT_S` without
+            any request.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Shipping:
         self._digest = 0
 
     def began(self, cluster: str, epoch: int) -> None:
-        """Store the identity and the epoch of the broker that now serves this journal."""
+        """Store the cluster's ID and the epoch of the broker that serves now."""
         self._cluster, self._epoch = cluster, epoch
 
     def ask(self, route: bytes, request: int, message: ReadJournal) -> None:
@@ -85,7 +86,7 @@ class Shipping:
     def step(self) -> None:
         """Answer each request for which there is new data, or that has waited for `HOLD_S`.
 
-        New data are entries, a changed access list, or requested rows of ended jobs.
+        New data are new entries, a changed access list, or requested rows of ended jobs.
         """
         if not self._waiting:
             if self._heard_s is not None and time.monotonic() - self._heard_s > SILENT_S:

@@ -1,7 +1,7 @@
 """A standby on the primary's journal: replays the journal while it waits for the journal's lock.
 
-The kernel releases a lock when, and only when, the process with the lock exits. So two brokers never have
-the same journal open, and a standby does not replace a broker that hangs.
+The kernel releases the lock only when the process that has it exits. Two brokers therefore never have the
+same journal open, and a standby does not replace a broker that hangs.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Taken:
 
     Attributes:
         warm: The policy, and the state after the last entry that was replayed.
-        open: Opens the journal for writing.
-        previous: The broker that had the journal before, as text; "" if that was an earlier broker in this
-            directory, so that nothing was taken over.
+        open: Function that opens the journal for writing.
+        previous: The broker from which the journal was taken over, as text; "" if it was not taken over,
+            because an earlier broker in this directory used it.
         since_s: Time of the take-over, seconds of `time.monotonic`.
     """
 
@@ -54,8 +54,8 @@ def stand_by(
     Args:
         path: The journal.
         warm: The policy, and the state to which the journal's entries are applied.
-        say: Logs a line.
-        is_stopped: Returns whether to stop the wait; called every `LOOK_S`.
+        say: Function that logs a line.
+        is_stopped: Function that returns whether to stop the wait; called every `LOOK_S`.
 
     Raises:
         InputError: there is no journal.
@@ -84,7 +84,7 @@ def stand_by(
 
 
 class _JournalWatch:
-    """Replays a journal while this machine can read it. Logs when the reading starts, and when it fails."""
+    """Replays a journal while this machine can read it. Logs when this begins, and when it fails."""
 
     def __init__(self, path: Path, warm: Warm, say: Callable[[str], None]) -> None:
         self._path, self._warm, self._say = path, warm, say

@@ -1,4 +1,4 @@
-"""After a take-over, orders the previous primary to stop, as soon as it is reachable."""
+"""Orders the previous primary to stop after a take-over, as soon as it is reachable."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ class Telling:
         of: Address of the previous primary.
         home: Key directory.
         started: Entry that began this broker's epoch.
-        supersede: Called with the previous primary's epoch if it is higher than this broker's.
-        say: Logs a line when the previous primary has received the message.
+        supersede: Function that is called with the previous primary's epoch if this epoch is higher than this
+            broker's.
+        say: Function that logs a line, called when the previous primary has received the message.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rlsched.broker.base.past_jobs import PastJobs
 
 PAGE = 10_000
-"""Number of entries per read, limited because SQLite cannot reuse its write-ahead log during a read."""
+"""Maximum number of entries per read. It is limited because SQLite cannot reuse its log during a read."""
 
 
 class Warm:
@@ -34,13 +34,13 @@ class Warm:
 
     Args:
         scheduler: Policy that will decide.
-        fallback: Name of the fallback rule, "" for none.
+        fallback: Name of the policy's fallback rule; "" if there is none.
         prediction: Predictor of run times, as `BrokerSettings.prediction`.
         half_life_s: Half-life of a user's usage for fair share, seconds; infinite: fair share is off.
         past: Jobs older than the journal, from which the predictor learns first; None: no such jobs.
 
     Attributes:
-        last: Number of the last entry that the state includes.
+        last: Entry number of the last entry that the state includes; 0 if it includes none.
         checksum: Checksum of entry `last`; None before the first.
         keeps_ended: Whether rows of finished jobs are collected for `take_finished`.
     """
@@ -75,7 +75,7 @@ class Warm:
         """Replay the next entries. `checksum`: checksum of the last entry of `rows`.
 
         Raises:
-            JournalError: an entry contradicts the entries before it; the state is reset.
+            JournalError: an entry contradicts the entries before it. The state is reset.
         """
         try:
             self.state.follow(rows, self.scheduler)
@@ -86,7 +86,7 @@ class Warm:
             self.last, self.checksum = rows[-1].n, checksum
 
     def take_finished(self) -> list[EndedJob]:
-        """Return rows of the jobs finished since the last call; empty unless `keeps_ended`."""
+        """Return the rows of the jobs that finished since the last call; empty if not `keeps_ended`."""
         ended, self._ended = self._ended, []
         return ended
 
@@ -96,11 +96,11 @@ class Warm:
         forget_some(self.state)
 
     def catch_up(self, journal: Journal, say: Callable[[str], None] = quiet) -> BrokerState:
-        """Apply the rest of a journal to the state. If the state does not match, rebuild it.
+        """Apply the rest of a journal to the state. If the state is from another journal, rebuild it.
 
         Args:
             journal: The journal.
-            say: Receives a line for each unusable snapshot.
+            say: Function that is called with a line of text for each unusable snapshot.
 
         Raises:
             JournalError: the journal is damaged.
@@ -114,21 +114,20 @@ class Warm:
 
 
 class _FileIdentity(NamedTuple):
-    """Identity of a file, which distinguishes it from a later file of the same name."""
+    """Device and inode of a file, which distinguish it from a later file with the same name."""
 
     device: int
     inode: int
 
 
 class JournalFollower:
-    """Replays the commits of a broker on this machine from the broker's journal, and never writes.
+    """Replays the commits of a broker on this machine from the broker's journal. It never writes.
 
-    The broker must run on this machine, because SQLite's write-ahead log uses memory that both processes
-    share.
+    The broker must run on this machine, because the processes share memory for SQLite's write-ahead log.
 
     Args:
         path: The journal.
-        warm: Receives the entries.
+        warm: State to which the entries are applied.
     """
 
     def __init__(self, path: Path, warm: Warm) -> None:
