@@ -86,8 +86,8 @@ def explain(
         usage: Resources that the job uses, or has used.
         energy_j: Energy of all attempts, joules; None: not measured.
         grace_s: Time between SIGTERM and SIGKILL, seconds; None: the explanation omits it.
-        outside_mps: Nodes on which the job uses its GPUs without MPS although it should use MPS.
-        seen: Observed speed of the job next to its co-tenants.
+        outside_mps: Nodes on which the job should use its GPUs through MPS, but uses them without MPS.
+        seen: Observed speed of the job with its co-tenants.
         pair: Observed speeds of the job and of its only co-tenant.
         made_room: Decisions that preempted other jobs for the job's last start.
     """

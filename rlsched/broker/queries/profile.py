@@ -57,11 +57,11 @@ NO_SPEEDS: Final = PairSpeeds()
 def figures_of(
     state: BrokerState, job: Job, usage: SeenUsage | None, speeds: PairSpeeds = NO_SPEEDS
 ) -> list[ProfileFigure]:
-    """Return the expected figures of a job, each from the most certain origin, with what was observed.
+    """Return the expected figures of a job, each from the most certain source, and the observed values.
 
-    All figures but `speed` are of one GPU type: the type on which the job runs or ran last; else the type
-    with the most earlier attempts; else the type of the first node. `speed` is there once for each GPU type
-    of the cluster, relative to the catalogue's reference type. `scaling` is there once for each number of
+    All figures except `speed` are for one GPU type: the type on which the job runs or ran last; else the type
+    with the most earlier attempts; else the type of the first node. There is a figure `speed` for each GPU
+    type of the cluster, relative to the catalogue's reference type, and a figure `scaling` for each count of
     GPUs with a learnt speed. The result is empty without nodes.
 
     Args:
@@ -158,9 +158,9 @@ def _spread(gpu_type: str, field: str) -> float:
 
 
 def _factors(state: BrokerState, job: Job, number: int, gpu_type: str) -> Iterator[tuple[str, Estimate]]:
-    """Yield sensitivity and pressure: learnt from co-tenants, else from the catalogue or its population.
+    """Yield sensitivity and pressure: learnt from co-tenants, else of the workload, else of all workloads.
 
-    Co-tenants of the same signature count before co-tenants of all jobs that the workload models.
+    Figures learnt for the job's signature take precedence over figures learnt for its workload.
     """
     name, own = workload_name(number), job.spec.profiles.get(gpu_type, WorkloadProfile()).known_figures()
     for field, population in zip(("sensitivity", "pressure"), POPULATION, strict=True):

@@ -26,12 +26,13 @@ CORE_HEADROOM: Final = 1.25
 """Cores that a job is assumed to need, relative to the mean use in earlier attempts. The factor allows for
 peaks. If too few cores limited the job, its next attempt gets more and shows whether it uses them."""
 MOST_FOR_SPEED: Final = 0.1
-"""Highest difference of GPU times that a workload with better speeds may have: how two jobs share a GPU
-depends on their GPU times."""
+"""Maximum of the distance between learnt speeds and a workload's speeds (`_speed_distances`), which is added
+to the difference of GPU times. It is low because GPU times determine how two jobs share a GPU."""
 MOST_FOR_PAIRS: Final = POPULATION_SD
-"""Highest difference of GPU times, or of clock-bound shares, that a workload with better factors of sharing
-may have. With this limit, a workload is not changed beyond the differences between workloads. Of limits of .1
-to .6 and none, .6 gives nearly the least errors (`studies/models/nearest_by_pairs.py`)."""
+"""Maximum of the distance between learnt factors of sharing and a workload's factors (`_pair_distances`), which
+is added to the difference of GPU times. The limit is the standard deviation of factors between workloads: a
+larger distance says that no workload fits. Of limits from .1 to .6, and no limit, .6 gives nearly the lowest
+errors (`studies/models/nearest_by_pairs.py`)."""
 MOST_RATIO: Final = 10.0
 """Largest ratio of learnt power to the workload's power; a larger ratio is an error of measurement."""
 
@@ -122,13 +123,13 @@ def learnt_use(profiles: Mapping[str, WorkloadProfile], workload: int) -> Learnt
 def runs_as(spec: JobSubmitted) -> int:
     """Return the catalogue index of the workload that models a job; 0: no workload is known.
 
-    If the user named no workload, choose the workload whose GPU time (fraction of time in which the GPU
-    works) is nearest to the GPU time of similar jobs. GPU time is the best predictor of how two jobs share a
-    GPU before they have shared one. If the clock-bound share of similar jobs is known too, the difference of
-    GPU times and the difference of clock-bound shares count equally. Observations therefore affect the choice
-    of clocks. If speeds of GPU types are known from run times, they affect the choice among workloads with
-    nearly the same GPU time. If co-tenants of similar jobs were observed, the difference of the factors of
-    sharing counts too, so that the predicted speeds next to co-tenants fit what was observed.
+    The index starts at 1. If the user named no workload, choose the workload whose GPU time (fraction of time
+    in which the GPU works) is nearest to the GPU time of similar jobs. GPU time is the best predictor of how
+    two jobs share a GPU before they have shared one. If the clock-bound fraction of similar jobs is known too,
+    its difference counts as much as the difference of GPU times. The workload then also models how the jobs
+    depend on the clock. If speeds of GPU types are known from run times, they affect the choice among workloads
+    with nearly the same GPU time. If similar jobs were observed with co-tenants, the difference of the factors
+    of sharing counts too, so that predicted speeds with co-tenants fit the observed ones.
     """
     return workload_number(spec.workload) or nearest_workload(spec.profiles)
 

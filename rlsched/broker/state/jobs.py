@@ -208,8 +208,8 @@ class Job:
         gpu_memory_mib: GPU memory that the job needs according to a failed attempt, MiB; 0: unknown.
         enlarged: Whether the job was queued once more for larger GPUs, because it ran out of GPU memory
             without co-tenants.
-        seen_gpu_mib: GPU memory that the job was observed to use, MiB on each of its GPUs, if more than was
-            counted for it; 0: no more was observed.
+        seen_gpu_mib: Highest observed GPU memory use that exceeds the memory reserved for the job, MiB on
+            each of its GPUs; 0: the job has not exceeded it.
         `alone`: Whether the job must not share GPUs, even if its submission permits sharing: it once ran out
             of GPU memory, or `alone_reason` applies.
         alone_reason: Text about co-tenants that slowed the job down too much; "" if none did.
