@@ -1,1 +1,1 @@
-"""The simulated cluster: the engine (without gymnasium), and single and vector Gymnasium environments."""
+"""The simulated cluster: the engine, which does not need Gymnasium, and the Gymnasium environments."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def register() -> None:
-    """Register `rlsched/Cluster-v0` for `gymnasium.make` and `make_vec`."""
+    """Register `rlsched/Cluster-v0`, so that `gymnasium.make` and `make_vec` find it."""
     from gymnasium.envs import registration
 
     registration.register(

@@ -1,4 +1,4 @@
-"""The outcomes of a trace's jobs as the site recorded them, if the trace has their waiting times."""
+"""Computes waits and JCT as the site recorded them, if the trace contains waiting times."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _PERCENTS: Final = (50, 99, 99.9)
 
 
 class AsRecorded(msgspec.Struct, frozen=True, kw_only=True):
-    """Recorded waits and JCT of the jobs, for orientation next to a replay.
+    """Waits and JCT of the jobs as recorded at the site, for orientation.
 
-    Recorded times result from the site's own scheduler, on the nodes that worked at that time, with the
-    priorities and limits of its users.
+    They are the result of the site's own scheduler, on the nodes that were up at that time, with the site's
+    priorities and limits. They are therefore not comparable with a replay.
 
     Attributes:
-        jobs: Number of measured jobs with a recorded wait that can run on the simulated cluster.
+        jobs: Number of measured jobs that have a recorded wait and can run on the simulated cluster.
         of_jobs: Number of measured jobs.
         queue_mean_s: Mean of `queue_s`, seconds; the next fields are its percentiles and its maximum.
         jct_mean_s: Mean of `queue_s` + `duration_s`; the next fields are its percentiles.
@@ -42,7 +42,7 @@ class AsRecorded(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def in_words(self) -> str:
-        """Describe the numbers, and the reasons why a replay's numbers are not comparable with them."""
+        """Sentences that say what these figures are, and why they are not comparable with a replay."""
         known = "" if self.jobs == self.of_jobs else f", known of {self.jobs:,} of {self.of_jobs:,} jobs"
         nodes = "; the cluster here was scaled and has other nodes than the site" if self.scaled else ""
         return (

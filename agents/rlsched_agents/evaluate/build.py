@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rlsched_envs.sim.job_table import JobTable
 
 NAMED_JOBS = 5
-"""Number of rejected jobs named for each reason; `--jobs-out` lists all rejected jobs."""
+"""Number of rejected jobs that are named for each reason. `--jobs-out` lists all rejected jobs."""
 
 
 def build_report(
@@ -56,14 +56,14 @@ def build_report(
         spec: The simulated cluster.
         window: Defines which jobs are measured.
         seeds: The requested seeds.
-        outcomes: Outcomes of all policies, one per seed; only one if a policy does not depend on the seed.
+        outcomes: Outcomes of all policies, one per seed, or a single one if a policy ignores the seed.
         baseline: The policy to compare with; None: the first policy.
         models: Models of speed and power of the runs; None: jobs ran as recorded in the trace.
-        prediction: Predictor for jobs that have no predicted run time in the trace.
+        prediction: Predictor for jobs whose run time the trace does not predict.
         scaled: Whether the simulated cluster has another number of nodes than its file.
-        profiled: (J,) whether the workload of a job in the trace comes from a learnt profile; None: no
-            profiles were given.
-        objective: Defines the cost of each policy relative to the baseline; None: no costs are reported.
+        profiled: (J,) whether the workload of each job comes from a learnt profile; None: no profiles were
+            given.
+        objective: Defines the cost of a policy relative to the baseline; None: no costs are reported.
 
     Raises:
         InputError: the baseline is not among the policies.
@@ -137,11 +137,11 @@ def build_report(
 
 
 def predicted_by(jobs: Trace, kind: str, *, is_fed: bool) -> str:
-    """Return the source of the predicted run times, in one sentence; "" if the predictor is not known.
+    """Return a sentence about where the predicted run times come from; "" if the predictor is not known.
 
     Args:
         jobs: The measured jobs, with the predictions that the trace contains.
-        kind: Predictor for jobs without a prediction in the trace, one of
+        kind: Predictor for jobs whose run time the trace does not predict, one of
             `rlsched.workload.predict.kinds.KINDS`.
         is_fed: Whether a policy uses predictions.
     """
@@ -161,19 +161,19 @@ def predicted_by(jobs: Trace, kind: str, *, is_fed: bool) -> str:
 
 
 def paired_runs(ours: list[JobTable], theirs: list[JobTable]) -> tuple[list[JobTable], list[JobTable]]:
-    """Pair the runs of two policies by seed; a single run is paired with each run of the other policy."""
+    """Pair the runs of two policies by seed. A single run is paired with each run of the other policy."""
     seeds = max(len(ours), len(theirs))
     return (ours * seeds if len(ours) == 1 else ours), (theirs * seeds if len(theirs) == 1 else theirs)
 
 
 def rejected_reasons(table: JobTable, measured: NDArray[np.bool_]) -> dict[str, int]:
-    """Count the measured jobs that can never run, by reason; the most frequent reason is first."""
+    """Return the number of measured jobs that can never run, by reason, the most frequent reason first."""
     jobs = np.flatnonzero(measured & table.rejected)
     return dict(Counter(str(table.reject_reason[job]) for job in jobs).most_common())
 
 
 def rejected_lines(table: JobTable, measured: NDArray[np.bool_]) -> list[str]:
-    """Return a line per reason why measured jobs can never run: number, reason, names of the first jobs."""
+    """Return one line per reason why measured jobs can never run: count, reason, IDs of the first jobs."""
     jobs_of: dict[str, list[str]] = {}
     for job in np.flatnonzero(measured & table.rejected):
         jobs_of.setdefault(table.reject_reason[job], []).append(str(table.trace.job_id[job]))

@@ -1,4 +1,4 @@
-"""Results of an evaluation, as numbers and sentences."""
+"""The results of an evaluation, as data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class PolicyUsed(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         toml: The settings as TOML.
-        digest: Digest of the settings: equal policies have equal digests.
+        digest: Hash of the settings: policies with equal settings have equal digests.
     """
 
     toml: str
@@ -32,31 +32,30 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
         nodes: Number of nodes, after --nodes or --load.
         gpus: Number of GPUs that the scheduler can allocate; a MIG slice counts as one GPU.
         load_frac: Offered load of the measured jobs on the cluster.
-        seeds: Seeds of the policies; numbers are means over the seeds.
-        policies: Metrics of each policy, by name, in the order of the request.
+        seeds: Seeds of the policies; metrics are means over the seeds.
+        policies: Metrics of each policy, by name, in the order given.
         settings: Settings of each policy, by name.
-        since_s: First second of the window; None: start of the trace.
-        until_s: End of the window; None: end of the trace.
-        baseline: The policy that `paired` compares the other policies with.
+        since_s: Start of the window, seconds of the trace; None: start of the trace.
+        until_s: End of the window, seconds of the trace; None: end of the trace.
+        baseline: Name of the policy with which `paired` compares the other policies.
         paired: Comparison of each other policy with the baseline, on the same jobs.
-        rejected_reasons: Measured jobs that can never run, by reason.
+        rejected_reasons: Number of measured jobs that can never run, by reason.
         models: The models of all runs; None: jobs ran as recorded in the trace.
         profiled: Number of measured jobs whose workload comes from a learnt profile; None: no profiles were
             given.
         mig_slices: Number of MIG slices among the GPUs.
         devices: Number of GPUs in the nodes, whole or partitioned.
-        prediction: Predictor for jobs that have no predicted run time in the trace: `hedge` or
-            `running-mean`.
-        predicted_by: Source of the predicted run times of the measured jobs, in one sentence.
+        prediction: Predictor for jobs whose run time the trace does not predict: `hedge` or `running-mean`.
+        predicted_by: Where the predicted run times of the measured jobs come from, in one sentence.
         verdict: The result in one sentence (`verdict.verdict_of`).
-        cautions: Caveats of these numbers, one sentence each.
-        recorded: Recorded outcomes of the jobs; None: the trace has no waiting times.
-        fed_truth: Policies that receive the true run times. Their results are bounds: no broker can run these
-            policies.
-        crowded_vcs: Offered load of each VC whose load on its own nodes is above 1.
-        currency: Currency of the costs of electricity; "" without a price or without models.
-        objective: The objective of `scores`, as TOML; "": none.
-        scores: Cost of each other policy relative to the baseline, by the objective.
+        cautions: Caveats of these results, one or two sentences each.
+        recorded: Outcomes of the jobs as recorded in the trace; None: the trace has no waiting times.
+        fed_truth: Names of policies that know the true run times. Their results are bounds: no broker can run
+            these policies.
+        crowded_vcs: Offered load of each VC on its own nodes, for VCs in which it is above 1.
+        currency: Currency of the costs of electricity; "" without models or without [energy].
+        objective: The objective that defines `scores`, as TOML; "": none.
+        scores: Cost of each other policy relative to the baseline, as the objective defines it.
     """
 
     trace: str

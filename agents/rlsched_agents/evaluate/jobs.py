@@ -1,4 +1,4 @@
-"""`MeasuredJobs`: outcomes of the jobs of a run, as arrays."""
+"""`MeasuredJobs`: outcomes of the measured jobs of a run, as arrays."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class MeasuredJobs:
 
     @property
     def job_id(self) -> NDArray[np.str_]:
-        """(M,) job ids."""
+        """(M,) job IDs."""
         return self.table.trace.job_id[self.measured]
 
     @property
@@ -69,7 +69,7 @@ class MeasuredJobs:
         return jct_s(self.table)[self.measured]
 
     def write(self, path: str | Path) -> None:
-        """Write a CSV file of the jobs, and a second one of their attempts (`NAME.segments.csv`).
+        """Write a CSV file of the jobs, and one of their attempts, `NAME.segments.csv`, next to it.
 
         Raises:
             InputError: the file cannot be written.

@@ -1,4 +1,4 @@
-"""Schedules as CSV: one row per job, and one row per attempt."""
+"""Writes a schedule as two CSV files: one row per job, and one row per attempt."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SEGMENT_COLUMNS: Final = (
 
 
 class Places:
-    """Converts cluster-wide GPU numbers, in the order of `ClusterSpec.expand`, to nodes and GPU indices."""
+    """Converts indices of GPUs in the cluster to names of nodes and indices of GPUs on these nodes."""
 
     def __init__(self, spec: ClusterSpec) -> None:
         nodes = spec.expand()
@@ -65,7 +65,7 @@ class Places:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Format ascending numbers; three or more consecutive numbers become a range: `0,1`, `0-7`, `0-2,5`."""
+    """Format ascending numbers, with three or more consecutive ones as a range: `0,1`, `0-7`, `0-2,5`."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:
@@ -88,8 +88,8 @@ def seed_stem(policy: str, seed: int, seeds: Sequence[int]) -> str:
 class _Books:
     """Formats the CSV cells `share`, `sm_clock_frac` and `energy_j` of jobs and attempts.
 
-    Without models, a job has the share that it requested, full clock, and no energy. With models, share and
-    clock are means over the time that the job held its GPUs.
+    Without models, `share` is as requested, the clock is 1, and energy is blank. With models, share and clock
+    are means over the time in which the job had GPUs.
     """
 
     def __init__(self, table: JobTable) -> None:
@@ -128,21 +128,21 @@ class _Books:
 
 
 def _cell(value: float) -> str:
-    """Format a number with nine digits, nan as blank; further digits of a sum are rounding errors."""
+    """Format a number with nine significant digits, nan as blank. More digits could be rounding errors."""
     return "" if np.isnan(value) else f"{value:.9g}"
 
 
 def write_jobs(
     table: JobTable, spec: ClusterSpec, measured: NDArray[np.bool_], folder: str | Path, stem: str
 ) -> None:
-    """Write `folder`/`stem`.csv and `stem`.segments.csv for the measured jobs, in submission order.
+    """Write `folder`/`stem`.csv and `folder`/`stem`.segments.csv for the measured jobs, in submission order.
 
-    Times are seconds of the trace; a cell is blank if the time is unknown or the event never happened. A job
-    that did not start has a row only in the first file. A job with several attempts has its first start, its
-    last end and its last GPUs in the first file. For a job without GPUs, the cells `node` to `sm_clock_frac`
-    are blank. Share and clock are means over the time that the job held its GPUs. Without models, a job has
-    the share that it requested, full clock, and no energy (blank). Cost (in the currency of the cluster file)
-    and carbon are blank if the price or the carbon intensity is unknown.
+    The first file has a row per job, the second a row per attempt. Times are seconds of the trace; a time is
+    blank if the event never happened. A job with several attempts has its first start, its last end and the
+    GPUs of its last attempt in the first file. For a job without GPUs, the cells `node` to `sm_clock_frac`
+    are blank. Share and clock are means over the time in which the job had GPUs. Without models, share is as
+    requested, the clock is 1, and energy is blank. Cost (in the currency of the cluster file) and carbon are
+    blank if the price or the carbon intensity is unknown.
 
     Raises:
         InputError: the folder is not writable.

@@ -1,4 +1,4 @@
-"""Explanations of the columns of the tables of `rlsched evaluate`, by heading."""
+"""Explains the columns of the tables that `rlsched evaluate` prints, by heading."""
 
 from __future__ import annotations
 

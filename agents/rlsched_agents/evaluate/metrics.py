@@ -1,4 +1,4 @@
-"""Metrics of a replayed schedule: pure functions of a `JobTable`."""
+"""Computes the metrics of a replayed schedule from its `JobTable`."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ ALL: Final = slice(None)
 END_NAMES: Final = {"completed": ENDED, "timeout": TIMEOUT, "failed": FAILED}
 
 SLOWDOWN_THRESHOLD_S: Final = 10.0
-"""Minimum run time in `bounded_slowdown`, seconds (Feitelson 2001); shorter run times count as 10 s."""
+"""In `bounded_slowdown`, shorter run times than this count as this, seconds (Feitelson 2001)."""
 
 
 class GroupMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """Metrics of the jobs of one size or one VC. Times in seconds; None if no job of the group ended.
+    """Metrics of the jobs of one size or one VC. Times are in seconds; None if no job of the group ended.
 
     Fields with a default were added later, so that older reports without them remain readable.
 
     Attributes:
-        jobs: Jobs submitted.
-        rejected: Jobs that can never run.
-        unfinished: Jobs that had not ended when the replay stopped.
+        jobs: Number of jobs submitted.
+        rejected: Number of jobs that can never run.
+        unfinished: Number of jobs that had not ended when the replay stopped.
         jct_mean_s: Mean JCT (last end - submission) of the jobs that ended.
         jct_p99_s: 99th percentile of JCT; other percentiles are named in the same way.
         queue_mean_s: Mean queueing delay (`queue_s`) of the jobs that ended.
@@ -60,8 +60,8 @@ class GroupMetrics(msgspec.Struct, frozen=True, kw_only=True):
         queue_max_s: Longest queueing delay, a measure of starvation.
         bounded_slowdown_mean: Mean `bounded_slowdown` of the jobs that ended.
         bounded_slowdown_p99: 99th percentile of `bounded_slowdown`.
-        fragmentation_frac: Only by size: share of the free GPU-seconds that a job of this size could not have
-            used (`occupancy.fragmentation`).
+        fragmentation_frac: Fraction of the free GPU-seconds that a job of this size could not have used
+            (`occupancy.fragmentation`). None in groups by VC.
     """
 
     jobs: int
@@ -86,25 +86,25 @@ class GroupMetrics(msgspec.Struct, frozen=True, kw_only=True):
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     """Metrics of one policy on one workload, for the jobs submitted in the window. None: no data.
 
-    Percentiles interpolate linearly between the two nearest jobs (the default of numpy and pandas), like the
-    percentiles of published simulators. JCT and queueing delay cover the jobs that ended; `jobs` counts all
-    submitted jobs: ended + rejected + unfinished. Fields with a default were added later, so that older
-    reports without them remain readable.
+    JCT and queueing delay cover the jobs that ended. `jobs` counts all submitted jobs: ended + rejected +
+    unfinished. Percentiles are interpolated linearly between the two nearest jobs, as by default in numpy and
+    pandas, and as in published simulators. Fields with a default were added later, so that older reports
+    without them remain readable.
 
     Attributes:
-        jobs: Jobs submitted.
-        rejected: Jobs that can never run on this cluster.
-        unfinished: Jobs that had not ended when the replay stopped.
-        jct_mean_s: Mean JCT (last end - submission), seconds; `jct_p50_s`, `jct_p99_s` and so on are the
-            percentiles of JCT.
-        queue_mean_s: Mean queueing delay (`queue_s`), seconds; `queue_p50_s` and so on are the percentiles of
-            queueing delay, `queue_max_s` is the maximum (a measure of starvation).
+        jobs: Number of jobs submitted.
+        rejected: Number of jobs that can never run on this cluster.
+        unfinished: Number of jobs that had not ended when the replay stopped.
+        jct_mean_s: Mean JCT (last end - submission), seconds. `jct_p50_s`, `jct_p99_s` and so on are its
+            percentiles.
+        queue_mean_s: Mean queueing delay (`queue_s`), seconds. `queue_p50_s` and so on are its percentiles,
+            and `queue_max_s` is its maximum (a measure of starvation).
         makespan_s: Last end - first submission, seconds.
-        gpu_utilisation_frac: Allocated GPU-seconds / capacity, from the first to the last submission; jobs
-            submitted before the window count while they run in the window. Shared GPUs count once.
-        energy_kwh: Energy of the measured jobs: their shares of the energy of their GPUs, and the energy of
+        gpu_utilisation_frac: Allocated GPU-seconds / capacity, from the first to the last submission. Jobs
+            submitted before the window count too while they run in this time. Shared GPUs count once.
+        energy_kwh: Energy of the measured jobs: their parts of the energy of their GPUs, and the energy of
             their busy cores, without idle power. None without models.
-        preemptions: Attempts of measured jobs that were preempted.
+        preemptions: Number of preemptions of measured jobs.
         decisions: Number of decisions of the scheduler in the whole replay, including the warm-up.
         decision_p99_us: 99th percentile of the time per decision, microseconds; None if decisions were not
             timed individually (compiled rules).
@@ -113,21 +113,21 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
         by_vc: Metrics by VC, `-` for jobs without a VC.
         by_source: Number of decisions by source; empty if not counted.
         bounded_slowdown_mean: Mean `bounded_slowdown`; `bounded_slowdown_p99` is the 99th percentile.
-        lost_gpu_s: GPU-seconds that attempts of measured jobs spent without lasting progress: work lost to a
-            preemption, a failure or a node failure, and restart costs. Work that a time limit ended does not
-            count, because no attempt repeats it. If speeds vary, the GPU-seconds are converted to full speed.
+        lost_gpu_s: GPU-seconds of measured jobs without lasting progress: work lost to a preemption, a
+            failure or a node failure, and restart costs. The work of a job that reaches its time limit is not
+            counted, because no attempt repeats it. Counted as GPU-seconds at full speed.
         decision_p50_us: Median time per decision, microseconds; None if `decision_p99_us` is None.
-        gpu_used_frac: Like `gpu_utilisation_frac`, for busy instead of allocated GPUs: the catalogue's
-            utilisation of each running job, less stalls. The utilisation of jobs that share GPUs is 1 -
-            product(1 - own utilisation) (`physics`). None without models.
-        fragmentation_frac: Share of the free GPU-seconds, from the first to the last submission, that a job
-            drawn at random could not have used (`occupancy.fragmentation`). None if placements were not kept,
-            or no GPU was free.
+        gpu_used_frac: As `gpu_utilisation_frac`, but an allocated GPU counts with its utilisation: that of
+            the job's workload in the catalogue, less stalls. The utilisation of a shared GPU is 1 - product
+            over the jobs of (1 - own utilisation) (`physics`). None without models.
+        fragmentation_frac: Fraction of the free GPU-seconds, from the first to the last submission, that a
+            job drawn at random could not have used (`occupancy.fragmentation`). None if placements were not
+            kept, or no GPU was free.
         over_time: Allocation and fragmentation in steps of time; None if the time span is zero.
-        migrations: Preemptions after which the job started again at the same instant; `preemptions` includes
-            these preemptions.
-        by_end: Number of jobs that ended, by outcome: `completed`, `timeout` (killed at the time limit),
-            `failed` (a failure without a remaining retry).
+        migrations: Number of preemptions after which the job started again at the same instant. They are
+            included in `preemptions`.
+        by_end: Number of jobs that ended, by outcome: `completed`, `timeout` (killed at the time limit) or
+            `failed` (with no retry left).
         energy_per_job_kwh: Mean energy of the measured jobs that ended. This field and the following fields
             are None without models.
         cluster_energy_kwh: Energy of the whole cluster in the whole replay (`replay_s`), including the
@@ -135,17 +135,17 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
         idle_energy_kwh: The part of `cluster_energy_kwh` that belongs to no job: nodes, and GPUs without a
             job.
         replay_s: Time from the first replayed submission to the last event, seconds.
-        shared_frac: Share of the ended jobs with whole GPUs that shared their GPUs at some time.
+        shared_frac: Fraction of jobs that shared their GPUs at some time, of the ended jobs with whole GPUs.
         sm_clock_mean_frac: Mean SM clock of the GPUs of measured jobs, relative to the maximum.
-        measured_cells_frac: Share of the catalogue cells used for the result that are measured or fitted, not
-            assumed (`modelled.Basis`).
+        measured_cells_frac: Fraction of the catalogue's figures behind the result that are measured or
+            fitted, not assumed (`modelled.Basis`).
         power_down: Results of power-down. None without a power-down rule.
-        floor_mean_s: Mean run time that the jobs that ended would need on unshared GPUs at full speed: a
-            lower bound of JCT, except that idle cores on the node can speed a job up.
-        delay_mean_s: Mean JCT less `floor_mean_s`: waiting at the first start and after each preemption,
-            repeated work, and slowdown by sharing and clocks.
-        peak_kw: Highest power of the whole cluster in the whole replay, averaged over about 15 minutes.
-        power_limit: How the power limit was kept in the whole replay. None without a limit.
+        floor_mean_s: Mean run time on unshared GPUs at full speed, of the jobs that ended. It is a lower
+            bound of JCT, except that idle cores on a node can make a job faster.
+        delay_mean_s: Mean JCT less `floor_mean_s`: waiting before the first start and after preemptions,
+            repeated work, and slowdown by sharing and lower clocks.
+        peak_kw: Highest power of the whole cluster in the whole replay, as a mean over about 15 minutes.
+        power_limit: How well the power limit was kept in the whole replay. None without a limit.
         cost: Cost of the electricity, in the currency of the cluster file's [energy]. None without models, or
             without a price.
         carbon_kg: Carbon of the electricity, kg CO2e. None without models, or without a carbon intensity.
@@ -204,22 +204,22 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def jct_s(table: JobTable, jobs: Jobs = ALL) -> Floats:
-    """Return the JCT of each job, (J,) seconds: last end - submission; nan if the job did not end."""
+    """Return the (J,) JCT of the jobs, last end - submission, seconds; nan if a job did not end."""
     return np.asarray(table.end_s[jobs] - table.trace.submit_s[jobs], dtype=np.float64)
 
 
 def queue_s(table: JobTable, jobs: Jobs = ALL) -> Floats:
-    """Return the queueing delay of each job, (J,) seconds: first start - submission; nan without a start.
+    """Return the (J,) queueing delay of the jobs, first start - submission, seconds; nan without a start.
 
-    The delay of a job with dependencies or an array limit starts when it becomes eligible, as in Slurm's
-    accounting (`sacct`, field Eligible).
+    For a job with dependencies or in an array with a limit, the delay counts from the time at which it became
+    eligible, as in Slurm's accounting (`sacct`, field Eligible).
     """
     since_s = table.trace.submit_s if table.eligible_s is None else table.eligible_s
     return np.asarray(table.start_s[jobs] - since_s[jobs], dtype=np.float64)
 
 
 def bounded_slowdown(table: JobTable, jobs: Jobs = ALL) -> Floats:
-    """Return the bounded slowdown of each job, (J,): max(1, JCT / max(duration, 10 s)); nan without an end.
+    """Return the (J,) bounded slowdown of the jobs: max(1, JCT / max(duration, 10 s)); nan without an end.
 
     Without preemption this is max(1, (wait + run) / max(run, 10 s)), as in Feitelson, «Metrics for Parallel
     Job Scheduling and Their Convergence», JSSPP 2001 (LNCS 2221, pp. 188-205).
@@ -229,7 +229,7 @@ def bounded_slowdown(table: JobTable, jobs: Jobs = ALL) -> Floats:
 
 
 def ends(table: JobTable, which: Mask) -> dict[str, int]:
-    """Count the selected jobs by outcome (`END_NAMES`); jobs that did not end are left out."""
+    """Count the selected jobs that ended, by outcome (`END_NAMES`)."""
     done = which & has_ended(table)
     by = np.where(done, ENDED, ONGOING) if table.ended_by is None else table.ended_by
     return {name: int(np.count_nonzero(done & (by == code))) for name, code in END_NAMES.items()}
@@ -245,31 +245,34 @@ def migrations(table: JobTable, which: Mask) -> int:
 
 
 def interruptions(table: JobTable, which: Mask) -> tuple[int, float]:
-    """Return the number of preemptions of the selected jobs, and the GPU-seconds that their attempts lost.
+    """Return the number of preemptions of the selected jobs, and the GPU-seconds that these jobs lost.
 
-    The loss is the sum of (work done - useful work) x GPUs of the finished attempts. At full speed, the work
-    done is the time from start to end.
+    The loss is the sum of (work done - useful work) x GPUs over the attempts that ended. If `done_s` is None,
+    the work done is the time from start to end.
     """
     attempts = table.attempts
     mine = which[attempts.job] & ~np.isnan(attempts.end_s)
     done_s = attempts.end_s - attempts.start_s if attempts.done_s is None else attempts.done_s
-    lost_s = np.maximum(done_s[mine] - attempts.useful_s[mine], 0.0)  # done_s is a rounded sum over rates
+    lost_s = np.maximum(done_s[mine] - attempts.useful_s[mine], 0.0)  # `done_s` has rounding errors
     gpus = table.trace.num_gpus[attempts.job[mine]]
     return int(np.count_nonzero(attempts.reason[mine] == PREEMPTED)), float(np.sum(lost_s * gpus))
 
 
 def has_ended(table: JobTable) -> Mask:
-    """Return whether each job ended, (J,)."""
+    """Return the (J,) mask of the jobs that ended."""
     return np.asarray(~np.isnan(table.end_s) & ~table.rejected, dtype=np.bool_)
 
 
 def quantile(values: Floats, percent: float) -> float | None:
-    """Return a percentile (0 to 100), interpolated linearly between neighbours; None for no values."""
+    """Return a percentile of the values, interpolated linearly; None if there are no values.
+
+    `percent`: 0 to 100.
+    """
     return quantiles(values, [percent])[0]
 
 
 def quantiles(values: Floats, percents: list[float]) -> list[float] | list[None]:
-    """Return several percentiles (0 to 100) of the values; None for each one if there are no values."""
+    """Return several percentiles (0 to 100) of the values; if there are no values, each is None."""
     if not len(values):
         return [None] * len(percents)
     found: list[float] = np.percentile(values, percents, method="linear").tolist()
@@ -277,15 +280,15 @@ def quantiles(values: Floats, percents: list[float]) -> list[float] | list[None]
 
 
 def mean(values: Floats) -> float | None:
-    """Return the arithmetic mean; None for no values."""
+    """Return the arithmetic mean; None if there are no values."""
     return float(np.mean(values)) if len(values) else None
 
 
 def utilisation(table: JobTable, num_gpus: int, measured: Mask) -> float | None:
-    """Return allocated GPU-seconds / capacity between the measured jobs' first and last submission.
+    """Return allocated GPU-seconds / capacity, from the first to the last submission of the measured jobs.
 
-    All jobs of the replay count while they run between these submissions; jobs that share GPUs count once.
-    None if all measured jobs were submitted at the same instant.
+    All jobs of the replay that run in this time count. GPUs that jobs share count once. None if all measured
+    jobs were submitted at the same instant.
     """
     times = table.trace.submit_s[measured]
     if not len(times) or times[-1] <= times[0]:
@@ -300,12 +303,12 @@ def utilisation(table: JobTable, num_gpus: int, measured: Mask) -> float | None:
 def used_frac(
     start_s: Floats, end_s: Floats, gpus: Floats, span_s: tuple[float, float], num_gpus: int
 ) -> float:
-    """Return the share of the cluster's GPU-seconds in a span that H intervals allocate; 0 for an empty span.
+    """Return the fraction of the GPU-seconds in a time span that H allocations use; 0 for an empty span.
 
     Args:
-        start_s: (H,) starts of the intervals, seconds.
-        end_s: (H,) ends of the intervals, seconds.
-        gpus: (H,) number of allocated GPUs in each interval.
+        start_s: (H,) starts of the allocations, seconds.
+        end_s: (H,) ends of the allocations, seconds.
+        gpus: (H,) number of GPUs of each allocation.
         span_s: Start and end of the span, seconds.
         num_gpus: GPUs of the cluster.
     """
@@ -335,7 +338,7 @@ def by_vc(table: JobTable, measured: Mask) -> dict[str, GroupMetrics]:
 
 
 def group(table: JobTable, which: Mask, *, fragmentation_frac: float | None = None) -> GroupMetrics:
-    """Return the metrics of the selected jobs, with the `fragmentation_frac` that the caller computed."""
+    """Return the metrics of the selected jobs. `fragmentation_frac` is copied to the result."""
     done = np.flatnonzero(which & has_ended(table))
     rejected = int(np.count_nonzero(which & table.rejected))
     jct, queue, slowdown = jct_s(table, done), queue_s(table, done), bounded_slowdown(table, done)
@@ -370,14 +373,15 @@ def schedule_metrics(
     wall_s: float = 0.0,
     basis: Basis | None = None,
 ) -> Metrics:
-    """Compute all metrics of one replay that a report contains.
+    """Return all metrics of one replay.
 
     Args:
         table: The replayed jobs.
         num_gpus: GPUs of the cluster.
         measured: (J,) jobs of the window; None: all jobs.
         wall_s: Wall time of the replay, seconds.
-        basis: Catalogue cells (figures of workloads) that a run with models uses; None: not reported.
+        basis: Determines how many of the catalogue's figures behind the result are measured; None: this is
+            not reported.
     """
     measured = np.ones(len(table.trace), dtype=np.bool_) if measured is None else measured
     total = group(table, measured)
@@ -441,7 +445,7 @@ def schedule_metrics(
 
 
 def mean_over_seeds(runs: list[Metrics]) -> Metrics:
-    """Return the mean of each metric over the runs of several seeds; None if a run lacks this metric."""
+    """Return the mean of each metric over runs with several seeds; None if the metric is None in a run."""
     if len(runs) == 1:
         return runs[0]
     return msgspec.convert(_merged([msgspec.to_builtins(run) for run in runs]), Metrics)

@@ -1,4 +1,4 @@
-"""Metrics of a run with models: energy, GPU use, sharing, clocks, and the catalogue cells they depend on."""
+"""Computes the metrics that only runs with models have: energy, GPU use, sharing and clocks."""
 
 from __future__ import annotations
 
@@ -24,19 +24,20 @@ Mask = NDArray[np.bool_]
 
 J_PER_KWH: Final = 3.6e6
 _ALONE: Final = 1.0 - 1e-6
-"""If a job's mean share of its GPUs is below this limit, the job shared its GPUs."""
+"""A job whose mean share of its GPUs is below this value has shared them."""
 
 
 class PowerDownMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """Results of power-down in the whole replay, including the warm-up. Waits for a boot count as queueing.
+    """Results of power-down in the whole replay, including the warm-up.
+
+    The time in which a job waits for a node to boot counts as queueing delay.
 
     Attributes:
-        wake_up_events: Instants at which one or more sleeping nodes were woken.
+        wake_up_events: Number of instants at which one or more sleeping nodes were woken.
         wake_ups_a_day: Wake-up events per day of the replay.
         nodes_booted: Number of node boots from sleep.
         asleep_node_h: Node-hours asleep.
-        saved_kwh: Energy saved by sleep: additional energy of the sleeping nodes if they had stayed on
-            without jobs.
+        saved_kwh: Energy that the sleeping nodes would have used in addition if they had stayed on.
     """
 
     wake_up_events: int
@@ -50,14 +51,14 @@ class BillMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """Cost (cluster's currency) or carbon (kg CO2e) of a run's electricity, including facility overhead.
 
     Attributes:
-        jobs: Total of the measured jobs: for their shares of the energy of their GPUs, and for their busy
-            cores, without idle power.
-        per_job: Mean of the measured jobs that ended.
+        jobs: Total of the measured jobs: their parts of the energy of their GPUs, and the energy of their
+            busy cores, without idle power.
+        per_job: Mean over the measured jobs that ended.
         cluster: Total of the whole cluster in the whole replay, including the warm-up.
         idle: The part of `cluster` that belongs to no job.
-        by_vc: The part of `jobs` of each VC; `-` for jobs without a VC.
-        by_user: The part of `jobs` of each user; `-` for jobs without a user.
-        by_hour: The part of `cluster` in each hour of the day (UTC), from midnight.
+        by_vc: `jobs`, divided by VC; `-` for jobs without a VC.
+        by_user: `jobs`, divided by user; `-` for jobs without a user.
+        by_hour: `cluster`, divided by hour of the day (UTC), from midnight.
     """
 
     jobs: float
@@ -70,12 +71,12 @@ class BillMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PowerLimitMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """How a replay kept the power limit of the cluster file.
+    """How well a replay kept the power limit of the cluster file.
 
     Attributes:
         capped_h: Hours in which the limit lowered clocks.
-        exceeded_h: Hours in which the cluster drew more than the limit: no clock could be lowered further, no
-            job could be preempted, or nodes woke.
+        exceeded_h: Hours in which the cluster drew more than the limit, because clocks were at their lowest
+            and no more jobs could be preempted, or because nodes woke.
         exceeded_kwh: Energy above the limit.
     """
 
@@ -85,7 +86,7 @@ class PowerLimitMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def power_limit_metrics(table: JobTable) -> PowerLimitMetrics | None:
-    """Return how a replay kept its power limit; None without a limit."""
+    """Return how well a replay kept its power limit; None without a limit."""
     kept = None if table.energy is None else table.energy.limit
     if kept is None:
         return None
@@ -97,7 +98,7 @@ def power_limit_metrics(table: JobTable) -> PowerLimitMetrics | None:
 
 
 class ModelMetrics(NamedTuple):
-    """Metrics that only a run with models has. `metrics.Metrics` has fields with the same names."""
+    """Metrics that only a run with models has. The fields are documented in `metrics.Metrics`."""
 
     energy_kwh: float | None = None
     energy_per_job_kwh: float | None = None
@@ -152,18 +153,18 @@ def power_down_metrics(table: JobTable) -> PowerDownMetrics | None:
 
 
 def books_of(table: JobTable) -> tuple[AttemptTable, ModelledAttempts] | None:
-    """Return the attempts of a run with models, and their modelled quantities; None without models."""
+    """Return the attempts of a run with models, and their energy and GPU time; None without models."""
     attempts = table.attempts
     return None if attempts.books is None else (attempts, attempts.books)
 
 
 def gpus_held(trace: Trace, attempts: AttemptTable) -> Floats:
-    """Return the number of GPUs of each attempt, (S,); 1 for a job that requests a share of a GPU."""
+    """Return the (S,) number of GPUs of each attempt; 1 for a job that requests a part of one GPU."""
     return np.ceil(trace.num_gpus[attempts.job])
 
 
 def model_metrics(table: JobTable, num_gpus: int, measured: Mask) -> ModelMetrics:
-    """Compute energy, use, sharing and clocks of a replay.
+    """Return energy, GPU use, sharing and clocks of a replay; all fields None without models.
 
     Args:
         table: The replayed jobs.
@@ -202,7 +203,7 @@ def model_metrics(table: JobTable, num_gpus: int, measured: Mask) -> ModelMetric
 def _used(table: JobTable, books: ModelledAttempts, num_gpus: int, measured: Mask) -> float | None:
     """Return busy GPU-seconds / capacity, from the first to the last submission of the measured jobs.
 
-    If an attempt lies only partly in that time, the same fraction of its GPU-seconds counts.
+    An attempt that lies only partly in this time counts in proportion.
     """
     times = table.trace.submit_s[measured]
     if not len(times) or times[-1] <= times[0]:
@@ -215,7 +216,7 @@ def _used(table: JobTable, books: ModelledAttempts, num_gpus: int, measured: Mas
 
 
 def used_gpus(table: JobTable, attempts: AttemptTable, books: ModelledAttempts) -> Floats:
-    """Return each attempt's mean number of busy GPUs, (S,); 0 if an attempt still runs or has no length."""
+    """Return the (S,) mean number of busy GPUs of each attempt; 0 if it still runs or took no time."""
     length_s = attempts.end_s - attempts.start_s
     used = np.zeros(len(attempts))
     np.divide(books.used_s, length_s, out=used, where=length_s > 0)
@@ -223,9 +224,9 @@ def used_gpus(table: JobTable, attempts: AttemptTable, books: ModelledAttempts) 
 
 
 def mean_of_jobs(table: JobTable, books: ModelledAttempts) -> tuple[Floats, Floats]:
-    """Return the mean share and the mean SM clock (fractions) of each job's GPUs: two (J,) arrays.
+    """Return the (J,) mean share that each job had of its GPUs, and the (J,) mean SM clock of these GPUs.
 
-    Each mean covers the time that the job held its GPUs; nan for jobs that held no GPUs.
+    Both are fractions, as means over the time in which the job had GPUs; nan for jobs that never had any.
     """
     attempts, jobs = table.attempts, len(table.trace)
     timed = np.flatnonzero((attempts.end_s > attempts.start_s) & (table.trace.num_gpus[attempts.job] > 0))
@@ -240,7 +241,7 @@ def mean_of_jobs(table: JobTable, books: ModelledAttempts) -> tuple[Floats, Floa
 
 
 class Basis:
-    """The catalogue figures that determine the results of the measured jobs in a run with models.
+    """Determines which figures of the catalogue the results of the measured jobs depend on.
 
     Args:
         trace: J jobs.
@@ -259,12 +260,14 @@ class Basis:
         self._has_slices = spec.num_slices > 0
 
     def measured_frac(self, metrics: ModelMetrics) -> float | None:
-        """Return the share of the catalogue cells used for a result that are measured or fitted, not assumed.
+        """Return the fraction of the catalogue's figures behind a result that are measured or fitted, not
+        assumed.
 
-        A cell of a workload counts once for each measured job with this workload. The cost of several nodes
-        counts if a job has more than one GPU. Cells of sharing count if jobs shared GPUs, and the clock-bound
-        share if clocks were lowered. Speeds count if there are several GPU types, cores if the cluster file
-        has them, and memory and speeds if GPUs are partitioned into MIG slices.
+        A figure of a workload counts once for each measured job with this workload. Some figures count only
+        if the result depends on them: slowdown on several nodes, for jobs with more than one GPU; figures
+        about sharing, if jobs shared GPUs; sensitivity to clocks, if clocks were lowered; speeds, if there
+        are several GPU types; cores, if the cluster file has them; memory and speeds, if there are MIG
+        slices.
         """
         fields = ["util_frac", "dynamic_w"]
         if metrics.shared_frac or self._has_slices:
@@ -282,7 +285,7 @@ class Basis:
 
 
 def asked_shares(trace: Trace) -> Floats:
-    """Return the (J,) share of a GPU that each job requests on each of its GPUs; nan without GPUs."""
+    """Return the (J,) part of a GPU, 0 to 1, that each job requests on each of its GPUs; nan without GPUs."""
     demands, which = trace_demands(trace)
     asked = [one.share_milli / WHOLE_GPU_MILLI if one.gpus else np.nan for one in demands]
     return np.array(asked, np.float64)[which]

@@ -1,4 +1,4 @@
-"""Allocation and fragmentation of GPUs over time in a replayed schedule."""
+"""Computes allocation and fragmentation of GPUs over time in a replayed schedule."""
 
 from __future__ import annotations
 
@@ -34,21 +34,22 @@ class OverTime(msgspec.Struct, frozen=True, kw_only=True):
     """Means in equal steps of time, from the first to the last submission of the measured jobs.
 
     The step is the shortest of 1, 5 and 15 minutes, 1 and 6 hours, a day and a week that gives at most 200
-    steps. If even weeks give more than 200 steps, the step is a week.
+    steps, or a week if none does.
 
     Attributes:
         from_s: Start of the first step, seconds of the trace.
         to_s: End of the last step, which can be shorter than the other steps.
         step_s: Length of a step, seconds.
-        gpus_allocated: Allocated GPUs, mean of each step.
-        gpus_used: Busy GPUs, mean of each step; an attempt counts with its mean over its run time. None
-            without models.
-        fragmentation_frac: `fragmentation` of each step, None for a step without free GPUs. The whole list is
-            None if placements were not kept, or if jobs requested shares of a GPU.
-        power_kw: Power of the jobs, without idle power, mean of each step; an attempt counts with its mean
-            over its run time. None without models.
-        price: Price of electricity, mean of each step, currency per MWh; None if it is unknown.
-        carbon_g_kwh: Carbon intensity, mean of each step, g CO2e per kWh; None if it is unknown.
+        gpus_allocated: Mean number of allocated GPUs in each step.
+        gpus_used: Mean number of busy GPUs in each step. An attempt counts in all steps with its mean over
+            its run time. None without models.
+        fragmentation_frac: Unusable / free GPU-seconds (`fragmentation`) of each step; None for a step
+            without free GPUs. The list is None if placements were not kept, or if jobs requested parts of a
+            GPU.
+        power_kw: Mean power of the jobs in each step, without idle power. An attempt counts in all steps with
+            its mean over its run time. None without models.
+        price: Mean price of electricity in each step, currency per MWh; None if it is unknown.
+        carbon_g_kwh: Mean carbon intensity in each step, g CO2e per kWh; None if it is unknown.
     """
 
     from_s: float
@@ -63,11 +64,14 @@ class OverTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fragmentation(NamedTuple):
-    """Free and unusable GPU-seconds of B steps, on nodes that at least one measured job can use."""
+    """Free and unusable GPU-seconds in B steps, on nodes that at least one measured job can use.
+
+    A free GPU is unusable for a job if the job does not fit on its node.
+    """
 
     free_gpu_s: Floats  # (B,)
-    unusable_gpu_s: Floats  # (B,) expected value for a job drawn at random
-    by_gpus_frac: dict[float, float | None]  # share of free GPU-seconds that a job of this size cannot use
+    unusable_gpu_s: Floats  # (B,) expected value for a job drawn at random from the measured jobs
+    by_gpus_frac: dict[float, float | None]  # by size of job: unusable / free GPU-seconds
 
     @property
     def total_frac(self) -> float | None:
@@ -83,7 +87,7 @@ class Fragmentation(NamedTuple):
 
 
 def step_edges(table: JobTable, measured: Mask) -> Floats | None:
-    """Return the (B + 1,) edges of the steps, seconds; None if all measured jobs arrive at one instant."""
+    """Return the (B + 1,) edges of the steps, seconds; None if all measured jobs arrive at once."""
     times = table.trace.submit_s[measured]
     if not len(times) or times[-1] <= times[0]:
         return None
@@ -94,7 +98,7 @@ def step_edges(table: JobTable, measured: Mask) -> Floats | None:
 
 
 def step_length_s(span_s: float) -> float:
-    """Return the step length for a time span of this length, seconds."""
+    """Return the length of the steps for a time span, both in seconds."""
     return next((step_s for step_s in STEPS_S if span_s <= step_s * MAX_STEPS), STEPS_S[-1])
 
 
@@ -103,8 +107,8 @@ def over_time(table: JobTable, edges: Floats, fragments: Fragmentation | None) -
 
     Args:
         table: The replayed jobs.
-        edges: Edges of the steps, from `step_edges`.
-        fragments: Result of `fragmentation` for the same edges.
+        edges: (B + 1,) edges of the steps, from `step_edges`.
+        fragments: Result of `fragmentation` for the same edges; None: not computed.
     """
     attempts = table.attempts
     taken = _within(gpu_holds(table), edges)
@@ -129,7 +133,7 @@ def over_time(table: JobTable, edges: Floats, fragments: Fragmentation | None) -
 
 
 def _power_kw(attempts: AttemptTable, books: ModelledAttempts) -> Floats:
-    """Return the (S,) mean power of each attempt, kW; 0 for an attempt that still runs or has no length."""
+    """Return the (S,) mean power of each attempt, kW; 0 for an attempt that still runs or took no time."""
     ran_s = attempts.end_s - attempts.start_s
     is_known = ran_s > 0
     return np.where(is_known, books.energy_j, 0.0) / np.where(is_known, ran_s, 1.0) / 1000.0
@@ -138,21 +142,24 @@ def _power_kw(attempts: AttemptTable, books: ModelledAttempts) -> Floats:
 def fragmentation(table: JobTable, edges: Floats, measured: Mask) -> Fragmentation | None:
     """Compute the free and unusable GPU-seconds of each step.
 
-    Returns None without placements, and if jobs request shares of a GPU: the measure is defined for whole
-    GPUs. A GPU allocated to several jobs is not free. Jobs without GPUs do not count, and resources other
-    than GPUs are ignored.
-
     The measure is from Weng et al., «Beware of Fragmentation» (FGD), USENIX ATC 2023, for whole GPUs. If a
-    job does not fit on a node, the node's free GPUs are fragments for this job. Jobs are drawn at random from
-    a workload, here the measured jobs that can run. This function differs from the paper in three points. A
-    job is drawn for each partition from the jobs that can run there, because VCs are hard partitions. A gang
-    larger than the partition's largest node needs whole nodes (the remainder is ignored). Nodes that no
-    measured job can use are left out.
+    job does not fit on a node, the free GPUs of the node are unusable (fragments) for this job. The result is
+    the expected value for a job drawn at random from a workload, here the measured jobs that can run.
+
+    This function differs from the paper in three points. For each partition, the job is drawn from the jobs
+    that can run there, because VCs are hard partitions. A job with more GPUs than the largest node of the
+    partition needs whole nodes (the remainder is ignored). Nodes that no measured job can use are left out.
+
+    A GPU that is allocated to several jobs is not free. Jobs without GPUs do not count, and resources other
+    than GPUs are ignored.
 
     Args:
         table: The replayed jobs with their placements.
         edges: (B + 1,) edges of the steps, seconds.
         measured: (J,) whether each job is in the window.
+
+    Returns:
+        None if placements were not kept, or if jobs requested parts of a GPU.
     """
     changes = _changes(table, edges)
     if changes is None:
@@ -172,15 +179,15 @@ def fragmentation(table: JobTable, edges: Floats, measured: Mask) -> Fragmentati
         )
         total = float((held_s[there] * np.arange(held_s.shape[1])).sum())
         by_gpus[gpus] = float((held_s * of_size).sum()) / total if total > 0 else None
-    return Fragmentation(free_gpu_s, np.minimum(unusable_gpu_s, free_gpu_s), by_gpus)  # shares are rounded
+    return Fragmentation(free_gpu_s, np.minimum(unusable_gpu_s, free_gpu_s), by_gpus)  # rounding errors
 
 
 class _Changes(NamedTuple):
-    """E changes of the numbers of free GPUs of nodes."""
+    """E changes: at `time_s[i]`, `change[i]` more GPUs are free on node `node[i]`."""
 
     time_s: Floats  # (E,)
     node: Small  # (E,)
-    change: Ints | Small  # (E,) GPUs that become free; negative: GPUs that are allocated
+    change: Ints | Small  # (E,) negative: GPUs are allocated
 
     def select(self, which: Ints | Mask) -> _Changes:
         """Return the selected changes."""
@@ -188,9 +195,10 @@ class _Changes(NamedTuple):
 
 
 def _changes(table: JobTable, edges: Floats) -> _Changes | None:
-    """Return the changes between the edges, one entry per node and time, sorted by node and then by time.
+    """Return the changes from the first to the last edge: one per node and time, sorted by node, then by
+    time.
 
-    None if a placement was not kept, or if jobs requested shares of a GPU.
+    None if a placement was not kept, or if jobs requested parts of a GPU.
     """
     changes = _unordered_changes(table, edges)
     if changes is None:
@@ -204,7 +212,7 @@ def _changes(table: JobTable, edges: Floats) -> _Changes | None:
 
 
 def _unordered_changes(table: JobTable, edges: Floats) -> _Changes | None:
-    """Return the changes like `_changes`, but unordered, and with several entries per node and time."""
+    """Return the changes as `_changes`, but not sorted, and possibly several per node and time."""
     attempts, held = table.attempts, _within(gpu_holds(table), edges)
     gpus = table.trace.num_gpus[attempts.job[held.attempt]]
     if np.any((gpus > 0) & (gpus < 1)):
@@ -223,9 +231,9 @@ def _unordered_changes(table: JobTable, edges: Floats) -> _Changes | None:
 
 
 def _by_node(placed: Placements, gpu_node: Small) -> tuple[Ints, Small, Small]:
-    """Group the GPUs of each placement by node; return each group's placement, node and number of GPUs.
+    """Group the GPUs of each placement by node, and return placement, node and number of GPUs of each group.
 
-    GPUs of one placement and node form several groups if they are not adjacent in `placed`.
+    If the GPUs of a node are not adjacent in a placement, they form several groups.
     """
     node = gpu_node[placed.gpu]
     new = np.ones(len(node), dtype=np.bool_)
@@ -241,8 +249,13 @@ def _free_and_unusable(
 ) -> tuple[Floats, Floats]:
     """Return the free and the unusable GPU-seconds of each step, two (B,) arrays.
 
-    Only nodes whose kind is true in the mask `counted` are included. `useless` and `counted` are from
-    `_as_array`.
+    Args:
+        changes: Result of `_changes`.
+        sizes: (N,) number of GPUs of each node.
+        kind: (N,) kind of each node, an index in the rows of `useless`.
+        useless: (kinds, most GPUs + 1) unusable GPUs by kind of node and number of free GPUs (`_useless`).
+        counted: (kinds,) whether nodes of each kind are included.
+        edges: (B + 1,) edges of the steps, seconds.
     """
     kept = counted[kind]
     if not kept.all():
@@ -262,7 +275,7 @@ def _free_and_unusable(
 def _time_by_free(
     changes: _Changes, sizes: Ints, kind: Ints, shape: tuple[int, int], edges: Floats
 ) -> Floats:
-    """Return the node-seconds by kind of node and number of free GPUs, (kinds, most GPUs + 1)."""
+    """Return how long nodes had each number of free GPUs, (kinds of nodes, most GPUs + 1), node-seconds."""
     everyone = np.arange(len(sizes))
     at = np.searchsorted(changes.node, everyone)  # each node also has an entry at the first edge
     node = np.insert(changes.node, at, everyone)
@@ -287,9 +300,10 @@ def _demand(table: JobTable, jobs: Mask) -> dict[tuple[str, float], int]:
 
 
 def _useless(spec: ClusterSpec, demand: dict[tuple[str, float], int]) -> dict[Kind, Floats]:
-    """Return the expected number of unusable GPUs by kind of node and number of free GPUs, (size + 1,).
+    """Return how many of the free GPUs of a node are unusable, by kind of node.
 
-    The expectation is for a job drawn at random from `demand`. Kinds that no job can use are missing.
+    Entry k of the (GPUs of the node + 1,) array is the expected number of unusable GPUs if k GPUs are free,
+    for a job drawn at random from `demand`. Kinds of nodes that no job can use are missing.
     """
     found: dict[Kind, Floats] = {}
     for owner, nodes in partition_sizes(spec).items():
@@ -308,9 +322,10 @@ def _useless(spec: ClusterSpec, demand: dict[tuple[str, float], int]) -> dict[Ki
 
 
 def _as_array(useless: dict[Kind, Floats], kinds: list[Kind]) -> tuple[Floats, Mask]:
-    """Return `useless` as an array (kinds, most GPUs + 1), and a mask of the kinds that are in `useless`.
+    """Return the result of `_useless` as an array (kinds, most GPUs + 1), and a mask of the kinds that it
+    has.
 
-    Rows of other kinds are 0.
+    Rows of kinds that it does not have are 0.
     """
     table = np.zeros((len(kinds), max(gpus for _, gpus in kinds) + 1))
     for number, kind in enumerate(kinds):
@@ -320,9 +335,9 @@ def _as_array(useless: dict[Kind, Floats], kinds: list[Kind]) -> tuple[Floats, M
 
 
 class Holds(NamedTuple):
-    """H intervals in which GPUs were allocated; intervals of the same GPUs do not overlap."""
+    """H intervals in which GPUs were allocated. Intervals of the same GPUs do not overlap."""
 
-    attempt: Ints  # (H,) index in `JobTable.attempts` of one attempt on these GPUs
+    attempt: Ints  # (H,) index in `JobTable.attempts` of an attempt on these GPUs
     start_s: Floats  # (H,)
     end_s: Floats  # (H,) nan while the GPUs are still allocated
 
@@ -334,9 +349,9 @@ class Holds(NamedTuple):
 def gpu_holds(table: JobTable) -> Holds:
     """Return the intervals in which GPUs were allocated to one job, or to several jobs that shared them.
 
-    Whole GPUs that jobs share are allocated to one job, and the other jobs join this job on all of its GPUs
-    (`cluster.kernels.join`). So jobs with the same first GPU at the same time form one interval. A job that
-    requested a share of a GPU holds that share separately. Without models no job joins another job.
+    Jobs that share whole GPUs use exactly the same GPUs (`cluster.kernels.join`). Jobs that have the same
+    first GPU at the same time therefore form one interval. A job that requested a part of a GPU has an
+    interval of its own. Without models, jobs do not share whole GPUs.
     """
     attempts = table.attempts
     if attempts.books is None:
@@ -370,7 +385,7 @@ def every_attempt(attempts: AttemptTable) -> Holds:
 
 
 def _within(times: Holds, edges: Floats) -> Holds:
-    """Return the intervals that overlap the span of the edges, clipped to this span."""
+    """Return the intervals that overlap the time from the first to the last edge, clipped to this time."""
     over = ~np.isnan(times.end_s) & (times.end_s <= edges[0])
     kept = (times.start_s < edges[-1]) & ~over
     end_s = np.where(np.isnan(times.end_s[kept]), edges[-1], times.end_s[kept])
@@ -378,7 +393,7 @@ def _within(times: Holds, edges: Floats) -> Holds:
 
 
 def _mean_over(times: Holds, gpus: Floats, edges: Floats) -> Floats:
-    """Return the (B,) mean, in each step, of the sum of `gpus` over the intervals that contain a time.
+    """Return the (B,) mean over each step of a total: the sum of the values of the intervals at a time.
 
     `gpus`: (H,) value of each interval, such as its number of GPUs or its power.
     """
@@ -388,7 +403,7 @@ def _mean_over(times: Holds, gpus: Floats, edges: Floats) -> Floats:
 
 
 def _running_sum(node: Small, change: Ints | Small) -> Ints:
-    """Return the running sum of the changes of each node; changes of one node must be adjacent."""
+    """Return the running sum of the changes of each node. The changes of a node must be adjacent."""
     total, before = np.cumsum(change), np.zeros(len(change), dtype=np.int64)
     first = np.flatnonzero(node[1:] != node[:-1]) + 1
     before[first] = np.diff(total[first - 1], prepend=0)
@@ -396,12 +411,12 @@ def _running_sum(node: Small, change: Ints | Small) -> Ints:
 
 
 def _integral(time_s: Floats, change: Floats, at_first: float, edges: Floats) -> Floats:
-    """Return the (B,) integral of a step function over each step.
+    """Return the (B,) integral over each step of a function that changes in jumps.
 
     Args:
-        time_s: (E,) times of change, within the edges, ascending.
-        change: (E,) size of the change.
-        at_first: Value at the first edge, before any change.
+        time_s: (E,) times of the jumps, from the first to the last edge, ascending.
+        change: (E,) heights of the jumps.
+        at_first: Value of the function at the first edge, before any jump.
         edges: (B + 1,) edges of the steps, ascending.
     """
     at_s = np.append(edges[0], time_s)

@@ -1,4 +1,4 @@
-"""The inputs of a replay, stored with its decisions so that the replay can be repeated."""
+"""Stores the inputs of a replay with its decisions, so that the replay can be repeated."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     """Inputs of a replay, except its jobs.
 
     Attributes:
-        version: `ORIGIN_VERSION` of the rlsched that wrote the file.
+        version: Version of the file format (`ORIGIN_VERSION`).
         trace: Name of the trace; its jobs and their predictions are in `JOBS_FILE`.
         trace_origin: Wall-clock time of second 0 of the trace; None: unknown.
         policy: Name of the policy.
         policy_toml: Settings of the policy, with absolute paths.
         seed: Seed of the policy.
-        until_s: Jobs submitted before this time were replayed to their end; None: all jobs.
+        until_s: The replay ran until all jobs submitted before this time had ended; None: until all jobs had.
         cluster: The simulated cluster, after scaling.
         models: Models of speed and power; None: jobs ran as recorded in the trace.
-        max_retries: Number of times that a failed job is requeued (`RunRules`); None: no limit.
+        max_retries: How many times a job is requeued after a failure (`RunRules`); None: no limit.
         costs: Restart costs (`RunRules`).
         node_events: Failures, drains and returns of nodes.
     """
@@ -62,7 +62,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def keep_origin(task: Task, folder: Path) -> None:
-    """Write the inputs of a task into a store of decisions.
+    """Write the inputs of a task to its store of decisions.
 
     Raises:
         OSError: the folder is not writable.
@@ -92,7 +92,7 @@ def keep_origin(task: Task, folder: Path) -> None:
 
 
 def task_of(folder: Path) -> Task:
-    """Return the task that wrote a store of decisions.
+    """Return the task whose decisions a store contains, from the inputs in the store.
 
     Raises:
         InputError: the store has no inputs, or inputs of another version.

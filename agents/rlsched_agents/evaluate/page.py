@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rlsched_agents.evaluate.jobs import MeasuredJobs
 
 MOST_DRAWN = len(COLOURS)
-"""Maximum number of policies in one plot, limited by distinguishable colours. Tables show all policies."""
+"""Maximum number of policies in a plot: one per distinguishable colour. Tables show all policies."""
 MOST_OWNERS = 10
 _POINTS = 120
 
@@ -108,7 +108,7 @@ def _ratio(report: EvaluationReport, name: str, field: str) -> str:
 
 
 class _Bill(NamedTuple):
-    """Names and titles of one bill of electricity in the report: its cost or its carbon."""
+    """Names and titles for the cost of electricity, or for its carbon, in the report."""
 
     field: str  # field of `Metrics`
     name: str  # name + `_ratio` is a field of `Comparison`
@@ -211,7 +211,7 @@ def _over_time(report: EvaluationReport, drawn: Sequence[str], canvas: Canvas) -
 
 
 def _gains(report: EvaluationReport, jobs: Mapping[str, MeasuredJobs], canvas: Canvas) -> Iterator[Section]:
-    """Create the section on the jobs that wait less, and that wait longer, than under the baseline."""
+    """Yield the section on which jobs wait less, and which wait longer, than under the baseline."""
     base = jobs[report.baseline]
     names = [name for name in drawn_policies(report) if name != report.baseline]
     if not names or not len(base):

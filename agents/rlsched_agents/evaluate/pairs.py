@@ -1,4 +1,4 @@
-"""Comparison of two policies on the same jobs, with confidence intervals."""
+"""Compares two policies on the same jobs, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ CONFIDENCE_FRAC: Final = 0.95
 DRAWS: Final = 2000
 DAY_S: Final = 86400.0
 MIN_BLOCKS: Final = 10
-"""Minimum number of blocks for a bootstrap interval; with fewer blocks, the interval would be too narrow."""
+"""Minimum number of blocks (days) for a bootstrap interval. With fewer, the interval would be too narrow."""
 
 
 class Ratio(msgspec.Struct, frozen=True):
-    """A ratio with its 95 % bootstrap interval; a ratio below 1 is better than the baseline.
+    """A ratio of a policy to the baseline, with its 95 % bootstrap interval. Below 1 is better.
 
     Attributes:
-        ratio: Value of the policy / value of the baseline.
-        low: Lower bound of the interval; None if there are fewer than ten blocks.
-        high: Upper bound; None if `low` is None.
+        ratio: Value under the policy / value under the baseline.
+        low: Lower bound of the interval; None: there is no interval, because there are fewer than ten blocks.
+        high: Upper bound of the interval; None if `low` is None.
     """
 
     ratio: float
@@ -50,21 +50,21 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """One policy relative to the baseline, for the jobs that ended under both policies.
 
     Attributes:
-        jobs: Jobs compared.
-        jct_mean_ratio: Mean JCT / mean JCT under the baseline; None if the latter is zero.
-        queue_mean_ratio: Mean queueing delay / mean queueing delay under the baseline; None if the latter is
-            zero.
-        wins_frac: Share of jobs that waited less than under the baseline.
-        losses_frac: Share of jobs that waited longer than under the baseline.
+        jobs: Number of jobs compared.
+        jct_mean_ratio: Mean JCT / mean JCT under the baseline; None if the baseline's is zero.
+        queue_mean_ratio: Mean queueing delay / mean queueing delay under the baseline; None if the
+            baseline's is zero.
+        wins_frac: Fraction of jobs that waited less than under the baseline.
+        losses_frac: Fraction of jobs that waited longer than under the baseline.
         blocks: Number of days with submissions, from which the bootstrap draws; None in older reports.
-        energy_ratio: Energy of these jobs / the energy under the baseline; None without models.
-        cost_ratio: Cost of their electricity / the cost under the baseline; None without models or a price.
-        carbon_ratio: Carbon of their electricity / the carbon under the baseline; None without models or a
+        energy_ratio: Energy of these jobs / their energy under the baseline; None without models.
+        cost_ratio: Cost of their electricity / its cost under the baseline; None without models or a price.
+        carbon_ratio: Carbon of their electricity / its carbon under the baseline; None without models or a
             carbon intensity.
-        waiting_blocks: Number of blocks with jobs that waited under either policy: with few such days, an
-            interval of queueing delay is meaningless. None in older reports.
-        late_frac: Share of the jobs with slack that ended later than under the baseline by more than the sum
-            of their slack and `LATE_S`; None if no job has slack.
+        waiting_blocks: Number of days on which jobs were submitted that waited under either policy. If it is
+            small, the interval of the queueing delay is meaningless. None in older reports.
+        late_frac: Fraction of the jobs with slack that are late: they ended more than slack + `LATE_S` later
+            than under the baseline. None if no job has slack.
         urgent_jct_ratio: `jct_mean_ratio` of the jobs without slack; None if no job has slack.
     """
 
@@ -83,10 +83,11 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ratio_of_sums(ours: Floats, theirs: Floats, *, draws: int = DRAWS, seed: int = 0) -> Ratio | None:
-    """Return the total of `ours` / the total of `theirs`, with an interval; None if `theirs` totals 0.
+    """Return the total of `ours` / the total of `theirs`, with an interval; None if the total of `theirs` is
+    0.
 
-    Both are (B,) sums per block. The bootstrap draws whole blocks with replacement, the same blocks for both
-    sides. There is no interval for fewer than ten blocks.
+    Both arguments are (B,) sums over the jobs of each block. The bootstrap draws whole blocks with
+    replacement, the same ones for both. With fewer than ten blocks there is no interval.
     """
     if not len(ours) or theirs.sum() <= 0:
         return None
@@ -97,9 +98,9 @@ def ratio_of_sums(ours: Floats, theirs: Floats, *, draws: int = DRAWS, seed: int
 
 
 def draws_of_days(blocks: int, *, draws: int = DRAWS, seed: int = 0) -> NDArray[np.int64]:
-    """Return how often each draw of the bootstrap has each of B blocks, (draws, B).
+    """Return how often each bootstrap draw contains each of B blocks, (draws, B).
 
-    With fewer than ten blocks there are no draws, because an interval would be too narrow: (0, B).
+    With fewer than ten blocks the shape is (0, B), because an interval would be too narrow.
     """
     if blocks < MIN_BLOCKS:
         return np.zeros((0, blocks), np.int64)
@@ -107,7 +108,7 @@ def draws_of_days(blocks: int, *, draws: int = DRAWS, seed: int = 0) -> NDArray[
 
 
 def bounds_of(drawn: Floats) -> tuple[float, float] | tuple[None, None]:
-    """Return the bounds of the 95 % interval of (D,) draws; None for no draws."""
+    """Return the bounds of the 95 % interval of the values in D draws; None if there are no draws."""
     if not drawn.size:
         return None, None
     tail = (1 - CONFIDENCE_FRAC) / 2 * 100
@@ -116,9 +117,9 @@ def bounds_of(drawn: Floats) -> tuple[float, float] | tuple[None, None]:
 
 
 def geometric_mean(ratios: Floats, *, draws: int = DRAWS, seed: int = 0) -> Ratio | None:
-    """Return the geometric mean of (N,) ratios of independent sequences; None for no ratios.
+    """Return the geometric mean of the ratios of N independent sequences of jobs; None if there are none.
 
-    The interval is from a bootstrap of the sequences. There is no interval for fewer than ten sequences.
+    The interval is from a bootstrap over the sequences. With fewer than ten sequences there is no interval.
     """
     if not len(ratios):
         return None
@@ -134,12 +135,13 @@ def geometric_mean(ratios: Floats, *, draws: int = DRAWS, seed: int = 0) -> Rati
 def compare(
     ours: Sequence[JobTable], baseline: Sequence[JobTable], measured: NDArray[np.bool_]
 ) -> Comparison:
-    """Compare a policy with the baseline by replays of the same jobs on the same cluster, one per seed.
+    """Compare a policy with the baseline. Both have replays of the same jobs on the same cluster, one per
+    seed.
 
-    Jobs in the same queue are not independent, so the bootstrap draws blocks of time: one day of submissions
-    each. With fewer than ten days in the window there is no interval, because shorter blocks would be even
-    less independent. The interval covers only this workload, not other months, and is too narrow if a queue
-    lasts longer than a day.
+    Jobs in the same queue are not independent. Therefore the bootstrap draws whole days of submissions
+    (blocks). With fewer than ten days there is no interval, because shorter blocks would be even less
+    independent. The interval is valid only for this workload, not for other months. It is too narrow if a
+    queue lasts longer than a day.
     """
     both = ended_in_all([*ours, *baseline], measured)
     block = days(ours[0].trace.submit_s[both])
@@ -152,7 +154,7 @@ def compare(
     waited = _sums(block, queue), _sums(block, base_queue)
 
     def of_energy(measure: Callable[[Energy], Floats | None]) -> Ratio | None:
-        """Return the ratio of a measure of the jobs' energy; None if a run lacks this measure."""
+        """Return the ratio of a quantity that `measure` reads per job; None if a run does not have it."""
         drawn = [
             [None if one.energy is None else measure(one.energy) for one in side] for side in (ours, baseline)
         ]
@@ -176,7 +178,7 @@ def compare(
 
 
 def _of_slack(slack: Floats, block: NDArray[np.int64], jct: Floats, base_jct: Floats) -> dict[str, Any]:
-    """Return the fields of `Comparison` about slack; no fields if no job has slack.
+    """Return the fields of `Comparison` about slack; empty if no job has slack.
 
     Args:
         slack: (J,) slack of each job, seconds.
@@ -199,7 +201,10 @@ def mean_ratio(
     measured: NDArray[np.bool_],
     measure: Callable[[JobTable], Floats],
 ) -> Ratio | None:
-    """Return the mean of a (J,) measure of jobs / the mean under the baseline, computed as in `compare`."""
+    """Return the mean of a measure over the jobs / its mean under the baseline, as in `compare`.
+
+    `measure`: returns the (J,) values of the jobs of a replay.
+    """
     both = ended_in_all([*ours, *baseline], measured)
     block = days(ours[0].trace.submit_s[both])
     sums = [_sums(block, np.array([measure(table)[both] for table in side])) for side in (ours, baseline)]
@@ -207,7 +212,7 @@ def mean_ratio(
 
 
 def ended_in_all(tables: Sequence[JobTable], measured: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return whether each job is measured and ended in all of these replays, (J,)."""
+    """Return the (J,) mask of the measured jobs that ended in all of these replays."""
     both = measured.copy()
     for table in tables:
         both &= has_ended(table)
@@ -215,7 +220,10 @@ def ended_in_all(tables: Sequence[JobTable], measured: NDArray[np.bool_]) -> NDA
 
 
 def days(submit_s: Floats) -> NDArray[np.int64]:
-    """Return the (J,) block number of each job: days since the first submission, numbered without gaps."""
+    """Return the (J,) index of each job's block: its day since the first submission.
+
+    Days without submissions are not counted.
+    """
     if not len(submit_s):
         return np.zeros(0, dtype=np.int64)
     _, numbers = np.unique(np.floor((submit_s - submit_s[0]) / DAY_S), return_inverse=True)

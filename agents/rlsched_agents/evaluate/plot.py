@@ -1,4 +1,4 @@
-"""The plots of `Runs.plot`: one figure with an overview of the comparison."""
+"""Draws the figure of `Runs.plot`, an overview of the comparison of policies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def plot(report: EvaluationReport, jobs: Mapping[str, MeasuredJobs]) -> Figure:
-    """Draw waiting by size, distributions of waiting and completion times, and GPUs in use over time."""
+    """Draw waits by job size, distributions of waits and completion times, and GPUs in use over time."""
     figure = Figure(figsize=(11, 7), layout="constrained")
     by_size, waits, jcts, in_use = figure.subplots(2, 2).flat
     _by_size(report, by_size)

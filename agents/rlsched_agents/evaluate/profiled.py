@@ -18,7 +18,7 @@ from rlsched.workload.predict.facts import stem
 from rlsched.workload.trace import Trace
 
 COMMAND = "x_command"
-"""Trace column of command lines, which predictors also read."""
+"""Trace column of the command lines of jobs. Predictors read it too."""
 NEED = "gpu_need_mib"
 """Trace column of the GPU memory that jobs use, MiB."""
 CORES, POWER = "core_need", "power_ratio"
@@ -26,11 +26,11 @@ CORES, POWER = "core_need", "power_ratio"
 
 
 class Profiled(NamedTuple):
-    """A trace with the workloads, the GPU memory, the cores and the power that a broker has learnt.
+    """A trace, and what a broker has learnt of its jobs: workloads, GPU memory, cores and power.
 
     Attributes:
-        trace: The jobs, with what was learnt in columns.
-        used: (J,) whether a profile determined the workload of the job.
+        trace: The jobs; what was learnt is in their columns.
+        used: (J,) whether a learnt profile determined the workload of the job.
         pairs: Observed speeds of workloads that shared GPUs.
     """
 
@@ -40,12 +40,16 @@ class Profiled(NamedTuple):
 
 
 def with_profiles(trace: Trace, store: str | Path) -> Profiled:
-    """Assign to each job with a learnt profile what the broker would assign.
+    """Add to each job for which the broker has a profile what the broker would assume of it.
 
-    The workload is the catalogue's workload with the nearest GPU time; a job whose column `workload` names a
-    workload keeps that workload. The memory is the bound that 99 % of similar jobs stay below, or the job's
-    own value in the columns `gpu_need_mib` and `gpu_memory_mib` if this value is larger. Cores and power
-    come from `job_requests.learnt_use`, unless the columns `core_need` and `power_ratio` have a value.
+    - Workload: the catalogue's workload whose GPU time is nearest to the learnt one. A job keeps the workload
+      that its column `workload` names.
+    - GPU memory: the bound below which 99 % of similar jobs stay, or the value in the column `gpu_need_mib`
+    or
+      `gpu_memory_mib`, if that is larger.
+    - Cores and power: from `job_requests.learnt_use`. Values in the columns `core_need` and `power_ratio`
+    take
+      precedence.
 
     Args:
         trace: J jobs, with the columns `user` and `x_command`.
@@ -82,5 +86,5 @@ def with_profiles(trace: Trace, store: str | Path) -> Profiled:
 
 
 def _amounts(trace: Trace, name: str) -> NDArray[np.float64]:
-    """Return the (J,) amounts in a column; 0 if blank."""
+    """Return the (J,) values of a column; 0 for blank cells, or without this column."""
     return np.nan_to_num(np.array(trace.extra.get(name, np.zeros(len(trace))), np.float64))

@@ -1,8 +1,8 @@
-"""Runs a sweep on a Ray cluster: each policy and seed, except compiled rules, is a Ray task.
+"""Runs the tasks of an evaluation on a Ray cluster. Compiled rules still run in this process.
 
 A worker receives the jobs, the predictions and the files that a policy names, and returns the outcome as
-bytes. Nodes only need the same rlsched. A worker with different code rejects the task, because its numbers
-would differ.
+bytes. The nodes only need the same version of rlsched. A worker with other code rejects the task, because its
+results could differ.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ from rlsched_agents.evaluate.run import (
 from rlsched_envs.sim.engine import PredictedTimes
 
 CONNECT_TIMEOUT_S: Final = 120.0
-"""Time limit of the first connection, seconds; Ray's own retries take minutes and cannot be interrupted."""
+"""Time limit of the first connection, seconds. Ray's own retries take minutes and cannot be interrupted."""
 _TCP_TIMEOUT_S: Final = 5.0
 TRANSIENT: Final = ("Starting Ray client server failed", "psutil.ZombieProcess")
-"""Messages of Ray if the process that it starts on the head node for a Ray Client exits immediately, usually
-because the process's port is in use; the second, if Ray looks at the process after its end. The next client
-gets the next port, so a retry helps.
+"""Error texts of Ray after which another attempt can succeed. For each Ray Client, Ray starts a process on
+the head node. If the port of this process is in use, the process exits at once, and Ray reports the first
+text, or the second if it inspects the process after its end. The next attempt gets the next port.
 """
 _ATTEMPTS: Final = 3
 _SAY_EVERY_S: Final = 1.0
-"""Minimum time between progress reports of a worker, seconds; all reports pass through one actor."""
+"""Minimum time between two progress reports of a worker, seconds. One actor receives all reports."""
 _LOST: Final = (ray.exceptions.RayError, ConnectionError)
 _TRY: Final = """import sys, ray
 ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
@@ -74,10 +74,10 @@ class _Order:
     """Message to a worker, without the jobs.
 
     Attributes:
-        number: Index of the task in the sweep.
-        task: The task without output files, and without jobs and predictions, which all tasks share.
-        wants_records: Whether the worker returns the store of decisions.
-        files: Contents of the files that settings name, by setting.
+        number: Index of the task in the evaluation.
+        task: The task without output files. Jobs and predictions are sent separately, once for all tasks.
+        wants_records: Whether the worker also returns a store of decisions.
+        files: Contents of the files that the policy's settings name, by setting.
         build: `build_id()` of the sender.
     """
 
@@ -90,7 +90,7 @@ class _Order:
 
 @dataclass(frozen=True)
 class _Answer:
-    """Answer of a worker: an outcome whose table lacks the jobs, or the error that ended the task."""
+    """Answer of a worker: the outcome, with a table without its jobs, or the error that ended the task."""
 
     outcome: Outcome | None = None
     records: dict[str, bytes] = field(default_factory=dict)
@@ -116,11 +116,11 @@ def run_on_ray(
 ) -> list[Outcome]:
     """Run all tasks: compiled rules locally, others on Ray. Outcomes are in the order of the tasks.
 
-    Returns the same tables as `run.run_tasks`, bit for bit, except for measured times. Decisions stay in
-    memory until a task has finished and are then written locally.
+    The results are the same as those of `run.run_tasks`, bit for bit, except for measured times. The
+    decisions of a task are written on this machine after the task has finished.
 
     Args:
-        tasks: The tasks; tasks of one sweep share their jobs.
+        tasks: The tasks of one evaluation; they share their jobs.
         address: Address for `ray.init`: `local`, `auto`, `HOST:PORT` or `ray://HOST:PORT`.
         workers: Number of concurrent tasks [default: number of CPUs of the cluster].
         progress: Called with the progress of each task.
@@ -191,7 +191,7 @@ class _Sweep:
             self._number_of[ref] = number
 
     def _take(self, number: int, ref: Any) -> None:
-        """Store the result of a task; a failed task ends the sweep."""
+        """Store the result of a task. If the task failed, raise its error, which ends the evaluation."""
         task = self._tasks[number]
         who = f"{task.policy.name} seed {task.seed}"
         try:
@@ -227,9 +227,11 @@ class _Sweep:
 
 @contextmanager
 def _between_calls() -> Iterator[None]:
-    """Raise KeyboardInterrupt for Ctrl-C at the end of a `with` block instead of inside a call of Ray.
+    """Delay the KeyboardInterrupt of Ctrl-C to the end of the `with` block, so that it is not inside a call
+    of Ray.
 
-    Inside such a call, an interrupt can surface as one of Ray's errors. A second Ctrl-C interrupts at once.
+    Inside such a call, Ray can turn the interrupt into an error of its own. A second Ctrl-C interrupts at
+    once.
     """
     pending = list[int]()
 
@@ -246,7 +248,7 @@ def _between_calls() -> Iterator[None]:
 
 
 def _work(order_bytes: bytes, jobs: bytes, reports: Any) -> bytes:
-    """Run one task in a Ray worker; return the pickled `_Answer`, which also contains errors for users."""
+    """Run one task in a Ray worker, and return the pickled `_Answer`: the outcome, or an `RlschedError`."""
     order: _Order = pickle.loads(order_bytes)
     if order.build != build_id():
         error = RlschedError(
@@ -275,7 +277,7 @@ def _work(order_bytes: bytes, jobs: bytes, reports: Any) -> bytes:
 
 
 def _teller(number: int, reports: Any) -> Callable[[float], None]:
-    """Return a worker's progress function, which limits the rate of reports and does not wait for answers."""
+    """Return a worker's progress callback. It limits the rate of reports, and does not wait for answers."""
     said_s = time.monotonic()
 
     def tell(done: float) -> None:
@@ -291,9 +293,9 @@ _FILE_NAMES: Final = {"checkpoint": "model.zip", "dials": "dials.json", "rule": 
 
 
 def _files_of(policy: Policy) -> dict[str, bytes]:
-    """Return the contents of the files that a policy names, except the shipped strategy.
+    """Return the contents of the files that a policy names.
 
-    Every node already has the shipped strategy.
+    The strategy that rlsched contains is left out, because every node has it.
     """
     settings, files = policy.settings, dict[str, bytes]()
     if policy.scheduler == "sb3" and _is_path(settings.checkpoint):
@@ -311,9 +313,9 @@ def _is_path(setting: str) -> bool:
 
 @cache
 def build_id() -> str:
-    """Return an id of the installed code and shipped strategy; nodes with equal ids compute equal results.
+    """Return an ID of the installed code and its strategy. Nodes with the same ID compute the same results.
 
-    The id contains the versions of rlsched, numpy and numba, and a hash of rlsched's source files.
+    The ID contains the versions of rlsched, numpy and numba, and a hash of rlsched's source files.
     """
     digest = hashlib.sha256()
     for package in (rlsched, rlsched_envs, rlsched_agents):
@@ -329,7 +331,7 @@ def build_id() -> str:
 
 @contextmanager
 def _connected(address: str, workers: int | None) -> Iterator[None]:
-    """Connect to a Ray cluster, or start a local one (`local`); at the end, disconnect or stop it.
+    """Connect to a Ray cluster, or start one on this machine (`local`). At the end, disconnect or stop it.
 
     Raises:
         InputError: no Ray cluster is reachable.
@@ -355,7 +357,7 @@ def _connected(address: str, workers: int | None) -> Iterator[None]:
 
 
 def _try_address(address: str) -> None:
-    """Connect once, in a separate process that can be killed after a time-out."""
+    """Check that a Ray cluster answers, in a separate process that can be killed after a time-out."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if colon and port.isdecimal():
         try:
@@ -382,7 +384,7 @@ def _try_address(address: str) -> None:
 
 
 def is_transient(error: str) -> bool:
-    """Return whether Ray's error text is one of `TRANSIENT`, so that another attempt can succeed."""
+    """Return whether an error of Ray contains a text of `TRANSIENT`, so that another attempt can succeed."""
     return any(text in error for text in TRANSIENT)
 
 
@@ -394,6 +396,6 @@ def _unreachable(address: str, why: str) -> InputError:
 
 
 def _last_line(text: str, *, first: bool = False) -> str:
-    """Return the line of a text that has the error message: the last line, or with `first` the first line."""
+    """Return the last line of an error text that is not blank, or with `first` the first one."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no reason given"]
     return lines[0 if first else -1]

@@ -1,4 +1,4 @@
-"""Writes the store of decisions of a replay: decisions as they happen, then outcomes of jobs and nodes."""
+"""Writes the decisions of a replay to a store as they are made, and then the outcomes of jobs and nodes."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from rlsched_envs.sim.node_events import NodeEvent
 
 BATCH: Final = 128
-"""Maximum number of buffered records; thousands of records would prolong garbage collection."""
+"""Maximum number of buffered records. Thousands of records would slow down garbage collection."""
 KEEP_BYTES: Final = 1 << 50
-"""Size limit of the store, bytes: effectively none, because the user requested all records."""
+"""Size limit of the store, bytes. It is so large that all records are kept, as the user requested."""
 _NEVER_S: Final = math.inf
 _STATES: Final = {NODE_DOWN: "down", NODE_DRAINED: "drained", NODE_UP: "up"}
 
 
 class RunStore:
-    """Writes a store of decisions; used as a context manager and as the engine's `on_record`.
+    """Writes a store of decisions. Use it as a context manager, and as `on_record` of `Engine.run`.
 
     Args:
         folder: Folder of the store; created if missing. An earlier store in this folder is removed.
@@ -83,11 +83,11 @@ class RunStore:
             raise self._cannot(error) from error
 
     def outcome(self, table: JobTable, predicted_s: NDArray[np.float64]) -> None:
-        """Add the outcomes of all jobs that the replay reached, and the changes of the nodes.
+        """Add submissions, starts and ends of the jobs, and changes of the states of nodes.
 
         Args:
             table: Result of the replay.
-            predicted_s: (J,) predicted run time of each job at its submission.
+            predicted_s: (J,) run time of each job as predicted at its submission, seconds.
         """
         try:
             jobs = job_events(table, predicted_s, self._expected)
@@ -115,7 +115,7 @@ class RunStore:
 
 
 def _clear(folder: Path) -> None:
-    """Remove the store of decisions in this folder, but no other files."""
+    """Remove the files of a store of decisions from this folder, and no other files."""
     for file in [
         *folder.glob(f"*-[0-9]*{SUFFIX}"),
         *(folder / name for name in (STORE_FILE, ORIGIN_FILE, JOBS_FILE)),
@@ -124,12 +124,12 @@ def _clear(folder: Path) -> None:
 
 
 def store_files(folder: Path) -> dict[str, bytes]:
-    """Return the files of a store by name, to send them to another machine."""
+    """Return the contents of a store's files by name, to send them to another machine."""
     return {file.name: file.read_bytes() for file in sorted(folder.iterdir()) if file.is_file()}
 
 
 def put_store(files: dict[str, bytes], folder: Path) -> None:
-    """Write the files of a received store, replacing an earlier store.
+    """Write the files of a received store. An earlier store in the folder is removed.
 
     Raises:
         InputError: the folder is not writable.
@@ -144,7 +144,7 @@ def put_store(files: dict[str, bytes], folder: Path) -> None:
 
 
 def node_events(table: JobTable, changes: Sequence[NodeEvent] = ()) -> Iterator[NodeChange]:
-    """Yield the nodes at the start of a replay, then the changes of their states until the last job ends."""
+    """Yield all nodes at the start of a replay, then the changes of their states until the last job ends."""
     start_s = float(table.trace.submit_s[0]) if len(table.trace) else 0.0
     nodes = table.spec.expand()
     for node in nodes:
@@ -172,8 +172,8 @@ def job_events(
 
     Args:
         table: Result of the replay.
-        predicted_s: (J,) predicted run time of each job at its submission.
-        expected: Predictions at starts with models, by job id and start time.
+        predicted_s: (J,) run time of each job as predicted at its submission, seconds.
+        expected: Speed and energy predicted at starts with models, by job ID and start time.
     """
     trace, attempts = table.trace, table.attempts
     names = [node.name for node in table.spec.expand()]
@@ -239,7 +239,7 @@ def job_events(
 
 
 def _speed_frac(attempts: AttemptTable, k: int) -> float:
-    """Return the mean work per second of an ended attempt; nan if the table has no work."""
+    """Return the mean speed of an attempt that ended, relative to full speed; nan if its work is unknown."""
     if attempts.done_s is None:
         return math.nan
     return float(attempts.done_s[k] / (attempts.end_s[k] - attempts.start_s[k]))

@@ -13,7 +13,7 @@ from rlsched_agents.evaluate.findings import Findings
 
 
 class EvaluationReport(Findings, frozen=True, kw_only=True):
-    """The report of an evaluation: the content of `rlsched evaluate --json`; `str` formats it as tables."""
+    """The report of an evaluation, which `rlsched evaluate --json` writes. `str` formats it as tables."""
 
     def __str__(self) -> str:
         """Format the report as text tables."""

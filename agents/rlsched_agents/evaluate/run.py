@@ -40,13 +40,13 @@ from rlsched_envs.sim.modelling import Models
 
 REPORT_EVERY_S: Final = 0.2
 Progress = Callable[[str, int, float], None]
-"""Callback that receives a policy's name, a seed, and the progress of the replay (0 to 1)."""
+"""Callback that gets a policy's name, a seed, and the progress of this replay (0 to 1)."""
 Loaded = dict[Policy, dict[int, Scheduler]]
-"""Schedulers by policy and seed. A policy whose decisions ignore the seed has only the first seed."""
+"""Schedulers by policy and seed. If decisions do not depend on the seed, only the first seed has one."""
 
 
 def distinct(policies: Iterable[Policy]) -> list[Policy]:
-    """Return the policies without duplicates. Different policies of the same name get numbers.
+    """Return the policies without duplicates. Different policies with the same name get a number appended.
 
     >>> [one.name for one in distinct([Policy("easy", order="area"), Policy("easy", order="predicted")])]
     ['easy*', 'easy*2']
@@ -64,7 +64,7 @@ def distinct(policies: Iterable[Policy]) -> list[Policy]:
 
 
 def load_policies(policies: Iterable[Policy], models: Models | None, seeds: Sequence[int] = (0,)) -> Loaded:
-    """Load the schedulers of policies, and check that they can run, before any run starts.
+    """Load the schedulers of policies, and check that they can run.
 
     Raises:
         CheckpointError: a policy's checkpoint cannot be used.
@@ -82,7 +82,7 @@ def load_policies(policies: Iterable[Policy], models: Models | None, seeds: Sequ
 
 
 def _by_seed(policy: Policy, seeds: Sequence[int]) -> dict[int, Scheduler]:
-    """Return the schedulers of a policy by seed; only the first seed's scheduler if seeds have no effect."""
+    """Return the schedulers of a policy by seed; only that of the first seed if seeds have no effect."""
     first = load_scheduler(policy, seed=seeds[0])
     if first.rule is not None:
         return {seeds[0]: first}
@@ -108,8 +108,7 @@ def replay_tasks(
 ) -> list[Task]:
     """Return one task per policy and seed, or a single task for a policy that does not depend on the seed.
 
-    `loaded`: Result of `load_policies` for these policies, models and seeds; None: the policies are loaded
-    here.
+    `loaded`: result of `load_policies` for these policies, models and seeds; None: this function calls it.
 
     Raises:
         CheckpointError: a policy's checkpoint cannot be used.
@@ -142,7 +141,7 @@ def replay_tasks(
 
 
 def _record_path(stem: str, records: Path | None, logdir: Path | None) -> Path | None:
-    """Return the folder for the decisions of a run, in `records`, or in `logdir` if `records` is None."""
+    """Return the folder for the decisions of a run: `stem` in `records`, or else in `logdir`."""
     folder = records or logdir
     return None if folder is None else folder / stem
 
@@ -157,19 +156,19 @@ def predictions_for(
     kind: str = RUNNING_MEAN,
     progress: Callable[[float], None] | None = None,
 ) -> PredictedTimes:
-    """Return the predictions of a trace; if no policy uses predictions, return the same prior for all jobs.
+    """Return the predictions of a trace. If they are not needed, return the same prior for all jobs.
 
-    Rules that keep the order of submission use no predictions, and oracle rules use true run times.
-    Predictions need a replay of the history, which takes longer than the replay of these rules.
+    Rules that keep the order of submission do not need predictions, and oracle rules use true run times.
+    Predictions require a replay of the history, which takes longer than a replay under these rules.
 
     Args:
         loaded: The policies to run.
         trace: The whole trace.
         spec: The cluster.
-        window: Defines which jobs are measured. The predictor assumes that the jobs before the replay ended
-            as recorded.
-        looked_at: Whether models or decision records use the predictions.
-        kind: Predictor for jobs without a prediction in the trace (`rlsched.workload.predict.kinds`).
+        window: Defines which jobs are measured. Jobs submitted before the replay begins ended as recorded.
+        looked_at: Whether predictions are needed for models or for records of decisions.
+        kind: Predictor for jobs whose run time the trace does not predict
+            (`rlsched.workload.predict.kinds`).
         progress: Called with the progress of the predictor.
     """
     if looked_at or any(is_fed(one) for schedulers in loaded.values() for one in schedulers.values()):
@@ -178,7 +177,7 @@ def predictions_for(
 
 
 def is_fed(scheduler: Scheduler) -> bool:
-    """Return whether causal predictions can change the decisions of a scheduler."""
+    """Return whether predicted run times can change the decisions of a scheduler."""
     rule = scheduler.rule
     if scheduler.oracle or rule is None:
         return not scheduler.oracle
@@ -187,9 +186,10 @@ def is_fed(scheduler: Scheduler) -> bool:
 
 
 def run_tasks(tasks: list[Task], *, workers: int, progress: Progress | None = None) -> list[Outcome]:
-    """Run all tasks in `workers` processes; outcomes are in the order of the tasks.
+    """Run all tasks, and return their outcomes in the order of the tasks.
 
-    Compiled rules take less time than starting a process, and run in this process.
+    Compiled rules run in this process, because they take less time than the start of a process. The other
+    tasks run in `workers` processes, if there are two or more.
     """
     say = progress or say_nothing
     slow = [task for task in tasks if not is_compiled(task)]
@@ -215,7 +215,7 @@ def say_nothing(policy: str, seed: int, done: float) -> None:
 def run_task(task: Task, progress: Callable[[float], None]) -> Outcome:
     """Replay one task, and store its decisions if requested.
 
-    A short replay comes first, so that the measured time contains no compiling.
+    A short replay compiles the kernels first, so that the measured time does not include this.
     """
     progress(0.0)
     few, scheduler = first_jobs(task), task.scheduler()
@@ -236,7 +236,7 @@ def run_task(task: Task, progress: Callable[[float], None]) -> Outcome:
 
 
 def draw_curves(task: Task) -> None:
-    """Write the decisions of a task as TensorBoard curves, if requested."""
+    """Write TensorBoard curves from the stored decisions of a task, if its `logdir` is set."""
     if task.logdir is not None and task.records is not None:
         from rlsched.board.convert import draw_run
 
@@ -251,9 +251,9 @@ def _replay(
 ) -> JobTable:
     """Replay the trace until the jobs of the warm-up and the window have started.
 
-    The replay includes all jobs that arrive until then. A job's start cannot depend on later jobs, and
-    determines the job's end. If jobs can be interrupted, the replay continues until the jobs of the warm-up
-    and the window have ended.
+    All jobs that arrive until then take part. The start of a job does not depend on jobs that arrive later,
+    and determines its end. If jobs can be interrupted, the replay continues until the jobs of the warm-up and
+    the window have ended.
     """
     engine, until_started = engine_of(task, scheduler), task.until_started
     if scheduler.rule is not None and records is None:
@@ -263,7 +263,7 @@ def _replay(
 
 
 def _ticker(submit_s: NDArray[np.float64], progress: Callable[[float], None]) -> Callable[[float], None]:
-    """Return a function that converts simulated time to progress and reports it, every 0.2 s at most."""
+    """Return a function that reports simulated time as progress, at most once per `REPORT_EVERY_S`."""
     first_s, span_s = float(submit_s[0]), max(float(submit_s[-1] - submit_s[0]), 1.0)
     said = time.perf_counter()
 
@@ -277,7 +277,7 @@ def _ticker(submit_s: NDArray[np.float64], progress: Callable[[float], None]) ->
 
 
 def is_compiled(task: Task) -> bool:
-    """Return whether a task runs only a compiled rule: such a task is faster than starting a process."""
+    """Return whether a task only runs a compiled rule, which takes less time than the start of a process."""
     return task.records is None and not task.policy.scheduler
 
 
@@ -325,7 +325,7 @@ def _drain(reports: Any) -> Iterator[tuple[int, float]]:
 
 @contextmanager
 def one_thread_each() -> Iterator[None]:
-    """Limit processes that start in this context to one thread of linear algebra each."""
+    """Limit processes that are started in this context to one thread for linear algebra each."""
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     before = {name: os.environ.get(name) for name in names}
     os.environ.update(dict.fromkeys(names, "1"))

@@ -1,4 +1,4 @@
-"""Cost of a policy relative to the baseline, as an objective defines it (`rlsched.objective`)."""
+"""Cost of a policy relative to the baseline, as defined by an objective (`rlsched.objective`)."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     """Cost of a policy relative to the baseline.
 
     Attributes:
-        cost: The weighted mean of the ratios, without penalties for exceeded bounds; below 1 is better.
-        terms: Ratio of each term that has a weight or a bound, by name.
-        bounds: Upper limits of these ratios, by name.
+        cost: Weighted mean of the ratios of the terms, without penalties for exceeded bounds. Below 1 is
+            better.
+        terms: Ratio to the baseline of each term that has a weight or a bound, by name.
+        bounds: Upper bounds of ratios, by the name of the term.
     """
 
     cost: Ratio
@@ -40,12 +41,12 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def exceeded(self) -> tuple[str, ...]:
-        """Names of the terms that exceed their bounds."""
+        """Names of the terms whose ratios exceed their bounds."""
         return tuple(name for name, bound in self.bounds.items() if self.terms[name].ratio > bound)
 
 
 def check_objective(objective: Objective, spec: ClusterSpec, models: Models | None) -> None:
-    """Check that replays measure the terms of an objective that have a weight or a bound.
+    """Check that replays can measure all terms of an objective that have a weight or a bound.
 
     Raises:
         InputError: a term needs models, or a price or carbon intensity of the cluster.
@@ -71,18 +72,18 @@ def score(
     objective: Objective,
     energy_weight: float,
 ) -> Score:
-    """Return the cost of a policy relative to the baseline, from replays of the same jobs, one per seed.
+    """Return the cost of a policy relative to the baseline, from replays of the same jobs.
 
-    The terms cover the jobs that ended in all replays; energy and money do not have idle power. The highest
-    power and the wake-ups cover the whole replay. The interval is a bootstrap over
-    days of submissions, as in `pairs.compare`.
+    The terms cover the jobs that ended in all replays, and do not include idle power. Only the terms `peak`
+    and `wake_ups` cover the whole replay. The confidence intervals are from a bootstrap over days of
+    submissions, as in `pairs.compare`.
 
     Args:
-        ours: Replays of the policy.
-        baseline: Replays of the baseline.
+        ours: Replays of the policy, one per seed.
+        baseline: Replays of the baseline, one per seed.
         measured: (J,) whether each job is measured.
-        objective: The objective, which `check_objective` has checked.
-        energy_weight: Weight of energy of the models, for the default objective.
+        objective: The objective, checked with `check_objective`.
+        energy_weight: `Models.energy_weight`, which the default objective uses.
     """
     both = np.flatnonzero(ended_in_all([*ours, *baseline], measured))
     block = days(ours[0].trace.submit_s[both])
@@ -116,13 +117,19 @@ def _ratio(value: float, drawn: Floats) -> Ratio:
 
 
 def _ratios(drawn: Floats, sums: list[Floats], runs: list[Floats]) -> Floats:
-    """Return the (D, NUM_TERMS) ratios of D draws of blocks, (D, B); `sums` and `runs`: policy, baseline."""
+    """Return the (D, NUM_TERMS) ratios of the policy to the baseline in D bootstrap draws.
+
+    Args:
+        drawn: (D, B) how often each draw has each block (day of submissions).
+        sums: Terms of the policy, and of the baseline, each (NUM_TERMS, B), summed over the jobs of a block.
+        runs: Terms of whole runs of the policy, and of the baseline, each (NUM_TERMS,).
+    """
     mine, theirs = (drawn @ side.T + run for side, run in zip(sums, runs, strict=True))
     return ratios(mine, theirs, np.zeros(NUM_TERMS))
 
 
 def _jobs(table: JobTable, which: NDArray[np.intp]) -> Jobs:
-    """Return the properties of these jobs; without a prediction, the run time is the predicted one."""
+    """Return the properties of these jobs. A job without a prediction has its run time as prediction."""
     trace, run_s = table.trace, run_time_s(table.trace)[which]
     predicted_s = trace.predicted_s[which]
     declared = flags(trace, "preemptible")[which] == 1
@@ -137,7 +144,7 @@ def _jobs(table: JobTable, which: NDArray[np.intp]) -> Jobs:
 
 
 def _by_job(table: JobTable, which: NDArray[np.intp], objective: Objective) -> Floats:
-    """Return each job's part of the terms, (NUM_TERMS, J)."""
+    """Return the (NUM_TERMS, J) contributions of jobs to the terms."""
     jobs = _jobs(table, which)
     found = objective.terms_by_job(jobs, jct_s(table)[which] - jobs.run_s)
     attempts = table.attempts
@@ -151,7 +158,7 @@ def _by_job(table: JobTable, which: NDArray[np.intp], objective: Objective) -> F
 
 
 def _of_run(table: JobTable) -> Floats:
-    """Return the (NUM_TERMS,) terms of the whole run, with their offsets; 0 for the sums over jobs."""
+    """Return the (NUM_TERMS,) terms that describe a whole run, with their offsets; 0 for sums over jobs."""
     found = np.zeros(NUM_TERMS)
     found[Term.PEAK] = 0.0 if table.energy is None else table.energy.peak_w
     found[Term.WAKE_UPS] = table.spec.num_nodes + (0 if table.slept is None else table.slept.nodes_booted)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 Chosen = str | Path | Policy
-"""A policy, or an argument from which `Policy.of` makes one."""
+"""A policy, or a name or file that `Policy.of` accepts."""
 
 
 class Run:
@@ -53,8 +53,8 @@ class Run:
 
     Attributes:
         policy: The policy.
-        seeds: Jobs by seed; a single entry if the policy does not depend on the seed.
-        metrics: Means over the seeds.
+        seeds: Jobs of the run with each seed; a single entry if the policy does not depend on the seed.
+        metrics: Metrics, as means over the seeds.
     """
 
     def __init__(self, policy: Policy, seeds: dict[int, MeasuredJobs], metrics: Metrics) -> None:
@@ -67,19 +67,19 @@ class Run:
 
 
 class Runs(Mapping[str, Run]):
-    """Results of several policies on the same jobs, by name, in the order of the request.
+    """Results of several policies on the same jobs: a mapping from names to `Run`, in the order given.
 
     Attributes:
         trace: The whole trace.
         cluster: The simulated cluster, after scaling.
         window: Defines which jobs are measured.
         models: Models of speed and power; None: jobs ran as recorded in the trace.
-        load_frac: Offered load of the measured jobs, None if undefined.
-        prediction: Predictor for jobs that have no predicted run time in the trace.
+        load_frac: Offered load of the measured jobs; None if undefined.
+        prediction: Predictor for jobs whose run time the trace does not predict.
         scaled: Whether the simulated cluster has another number of nodes than its description.
-        profiled: (J,) whether the workload of a job in the trace comes from a learnt profile; None: no
-            profiles were given.
-        objective: Defines the cost of each policy relative to the baseline; None: no costs are reported.
+        profiled: (J,) whether the workload of each job comes from a learnt profile; None: no profiles were
+            given.
+        objective: Defines the cost of a policy relative to the baseline; None: no costs are reported.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Runs(Mapping[str, Run]):
         return {name: Run(policy, jobs[name], metrics[name]) for name, policy in policies.items()}
 
     def compare(self, baseline: str | None = None) -> EvaluationReport:
-        """Compare each policy with the baseline on the same jobs; `print` shows the report as tables.
+        """Compare each policy with the baseline on the same jobs. `print` shows the report as tables.
 
         Args:
             baseline: The policy to compare with; None: the first policy.
@@ -158,7 +158,7 @@ class Runs(Mapping[str, Run]):
 
     @property
     def rejected(self) -> list[str]:
-        """One line per reason why measured jobs can never run: number of jobs, reason, first jobs' names."""
+        """One line per reason why measured jobs can never run: count, reason, and IDs of the first jobs."""
         table = self._outcomes[0].table
         return rejected_lines(table, self.window.measured(table.trace))
 
@@ -195,7 +195,10 @@ class Runs(Mapping[str, Run]):
         return {name: run.jobs for name, run in self.items()}
 
     def write_jobs(self, folder: str | Path) -> None:
-        """Write the jobs of all policies and seeds: `NAME.csv`, `NAME.segments.csv`, `NAME.seedK.csv`.
+        """Write CSV files of the jobs and the attempts of each policy and seed.
+
+        The files of the first seed are `NAME.csv` and `NAME.segments.csv`, those of other seeds
+        `NAME.seedK.csv` and `NAME.seedK.segments.csv`.
 
         Raises:
             InputError: the folder is not writable.
@@ -232,29 +235,31 @@ def simulate(
         trace: The jobs, or their file.
         cluster: The cluster, or its file.
         policies: One policy, several policies, or a mapping from names of your choice to policies.
-        load: Scale the nodes of all virtual clusters to this offered load.
-        nodes: Number of nodes, in place of the cluster's own number.
-        since_s: Measure jobs submitted at or after this second of the trace; the replay starts 7 days before
-            it.
-        until_s: Measure jobs submitted before this second.
-        seeds: Seeds of the policies; numbers are means over the seeds.
+        load: Offered load to which the nodes of all virtual clusters are scaled; None: no scaling.
+        nodes: Number of nodes to which the cluster is scaled; None: no scaling.
+        since_s: Only jobs submitted at or after this second of the trace are measured; the replay starts 7
+            days before it.
+        until_s: Only jobs submitted before this second of the trace are measured.
+        seeds: Seeds of the policies; results are means over the seeds.
         models: Models of speed and power, a models file, or "default"; None: jobs run as recorded in the
             trace.
-        profiles: Directory or journal of a broker; needs models. A job whose user and command line the broker
-            has measured runs as the workload nearest to the learnt GPU time, with the learnt GPU memory
-            (`with_profiles`). Pairs of workloads have the speeds that the broker has observed.
-        prediction: Predictor for jobs that have no predicted run time in the trace: `hedge` or
-            `running-mean`; None: the hedge if the trace names users, jobs or commands, else the running mean.
-            Predictions of a trace are cached in the user's cache folder.
-        objective: Defines the cost of each policy relative to the baseline: a name
+        profiles: Directory or journal of a broker; requires models. If the broker has measured jobs of the
+            same user and command line, a job runs as the workload nearest to the learnt GPU time, with the
+            learnt GPU memory (`with_profiles`). Pairs of workloads have the speeds that the broker has
+            observed.
+        prediction: Predictor for jobs whose run time the trace does not predict: `hedge` or `running-mean`.
+            None: `hedge` if the trace names users, jobs or commands, else `running-mean`. Predictions of a
+            trace are cached in the user's cache folder.
+        objective: Defines the cost of a policy relative to the baseline: a name
             (`rlsched.objective.PRESETS`) or a TOML file; None: no costs are reported.
-        records: Folder for a store of decisions of each policy.
-        logdir: Folder for a TensorBoard log of the decisions.
-        workers: Number of processes for policies that are not compiled rules; with `ray`, number of tasks
-            that run at the same time (0: no limit).
-        ray: Address of a Ray cluster for these policies: `local`, `auto`, HOST:PORT or ray://HOST:PORT.
-        progress: Whether to show progress on standard error: bars on a terminal, otherwise a line at
-            intervals; None: bars on a terminal, otherwise nothing.
+        records: Folder that gets a store of decisions for each policy.
+        logdir: Folder that gets a TensorBoard log of the decisions.
+        workers: Number of processes for policies that are not compiled rules. With `ray`: number of tasks
+            that run at the same time; 0: no limit.
+        ray: Address of a Ray cluster that runs policies that are not compiled rules: `local`, `auto`,
+            HOST:PORT or ray://HOST:PORT.
+        progress: True: show progress on standard error, as bars on a terminal, otherwise as a line at
+            intervals. None: show bars on a terminal, otherwise nothing. False: show nothing.
 
     Raises:
         UnknownPolicyError: there is no such policy.
@@ -346,7 +351,9 @@ def _named(policies: Chosen | Sequence[Chosen] | Mapping[str, Chosen]) -> list[P
 
 
 def models_of(models: Models | str | Path | None) -> Models | None:
-    """Return the models: read from a file, the default models for "default", or None for None.
+    """Return the models: as given, read from a file, or the default models if `models` is "default".
+
+    None if `models` is None.
 
     Raises:
         InputError: the file cannot be read, or a setting is wrong.
@@ -360,7 +367,7 @@ def models_of(models: Models | str | Path | None) -> Models | None:
 
 
 def _sweep(workers: int, ray: str | None) -> Any:
-    """Return the function that runs tasks; if Ray is missing, raise here, before the trace is read."""
+    """Return the function that runs tasks. Raises ImportError before the trace is read if Ray is missing."""
     if ray is None:
         return partial(run_tasks, workers=max(workers, 1))
     from rlsched_agents.evaluate.ray_sweep import run_on_ray

@@ -1,4 +1,4 @@
-"""The text output of `rlsched evaluate`, for terminals of any width: verdict, tables, legend."""
+"""Prints the text output of `rlsched evaluate`: verdict, tables and legend, for terminals of any width."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Rows = Mapping[str, tuple[str, ...]]
 
 _SPARE = (10, 5, 8, 6, 1, 2)
-"""Columns of the headline table that a narrow terminal omits, in this order."""
+"""Columns of the first table that are omitted on a narrow terminal, in this order."""
 _SPARE_TAILS = (0, 4)
 _SPARE_ENERGY = (3, 5, 4)
 _WIDEST = 1_000
@@ -31,7 +31,7 @@ RECORDED = "recorded"
 def print_report(report: Findings, console: Console) -> None:
     """Print the verdict, the tables, and the legend of their columns.
 
-    The tables: headline numbers and tails of each policy, comparisons, and waiting by job size and VC.
+    The tables show the results of each policy, comparisons with the baseline, and waits by job size and VC.
     """
     _Tables(report, console).print()
 
@@ -130,7 +130,7 @@ class _Tables:
         )
 
     def _attempts(self) -> None:
-        """Print preemptions, losses and failures of jobs, if any policy has such jobs."""
+        """Print preemptions, lost work and failures, if there are any under any policy."""
         rows: dict[str, tuple[str, ...]] = {
             name: (
                 f"{one.preemptions:,}",
@@ -147,7 +147,7 @@ class _Tables:
             self._say("Queueing delay ends at the first start: compare policies that preempt by JCT.\n")
 
     def _energy(self) -> None:
-        """Print the modelled results of each policy, and the catalogue figures behind the results."""
+        """Print energy, GPU use and costs, and how many of the figures behind them are measured."""
         report = self._report
         if report.models is None:
             return
@@ -202,7 +202,7 @@ class _Tables:
                 self._table(title, ("by jobs", "per job", "in all", "idle part"), rows)
 
     def _power_limit(self) -> None:
-        """Print how each policy kept the power limit in the whole replay."""
+        """Print how well each policy kept the power limit in the whole replay."""
         rows = {
             name: (f"{kept.capped_h:,.1f}", f"{kept.exceeded_h:,.1f}", _kwh(kept.exceeded_kwh))
             for name, one in self._report.policies.items()
@@ -264,7 +264,7 @@ class _Tables:
         )
 
     def _scores(self) -> None:
-        """Print the costs by the objective, and the ratios of its terms."""
+        """Print the cost of each policy by the objective, and the ratios of the objective's terms."""
         scores = self._report.scores
         if not scores:
             return
@@ -310,14 +310,15 @@ class _Tables:
         )
 
     def _table(self, title: str, heads: tuple[str, ...], rows: Rows, *, spare: tuple[int, ...] = ()) -> None:
-        """Print a table of policies; the legend explains its columns."""
+        """Print a table with one row per policy, and add its columns to the legend."""
         left_out = self._print(title, heads, rows, first="policy", spare=spare)
         self._explained |= {head: None for at, head in enumerate(heads) if at not in left_out}
 
     def _print(
         self, title: str, heads: tuple[str, ...], rows: Rows, *, first: str, spare: tuple[int, ...] = ()
     ) -> tuple[int, ...]:
-        """Print a table without truncating numbers: if it is too wide, omit `spare` columns, then wrap.
+        """Print a table. If it is too wide, omit columns in the order of `spare`; numbers are never
+        truncated.
 
         Returns the omitted columns.
         """
@@ -347,7 +348,7 @@ def _made(title: str, heads: tuple[str, ...], rows: Rows, first: str, *, left_ou
 
 
 def _gpus(report: Findings) -> str:
-    """Return the number of GPUs that jobs can use, and the number of MIG slices among them, as text."""
+    """Return the number of GPUs that the scheduler can allocate, and of MIG slices among them, as text."""
     if not report.mig_slices:
         return f"{report.gpus} GPUs"
     cut = report.devices - (report.gpus - report.mig_slices)
@@ -388,9 +389,9 @@ def _ratio(value: Ratio | None) -> str:
 
 
 def _intervals(report: Findings) -> str:
-    """Return a note on confidence intervals for the title of the table of comparisons.
+    """Return a note on confidence intervals for the title of the table of ratios.
 
-    The number of days is the smallest of all comparisons.
+    The note has the smallest number of days of all comparisons.
     """
     days = min(one.blocks or 0 for one in report.paired.values())
     if days < MIN_BLOCKS:

@@ -1,4 +1,4 @@
-"""Tasks of an evaluation (one policy and seed on one workload), their engines, and kernels compiled ahead."""
+"""Tasks of an evaluation: one policy with one seed on one workload. Also compiles their kernels ahead."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from rlsched_envs.sim.modelling import Models
 
 @dataclass(frozen=True)
 class Task:
-    """One policy and seed on one workload.
+    """One policy with one seed on one workload.
 
     Attributes:
         policy: The policy.
         seed: Seed of the policy.
-        trace: The jobs from the start of the warm-up.
+        trace: The jobs of the replay, from the start of the warm-up on.
         spec: The cluster.
         window: Defines which jobs are measured.
-        predictions: Predictions for `trace`, shared by all policies that use causal predictions.
+        predictions: Predictions for the jobs of `trace`; policies with the true run times do not use them.
         records: Folder of the store of decisions; None: decisions are not kept.
         logdir: Folder for a TensorBoard log of the records; None: no log.
         rules: Restart costs, retries and node events.
         models: Models of speed and power; None: jobs run as recorded in the trace.
-        rule: The scheduler, if it is a compiled rule and already loaded; it is not sent to other processes.
+        rule: The loaded scheduler if it is a compiled rule, else None. It is not sent to other processes.
     """
 
     policy: Policy
@@ -72,7 +72,7 @@ class Task:
 
     @property
     def until_started(self) -> NDArray[np.bool_]:
-        """(J,) whether the replay must start each job: true for jobs of the warm-up and measured jobs."""
+        """(J,) whether the replay must run until the job has started: true for warm-up and measured jobs."""
         wanted: NDArray[np.bool_] = self.trace.submit_s < self.window.until_s
         return wanted
 
@@ -84,9 +84,9 @@ class Outcome:
     Attributes:
         policy: The policy.
         seed: Seed of the policy.
-        table: Jobs of the warm-up and the window.
-        wall_s: Wall time, seconds.
-        is_fed: Whether predicted run times can change the decisions of the policy.
+        table: Results of the jobs of the warm-up and the window.
+        wall_s: Wall time of the replay, seconds.
+        is_fed: Whether the decisions of the policy depend on predicted run times.
     """
 
     policy: Policy
@@ -112,7 +112,7 @@ def engine_of(task: Task, scheduler: Scheduler) -> Engine:
 
 
 def first_jobs(task: Task) -> Task:
-    """Return a copy of a task with only its first two jobs; the copy's replay needs the same kernels."""
+    """Return a copy of a task with only its first two jobs. Its short replay compiles the same kernels."""
     return replace(
         task,
         trace=task.trace.select(slice(0, 2)),
@@ -122,15 +122,18 @@ def first_jobs(task: Task) -> Task:
 
 
 def compile_together(tasks: Sequence[Task], workers: int, replay: Callable[[Task], object]) -> int:
-    """Compile missing kernels of compiled rules in `workers` processes; return the number of missing kernels.
+    """Compile the kernels that tasks need and that are not cached, in `workers` processes at the same time.
 
-    Nothing is compiled with one missing kernel, with one process, or outside of an `rlsched` command
-    (`rlsched.compile.ahead`). Outside of a command, the result is 0.
+    If only one kernel is missing, or with one process, nothing is compiled here: the replay compiles its
+    kernel itself. Outside of an `rlsched` command, nothing is done (`rlsched.compile.ahead`).
 
     Args:
         tasks: Replays of compiled rules.
         workers: Number of processes.
         replay: Replays a task in a worker process; it must be picklable.
+
+    Returns:
+        Number of missing kernels; 0 outside of an `rlsched` command.
     """
     missing: dict[Any, Task] = {}
     if not COMPILING.by_verb:

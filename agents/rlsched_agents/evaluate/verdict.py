@@ -1,4 +1,4 @@
-"""The result of an evaluation in one sentence, and its caveats."""
+"""States the result of an evaluation in one sentence, and its caveats."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class _Measure(NamedTuple):
     """A measure by which policies are compared.
 
     Attributes:
-        least: Start of the sentence about the best policy.
-        field: Name of the mean in `Metrics`.
-        ratio: Name of the ratio in `Comparison`.
+        least: Start of the sentence about the policy with the lowest mean.
+        field: Field of `Metrics` that has the mean.
+        ratio: Field of `Comparison` that has the ratio of means.
     """
 
     least: str
@@ -36,19 +36,19 @@ class _Measure(NamedTuple):
 
 
 LEAST_JOBS: Final = 20
-"""Minimum number of jobs of one size to report that jobs of this size wait longer; fewer can be chance."""
+"""The verdict names a size whose jobs wait longer only if there are this many jobs; fewer can be chance."""
 _WAITING: Final = _Measure("jobs wait least", "queue_mean_s", "queue_mean_ratio")
 _JCT: Final = _Measure("jobs are done soonest", "jct_mean_s", "jct_mean_ratio")
 
 
 def verdict_of(report: Findings) -> str:
-    """Return a sentence with the best policy by mean, and its gain over the baseline on the same jobs.
+    """Return a sentence that compares the policy with the lowest mean with the baseline, on the same jobs.
 
-    If the best policy beats the baseline, the sentence also names the jobs that wait longer under this
-    policy. Policies are compared by queueing delay, or by JCT if queueing delay is misleading: with
-    preemption, and with models, which change run times. No gain is reported if the confidence interval of the
-    ratio contains 1 or is missing. The baseline is reported as best only if the intervals of all policies are
-    above 1. Policies that receive the true run times are left out.
+    The mean is that of the queueing delay. With preemption or models, it is that of the JCT, because queueing
+    delay does not include waits after a preemption or changed run times. If the policy is better than the
+    baseline, the sentence also names the jobs that wait longer under it. No gain is claimed if the confidence
+    interval of the ratio contains 1 or is missing. The baseline is reported as best only if the intervals of
+    all policies are above 1. Policies that know the true run times are left out.
     """
     measure = _measure_of(report)
     baseline, base = report.baseline, report.policies[report.baseline]
@@ -104,7 +104,7 @@ def verdict_of(report: Findings) -> str:
 
 
 def _who_pays(report: Findings, measure: _Measure, best: str) -> str:
-    """Return the end of the verdict's sentence, about the jobs that wait longer under the best policy."""
+    """Return the last part of the verdict: which jobs wait longer under the best policy."""
     mine, theirs = report.policies[best], report.policies[report.baseline]
     losers = f"{percent(report.paired[best].losses_frac)} of the jobs wait longer"
     worse = {
@@ -143,7 +143,7 @@ def _measure_of(report: Findings) -> _Measure:
 
 
 def _ratios_of(report: Findings, measure: _Measure) -> dict[str, Ratio]:
-    """Return the ratios to the baseline of the policies that a broker can run."""
+    """Return the ratios to the baseline, by name, of the policies that do not know the true run times."""
     return {
         name: ratio
         for name, one in report.paired.items()
@@ -152,7 +152,7 @@ def _ratios_of(report: Findings, measure: _Measure) -> dict[str, Ratio]:
 
 
 def _best_of(ratios: dict[str, Ratio]) -> str:
-    """Return the policy with the lowest ratio; prefer policies that are not significantly above 1."""
+    """Return the policy with the lowest ratio, if possible one whose ratio is not significantly above 1."""
     best = min(ratios, key=lambda name: ratios[name].ratio)
     if _low(ratios[best]) <= 1.0:
         return best
@@ -165,13 +165,13 @@ def _low(ratio: Ratio) -> float:
 
 
 def _has_few(report: Findings, measure: _Measure, name: str) -> bool:
-    """Return whether too few days have waiting jobs for a meaningful interval."""
+    """Return whether jobs waited on too few days for a meaningful interval of the queueing delay."""
     waiting = report.paired[name].waiting_blocks
     return measure is _WAITING and waiting is not None and waiting < MIN_BLOCKS
 
 
 def _not_told_apart(report: Findings) -> str:
-    """Return a sentence that names the policies that may be as good as the best policy; "" if none are."""
+    """Return a sentence that names the policies that may be as good as the best one; "" if there are none."""
     measure = _measure_of(report)
     ratios = _ratios_of(report, measure)
     best = _best_of(ratios) if ratios else ""
@@ -188,7 +188,7 @@ def _not_told_apart(report: Findings) -> str:
 
 
 def cautions_of(report: Findings) -> list[str]:
-    """Return the caveats of the numbers, one or two sentences each."""
+    """Return the caveats of the results, one or two sentences each."""
     found = []
     grows = "The queue grows for as long as jobs come, so every mean grows with the length of the trace"
     if report.load_frac is not None and report.load_frac > 1.0:
@@ -233,7 +233,7 @@ def _from_to(low: float, high: float) -> str:
 
 
 def _less(ratio: float) -> str:
-    """Format the saving 1 - ratio, per cent; a ratio above 1 gives a negative saving."""
+    """Format the saving 1 - ratio in per cent; it is negative for a ratio above 1."""
     saved = 100.0 * (1.0 - ratio)
     return f"{saved:.1f} %" if abs(saved) < 9.95 else f"{saved:.0f} %"
 

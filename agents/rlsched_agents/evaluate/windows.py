@@ -1,4 +1,4 @@
-"""Selects the measured jobs, and the jobs that are replayed before them."""
+"""Selects the jobs that an evaluation measures, and the earlier jobs that it replays as warm-up."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from rlsched.workload.load import nodes_for_load, scaled_to_nodes
 from rlsched.workload.trace import Trace
 
 WARMUP_S: Final = 7 * 86400.0
-"""Length of the warm-up before the first measured job, seconds. The warm-up fills the cluster with jobs."""
+"""Length of the warm-up, seconds. Jobs submitted in this time before the window fill the cluster."""
 
 
 @dataclass(frozen=True)
 class MeasuredWindow:
-    """A window of time: the jobs submitted in [since_s, until_s), seconds of the trace, are measured."""
+    """A time window [since_s, until_s), seconds of the trace. Jobs submitted in it are measured."""
 
     since_s: float = -np.inf
     until_s: float = np.inf
 
     @property
     def replay_from_s(self) -> float:
-        """Start of the replay: jobs submitted before this second of the trace are not replayed."""
+        """Start of the replay, seconds of the trace. Jobs submitted earlier are not replayed."""
         return max(0.0, self.since_s - WARMUP_S) if np.isfinite(self.since_s) else -np.inf
 
     def measured(self, trace: Trace) -> NDArray[np.bool_]:
@@ -35,7 +35,7 @@ class MeasuredWindow:
 
 
 def window_of(trace: Trace, since_s: float | None, until_s: float | None) -> MeasuredWindow:
-    """Check and return the window [since_s, until_s) of a trace; None: the window has no bound on this side.
+    """Return the window [since_s, until_s) of a trace. None: from the start, or to the end, of the trace.
 
     Raises:
         InputError: the window is empty or contains no job.
@@ -55,7 +55,7 @@ def window_of(trace: Trace, since_s: float | None, until_s: float | None) -> Mea
 def scaled_cluster(
     trace: Trace, spec: ClusterSpec, window: MeasuredWindow, *, nodes: int | None, load: float | None
 ) -> ClusterSpec:
-    """Return the cluster for the replay: unchanged, with this number of nodes, or scaled to an offered load.
+    """Return the cluster for the replay: with `nodes` nodes, scaled to an offered `load`, or else unchanged.
 
     Raises:
         InputError: both `nodes` and `load` are given, or the cluster cannot be scaled in this way.

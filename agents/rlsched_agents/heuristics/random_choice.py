@@ -1,4 +1,4 @@
-"""The scheduler `random`: starts one of the waiting jobs that fit, or waits, with equal probability."""
+"""The scheduler `random`: each decision starts a random waiting job that fits, or waits."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rlsched.decide.scheduler import Abilities, Decision, Scheduler
 from rlsched.decide.start import policy_start, start_action
 
 WAIT_S: Final = 1_800.0
-"""Maximum length of a *wait*, seconds; the next event ends the wait too."""
+"""Time after which the scheduler decides again after a *wait*, seconds, unless an event comes first."""
 
 
 class RandomChoice(Scheduler):
-    """Draws each decision: start one of the waiting jobs that fit, or wait, with equal probability."""
+    """Chooses among equally probable actions: wait, or start one of the waiting jobs that fit."""
 
     order = Order(by="area")
     abilities = Abilities(stochastic=True)
@@ -30,7 +30,7 @@ class RandomChoice(Scheduler):
         self._seed = seed
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        """Draw the start of a waiting job that fits, or a *wait*."""
+        """Return the start of a random waiting job that fits, or a *wait*."""
         recording = Recording(state, partition, now_s, wanted=record)
         fitting = fitting_jobs(state, partition)
         picked = int(draw(self._seed, state.decisions, 0) * (len(fitting) + 1))
@@ -41,6 +41,6 @@ class RandomChoice(Scheduler):
 
 
 def make_random(policy: Policy, seed: int) -> RandomChoice:
-    """Create the random scheduler for a policy; draws are keyed by the seed and the decision number."""
+    """Create the random scheduler for a policy. A draw depends only on the seed and the decision's index."""
     policy.check_read()
     return RandomChoice(seed, policy.name)

@@ -1,4 +1,4 @@
-"""Arrays of the attempt log: planned interruptions of jobs, and attempts of jobs."""
+"""Arrays of the attempt log: what will interrupt or delay each job, and the attempts so far."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ FAILED: Final = 3
 PREEMPTED: Final = 4
 NODE_FAILURE: Final = 5
 NEIGHBOUR_FAULT: Final = 6
-"""Reason for an attempt's end: a co-tenant's fault, which ends all jobs on the GPU."""
+"""Reason for an attempt's end: another job on the same GPU caused a GPU fault, which stops all its jobs."""
 REASONS: Final = ("running", "ended", "timeout", "failed", "preempted", "node_failure", "neighbour_fault")
-"""Reasons why an attempt ended, by code. *ended*, *timeout* and *failed* are also outcomes of jobs."""
+"""Names of the reasons above, by code. *ended*, *timeout* and *failed* are also outcomes of jobs."""
 
 JOB_LOG: Final = np.dtype(
     [
         ("duration_s", np.float64),  # work of the whole job, seconds at full speed
-        ("limit_s", np.float64),  # an attempt is killed after running this long, nan: no limit
-        ("checkpoint_s", np.float64),  # work between two checkpoints, nan: saved only at a preemption
+        ("limit_s", np.float64),  # time limit of an attempt, nan: none
+        ("checkpoint_s", np.float64),  # work between two checkpoints, nan: work is saved only at a preemption
         ("restart_s", np.float64),  # extra time of each attempt after the first
-        ("profile_s", np.float64),  # extra time of the first attempt if the job is longer: Lucid's profiler
+        ("profile_s", np.float64),  # extra time of the first attempt, for profiling; only in longer jobs
         ("saved_s", np.float64),  # work that the next attempt does not repeat
-        ("run_s", np.float64),  # run time since the last failure
+        ("run_s", np.float64),  # run time since the job's last own failure
         ("eligible_s", np.float64),  # time when the job entered the queue, nan before
-        ("latest", np.int64),  # current or latest attempt of the job, -1 before the first
+        ("latest", np.int64),  # index of the job's latest attempt, -1 before the first
         ("first_failure", np.int32),  # index in `fail_after_s` of the job's first planned failure
-        ("failures_given", np.int32),  # number of planned failures
+        ("failures_given", np.int32),  # number of failures of the job in the trace
         ("failures", np.int32),  # failures so far
         ("first_child", np.int32),  # index in `children` of the first row that depends on the job
         ("children", np.int32),  # number of rows that depend on the job
         ("waits_for", np.int32),  # number of jobs that must end before this job is eligible
-        ("array", np.int32),  # index of the job's array, -1: no array with a limit
+        ("array", np.int32),  # index of the job's array in `arrays`, -1: no array with a limit
         ("stage", np.int32),  # TO_COME, HELD_BACK, LET_IN
         ("ends_by", np.int32),  # reason for the planned end of the current attempt
         ("over_by", np.int32),  # outcome of the job: ENDED, TIMEOUT, FAILED; ONGOING until it ends
@@ -55,12 +55,12 @@ ATTEMPT: Final = np.dtype(
     [
         ("start_s", np.float64),
         ("end_s", np.float64),  # nan while it runs
-        ("useful_s", np.float64),  # work that no later attempt repeats
+        ("useful_s", np.float64),  # work that no later attempt repeats; times in s
         ("done_s", np.float64),  # work done, including restart costs; without models: run time
         ("energy_j", np.float64),  # 0 without models
-        ("share_s", np.float64),  # integral of the attempt's share of each GPU, 0 without models
-        ("used_s", np.float64),  # integral of the attempt's share of the GPUs' busy time
-        ("clock_s", np.float64),  # integral of the GPUs' SM clock
+        ("share_s", np.float64),  # integral over time of the attempt's share of each GPU, 0 without models
+        ("used_s", np.float64),  # the same, of its share of the GPUs' busy time
+        ("clock_s", np.float64),  # the same, of the GPUs' SM clock / maximum clock
         ("gpu_at", np.int64),  # index in `attempt_gpu` of the attempt's first GPU
         ("row", np.int32),
         ("attempt", np.int32),  # 1 for the first attempt
@@ -77,9 +77,9 @@ ARRAY: Final = np.dtype(
     [
         ("first", np.int32),  # index in `tasks` of the array's first task
         ("length", np.int32),  # number of tasks
-        ("limit", np.int32),
-        ("inside", np.int32),  # eligible tasks that have not ended
-        ("passed", np.int32),  # all tasks before this index are eligible
+        ("limit", np.int32),  # most tasks that can be eligible at once
+        ("inside", np.int32),  # number of eligible tasks that have not ended
+        ("passed", np.int32),  # number of leading tasks that have become eligible
     ]
 )
 """Fields of a job array that has a limit."""
@@ -88,7 +88,7 @@ ARRAY: Final = np.dtype(
 LOG_CONFIG: Final = np.dtype(
     [
         ("max_retries", np.int64),
-        ("fault_ppm", np.int64),  # share of failures that end all jobs of the GPU, parts per million
+        ("fault_ppm", np.int64),  # GPU faults per million job failures; they end all jobs on the GPU
     ]
 )
 """Settings for failures (a single record)."""
@@ -98,7 +98,7 @@ LOG_COUNTERS: Final = np.dtype(
         ("attempts", np.int64),
         ("attempt_gpus", np.int64),
         ("next_node_event", np.int64),
-        ("held_back", np.int64),  # submitted rows that are not eligible yet
+        ("held_back", np.int64),  # number of submitted rows that are not eligible yet
         ("ready", np.int64),
     ]
 )
@@ -112,8 +112,8 @@ class AttemptArrays(NamedTuple):
     jobs: Records  # (T,) JOB_LOG
     attempts: Records  # (S,) ATTEMPT, the first counters.attempts entries are in use
     attempt_gpu: NDArray[np.int32]  # GPUs of the attempts, (0,) if placements are not kept
-    fail_after_s: NDArray[np.float64]  # (failures,) run time from the previous failure to this one
-    children: NDArray[np.int32]  # (dependencies,) rows
+    fail_after_s: NDArray[np.float64]  # (failures,) run time from the job's previous failure to this one
+    children: NDArray[np.int32]  # (dependencies,) dependent rows, grouped by the row they wait for
     arrays: Records  # (A,) ARRAY
     tasks: NDArray[np.int32]  # (tasks,) rows of the arrays' tasks, ascending in each array
     node_events: Records  # (E,) NODE_EVENT, by time

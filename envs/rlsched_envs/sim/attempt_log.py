@@ -1,4 +1,4 @@
-"""Builds the attempt log from a trace, and reads the resulting attempts and their GPUs from the log."""
+"""Creates the attempt log of a run from a trace, and reads the attempts and their GPUs from a log."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ UNLIMITED: Final = 2**31 - 1
 class PreemptionCosts:
     """Restart costs of jobs for which the trace has no `restart_s`.
 
-    Each attempt after the first takes longer by the restart cost. The defaults are from Lucid's simulator
-    (the artifact of Hu et al., «Lucid: A Non-intrusive, Scalable and Interpretable Scheduler for Deep
-    Learning Training Jobs», ASPLOS 2023): 40 s of extra work for a preemption, 60 s above 8 GPUs.
+    Each attempt after the first takes longer by the restart cost. The defaults are from Lucid's simulator:
+    40 s for a preemption, 60 s for jobs of more than 8 GPUs (artifact of Hu et al., «Lucid: A Non-intrusive,
+    Scalable and Interpretable Scheduler for Deep Learning Training Jobs», ASPLOS 2023).
 
     Attributes:
-        restart_s: Seconds for a job of up to `large_gpus` GPUs.
-        restart_large_s: Seconds for a larger job.
-        large_gpus: Number of GPUs above which a job is large.
+        restart_s: Restart cost of a job with up to `large_gpus` GPUs, seconds.
+        restart_large_s: Restart cost of a job with more GPUs, seconds.
+        large_gpus: The most GPUs for which `restart_s` applies.
     """
 
     restart_s: float = 40.0
@@ -44,11 +44,11 @@ class RunRules:
     """Settings of a run that the trace does not contain.
 
     Attributes:
-        costs: Restart costs of jobs for which the trace has none. None: in runs with models, costs from the
-            catalogue (`checkpoint_s` of each job's workload), otherwise `PreemptionCosts()`.
-        max_retries: Number of times that a failed job is requeued; None: no limit.
+        costs: Restart costs of jobs for which the trace has none. None: `PreemptionCosts()`, or in runs with
+            models the cost in the catalogue for the job's workload (`checkpoint_s`).
+        max_retries: How many times a job is requeued after a failure of its own; None: no limit.
         node_events: Failures, drains and returns of nodes, by time.
-        always: Log individual attempts even if nothing can interrupt a job.
+        always: Whether to log attempts even if nothing can interrupt a job.
     """
 
     costs: PreemptionCosts | None = None
@@ -58,12 +58,12 @@ class RunRules:
 
 
 class ModelledAttempts(NamedTuple):
-    """Modelled energy and GPU time of S attempts; nan for an attempt that is still running."""
+    """Energy and GPU time of S attempts according to the models; nan while an attempt runs."""
 
-    energy_j: NDArray[np.float64]  # (S,) energy
-    share_s: NDArray[np.float64]  # (S,) integral of the attempt's share of each GPU
-    used_s: NDArray[np.float64]  # (S,) integral of the attempt's share of the GPUs' busy time
-    clock_s: NDArray[np.float64]  # (S,) integral of the GPUs' SM clock / maximum
+    energy_j: NDArray[np.float64]  # (S,) energy, joules
+    share_s: NDArray[np.float64]  # (S,) integral over time of the attempt's share of each GPU
+    used_s: NDArray[np.float64]  # (S,) integral over time of the attempt's share of the GPUs' busy time
+    clock_s: NDArray[np.float64]  # (S,) integral over time of the GPUs' SM clock / maximum clock
 
 
 @dataclass(frozen=True)
@@ -71,17 +71,17 @@ class AttemptTable:
     """Table of S attempts, in the order of their starts.
 
     Attributes:
-        job: (S,) row of the attempt's job in the table's trace.
-        attempt: (S,) attempt number, 1 for the first.
+        job: (S,) row of the attempt's job in the trace.
+        attempt: (S,) count of the job's attempts up to this one; 1: its first attempt.
         start_s: (S,) start time, seconds of the trace.
         end_s: (S,) end time, seconds of the trace; nan while the attempt runs.
         useful_s: (S,) work that no later attempt repeats, seconds; 0 while the attempt runs.
         reason: (S,) reason for the end, index in `attempt_arrays.REASONS`.
-        gpu_at: (S + 1,) position in `gpu` of the attempt's first GPU.
-        gpu: Global GPU numbers; empty if placements were not kept.
+        gpu_at: (S + 1,) offsets: attempt k used the GPUs `gpu[gpu_at[k]:gpu_at[k + 1]]`.
+        gpu: Indices of the GPUs in the cluster; empty if placements were not kept.
         done_s: (S,) work done, including lost work and restart costs, seconds at full speed; 0 while the
             attempt runs. None: all attempts ran at full speed, from start to end.
-        books: Modelled energy and GPU time of each attempt. None: the run had no models.
+        books: Energy and GPU time of each attempt. None: the run had no models.
     """
 
     job: NDArray[np.intp]
@@ -103,7 +103,7 @@ class AttemptTable:
         return tuple(self.gpu[self.gpu_at[k] : self.gpu_at[k + 1]].tolist())
 
     def reason_name(self, k: int) -> str:
-        """Return a word for the reason why one attempt ended."""
+        """Return the name of the reason why one attempt ended (`attempt_arrays.REASONS`)."""
         return kernels.REASONS[self.reason[k]]
 
     def select(self, which: NDArray[np.bool_]) -> AttemptTable:
@@ -124,7 +124,10 @@ class AttemptTable:
 
 
 def needs_log(trace: Trace, rules: RunRules) -> bool:
-    """Return whether anything except a scheduler can interrupt a job or delay its eligibility."""
+    """Return whether the run needs a log even if the scheduler does not preempt.
+
+    It does if jobs or nodes can fail, or if jobs depend on other jobs or are in arrays with a limit.
+    """
     columns = ("fail_after_s", "depends_on", "array_limit")
     return rules.always or bool(rules.node_events) or any(_known(trace, name) for name in columns)
 
@@ -147,7 +150,7 @@ def new_log(
         keep_placements: Whether to keep the GPUs of each attempt.
         checkpoint_s: (T,) restart cost of each job from the catalogue (`restart_costs_s`), seconds. None:
             the run has no models.
-        fault_frac: Share of a job's failures that end all jobs on its GPUs.
+        fault_frac: Fraction of job failures that are GPU faults, which end all jobs on the GPUs of the job.
     """
     jobs = records(len(rows), kernels.JOB_LOG)
     gpus = trace.num_gpus[rows]
@@ -233,7 +236,8 @@ def _add_failures(trace: Trace, rows: NDArray[np.intp], jobs: Records) -> NDArra
 
 
 def _add_dependencies(trace: Trace, rows: NDArray[np.intp], jobs: Records) -> NDArray[np.int32]:
-    """Set the dependencies in `jobs`. Return the dependent rows, grouped by the row on which they depend.
+    """Write the dependencies to `jobs`. Return `children`: the dependent rows, grouped by the row they wait
+    for.
 
     Dependencies on jobs outside the run count as met.
     """
@@ -276,11 +280,11 @@ def _events(node_events: tuple[NodeEvent, ...]) -> Records:
 
 
 class Placements(Sequence[tuple[int, ...]]):
-    """Global GPU numbers of J jobs, in the order of allocation. A tuple is made only on access.
+    """Sequence of the GPUs of J jobs, in two arrays. Element k, a tuple, is made only on access.
 
     Attributes:
-        at: (J + 1,) position in `gpu` of each job's first GPU.
-        gpu: GPU numbers of all jobs, one job after the other.
+        at: (J + 1,) offsets: job k uses the GPUs `gpu[at[k]:at[k + 1]]`, in the order of allocation.
+        gpu: Indices of the GPUs in the cluster, for all jobs, one job after the other.
     """
 
     def __init__(self, at: NDArray[np.int64], gpu: NDArray[np.int32]) -> None:
@@ -332,9 +336,14 @@ class Placements(Sequence[tuple[int, ...]]):
         at: NDArray[np.int64],
         gpu: NDArray[np.int32],
     ) -> Placements:
-        """Create placements of `jobs` jobs; only the T jobs in `rows` (ascending) can have a placement.
+        """Create the placements of all `jobs` jobs of a trace from the placements of some of them.
 
-        `kept`: (T,) whether each row has a placement. `at` (T + 1,) and `gpu` cover all T rows.
+        Args:
+            jobs: Number of jobs of the trace.
+            rows: (T,) jobs that can have a placement, ascending; the others have no GPUs.
+            kept: (T,) whether each of these jobs has a placement.
+            at: (T + 1,) offsets: job `rows[i]` uses the GPUs `gpu[at[i]:at[i + 1]]`.
+            gpu: Indices of the GPUs.
         """
         counts = np.diff(at)
         all_counts = np.zeros(jobs, np.int64)

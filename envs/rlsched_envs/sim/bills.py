@@ -1,4 +1,4 @@
-"""Cost and carbon of a run's energy, by the price and the carbon intensity of the cluster's electricity."""
+"""Cost and carbon of a run's energy, from the price and the carbon intensity of the electricity."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from rlsched_envs.sim.sim_arrays import ProgressArrays
 
 J_PER_MWH: Final = 3.6e9
 MG_J_PER_KG_KWH: Final = 3.6e9
-"""J x g/kWh in a kg: 3.6e6 J in a kWh, 1,000 g in a kg."""
+"""Number of J x g/kWh in 1 kg: 3.6e6 J in a kWh x 1,000 g in a kg."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Bill:
         return replace(self, jobs=self.jobs[:rows])
 
     def signal_means(self, edges: NDArray[np.float64]) -> list[float]:
-        """Return the B means of the signal between successive edges, (B + 1,) seconds of the trace."""
+        """Return the mean of the signal between each two successive `edges`, seconds of the trace."""
         return [
             float(self.signal.between(since_s, until_s)[0]) / (until_s - since_s)
             for since_s, until_s in pairwise(edges.tolist())
@@ -70,7 +70,7 @@ def second_0_of(spec: ClusterSpec, trace: Trace) -> datetime:
     """Return the wall-clock time of a trace's second 0, from the cluster's `energy` section or the trace.
 
     Raises:
-        InputError: neither states the time.
+        InputError: neither contains the time.
     """
     second_0 = (spec.energy.second_0 if spec.energy is not None else None) or trace.origin
     if second_0 is None:
@@ -84,16 +84,18 @@ def second_0_of(spec: ClusterSpec, trace: Trace) -> datetime:
 def signals_of(
     spec: ClusterSpec, trace: Trace, last_s: float, asked: PricesAsked = NOTHING
 ) -> Integrals | None:
-    """Return the series of a cluster's electricity over the seconds of a trace; None: no `energy` section.
+    """Return the series of a cluster's electricity over the seconds of a trace.
 
     The series are the price, the carbon intensity, the relative price that policies follow, the columns of
-    its outlook (`rlsched.energy.relative`), and the power limit in W. After the end of the series that
-    policies follow, the relative price and its outlook are 0. After the end of the limits, the last one
-    applies. If details of the price are asked for, `rates` has further rows: `rlsched_envs.sim.signals.RANK`
-    and the rows after it.
+    its outlook (`rlsched.energy.relative`), and the power limit in W. Policies follow the price or the carbon
+    intensity. After the end of this series, the relative price and its outlook are 0. After the end of the
+    power limits, the last limit applies. If `asked` has details of the price, `rates` has further rows:
+    `rlsched_envs.sim.signals.RANK` and the rows after it.
+
+    Returns None if the cluster has no price, carbon intensity or series of power limits.
 
     Raises:
-        InputError: a file cannot be read, does not cover the trace, or the wall-clock time of the trace's
+        InputError: a file cannot be read or does not cover the trace, or the wall-clock time of the trace's
             second 0 is unknown.
     """
     energy = spec.energy
@@ -125,7 +127,7 @@ def signals_of(
 def _details_on_grid(
     series: Series, second_0: datetime, known_ahead_s: float, asked: PricesAsked, grid: Integrals
 ) -> NDArray[np.float64]:
-    """Return the rows from `RANK` on for each step of a grid; 0 after the end of the series."""
+    """Return the signal rows `RANK` and later for each step of `grid`; 0 after the end of the series."""
     begins_s = (series.begins - second_0).total_seconds()
     middles_s = grid.from_s + grid.step_s * (np.arange(grid.rates.shape[1]) + 0.5)
     at = np.floor((middles_s - begins_s) / series.step_s).astype(np.intp)
@@ -141,9 +143,10 @@ def _details_on_grid(
 def price_details(
     series: Series, known_ahead_s: float, asked: PricesAsked, first: int, end: int
 ) -> NDArray[np.float64]:
-    """Return the (ROWS_AHEAD - ROWS, end - first) rows from `RANK` on for the steps `first` to `end` - 1.
+    """Return the signal rows `RANK` and later for the steps `first` to `end` - 1 of a series.
 
-    Starts of steps are seconds after the start of the series. Rows that are not asked for are 0.
+    The shape is (ROWS_AHEAD - ROWS, end - first). Starts of steps (row `FROM`) are seconds after the start of
+    the series. Details that the policy does not read (`asked`) are 0.
     """
     found = np.zeros((ROWS_AHEAD - ROWS, end - first))
     found[FROM - ROWS] = np.arange(first, end) * series.step_s
@@ -158,7 +161,7 @@ def price_details(
 def bills_of(
     progress: ProgressArrays, spec: ClusterSpec, rows: NDArray[np.intp], jobs: int
 ) -> list[Bill | None]:
-    """Return [cost bill, carbon bill] of a run; None: the price, or the carbon intensity, is unknown.
+    """Return [bill of cost, bill of carbon] of a run; None in place of a bill whose signal is unknown.
 
     The accounts of all jobs must be up to date (`physics.settle`).
     """

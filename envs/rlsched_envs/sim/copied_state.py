@@ -1,4 +1,4 @@
-"""Copies live jobs from a cluster's state into a simulated run, which continues from this state."""
+"""Copies the state of a cluster with its live jobs into a simulated run, which continues from this state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ALIGNMENT: Final = 64
 
 
 class PackedRun(NamedTuple):
-    """A run with all its arrays in one buffer, so that copying the run copies one array."""
+    """A run whose arrays are views of one buffer. Copying the buffer copies the run."""
 
     memory: NDArray[np.uint8]
     sim: SimArrays
@@ -55,10 +55,10 @@ def pack(run: SimArrays) -> PackedRun:
 
 
 def fill(to: StateArrays, s: StateArrays, slots: NDArray[np.int32], partition: int = -1) -> None:
-    """Copy nodes, GPUs, demand classes and the jobs in `slots`; the job in `slots[k]` gets slot k.
+    """Copy nodes, GPUs, demand classes and some jobs from the state `s` to the state `to`.
 
-    The caller then rebuilds the index. The copied jobs belong only to `partition`. If `partition` is -1, each
-    job stays in its own partitions.
+    The job in slot `slots[k]` of `s` gets slot k of `to`. The copied jobs belong only to `partition`; if it
+    is -1, they keep their partitions. The caller then rebuilds the index.
     """
     number = np.zeros(len(s.job) + 1, np.int32)
     number[-1] = -1
@@ -73,12 +73,15 @@ def fill(to: StateArrays, s: StateArrays, slots: NDArray[np.int32], partition: i
     to.config[:], to.counters[:] = s.config, s.counters
     to.counters[0].live_jobs, to.config[0].sorts_queue = len(slots), 1
     to.order.code[:] = s.order.code[: len(to.order.code)]
-    to.config.modelled = to.order.code.revises = 0  # drawn run times apply, and predictions do not learn
+    to.config.modelled = to.order.code.revises = 0  # run times are given, and predictions do not learn
 
 
 @kernel
 def let_run(run: SimArrays, live: int) -> None:
-    """Set up the first `live` rows (copied jobs). A running job ends at `fixed_end_s` unless preempted."""
+    """Let the run continue with its first `live` rows, the copied jobs.
+
+    A running job ends at its `fixed_end_s`, unless it is preempted.
+    """
     truth, job = run.truth, run.state.job
     for row in range(live):
         if job.status[row] == RUNNING:

@@ -20,13 +20,13 @@ from rlsched_envs.sim.sim_arrays import SimArrays
 def terms_so_far(sim: SimArrays, found: NDArray[np.float64]) -> None:
     """Write the terms of an objective up to now (`rlsched.objective.TERMS`) to `found`, (NUM_TERMS,).
 
-    Energy is 0 without models. Money is the integral of price x power of the jobs, J x price; without prices
-    it is the energy, J. If unused nodes sleep (`unused_sleep`), the money also has the idle power of the
-    nodes that run a job.
-
-    Time is the sum over the jobs of the time beyond their run times on unshared GPUs at full clock,
-    job-seconds. If the run records jobs (`by_job`), only the part beyond a job's slack counts, times its
-    weight, and the other terms of single jobs are recorded too; otherwise they are 0.
+    - Energy is the energy of the jobs, J; 0 without models.
+    - Money is the integral of price x power of the jobs, J x price; without prices, it equals the energy. If
+      unused nodes sleep (`unused_sleep`), money includes the idle power of nodes that run a job.
+    - Time is the delay, summed over the jobs: time in the system less the run time on unshared GPUs at full
+      clock, job-seconds. If `by_job` is set, only the part of a delay beyond the job's slack counts,
+      multiplied by the job's weight.
+    - The terms that need the delay of each job are 0 if `by_job` is not set.
     """
     run, books = sim.progress.run[0], sim.progress.books[0]
     for k in range(NUM_TERMS):
@@ -48,10 +48,10 @@ def terms_so_far(sim: SimArrays, found: NDArray[np.float64]) -> None:
 
 @kernel
 def _add_jobs(sim: SimArrays, found: NDArray[np.float64]) -> None:
-    """Add the terms of all jobs to `found`, (NUM_TERMS,).
+    """Add the terms that depend on the delay of each job to `found`, (NUM_TERMS,).
 
-    The delay of a job that has not ended is the time since its submission less its attained service. Time on
-    GPUs shared by two jobs counts half as service.
+    The delay of a job that has not ended is the time since its submission less its run time so far. Run time
+    in which two jobs share GPUs counts half.
     """
     truth, outcome, s, run = sim.truth, sim.progress.outcome, sim.state, sim.progress.run[0]
     tail_after_s = sim.progress.books[0].tail_after_s

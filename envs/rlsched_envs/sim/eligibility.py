@@ -1,4 +1,4 @@
-"""Eligibility of jobs for the queue, compiled: dependencies, and limits of job arrays."""
+"""Compiled functions that determine when a job may enter the queue: dependencies, limits of job arrays."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rlsched_envs.sim.attempt_arrays import HELD_BACK, LET_IN, AttemptArrays
 
 @kernel
 def may_enter(log: AttemptArrays, row: int) -> bool:
-    """Return whether all dependencies of a row have ended and its job array is below the array's limit."""
+    """Return whether the dependencies of a job have ended, and its job array is below the array's limit."""
     if log.jobs.waits_for[row] > 0:
         return False
     a = log.jobs.array[row]
@@ -17,7 +17,7 @@ def may_enter(log: AttemptArrays, row: int) -> bool:
 
 @kernel
 def make_ready(log: AttemptArrays, row: int) -> None:
-    """Make a held-back job eligible, and add it to a heap, from which jobs enter the queue in row order."""
+    """Make a held-back job eligible, and add it to the heap `ready`. Jobs leave the heap in row order."""
     log.jobs.stage[row] = LET_IN
     log.counters[0].held_back -= 1
     if log.jobs.array[row] >= 0:
@@ -32,7 +32,7 @@ def make_ready(log: AttemptArrays, row: int) -> None:
 
 @kernel
 def pop_ready(log: AttemptArrays) -> int:
-    """Remove the first ready row, in row order, and return it."""
+    """Remove the lowest row from the heap `ready`, and return it."""
     ready = log.ready
     row = ready[0]
     last = log.counters[0].ready - 1
@@ -52,7 +52,7 @@ def pop_ready(log: AttemptArrays) -> int:
 
 @kernel
 def next_task(log: AttemptArrays, a: int) -> None:
-    """Record the end of a task of array `a`. Make the next task that waits only for the limit eligible."""
+    """Record the end of a task of array `a`. If another task waits only for the limit, make it eligible."""
     arrays = log.arrays
     arrays.inside[a] -= 1
     position = arrays.passed[a]

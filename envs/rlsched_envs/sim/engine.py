@@ -1,7 +1,7 @@
-"""Replay of a trace on a cluster: one engine for compiled rules and for any `Scheduler`.
+"""Replays a trace on a cluster, with a compiled rule or with any `Scheduler`.
 
-If jobs can be interrupted, or become eligible after their submission, the run logs all attempts. Otherwise,
-each job runs once, its end is known at its start, and no log is needed.
+The run logs all attempts if jobs can be interrupted or can become eligible after their submission. Otherwise
+each job runs once, its end is known when it starts, and no log is needed.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ from rlsched_envs.sim.sleeping import SleepingNodes
 from rlsched_envs.sim.slices import fit_slices
 
 _ROWS_BETWEEN_LOOKS = 256
-"""Number of arrivals after which the engine checks again whether a run can stop."""
+"""Number of arrivals between two checks whether the run can stop early."""
 _REFERENCE = Policy("fifo-backfill")
 
 
@@ -86,22 +86,22 @@ def predict_trace(
     kind: str = RUNNING_MEAN,
     progress: Callable[[float], None] | None = None,
 ) -> PredictedTimes:
-    """Return the predictions that all policies of a comparison share.
+    """Return predicted run times, the same for all policies of a comparison.
 
-    With `oracle`, the predictions are the true run times. Otherwise a job has the trace's own prediction, if
-    there is one, and a predictor predicts the other jobs. At each submission the predictor knows the jobs
-    that had ended by then in the reference history, a replay of the trace on this cluster under
-    `fifo-backfill`. A prediction without a spread gets the spread of the errors of the trace's own
-    predictions so far.
+    With `oracle`, the predictions are the true run times. Otherwise, a job keeps the prediction in the trace,
+    if there is one, and a predictor predicts the other jobs. The *reference history* is a replay of the trace
+    on this cluster under `fifo-backfill`. When a job is submitted, the predictor knows the jobs that have
+    ended by then in this history. If the trace has a prediction without a spread, the spread is that of the
+    errors of the trace's predictions so far.
 
     Args:
         trace: J jobs.
         spec: The cluster.
         oracle: Whether to use the true run times.
         recorded_until_s: Jobs submitted before this time end in the reference history as recorded in the
-            trace (submission + recorded queueing delay, 0 if unknown, + duration), and `fifo-backfill` runs
-            only the later jobs. Use it for a cluster that is scaled for a window of the trace: the cluster
-            would be overloaded, or idle, before the window.
+            trace: at submission + recorded queueing delay (0 if unknown) + duration. `fifo-backfill` runs
+            only the later jobs. Use it for a cluster that is scaled to the load of a window of the trace:
+            with the earlier jobs, this cluster would be overloaded, or almost idle.
         kind: The predictor, one of `rlsched.workload.predict.kinds`.
         progress: Called with the progress of the predictor.
 
@@ -133,7 +133,7 @@ def predict_trace(
 def reference_end_s(
     trace: Trace, spec: ClusterSpec, recorded_until_s: float = -math.inf
 ) -> NDArray[np.float64]:
-    """Return the (J,) end of each job in the reference history, nan for a job that never ended.
+    """Return the (J,) time at which each job ends in the reference history; nan: it never ends.
 
     See `predict_trace` for the reference history and for `recorded_until_s`.
     """
@@ -156,15 +156,18 @@ class Engine:
         order: Order of the queue (a scheduler's `order`).
         predictions: Predicted run time of each job; default: `predict_trace`.
         oracle: Whether to use true run times if no predictions are given.
-        fixed_end_s: (J,) recorded ends of a broker's run; nan: start + duration. Models then only predict, as
-            in the broker, and there is no energy. A job has only the workload that its column `workload`
-            names, and only the cores that it requests; its run time refers to the GPUs that it gets.
-        end_order: (J,) order of the ends that are at one time, ascending; None: the order of the trace.
-        keep_placements: Whether to store every job's GPUs.
+        fixed_end_s: (J,) time at which each job ended in a broker's run, to repeat that run; nan: the job
+            ends at start + duration. With fixed ends, models only predict, as in the broker, and no energy is
+            computed. A job has only the workload that its column `workload` names, and only the cores that it
+            requests. Its run time refers to the GPUs that it gets.
+        end_order: (J,) jobs that end at the same time end in ascending order of this value. None: in the
+            order of the trace.
+        keep_placements: Whether to store the GPUs of each job.
         rules: Restart costs, retries and node events.
         models: Models of speed and power; None: jobs run as recorded in the trace, without energy.
-        seen: Speeds of jobs that shared GPUs, and GPU memory of jobs, as a broker observed them, with their
-            times, ascending; needs `models` and `fixed_end_s`. Decisions of the same time already know them.
+        seen: Observations of a broker as (time, observation), ascending: speeds of jobs that shared GPUs, and
+            GPU memory of jobs. Decisions made at the time of an observation already use it. Requires
+            `models` and `fixed_end_s`.
 
     Attributes:
         trace, spec: The arguments.
@@ -250,21 +253,21 @@ class Engine:
         else:
             truth.workload = catalogue.named(self.trace)[self._rows]
         is_limited = self.spec.energy is not None and self.spec.energy.is_limited
-        if self._physics or is_limited:  # a broker without a power limit does not know them
+        if self._physics or is_limited:  # a broker without a power limit does not know the nodes' power
             set_watts(self.state, self.spec, models.node_power)
         self.arrays = self.arrays._replace(state=self.state.arrays)
         self._use_signals()
         if self.spec.energy is not None and is_limited:
-            has_signal = self.arrays.progress.signal.shape[1] > 0  # the limit is in it, and is read from it
+            has_signal = self.arrays.progress.signal.shape[1] > 0  # the limit is read from the signal
             constant_w = 1000.0 * self.spec.energy.power_limit_kw
             self.state.limit_power(math.inf if has_signal else constant_w)
         if self._physics:
             open_books(self.arrays, self.trace, self._rows, models)
 
     def _use_signals(self, asked: PricesAsked = NOTHING) -> None:
-        """Set up the price and carbon of the cluster's electricity, and the ratio that policies follow.
+        """Set up the price and carbon intensity of electricity, and the relative price that policies read.
 
-        `asked`: details of the price that the policy reads.
+        `asked`: further details of the price that the policy reads.
         """
         submit_s = self.arrays.truth.submit_s
         signals = signals_of(self.spec, self.trace, float(submit_s[-1]) if len(submit_s) else 0.0, asked)
@@ -293,7 +296,7 @@ class Engine:
 
     @property
     def log(self) -> AttemptArrays | None:
-        """The attempt log; None if each job runs once."""
+        """The attempt log; None if jobs cannot be interrupted, so that each job runs once."""
         log: AttemptArrays | None = self.arrays.log
         return log
 
@@ -307,9 +310,9 @@ class Engine:
 
         Args:
             rule: The rule; it must have the engine's order.
-            until_started: (J,) mask of jobs: stop soon after these jobs have started, because the starts
-                determine the ends. If jobs can be interrupted, stop soon after these jobs have ended. None:
-                do not stop early.
+            until_started: (J,) mask of jobs. The run stops soon after these jobs have started, because their
+                ends are known then. If jobs can be interrupted, it stops soon after these jobs have ended.
+                None: the run does not stop early.
         """
         run = self.begun_by(rule)
         stop = self._stop(until_started)
@@ -332,7 +335,7 @@ class Engine:
     def looks(self, rule: CompiledRule, every_s: float) -> Iterator[int]:
         """Run a compiled rule, and pause at the first arrival that is `every_s` or more after the last pause.
 
-        Yields the number of rows (jobs) of the run that have arrived, after the decisions of the instant.
+        The decisions of an instant are made before the pause. Yields the number of jobs that have arrived.
         """
         run = self.begun_by(rule)
         submit_s = self.arrays.truth.submit_s
@@ -389,7 +392,7 @@ class Engine:
             self.log.jobs.profile_s[:] = np.where(profiled, rule.profile_s, 0.0)
 
     def begun_by(self, rule: CompiledRule) -> Any:
-        """Prepare a run with a rule, and return the compiled loop that continues the run at each call."""
+        """Prepare a run with a rule, and return the compiled loop, which continues the run at each call."""
         self._begin(rule.order, rule, asked=rule.options.start.price.asked)
         self.state.sort_queue(rule.sorted_queue)
         return self._compiled(loop.run_rule, rule)
@@ -470,7 +473,7 @@ class Engine:
         return str(self.trace.job_id[self._rows[row]])
 
     def _is_stuck(self) -> bool:
-        """Return whether nothing more can happen: no event is planned, and no waiting job fits."""
+        """Return whether the run cannot continue: no event is planned, and no waiting job fits."""
         run, state = self.arrays.progress.run[0], self.state.arrays
         if run.heap_len > 0 or run.next_row < len(self._rows):
             return False
@@ -551,7 +554,7 @@ class Engine:
         )
 
     def _energy(self) -> Energy | None:
-        """Return the energy up to now; None if no models give the power."""
+        """Return the energy up to now; None if the run has no models of power."""
         if not self._physics:
             return None
         progress, now_s = self.arrays.progress, self.now_s
@@ -570,7 +573,7 @@ class Engine:
         return Energy(job_j, idle_j, cluster_j, span_s, cost, carbon, peak_w, limit, hour_j)
 
     def _ends_s(self) -> NDArray[np.float64]:
-        """Return the (T,) ends of the rows of the run; without interruptions, a job ends as planned."""
+        """Return the (T,) ends of the rows of the run, including future ends that cannot change any more."""
         outcome, truth = self.arrays.progress.outcome, self.arrays.truth
         if self.log is not None:
             return outcome.end_s
@@ -595,13 +598,13 @@ class Engine:
 
 
 class _Stop:
-    """Checks at intervals of arrivals whether all `wanted` jobs are done, so that the run can stop early.
+    """Checks now and then whether all `wanted` jobs are done, so that the run can stop early.
 
-    If `wanted` is None, the run does not stop early. A finished job stays finished, so each check starts at
-    the first job that was unfinished at the last check.
+    If `wanted` is None, the run does not stop early. Jobs that are done stay done, so each check starts at
+    the first job that was not done at the last check.
 
     Attributes:
-        next_look_row: Number of arrived rows at which the next check is due.
+        next_look_row: Number of arrived jobs at which the next check is due.
     """
 
     def __init__(self, run: Records, done_s: NDArray[np.float64], wanted: NDArray[np.bool_] | None) -> None:
@@ -637,9 +640,10 @@ def truth_records(
     fixed_end_s: NDArray[np.float64] | None = None,
     fair_milli: int = 0,
 ) -> Records:
-    """Return the runnable rows of a trace for the compiled loop, and register their VC names in the state.
+    """Return the (T,) TRUTH records of the runnable jobs, and register their VC names in the state.
 
-    `fair_milli`: CPU cores per GPU for jobs without a core count, thousandths; 0: cores are not counted.
+    `rows`: (T,) rows of the runnable jobs in the trace. `fair_milli`: CPU cores per GPU, in thousandths, of
+    jobs that request no cores; 0: such jobs need no cores.
     """
     first, inverse = distinct_rows([trace.vc[rows]])
     names = [str(name) for name in trace.vc[rows[first]]]

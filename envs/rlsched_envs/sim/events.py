@@ -1,7 +1,7 @@
-"""Events of a run, compiled. At one instant, jobs end first, then nodes change, then jobs arrive.
+"""Compiled events of a run. At one instant, jobs end first, then nodes change, then jobs enter the queue.
 
-Jobs that become eligible enter the queue before new submissions; the trace's row order breaks ties. True
-durations (`TRUTH` records) are used only to simulate events; no input of a policy contains them.
+Jobs that become eligible enter the queue before new submissions; among equals, the order of the trace counts.
+True durations (`TRUTH` records) are used only to simulate events. Policies never see them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def waiting_jobs(sim: SimArrays) -> int:
 
 @kernel
 def put_slot(sim: SimArrays, row: int, at_s: float) -> int:
-    """Add a row (job), submitted at `at_s`, to the queue; return the row's slot. A slot must be free."""
+    """Add the job of a row to the queue at time `at_s`, and return the job's slot. A slot must be free."""
     truth = sim.truth
     slot = ledger.add_job(
         sim.state,
@@ -93,7 +93,7 @@ def _end(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def _end_attempt(sim: SimArrays, slot: int) -> None:
-    """End the attempt of a running job that finished, reached its limit, or failed."""
+    """End the attempt of a running job that has finished, reached its time limit, or failed."""
     s, log, row, now_s = sim.state, sim.log, sim.progress.ends.row[slot], sim.progress.run[0].now_s
     reason = log.jobs.ends_by[row]
     if PHYSICS and s.config[0].modelled and sim.progress.work.killed[slot]:
@@ -131,7 +131,7 @@ def _try_again(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def _fail(sim: SimArrays, slot: int, reason: int) -> None:
-    """Stop a running job for an external reason, and requeue it."""
+    """Stop a running job because of its node or of a co-tenant (`reason`), and requeue it."""
     forget_end(sim.progress, slot)
     log_end(sim, slot, reason)
     _try_again(sim, slot)
@@ -139,7 +139,7 @@ def _fail(sim: SimArrays, slot: int, reason: int) -> None:
 
 @kernel
 def _spreads(sim: SimArrays, row: int) -> bool:
-    """Draw whether a job's current failure is a GPU fault; the draw is keyed by the job and the failure."""
+    """Return whether a job's failure is a GPU fault. The draw depends only on the job and on the failure."""
     frac = sim.log.config[0].fault_ppm / 1e6
     return frac > 0.0 and is_device_fault(sim.progress.outcome.key[row], sim.log.jobs.failures[row], frac)
 
@@ -148,7 +148,7 @@ def _spreads(sim: SimArrays, row: int) -> bool:
 def _fail_beside(sim: SimArrays, slot: int) -> None:
     """Stop and requeue the other jobs on the GPUs of a job that ends with a GPU fault."""
     s = sim.state
-    push_end(sim.progress, sim.progress.run[0].now_s, slot)  # a running slot needs a planned end
+    push_end(sim.progress, sim.progress.run[0].now_s, slot)  # a running job needs a planned end
     place = s.job.head[slot]
     while place >= 0:
         g = place // MAX_TENANTS
@@ -164,7 +164,7 @@ def _fail_beside(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def _set_node(sim: SimArrays, n: int, status: int) -> None:
-    """Set the status of a node to down, drained or up. Jobs on a node that goes down are requeued."""
+    """Set the status of a node. If the node goes down, its jobs are requeued."""
     s = sim.state
     before = s.node.status[n]
     ledger.set_node_status(s, n, status)
@@ -193,7 +193,7 @@ def _fail_jobs_on(sim: SimArrays, n: int) -> None:
 
 @kernel
 def set_nodes(sim: SimArrays, nodes: NDArray[np.int64], statuses: NDArray[np.int32]) -> float:
-    """Set the statuses of idle nodes, and return the change of the nodes' power, W. Requires models."""
+    """Set the statuses of idle nodes, and return by how much their power increases, W. Requires models."""
     idle_w = sim.progress.books[0].idle_w
     for k in range(nodes.shape[0]):
         _set_node(sim, nodes[k], statuses[k])
@@ -205,10 +205,10 @@ def set_nodes(sim: SimArrays, nodes: NDArray[np.int64], statuses: NDArray[np.int
 
 @kernel
 def _next_s(sim: SimArrays) -> float:
-    """Return the time of the next event or timer, never before now; infinite if there is none.
+    """Return the time of the next event or requested call, never before now; infinite if there is none.
 
-    Node events do not prolong a run that has no other events. Node events before the first submission are
-    applied when the run starts.
+    Node events that come after the last job has ended do not count. Node events before the first submission
+    are applied when the run starts.
     """
     run, r = sim.progress.run[0], sim.progress
     at_s = run.timer_s
@@ -244,7 +244,8 @@ def _pass_time(sim: SimArrays, at_s: float) -> None:
 def next_instant(sim: SimArrays) -> int:
     """Advance to the time of the next event, and carry out all events of that time.
 
-    Returns MOVED, FINISHED, NEED_SLOTS, or REVIEW_DUE (a review of the nodes is due before the next event).
+    Returns MOVED; FINISHED if there is no event; NEED_SLOTS if more job slots are needed to continue; or
+    REVIEW_DUE if `run.review_s` is before the next event.
     """
     s, truth, r, run = sim.state, sim.truth, sim.progress, sim.progress.run[0]
     at_s = _next_s(sim)
@@ -288,7 +289,7 @@ def next_instant(sim: SimArrays) -> int:
 
 @kernel
 def _let_in(sim: SimArrays, row: int) -> None:
-    """Make a newly submitted row eligible, and add it to the queue."""
+    """Mark the job of a newly submitted row as eligible, and add it to the queue."""
     log = sim.log
     log.jobs.stage[row] = LET_IN
     if log.jobs.array[row] >= 0:
@@ -310,7 +311,7 @@ def _change_nodes(sim: SimArrays, at_s: float) -> None:
 
 @kernel
 def rewind(sim: SimArrays) -> None:
-    """Reset the run to its start (idle cluster, no arrivals), and rebuild the index."""
+    """Reset the run to its start, when the cluster is idle and no job has arrived, and rebuild the index."""
     s, r, run = sim.state, sim.progress, sim.progress.run[0]
     for slot in range(s.job.shape[0]):
         s.job.status[slot] = SLOT_EMPTY

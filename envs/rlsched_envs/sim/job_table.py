@@ -28,13 +28,13 @@ class JobTable:
         end_s: (J,) end, nan if the job never ended.
         rejected: (J,) whether the job can never run on this cluster.
         reject_reason: (J,) the reason, "" for runnable jobs.
-        gpus: Global GPU numbers of each job's last attempt, empty if the job never started.
-        gpu_node: (G,) node number of each GPU.
+        gpus: Indices of the GPUs of each job's last attempt, empty if the job never started.
+        gpu_node: (G,) index of each GPU's node.
         decisions: Number of decisions.
         decision_us: (decisions,) time per decision, microseconds; empty for a compiled rule.
-        by_source: Number of decisions by source.
-        ended_by: (J,) outcome of each job, index in `attempt_arrays.REASONS`: 0 not yet or never ended, 1
-            finished, 2 time limit, 3 failure. None: all jobs that ended have finished.
+        by_source: Number of decisions by their source (such as `rule`).
+        ended_by: (J,) outcome of each job, index in `attempt_arrays.REASONS`: 0 has not ended, 1 finished, 2
+            reached its time limit, 3 failed. None: all jobs that ended have finished.
         eligible_s: (J,) time when each job entered the queue (dependencies ended, array below its limit), nan
             if the job never entered. None: all jobs entered at their submission.
         log: All attempts. None: each job that started has one attempt, from its start to its end.
@@ -61,7 +61,7 @@ class JobTable:
 
     @cached_property
     def attempts(self) -> AttemptTable:
-        """All attempts: in the order of starts if there is a log, else in the order of jobs."""
+        """All attempts, in the order of their starts if there is a log, else in the order of the trace."""
         if self.log is not None:
             return self.log
         job = np.flatnonzero(~np.isnan(self.start_s))
@@ -82,7 +82,7 @@ class JobTable:
         )
 
     def first_rows(self, rows: int) -> JobTable:
-        """Return the table of only the first `rows` jobs of the trace."""
+        """Return a table with only the first `rows` jobs of the trace."""
         log = self.log
         return replace(
             self,

@@ -1,11 +1,12 @@
-"""Learning of speeds of jobs that share GPUs, compiled: the speeds of a pair are known after `WATCH_S`.
+"""Compiled functions that learn the speeds of two jobs on one GPU, after `WATCH_S` of observation.
 
-Frameworks report the time of iterations or batches, which take from 0.05 to about 10 s: 300 s are 30 of the
-slowest iterations. Lucid (ASPLOS'23) profiles jobs for 200 s. The error of a mean over this time is small
-compared to `learning.REPEAT_SD`, the scatter between pairs of the same workloads. No measurement error is
-added.
+The choice of `WATCH_S`: frameworks report the time of iterations or batches, which take 0.05 to about 10 s,
+so 300 s are 30 of the slowest iterations. Lucid (ASPLOS'23) profiles jobs for 200 s. The error of a mean over
+this time is small compared to `learning.REPEAT_SD`, the scatter between pairs of the same workloads.
+Therefore the simulation adds no measurement error.
 
-If a job is limited by its cores, its speed does not reveal the speed of its GPUs, and is not learned.
+The speed of a job that is limited by its CPU cores says nothing about its speed on the GPUs, and is not
+learned.
 """
 
 from __future__ import annotations
@@ -24,12 +25,15 @@ from rlsched_envs.sim.physics import true_share
 from rlsched_envs.sim.sim_arrays import ProgressArrays
 
 WATCH_S: Final = 300.0
-"""Time that a pair must run unchanged, without a third job, before its speeds are known, seconds."""
+"""Time that a pair must share a GPU, without a third job, before its speeds are known, seconds."""
 
 
 @kernel
 def _can_teach(s: StateArrays, kind: int, slot: int, other: int) -> bool:
-    """Return whether to learn a job's speed next to a co-tenant: workloads are known, the speed is not."""
+    """Return whether a job's speed next to a co-tenant is not known yet, but can be learned.
+
+    For this, the workloads of both jobs must be known.
+    """
     mine, theirs = s.job.workload[slot], s.job.workload[other]
     if mine <= 0 or theirs <= 0:
         return False
@@ -39,9 +43,9 @@ def _can_teach(s: StateArrays, kind: int, slot: int, other: int) -> bool:
 
 @kernel
 def watch(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> None:
-    """Watch the pair of jobs on GPU `g`, after the jobs on this GPU have changed.
+    """Begin or end the observation of the jobs on GPU `g` after a change there.
 
-    A pair that is already watched stays watched. If the number of jobs is not two, no job is watched.
+    Exactly two jobs are watched as a pair, from now on. A pair that is already watched stays watched.
     """
     if x.books[0].learns == 0.0:
         return
@@ -80,7 +84,7 @@ def _learn_from(x: ProgressArrays, s: StateArrays, slot: int, other: int) -> Non
 
 @kernel
 def learn_due(x: ProgressArrays, s: StateArrays, now_s: float) -> None:
-    """Learn from all pairs that have been watched long enough by now, in order of time."""
+    """Learn the speeds of all pairs that have been watched long enough by now, earliest first."""
     work, seq = x.work, s.job.seq
     while True:
         found, due_s, then_s = -1, np.inf, np.inf

@@ -1,7 +1,7 @@
-"""The event loop, compiled: events advance the clock, and a rule decides at each instant.
+"""The compiled event loop: events advance the clock, and a rule decides at each instant.
 
-`for_run` specialises the loop for a rule and for the parts that a run has: attempt log, models of speed and
-power, cost curve.
+`for_run` compiles the loop for one rule, with or without attempt log, models of speed and power, and cost
+curve.
 """
 
 from __future__ import annotations
@@ -46,29 +46,29 @@ INSTANT: Final = np.dtype(
         ("terms", np.float64, (NUM_TERMS,)),  # results of `costs.terms_so_far`
     ]
 )
-"""Fields of a run's cost up to an instant."""
+"""Fields of an entry of a cost curve: an instant, and the cost of the run up to this instant."""
 
 
 @by_reference
 class Curve(NamedTuple):
-    """Cost of a run at each of its instants; `length` entries of `instant` are in use."""
+    """Cost of a run up to each of its instants. The first `length` entries of `instant` are in use."""
 
     instant: Records  # (I,) INSTANT
-    length: NDArray[np.int64]  # (1,) number of recorded instants, -1: there was no room
+    length: NDArray[np.int64]  # (1,) number of recorded instants; -1: the run had too many instants
 
 
 @kernel
 def _nothing_new(s: StateArrays, p: int) -> bool:
-    """Return whether partition `p` is unchanged since the rule last found nothing to do there."""
+    """Return whether partition `p` has not changed since the rule was last called for it."""
     part = s.derived.part
     return part.seen_changes[p] == part.changes[p] and part.seen_arrivals[p] == part.arrivals[p]
 
 
 @kernel
 def decide(sim: SimArrays, o: Any) -> None:
-    """Make all decisions of one instant, partition by partition; repeat while jobs are preempted.
+    """Make all decisions of one instant, partition by partition, and repeat this while jobs are preempted.
 
-    `o`: Argument of the rule's functions, `RuleOptions` or another tuple that has `start`.
+    `o`: options of the rule, which its functions get: `RuleOptions`, or another tuple with a field `start`.
     """
     s, run, again = sim.state, sim.progress.run[0], True
     now_s, part = run.now_s, s.derived.part
@@ -115,7 +115,10 @@ def decide(sim: SimArrays, o: Any) -> None:
 
 @kernel
 def pause_jobs(sim: SimArrays, p: int, o: Any) -> bool:
-    """Preempt jobs because of the price (of partition `p`) or the power limit; return whether any did."""
+    """Preempt the jobs of partition `p` that must pause because of the price or the power limit.
+
+    Returns whether a job was preempted.
+    """
     s, now_s = sim.state, sim.progress.run[0].now_s
     slot, paused = next_to_pause(s, p, o.start.price, o.preempts, now_s), False
     while slot >= 0:
@@ -127,9 +130,10 @@ def pause_jobs(sim: SimArrays, p: int, o: Any) -> bool:
 
 @kernel
 def run_rule(sim: SimArrays, o: RuleOptions, until_row: int, curve: Curve) -> int:
-    """Run a rule to the end of the trace, or until `until_row` rows have arrived and decisions are made.
+    """Run a rule to the end of the trace, or until `until_row` jobs have arrived and decisions are made.
 
-    Returns STOPPED, NEED_ROOM, DIALS_DUE, or a result of `next_instant` other than MOVED.
+    Returns STOPPED (`until_row` is reached), NEED_ROOM, DIALS_DUE, or a result of `next_instant` other than
+    MOVED.
     """
     run = sim.progress.run[0]
     while run.next_row < until_row or run.undecided:
@@ -153,7 +157,7 @@ def run_rule(sim: SimArrays, o: RuleOptions, until_row: int, curve: Curve) -> in
         if RECORDS:
             same = arrived == run.next_row and started == run.starts
             if resumed or not (same and running == run.heap_len and preempted == run.preemptions):
-                _note(sim, curve)  # skipped if the rule was called and nothing happened
+                _note(sim, curve)  # not after calls of the rule without an event or a decision
     return STOPPED
 
 
@@ -192,12 +196,13 @@ def for_run(
     """Compile a kernel of the simulator for a run.
 
     Args:
-        template: `run_rule`, or another template with the constants of this module and of
-            `rlsched_envs.sim.constants`.
+        template: `run_rule`, or another kernel that uses the constants of `rlsched_envs.sim.constants` and
+            `rlsched.decide.constants`.
         steps: Functions of the rule; None if the template calls no rule.
         logged: Whether attempts are logged.
         modelled: Whether there are models.
-        physics: Whether the models, if any, give the speed and power of jobs; else only decisions use them.
+        physics: Whether the models, if any, determine the speed and power of jobs. If not, only decisions use
+            them.
         records: Whether costs are recorded.
     """
     bound = steps.bound if steps is not None else {"DIALLED": False, "PRICED": False}

@@ -1,4 +1,4 @@
-"""The models of a run, and their arrays for a trace and a cluster."""
+"""Settings of the models of speed and power of a run, and the arrays that follow from them."""
 
 from __future__ import annotations
 
@@ -35,30 +35,32 @@ from rlsched_envs.sim.sim_arrays import SimArrays
 _MOST_MIB: Final = 2.0**40
 _MOST_CORES: Final = 1e6
 MOST_LUCK: Final = 2**53
-"""Number of possible random seeds of a run: a float represents each integer below 2^53 exactly."""
+"""Seeds in `BOOKS.luck` are below this value, because a float represents each such integer exactly."""
 
 
 class Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Models of speed and power: the settings of a models file (TOML).
 
     Attributes:
-        workload_seed: Seed of two draws: the workloads of jobs for which the trace names no workload, and the
-            scatter of pairs.
-        assumed_scale: Factor on the catalogue's assumed figures.
-        noise: Whether speeds of unmeasured pairs (workloads on one GPU) scatter around the formula.
-        learning: Whether predicted speeds of pairs follow observed speeds; has no effect without `noise`.
-        energy_weight: Weight of energy relative to time, 0 to 1, for a policy that considers energy.
-        power_cap_frac: Power cap of each GPU, as a fraction of its board's limit.
-        sharing_mode: How processes share a GPU: `time-sliced`; `mps`, where a fault ends all processes on the
-            GPU; or `mig`, which has the same effect as `time-sliced`.
-        fault_frac: Share of job failures that are faults of their GPU's context.
-        pairs: Measured speeds of workloads that share a GPU, in addition to the catalogue's; the last
-            entry for a pair counts.
+        workload_seed: Seed for the workloads of jobs for which the trace names none, and for `noise`.
+        assumed_scale: Factor by which figures of the catalogue that are assumed, not measured, are
+            multiplied.
+        noise: Whether the speeds of a pair (two workloads on one GPU) that was not measured deviate at random
+            from the formula.
+        learning: Whether predicted speeds of pairs follow observed speeds; no effect without `noise`.
+        energy_weight: Weight of energy relative to time, 0 to 1, for policies that consider energy.
+        power_cap_frac: Power cap of each GPU, as a fraction of the power limit of its board.
+        sharing_mode: How processes share a GPU: `time-sliced`; `mps`, where a GPU fault ends all processes on
+            the GPU; or `mig`, which the models treat as `time-sliced`.
+        fault_frac: Fraction of job failures that are GPU faults.
+        pairs: Measured speeds of pairs, in addition to the catalogue's. If a pair occurs more than once, the
+            last entry counts.
         node_power: Power of nodes without their GPUs.
-        power_down: How idle nodes are put to sleep; None: all nodes stay on.
-        lends_cores: Whether a policy that moves CPU cores lends idle cores, as in a broker: no job gets fewer
-            cores than it requested, and loans are withdrawn once another job requests the cores. If false, a
-            job also releases cores that it cannot use, and keeps additional cores until it ends.
+        power_down: When idle nodes are put to sleep; None: all nodes stay on.
+        lends_cores: How a policy that moves CPU cores does this. True: it lends idle cores, as in a broker.
+            No job gets fewer cores than it requested, and a loan is withdrawn when another job needs the
+            cores. False: a job also gives up cores that it cannot use, and keeps additional cores until it
+            ends.
     """
 
     workload_seed: int = 0
@@ -89,7 +91,7 @@ class Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         """Check that the settings are in range.
 
         Raises:
-            InputError: a setting is out of range; names the setting, the expected and the given value.
+            InputError: a setting is out of range. The message names it, the expected and the given value.
         """
         for name, (low, high, expected) in _RANGES.items():
             value = getattr(self, name)
@@ -102,7 +104,7 @@ class Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     @property
     def in_words(self) -> str:
-        """Describe the draw of workloads, and all other settings that differ from their defaults."""
+        """Description of the workload seed, and of all settings that differ from their defaults."""
         settings = (
             (f"workloads drawn with seed {self.workload_seed}", True),
             (f"assumed figures x {self.assumed_scale:g}", self.assumed_scale != 1.0),
@@ -134,7 +136,7 @@ class Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     @property
     def spreading_frac(self) -> float:
-        """Share of job failures that also end the other jobs on their GPUs."""
+        """Fraction of job failures that also end the other jobs on their GPUs."""
         return self.fault_frac if FAULT_SHARED[SHARING_MODES.index(self.sharing_mode)] else 0.0
 
 
@@ -160,19 +162,19 @@ def _check_pair(pair: Observed, where: str) -> None:
 
 
 def _same_kind(kind: str, other: str) -> bool:
-    """Return whether two names mean one GPU type; names that `GPU_FIGURES` does not list must be equal."""
+    """Return whether two names mean the same GPU type. Names that are not in `GPU_FIGURES` must be equal."""
     found = canonical_kind(kind)
     return kind == other or (found != GENERIC and found == canonical_kind(other))
 
 
 def fair_cores_milli(spec: ClusterSpec) -> int:
-    """Return the fewest CPU cores per GPU on nodes with a core count, thousandths; 0: no such node."""
+    """Return the fewest CPU cores per GPU among nodes with GPUs, thousandths; 0: no core counts are known."""
     fair = [group.cpus * 1000 // group.gpus for group in spec.nodes if group.cpus and group.gpus]
     return min(fair, default=0)
 
 
 def with_fair_cores(demand: Demand, fair_milli: int) -> Demand:
-    """Return the demand; if it has no core count, set `fair_milli` thousandths of a core per GPU."""
+    """Return the demand; if it requests no cores, with `fair_milli` thousandths of a core per GPU."""
     if demand.cpu_milli or not demand.gpus:
         return demand
     share = demand.gpus * demand.share_milli / 1000
@@ -180,11 +182,12 @@ def with_fair_cores(demand: Demand, fair_milli: int) -> Demand:
 
 
 def reference_kinds(demands: list[Demand], spec: ClusterSpec, kind_names: list[str]) -> NDArray[np.int32]:
-    """Return the (D,) GPU type that the run times of each demand refer to; -1 if all nodes have one type.
+    """Return, for each of D demands, the GPU type that run times of its jobs refer to, an index in
+    `kind_names`.
 
-    Traces do not record this type. It is the type that the job requests, if the job requests exactly one
-    type, else the most common type of the cluster. For GPUs in MIG slices it is the type of the whole GPU,
-    which must be in `kind_names`.
+    Traces do not record this type. If a demand requests exactly one type, it is this type, otherwise the most
+    common type of the cluster. For GPUs in MIG slices it is the type of the whole GPU, which must be in
+    `kind_names`. All entries are -1 if all nodes have the same type and no slices.
     """
     gpus: Counter[str] = Counter()
     for group in spec.nodes:
@@ -197,25 +200,25 @@ def reference_kinds(demands: list[Demand], spec: ClusterSpec, kind_names: list[s
 
 
 def gpu_need_mib(trace: Trace) -> NDArray[np.int64]:
-    """Return the (J,) memory that each job needs on each of its GPUs, from the trace, MiB; 0: unknown."""
+    """Return the (J,) memory per GPU that each job needs according to the trace, MiB; 0: unknown."""
     given = np.asarray(trace.extra.get("gpu_need_mib", np.zeros(len(trace))), np.float64)
     return np.ceil(np.clip(np.nan_to_num(given), 0.0, _MOST_MIB)).astype(np.int64)
 
 
 def core_need_milli(trace: Trace) -> NDArray[np.int64]:
-    """Return the (J,) cores per GPU that each job can use, from the trace, thousandths; 0: unknown."""
+    """Return the (J,) cores per GPU that each job can use according to the trace, thousandths; 0: unknown."""
     given = np.asarray(trace.extra.get("core_need", np.zeros(len(trace))), np.float64)
     milli = 1000.0 * np.clip(np.nan_to_num(given), 0.0, _MOST_CORES)
-    return np.ceil(np.round(milli, 6)).astype(np.int64)  # 1000 x 2.007 is above 2007
+    return np.ceil(np.round(milli, 6)).astype(np.int64)  # as a float, 1000 x 2.007 is above 2007
 
 
 def power_ratio(trace: Trace) -> NDArray[np.float64]:
-    """Return the (J,) dynamic power of each job relative to its workload, from the trace; 0: unknown."""
+    """Return the (J,) dynamic power of each job in the trace, relative to its workload's; 0: unknown."""
     return np.nan_to_num(np.asarray(trace.extra.get("power_ratio", np.zeros(len(trace))), np.float64))
 
 
 def restart_costs_s(arrays: SimArrays) -> NDArray[np.float64]:
-    """Return the (T,) restart cost of each job from the catalogue (time to save and to load), seconds."""
+    """Return the (T,) restart cost (time to save and to load) of each job in the catalogue, seconds."""
     truth = arrays.truth
     return np.asarray(
         arrays.state.models.trait.checkpoint_s[truth.workload, np.maximum(truth.reference_kind, 0)]
@@ -223,13 +226,13 @@ def restart_costs_s(arrays: SimArrays) -> NDArray[np.float64]:
 
 
 def job_keys(trace: Trace) -> NDArray[np.uint64]:
-    """Return a (J,) key of each job for random draws; the key depends only on the job's id."""
+    """Return the (J,) keys of the jobs for random draws. A key depends only on the job's ID."""
     digests = [hashlib.blake2b(str(job).encode(), digest_size=8).digest() for job in trace.job_id]
     return np.frombuffer(b"".join(digests), np.uint64).copy()
 
 
 def set_watts(state: ClusterState, spec: ClusterSpec, power: NodePower | None = None) -> None:
-    """Set the power of the nodes of a cluster state, without the power of GPUs."""
+    """Set the power of the nodes of a cluster's state, without their GPUs. `power` None: defaults."""
     power, at = power or NodePower(), 0
     for group in spec.nodes:
         set_node_watts(state.arrays.node[at : at + group.count], group, power)
@@ -237,7 +240,7 @@ def set_watts(state: ClusterState, spec: ClusterSpec, power: NodePower | None = 
 
 
 def open_books(arrays: SimArrays, trace: Trace, rows: NDArray[np.intp], models: Models) -> None:
-    """Initialise the energy and time accounts of a run of these rows of a trace."""
+    """Initialise the accounts of energy and time of a run. `rows`: its jobs in the trace."""
     arrays.progress.outcome.key[:] = job_keys(trace.select(rows))
     books = arrays.progress.books
     books.noise, books.luck = models.noise, models.workload_seed % MOST_LUCK
@@ -246,12 +249,12 @@ def open_books(arrays: SimArrays, trace: Trace, rows: NDArray[np.intp], models: 
 
 
 class LimitKept(NamedTuple):
-    """How a run kept the power limit of its cluster, from the first submission to the last event.
+    """How well a run kept the power limit of its cluster, from the first submission to the last event.
 
     Attributes:
         capped_s: Time in which the limit lowered clocks, seconds.
-        exceeded_s: Time in which the power was above the limit, seconds: jobs that must not be preempted, and
-            nodes, can draw more at the lowest clocks.
+        exceeded_s: Time in which the power was above the limit, seconds. This happens if nodes, and jobs that
+            must not be preempted, draw more than the limit even at the lowest clocks.
         exceeded_j: Energy above the limit, joules.
     """
 
@@ -262,19 +265,19 @@ class LimitKept(NamedTuple):
 
 @dataclass(frozen=True)
 class Energy:
-    """Energy of a run.
+    """Energy of a run. Energies are in joules.
 
     Attributes:
-        job_j: (J,) energy of each job: its share of the energy of its GPUs, and the energy of its busy cores;
-            0 if the job never ran.
+        job_j: (J,) energy of each job: its share of the energy of its GPUs, plus the energy of its busy
+            cores; 0 if the job never ran.
         idle_j: Energy of nodes, and of GPUs without jobs.
         cluster_j: Energy of the whole cluster from the first submission to the last event, accumulated
             separately from `job_j` and `idle_j`.
         span_s: Time from the first submission to the last event, seconds.
         cost: Cost of the energy, in the currency of the cluster's prices; None: the price is unknown.
         carbon: Emissions of the energy, kg CO2e; None: the carbon intensity is unknown.
-        peak_w: Highest power of the whole cluster, averaged over about 15 minutes.
-        limit: How the power limit was kept; None: there is none.
+        peak_w: Highest power of the whole cluster, as a mean over about 15 minutes.
+        limit: How well the power limit was kept; None: there is no limit.
         hour_j: (24,) energy of the whole cluster in each hour of the day (UTC); None: the wall-clock time is
             unknown.
     """

@@ -1,7 +1,7 @@
-"""Actions of a rule or policy on jobs, compiled: start and preempt.
+"""Compiled actions on jobs: `start` and `preempt`.
 
-The first functions are parts of these actions: they update the speed of running jobs, plan ends again if the
-speed changes, and write the attempt log.
+The other functions are parts of these actions. They update the speed of running jobs, plan the end of a job
+again if its speed changes, and write the attempt log.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from rlsched_envs.sim.sim_arrays import SimArrays, forget_end, push_end
 
 @kernel
 def draw_power(sim: SimArrays, seconds: float, until_s: float) -> None:
-    """Add energy and lost time of the `seconds` before `until_s` to the accounts.
+    """Add the energy and the lost time of the `seconds` before `until_s` to the accounts.
 
-    Also learns the speeds of the pairs that have been watched long enough (`lessons`).
+    Also learns the speeds of pairs of jobs that have shared GPUs long enough (`lessons`).
     """
     if PHYSICS and sim.state.config[0].modelled:
         physics.pass_time(sim.progress, until_s - seconds, until_s)
@@ -47,7 +47,10 @@ def draw_power(sim: SimArrays, seconds: float, until_s: float) -> None:
 
 @kernel
 def count_allocated(sim: SimArrays, slot: int, sign: int) -> None:
-    """Count a slot's GPUs as allocated (sign 1) or released (-1); shared whole GPUs are counted once."""
+    """Count the GPUs of a job as allocated (`sign` 1) or released (-1).
+
+    Whole GPUs that several jobs share are counted once.
+    """
     s = sim.state
     if not (MODELLED and s.config[0].modelled and physics.is_joint(s, slot)):
         sim.progress.run[0].allocated_milli += sign * s.job.gpus[slot] * s.job.share_milli[slot]
@@ -55,7 +58,7 @@ def count_allocated(sim: SimArrays, slot: int, sign: int) -> None:
 
 @kernel
 def _plan_end(sim: SimArrays, slot: int) -> None:
-    """Plan the end of a job at its current rate, and remove an earlier planned end.
+    """Plan the end of a job at its current rate. This replaces the end that was planned before.
 
     The job's work must be up to date (`physics.settle`).
     """
@@ -67,7 +70,7 @@ def _plan_end(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def refresh_group(sim: SimArrays, g: int) -> None:
-    """Update the rates of the jobs on GPU `g` after a change there, and plan their changed ends again."""
+    """Update the rates of the jobs on GPU `g` after a change there, and plan their ends again if needed."""
     s, x, now_s = sim.state, sim.progress, sim.progress.run[0].now_s
     physics.refresh(x, s, g, now_s)
     lessons.watch(x, s, g, now_s)
@@ -79,7 +82,7 @@ def refresh_group(sim: SimArrays, g: int) -> None:
 
 @kernel
 def hold_clocks(sim: SimArrays) -> None:
-    """Set the clocks of running jobs to the caps of a power limit. Requires models."""
+    """Lower or raise the clocks of running jobs to what the power limit permits now. Requires models."""
     s, now_s = sim.state, sim.progress.run[0].now_s
     if not s.config[0].limited:
         return
@@ -94,9 +97,10 @@ def hold_clocks(sim: SimArrays) -> None:
 
 @kernel
 def begin_attempt(sim: SimArrays, slot: int, work_s: float, limit_s: float) -> None:
-    """Start an attempt with `work_s` of work in a slot whose resources are allocated. Requires models.
+    """Start an attempt of the job in a slot, whose resources are allocated. Requires models.
 
-    If too few cores are left for loans on its nodes, loans are withdrawn, and the borrowers get slower.
+    If cores that were lent to other jobs on its nodes are needed, the loans are withdrawn, and these jobs get
+    slower. `work_s`: work of the attempt, seconds at full speed. `limit_s`: time limit, nan: none.
     """
     physics.begin(sim.progress, slot, work_s, limit_s, sim.progress.run[0].now_s)
     if sim.state.job.head[slot] < 0:
@@ -126,7 +130,7 @@ def settled_s(sim: SimArrays, slot: int) -> float:
 
 @kernel
 def note_left(sim: SimArrays, slot: int) -> None:
-    """Update the rates of the jobs that still run on the GPUs that a job has released."""
+    """Update the rates of the jobs that remain on the GPUs of a job that has left them."""
     if PHYSICS and sim.state.config[0].modelled and physics.leave(sim.progress, sim.state, slot):
         refresh_group(sim, sim.progress.work.first_gpu[slot])
 
@@ -142,7 +146,7 @@ def left_others(sim: SimArrays, slot: int) -> bool:
 
 @kernel
 def has_room(sim: SimArrays, jobs: int) -> bool:
-    """Return whether the log has room for this number of starts, whichever GPUs they use."""
+    """Return whether the log has room for `jobs` starts, on whatever GPUs."""
     log = sim.log
     if log.attempts.shape[0] - log.counters[0].attempts < jobs:
         return False
@@ -195,10 +199,10 @@ def log_start(sim: SimArrays, slot: int) -> None:
 def _work_kept_s(jobs: Records, row: int, done_s: float, reason: int, recorded: bool) -> float:
     """Return the work of an attempt that later attempts need not repeat, seconds.
 
-    A job with a checkpoint interval (`checkpoint_s`) keeps the work up to the last checkpoint. A job without
-    an interval (nan) keeps all work if it is preempted, and none after a failure of the job or of its node. A
-    time limit ends the job, so no work is repeated. `recorded`: the end of the job was recorded, and its
-    duration is unknown.
+    A job with a checkpoint interval (`checkpoint_s`) keeps its work up to the last checkpoint. A job without
+    an interval (nan) keeps all its work if it is preempted. It loses its work if the job or its node fails,
+    or if a co-tenant's fault stops it. A job that reaches its time limit is not started again, so it loses no
+    work. `recorded`: whether the end of the job is from a recorded run, so that its duration is unknown.
     """
     left_s = done_s if recorded else jobs.duration_s[row] - jobs.saved_s[row]
     if reason == ENDED:
@@ -215,7 +219,7 @@ def _work_kept_s(jobs: Records, row: int, done_s: float, reason: int, recorded: 
 
 @kernel
 def log_end(sim: SimArrays, slot: int, reason: int) -> None:
-    """Log the end of the attempt in a slot, and add the work that its job keeps to the job's saved work."""
+    """Log the end of the attempt in a slot, and add the work that the job keeps to its saved work."""
     r, jobs, one = sim.progress, sim.log.jobs, sim.log.attempts
     row, now_s = r.ends.row[slot], r.run[0].now_s
     at = jobs.latest[row]
@@ -297,14 +301,14 @@ def _join(sim: SimArrays, p: int, move: Move, o: StartOptions) -> None:
 
 @kernel
 def _withdraw_loans(sim: SimArrays, slot: int) -> None:
-    """Withdraw loans of cores for a slot that has just started; the speed of the borrowers stays as it is."""
+    """Withdraw the loans of cores that a started job needs. The speed of the borrowers does not change."""
     while withdraw_one(sim.state, slot) >= 0:
         pass
 
 
 @kernel
 def note_start(sim: SimArrays, slot: int) -> None:
-    """Record the start of a slot that has just been allocated, and plan the slot's end."""
+    """Record the start of a job whose resources have just been allocated, and plan the job's end."""
     truth, r = sim.truth, sim.progress
     row, now_s = r.ends.row[slot], r.run[0].now_s
     if np.isnan(r.outcome.start_s[row]):
@@ -338,9 +342,9 @@ def note_start(sim: SimArrays, slot: int) -> None:
 def preempt(sim: SimArrays, slot: int) -> None:
     """Preempt a running job and requeue it.
 
-    Without an attempt log, all work of the job is saved, and `queued_s` immediately increases by the restart
-    cost, less the unspent part of the previous restart cost. At the end of a run, `queued_s` is therefore the
-    sum over all jobs of JCT - duration, seconds.
+    Without an attempt log, the job keeps all its work, and the restart cost is added to `queued_s` at once.
+    The part of the previous restart cost that the job has not yet spent is subtracted. At the end of a run,
+    `queued_s` is therefore the sum over all jobs of JCT - duration, job-seconds.
     """
     s, now_s = sim.state, sim.progress.run[0].now_s
     forget_end(sim.progress, slot)
@@ -379,7 +383,7 @@ def _charge_restart(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def _save_all(sim: SimArrays, slot: int, restart_s: float) -> None:
-    """Save the work of a preempted job; the unspent part of an earlier restart cost is dropped."""
+    """Save all work of a preempted job, and add its restart cost to `queued_s` (see `preempt`)."""
     job, done_s = sim.state.job, settled_s(sim, slot)
     left_s = sim.truth.duration_s[sim.progress.ends.row[slot]] - job.saved_s[slot]
     sim.progress.run[0].queued_s += restart_s - max(job.overhead_left_s[slot] - done_s, 0.0)

@@ -1,4 +1,4 @@
-"""Failures, drains and returns of nodes during a run, read from a failure log."""
+"""Reads when nodes fail, are drained and return during a run, from a CSV file."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class NodeEvent(NamedTuple):
 
     Attributes:
         time_s: Time of the change, seconds of the trace.
-        node: Number of the node, as in `ClusterSpec.expand`.
-        status: New status of the node. NODE_DOWN ends the attempts on it, NODE_DRAINED accepts no new jobs,
-            NODE_UP accepts jobs again.
+        node: Index of the node in `ClusterSpec.expand`.
+        status: New status of the node. NODE_DOWN: its jobs are stopped and requeued. NODE_DRAINED: it accepts
+            no new jobs. NODE_UP: it accepts jobs again.
     """
 
     time_s: float
@@ -36,12 +36,12 @@ def read_node_events(path: str | Path, spec: ClusterSpec) -> tuple[NodeEvent, ..
     """Read a CSV file with the columns `time,node,event`; events of the same time keep their order.
 
     Args:
-        path: The file. Its columns: seconds of the trace; name of a node (n0, n1, ...); down, drain or up.
+        path: The file. `time`: seconds of the trace. `node`: n0, n1, ... `event`: down, drain or up.
         spec: The simulated cluster.
 
     Raises:
-        InputError: the file cannot be read, or a value is invalid; names the row, the column, the expected
-            and the given value.
+        InputError: the file cannot be read, or a value is invalid. The message names the row, the column, the
+            expected and the given value.
     """
     try:
         text = Path(path).read_bytes().decode("utf-8-sig")

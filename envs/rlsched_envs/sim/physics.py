@@ -1,13 +1,14 @@
-"""Compiled functions for the variable speed of jobs, and for their power.
+"""Compiled functions for the power of jobs, and for their speed, which can change while they run.
 
-Jobs that hold the same GPUs are a *group*, identified by the first of these GPUs. After a change in a group
-(a job joins or leaves, or the clock changes), the work and the energy of the group's jobs are settled (added
-to their accounts up to now), and their ends are planned again; other jobs are not affected. A job that has
-rate 1 from its start ends at start + run time, computed once.
+The jobs on the same GPUs are a *group*, identified by the first of these GPUs. A group changes when a job
+joins or leaves, or when its clock changes. The work and the energy of its jobs up to now are then *settled*
+(added to their accounts), and the ends of these jobs are planned again. Other jobs are not affected. The
+*rate* of a job is its speed relative to full speed. The end of a job that always has rate 1 is computed once:
+start + run time.
 
-Power is recorded in three accounts that must agree: the whole cluster (by groups and nodes), each job (its
-share of its groups), and idle (nodes and GPUs without jobs). `tests/property/test_conservation.py` checks
-this.
+Three accounts of power must agree: cluster = jobs + idle. The cluster's account is computed by groups and
+nodes, a job's account from its share of its group's power, and the idle account from nodes and from GPUs
+without jobs. `tests/property/test_conservation.py` checks this.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ from rlsched_envs.sim.signals import CARBON, PRICE, signal_between
 from rlsched_envs.sim.sim_arrays import ProgressArrays
 
 CAP_HALVINGS: Final = 30
-"""Number of bisections of the clock interval under a power cap, which reduce it to 1e-9 of its length."""
+"""Number of bisections in the search for the clock under a power cap; they reduce the interval to 1e-9."""
 ROUNDING: Final = 1e-9
-"""Relative rounding error of a sum of powers; a smaller excess over a power limit does not count."""
+"""Relative rounding error of a sum of powers. Power above the limit by less than this does not count."""
 DEMAND_S: Final = 900.0 / math.log(10.0)
-"""Time constant of the demand meter, seconds."""
+"""Time constant of the demand meter (`_meter`), seconds."""
 
 
 @kernel
@@ -97,10 +98,10 @@ def _pass_hours(x: ProgressArrays, since_s: float, until_s: float) -> None:
 
 @kernel
 def _meter(x: ProgressArrays, watts: float, seconds: float) -> None:
-    """Show `watts` to the demand meter for some time.
+    """Advance the demand meter by `seconds` in which the power is `watts`.
 
-    The meter works as a thermal demand meter, which averages over about 15 minutes: it shows 90 % of a step
-    after this time.
+    A thermal demand meter averages over about 15 minutes: 15 minutes after a step of the power, it shows 90 %
+    of the step.
     """
     books = x.books[0]
     books.demand_w = watts + (books.demand_w - watts) * math.exp(-seconds / DEMAND_S)
@@ -120,11 +121,10 @@ def pass_limit(x: ProgressArrays, s: StateArrays, seconds: float) -> None:
 
 @kernel
 def pass_unused(x: ProgressArrays, s: StateArrays, since_s: float, until_s: float) -> None:
-    """Add price x power of the nodes without jobs during a time span to `unused_cost`.
+    """Add the cost of the power of nodes without jobs during a time span to `unused_cost`.
 
-    Also records the highest power of the other nodes, and how often unused nodes get jobs.
-
-    Counts nodes whose GPUs are all free, so it is only for clusters whose jobs all use GPUs.
+    Also passes the power of the other nodes to the demand meter, and counts how often an unused node gets a
+    job. A node is unused if all its GPUs are free, so all jobs of the cluster must use GPUs.
     """
     watts, books = 0.0, x.books[0]
     if until_s <= since_s:
@@ -142,14 +142,14 @@ def pass_unused(x: ProgressArrays, s: StateArrays, since_s: float, until_s: floa
 
 @kernel
 def add_idle_w(x: ProgressArrays, watts: float) -> None:
-    """Add idle power of nodes or of GPUs without jobs to the accounts; subtract it if `watts` is negative."""
+    """Add `watts` (negative: subtract) to the idle power of nodes and of GPUs without jobs."""
     x.books[0].idle_w += watts
     x.books[0].total_w += watts
 
 
 @kernel
 def settle(x: ProgressArrays, s: StateArrays, slot: int, now_s: float) -> None:
-    """Add the work and the energy of a job up to now to its accounts."""
+    """Add the work and the energy of a job since it was last settled to its accounts."""
     work = x.work
     lasted_s = now_s - work.since_s[slot]
     work.done_s[slot] += lasted_s * work.rate[slot]
@@ -168,7 +168,7 @@ def settle(x: ProgressArrays, s: StateArrays, slot: int, now_s: float) -> None:
 
 @kernel
 def begin(x: ProgressArrays, slot: int, target_s: float, limit_s: float, now_s: float) -> None:
-    """Start an attempt with `target_s` seconds of work. It is killed after `limit_s` seconds (nan: never)."""
+    """Start an attempt with `target_s` seconds of work. `limit_s`: its time limit, seconds; nan: none."""
     work = x.work
     work.target_s[slot], work.done_s[slot], work.since_s[slot] = target_s, 0.0, now_s
     work.limit_end_s[slot] = now_s + limit_s if limit_s == limit_s else np.inf
@@ -181,7 +181,7 @@ def begin(x: ProgressArrays, slot: int, target_s: float, limit_s: float, now_s: 
 
 @kernel
 def _form_group(x: ProgressArrays, s: StateArrays, slot: int) -> None:
-    """Form a group on GPUs that no job used."""
+    """Form a group for a job on GPUs that have no other job."""
     group, g = s.gpu, x.work.first_gpu[slot]
     idle_w, place = 0.0, s.job.head[slot]
     while place >= 0:
@@ -194,7 +194,7 @@ def _form_group(x: ProgressArrays, s: StateArrays, slot: int) -> None:
 
 @kernel
 def enter(x: ProgressArrays, s: StateArrays, slot: int) -> None:
-    """Add a started slot to its group; the caller then calls `refresh` for the group."""
+    """Add the job in a slot to its group after its start. The caller then calls `refresh` for the group."""
     g = x.work.first_gpu[slot]
     if g >= 0 and tenants_of(s, g) == 1:
         _form_group(x, s, slot)
@@ -225,8 +225,8 @@ def leave(x: ProgressArrays, s: StateArrays, slot: int) -> bool:
 def group_clock(s: StateArrays, g: int, now_s: float) -> float:
     """Return the SM clock of a group: the highest clock of its jobs, limited by the power cap of its GPUs.
 
-    Without a power cap, the clock is not lowered within `DWELL_S` of its last change. After this time, it is
-    lowered when the next job joins or leaves the group. A power limit of the cluster lowers it at once.
+    Without a power cap, the clock is not lowered within `DWELL_S` after its last change, but later, when a
+    job joins or leaves the group. A power limit of the cluster lowers the clock at once.
     """
     clock = chosen_clock(s, g)
     if s.models.gpu.cap_w[gpu_kind(s, g)] < s.models.gpu.tdp_w[gpu_kind(s, g)]:
@@ -245,10 +245,10 @@ def group_cap(s: StateArrays, g: int) -> float:
 
 @kernel
 def _under_cap(s: StateArrays, g: int, clock: float) -> float:
-    """Return the highest clock, up to `clock`, at which the GPUs of a group draw no more than their cap.
+    """Return the highest clock, up to `clock`, at which the GPUs of a group draw at most their power cap.
 
-    Assumes that only the jobs of the group slow each other down. The result is never below `MIN_CLOCK_FRAC`;
-    at that clock the power can exceed the cap.
+    Assumes that the jobs are slowed down only by other jobs of this group. The result is at least
+    `MIN_CLOCK_FRAC`, or `clock` if that is lower. At this lowest clock the power can exceed the cap.
     """
     kind = gpu_kind(s, g)
     if _drawn_w(s, g, clock) <= s.models.gpu.cap_w[kind]:
@@ -265,7 +265,7 @@ def _under_cap(s: StateArrays, g: int, clock: float) -> float:
 
 @kernel
 def _drawn_w(s: StateArrays, g: int, clock: float) -> float:
-    """Return the power of a group's first GPU at an SM clock, W, if no other group slows the jobs."""
+    """Return the power of a group's first GPU at an SM clock, W, if only the group slows its jobs."""
     kind, added_w = gpu_kind(s, g), 0.0
     for k in range(MAX_TENANTS):
         slot = s.gpu.tenant[g, k]
@@ -276,7 +276,10 @@ def _drawn_w(s: StateArrays, g: int, clock: float) -> float:
 
 @kernel
 def _deviate(x: ProgressArrays, s: StateArrays, slot: int, g: int) -> float:
-    """Return the standard normal deviate of a job's speed on GPU `g`; 0 if all pairs there are measured."""
+    """Return the random deviation of a job's speed on GPU `g`, in standard deviations.
+
+    0 if the job's speed next to each of its co-tenants is measured.
+    """
     total, strangers, kind, luck = 0.0, 0, gpu_kind(s, g), np.uint64(x.books[0].luck)
     for k in range(MAX_TENANTS):
         other = s.gpu.tenant[g, k]
@@ -292,7 +295,7 @@ def _deviate(x: ProgressArrays, s: StateArrays, slot: int, g: int) -> float:
 
 @kernel
 def true_share(x: ProgressArrays, s: StateArrays, slot: int, g: int) -> float:
-    """Return the true speed of a job next to all others on GPU `g`, relative to an unshared GPU."""
+    """Return the true speed of a job next to its co-tenants on GPU `g`, relative to an unshared GPU."""
     shared = shared_on(s, slot, g)
     if tenants_of(s, g) > 1 and x.books[0].noise > 0.0:
         deviate = _deviate(x, s, slot, g)
@@ -303,7 +306,7 @@ def true_share(x: ProgressArrays, s: StateArrays, slot: int, g: int) -> float:
 
 @kernel
 def _settle_group(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> None:
-    """Update the accounts of a group's jobs, and set the group's clock; a clock change delays these jobs."""
+    """Settle the jobs of a group, and set the group's clock. Running jobs lose `switch_s` if it changes."""
     clock = group_clock(s, g, now_s)
     changed = s.gpu.clock_frac[g] not in (0.0, clock)
     if s.gpu.clock_frac[g] != clock:
@@ -361,9 +364,9 @@ def _share_power(x: ProgressArrays, s: StateArrays, g: int) -> None:
 def _share_time(x: ProgressArrays, s: StateArrays, g: int) -> None:
     """Compute each job's share of a group's GPUs, and its share of the busy time of these GPUs.
 
-    The utilisation of a group is 1 - product(1 - own utilisation). This is the better of two simple formulas
-    that were tried on measured pairs (Lucid's pairs, RTX 3090), with a mean absolute error of 0.10. Shares
-    are proportional to the jobs' own utilisations.
+    The utilisation of a group is 1 - product over the jobs of (1 - the job's own utilisation). Of two simple
+    formulas, this one was better on measured pairs (Lucid's pairs, RTX 3090): its mean absolute error is
+    0.10. The jobs' shares of the busy time are proportional to their own utilisations.
     """
     work, kind, clock = x.work, gpu_kind(s, g), s.gpu.clock_frac[g]
     idle, alone = 1.0, 0.0
@@ -382,9 +385,9 @@ def _share_time(x: ProgressArrays, s: StateArrays, g: int) -> None:
 
 @kernel
 def refresh(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> None:
-    """Update the accounts, rate and power of each job of a group after a change in the group.
+    """Settle each job of a group after a change in the group, and update its rate and power.
 
-    Afterwards a job's `planned` is 1 if its planned end is still valid, 2 if the end must be planned again,
+    Afterwards `planned` of a job is 1 if its planned end is still valid, 2 if its end must be planned again,
     and 0 if no end has been planned.
     """
     _settle_group(x, s, g, now_s)
@@ -426,7 +429,7 @@ def end_s(x: ProgressArrays, slot: int, now_s: float) -> float:
 
 @kernel
 def begin_books(x: ProgressArrays, s: StateArrays) -> None:
-    """Initialise the accounts: power of nodes by status, no jobs, no learned speeds."""
+    """Initialise the accounts of a cluster without jobs: idle power of the nodes, and no learned speeds."""
     books = x.books[0]
     books.total_w = books.idle_w = books.jobs_w = 0.0
     books.energy_j = books.idle_j = books.jobs_j = 0.0

@@ -1,8 +1,8 @@
 """Simulates many futures of a live cluster, with the simulator's own loop and the active rule.
 
-`PlayForward` is the entry point `futures` of `rlsched.forecasters`. A future is a copy of the state: run
-times of running and waiting jobs are drawn, and arrivals resemble earlier hours and days. Nodes stay
-unchanged. Sampled jobs do not train predictors, and a preempted job keeps the work that it has done.
+`PlayForward` is registered as `futures` in the entry-point group `rlsched.forecasters`. A future starts from
+a copy of the state. The run times of running and waiting jobs are drawn, and arrivals resemble earlier hours
+and days. Nodes stay unchanged. The jobs of a future do not train predictors. A preempted job keeps its work.
 """
 
 from __future__ import annotations
@@ -30,14 +30,11 @@ from rlsched_envs.sim.copied_state import PackedRun, fill, let_run, pack
 from rlsched_envs.sim.sim_arrays import TRUTH, SimArrays, new_progress
 
 MORE_SLOTS: Final = 2_048
-"""Maximum number of live jobs of a future in addition to the jobs that are live now.
-
-A future that exceeds this limit ends.
-"""
+"""How many more live jobs a future can have than are live now. A future that exceeds this limit ends."""
 MORE_ROWS: Final = 16_384
 """Maximum number of arrivals in a future; a future that exceeds this limit ends."""
 MANY: Final = 500
-"""Number of waiting jobs above which half as many futures are simulated, as each takes twice as long."""
+"""With more waiting jobs than this, only half as many futures are simulated, because each takes longer."""
 _ROOM: Final = 256
 _HALF: Final = 0.5
 
@@ -49,7 +46,7 @@ class PlayForward:
     """Simulates futures of a live cluster. Each thread needs its own instance.
 
     Args:
-        futures: S, number of futures; S / 2 if more than `MANY` jobs wait.
+        futures: Number of futures, S; if more than `MANY` jobs wait, only half as many are simulated.
         horizon_s: Length of the futures, seconds.
         seed: Seed of the draws.
     """
@@ -60,7 +57,7 @@ class PlayForward:
         self._copies = _Copies()
 
     def play(self, world: World, asked: HypotheticalJob | None = None) -> Ahead:
-        """Simulate futures of all live jobs; with `asked`, only until this hypothetical job starts."""
+        """Simulate futures of all live jobs. With a hypothetical job `asked`, each ends when it starts."""
         if asked is not None:
             world.state.demand_number(asked.demand)  # can reallocate the arrays
         live = self._copies.take(world)
@@ -84,7 +81,7 @@ class PlayForward:
         return live.ahead(start_s, end_s, asked is not None)
 
     def list_schedule(self, world: World, asked: HypotheticalJob | None = None) -> Ahead:
-        """Simulate the single future without arrivals and with predicted run times: list scheduling."""
+        """Simulate one future with predicted run times and without arrivals (list scheduling)."""
         if asked is not None:
             world.state.demand_number(asked.demand)
         live = self._copies.take(world)
@@ -102,14 +99,15 @@ class PlayForward:
         blocks: int = 0,
         ran_s: Floats | None = None,
     ) -> tuple[Floats, Floats]:
-        """Return (L,) starts and ends of the live jobs in one future.
+        """Return the (L,) starts and the (L,) ends of the live jobs in one future.
 
-        `extra` is the row of a hypothetical job. The start and end of this job are the last entries. The
-        future ends when this job starts, so entries of other jobs can be missing (infinite).
+        `extra` is the row of a hypothetical job. If given, the results have one more entry for this job, the
+        last. The future ends when this job starts, so starts and ends of other jobs can be unknown
+        (infinite).
 
-        Without `draws` no new jobs arrive. With `draws` the future ends after `blocks` times `BLOCK_S`, or at
-        the horizon if the horizon is earlier. `ran_s` (N,) then has the run times of recent jobs in this
-        future, nan for jobs with neither a known nor a drawn run time.
+        Without `draws` no new jobs arrive. With `draws` the future ends after `blocks` x `BLOCK_S`, or at the
+        horizon if that is earlier, and `ran_s` (N,) has the run time of each recent job in this future; nan
+        if it is neither known nor drawn.
         """
         run, rule = self._copies.work.sim, world.rule
         go_on_until = loop.for_run(loop.run_rule, rule.steps, logged=False, modelled=False)
@@ -154,16 +152,17 @@ class PlayForward:
 
 
 def go_on(start_s: Floats, end_s: Floats, stopped_s: Floats) -> None:
-    """Extend each stopped future with the starts and ends of a longer future, job by job.
+    """Fill in the starts and ends that are missing in stopped futures with times from longer futures.
 
-    A job that had not started when the future stopped gets its start and end from a longer future in which
-    the job starts after that time. A job that was running gets its run time from a longer future in which the
-    job runs at least until that time. If no longer future fits, the missing times are the stop time.
+    A job that had not started when a future stopped gets its start and end from a longer future in which it
+    starts after this stop. A job that was running gets its run time from a longer future in which it runs
+    longer than it had run at the stop. If no longer future qualifies, the missing times are the stop time.
 
     Args:
-        start_s: (L, S) starts, infinite if the future stopped before them; the function fills these entries.
-        end_s: (L, S) ends, infinite and filled like `start_s`.
-        stopped_s: (S,) time when each future stopped, infinite for a future that did not stop.
+        start_s: (L, S) start of each job in each future. Infinite if the future stopped before the start;
+            these entries are filled in place.
+        end_s: (L, S) ends, as `start_s`.
+        stopped_s: (S,) time at which each future stopped; infinite if it ran to the horizon.
     """
     for at_s in sorted({float(one) for one in stopped_s if one < math.inf}, reverse=True):
         short, longer = np.flatnonzero(stopped_s == at_s), np.flatnonzero(stopped_s > at_s)
@@ -186,7 +185,9 @@ def go_on(start_s: Floats, end_s: Floats, stopped_s: Floats) -> None:
 
 
 _BLOCKS: Final = tuple(zip(EVERY, (28, 8, 2, 1), strict=True))
-"""Pairs (n, blocks of `BLOCK_S`): every n-th future has at least this length; each has one block or more."""
+"""Pairs (n, blocks): every n-th future is simulated for this number of blocks of `BLOCK_S`, if no earlier
+pair applies.
+"""
 _ALL_BLOCKS: Final = 28
 _MARK: Final = -7
 """Value of `workload` that marks the hypothetical job."""
@@ -196,10 +197,10 @@ class _LiveJobs(NamedTuple):
     """The live jobs of a copied state.
 
     Attributes:
-        slots: (L,) slots of the jobs.
-        job: (L,) JOB.
+        slots: (L,) slots of the jobs in the original state.
+        job: (L,) JOB records of the jobs.
         running: (L,) whether each job runs.
-        may_stop: (L,) whether the job can be preempted, so that its start does not determine its end.
+        may_stop: (L,) whether the job can be preempted. If not, its start determines its end.
         started_s: (R,) starts of the running jobs.
         end_s: (R,) ends of the running jobs in the current future.
     """
@@ -212,7 +213,7 @@ class _LiveJobs(NamedTuple):
     end_s: Floats
 
     def is_done(self, outcome: Records) -> bool:
-        """Return whether the starts and ends of all live jobs are determined."""
+        """Return whether the starts and ends of all live jobs are known."""
         jobs = len(self.slots)
         open_start = np.isnan(outcome.start_s[:jobs]) & ~self.running
         return not (open_start | (np.isnan(outcome.end_s[:jobs]) & self.may_stop)).any()
@@ -231,11 +232,11 @@ class _LiveJobs(NamedTuple):
         return Lengths.from_runs(both[0], both[1], both[2], both[3], np.arange(len(both[0])) < ended.sum())
 
     def predicted(self, world: World) -> Floats:
-        """Return the (L,) median total run time of each live job."""
+        """Return the (L,) predicted (median) total run time of each live job."""
         return self._run_times(world, np.full((len(self.slots), 1), _HALF), self.job["predicted_s"])[:, 0]
 
     def run_times(self, world: World, samples: int, like: Lengths) -> Floats:
-        """Return (L, samples) drawn total run times; the run times of a burst are drawn together."""
+        """Return (L, samples) drawn total run times, which are correlated for jobs of a burst (`Bursts`)."""
         chances, age_s = self._chances(world), self._age_s(world)
         gpus, past = world.state.arrays.demand.gpus.astype(np.float64), world.past.rows
         mine, said_s = gpus[self.job["demand"]], self._first_predicted_s(world)
@@ -246,19 +247,19 @@ class _LiveJobs(NamedTuple):
         return self._run_times(world, where, said_s, (like, mine))
 
     def of_past(self, world: World) -> NDArray[np.int64]:
-        """Return the (N,) index of each recent job among the live jobs, -1 for a job that is not live."""
+        """Return, for each of the N recent jobs, its index among the live jobs; -1: not live."""
         found, rows = np.full(len(world.past), -1, np.int64), self._rows(world)
         found[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
         return found
 
     def _rows(self, world: World) -> NDArray[np.int64]:
-        """Return the (L,) index of each live job among the recent jobs, -1 for a job that is not recent."""
+        """Return, for each of the L live jobs, its index among the recent jobs; -1: not recent."""
         return world.past.places([world.numbers.get(seq, -1) for seq in self.job["seq"].tolist()])
 
     def _first_predicted_s(self, world: World) -> Floats:
-        """Return the (L,) median run times as predicted at submission.
+        """Return the (L,) median run times that were predicted at submission.
 
-        Later predictions include evidence from the job's burst, which would then count twice.
+        Later predictions already include what the other jobs of a burst show, which would then count twice.
         """
         said_s = self.job["predicted_s"].copy()
         rows = self._rows(world)
@@ -276,7 +277,7 @@ class _LiveJobs(NamedTuple):
         return np.where(self.running, np.maximum(world.now_s - self.job["start_s"], 0.0), 0.0)
 
     def _chances(self, world: World) -> Floats:
-        """Return the (L, BINS) predicted distributions of run times, nan if only the median is known."""
+        """Return the (L, BINS) predicted distributions of run times; nan: only the median is known."""
         chances = np.full((len(self.slots), BINS), math.nan)
         for row, seq in enumerate(self.job["seq"].tolist()):
             known = world.chances.get(seq)
@@ -285,14 +286,14 @@ class _LiveJobs(NamedTuple):
         return chances
 
     def ahead(self, start_s: Floats, end_s: Floats, asked: bool) -> Ahead:
-        """Return the starts and ends as an `Ahead`; with `asked`, the last job is the hypothetical job."""
+        """Return the starts and ends as an `Ahead`. `asked`: whether the last row is the hypothetical job."""
         seqs = np.append(self.job["seq"], [-1] if asked else []).astype(np.int64)
         running = np.append(self.running, [False] if asked else []).astype(np.bool_)
         return Ahead(seqs, running, start_s, end_s)
 
 
 class _Copies:
-    """Buffers for a copy of a state and of its run."""
+    """Buffers for copies of a cluster's state, each with a simulated run that continues from it."""
 
     def __init__(self) -> None:
         self._base: PackedRun | None = None
@@ -313,7 +314,7 @@ class _Copies:
         state.config.sorts_queue = int(rule.sorted_queue)
         for mine, theirs in zip(state.dials, s.dials, strict=True):
             mine[...] = theirs
-        if state.dials.controller[0] == OUTSIDE:  # dials keep their values
+        if state.dials.controller[0] == OUTSIDE:  # in a future, dials keep their values
             state.dials.controller[0] = NO_CONTROLLER
         rebuild_index(state)
         truth[:] = np.zeros(1, TRUTH)
@@ -364,9 +365,9 @@ class _Copies:
 
 
 def _coming(world: World, block: int, draws: np.random.Generator, ran_s: Floats | None) -> Records:
-    """Return the rows that arrive in a block of a future.
+    """Return the rows of the jobs that arrive in a block of a future: recent jobs, submitted again.
 
-    `ran_s`: (N,) run times of the recent jobs in this future, nan if unknown; None: as recorded.
+    `ran_s`: (N,) run time of each recent job in this future, nan: unknown; None: run times are as recorded.
     """
     places, later_s = world.past.next_block(world.now_s, block, draws)
     rows = world.past.rows[places]
@@ -389,7 +390,7 @@ def _coming(world: World, block: int, draws: np.random.Generator, ran_s: Floats 
 
 
 def _last_row(until_s: float) -> Records:
-    """Return the row of a job whose arrival at `until_s` ends the future, whatever calls a rule requests."""
+    """Return a row whose arrival at `until_s` ends the future, even if the rule requests later calls."""
     row = np.zeros(1, TRUTH).view(np.recarray)
     row.submit_s, row.fixed_end_s, row.limit_s, row.shared_partition = until_s, np.nan, np.nan, -1
     row.duration_s = row.predicted_s = row.spread = row.pinned = 1
@@ -399,7 +400,7 @@ def _last_row(until_s: float) -> Records:
 def _asked_row(
     state: ClusterState, asked: HypotheticalJob, drawn: tuple[np.random.Generator, Lengths] | None = None
 ) -> Records:
-    """Return the row of a hypothetical job with its predicted run time, or with `drawn` a random run time."""
+    """Return the row of a hypothetical job. Its run time is as predicted, or random if `drawn` is given."""
     row = np.zeros(1, TRUTH).view(np.recarray)
     row.demand = state.demand_number(asked.demand)
     row.vc = state.vc_number(asked.vc)
@@ -416,5 +417,5 @@ def _asked_row(
 
 
 def _within(time_s: Floats, until_s: float | Floats) -> Floats:
-    """Return the times up to `until_s`, infinite for later or unknown times."""
+    """Return the times, with infinite in place of times after `until_s` and of unknown times."""
     return np.where(time_s <= until_s, time_s, math.inf)

@@ -1,6 +1,6 @@
-"""Observations of a broker, for a run that repeats the broker's run: speeds on shared GPUs, and GPU memory.
+"""Applies what a broker observed to a run that repeats the broker's run: speeds on shared GPUs, GPU memory.
 
-The loops stop at each observation (`run.review_s`), as they do at each review of nodes that can sleep.
+The event loop stops at each observation (`run.review_s`), as it does at each review of nodes that can sleep.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from rlsched_envs.sim.sim_arrays import SimArrays
 
 
 class SeenMemory(NamedTuple):
-    """GPU memory of a running job that exceeds what was counted for it.
+    """Observation that a running job uses more GPU memory than the scheduler assumed.
 
     Attributes:
-        row: Row of the job in the trace.
-        gpu_memory_mib: Memory on each of its GPUs that counts from now on, MiB.
+        row: Row of the job.
+        gpu_memory_mib: Memory on each of its GPUs that the scheduler assumes from now on, MiB.
     """
 
     row: int
@@ -31,12 +31,12 @@ class SeenMemory(NamedTuple):
 
 
 class Seen:
-    """Applies the observations of a broker to the cluster of a run, each at its time, by the broker's code.
+    """Applies each observation of a broker at its time to the cluster of a run, with the broker's code.
 
     Args:
         state: The cluster, with models.
-        seen: Observations with their times, seconds of the trace, ascending.
-        now_s: Start of the run; speeds observed up to then are learnt at once.
+        seen: (time, observation), ascending; times are seconds of the trace.
+        now_s: Start of the run. Speeds observed up to then are learnt at once.
     """
 
     def __init__(
@@ -49,13 +49,13 @@ class Seen:
 
     @property
     def next_s(self) -> float:
-        """Time of the next review: just before the next observation, which decisions of its time know."""
+        """Time of the next review: just before the next observation, so that decisions at its time use it."""
         if self._at == len(self._seen):
             return math.inf
         return float(np.nextafter(self._seen[self._at][0], -math.inf))
 
     def review(self, sim: SimArrays) -> bool:
-        """Apply what was observed by now, and plan the next review. Returns False: decide nothing."""
+        """Apply what was observed by now, and plan the next review. Returns False: no decisions are due."""
         slots = {int(row): slot for slot, row in enumerate(sim.progress.ends.row)}
         while self.next_s <= float(sim.progress.run.now_s[0]):
             self._apply(self._take(), slots)
@@ -67,7 +67,7 @@ class Seen:
         return self._seen[self._at - 1][1]
 
     def _apply(self, seen: Observed | SeenMemory, slots: dict[int, int]) -> None:
-        """Apply an observation. `slots`: slots of live jobs by row; slots of ended jobs may be included."""
+        """Apply an observation. `slots`: slot of each live job by row; it may contain ended jobs too."""
         state = self._state
         if isinstance(seen, Observed):
             self._learnt.observe(state.arrays.models, state.kind_names, seen, workload_number)

@@ -13,18 +13,19 @@ from rlsched_envs.sim.sim_arrays import ProgressArrays, SimArrays
 
 PRICE: Final = 0
 CARBON: Final = 1
-"""Rows of `ProgressArrays.signal` with integrals; the values of price and carbon are in rows 2 and 3."""
+"""Rows of `ProgressArrays.signal` with the integrals. The values of price and carbon are in rows 2 and 3."""
 RATIO: Final = 4
-"""Row of `ProgressArrays.signal` with the price relative to the mean; the next rows are the columns of
+"""Row of `ProgressArrays.signal` with the price relative to its mean. The next rows are the columns of
 `rlsched.energy.relative.OUTLOOK`.
 """
 LIMIT: Final = RATIO + 1 + len(OUTLOOK)
 """Row of `ProgressArrays.signal` with the power limit, W."""
 ROWS: Final = LIMIT + 1
-"""Number of rows if the policy does not read prices of the next hours, or ranks."""
+"""Number of rows if the policy reads neither the prices of the next hours nor ranks of the price."""
 RANK: Final = ROWS
-"""First of the further rows: rank of the price, start of the price's step, and sums of the prices of the next
-hours, as the fields `price_rank`, `price_from_s` and `price_sums` of `rlsched.cluster.arrays.CONFIG`.
+"""First of the further rows: rank of the price, start of the step in which the price applies, and sums of the
+prices of the next hours. See `price_rank`, `price_from_s` and `price_sums` in
+`rlsched.cluster.arrays.CONFIG`.
 """
 FROM: Final = RANK + 1
 SUMS: Final = FROM + 1
@@ -32,13 +33,13 @@ ROWS_AHEAD: Final = SUMS + AHEAD_H
 
 
 def rows_of(asked: PricesAsked) -> int:
-    """Return the number of rows of `ProgressArrays.signal` for a policy that reads these details."""
+    """Return the number of rows of `ProgressArrays.signal` if the policy reads these details of the price."""
     return ROWS_AHEAD if any(asked) else ROWS
 
 
 @kernel
 def signal_between(x: ProgressArrays, k: int, since_s: float, until_s: float) -> float:
-    """Return the integral of price (k = 0) or carbon (k = 1) between two times, value x seconds.
+    """Return the integral of the price (k = 0) or the carbon intensity (k = 1) between two times, value x s.
 
     Compiled equivalent of `rlsched.energy.series.Integrals.between`.
     """
@@ -55,7 +56,7 @@ def signal_between(x: ProgressArrays, k: int, since_s: float, until_s: float) ->
 
 @kernel
 def _is_as_before(x: ProgressArrays, k: int) -> bool:
-    """Return whether step `k` of the price that policies follow equals the step before it."""
+    """Return whether all rows that policies read are the same in step `k` and in the step before it."""
     same = True
     for row in range(RATIO, x.signal.shape[0]):
         same = same and x.signal[row, k] == x.signal[row, k - 1]
@@ -64,7 +65,7 @@ def _is_as_before(x: ProgressArrays, k: int) -> bool:
 
 @kernel
 def read_price(sim: SimArrays) -> None:
-    """Set the current price of electricity and power limit in the state, and the time of their next change.
+    """Write the current price and power limit, and the time of their next change, to the state.
 
     Without a signal, a price in the state stays valid until `price_until_s`, and is unknown afterwards.
     """

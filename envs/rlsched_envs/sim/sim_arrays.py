@@ -1,4 +1,4 @@
-"""Arrays of a simulated run: true run times and demands of jobs, state, records, heap of planned ends."""
+"""Arrays of a simulated run: jobs with true run times, state, results, and a heap of planned ends."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ TRUTH: Final = np.dtype(
         ("predicted_s", np.float64),
         ("spread", np.float64),
         ("limit_s", np.float64),
-        ("slack_s", np.float64),  # delay that the user accepts for cheaper electricity
-        ("weight", np.float64),  # weight of the job's time in a cost; -1: 1, the job is in no class
-        ("end_order", np.int32),  # order of jobs that end at one time, ascending; if equal, by row
+        ("slack_s", np.float64),  # delay that the user accepts for cheaper electricity, s
+        ("weight", np.float64),  # weight of the job's time in a cost; -1: no class, weight 1
+        ("end_order", np.int32),  # jobs that end at the same time end in ascending order of it, then by row
         ("gpus", np.int32),
-        ("demand", np.int32),  # demand class: number of the job's resource request
+        ("demand", np.int32),  # demand class: index of the job's resource request
         ("vc", np.int32),
         ("own_partition", np.int32),
         ("shared_partition", np.int32),
-        ("workload", np.int32),  # number in the catalogue, 0: unknown
+        ("workload", np.int32),  # index in the catalogue, 0: unknown
         ("reference_kind", np.int32),  # GPU type that `duration_s` refers to; -1: the allocated type
         ("pinned", np.int32),  # 1: must not be preempted
         ("unshared", np.int32),  # 1: shares GPUs with no other job
-        ("gpu_need_mib", np.int64),  # GPU memory of the job on each GPU; 0: that of its workload
+        ("gpu_need_mib", np.int64),  # memory that the job needs on each of its GPUs; 0: as its workload
         ("core_need_milli", np.int64),  # as in `JOB`
         ("dynamic_ratio", np.float64),  # as in `JOB`
     ]
 )
-"""Fields of a row of the run: a job that can run on the cluster. Rows are in trace order."""
+"""Fields of a row: a job of the run, which can run on the cluster. Rows are in trace order."""
 
 OUTCOME: Final = np.dtype(
     [
         ("start_s", np.float64),  # first start, nan until the job starts
         ("end_s", np.float64),  # nan until the job ends
-        ("energy_j", np.float64),  # energy so far; only with models, like the next fields
+        ("energy_j", np.float64),  # energy so far; this and the next fields: only with models
         ("cost", np.float64),  # integral of price x power, J x price
         ("carbon", np.float64),  # integral of carbon intensity x power
         ("key", np.uint64),  # key of the job for random draws
@@ -52,20 +52,23 @@ OUTCOME: Final = np.dtype(
 
 ENDS: Final = np.dtype(
     [
-        ("row", np.int32),  # row of the job in a live slot
-        ("order", np.int32),  # `end_order` of the job in a live slot
-        ("heap_s", np.float64),  # ends of running jobs: a binary heap by (time, order, row)
-        ("heap_slot", np.int32),
+        ("row", np.int32),  # row of the job in the slot
+        ("order", np.int32),  # `end_order` of the job in the slot
+        ("heap_s", np.float64),  # planned ends of running jobs: a binary heap by (time, order, row)
+        ("heap_slot", np.int32),  # slot of the job that ends at `heap_s`
     ]
 )
-"""Fields of a slot (place of a live job in the arrays): its row, and an entry of the heap of planned ends."""
+"""Fields of a slot (place of a live job in the arrays), and fields of an entry of the heap of planned ends.
+
+Entry k of the heap does not belong to the job in slot k.
+"""
 
 WORK: Final = np.dtype(
     [
-        ("target_s", np.float64),  # work of the attempt, including restart costs
+        ("target_s", np.float64),  # work of the attempt, including restart costs, seconds at full speed
         ("done_s", np.float64),  # work done up to `since_s`
-        ("since_s", np.float64),  # time up to which the accounts of the job are settled
-        ("rate", np.float64),  # work per second
+        ("since_s", np.float64),  # time up to which the job's work and energy are settled (see `physics`)
+        ("rate", np.float64),  # speed relative to full speed
         ("limit_end_s", np.float64),  # time at which the job is killed, infinite without a time limit
         ("power_w", np.float64),  # the job's share of its group's power, including its cores
         ("share_frac", np.float64),  # the job's share of each of its GPUs, since `since_s`
@@ -73,31 +76,31 @@ WORK: Final = np.dtype(
         ("share_s", np.float64),  # integral of `share_frac` over the attempt
         ("used_s", np.float64),  # integral of `used_frac`
         ("clock_s", np.float64),  # integral of the group's SM clock
-        ("seen_s", np.float64),  # time at which the watched pair reveals its speeds, infinite: none
-        ("watched", np.int64),  # `seq` of the co-tenant in a watched pair (`lessons`), -1: none
-        ("first_gpu", np.int32),  # first GPU, which identifies the job's group; -1 without GPUs
+        ("seen_s", np.float64),  # time at which the speeds of the watched pair are known, infinite: none
+        ("watched", np.int64),  # `seq` of the other job of a watched pair (`lessons`), -1: none
+        ("first_gpu", np.int32),  # the job's first GPU, which identifies its group; -1: no GPUs
         ("killed", np.int32),  # 1: the planned end is the time limit
         ("planned", np.int32),  # 0: no end is planned; 1: an end is planned; 2: plan the end again
     ],
     align=True,
 )
-"""Fields of the running attempt in a slot; used only with models."""
+"""Fields of the running attempt of the job in a slot; used only with models."""
 
 RUN: Final = np.dtype(
     [
         ("now_s", np.float64),
         ("queued_s", np.float64),  # integral over time of the number of waiting jobs, job-seconds
-        ("gpu_s", np.float64),  # GPU-seconds allocated so far
-        ("timer_s", np.float64),  # time of the next call that the rule or scheduler requested, infinite:
-        # none; reset at each instant
-        ("review_s", np.float64),  # time of the next review of the nodes by the caller, infinite: none
+        ("gpu_s", np.float64),  # allocated GPU-seconds so far
+        ("timer_s", np.float64),  # time at which the rule or scheduler wants to be called next,
+        # infinite: none; reset at each instant
+        ("review_s", np.float64),  # time of the caller's next review of the nodes, infinite: none
         ("restart_s", np.float64),  # restart cost of a preempted job if attempts are not logged
         ("next_row", np.int64),
         ("heap_len", np.int64),
         ("allocated_milli", np.int64),
         ("starts", np.int64),  # number of starts
         ("preemptions", np.int64),
-        ("undecided", np.int64),  # 1: events of an instant are done, decisions are pending
+        ("undecided", np.int64),  # 1: the events of the instant are done, its decisions are not
     ],
     align=True,
 )
@@ -108,7 +111,7 @@ BOOKS: Final = np.dtype(
         ("total_w", np.float64),  # power of the whole cluster now
         ("idle_w", np.float64),  # power of nodes and of GPUs without jobs
         ("jobs_w", np.float64),  # power of all jobs
-        ("energy_j", np.float64),  # integral of `total_w`; next fields: of `idle_w`, of `jobs_w`
+        ("energy_j", np.float64),  # integral of `total_w`; the next two: of `idle_w` and of `jobs_w`
         ("idle_j", np.float64),
         ("jobs_j", np.float64),
         ("cost", np.float64),  # integrals of price x `total_w` and x `idle_w`, J x price
@@ -116,30 +119,30 @@ BOOKS: Final = np.dtype(
         ("carbon", np.float64),  # integrals of carbon intensity x `total_w` and x `idle_w`
         ("idle_carbon", np.float64),
         ("by_hour", np.float64),  # 1: record the next fields, for each hour of the day (UTC)
-        ("day_from_s", np.float64),  # a time at which a day begins (UTC), s
-        ("hour_j", np.float64, (24,)),  # integrals of `total_w`; next fields: x price, x carbon intensity
+        ("day_from_s", np.float64),  # a midnight (UTC), seconds of the trace
+        ("hour_j", np.float64, (24,)),  # integral of `total_w`; the next two: x price, x carbon intensity
         ("hour_cost", np.float64, (24,)),
         ("hour_carbon", np.float64, (24,)),
         ("unused_cost", np.float64),  # integral of price x power of the nodes without jobs, J x price
         ("unused_sleep", np.float64),  # 1: unused nodes sleep: record `unused_cost` and `wake_ups`
-        ("demand_w", np.float64),  # `total_w`, less that of sleeping unused nodes, as a demand meter shows it
+        ("demand_w", np.float64),  # `total_w` without sleeping unused nodes, as a demand meter shows it
         ("peak_w", np.float64),  # highest `demand_w`
         ("wake_ups", np.float64),  # number of times that an unused node got a job
         ("capped_s", np.float64),  # time in which a power limit lowered clocks, s
         ("over_s", np.float64),  # time in which `total_w` exceeded the power limit, s
         ("over_j", np.float64),  # integral of the excess
         ("by_job", np.float64),  # 1: `costs.terms_so_far` records the terms of single jobs
-        ("tail_after_s", np.float64),  # delay after which a delay counts in the tail
-        ("grid_from_s", np.float64),  # start of the first step of `signal`, s
+        ("tail_after_s", np.float64),  # the part of a delay beyond this time counts in the term «tail»
+        ("grid_from_s", np.float64),  # start of the first step of `signal`, seconds of the trace
         ("grid_step_s", np.float64),  # length of a step, s
-        ("lost_rate", np.float64),  # sum over running jobs of 1 - rate: time lost per second to sharing,
-        # clocks and too few cores
-        ("lost_s", np.float64),  # integral of `lost_rate`: JCT in excess of queueing and work, job-seconds
-        ("next_seen_s", np.float64),  # earliest time at which a watched pair reveals its speeds
+        ("lost_rate", np.float64),  # sum over running jobs of 1 - rate: what sharing, low clocks and too
+        # few cores cost, job-seconds per second
+        ("lost_s", np.float64),  # integral of `lost_rate`, job-seconds
+        ("next_seen_s", np.float64),  # earliest time at which the speeds of a watched pair are known
         ("noise", np.float64),  # 1: speeds of unmeasured pairs scatter around the formula; 0: no scatter
-        ("luck", np.float64),  # seed of the random deviates of pairs: a whole number below 2^53
-        ("learns", np.float64),  # 1: pairs that have run long enough reveal their speeds (`lessons`)
-        ("dynamic_w", np.float64, (MAX_TENANTS,)),  # scratch: power that each job of a group adds to a GPU
+        ("luck", np.float64),  # seed of the random speeds of pairs: a whole number below 2^53
+        ("learns", np.float64),  # 1: predictions learn the speeds of pairs of jobs (`lessons`)
+        ("dynamic_w", np.float64, (MAX_TENANTS,)),  # scratch: power that each job on a GPU adds
     ],
     align=True,
 )
@@ -148,30 +151,31 @@ BOOKS: Final = np.dtype(
 
 @by_reference
 class ProgressArrays(NamedTuple):
-    """State and results of a run with T rows (jobs), J slots (each holds one live job) and G GPUs."""
+    """State and results of a run with T rows (jobs), J slots (for one live job each) and G GPUs."""
 
     ends: Records  # (J,) ENDS
     work: Records  # (J,) WORK
     outcome: Records  # (T,) OUTCOME
-    placed_at: NDArray[np.int64]  # (T + 1,) index in `placed_gpu` of each row's first GPU
-    placed_gpu: NDArray[np.int32]  # (sum of GPUs,), or (0,) if placements are not kept
+    placed_at: NDArray[np.int64]  # (T + 1,) offsets: `placed_gpu[placed_at[i]:placed_at[i + 1]]`
+    # are the GPUs of row i
+    placed_gpu: NDArray[np.int32]  # (sum of the rows' GPUs,), or (0,) if placements are not kept
     scratch: NDArray[np.int32]  # (G,)
     run: Records  # (1,) RUN
     books: Records  # (1,) BOOKS
-    signal: NDArray[np.float64]  # (R, N + 1) integrals of price and carbon, then their values in each step
-    # (`rlsched.energy.series.Integrals`), then rows `signals.RATIO` to R - 1; N + 1 = 0: no signal
-    used: NDArray[np.int8]  # (N,) whether each node ran a job in the last span; (0,): not recorded
+    signal: NDArray[np.float64]  # (R, steps + 1): rows 0 and 1 are the integrals of price and carbon, rows 2
+    # and 3 their values in each step (`rlsched.energy.series.Integrals`), others: see
+    # `signals.RATIO`; (0, 0): no signal
+    used: NDArray[np.int8]  # (nodes,) whether each node ran a job when last recorded; (0,): not recorded
 
 
 @by_reference
 class SimArrays(NamedTuple):
-    """One simulated run as arrays: cluster, jobs, progress, and attempt log."""
+    """Arrays of one simulated run: cluster, jobs, progress, and attempt log."""
 
     state: StateArrays
     truth: Records  # (T,) TRUTH
     progress: ProgressArrays
-    log: Any = None  # `attempt_arrays.AttemptArrays`: all attempts; None if only the policy can
-    # interrupt jobs
+    log: Any = None  # `attempt_arrays.AttemptArrays`, or None if attempts are not logged
 
 
 def new_progress(slots: int, truth: Records, gpus: int, *, keep_placements: bool) -> ProgressArrays:
@@ -225,7 +229,7 @@ def _swap(r: ProgressArrays, a: int, b: int) -> None:
 
 @kernel
 def push_end(r: ProgressArrays, end_s: float, slot: int) -> None:
-    """Add the planned end of a running slot to the heap."""
+    """Add the planned end of the running job in a slot to the heap."""
     at = r.run[0].heap_len
     r.run[0].heap_len += 1
     r.ends.heap_s[at], r.ends.heap_slot[at] = end_s, slot
@@ -251,7 +255,7 @@ def _sift_down(r: ProgressArrays, at: int) -> None:
 
 @kernel
 def pop_end(r: ProgressArrays) -> int:
-    """Remove the first end from the heap, and return its slot."""
+    """Remove the earliest end from the heap, and return the slot of its job."""
     slot = r.ends.heap_slot[0]
     last = r.run[0].heap_len - 1
     r.run[0].heap_len = last
@@ -262,10 +266,9 @@ def pop_end(r: ProgressArrays) -> int:
 
 @kernel
 def forget_end(r: ProgressArrays, slot: int) -> None:
-    """Remove the planned end of a running slot, so that the heap has no stale ends.
+    """Remove the planned end of the running job in a slot from the heap.
 
-    Searches the heap from its top. A job that ends as planned is at the top; only an interruption, which is
-    rare, searches all running jobs.
+    Searches the heap from the earliest end, so the search is long only for jobs that are interrupted.
     """
     at = 0
     while r.ends.heap_slot[at] != slot:

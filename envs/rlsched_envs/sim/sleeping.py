@@ -1,8 +1,8 @@
-"""Sleeping nodes during a run: calls the power-down services and carries out their decisions.
+"""Puts idle nodes to sleep and wakes them during a run, as the power-down services decide.
 
-Each set of interchangeable nodes has a service and the states of its nodes (`rlsched.power_down`). The
-engine's node statuses follow these states. The compiled loops stop at each review: every
-`PowerDownPlan.review` seconds, and when a node has booted or powered down.
+Each set of interchangeable nodes has a power-down service, and a power state of each node
+(`rlsched.power_down`). The node statuses of the engine follow these states. The compiled event loop stops at
+each review: every `PowerDownPlan.review` seconds, and when a node has booted or powered down.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _STATUS: Final = np.zeros(len(NodeState), np.int32)
 _STATUS[NodeState.ON], _STATUS[NodeState.DRAINING] = NODE_UP, NODE_DRAINED
 _STATUS[NodeState.ASLEEP], _STATUS[NodeState.BOOTING] = NODE_ASLEEP, NODE_BOOTING
 _REVIEWS_STUCK: Final = 1440
-"""Number of consecutive reviews without change after which a run that has no other events ends."""
+"""A run without other events ends after this many consecutive reviews without a change."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,10 @@ class Slept:
     """Power-down results of a run, from its first submission to its last event.
 
     Attributes:
-        wake_up_events: Number of instants at which one or more sleeping nodes were woken.
+        wake_up_events: Number of reviews at which one or more sleeping nodes were woken.
         nodes_booted: Number of node boots from sleep.
-        asleep_node_s: Node-seconds asleep, without the time in which nodes power down.
-        saved_j: Energy saved: additional energy of the nodes, without their jobs, if they had stayed on,
-            joules.
+        asleep_node_s: Node-seconds asleep, not counting the time in which nodes power down.
+        saved_j: Energy that the nodes would have used in addition if they had stayed on, joules.
     """
 
     wake_up_events: int
@@ -58,7 +57,7 @@ class Slept:
 
 
 class _PoweredSet:
-    """One set of interchangeable nodes, its power-down service, and the states of its nodes."""
+    """One set of interchangeable nodes, its power-down service, and the power states of its nodes."""
 
     def __init__(self, nodes: NodeSet, service: PowerDown, power: NodePower, now_s: float) -> None:
         spec = nodes.spec
@@ -67,7 +66,11 @@ class _PoweredSet:
         self.states = NodeStates(len(nodes.nodes), by_state, now_s)
 
     def ask(self, now_s: float, busy: NDArray[np.bool_], waiting: int, paused: int) -> bool:
-        """Call the service, and apply its commands; return whether a node state may have changed."""
+        """Call the service, and apply its commands. Return whether a power state may have changed.
+
+        `busy`: whether a job runs on each node of the set. `waiting`: number of nodes that waiting
+        jobs need. `paused`: number of nodes that jobs need which wait for a lower price.
+        """
         states = self.states
         states.advance(now_s)
         ended = np.flatnonzero(states.busy & ~busy)
@@ -79,7 +82,7 @@ class _PoweredSet:
         return bool(done or commands)
 
     def statuses(self, now_s: float) -> NDArray[np.int32]:
-        """Return the (n,) engine statuses of the nodes; a node that powers down is drained, then asleep."""
+        """Return the node statuses for the engine; a node that is powering down counts as drained."""
         states = self.states
         off = (states.state == NodeState.ASLEEP) & (now_s < states.since_s + states.power.shutdown_s)
         return np.where(off, NODE_DRAINED, _STATUS[states.state]).astype(np.int32)
@@ -122,9 +125,9 @@ class SleepingNodes:
         return min(self._review_at_s, float(self._due_s.min(initial=math.inf)))
 
     def review(self, sim: SimArrays) -> bool:
-        """Review the nodes, and plan the next review; return whether decisions are due now.
+        """Review the nodes, and plan the next review. Return whether scheduling decisions are due now.
 
-        They are due if a node has become usable. Under a power limit, they are due if any node has changed.
+        They are due if a node has become usable; under a power limit, if the status of any node has changed.
         """
         now_s = float(sim.progress.run.now_s[0])
         self._pass_time(now_s)
@@ -148,7 +151,7 @@ class SleepingNodes:
         return Slept(self._events, self._booted(), self._asleep_node_s, self._saved_j)
 
     def node_states(self) -> list[tuple[NDArray[np.int64], NodeStates]]:
-        """Return (numbers of the nodes, states of the nodes) of each set of interchangeable nodes."""
+        """Return (indices of the nodes, power states of the nodes) for each set of interchangeable nodes."""
         return [(one.nodes, one.states) for one in self._sets]
 
     def _booted(self) -> int:
@@ -161,10 +164,10 @@ class SleepingNodes:
         self._since_s = now_s
 
     def _ask(self, state: StateArrays, now_s: float) -> list[int]:
-        """Call the services, and return the indices of the sets whose states may have changed.
+        """Call the services, and return the indices of the sets in which a power state may have changed.
 
-        The service of a set is called if the set's state has changed or jobs wait for its nodes, and once per
-        forecast slot.
+        The service of a set is called if a node of the set became busy or idle, if jobs wait for its nodes,
+        and once per slot of the forecast (`PowerDownPlan.slot` seconds).
         """
         slot, changes = int(now_s // self._slot_s), state.derived.part.changes
         waiting = int(state.counters[0].live_jobs) > int(state.derived.running_len[0])
@@ -188,7 +191,7 @@ class SleepingNodes:
         ]
 
     def _carry_out(self, sim: SimArrays, sets: list[int], now_s: float) -> bool:
-        """Set the engine's node statuses from the node states; return whether decisions are due."""
+        """Set the node statuses of these sets from the power states, and return whether decisions are due."""
         up, limited = False, bool(sim.state.config.limited[0])
         for at in sets:
             one = self._sets[at]
@@ -203,7 +206,7 @@ class SleepingNodes:
         return up
 
     def _end_if_stuck(self, sim: SimArrays, *, quiet: bool) -> None:
-        """Stop the reviews of a run in which nothing can happen: jobs wait for resources that no node has."""
+        """Plan no more reviews if nothing can happen any more: jobs wait for resources that no node has."""
         run = sim.progress.run[0]
         over = run.heap_len == 0 and run.next_row == sim.truth.shape[0] and np.isinf(self._due_s).all()
         self._stuck = self._stuck + 1 if over and quiet else 0
@@ -213,7 +216,7 @@ class SleepingNodes:
 
 
 def _set_nodes(sim: SimArrays, nodes: NDArray[np.int64], statuses: NDArray[np.int32]) -> float:
-    """Set the statuses of idle nodes, and return the change of the nodes' power, W."""
+    """Set the statuses of idle nodes, and return by how much their power increases, W."""
     return float(for_run(set_nodes, None, logged=True, modelled=True)(sim, nodes, statuses))
 
 

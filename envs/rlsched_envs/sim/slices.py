@@ -1,4 +1,4 @@
-"""Determines the MIG slice types that each job can use, by the GPU memory of the job's workload."""
+"""Determines the types of MIG slices that have enough GPU memory for each job."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from rlsched_envs.sim.modelling import Models, gpu_need_mib
 
 
 class Fitted(NamedTuple):
-    """A trace whose jobs request only slices with enough memory, and which of these jobs can run."""
+    """A trace whose jobs request only slices with enough memory, and which of its jobs can run."""
 
     trace: Trace
     runnable: Runnable
 
 
 def fit_slices(trace: Trace, spec: ClusterSpec, models: Models) -> Fitted:
-    """Restrict `gpu_type` of each job to slices with enough memory.
+    """Restrict the `gpu_type` of each job to slices with enough memory.
 
-    If the scheduler chooses the slice, the job can use at most 90 % of the slice's usable memory (the margin
-    of `rlsched.models.memory`). If the job requests the slice by name, it can use all of that memory, because
-    the user knows the job. Without models the memory of jobs is unknown.
+    If the scheduler chooses the type of slice, a job can use at most 90 % of the slice's usable memory (the
+    margin of `rlsched.models.memory`). If a job requests a type by name, it can use all of this memory,
+    because its user knows how much it needs.
 
     Args:
         trace: J jobs.
         spec: The cluster, with slices.
-        models: The models of the run, which assign each job a workload.
+        models: The models of the run, which assign a workload, and so a need of memory, to each job.
     """
     kinds = sorted({group.gpu_type for group in spec.nodes if group.gpus})
     catalogue = models.catalogue()
@@ -64,7 +64,7 @@ def fit_slices(trace: Trace, spec: ClusterSpec, models: Models) -> Fitted:
 
 
 def _fits(demand: Demand, kind: str, needs_mib: float) -> bool:
-    """Return whether a workload with this memory can use a GPU of this type; a whole GPU is always enough."""
+    """Return whether a job that needs this memory can use a GPU of this type; whole GPUs always suffice."""
     cut = slice_of(kind)
     if cut is None:
         return True
@@ -73,7 +73,7 @@ def _fits(demand: Demand, kind: str, needs_mib: float) -> bool:
 
 
 def _with_reasons(trace: Trace, runnable: Runnable, more: NDArray[np.object_]) -> Runnable:
-    """Return `runnable` without the jobs for which `more` has a reason, and without their dependents."""
+    """Return `runnable` without the jobs for which `more` has a reason, and without jobs that need them."""
     if not (more != "").any():
         return runnable
     reasons = reject_dependents(trace, np.where(more != "", more, runnable.reasons).astype(np.str_))

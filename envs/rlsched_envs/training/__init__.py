@@ -1,1 +1,1 @@
-"""The training environments: episodes, windows, observations, and the Gymnasium and vector interfaces."""
+"""The training environments: windows of traces, episodes, and interfaces for Gymnasium and for SB3."""

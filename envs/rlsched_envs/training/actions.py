@@ -1,4 +1,4 @@
-"""Spaces of the environments, and checks of calls before a kernel runs; errors have one line."""
+"""Spaces of the environments, and checks of actions before a compiled kernel gets them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS
 
 _REAL = "fiu"
 _SHOWN = 60
-"""Maximum number of characters of an invalid action in an error."""
+"""Number of characters of an invalid action that an error message shows at most."""
 
 
 EARLIER_SIZES: Final = ((56, 9),)
-"""(columns, dials) of models of earlier versions, which can still be served and set only the first dials."""
+"""(columns, dials) of models of earlier versions. They can still be served; they set only the first dials."""
 
 
 def spaces(columns: int = NUM_COLUMNS, dials: int = NUM_DIALS) -> tuple[gym.spaces.Box, gym.spaces.Box]:
-    """Return (observation space, action space) for these numbers of columns and dials."""
+    """Return (observation space, action space) for these numbers of observed columns and of dials."""
     return (
         gym.spaces.Box(-3.0, 3.0, (columns,), np.float32),
         gym.spaces.Box(-1.0, 1.0, (dials,), np.float32),
@@ -60,7 +60,7 @@ def _array(actions: Any, expected: str) -> NDArray[Any]:
 
 
 FOR_SB3 = ("episode", "terminal_observation")
-"""Keys of `info` that only a `VecEnv` of Stable-Baselines3 sets. In other environments, the wrappers
+"""Keys of `info` that only a `VecEnv` of Stable-Baselines3 sets itself. For other environments, the wrappers
 `RecordEpisodeStatistics` and `Monitor` add `episode`."""
 
 

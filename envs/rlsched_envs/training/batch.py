@@ -1,4 +1,4 @@
-"""Arrays of many episodes (runs), stacked along a new first axis."""
+"""Batches of runs: each array has the run as its first axis."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlsched_envs.sim.sim_arrays import ProgressArrays, SimArrays
 
 
 def stack(episode: Any, count: int) -> Any:
-    """Return nested arrays with `count` copies of each array, stacked along a new first axis."""
+    """Return the same nested tuples, with `count` copies of each array stacked along a new first axis."""
     if episode is None:
         return None
     if isinstance(episode, tuple):
@@ -26,10 +26,10 @@ def stack(episode: Any, count: int) -> Any:
 
 
 def stack_run(one: SimArrays, count: int) -> SimArrays:
-    """Return `count` copies of a run.
+    """Return a batch of `count` copies of a run.
 
-    The copies share arrays that no run changes: workload properties, the cost table of the queue order, and
-    the network that sets dials.
+    Arrays that no run changes exist only once: the properties of workloads, the cost table of the queue
+    order, and the network that sets dials.
     """
     shared, made = one.state, stack(one, count)
     models = shared.models._replace(trait=stack(shared.models.trait, 1))
@@ -48,10 +48,11 @@ def leaves(episode: Any) -> list[NDArray[Any]]:
 
 
 def restore(episode: Any, saved: Sequence[NDArray[Any]]) -> None:
-    """Restore the values that `leaves` returned, except values of read-only arrays, which never change.
+    """Copy arrays that `leaves` returned back into `episode`. Read-only arrays are skipped: they never
+    change.
 
     Raises:
-        ValueError: shapes or types differ. In this case nothing is changed.
+        ValueError: number, shapes or types of the arrays differ; `episode` is unchanged.
     """
     mine = leaves(episode)
     if len(mine) != len(saved):
@@ -74,7 +75,7 @@ def restore(episode: Any, saved: Sequence[NDArray[Any]]) -> None:
 def view_run(b: SimArrays, k: int) -> SimArrays:
     """Return run `k` of a batch as views, without copies.
 
-    All runs share the network that sets dials, and the workload properties (`trait`).
+    Arrays that exist once for the whole batch (see `stack_run`) are passed on unchanged.
     """
     s, i, r, d = b.state, b.state.derived, b.progress, b.state.dials
     index = Index(

@@ -1,4 +1,4 @@
-"""`rlsched/Cluster-v0`: a GPU cluster scheduled by a rule with adjustable dials; one cluster or a batch."""
+"""`rlsched/Cluster-v0`: a GPU cluster that a rule schedules, and whose dials (settings) an agent adjusts."""
 
 from __future__ import annotations
 
@@ -32,25 +32,26 @@ _TRIES = 100
 
 
 class DialFleet:
-    """N simulated clusters, each of which runs a window (part of a trace).
+    """N simulated clusters that step together. Each runs one window (part of a trace) after the other.
 
     Args:
-        sources: Traces that windows are drawn from, with probabilities by weight.
+        sources: Traces that windows are drawn from; a source is chosen in proportion to its weight.
         count: Number of clusters.
         drawn: How windows are drawn.
         policy: The rule whose dials are set.
         seed: Seed of the draws; None: a random seed.
-        in_pairs: Whether clusters 2 k and 2 k + 1 run the same windows, for comparisons.
+        in_pairs: Whether clusters 2 k and 2 k + 1 get the same random draws, so that they run the same
+            windows.
         objective: Defines the rewards.
 
     Attributes:
-        observations: (N, F) float32, with the columns of `rlsched.decide.dials.observing.NAMES`. The next
-            step returns another array; the step after that overwrites this array.
-        rewards: (N,) float32.
-        dones: (N,) bool.
-        live: (N,) bool; whether the cluster has an episode that has started and not ended.
-        penalties: (NUM_TERMS,) penalties of the objective's bounds in episodes that start from now on; -1:
-            the excess over a bound in an episode costs `PENALTY` times as much.
+        observations: (N, F) float32, with the columns of `rlsched.decide.dials.observing.NAMES`. Two arrays
+            are used in turn: the step after the next one overwrites this array.
+        rewards: (N,) float32, rewards of the last step.
+        dones: (N,) bool, whether the episode of each cluster ended in the last step.
+        live: (N,) bool, whether each cluster has an episode that has started and not ended.
+        penalties: (NUM_TERMS,) penalty for each bound of the objective, in episodes that start from now on.
+            -1: the excess over the bound in the episode, times `PENALTY`, is added to the cost.
     """
 
     def __init__(
@@ -86,17 +87,16 @@ class DialFleet:
         self.reseed(seed)
 
     def reseed(self, seed: int | None) -> None:
-        """Restart the random draws of all clusters with this seed; None: with a seed from the system.
+        """Restart the random draws of all clusters with this seed; None: with a random seed.
 
-        A seed from the system is drawn when the first episode starts. Copies made before the first episode
-        therefore get different seeds.
+        A random seed is drawn only when the next episode starts. Copies made before this get other seeds.
         """
         self._is_unseeded, seed, count = seed is None, seed or 0, self.dones.size
         streams = [k // 2 if self._in_pairs else k for k in range(count)]
         self._rngs = [np.random.default_rng([seed, stream]) for stream in streams]
 
     def reseed_one(self, k: int, seed: int) -> None:
-        """Restart the random draws of cluster `k` with this seed, as in an environment of one cluster."""
+        """Restart the draws of cluster `k`, which are then as in a single environment with this seed."""
         self._seed_at_last()
         self._rngs[k] = np.random.default_rng([seed, 0])
 
@@ -131,7 +131,7 @@ class DialFleet:
             mine[...] = other
 
     def get_arrays(self) -> list[NDArray[Any]]:
-        """Return the state of the windows and of the draws as plain arrays, for a file."""
+        """Return the state of the running episodes and of the random draws as arrays for a file."""
         draws = {"rngs": [rng.bit_generator.state for rng in self._rngs], "names": self._names}
         encoded = np.frombuffer(msgspec.json.encode(draws), np.uint8)
         return [encoded, *(array.copy() for array in (*self._results(), *batch.leaves(self._episodes)))]
@@ -140,7 +140,7 @@ class DialFleet:
         """Restore the state that `get_arrays` returned.
 
         Raises:
-            ValueError: the state belongs to another number of clusters or to other windows.
+            ValueError: the state has another number of clusters, or windows of another size.
         """
         results = self._results()
         encoded, rest, episodes = saved[0], saved[1 : 1 + len(results)], saved[1 + len(results) :]
@@ -155,10 +155,12 @@ class DialFleet:
         return self.observations, self.rewards, self.dones, self.live, self._returns, self._lengths
 
     def begin(self, k: int) -> None:
-        """Draw windows for cluster `k` until dials are due at some time of a window; start this window.
+        """Start an episode on cluster `k`: draw a window, and run it until its dials are due.
+
+        A window in which dials are never due is replaced by another one.
 
         Raises:
-            InputError: dials are never due in `_TRIES` windows.
+            InputError: `_TRIES` windows were drawn, and dials were due in none of them.
         """
         self._seed_at_last()
         rng, what = self._rngs[k], np.full(self.dones.size, LEAVE)
@@ -183,10 +185,16 @@ class DialFleet:
         )
 
     def step(self, moved: NDArray[np.float64], *, restart: bool = True) -> list[dict[str, Any]]:
-        """Set the dials, (N, D) from -1 to 1, and advance each cluster until its dials are due again.
+        """Set the dials of all clusters, and advance each cluster until its dials are due again.
 
-        With `restart`, a cluster whose episode ends starts another episode. A cluster that is not `live`
-        stays unchanged, with reward 0, and is not done. Returns the infos.
+        A cluster that is not `live` stays unchanged, with reward 0 and `dones` False.
+
+        Args:
+            moved: (N, D) positions of the dials, -1 to 1.
+            restart: Whether a cluster whose episode ends starts another episode at once.
+
+        Returns:
+            The `info` of each cluster; empty if its episode did not end.
         """
         self.rewards[~self.live], self.dones[~self.live] = 0.0, False
         self.observations, self._earlier = self._earlier, self.observations
@@ -231,7 +239,7 @@ class DialFleet:
         }
 
     def _money_of(self, mine: NDArray[np.float64], other: NDArray[np.float64]) -> dict[str, float]:
-        """Return {"money_frac": cost of electricity / cost in the reference run}; {} without prices."""
+        """Return {"money_frac": cost of electricity / cost in the reference run}, or {} without prices."""
         if self._episodes.sim.progress.signal.shape[2] == 0:
             return {}
         return {"money_frac": float(mine[Term.MONEY]) / max(float(other[Term.MONEY]), 1.0)}
@@ -240,39 +248,41 @@ class DialFleet:
 class ClusterEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
     """A GPU cluster on which a rule decides, and whose dials the agent sets.
 
-    **Episode.** A window of a trace on a small cluster, with models of speed and power (`Drawn`). The rule
-    starts jobs, lets them share GPUs, preempts them and sets clocks. The agent sets the prices of these
-    actions.
+    **Episode.** A window (part) of a trace on a small cluster, with models of speed and power (`Drawn`). The
+    rule starts jobs, lets them share GPUs, preempts them and sets clocks. The agent sets dials, which adjust
+    how the rule weighs these actions.
 
     **Observation.** Box (F,) float32, -3 to 3: F = 68 named features of waiting, running and arriving jobs,
     of the accuracy of predictions, of the permitted actions, and of the price of electricity
     (`rlsched.decide.dials.observing.NAMES`). A live broker can compute all of them.
 
     **Action.** Box (D,) float32, -1 to 1: D = 11 dials as fractions of their ranges
-    (`rlsched.cluster.dials.DIALS`). 0 leaves the rule's settings unchanged. Dials are held for 10
-    simulated minutes or 32 arrivals, whichever comes first, and then until the next event.
+    (`rlsched.cluster.dials.DIALS`). 0 leaves the rule's settings unchanged. The agent acts again at the first
+    event after 10 simulated minutes or 32 arrivals, whichever comes first.
 
-    **Reward.** The reference is a run of the same window by the same rule with all dials at 0. The reward is
-    minus the excess cost since the last step: the cost beyond the reference's cost, in per cent of its total:
-    100 x ((1 - w) x time in excess / the reference's time in the system + w x energy in excess / the
-    reference's energy); w: weight of energy. With prices (`Drawn.slack_fracs`), money takes the place of
-    energy, and only time beyond a job's slack counts (`rlsched_envs.training.dial_episode`). The return is
-    the saving in per cent; with all dials at 0 it is exactly 0.
+    **Reward.** The reference is a run of the same window by the same rule with all dials at 0. The excess
+    cost of the agent's run, up to now, is 100 x ((1 - w) x (time - reference's time so far) / (reference's
+    total time in the system) + w x (energy - reference's energy so far) / (reference's total energy)). w is
+    the weight of energy. The reward is by how much the excess cost has decreased since the last step. The
+    return is thus the saving in per cent; with all dials at 0 it is exactly 0. With prices
+    (`Drawn.slack_fracs`), money takes the place of energy, and only time beyond a job's slack counts
+    (`rlsched_envs.training.dial_episode`).
 
     Another `objective` replaces this cost by its own terms, weights and bounds (`rlsched.objective`). If
-    the ratio of a term exceeds its bound in an episode, five times the excess is added to the cost.
+    the ratio of a term to the reference exceeds its bound in an episode, five times the excess is added.
 
     **Termination.** An episode terminates when the last job of the window has ended. It is never truncated. A
     step before the first `reset`, or after the end, raises `gymnasium.error.ResetNeeded`.
 
-    **Draws.** `reset(seed=...)` determines the windows. Without a seed, each environment, and each copy made
-    before the first `reset`, draws different windows. Later pickles and deep copies continue exactly from the
-    state of the original.
+    **Draws.** `reset(seed=...)` determines the windows. Without a seed, each environment draws other windows,
+    as does each copy made before the first `reset`. Pickles and deep copies made later continue exactly from
+    the state of the original.
 
-    **Info.** At the end, `info["schedule"]` contains mean delay and JCT in seconds and energy in joules, for
-    the agent and for the reference. With prices, delays are delays beyond the slack. With classes of jobs,
-    delays and run times are multiplied by the weights of the classes. `info["ratios"]` has the ratios of all
-    terms (`rlsched.objective.TERMS`) to the reference; 1 for terms that the run does not record.
+    **Info.** At the end of an episode, `info["schedule"]` contains mean delay and JCT in seconds and energy
+    in joules, for the agent and for the reference. With prices, only the parts of delays beyond the slack
+    count. If the objective has classes of jobs, delays and run times are multiplied by the weights of the
+    classes. `info["ratios"]` has the ratio of each term (`rlsched.objective.TERMS`) to the reference; 1 for
+    terms that the run does not record.
 
     Args:
         trace: Trace to draw windows from, or its file; default: 20,000 synthetic Helios-like jobs.
@@ -280,8 +290,8 @@ class ClusterEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
         sources: Several traces, each with its own cluster, instead of `trace` and `cluster`.
         drawn: How windows are drawn.
         policy: The rule whose dials are set.
-        objective: Defines the reward: a name (`rlsched.objective.PRESETS`) or a TOML file; default: time and
-            energy, or money, by the weight of energy of the window.
+        objective: Defines the reward: a name (`rlsched.objective.PRESETS`) or a TOML file. Default: time, and
+            energy or (with prices) money, weighted by the window's weight of energy.
 
     Raises:
         InputError: a trace without a cluster, a cluster without a trace, an unreadable file, or an objective
@@ -350,7 +360,7 @@ def without_dials(policy: Policy | str) -> Policy:
 
 
 class SourceArguments(TypedDict, total=False):
-    """Arguments of `sources_of`, for the signatures of constructors that forward these arguments."""
+    """Types of the arguments of `sources_of`, for constructors that forward these arguments."""
 
     trace: Trace | str | Path | None
     cluster: ClusterSpec | str | Path | None
@@ -362,10 +372,13 @@ def sources_of(
     cluster: ClusterSpec | str | Path | None = None,
     sources: Sequence[EpisodeSource] | None = None,
 ) -> Sequence[EpisodeSource]:
-    """Return the sources of windows: the given sources, or a trace with its cluster (default: synthetic).
+    """Return the sources of windows: `sources`, or else the trace with its cluster.
+
+    If no argument is given, the source is a synthetic trace of 20,000 jobs.
 
     Raises:
-        InputError: both are given, the trace or its cluster is missing, or a file cannot be read.
+        InputError: `sources` and a trace or cluster are given, only one of trace and cluster is given, or a
+            file cannot be read.
     """
     if sources is not None:
         if trace is not None or cluster is not None:

@@ -1,4 +1,4 @@
-"""Compiled episodes in which the caller sets the dials (numbers that adjust the prices of a rule).
+"""Compiled episodes in which the caller sets the dials (numbers that adjust how a rule weighs its actions).
 
 The rule first runs the window with all dials at 0. The cost curve of this run is the reference. Then the
 window runs again. Whenever the dials are due, the run stops and returns an observation and the cost so far,
@@ -33,13 +33,13 @@ LEAVE: Final = 2
 
 ACCOUNT: Final = np.dtype(
     [
-        ("at", np.int64),  # index of the reference run's latest instant
-        ("cost", np.float64),  # cost in excess of the reference's, up to the last step
+        ("at", np.int64),  # index in the reference's cost curve of its latest instant up to now
+        ("cost", np.float64),  # excess cost compared with the reference, up to the last step
         ("terms", np.float64, (NUM_TERMS,)),  # results of `costs.terms_so_far` at the last step
-        ("weight", np.float64, (NUM_TERMS,)),  # from `Objective.weights`; next: `offsets` and `limits`
+        ("weight", np.float64, (NUM_TERMS,)),  # from `Objective.weights`; next two: `offsets`, `limits`
         ("offset", np.float64, (NUM_TERMS,)),
         ("limit", np.float64, (NUM_TERMS,)),
-        ("penalty", np.float64, (NUM_TERMS,)),  # of each bound; -1: `PENALTY` x the excess
+        ("penalty", np.float64, (NUM_TERMS,)),  # penalty of each bound; -1: `PENALTY` x the excess over it
     ],
     align=True,
 )
@@ -48,17 +48,17 @@ ACCOUNT: Final = np.dtype(
 
 @by_reference
 class DialEpisode(NamedTuple):
-    """Arrays of a batch of episodes, with the episode as first axis (except `quiet`)."""
+    """Arrays of a batch of episodes. The first axis is the episode, except in `quiet`."""
 
     sim: SimArrays
     curve: Curve
-    quiet: NDArray[np.int64]  # (1,) -1: `length` of a curve that records nothing
+    quiet: NDArray[np.int64]  # (1,) -1: `Curve.length` that makes a run record no costs
     account: Records  # (1,) ACCOUNT
 
 
 @kernel
 def _play(sim: SimArrays, o: Any, curve: Curve) -> bool:
-    """Advance until dials are due, and write the observation. Returns False at the end of the episode."""
+    """Advance until dials are due, and write the observation. Return False if the episode has ended."""
     due = run_rule(sim, o, sim.truth.shape[0] + 1, curve) == DIALS_DUE
     if due:
         turn_due(sim.state, sim.progress.run[0].now_s)
@@ -67,10 +67,10 @@ def _play(sim: SimArrays, o: Any, curve: Curve) -> bool:
 
 @kernel
 def _is_next(curve: Curve, at: int, now_s: float) -> bool:
-    """Return whether the next point of the reference's curve counts in the cost up to `now_s`.
+    """Return whether the point `at` + 1 of the reference's cost curve is part of its cost up to `now_s`.
 
-    Of several points at exactly `now_s`, only the first counts, because the other points include preemptions
-    by decisions of this instant.
+    Of several points at exactly `now_s`, only the first one is, because the later ones include preemptions
+    that were decided at this instant.
     """
     next_s = curve.instant.at_s[at + 1]
     return next_s < now_s or (next_s == now_s and curve.instant.at_s[at] < now_s)
@@ -78,13 +78,17 @@ def _is_next(curve: Curve, at: int, now_s: float) -> bool:
 
 @kernel
 def _cost(sim: SimArrays, curve: Curve, account: Any, over: bool) -> float:
-    """Return the cost so far in excess of the reference's, in per cent of the reference's total cost.
+    """Return the excess cost up to now compared with the reference, in per cent of the reference's total
+    cost.
 
-    100 x the sum over the terms of an objective (`rlsched.objective`) of (weight + penalty of the bound) x
-    difference / (the reference's term + offset). For a penalty of -1, the bound costs `PENALTY` x the
-    excess over it instead. With prices of electricity, the difference of the energy to the reference so far
-    is valued at the mean price of about a day, because saved energy is only postponed. `over`: whether all
-    jobs have ended. In this case no use is postponed, and the terms of the complete reference run are
+    The sum over the terms of the objective (`rlsched.objective`) of 100 x (weight + penalty of the bound) x
+    (term - reference's term so far) / (reference's final term + offset). If the penalty is -1, `PENALTY` x
+    the excess over the bound is added in place of the penalty's part.
+
+    With prices of electricity, energy that the run has saved so far is only postponed. It is therefore
+    charged at the mean price of about a day.
+
+    `over`: whether all jobs have ended. Then no energy is postponed, and the final terms of the reference are
     subtracted.
     """
     now_s, length, at = sim.progress.run[0].now_s, curve.length[0], account.at
@@ -128,7 +132,7 @@ def _mean_price(sim: SimArrays) -> float:
 
 @kernel
 def _begin(sim: SimArrays, o: Any, curve: Curve, quiet: NDArray[np.int64], account: Any) -> bool:
-    """Run the reference, then advance until dials are due; return False if dials are never due."""
+    """Run the reference, rewind, and advance until dials are due. Return False if dials are never due."""
     rewind(sim)
     curve.length[0], account.at, account.cost = 0, 0, 0.0
     due = True
@@ -150,11 +154,16 @@ def step_all(
     rewards: NDArray[np.float32],
     dones: NDArray[np.bool_],
 ) -> None:
-    """Start, step or skip each of N episodes, with dial positions `moved` (N, D).
+    """Start, step or skip each of N episodes.
 
-    `what`: (N,) BEGIN, STEP or LEAVE (unchanged).
-
-    Writes the observations to `seen`, (N, F), and the results to `rewards` and `dones`, (N,).
+    Args:
+        b: The episodes.
+        o: Options of the rule.
+        what: (N,) BEGIN, STEP or LEAVE (the episode stays unchanged).
+        moved: (N, D) positions of the dials, for STEP.
+        seen: (N, F), receives the observations.
+        rewards: (N,), receives the rewards.
+        dones: (N,), receives whether each episode has ended.
     """
     for k in range(what.shape[0]):
         if what[k] == LEAVE:

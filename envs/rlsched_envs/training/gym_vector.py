@@ -1,4 +1,4 @@
-"""The native vector environment of `gymnasium.make_vec`: N clusters, one process, one call per step."""
+"""The vector environment of `gymnasium.make_vec`: N clusters in one process, one compiled call per step."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ Flags = NDArray[np.bool_]
 class ClusterVectorEnv(VectorEnv[Floats, NDArray[Any], NDArray[Any]]):
     """N independent clusters: `gymnasium.make_vec("rlsched/Cluster-v0", num_envs=N)`.
 
-    The clusters step together, like the environments of a `SyncVectorEnv`. A cluster whose episode has ended
-    starts another episode in the next step. That step ignores the cluster's action and has reward 0
+    The clusters step together, like the environments of a `SyncVectorEnv`. After the end of an episode, the
+    next step of this cluster only starts another episode: it ignores the action, and its reward is 0
     (`AutoresetMode.NEXT_STEP`). See `dial_env.ClusterEnv` for a single cluster and for the other arguments.
 
     Args:
         num_envs: Number of clusters.
-        render_mode: Stored, but without effect.
+        render_mode: Has no effect.
 
     Raises:
         InputError: as in `ClusterEnv`.
@@ -71,8 +71,8 @@ class ClusterVectorEnv(VectorEnv[Floats, NDArray[Any], NDArray[Any]]):
         """Start a new episode in all clusters; there are no options.
 
         Args:
-            seed: Cluster k gets the same draws as a single environment with seed `seed` + k, or with the k-th
-                seed of a list; None: the random draws continue.
+            seed: Seed, or a list with one seed per cluster. Cluster k draws the same windows as a single
+                environment with seed `seed` + k, or `seed[k]`. None: the random draws continue.
             options: Ignored.
 
         Raises:

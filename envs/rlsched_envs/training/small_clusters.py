@@ -1,4 +1,4 @@
-"""Small clusters in one batch of arrays, which is created once and loaded with each new window.
+"""Creates the arrays of small simulated clusters once, and loads each new window into them.
 
 Each cluster has one partition.
 """
@@ -28,7 +28,7 @@ CORES_EACH: Final = 6
 
 
 def node_size(sources: Sequence[EpisodeSource]) -> int:
-    """Return the GPUs per node, which must be equal in all sources.
+    """Return the number of GPUs per node, which must be the same in all sources.
 
     Raises:
         InputError: sources have different numbers of GPUs per node.
@@ -50,7 +50,7 @@ def gang_sizes(sources: Sequence[EpisodeSource], drawn: Drawn) -> list[int]:
 
 
 def class_numbers(gangs: Sequence[int]) -> NDArray[np.int32]:
-    """Return the (largest gang + 1,) number of the demand class for each number of GPUs."""
+    """Return an array that has at index g the demand class of jobs with g GPUs. `gangs`: ascending sizes."""
     numbers = np.zeros(max(gangs) + 1, np.int32)
     numbers[list(gangs)] = np.arange(len(gangs))
     return numbers
@@ -73,7 +73,7 @@ def blank_run(
         gangs: All gang sizes of the windows that will be loaded, ascending.
         order: Order of the queue.
         modelled: Whether there are models of speed and power.
-        assumed_scale: Factor applied to those catalogue figures that are assumed, not measured.
+        assumed_scale: Factor for figures of the catalogue that are assumed, not measured.
     """
     rows = drawn.jobs
     nodes = NodeGroup(count=drawn.nodes_high, gpus=gpus_per_node, cpus=CORES_EACH * gpus_per_node)
@@ -104,13 +104,13 @@ def load_window(batch: SimArrays, k: int, window: EpisodeJobs, class_of: NDArray
 def set_models(
     batch: SimArrays, k: int, modelled: bool, kinds: Sequence[int], weight: float, key: int
 ) -> None:
-    """Set run `k` of a batch to run with or without models.
+    """Set whether run `k` of a batch has models, and its GPU types, weight of energy and random draws.
 
     Args:
         batch: The runs.
         k: Index of the run.
         modelled: Whether the run has models of speed.
-        kinds: GPU types that the run's nodes have in turn; indices in `GPU_TYPES`.
+        kinds: Indices in `GPU_TYPES`: node n has the type `kinds[n % len(kinds)]`.
         weight: Weight of energy relative to time, 0 to 1.
         key: Key of the random draws of the run's jobs.
     """

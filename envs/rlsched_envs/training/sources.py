@@ -1,4 +1,4 @@
-"""Sources of episodes: windows of traces, reduced to jobs that fit small clusters and scaled to a load."""
+"""Draws windows from traces for episodes: jobs are cut to fit small clusters, and times scaled to a load."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from rlsched_envs.training.tariffs import Tariff
 GPU_TYPES: Final = ("V100", "P100", "A100")
 """GPU types of windows: the types with the most data in the catalogue."""
 AS_MADE_FRAC: Final = 0.3
-"""Share of windows that keep the source's own predictions if predictions can also be drawn."""
+"""Fraction of windows that keep the source's own predictions if predictions can also be drawn."""
 SHORT_JOB_S: Final = 2 * 3_600.0
 SHORT_SLACK_S: Final = 6 * 3_600.0
 LONG_SLACK_S: Final = 86_400.0
-"""Slack that is drawn for jobs: 6 h if the job is predicted to run for less than 2 h, else 24 h, as in GAIA
-(ASPLOS'24). No public trace has slacks of its own.
+"""Slack (accepted delay) of jobs that have slack: 6 h if a job is predicted to run for less than 2 h,
+otherwise 24 h, as in GAIA (ASPLOS'24). No public trace contains slacks.
 """
 _THINNED_TRIES: Final = 20
 LOAD_ERROR: Final = 0.15
-"""Relative error of the load up to which a thinned window is accepted without further draws."""
+"""A thinned window is accepted if its load differs from the drawn load by at most this fraction."""
 LONGEST_S: Final = 7 * 86_400.0
-"""Upper limit of run times in training, seconds: a single longer job would dominate a whole episode."""
+"""Upper limit of run times in training, seconds. A longer job would dominate a whole episode."""
 
 
 class Drawn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,26 +49,26 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         load_high: Upper bound of the offered load.
         nodes_low: Lower bound of the number of nodes.
         nodes_high: Upper bound of the number of nodes.
-        block_jobs: Size of the blocks of successive jobs that compose a window, drawn with replacement and
-            joined in time, so that no part of a trace occurs twice; 0: a window is as recorded. A job keeps
-            its prediction and its time since the previous job.
-        known_low: Lower bound of the correlation between a window's predictions and its true run times. The
-            correlation and the predictions (`predict.informed`) are drawn if the source supports this.
-        known_high: Upper bound of that correlation, which is drawn uniformly; 0: always use the source's own
-            predictions.
-        preemptible_fracs: Choices for the share of the jobs that may be preempted; in windows with prices,
-            this is the share of the jobs without slack.
+        block_jobs: If above 0, a window is composed of blocks of this many successive jobs. Blocks are drawn
+            at random, with replacement, and joined in time, so that windows rarely repeat. A job keeps its
+            prediction and its time since the previous job. 0: a window is one part of the trace.
+        known_low: Lower bound of the correlation between a window's predictions and its true run times.
+        known_high: Upper bound of this correlation, which is drawn uniformly for each window; the predictions
+            are then drawn too (`predict.informed`). 0, or a source that does not support this: the source's
+            own predictions are used.
+        preemptible_fracs: Choices for the fraction of jobs that may be preempted. In windows with prices, the
+            fraction applies to the jobs without slack; all jobs with slack may be preempted.
         restart_low_s: Lower bound of the restart cost of a preempted job, log-uniform.
         restart_high_s: Upper bound of the restart cost.
         energy_weights: Choices for the weight of energy relative to time.
-        kinds: GPU types, indices in `GPU_TYPES`.
-        mixed_frac: Share of windows on clusters whose nodes have all these types in turn, beginning with a
-            random type; run times then refer to the first type.
-        thins: Whether windows keep the hours at which jobs were submitted: the jobs are drawn at random from
-            a longer part of the trace, which gives the load, and times are not scaled.
-        slack_fracs: Choices for the share of jobs with slack (`SHORT_SLACK_S`, `LONG_SLACK_S`); these jobs
-            may all be preempted. If a choice is above 0, each window has one of its source's tariffs, and its
-            cost consists of money instead of energy, and of the part of each delay beyond the slack.
+        kinds: Choices for the GPU type of a window's cluster, indices in `GPU_TYPES`.
+        mixed_frac: Fraction of windows whose cluster has all these types: its nodes have them in turn, in a
+            random order. Run times then refer to the first type.
+        thins: Whether windows keep the times of day at which jobs were submitted. If so, times are not
+            scaled. Jobs are drawn at random from a part of the trace that is long enough to give the load.
+        slack_fracs: Choices for the fraction of jobs with slack (`SHORT_SLACK_S`, `LONG_SLACK_S`). If a
+            choice is above 0, each window has one of its source's tariffs. Its cost has money in place of
+            energy, and only the part of each delay beyond the slack.
     """
 
     jobs: int = 1500
@@ -119,11 +119,11 @@ class EpisodeSource:
         predictions: Predictions of the jobs.
         weight: Weight of this source in draws, relative to other sources.
         gpus_per_node: GPUs per node.
-        workload: (J,) number of each job's workload in the catalogue; None: unknown.
+        workload: (J,) index of each job's workload in the catalogue; None: unknown.
         informed: Draws other predictions of the same jobs; None: not supported.
-        tariffs: Prices of electricity that windows can have.
+        tariffs: Prices of electricity from which windows get theirs.
         day_s: Time of day (UTC) of the trace's second 0, seconds; 0 if the trace has no origin.
-        vc: (J,) virtual cluster of each job; None: unknown.
+        vc: (J,) virtual cluster (VC) of each job; None: unknown.
     """
 
     name: str
@@ -150,15 +150,15 @@ class EpisodeSource:
         weight: float = 1.0,
         predictions: PredictedTimes | None = None,
     ) -> EpisodeSource:
-        """Return a source of the whole-GPU jobs that were submitted in [since_s, until_s).
+        """Return a source of the jobs on whole GPUs that were submitted in [since_s, until_s).
 
         Args:
             trace: All jobs.
             spec: The cluster of the trace.
-            since_s: Start of the part of the trace, seconds of the trace.
-            until_s: End of the part of the trace, seconds of the trace.
+            since_s: Start of the part of the trace from which jobs are taken, seconds of the trace.
+            until_s: End of this part, seconds of the trace.
             weight: Weight of the source in draws, relative to other sources.
-            predictions: Predictions of all jobs; None: `predict_trace`, which uses all earlier jobs.
+            predictions: Predictions of all jobs of the trace; None: made by `predict_trace`.
 
         Raises:
             InputError: nodes differ in size, or no job was submitted in this time.
@@ -198,7 +198,7 @@ class EpisodeSource:
 
         Args:
             series: Prices or carbon intensities, `rlsched_envs.training.tariffs.LEAST_DAYS` days or more.
-            known_ahead_h: Time for which prices are known ahead, hours.
+            known_ahead_h: How far ahead prices are known, hours.
 
         Raises:
             InputError: a series is too short, or its steps do not divide an hour.
@@ -208,7 +208,7 @@ class EpisodeSource:
 
     @cached_property
     def digest(self) -> str:
-        """Return the first 12 hexadecimal digits of the SHA-256 of the data that windows are drawn from."""
+        """The first 12 hexadecimal digits of the SHA-256 of the data that windows are drawn from."""
         found = hashlib.sha256(repr((self.name, self.weight, self.gpus_per_node)).encode())
         prices = [one.rows for one in self.tariffs]
         columns = (self.submit_s, self.duration_s, self.gpus, *self.predictions, self.workload, *prices)
@@ -242,9 +242,9 @@ def _seconds_of_day(origin: datetime | None) -> float:
 class EpisodeJobs(msgspec.Struct, frozen=True):
     """Jobs of one window: arrays with one entry per job.
 
-    Time 0 is the submission of the first job, or, in a thinned window, a midnight (UTC).
-    `nodes`: number of nodes of the window's cluster. `first`: index of the first job in the source.
-    `vc`: (0,) if the virtual clusters of the jobs are unknown.
+    Time 0 is the submission of the first job; in a thinned window (`Drawn.thins`), it is the midnight (UTC)
+    before that. `nodes`: number of nodes of the window's cluster. `first`: index of the first job in the
+    source. `vc`: empty if the virtual clusters of the jobs are unknown.
     """
 
     submit_s: NDArray[np.float64]
@@ -259,12 +259,12 @@ class EpisodeJobs(msgspec.Struct, frozen=True):
 
 
 def largest_gang(nodes: int, gpus_per_node: int) -> int:
-    """Return the upper limit of gang sizes, GPUs: half of the cluster, but at least one node."""
+    """Return the most GPUs that a job may have: half of the cluster's GPUs, but at least one node's GPUs."""
     return max(nodes * gpus_per_node // 2, min(nodes, 1) * gpus_per_node)
 
 
 def draw_window(source: EpisodeSource, drawn: Drawn, rng: np.random.Generator) -> EpisodeJobs:
-    """Draw a window at random, cap gangs at `largest_gang`, and scale time to get the drawn load."""
+    """Draw a window, limit the GPUs of its jobs to `largest_gang`, and scale its times to a drawn load."""
     if drawn.thins:
         nodes = int(rng.integers(drawn.nodes_low, drawn.nodes_high + 1))
         load = float(rng.uniform(drawn.load_low, drawn.load_high))
@@ -293,19 +293,19 @@ def draw_window(source: EpisodeSource, drawn: Drawn, rng: np.random.Generator) -
 
 
 def _capped(source: EpisodeSource, nodes: int) -> NDArray[np.int32]:
-    """Return the (J,) GPUs of each job of a source, at most `largest_gang`."""
+    """Return the (J,) GPUs of each job of a source, limited to `largest_gang`."""
     return np.minimum(source.gpus, largest_gang(nodes, source.gpus_per_node)).astype(np.int32)
 
 
 def _thinned(
     source: EpisodeSource, jobs: int, nodes: int, load: float, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], int]:
-    """Draw jobs from a part of a trace that is so long that the jobs give this load on this number of nodes.
+    """Draw jobs from a part of a trace; its length is such that the jobs give this load on these nodes.
 
-    If the part has too few jobs, a longer part and fewer nodes are used.
+    If the part has fewer than `jobs` jobs, a longer part and fewer nodes are used.
 
     Returns:
-        Indices of the jobs, their times since a midnight (UTC), and the number of nodes.
+        Indices of the jobs, their submissions in seconds after a midnight (UTC), and the number of nodes.
     """
     at_s = source.day_s + source.submit_s
     if at_s.size < jobs:  # repeat the trace after a whole number of days
@@ -313,7 +313,7 @@ def _thinned(
         at_s = (at_s + period_s * np.arange(-(-jobs // at_s.size))[:, None]).ravel()
     rows = np.arange(at_s.size) % source.submit_s.size
     work_gpu_s = (source.duration_s * _capped(source, nodes))[rows]
-    gpu_s = load * source.gpus_per_node  # per node and second
+    gpu_s = load * source.gpus_per_node  # GPU-seconds of work per node and second
     span_s = float(work_gpu_s.mean()) * jobs / (gpu_s * nodes)
     best, least = np.arange(0), np.inf
     for _ in range(_THINNED_TRIES):
@@ -335,7 +335,7 @@ def _thinned(
 def _drawn_jobs(
     source: EpisodeSource, drawn: Drawn, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the (T,) indices of an episode's jobs, and the seconds between each job and the previous job."""
+    """Return the indices of the jobs of a window, and the seconds between each job and the previous job."""
     rows, jobs = drawn.jobs, source.submit_s.size
     if drawn.block_jobs == 0:
         first = int(rng.integers(0, max(1, jobs - rows + 1)))
@@ -354,7 +354,7 @@ def _drawn_jobs(
 def _drawn_predictions(
     source: EpisodeSource, drawn: Drawn, pick: NDArray[np.int64], rng: np.random.Generator
 ) -> PredictedTimes:
-    """Return the source's predictions of these jobs, or drawn predictions (`Drawn.known_low`)."""
+    """Return predictions of these jobs: the source's own, or drawn ones (`Drawn.known_high`)."""
     own = source.predictions
     if source.informed is None or drawn.known_high == 0 or rng.random() < AS_MADE_FRAC:
         return PredictedTimes(own.predicted_s[pick], own.spread[pick])

@@ -1,4 +1,4 @@
-"""Prices of electricity for training windows: hourly, split by time, shifted by whole days."""
+"""Hourly prices of electricity for training windows. Each window begins on a randomly drawn day."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from rlsched_envs.sim.signals import CARBON, FROM, LIMIT, PRICE, RATIO, ROWS, ro
 HORIZON_H: Final = 42 * 24
 """Hours of prices that a window can use; later hours have the price of the last hour."""
 LEAST_DAYS: Final = 140
-"""Minimum length of a series: windows for choosing and for confirming then have four weeks each."""
+"""Minimum length of a price series, days: the parts for choosing and for confirming then have four weeks."""
 CONFIRMING_FRAC: Final = 0.2
 CHOOSING_FRAC: Final = 0.25
 BLOCK_DAYS: Final = 91
-"""Division of the days of a series; see `split`."""
+"""How `split` divides the days of a price series."""
 _DAY_H: Final = 24
 _WEEK_H: Final = 7 * _DAY_H
 
 
 @dataclass(frozen=True)
 class Tariff:
-    """Hourly prices that start at a midnight (UTC), with the columns (features) that policies read.
+    """Hourly prices that start at a midnight (UTC), with the features that policies read.
 
     Attributes:
         name: Name for reports.
         begins: The first midnight, UTC.
-        rows: (R, H) values in each hour. Row 0: price, at least 0, in any unit. Row 1: price relative to the
-            mean. Other rows: the columns of `rlsched.energy.relative.OUTLOOK`. The values of an hour do not
-            depend on prices that are published later.
+        rows: (R, hours) values in each hour. Row 0: price, 0 or more, in any unit. Row 1: price relative to
+            the mean. Other rows: the columns of `rlsched.energy.relative.OUTLOOK`. The values of an hour
+            depend only on prices that are published by then.
         hourly: The hourly prices.
-        known_ahead_s: Time for which prices are known ahead, seconds.
+        known_ahead_s: How far ahead prices are known, seconds.
         first_day: First day on which a window can begin, counted from `begins`.
         days: Number of days on which a window can begin.
     """
@@ -72,16 +72,16 @@ class Tariff:
         return cls(series.name, hourly.begins, rows, hourly, known_ahead_s, 0, days)
 
     def part(self, since_frac: float, until_frac: float) -> Tariff:
-        """Return a copy whose windows begin and end in the days between two fractions of all days, 0 to 1.
+        """Return a tariff of only the days between two fractions (0 to 1) of the days of this tariff.
 
-        If the part is shorter than a window, the prices of the last week of the part are repeated.
+        If a window is longer than the part, the last week of the part is repeated.
         """
         first, end = round(self.days * since_frac), round(self.days * until_frac)
         rows = self.rows[:, : (self.first_day + end) * _DAY_H]
         return replace(self, rows=rows, first_day=self.first_day + first, days=end - first)
 
     def draw_day(self, span_s: float, rng: np.random.Generator) -> int:
-        """Draw the day on which a window of `span_s` seconds begins; counted from `begins`."""
+        """Return a random day, counted from `begins`, on which a window of `span_s` seconds begins."""
         return self.first_day + int(rng.integers(max(self.days - int(span_s / DAY_S) - 1, 1)))
 
     def quarter(self, day: int) -> str:
@@ -90,9 +90,9 @@ class Tariff:
         return f"{at.year}-Q{(at.month + 2) // 3}"
 
     def signal(self, day: int, asked: PricesAsked = NOTHING) -> NDArray[np.float64]:
-        """Return the (R, HORIZON_H + 1) `ProgressArrays.signal` for a window that begins on this day.
+        """Return `ProgressArrays.signal` for a window that begins on this day, (R, HORIZON_H + 1).
 
-        R is `ROWS_AHEAD` if details of the price are asked for, otherwise `ROWS`.
+        R is `ROWS_AHEAD` if `asked` has details of the price, otherwise `ROWS`.
         """
         hours = day * _DAY_H + np.arange(HORIZON_H + 1)
         end = self.rows.shape[1]
@@ -133,7 +133,7 @@ def _hourly(series: Series) -> Series:
 
 
 class TariffParts(NamedTuple):
-    """Parts of tariffs for training, for choosing among the results, and for confirming the chosen result."""
+    """Tariffs for training, for choosing among the trained results, and for confirming the chosen one."""
 
     training: tuple[Tariff, ...]
     choosing: tuple[Tariff, ...]
@@ -141,11 +141,11 @@ class TariffParts(NamedTuple):
 
 
 def split(tariffs: Sequence[Tariff]) -> TariffParts:
-    """Split tariffs by time into parts that share no days.
+    """Split the days of each tariff into parts for training, choosing and confirming.
 
     The last `CONFIRMING_FRAC` of the days are for confirming. The days before are divided into equal blocks
-    of about `BLOCK_DAYS`; the last `CHOOSING_FRAC` of each block is for choosing, and the rest for training.
-    Windows of all seasons therefore choose among the results: prices of a single season are too alike.
+    of about `BLOCK_DAYS` days. The last `CHOOSING_FRAC` of each block is for choosing, and the rest for
+    training. Results are thus chosen on windows of all seasons, because prices of one season are too alike.
     """
     training, choosing = [], []
     for one in tariffs:

@@ -28,7 +28,7 @@ class ClusterVecEnv(VecEnv):
         seed: Seed of all draws; None: a random seed.
         drawn: How windows are drawn.
         policy: The rule whose dials are set.
-        in_pairs: Whether clusters 2 k and 2 k + 1 run the same windows.
+        in_pairs: Whether clusters 2 k and 2 k + 1 run the same windows, so that they can be compared.
         objective: Defines the rewards; a name or a file, as in `dial_env.ClusterEnv`.
         copy: Whether observations are copies. Without copies, the array that `reset` or `step` returned is
             overwritten two steps later. This is safe for Stable-Baselines3's rollouts, and faster.
@@ -87,14 +87,14 @@ class ClusterVecEnv(VecEnv):
         return (self._seen(), self._dials.rewards.copy(), self._dials.dones.copy(), infos)
 
     def set_penalties(self, penalties: NDArray[np.float64]) -> None:
-        """Set the penalties of the objective's bounds, (NUM_TERMS,), in episodes that start from now on."""
+        """Set the (NUM_TERMS,) penalties of the objective's bounds for episodes that start from now on."""
         self._dials.penalties = penalties
 
     def close(self) -> None:
         """Do nothing; the environment has no resources to release."""
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
-        """Return the attribute of this object, once for each requested environment."""
+        """Return the attribute of this object, repeated for each requested environment."""
         return [getattr(self, attr_name) for _ in self._get_indices(indices)]
 
     def has_attr(self, attr_name: str) -> bool:
@@ -121,7 +121,7 @@ class ClusterVecEnv(VecEnv):
         return [False for _ in self._get_indices(indices)]
 
     def seed(self, seed: int | None = None) -> Sequence[int | None]:
-        """Set the seed from which later episodes are drawn; None: a seed from the system."""
+        """Set the seed from which later episodes are drawn; None: a random seed."""
         self._dials.reseed(seed)
         return [seed] * self.num_envs
 
@@ -129,13 +129,13 @@ class ClusterVecEnv(VecEnv):
         return range(self.num_envs) if indices is None else [indices] if isinstance(indices, int) else indices
 
     def get_state(self) -> list[NDArray[Any]]:
-        """Return the state of the windows and of the draws as arrays."""
+        """Return the state of the running episodes and of the random draws as arrays."""
         return self._dials.get_arrays()
 
     def set_state(self, state: Sequence[NDArray[Any]]) -> None:
         """Continue from a state that `get_state` returned.
 
         Raises:
-            ValueError: the state belongs to another number of clusters or other windows.
+            ValueError: the state has another number of clusters, or windows of another size.
         """
         self._dials.set_arrays(state)

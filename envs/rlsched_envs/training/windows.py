@@ -1,7 +1,7 @@
-"""Windows (parts of traces) on small clusters, run under a rule whose dials a caller or a strategy sets.
+"""Runs windows (parts of traces) on small clusters, by a rule whose dials the caller or a strategy sets.
 
-Strategies are trained and evaluated on windows. A window has the same jobs, predictions and random draws in
-every run.
+Strategies (networks that set dials) are trained and evaluated on windows. A window has the same jobs,
+predictions and random draws in every run.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ from rlsched_envs.training.tariffs import HORIZON_H, Tariff
 
 COST: Final = np.dtype(
     [
-        ("delay_s", np.float64),  # JCT less the run time on unshared GPUs at full clock and the slack, sum
-        # over the jobs, job-seconds
-        ("energy_j", np.float64),  # energy of the jobs
-        ("money", np.float64),  # price of this energy, and of the idle power of the nodes that run a job,
-        # J x price; without prices the energy of the jobs
-        ("late", np.int64),  # number of jobs with slack whose delay exceeds it by more than `LATE_S`; this
+        ("delay_s", np.float64),  # sum over the jobs of JCT less run time on unshared GPUs at full clock,
+        # less slack, job-seconds
+        ("energy_j", np.float64),  # energy of the jobs, J
+        ("money", np.float64),  # cost of this energy and of the idle power of nodes that run a job,
+        # J x price; without prices: as `energy_j`
+        ("late", np.int64),  # number of jobs with slack that are delayed by more than slack + `LATE_S`; this
         # and the next field: 0 if neither prices nor the objective need them
-        ("urgent_s", np.float64),  # JCT less run time of the jobs without slack, sum, job-seconds
+        ("urgent_s", np.float64),  # sum of JCT less run time over the jobs without slack, job-seconds
         ("terms", np.float64, (NUM_TERMS,)),  # all terms, by `rlsched.objective.TERMS`
         ("over", np.int64),  # 1: all jobs have ended
     ]
@@ -71,14 +71,15 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         source: Name of the trace.
-        group: Trace, and the part of the trace in which the window starts; windows of a group can share jobs.
+        group: Name of the trace and of the part of it in which the window starts (with prices: name of the
+            tariff and quarter). Windows of a group can have jobs, or prices, in common.
         window: The jobs.
-        kinds: GPU types that the nodes have in turn; indices in `GPU_TYPES`.
+        kinds: Indices in `GPU_TYPES`: node n has the type `kinds[n % len(kinds)]`.
         energy_weight: Weight of energy relative to time, 0 to 1.
-        preemptible_frac: Share of the jobs that may be preempted; of the jobs without slack, if some have it.
+        preemptible_frac: Fraction of the jobs without slack that may be preempted.
         restart_s: Restart cost of a preempted job, seconds.
         key: Key of the random draws.
-        slack_frac: Share of the jobs that have slack. All of them may be preempted.
+        slack_frac: Fraction of the jobs that have slack. All jobs with slack may be preempted.
         tariff: Prices of electricity; None: the window has no prices.
         day: Day of the tariff on which the window begins.
     """
@@ -137,10 +138,9 @@ class DialledRuns:
         count: Number of runs.
         sources: Sources of the windows.
         drawn: How the windows are drawn.
-        policy: The policy whose settings define the rule. If the rule preempts, it preempts only jobs that
-            may be preempted.
-        assumed_scale: Factor applied to those catalogue figures that are assumed, not measured.
-        outside: Whether the caller sets the dials when they are due; otherwise a network sets them.
+        policy: The policy whose settings define the rule. The rule preempts only jobs that may be preempted.
+        assumed_scale: Factor for figures of the catalogue that are assumed, not measured.
+        outside: Whether the caller sets the dials when they are due. If not, a network sets them.
         objective: Defines the cost of a run.
 
     Attributes:
@@ -193,11 +193,11 @@ class DialledRuns:
         self._steps = steps.with_price() if drawn.has_prices else steps
 
     def compiled(self, template: Any, *, records: bool) -> Any:
-        """Compile a kernel template for these runs; `records`: whether the kernel records the cost curves."""
+        """Compile a kernel template for these runs. `records`: whether the kernel records cost curves."""
         return for_run(template, self._steps, logged=False, modelled=True, records=records)
 
     def load(self, k: int, setting: Setting) -> None:
-        """Load a setting into run `k`."""
+        """Load a window and its conditions into run `k`."""
         truth = self.batch.truth
         load_window(self.batch, k, setting.window, self._class_of)
         set_models(self.batch, k, True, setting.kinds, setting.energy_weight, setting.key)
@@ -227,7 +227,10 @@ class DialledRuns:
         self.weights[k] = objective.weights(setting.energy_weight, has_prices=setting.tariff is not None)
 
     def follow(self, k: int, rule: CompiledRule, *, preempts: bool) -> None:
-        """Let run `k` follow this rule, which must have the same functions (`Steps`) as the batch's rule."""
+        """Set the rule of run `k`; it must have the same functions (`Steps`) as the rule of the batch.
+
+        `preempts`: whether the rule may preempt jobs.
+        """
         state = self.batch.state
         order = _indexed(rule) if preempts else msgspec.structs.replace(rule.order, until_declared=False)
         order.write(state.order.code[k])
@@ -236,13 +239,13 @@ class DialledRuns:
 
 
 def _indexed(rule: CompiledRule) -> Order:
-    """Return the queue order that a rule uses if jobs may be preempted: its order with `by="index"`."""
+    """Return the rule's queue order for runs in which jobs may be preempted: with `by="index"`."""
     return msgspec.structs.replace(rule.order, until_declared=False, by="index")
 
 
 @kernel
 def run_windows(b: SimArrays, o: Any, which: NDArray[np.int64], cost: Any, curve: Curve) -> None:
-    """Run a rule on these windows of a batch, each from its start, and write the results to `cost`, (n,)."""
+    """Run a rule on the runs `which` of a batch from their start, and write the results to `cost`, (n,)."""
     for at in range(which.shape[0]):
         sim = batch.view_run(b, which[at])
         rewind(sim)
@@ -259,7 +262,7 @@ def run_windows(b: SimArrays, o: Any, which: NDArray[np.int64], cost: Any, curve
 
 
 class Windows:
-    """N windows, loaded and ready to run. The arguments are as in `DialledRuns`.
+    """N windows that are loaded and ready to run. The other arguments are as in `DialledRuns`.
 
     Attributes:
         settings: The windows and their conditions.
@@ -300,10 +303,11 @@ class Windows:
         """Run the rule, with dials set by a linear map or a network, on all or some windows.
 
         Args:
-            layers: Matrices as in `Strategy.layers`; if all weights are 0, the rule runs with its settings.
-            which: Indices of the windows.
-            policy: Policy whose settings replace the settings of the windows' policy. Its rule must have the
-                same functions (`Steps`) as the rule of the windows' policy.
+            layers: Matrices as in `Strategy.layers`. If all weights are 0, the rule's settings stay
+                unchanged.
+            which: Indices of the windows to run; None: all.
+            policy: Policy whose rule runs in place of the policy given at construction. Its rule must have
+                the same functions (`Steps`).
 
         Returns:
             Array (n,) of dtype `COST`.
@@ -331,7 +335,7 @@ class Windows:
         return cost
 
     def _rule_of(self, policy: Policy, which: NDArray[np.int64]) -> CompiledRule:
-        """Let the runs of these windows follow the rule of a policy, and return the rule."""
+        """Set the rule of a policy for these windows, and return the rule."""
         if policy not in self._rules:
             self._rules[policy] = policy.rule
         rule = self._rules[policy]
