@@ -1,4 +1,4 @@
-"""Cells of a table: the position of each cell in its file, and cells that contain several entries."""
+"""Cells of a table: their position in a file, for error messages, and cells that contain several entries."""
 
 from __future__ import annotations
 
@@ -17,22 +17,25 @@ def entries(cell: str) -> list[str]:
 
 
 class Where(NamedTuple):
-    """The position of cells: the file (or a name for it) and the row number of each cell.
+    """Position of the cells of a column in a file, for error messages.
 
     Attributes:
-        source: File or name, for messages.
-        rows: Row number of each cell in that file; None: 1, 2, 3, ...
+        source: Path of the file, or the name of a table that is not in a file.
+        rows: Row number in the file of each cell; None: the cells are in rows 1, 2, 3, ...
     """
 
     source: str
     rows: Sequence[int] | None = None
 
     def row(self, position: int) -> int:
-        """Return the row number in the file of the cell at this position."""
+        """Return the row number in the file of the cell with index `position` in its column."""
         return self.rows[position] if self.rows is not None else position + 1
 
     def refuse(self, position: int, column: str, expected: str, got: object) -> NoReturn:
-        """Raise a `TraceError` that names the cell at this position and the values expected and found."""
+        """Raise a `TraceError` for an invalid cell; it names the row, the column, and both values.
+
+        `position` is the index of the cell in its column, `got` the invalid value.
+        """
         shown = repr(str(got))
         shown = shown if len(shown) <= 80 else shown[:77] + "..."
         raise TraceError(

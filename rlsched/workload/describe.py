@@ -1,4 +1,4 @@
-"""Statistics of a trace and its demand on a cluster: the numbers of `rlsched trace describe`."""
+"""Statistics of a trace, and of its load on a cluster, as `rlsched trace describe` prints them."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from rlsched.workload.trace import Trace
 def describe(trace: Trace, spec: ClusterSpec | None = None, origin: datetime | None = None) -> Report:
     """Return all statistics of a trace; with a cluster, also the load and the jobs that can never run.
 
-    All times are seconds; shares end in `_frac`; unknown values are None. If the trace lacks the data of a
-    section, the section is `{"missing": [columns], "say": sentence}`. The keys are as in
-    `rlsched trace describe --json`; docs/how-to/characterise.md lists them.
+    All times are in seconds. Keys that end in `_frac` are fractions of 1. Unknown values are None. If the
+    trace lacks the data for a section, the section is `{"missing": [columns], "say": sentence}`. The keys are
+    as in `rlsched trace describe --json`; docs/how-to/characterise.md lists them.
 
     Args:
         trace: J jobs.
         spec: The cluster.
-        origin: Wall-clock time of the trace's second 0. None: the trace's own origin; if the trace has none,
-            hours are relative to second 0.
+        origin: Wall-clock time of the trace's second 0. None: use `trace.origin`. If this is also None, hours
+            of the day and weekdays are counted from second 0.
     """
     gpu_s = gpu_seconds(trace.duration_s, trace.num_gpus)
     classes = size_class(trace.num_gpus)
@@ -88,7 +88,10 @@ def _predictions(trace: Trace) -> Report | None:
 
 
 def spearman(a: NDArray[np.float64], b: NDArray[np.float64]) -> float | None:
-    """Return Spearman's rank correlation; tied values get their mean rank. None: `a` or `b` is constant."""
+    """Return Spearman's rank correlation of two arrays; equal values get their mean rank.
+
+    None: all values of `a` or of `b` are equal, or there are fewer than two values.
+    """
     rank_a, rank_b = _ranks(a), _ranks(b)
     if len(a) < 2 or rank_a.std() == 0 or rank_b.std() == 0:
         return None

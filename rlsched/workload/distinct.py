@@ -1,4 +1,4 @@
-"""Numbers for the distinct values of columns, found without sorting a million rows."""
+"""Distinct values of columns, as indices, found without sorting all rows."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 _ROWS: Final = 1 << 14
-"""Number of texts processed in one step, chosen to fit the second-level cache."""
+"""Number of texts processed in one step; their bytes fit the second-level cache."""
 _SMALL: Final = 1 << 16
-"""Columns of whole numbers below this value are counted in a table, not sorted."""
+"""A column of integers below this value is not sorted: its values are indices of a table with this size."""
 
 
 def distinct_rows(columns: list[NDArray[Any]]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the first row of each distinct combination of values, and each row's (J,) combination number.
+    """Find the distinct combinations of values in columns with J rows.
 
-    Combinations are in ascending order, by the first column first. All nan count as one value, which is
-    greater than all numbers.
+    Combinations are sorted by the first column, then by the second, and so on. All nan are one value, which
+    is greater than all numbers.
+
+    Returns:
+        The index of the first row with each combination, and for each row the (J,) index of its combination.
     """
     code, count = np.zeros(len(columns[0]), np.intp), 1
     for column in columns:
@@ -30,10 +33,10 @@ def distinct_rows(columns: list[NDArray[Any]]) -> tuple[NDArray[np.intp], NDArra
 
 
 def fingerprints(column: NDArray[np.str_]) -> NDArray[np.uint64]:
-    """Return a (J,) number for each text: equal for equal texts, almost always different for different texts.
+    """Return the (J,) hashes of J texts; different texts almost always have different hashes.
 
-    The number is the sum of the code points, each multiplied by an odd number that depends on its position,
-    modulo 2^64.
+    The hash of a text is a sum over its code points, modulo 2^64. Each code point is multiplied by an odd
+    factor that depends on its position.
     """
     wide = column.dtype.itemsize // 4
     factors = np.random.default_rng(0).integers(1 << 63, size=wide, dtype=np.uint64) * 2 + 1
@@ -45,13 +48,13 @@ def fingerprints(column: NDArray[np.str_]) -> NDArray[np.uint64]:
 
 
 def surely_differ(column: NDArray[np.str_]) -> bool:
-    """Return whether all texts differ; False also if two different texts have the same fingerprint."""
+    """Return True only if all texts differ. False: two fingerprints are equal, and usually the texts too."""
     ordered = np.sort(fingerprints(column))
     return not bool((ordered[1:] == ordered[:-1]).any())
 
 
 def _numbered(column: NDArray[Any]) -> tuple[NDArray[np.intp], int]:
-    """Return the (J,) rank of each value among the distinct values, and the number of distinct values."""
+    """Return the (J,) rank of each value among the sorted distinct values, and the count of these values."""
     if column.dtype.kind == "U":
         return _numbered_texts(column)
     whole = np.fmin(column, _SMALL).astype(np.intp)  # fmin turns nan into _SMALL
@@ -64,7 +67,10 @@ def _numbered(column: NDArray[Any]) -> tuple[NDArray[np.intp], int]:
 
 
 def _numbered_texts(column: NDArray[np.str_]) -> tuple[NDArray[np.intp], int]:
-    """Number texts as `_numbered` does, but sort by fingerprint; sort only the distinct texts by content."""
+    """Return the ranks and the count of texts as `_numbered` does, with a faster sort.
+
+    All rows are sorted by fingerprint; only the distinct texts are sorted as text.
+    """
     _, first, number = np.unique(fingerprints(column), return_index=True, return_inverse=True)
     texts = column[first]
     for row in range(0, len(column), _ROWS):
@@ -77,7 +83,7 @@ def _numbered_texts(column: NDArray[np.str_]) -> tuple[NDArray[np.intp], int]:
 
 
 def _first_and_number(code: NDArray[np.intp], count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return index and inverse as `np.unique` does, for whole numbers from 0 to `count` - 1."""
+    """Return what `np.unique` returns as index and inverse, for integers from 0 to `count` - 1."""
     first = np.full(count, -1, np.intp)
     first[code[::-1]] = np.arange(len(code) - 1, -1, -1)  # of equal codes, the first row is written last
     there = first >= 0

@@ -1,4 +1,4 @@
-"""Offered load of a trace, jobs that can ever run on a cluster, and clusters scaled to a load or a size."""
+"""Offered load of a trace, jobs that can never run on a cluster, and clusters scaled to a load or a size."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ NO_CPU = "asks only for CPU cores, and the cores of the nodes are not known"
 
 
 class Runnable(NamedTuple):
-    """Result of `runnable_mask`: the jobs of a trace that can run on a cluster if they wait long enough.
+    """Result of `runnable_mask`: which jobs of a trace can run on a cluster when the cluster is empty.
 
     Attributes:
-        mask: (J,) whether the job can ever run.
-        reasons: (J,) why the job can never run, as text; "" if it can run.
+        mask: (J,) whether each job can run.
+        reasons: (J,) reason why the job can never run, as text; "" if it can run.
     """
 
     mask: NDArray[np.bool_]
@@ -38,7 +38,7 @@ class Runnable(NamedTuple):
 
 
 def partition_sizes(spec: ClusterSpec) -> dict[str | None, Counter[int]]:
-    """Return VC -> (GPUs per node -> number of nodes), without nodes that have no GPUs.
+    """Return a dict: VC -> (GPUs per node -> number of nodes). Nodes without GPUs do not count.
 
     The key None stands for the nodes that serve all VCs.
     """
@@ -51,7 +51,7 @@ def partition_sizes(spec: ClusterSpec) -> dict[str | None, Counter[int]]:
 
 
 def partition_groups(spec: ClusterSpec) -> dict[str | None, list[NodeGroup]]:
-    """Return VC -> node groups, without empty groups; key None: groups that serve all VCs."""
+    """Return a dict: VC -> its node groups that have nodes. Key None: groups that serve all VCs."""
     groups: dict[str | None, list[NodeGroup]] = {}
     for group in spec.nodes:
         if group.count:
@@ -60,11 +60,11 @@ def partition_groups(spec: ClusterSpec) -> dict[str | None, list[NodeGroup]]:
 
 
 _demands_of: WeakKeyDictionary[Trace, tuple[list[Demand], NDArray[np.intp]]] = WeakKeyDictionary()
-"""Results of `trace_demands`, cached while the trace exists, because every replay needs the result twice."""
+"""Results of `trace_demands` by trace, cached while the trace exists: a replay needs the result twice."""
 
 
 def trace_demands(trace: Trace) -> tuple[list[Demand], NDArray[np.intp]]:
-    """Return the distinct resource demands of a trace, and (J,) each job's index into them."""
+    """Return the list of the distinct resource demands of a trace, and each job's (J,) index in the list."""
     known = _demands_of.get(trace)
     if known is None:
         known = _demands_of[trace] = _find_demands(trace)
@@ -95,8 +95,8 @@ def _find_demands(trace: Trace) -> tuple[list[Demand], NDArray[np.intp]]:
 def runnable_mask(trace: Trace, spec: ClusterSpec) -> Runnable:
     """Find the jobs that can never run on this cluster, with the reasons.
 
-    A node with `vc` serves only that VC, a node without `vc` serves every VC; a gang stays inside one
-    partition (docs/explanation/design.md, decision 10).
+    A node with `vc` serves only that VC, a node without `vc` serves every VC. All nodes of a gang are in one
+    partition: the nodes of one VC, or the nodes without VC (docs/explanation/design.md, decision 10).
     """
     groups = partition_groups(spec)
     demands, which = trace_demands(trace)
@@ -141,7 +141,7 @@ def _reason(vc: str, demand: Demand, groups: dict[str | None, list[NodeGroup]]) 
 
 
 def _too_large(vc: str, demand: Demand) -> str:
-    """Return the reason for a job whose GPUs would fit, but not together with its other requests."""
+    """Return the reason for a job that fits by its GPUs, but not with its other requests as well."""
     asks = [f"{demand.gpus} GPUs" if demand.gpus else ""]
     asks += ["|".join(demand.gpu_types), f"{demand.cpu_milli / 1000:g} cores" if demand.cpu_milli else ""]
     asks += [f"{demand.memory_mib} MiB" if demand.memory_mib else ""]
@@ -157,7 +157,8 @@ def span_s(trace: Trace) -> float:
 def offered_load(trace: Trace, spec: ClusterSpec) -> float:
     """Return the offered load, a fraction of the cluster; nan if all jobs are submitted at one instant.
 
-    load = (sum of duration x GPUs over the jobs that can run) / (GPUs x (last - first submission))
+    load = (sum of duration x GPUs of the jobs that can run)
+    / (GPUs of the cluster x (last submission - first submission))
     """
     mask = runnable_mask(trace, spec).mask
     work = float(np.sum(trace.duration_s[mask] * trace.num_gpus[mask]))
@@ -166,9 +167,10 @@ def offered_load(trace: Trace, spec: ClusterSpec) -> float:
 
 
 def crowded_vcs(trace: Trace, spec: ClusterSpec) -> dict[str, float]:
-    """Return the offered load of each VC that requests more GPU-time than its own nodes have, highest first.
+    """Return the VCs whose jobs request more GPU-time than the VC's nodes have: VC -> load, highest first.
 
-    Empty if some nodes serve every VC, because each VC's share of these nodes is unknown.
+    The load is a fraction, above 1. The dict is empty if some nodes serve every VC, because the part of these
+    nodes that each VC uses is unknown.
     """
     groups, span = partition_groups(spec), span_s(trace)
     if None in groups or span <= 0:
@@ -187,11 +189,12 @@ def crowded_vcs(trace: Trace, spec: ClusterSpec) -> dict[str, float]:
 def scaled_to_nodes(spec: ClusterSpec, nodes: int) -> ClusterSpec:
     """Return the cluster with `nodes` nodes in total.
 
-    Node groups are scaled in proportion (largest remainders first), and every VC keeps at least one node that
-    has GPUs. The sizes of gangs are not considered: a replay rejects the gangs that no longer fit.
+    Node groups are scaled in proportion; the groups with the largest remainders are rounded up. Every VC that
+    has nodes with GPUs keeps at least one of them. The sizes of gangs are not considered: a replay rejects
+    the gangs that no longer fit.
 
     Raises:
-        InputError: there are fewer nodes than VCs.
+        InputError: `nodes` is smaller than the number of partitions that have GPUs.
     """
     groups = [group for group in spec.nodes if group.count]
     wanted = {group.vc for group in groups if group.gpus}
@@ -212,13 +215,14 @@ def scaled_to_nodes(spec: ClusterSpec, nodes: int) -> ClusterSpec:
 def nodes_for_load(trace: Trace, spec: ClusterSpec, load: float) -> ClusterSpec:
     """Return the cluster with each VC's nodes scaled so that the VC's own load is about `load`.
 
-    Each partition (the nodes of a VC, or the shared nodes) is scaled for the work of its jobs. A job belongs
-    to its VC's own nodes if the gang fits there, else to the shared nodes. The node groups of a partition
-    keep their proportions. A partition always has room for the largest of its gangs and at least one node, so
-    the resulting load can be lower than `load`: measure it with `offered_load`.
+    Each partition (the nodes of a VC, or the nodes that serve all VCs) is scaled for the GPU-time of its
+    jobs. A job counts for the nodes of its VC if its gang fits there, else for the nodes that serve all VCs.
+    The node groups of a partition keep their proportions. A partition keeps at least one node, and room for
+    its largest gang. The resulting load can therefore be lower than `load`: compute it with `offered_load`.
 
     Raises:
-        InputError: the load is not above 0, or the trace has no runnable job or covers only one instant.
+        InputError: the load is not above 0, the trace has no runnable job, or all jobs are submitted at one
+            instant.
     """
     if not (load > 0 and np.isfinite(load)):
         raise InputError(f"expected a load above 0, got {load:g}")
@@ -246,7 +250,9 @@ def nodes_for_load(trace: Trace, spec: ClusterSpec, load: float) -> ClusterSpec:
 def _home_partition(
     trace: Trace, mask: NDArray[np.bool_], groups: dict[str | None, list[NodeGroup]]
 ) -> list[tuple[str | None] | None]:
-    """Return each job's partition: `(vc,)`; `(None,)`: shared nodes; None: the job can never run."""
+    """Return the partition of each job: `(vc,)` for the nodes of a VC, `(None,)` for the nodes that serve all
+    VCs, None for a job that can never run.
+    """
     demands, which = trace_demands(trace)
     first, kind = distinct_rows([trace.vc, which])
     homes: list[tuple[str | None]] = []
@@ -257,7 +263,10 @@ def _home_partition(
 
 
 def _counts_for(groups: list[NodeGroup], gpus_needed: float, wanted: list[Demand]) -> list[int]:
-    """Return (groups,) node counts in proportion: about `gpus_needed` GPUs, and room for each demand."""
+    """Return the node count of each group, scaled in proportion to about `gpus_needed` GPUs.
+
+    Nodes are added until every demand in `wanted` fits on the empty nodes.
+    """
     before = [group.count for group in groups]
     gpus_before = sum(group.count * group.gpus for group in groups)
     if gpus_before == 0:
@@ -274,7 +283,7 @@ def _counts_for(groups: list[NodeGroup], gpus_needed: float, wanted: list[Demand
 
 
 def _proportional(weights: list[int], total: int) -> list[int]:
-    """Return integers in proportion to the weights, with the sum `total`; largest remainders round up."""
+    """Return integers in proportion to the weights, with the sum `total`; the largest remainders round up."""
     exact = [weight * total / sum(weights) for weight in weights]
     counts = [int(value) for value in exact]
     by_remainder = sorted(range(len(weights)), key=lambda k: (counts[k] - exact[k], k))

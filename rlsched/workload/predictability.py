@@ -1,9 +1,10 @@
-"""Predictions of synthetic jobs with a chosen accuracy. Errors are correlated among the jobs of one burst.
+"""Predictions of synthetic run times with a chosen accuracy. Errors are correlated within a burst of jobs.
 
-A job's normal score is the standard normal quantile of the job's rank by duration within its size class. A
-prediction is the median of the duration, given a noisy observation of this score. Predictions are
-therefore calibrated: the standard deviation of ln(true / predicted) is the spread. Each prediction is within
-the range of its class. The noisier the observation, the closer the prediction is to the class median.
+The jobs of a size class are ranked by duration. The standard normal quantile of a job's rank is its normal
+score. A prediction is the median of the duration, given a noisy observation of this score. Predictions are
+therefore calibrated: the predicted spread equals the standard deviation of ln(true / predicted). Each
+prediction is in the range of durations of its size class. With more noise, predictions are closer to the
+median of the class.
 """
 
 from __future__ import annotations
@@ -20,11 +21,17 @@ Predictability = Level | float
 LEVELS: tuple[Level, ...] = ("none", "causal", "informative")
 
 CAUSAL_CORRELATION = 0.4
-"""Middle of the Spearman correlations of 0.1 to 0.6 that causal predictions reach on real traces."""
+"""Correlation of observation and normal score for the level `causal`.
+
+On real traces, causal predictions reach Spearman correlations of 0.1 to 0.6; this value is near the middle.
+"""
 INFORMATIVE_MIX: tuple[tuple[float, float], ...] = ((0.2, 0.40), (0.6, 0.35), (1.4, 0.25))
-"""Pairs (standard deviation of ln(true / predicted), share of the bursts): Spearman correlation about 0.9."""
+"""Pairs (standard deviation of ln(true / predicted), fraction of the bursts) for the level `informative`.
+
+They give a Spearman correlation of about 0.9.
+"""
 BURST_SHARE = 0.7
-"""Share of the variance of the observation noise that all jobs of a burst have in common."""
+"""Fraction of the variance of the observation noise that is common to all jobs of a burst."""
 
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
 
@@ -33,7 +40,7 @@ Ints = NDArray[np.int64]
 
 
 class Quantiles(Protocol):
-    """Function of (size class, standard normal score) that returns the quantile of ln(duration)."""
+    """Quantile function of ln(duration): takes the size class and the standard normal score of each job."""
 
     def __call__(self, size_class: Ints, z: Floats) -> Floats:
         """Return (J,) ln(duration in seconds) for (J,) size classes and (J,) normal scores."""
@@ -75,11 +82,11 @@ def predict(
 
     Args:
         level: A named level, or a standard deviation of ln(true / predicted).
-        quantiles: The profile's durations.
+        quantiles: Quantile function of the durations.
         size_class: (J,) size class of each job.
         z: (J,) normal score of each job's duration.
-        burst: (J,) number of each job's burst, 0, 1, ...
-        rng: Draws the errors.
+        burst: (J,) index of each job's burst, 0, 1, ...
+        rng: Random generator for the errors.
     """
     if level == "none":
         return None
@@ -96,7 +103,10 @@ def predict_known(
     burst: Ints,
     rng: np.random.Generator,
 ) -> tuple[Floats, Floats]:
-    """Predict as `predict` does; `known` is the (J,) correlation, 0 to 1, of observation and normal score."""
+    """Return predictions as `predict` does, with a given correlation in place of a level.
+
+    `known`: (J,) correlation of each job's observation with its normal score, 0 to 1.
+    """
     bursts = int(burst.max()) + 1
     noise = np.sqrt(BURST_SHARE) * rng.standard_normal(bursts)[burst] + np.sqrt(
         1.0 - BURST_SHARE

@@ -1,13 +1,14 @@
-"""Profiles of helios-, philly-, itp- and acme-like workloads: numbers fitted to traces, and assumed numbers.
+"""Profiles of workloads like Helios, Philly, ITP and Acme: values fitted to traces, and assumed values.
 
-`studies/workload/fit_synth.py` prints the fitted numbers from the training part (the first 70 % of time) of
+`studies/workload/fit_synth.py` computes the fitted values from the training part (the first 70 % of the time)
+of these traces:
 
 * helios: Helios, cluster Venus, SenseTime 2020 (Hu et al., SC'21; CC-BY-4.0);
 * philly: Philly, Microsoft 2017 (Jeon et al., ATC'19; CC-BY-4.0), all virtual clusters together;
 * itp: Microsoft ITP 2021, clusters 01, 05, 07 and 08 (Gu et al., ElasticFlow, ASPLOS'23; MIT).
 
-Durations are clipped at 7 days. These traces have no users, job names, cores or status: a profile's values
-for these fields are ASSUMED, with the study that supports them.
+Durations are clipped at 7 days. The traces used have no users, job names, cores or status: the values for
+these fields are ASSUMED. The attributes of `Profile` and comments name the studies that support them.
 
 acme is an LLM cluster, Kalos of Shanghai AI Laboratory, 2023 (Hu et al., NSDI'24). The profile matches
 published statistics; it is not fitted to a trace.
@@ -22,37 +23,42 @@ DURATION_PROBABILITIES = (
     0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99, 0.995, 1.0,
 )
 # fmt: on
-"""Probabilities at the knots of the quantile functions of the durations."""
+"""Probabilities for which a profile gives the quantiles of the duration."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """One kind of workload. The key of a size class is its minimum number of GPUs; it ends at the next class.
+    """One kind of workload.
+
+    A burst is a sequence of similar jobs of one user, submitted shortly one after another. A size class
+    contains the jobs from its minimum number of GPUs up to the next class; the minimum is its key in dicts.
 
     Attributes:
-        gpus: Share of the bursts by number of GPUs of their jobs (fitted).
-        durations: By size class: duration in seconds at `DURATION_PROBABILITIES` (fitted).
-        bursts: By size class: share of the bursts by number of jobs (fitted).
-        hours: Relative rate of burst starts by hour of the day, mean about 1; hour 0 begins at the trace's
-            origin (fitted).
-        weekdays: Relative rate of burst starts by day of the week, mean about 1 (fitted).
-        day_sigma: Standard deviation of ln(starts on one day), without the weekly rhythm (fitted).
-        day_correlation: Correlation of ln(starts) between successive days, without the weekly rhythm
-            (fitted).
-        burst_gap_s: Mean time between submissions of one burst, seconds (fitted).
+        gpus: GPUs per job -> fraction of the bursts (fitted).
+        durations: Size class -> durations at `DURATION_PROBABILITIES`, seconds (fitted).
+        bursts: Size class -> (jobs per burst -> fraction of the bursts) (fitted).
+        hours: Rate of burst starts in each hour of the day, relative to the mean; hour 0 begins at the
+            trace's origin (fitted).
+        weekdays: Rate of burst starts on each day of the week, relative to the mean (fitted).
+        day_sigma: Standard deviation of ln(burst starts per day), without the weekly rhythm (fitted).
+        day_correlation: Correlation of ln(burst starts per day) between successive days, without the weekly
+            rhythm (fitted).
+        burst_gap_s: Mean time between successive submissions of a burst, seconds (fitted).
         burst_correlation: Correlation of the normal scores of durations within a burst (fitted).
-        name_correlation: Part of `burst_correlation` that all jobs with the same user and name share
-            (assumed: Helios' QSSF predicts from a user's jobs of similar name, Hu et al., SC'21, section
-            4.2).
+        name_correlation: Part of `burst_correlation` that is common to all jobs with the same user and name
+            (assumed: the QSSF scheduler of Helios predicts from a user's jobs with similar names, Hu et al.,
+            SC'21, section 4.2).
         users: Number of users (assumed).
-        names_per_user: Job names of each user for each number of GPUs (assumed: in Alibaba PAI about 65 %
-            of the tasks run at least five times, Weng et al., NSDI'22).
-        user_exponent: A user's share of the bursts is proportional to rank ** -exponent (assumed: a few users
-            own most of the GPU time, Hu et al., SC'21, section 3.3).
-        statuses: Share of the jobs by status (assumed to be independent of duration).
-        cpus_per_gpu: Cores of a job, per GPU (assumed: an even share of the node).
+        names_per_user: Number of job names that each user has for each number of GPUs (assumed: in Alibaba
+            PAI about 65 % of the tasks run at least five times, Weng et al., NSDI'22).
+        user_exponent: The bursts of a user are proportional to rank ** -exponent, where rank 1 is the user
+            with the most bursts (assumed: a few users own most of the GPU time, Hu et al., SC'21, section
+            3.3).
+        statuses: Status -> fraction of the jobs (assumed to be independent of the duration).
+        cpus_per_gpu: CPU cores of a job, per GPU (assumed: the node's cores divided by its GPUs).
         gpu_type: GPU model of the cluster.
-        workloads: By size class: share of the bursts by workload of the catalogue; {}: jobs name no workload.
+        workloads: Size class -> (workload of the catalogue -> fraction of the bursts); {}: jobs name no
+            workload.
     """
 
     gpus: dict[int, float]
@@ -316,11 +322,12 @@ ACME = Profile(
 )
 """Profile of Kalos' GPU jobs.
 
-In `data/cluster_summary.csv` of <https://github.com/InternLM/AcmeTrace>, the means are 26.77 GPUs and
-1,260 s, the medians 1 GPU and 124 s, the maxima 1,024 GPUs and 625,740 s. According to the study, pretraining
-is 3.2 % of the jobs and 94 % of the GPU time. Jobs of 256 GPUs or more use 96 % of the GPU time, jobs of one
-GPU less than 2 %. Less than 7 % of the jobs request more than 8 GPUs, and less than 5 % last a day. In this
-profile, pretraining has 128 GPUs or more, and the relation of sizes and durations is assumed.
+According to `data/cluster_summary.csv` of <https://github.com/InternLM/AcmeTrace>, jobs have a mean of 26.77
+GPUs and 1,260 s, a median of 1 GPU and 124 s, and a maximum of 1,024 GPUs and 625,740 s. According to the
+study, pretraining is 3.2 % of the jobs and 94 % of the GPU time. Jobs of 256 GPUs or more use 96 % of the GPU
+time, jobs of one GPU less than 2 %. Less than 7 % of the jobs request more than 8 GPUs, and less than 5 %
+last a day or longer. In this profile, pretraining jobs have 128 GPUs or more, and the relation between sizes
+and durations is assumed.
 """
 # fmt: on
 

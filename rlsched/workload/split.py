@@ -1,4 +1,4 @@
-"""The only definition of the training, validation and test parts of a trace."""
+"""Training, validation and test parts of a trace; this module is their only definition."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ TRAIN_FRAC: Final = 0.7
 VALIDATION_FRAC: Final = 0.1
 
 Window = tuple[float, float]
-"""(since, until) in seconds of the trace: jobs submitted in [since, until)."""
+"""(since, until), seconds from the trace's origin: contains the jobs submitted in [since, until)."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """A trace cut by submission time: the first 70 % of its span, the next 10 %, the last 20 %.
+    """Three parts of a trace by submission time: the first 70 % of its span, the next 10 %, the last 20 %.
 
-    The cuts are at points in time, not at numbers of jobs, so that no part contains information about later
-    times. The three windows are adjacent, do not overlap, and together contain every job.
+    The windows are parts of the time, not of the job count, so that no part contains information about later
+    times. They are adjacent, do not overlap, and together contain every job.
     """
 
     train: Window
@@ -35,8 +35,8 @@ class Split:
 def time_split(trace: Trace) -> Split:
     """Cut a trace at 70 % and 80 % of the time from its first to its last submission.
 
-    Virtual clusters that are evaluated separately use the cuts of the whole trace: call this function before
-    selecting jobs.
+    To evaluate virtual clusters separately with the same windows, call this function for the whole trace, and
+    select their jobs afterwards.
 
     Raises:
         TraceError: the trace has no jobs.

@@ -1,4 +1,4 @@
-"""The synthetic generator: draws a trace similar to a published trace, and a cluster with the given load."""
+"""Generator of synthetic traces: draws a trace similar to a published one, for a cluster and a load."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class _Bursts:
-    """B bursts; the values of a burst apply to all its jobs.
+    """B bursts (sequences of similar jobs of one user). All jobs of a burst have the burst's values.
 
     Attributes:
         gpus: (B,) GPUs of each job of the burst.
-        size_class: (B,) position of the burst's size class in the profile.
-        jobs: (B,) number of jobs.
-        user: (B,) number of the user.
-        name: (B,) index of the job name; each user has separate names for each number of GPUs.
+        size_class: (B,) index of the burst's size class in the profile.
+        jobs: (B,) number of jobs in the burst.
+        user: (B,) index of the user.
+        name: (B,) index of the job name among the names that the user has for this number of GPUs.
         start_s: (B,) submission of the first job of the burst, seconds.
     """
 
@@ -58,22 +58,23 @@ def synthesize(
     predictability: Predictability = "none",
     habit: float | None = None,
 ) -> tuple[Trace, ClusterSpec]:
-    """Draw a trace whose offered load on a uniform cluster is `load`; the same arguments give the same trace.
+    """Draw a trace, and return it with a cluster of equal nodes on which its offered load is `load`.
 
-    The trace has a span of (sum of duration x GPUs) / (load x GPUs of the cluster), and the first job is
-    submitted at 0. A job has at most half of the cluster's GPUs. Submission and run times are whole seconds.
+    The same arguments give the same trace. Its span is (sum of duration x GPUs) / (load x GPUs of the
+    cluster), and the first job is submitted at second 0. A job has at most half of the cluster's GPUs.
+    Submission and run times are whole seconds.
 
     Args:
         like: `helios`, `philly`, `itp` or `acme`.
-        jobs: Jobs in the trace.
+        jobs: Number of jobs in the trace.
         load: Offered load as `workload.load` defines it, above 0.
         gpus: GPUs of the cluster, a multiple of `gpus_per_node`.
         gpus_per_node: GPUs of each node.
         seed: Seed of all draws.
         predictability: Accuracy of predicted durations: `none` (no predictions in the trace), `causal`,
             `informative`, or the standard deviation of ln(true / predicted); see `predictability`.
-        habit: Share, 0 to 1, of the variance of run times (as normal scores, among jobs of one size) that
-            user and job name explain. None: the profile's own share, which is small.
+        habit: Fraction, 0 to 1, of the variance of the run times within a size class that user and job name
+            explain (run times as normal scores). None: the profile's value, which is small.
 
     Raises:
         InputError: an argument is out of its range; the message gives the range.
@@ -176,7 +177,11 @@ class _Quantiles:
 def _draw_bursts(
     profile: Profile, jobs: int, largest_gang: int, rng: np.random.Generator
 ) -> tuple[Ints, Ints, Ints]:
-    """Draw bursts with `jobs` jobs in total; return (B,) GPUs per job, size classes and numbers of jobs."""
+    """Draw bursts with `jobs` jobs in total.
+
+    Returns:
+        For each burst, three (B,) arrays: GPUs per job, index of the size class, number of jobs.
+    """
     sizes = np.array(list(profile.gpus))
     allowed = np.array([size for size in sizes if size <= largest_gang])
     gang = rng.choice(sizes, size=jobs, p=_shares(list(profile.gpus.values())))
@@ -196,7 +201,7 @@ def _draw_bursts(
 
 
 def _draw_owners(profile: Profile, bursts: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
-    """Draw user and name of each burst; the shares of users and of names decrease with rank."""
+    """Draw the (B,) index of the user and of the job name of each burst; lower indices are more frequent."""
     by_rank = _shares(np.arange(1, profile.users + 1) ** -profile.user_exponent)
     by_name = _shares(1.0 / np.arange(1, profile.names_per_user + 1))
     return (
@@ -206,7 +211,7 @@ def _draw_owners(profile: Profile, bursts: int, rng: np.random.Generator) -> tup
 
 
 def _draw_workloads(profile: Profile, size_class: Ints, rng: np.random.Generator) -> NDArray[np.str_] | None:
-    """Draw the workload of each burst; None if the profile names no workloads."""
+    """Draw the (B,) workload of each burst; None if the profile names no workloads."""
     if not profile.workloads:
         return None
     names = np.array(sorted({name for shares in profile.workloads.values() for name in shares}))
@@ -218,7 +223,10 @@ def _draw_workloads(profile: Profile, size_class: Ints, rng: np.random.Generator
 
 
 def _duration_scores(profile: Profile, name_key: Ints, burst: Ints, rng: np.random.Generator) -> Floats:
-    """Draw (J,) standard normal scores of durations: sums of a part per name, per burst and per job."""
+    """Draw the (J,) normal scores of the durations.
+
+    A score is the sum of a part of the job's name, a part of its burst, and a part of the job itself.
+    """
     _, name = np.unique(name_key, return_inverse=True)
     of_name = rng.standard_normal(int(name.max()) + 1)[name]
     of_burst = rng.standard_normal(len(name_key))
@@ -231,7 +239,10 @@ def _duration_scores(profile: Profile, name_key: Ints, burst: Ints, rng: np.rand
 
 
 def _starts(profile: Profile, bursts: int, span_s: float, rng: np.random.Generator) -> Floats:
-    """Draw the bursts' starts, ascending; the rate varies by hour, by weekday, and from day to day."""
+    """Draw the (B,) starts of the bursts, seconds, ascending.
+
+    The rate of starts varies by hour of the day, by weekday, and randomly from day to day.
+    """
     days = int(span_s // DAY_S) + 1
     noise = rng.standard_normal(days)
     for day in range(1, days):
@@ -255,7 +266,7 @@ def _starts(profile: Profile, bursts: int, span_s: float, rng: np.random.Generat
 def _submissions(
     profile: Profile, bursts: _Bursts, burst: Ints, span_s: float, rng: np.random.Generator
 ) -> Floats:
-    """Draw the submissions in whole seconds, from 0 to the span, with short gaps within a burst."""
+    """Draw the (J,) submissions in whole seconds, from 0 to `span_s`, with short gaps within a burst."""
     gap = rng.exponential(profile.burst_gap_s, size=len(burst))
     first = np.cumsum(bursts.jobs) - bursts.jobs
     elapsed = np.cumsum(gap)

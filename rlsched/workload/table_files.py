@@ -1,8 +1,8 @@
-"""Reads and writes columns of files: CSV, CSV.gz and Parquet. Checks the file itself, not the values.
+"""Reads and writes tables: CSV, CSV.gz and Parquet. Checks the format of the file, not the values.
 
-CSV without quotes (most traces) is split as bytes and decoded column by column. Cells become strings only on
-access: a million rows take a tenth of the time and memory that the `csv` module needs for its lists of
-strings. Files that are not plain are read by the `csv` module.
+Most traces are plain CSV files (without quotes; see `split_plain`). A plain file is split as bytes, and a
+cell becomes a string only when it is read. For a million rows, this takes a tenth of the time and memory of
+the `csv` module, which reads all other CSV files.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ class RawTable(NamedTuple):
     """Columns as in a file.
 
     Attributes:
-        columns: Header -> cells. CSV: text (`PlainCells` if the file is plain). Parquet: typed values, None
-            for null.
-        rows: Row numbers for messages. CSV: line numbers, the header is line 1. Parquet: 1, 2, ...
+        columns: Header -> cells. From CSV: texts (`PlainCells` if the file is plain). From Parquet: typed
+            values, None for null.
+        rows: Row number of each row, for messages. CSV: line number, where the header is line 1. Parquet: 1,
+            2, ...
     """
 
     columns: dict[str, Any]
@@ -72,7 +73,7 @@ def read_table(path: Path) -> RawTable:
 
 
 def write_table(path: Path, columns: Mapping[str, NDArray[Any]]) -> None:
-    """Write a file in the format that its suffix names, atomically; equal columns give equal bytes.
+    """Write a file atomically, in the format that its suffix names. Equal columns give equal bytes.
 
     Raises:
         TraceError: the file cannot be written.
@@ -121,7 +122,7 @@ def _read_csv(path: Path, suffix: str) -> RawTable:
 
 
 def _by_header(path: Path, header: list[str], cells: Sequence[Any]) -> dict[str, Any]:
-    """Return the columns by header; a header that occurs twice is an error."""
+    """Return a dict: header -> cells. Raise a `TraceError` if a header occurs twice."""
     if len(set(header)) < len(header):
         twice = next(name for name in header if header.count(name) > 1)
         raise TraceError(f"{path}: column {twice!r} occurs twice in the header; keep one of them")
@@ -155,7 +156,7 @@ def _csv_text(columns: Mapping[str, NDArray[Any]]) -> str:
 
 
 def _cells(column: NDArray[Any]) -> list[str]:
-    """Return each cell as text: whole numbers as integers, other numbers exactly, nan as a blank."""
+    """Return each cell as text: whole numbers without a point, other numbers with all digits, nan as ""."""
     if column.dtype.kind != "f":
         return [str(value) for value in column.tolist()]
     return [
@@ -200,7 +201,7 @@ LONGEST: Final = 1000
 _COMMA, _LF, _POINT, _ZERO = (ord(sign) for sign in ",\n.0")
 _NOT_PLAIN: Final = (b'"', b"\r", b"\0", b"\n\n")
 _NUMBER_SIGNS: Final = frozenset(b"0123456789.+-eE")
-"""Characters of a plainly written number; `float` decides whether the text is a number."""
+"""Characters that a number can contain. A text of these characters is a number only if `float` accepts it."""
 _EXACT_DIGITS: Final = 15
 """Maximum number of digits of an integer that float64 always stores exactly."""
 _POWERS: Final = 10.0 ** np.arange(_EXACT_DIGITS + 1)
@@ -226,10 +227,10 @@ class PlainTable(NamedTuple):
 
 
 def split_plain(data: bytes) -> PlainTable | None:
-    """Split a plain CSV file; None: the file is not plain, and the `csv` module must read it.
+    """Split a plain CSV file into cells; None: the file is not plain, so the `csv` module must read it.
 
-    A plain file is UTF-8. Every line ends in LF, is not blank, and has as many cells as the first. There is
-    no quote, no CR, no NUL, and no cell of more than `LONGEST` bytes.
+    A plain file is UTF-8. Lines end in LF, are not blank, and all have the same number of cells. The file
+    contains no quote, no CR, no NUL, and no cell of more than `LONGEST` bytes.
     """
     data = data.removeprefix(codecs.BOM_UTF8)
     if data[:1] in (b"", b"\n") or any(sign in data for sign in _NOT_PLAIN) or not _is_utf8(data):
@@ -249,10 +250,10 @@ def split_plain(data: bytes) -> PlainTable | None:
 
 
 class PlainCells(Sequence[str]):
-    """J cells of a column: `cells[k]` is one cell as text; `texts` and `numbers` return all cells as arrays.
+    """J cells of a column of a plain file. An index returns a cell as text; `texts` and `numbers` return all.
 
     Args:
-        raw: (N,) bytes of the file, followed by at least `LONGEST` more bytes.
+        raw: (N,) bytes of the file, followed by at least `LONGEST` bytes of padding.
         begins: (J,) start of each cell in `raw`.
         ends: (J,) end of each cell in `raw`.
     """
@@ -276,12 +277,12 @@ class PlainCells(Sequence[str]):
         return iter(self.texts().tolist())
 
     def texts(self) -> NDArray[np.str_]:
-        """Return (J,) cells as text, in an array as wide as the longest cell."""
+        """Return the (J,) cells as texts; the width of the array's type is the longest cell."""
         blocks = [_as_text(block) for block in self._blocks()]
         return np.concatenate(blocks) if blocks else np.empty(0, dtype=np.str_)
 
     def numbers(self) -> NDArray[np.float64] | None:
-        """Return (J,) cells as floats, nan if blank; None if some cell is not a plainly written number."""
+        """Return the (J,) cells as floats, nan if blank; None if a cell is not a decimal number."""
         found = np.empty(len(self))
         for block in self._blocks():
             values, plain = _as_numbers(block)
@@ -297,7 +298,7 @@ class PlainCells(Sequence[str]):
         return found
 
     def _blocks(self) -> Iterator[_Block]:
-        """Yield the cells in blocks that fit a cache; in each block, all cells are padded to the longest."""
+        """Yield the cells in blocks that fit the cache; cells of a block are padded to equal length."""
         lengths = self._ends - self._begins
         longest = max(int(lengths.max(initial=0)), 1)
         rows = max(_DECODE_BYTES // (8 * longest), 1)
@@ -313,7 +314,7 @@ class PlainCells(Sequence[str]):
 class _Block(NamedTuple):
     """Consecutive cells of a column."""
 
-    first: int  # number of the first cell
+    first: int  # index of the first cell in the column
     signs: Bytes  # (n, width) bytes, 0 after each cell's end
     length: Places  # (n,) bytes of each cell
 
@@ -357,11 +358,11 @@ def _as_text(block: _Block) -> NDArray[np.str_]:
 
 
 def _as_numbers(block: _Block) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return the values of the cells, nan if blank, and a mask of the exact values.
+    """Return the cells of a block as floats, nan if blank, and a mask of the cells for which this is exact.
 
     A value is exact if the cell has at most `_EXACT_DIGITS` digits, at most one point, and no other
-    characters. Its digits are then an integer below 2^53, and the power of ten that divides it is exact too.
-    Only the quotient is rounded, so the result is the float64 nearest to the written number.
+    characters. Its digits form an integer below 2^53, which is divided by a power of ten. Float64 stores both
+    without rounding. Only the quotient is rounded, so the value is the float64 nearest to the written number.
     """
     rows, wide = block.signs.shape
     values = np.zeros(rows)

@@ -1,4 +1,4 @@
-"""`Trace`: jobs in the normal form (rlsched's own columns), sorted by submission; relations between jobs."""
+"""`Trace`: jobs in the normal form (rlsched's own columns), sorted by submission; their dependencies."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ Floats = NDArray[np.float64]
 class Trace:
     """J jobs, sorted by `submit_s`; jobs with equal `submit_s` keep the order of their rows.
 
-    All arrays have shape (J,). Text is "" if unknown, a number is nan if unknown; `submit_s`, `duration_s`,
-    `num_gpus` and `job_id` are always known, and ids are unique.
+    All arrays have shape (J,). An unknown text is "", an unknown number is nan. `submit_s`, `duration_s`,
+    `num_gpus` and `job_id` are known for every job.
 
     Attributes:
-        name: Name of the trace (its file's name without suffix).
-        job_id: Unique id of each job.
+        name: Name of the trace: the name of its file without suffix.
+        job_id: Unique ID of each job.
         user: User who submitted the job.
         vc: Virtual cluster of the job.
         job_name: Name of the job (column `name`).
@@ -37,14 +37,14 @@ class Trace:
         gpu_type: GPU model that the job requests.
         submit_s: Submission, seconds from the trace's origin, 0 or more, ascending.
         duration_s: True run time, seconds, 0 or more.
-        num_gpus: GPUs of the gang; 0: CPU only; between 0 and 1: a share of one GPU; above 1: whole GPUs.
-        num_cpus: CPU cores.
+        num_gpus: GPUs of each job: 0 (CPU only), a fraction of one GPU (between 0 and 1), or whole GPUs.
+        num_cpus: CPU cores of each job.
         predicted_s: Predicted run time, seconds.
         predicted_spread: Standard deviation of ln(true / predicted).
         time_limit_s: The user's limit on the run time, seconds.
-        extra: Other optional columns (`queue_s`, `workload`, ..., `x_*`) by header.
-        origin: Wall-clock time of second 0 (column `origin`), with or without an offset from UTC; None:
-            unknown.
+        extra: Header -> column, for optional columns without an attribute (`queue_s`, `workload`, `x_*`).
+        origin: Wall-clock time of second 0 (column `origin`), with or without an offset from UTC; None: it
+            is unknown.
     """
 
     name: str
@@ -71,12 +71,12 @@ class Trace:
     def read(cls, path: str | Path) -> Trace:
         """Read and check a file: `.csv`, `.csv.gz` or `.parquet`.
 
-        All columns except `job_id`, `submit_time`, `duration` and `num_gpus` can be missing; their values are
-        unknown.
+        The columns `job_id`, `submit_time`, `duration` and `num_gpus` are required. The values of any other
+        missing column are unknown.
 
         Raises:
-            TraceError: a value is invalid; the message names file, row (line of the file, the header is
-                line 1), column, value expected and value found.
+            TraceError: a value is invalid; the message names file, row (in CSV the line, where the header is
+                line 1), column, expected value and found value.
             InputError: the file is Parquet and pyarrow is missing.
         """
         path = Path(path)
@@ -95,20 +95,20 @@ class Trace:
         origin: datetime | None = None,
         **optional: Cells,
     ) -> Trace:
-        """Build a trace from arrays or sequences, checked like a file.
+        """Build a trace from arrays or sequences; the values are checked like the values of a file.
 
         Args:
             name: Name of the trace.
             submit_s: Submission of each job, seconds.
             duration_s: Run time of each job, seconds.
             num_gpus: GPUs of each job.
-            extra: Optional columns without an attribute, by header.
+            extra: Header -> column, for optional columns without an attribute.
             origin: Wall-clock time of second 0.
-            **optional: Any other column by its attribute (`job_id`, `vc`, `predicted_s`, ...). Without
-                `job_id`, the ids are 0, 1, 2, ... in the order given.
+            **optional: Other columns, by attribute (`job_id`, `vc`, `predicted_s`, ...). Without `job_id`,
+                the IDs are 0, 1, 2, ... in the given order.
 
         Raises:
-            TraceError: a value is invalid; the message names row, column, value expected and value found.
+            TraceError: a value is invalid; the message names row, column, expected value and found value.
         """
         cells: dict[str, Cells] = {
             "submit_time": np.asarray(submit_s),
@@ -129,7 +129,7 @@ class Trace:
 
     @classmethod
     def _of(cls, name: str, columns: dict[str, NDArray[Any]]) -> Trace:
-        """Fill unknown columns and sort the jobs. The trace takes ownership of the checked `columns`."""
+        """Build the trace: add missing columns as unknown, and sort the jobs. Changes the dict `columns`."""
         submit_s = columns["submit_time"]
         jobs = len(submit_s)
         origins = columns.pop("origin", np.empty(0, np.str_))
@@ -150,9 +150,10 @@ class Trace:
         return cls(name=name, extra=columns, origin=origin, **values)
 
     def select(self, which: NDArray[Any] | slice | Sequence[int]) -> Trace:
-        """Return the jobs selected by a mask, a slice or ascending positions; times stay unchanged.
+        """Return a trace of the selected jobs; submission times and origin do not change.
 
-        A mask or a slice of all jobs returns this trace itself, without a copy.
+        `which` is a mask, a slice, or ascending indices. If a mask or a slice selects all jobs, the result is
+        this trace, not a copy.
         """
         index = which if isinstance(which, slice) else np.asarray(which)
         if self._is_all(index):
@@ -172,7 +173,7 @@ class Trace:
         return index.dtype == np.bool_ and len(index) == len(self) and bool(index.all())
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """Return the columns to write: `BASE`, optional columns with a known value, and `x_` columns."""
+        """Return the columns of the file: `BASE`, optional columns with a known value, `x_` columns."""
         out = {column.name: self._column(column.attribute or "") for column in BASE}
         for column in OPTIONAL:
             cells = self._column(column.attribute) if column.attribute else self.extra.get(column.name)
@@ -183,7 +184,7 @@ class Trace:
         return out | {header: cells for header, cells in self.extra.items() if header not in KNOWN}
 
     def write(self, path: str | Path) -> None:
-        """Write `.csv`, `.csv.gz` or `.parquet`; `read` restores the trace. Equal traces give equal bytes.
+        """Write a `.csv`, `.csv.gz` or `.parquet` file that `read` can read. Equal traces give equal bytes.
 
         Raises:
             TraceError: the suffix is not one of these three, or the file cannot be written.
@@ -197,7 +198,7 @@ class Trace:
 
 
 def _read_columns(path: Path) -> dict[str, NDArray[Any]]:
-    """Return the checked columns of a file; the file's text is freed."""
+    """Return the checked columns of a file, and free the text of the file."""
     table = read_table(path)
     columns = check_columns(table.columns, Where(str(path), table.rows))
     if not table.rows:
@@ -210,7 +211,7 @@ def _anything_known(cells: NDArray[Any]) -> bool:
 
 
 def dependencies(trace: Trace) -> dict[int, list[int]]:
-    """Return a dict: row of a dependent job -> rows of the jobs on which this job depends."""
+    """Return a dict: index of each job with dependencies -> indices of the jobs on which it depends."""
     cells = trace.extra.get("depends_on")
     if cells is None or not (cells != "").any():
         return {}
@@ -224,7 +225,7 @@ def dependencies(trace: Trace) -> dict[int, list[int]]:
 
 
 def failures(trace: Trace) -> dict[int, list[float]]:
-    """Return a dict: row of a job -> run times, seconds, of the job's failing attempts."""
+    """Return a dict: index of each job with failing attempts -> run times of these attempts, seconds."""
     cells = trace.extra.get("fail_after_s")
     if cells is None:
         return {}
@@ -233,7 +234,7 @@ def failures(trace: Trace) -> dict[int, list[float]]:
 
 
 def flags(trace: Trace, name: str) -> NDArray[np.int8]:
-    """Return a flag column as (J,) numbers: 1 true, 0 false, -1 blank or no such column."""
+    """Return the (J,) values of a flag column: 1 (true), 0 (false), -1 (blank, or the column is missing)."""
     cells = trace.extra.get(name)
     if cells is None:
         return np.full(len(trace), -1, np.int8)
@@ -241,14 +242,14 @@ def flags(trace: Trace, name: str) -> NDArray[np.int8]:
 
 
 def slack_s(trace: Trace) -> Floats:
-    """Return the (J,) delay, seconds, that each job's user accepts for cheaper electricity; 0: no delay."""
+    """Return the (J,) longest delay for cheaper electricity that each job's user accepts, seconds."""
     return np.nan_to_num(np.asarray(trace.extra.get("slack_s", np.zeros(len(trace))), np.float64))
 
 
 def reject_dependents(trace: Trace, reasons: NDArray[np.str_]) -> NDArray[np.str_]:
-    """Return `reasons` (J,) with an added reason for each job that depends on a job that can never run.
+    """Return `reasons`, and add a reason for each job that depends on a job that can never run.
 
-    A reason is the text why a job can never run, "" if the job can run.
+    `reasons`: (J,) text that explains why the job can never run; "" if it can run.
     """
     found = dependencies(trace)
     if not found or not (reasons != "").any():

@@ -1,4 +1,4 @@
-"""Columns of a trace, and checks of their values; an error names the first invalid value and its row."""
+"""Columns of a trace, and checks of their values. An error names the first invalid value and its row."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EXPECTED: dict[str, str] = {
     "times": "seconds, finite and 0 or more, with ';' between",
     "instant": "the same time in every row, such as 2024-03-01T09:00:00+01:00",
 }
-"""Permitted values of a cell by kind, in the words of an error message."""
+"""Kind of column -> permitted values of its cells, as text for error messages."""
 
 
 class TraceColumn(NamedTuple):
@@ -36,8 +36,8 @@ class TraceColumn(NamedTuple):
 
     Attributes:
         name: Header of the column in a file.
-        attribute: Name of the array in `Trace`. None: the column is stored in `Trace.extra`; the column
-            `origin` is stored as one time, `Trace.origin`.
+        attribute: Name of the array in `Trace`. None: the column is in `Trace.extra`. The column `origin` is
+            an exception: it is one time, `Trace.origin`.
         kind: Kind of the values.
         required: Whether the column must exist and have no blank cells.
     """
@@ -86,14 +86,14 @@ OPTIONAL: tuple[TraceColumn, ...] = (
     TraceColumn("array_limit", None, "amount"),
     TraceColumn("origin", None, "instant"),
 )
-"""Columns that are written only if a value is known. `predicted_spread` is the sd of ln(true / predicted)."""
+"""Columns that are written only if at least one value is known."""
 
 KNOWN: dict[str, TraceColumn] = {column.name: column for column in BASE + OPTIONAL}
 BY_ATTRIBUTE: dict[str, TraceColumn] = {
     column.attribute: column for column in KNOWN.values() if column.attribute
 }
 PASS_THROUGH = "x_"
-"""Columns with this prefix are passed through unchanged."""
+"""Prefix of columns that rlsched does not interpret, and writes as they were read."""
 
 
 def column_of(name: str) -> TraceColumn | None:
@@ -109,7 +109,7 @@ def known_names() -> str:
 
 
 MAX_TEXT = 1000
-"""Maximum number of characters in one cell; limited because numpy pads every cell to the longest one."""
+"""Maximum number of characters in a cell. The limit is needed because numpy pads all cells to the longest."""
 
 _TEXT = f"text of at most {MAX_TEXT} characters without NUL"
 _NUMBER = re.compile(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*")
@@ -144,17 +144,17 @@ def check_header(names: Sequence[str], source: str) -> None:
 
 
 def check_columns(cells: Mapping[str, Cells], where: Where) -> dict[str, NDArray[Any]]:
-    """Convert raw cells into typed arrays.
+    """Check raw cells, and convert them to typed arrays.
 
     Args:
-        cells: By header: text as read from a CSV file, or typed values (None or nan: unknown).
-        where: Position of the cells, for messages.
+        cells: Header -> cells: texts as in a CSV file, or typed values (None or nan: unknown).
+        where: Position of the cells in the file, for messages.
 
     Returns:
-        By header: float64 (nan if unknown) or `str_` ("" if unknown).
+        Header -> array of float64 (nan if unknown) or of `str_` ("" if unknown).
 
     Raises:
-        TraceError: a value is invalid; the message names file, row, column, value expected and value found.
+        TraceError: a value is invalid; the message names file, row, column, expected value and found value.
     """
     check_header(list(cells), where.source)
     lengths = {name: len(column) for name, column in cells.items()}
@@ -250,7 +250,7 @@ def _numbers(column: TraceColumn, values: Cells, where: Where) -> NDArray[np.flo
 def _as_floats(
     column: TraceColumn, values: Cells, where: Where, expected: str
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return the cells as float64, nan if blank, and a mask of the blanks; the text `nan` is not blank."""
+    """Return the cells as float64, nan if blank, and a mask of the blank cells; the text `nan` is refused."""
     if isinstance(values, np.ndarray) and values.dtype.kind in "fiub":
         array = values.astype(np.float64)
         blank = np.isnan(array) if not column.required else np.zeros(len(array), dtype=np.bool_)
@@ -276,7 +276,7 @@ def _as_floats(
 
 
 def _plain_numbers(values: Cells) -> NDArray[np.float64] | None:
-    """Return the cells as floats if all are plain numbers or blank; None: parse them one by one."""
+    """Return all cells as floats if each is a decimal number or blank; None: parse them one by one."""
     if isinstance(values, PlainCells):
         return values.numbers()
     try:
@@ -297,14 +297,14 @@ def _check_unique(job_id: NDArray[np.str_], where: Where) -> None:
 
 
 def check_relations(columns: Mapping[str, NDArray[Any]], where: Where) -> None:
-    """Reject invalid relations between rows or columns.
+    """Reject rows and columns that contradict each other.
 
-    Invalid relations: dependencies on unknown jobs, cyclic dependencies, job arrays with different limits,
-    and preferred GPU types none of which the job accepts.
+    These are: dependencies on unknown jobs, cyclic dependencies, a job array with two different limits, and a
+    job that accepts none of the GPU types that it prefers.
 
     Raises:
-        TraceError: a relation is invalid; the message names file, row, column, value expected and value
-            found.
+        TraceError: there is a contradiction; the message names file, row, column, expected value and found
+            value.
     """
     if "depends_on" in columns:
         _check_dependencies(columns["job_id"], columns["depends_on"], where)
@@ -355,7 +355,7 @@ def _check_dependencies(job_id: NDArray[np.str_], cells: NDArray[np.str_], where
 
 
 def _on_circle(row: int, parents: dict[int, set[int]], open_parents: dict[int, int]) -> int:
-    """Return the lowest row of a dependency cycle that contains this row, or on which this row depends."""
+    """Return the lowest row index of a cycle of dependencies, found by following the parents of `row`."""
     seen: dict[int, None] = {}
     while row not in seen:
         seen[row] = None

@@ -11,13 +11,13 @@ from rlsched.workload.trace import Trace
 
 
 def arrivals(trace: Trace, clock: WeekClock, gpu_s: Floats) -> Report:
-    """Report the submissions: number per day, gaps, number by hour of the day, and the five busiest hours.
+    """Report the submissions: jobs per day, gaps, jobs by hour of the day, and the five busiest hours.
 
-    The busiest hours are hours since the first submission, not hours of the clock.
+    The busiest hours are counted from the first submission, so they do not begin at full clock hours.
 
     Args:
         trace: J jobs.
-        clock: Converts times of the trace to hours of the day.
+        clock: Object that converts times of the trace to hours of the day.
         gpu_s: (J,) GPU-time, GPU-seconds.
     """
     hours = ((trace.submit_s - trace.submit_s[0]) // HOUR_S).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Hours, weekdays and time bins of a trace, by the wall clock or relative to the trace's origin."""
+"""Hours, weekdays and time bins of a trace: by the wall clock, or counted from the trace's origin."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", 
 DAYS = tuple(f"day {number}" for number in range(1, 8))
 SLOTS = 7 * 24
 MOST_HOURS = 2_000_000
-"""Maximum hours of a trace, about 228 years; a longer trace contains a wrong time."""
+"""Maximum length of a trace, hours (about 228 years); a longer trace contains a wrong time."""
 MOST_BINS = 200
 _BINS_S = (HOUR_S, 6 * HOUR_S, DAY_S, 7 * DAY_S, 28 * DAY_S, 364 * DAY_S)
 
 
 class WeekClock(NamedTuple):
-    """Hour of the week at each second of a trace.
+    """Converts times of a trace to hours of the week, and divides the trace into hours or bins.
 
     Attributes:
         first_s: First submission, seconds from the trace's origin.
-        last_s: Last submission.
-        origin: Wall-clock time of the trace's second 0; None: unknown, and second 0 begins hour 0 of day 1.
+        last_s: Last submission, seconds from the trace's origin.
+        origin: Wall-clock time of the trace's second 0. None: it is unknown, and second 0 is the start of
+            hour 0 of day 1.
     """
 
     first_s: float
@@ -45,11 +46,11 @@ class WeekClock(NamedTuple):
         return DAYS if self.origin is None else WEEKDAYS
 
     def hour(self, at_s: Floats) -> Ints:
-        """Return the number of the clock hour of each time; hour 0 begins `offset_s` before second 0."""
+        """Return the index of the clock hour that contains each time; hour 0 starts at -`offset_s`."""
         return np.floor((at_s + self.offset_s) / HOUR_S).astype(np.int64)
 
     def hours_in_slots(self) -> Ints:
-        """Return (168,) counts: how often the trace contains each hour of the week, from hour 0 of day 1."""
+        """Return how often the trace contains each hour of the week: (168,) counts from hour 0 of day 1."""
         first, last = self.hour(np.array([self.first_s, self.last_s])).tolist()
         whole, left = divmod(last - first + 1, SLOTS)
         count = np.full(SLOTS, whole, dtype=np.int64)
@@ -57,9 +58,9 @@ class WeekClock(NamedTuple):
         return count
 
     def hour_edges(self) -> Floats | None:
-        """Return the edges of the clock hours in the trace, seconds.
+        """Return the times, seconds, at which clock hours start, between the first and the last submission.
 
-        The first edge is the first submission, the last edge the last submission. None: all jobs are
+        The first edge is the first submission, the last edge is the last submission. None: all jobs are
         submitted at one instant, or the trace is longer than `MOST_HOURS`.
         """
         first, last = self.hour(np.array([self.first_s, self.last_s])).tolist()
@@ -70,10 +71,11 @@ class WeekClock(NamedTuple):
         return np.concatenate([[self.first_s], inside, [self.last_s]])
 
     def bin_edges(self) -> Floats | None:
-        """Return the edges, seconds, of at most 201 equal bins, which begin on whole hours, days or weeks.
+        """Return the edges, seconds, of at most 201 bins.
 
-        A remainder of less than half a bin at either end is merged with the adjacent bin. None: all jobs are
-        submitted at one instant.
+        Bins have equal width, and begin at full hours, days or weeks. Only the first and the last bin can
+        have another width: they begin and end with the submissions, and a remainder of less than half a bin
+        is merged with the adjacent bin. None: all jobs are submitted at one instant.
         """
         span_s = self.last_s - self.first_s
         if span_s <= 0:

@@ -1,4 +1,4 @@
-"""Outcomes of jobs: the outcome for each publisher's status, and the GPU-time spent on failed jobs."""
+"""Outcomes of jobs, derived from the status that the publisher recorded, and the GPU-time of each outcome."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ OUTCOMES: dict[str, tuple[str, ...]] = {
     "cancelled": ("cancelled", "canceled", "killed", "preempted", "revoked"),
     "unfinished": ("running", "pending", "waiting", "suspended", "requeued", "resizing"),
 }
-"""Publishers' statuses by outcome, in lower case. Only a status's first word counts (`CANCELLED by 1000`).
+"""Outcome -> publishers' words for it, in lower case.
 
-Slurm's statuses are its job states. A job that exceeded its time limit or whose node failed counts as failed,
-as in the Helios study (notes to the fields of HeliosData). Philly: Pass, Killed (by its user), Failed.
-Alibaba PAI: only Terminated is a success. Alibaba's openb: the phases of a Kubernetes pod.
+Only the first word of a status counts (`CANCELLED by 1000`). The words are Slurm's job states, Philly's Pass,
+Killed (by its user) and Failed, the states of Alibaba PAI, where only Terminated is a success, and the phases
+of Kubernetes pods (Alibaba's openb). A job that exceeded its time limit, or whose node failed, counts as
+failed, as in the Helios study (notes to the fields of HeliosData).
 """
 OTHER = "other"
 _OF_WORD = {word: outcome for outcome, words in OUTCOMES.items() for word in words}
@@ -28,13 +29,13 @@ _ORDER = (*OUTCOMES, OTHER)
 
 
 def outcome_of(status: str) -> str:
-    """Return one of the keys of `OUTCOMES`, or `other` if the status is unknown."""
+    """Return the outcome of a status: a key of `OUTCOMES`, or `other` if no outcome contains the word."""
     words = status.lower().split()
     return _OF_WORD.get(words[0], OTHER) if words else OTHER
 
 
 def status_counts(trace: Trace) -> dict[str, int]:
-    """Count the jobs by publisher's status, most frequent first; blank statuses are left out."""
+    """Return a dict: publisher's status -> number of jobs, most frequent first, without blank statuses."""
     return dict(Counter(trace.status[trace.status != ""].tolist()).most_common())
 
 
@@ -48,8 +49,9 @@ def outcomes(trace: Trace, counts: dict[str, int], gpu_s: Floats, classes: Ints)
         classes: (J,) result of `sizes.size_class`.
 
     Returns:
-        Jobs without a status are ignored. `sizes` has a row per size class: by outcome, the share of the
-        class's jobs (`jobs_frac`) and of its GPU-time (`gpu_time_frac`).
+        `outcomes` has a row per outcome. `sizes` has a row per size class with two dicts: outcome -> fraction
+        of the class's jobs (`jobs_frac`) and of its GPU-time (`gpu_time_frac`). Jobs without a status are not
+        counted.
     """
     known = trace.status != ""
     if not counts:

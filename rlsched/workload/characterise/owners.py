@@ -22,18 +22,18 @@ _CURVE_POINTS = 100
 
 
 def users(trace: Trace, keys: Keys, gpu_s: Floats) -> Report:
-    """Report the number of users, the shares of the largest users, and the largest users by name.
+    """Report the number of users, and the jobs and GPU-time of the users with the most GPU-time.
 
     Args:
         trace: J jobs.
-        keys: Numbered cells of the column `user`.
+        keys: Column `user` as codes.
         gpu_s: (J,) GPU-time, GPU-seconds.
 
     Returns:
-        Users are sorted by GPU-time, largest first. `top`: share of the jobs and of the GPU-time that belongs
-        to the first 1, 5, 10, 25 and 50 % of the users (at least one user). `curve`: share of the GPU-time
-        that belongs to the first `users_frac` of the users. `largest`: a row for each of the first 20 users.
-        Jobs without a user are ignored.
+        Users are sorted by GPU-time, largest first. `top`: fraction of the jobs and of the GPU-time of the
+        first 1, 5, 10, 25 and 50 % of the users (at least one user). `curve`: fraction of the GPU-time of the
+        first `users_frac` of the users. `largest`: a row for each of the first 20 users. Jobs without a user
+        are not counted.
     """
     if not keys.names:
         return missing("The trace does not record who submitted its jobs.", "user")
@@ -78,8 +78,11 @@ def virtual_clusters(trace: Trace, keys: Keys, gpu_s: Floats) -> Report:
 
     Args:
         trace: J jobs.
-        keys: Numbered cells of the column `vc`.
-        gpu_s: (J,) GPU-time, GPU-seconds. Shares are relative to the jobs with a known VC.
+        keys: Column `vc` as codes.
+        gpu_s: (J,) GPU-time, GPU-seconds.
+
+    Returns:
+        `rows`: a row per VC. `gpu_time_frac` is a fraction of the GPU-time of the jobs with a known VC.
     """
     if not keys.names:
         return missing("The trace names no virtual clusters.", "vc")
@@ -102,7 +105,7 @@ def virtual_clusters(trace: Trace, keys: Keys, gpu_s: Floats) -> Report:
 
 
 def _rows_of(keys: Keys) -> list[Ints]:
-    """Return, for each name of `keys`, the positions of its jobs in the trace."""
+    """Return the indices of the jobs of each name in `keys.names`."""
     order = np.argsort(keys.code, kind="stable")
     return np.split(order, np.searchsorted(keys.code[order], np.arange(len(keys.names))))[1:]
 

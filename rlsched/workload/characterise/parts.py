@@ -1,4 +1,4 @@
-"""Helpers for all statistics: reports, sections without data, numbered texts, quantiles and quotients."""
+"""Helpers for all statistics: reports, sections without data, texts as codes, quantiles and quotients."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ QUANTILES: tuple[tuple[str, float], ...] = (("p10_s", 0.1), ("p50_s", 0.5), ("p9
 
 
 def missing(say: str, *columns: str) -> Report:
-    """Return the section that a report contains in place of statistics if the trace lacks their data.
+    """Return a section without statistics, for a trace that lacks the data for this section.
 
     Args:
         say: Sentence that names the missing data.
-        *columns: Columns of the trace that would provide the data; empty if no column would.
+        *columns: Headers of the missing columns; empty if the data are not in a column.
     """
     return {"missing": list(columns), "say": say}
 
 
 def is_missing(section: Report) -> bool:
-    """Return whether `missing` made this section."""
+    """Return whether a section is the result of `missing`."""
     return "missing" in section
 
 
 class Keys(NamedTuple):
-    """Text cells of a column, replaced by numbers.
+    """A text column as codes: each cell is replaced by the index of its text.
 
     Attributes:
-        code: (J,) number of each cell's text, in order of first appearance; -1 if the cell is blank.
-        names: The texts, by number.
+        code: (J,) index in `names` of each cell's text; -1 if the cell is blank.
+        names: The distinct texts, in order of first appearance.
     """
 
     code: Ints
@@ -50,14 +50,14 @@ class Keys(NamedTuple):
 
 
 def keyed(cells: NDArray[np.str_]) -> Keys:
-    """Number the texts of a column."""
+    """Convert a text column to codes."""
     numbers: dict[str, int] = {"": -1}
     code = [numbers.setdefault(text, len(numbers) - 1) for text in cells.tolist()]
     return Keys(np.array(code, dtype=np.int64), list(numbers)[1:])
 
 
 def quantiles(seconds: Floats) -> Report:
-    """Return the mean, the quantiles of `QUANTILES` and the maximum of one or more durations, seconds."""
+    """Return the mean, the quantiles in `QUANTILES`, and the maximum of durations (at least one), seconds."""
     at = np.quantile(seconds, [q for _, q in QUANTILES])
     return {
         "mean_s": float(seconds.mean()),
@@ -72,7 +72,7 @@ def quotient(numerator: float, denominator: float) -> float | None:
 
 
 def total_by(code: Ints, weights: Floats, kinds: int) -> Floats:
-    """Return (kinds,) sums: for each code from 0 to `kinds` - 1, the sum of its weights."""
+    """Return the (kinds,) sums of the weights for each code from 0 to `kinds` - 1."""
     total: Floats = np.bincount(code, weights=weights, minlength=kinds).astype(np.float64)
     return total
 

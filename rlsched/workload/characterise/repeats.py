@@ -11,17 +11,17 @@ from rlsched.workload.trace import Trace
 BURST_GAP_S = 60.0
 """Longest gap between two submissions of one burst, seconds."""
 RUNS: tuple[tuple[str, int], ...] = (("1", 1), ("2-4", 2), ("5-9", 5), ("10-49", 10), ("50 or more", 50))
-"""Ranges for the number of jobs with the same name: (label, minimum number of jobs)."""
+"""Ranges of the number of jobs per name: (label, minimum number of jobs)."""
 
 
 def bursts(vc: Ints, num_gpus: Floats, submit_s: Floats, gap_s: float = BURST_GAP_S) -> Ints:
-    """Return (J,) burst numbers, 0, 1, ...
+    """Return the (J,) index of the burst of each job, 0, 1, ...
 
     A burst is a sequence of jobs of one VC with the same number of GPUs. Each job is submitted at most
     `gap_s` after the previous job.
 
     Args:
-        vc: (J,) number of each job's VC; jobs without a known VC have one number of their own, such as -1.
+        vc: (J,) code of each job's VC; all jobs with an unknown VC have the same code, such as -1.
         num_gpus: (J,) GPUs.
         submit_s: (J,) submissions, ascending, seconds.
         gap_s: Longest gap within a burst, seconds.
@@ -35,7 +35,7 @@ def bursts(vc: Ints, num_gpus: Floats, submit_s: Floats, gap_s: float = BURST_GA
 
 
 def in_bursts(trace: Trace, vcs: Keys) -> Report:
-    """Report the number and sizes of bursts; `jobs_frac`: share of the jobs in bursts of two jobs or more."""
+    """Report the number and sizes of bursts. `jobs_frac`: fraction of the jobs in bursts of 2 or more."""
     count = np.bincount(bursts(vcs.code, trace.num_gpus, trace.submit_s))
     return {
         "gap_s": BURST_GAP_S,
@@ -50,12 +50,15 @@ def repeats(trace: Trace, users: Keys, gpu_s: Floats) -> Report:
     """Report how many jobs of one user have the same name, and how similar their durations are.
 
     Returns:
-        `names`: number of different pairs of user and name. `repeated_jobs_frac`, `repeated_gpu_time_frac`:
-        share of the jobs and of the GPU-time that belongs to names with two jobs or more. `runs`: rows by
-        number of jobs per name. `ln_duration_sd`: standard deviation of ln(duration) of the repeated jobs.
-        `ln_duration_sd_within`: standard deviation around the mean of each name. A predictor that knows the
-        name can gain at most the difference. Durations below 1 s count as 1 s; both deviations are None
-        without repeated jobs.
+        A name here is a pair of user and job name; it is repeated if it has two jobs or more.
+        `names`: number of names.
+        `repeated_jobs_frac`, `repeated_gpu_time_frac`: fraction of the jobs and of the GPU-time of repeated
+        names.
+        `runs`: a row per range of the number of jobs per name.
+        `ln_duration_sd`: standard deviation of ln(duration) over all jobs of repeated names.
+        `ln_duration_sd_within`: standard deviation of these jobs around the mean of their name. The
+        difference between the two limits how much better a predictor can become by the name.
+        Durations below 1 s count as 1 s. Both deviations are None without repeated names.
     """
     known = trace.job_name != ""
     if not known.any():
@@ -96,7 +99,7 @@ def _by_runs(runs: Ints, code: Ints, work: Floats) -> list[Report]:
 
 
 def _likeness(duration_s: Floats, code: Ints, runs: Ints) -> Report:
-    """Return the standard deviation of ln(duration) around the common mean, and around each name's mean."""
+    """Return the standard deviations of ln(duration): around the common mean, and around each name's mean."""
     if not len(duration_s):
         return {"ln_duration_sd": None, "ln_duration_sd_within": None}
     x = np.log(np.maximum(duration_s, 1.0))

@@ -1,4 +1,4 @@
-"""Jobs by number of GPUs: number of jobs, durations and GPU-time; and the distribution of durations."""
+"""Statistics by number of GPUs: jobs, durations and GPU-time; cumulative distributions of the duration."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ SIZE_CLASSES: tuple[tuple[str, float], ...] = (
     ("33-64", 33),
     ("over 64", 65),
 )
-"""(label, minimum number of GPUs); a class ends where the next class begins."""
+"""Size classes: (label, minimum number of GPUs). A class ends where the next class begins."""
 POINTS_A_DECADE = 20
 
 
 def size_class(num_gpus: Floats) -> Ints:
-    """Return the (J,) position of each job's class in `SIZE_CLASSES`."""
+    """Return the (J,) index of each job's class in `SIZE_CLASSES`."""
     fewest = [low for _, low in SIZE_CLASSES]
     return np.searchsorted(fewest, num_gpus, side="right").astype(np.int64) - 1
 
 
 def by_size(trace: Trace, gpu_s: Floats, classes: Ints) -> list[Report]:
-    """Return a row for each class that has jobs: jobs, shares of jobs and GPU-time, durations.
+    """Return a row for each size class with jobs: the count and fraction of jobs, the fraction of GPU-time,
+    and statistics of the durations.
 
     Args:
         trace: J jobs.
@@ -57,9 +58,10 @@ def duration_curves(trace: Trace, gpu_s: Floats, classes: Ints) -> Report:
     """Return cumulative distributions of the duration.
 
     Returns:
-        `at_s`: P durations, a logarithmic grid from 1 s to beyond the longest job. Shares at or below each
-        duration: `jobs_frac` (of the jobs), `gpu_time_frac` (of the GPU-time; None if no GPU-time), and
-        `sizes`, a row per class with its `gpus` and `jobs_frac`.
+        `at_s`: P durations, seconds, a logarithmic grid from 1 s to at least the longest job.
+        `jobs_frac`: fraction of the jobs that are at most as long as each duration in `at_s`.
+        `gpu_time_frac`: fraction of the GPU-time of these jobs; None if the trace has no GPU-time.
+        `sizes`: a row per size class, with its label `gpus` and its own `jobs_frac`.
     """
     longest = max(float(trace.duration_s.max()), 1.0)
     points = int(np.ceil(np.log10(longest) * POINTS_A_DECADE)) + 1

@@ -1,4 +1,4 @@
-"""GPUs over time: GPUs that jobs held, GPUs that jobs would hold without waiting, and the work submitted."""
+"""GPUs over time: GPUs that jobs held, GPUs that they would hold without waiting, and GPU-time submitted."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class HeldGpus:
 
 
 class _Ramp:
-    """Sum of ramps as a function of the time t in seconds: sum of `weight x max(0, t - since)` over jobs."""
+    """The function of time t in seconds: sum over all jobs of `weight x max(0, t - since)`."""
 
     def __init__(self, since_s: Floats, weight: Floats) -> None:
         order = np.argsort(since_s, kind="stable")
@@ -56,12 +56,12 @@ class _Ramp:
 
 
 def demand(trace: Trace) -> HeldGpus:
-    """Return the GPUs that the jobs would hold if each job started at its submission."""
+    """Return the GPUs over time that the jobs would hold if each job started at its submission."""
     return HeldGpus(trace.submit_s, trace.duration_s, trace.num_gpus)
 
 
 def in_use(trace: Trace, wait_s: Floats) -> HeldGpus | None:
-    """Return the GPUs that the jobs held, computed from recorded waits; None: no wait is recorded.
+    """Return the GPUs over time that the jobs held, given their recorded waits; None: no wait is recorded.
 
     Args:
         trace: J jobs.
@@ -75,7 +75,7 @@ def in_use(trace: Trace, wait_s: Floats) -> HeldGpus | None:
 
 
 def by_hour_of_week(held: HeldGpus, clock: WeekClock) -> tuple[Floats, Floats] | None:
-    """Return (168,) GPU-seconds held and (168,) seconds of the trace by hour of the week.
+    """Return two (168,) arrays by hour of the week: the GPU-seconds held, and the seconds in the trace.
 
     Only the time from the first to the last submission counts. None: all jobs are submitted at one instant,
     or the trace is longer than `MOST_HOURS`.
@@ -91,9 +91,10 @@ def week(trace: Trace, clock: WeekClock, demanded: HeldGpus) -> Report:
     """Report submissions and demand by hour of the week.
 
     Returns:
-        Tables of 7 rows (days) of 24 values. `hours`: how often the trace contains each hour of the week.
-        `jobs_per_hour`: submissions divided by `hours`. `gpus_in_demand`: mean number of GPUs; None in place
-        of the table if all jobs are submitted at one instant. Means are None for an hour that never occurs.
+        Three tables of 7 rows (days) and 24 columns (hours). `hours`: how often the trace contains each hour
+        of the week. `jobs_per_hour`: mean number of submissions. `gpus_in_demand`: mean number of GPUs.
+        A mean is None for an hour that the trace does not contain. If all jobs are submitted at one instant,
+        `gpus_in_demand` is None instead of a table.
     """
     hours = clock.hours_in_slots()
     jobs = np.bincount(clock.hour(trace.submit_s) % SLOTS, minlength=SLOTS)
@@ -110,14 +111,14 @@ def utilisation(used: HeldGpus | None, clock: WeekClock, wait_s: Floats, gpus: i
 
     Args:
         used: Result of `in_use`.
-        clock: Converts times of the trace to hours of the week.
+        clock: Object that converts times of the trace to hours of the week.
         wait_s: (J,) column `queue_s`, nan if unknown.
         gpus: GPUs of the cluster; None: unknown.
 
     Returns:
-        Mean GPUs held between the first and the last submission: in total, by hour of the day, by weekday and
-        by hour of the week (7 rows of 24). `mean_frac` is the total mean divided by `capacity_gpus`. If no
-        wait is recorded: a section without data.
+        The mean number of GPUs held between the first and the last submission: for the whole time, by hour
+        of the day, by weekday, and by hour of the week (7 rows of 24 hours). `mean_frac` is the mean for the
+        whole time, divided by `capacity_gpus`. Without recorded waits, the result of `missing`.
     """
     if used is None:
         return missing(NO_STARTS, "queue_s")
@@ -147,11 +148,11 @@ def over_time(
     runnable: NDArray[np.bool_] | None,
     gpus: int | None,
 ) -> Report:
-    """Report the work offered to the cluster in each bin of the trace's time.
+    """Report the load in each time bin of the trace.
 
     Args:
         trace: J jobs.
-        clock: Divides the time of the trace into bins.
+        clock: Object that divides the time of the trace into bins.
         demanded: Result of `demand`.
         used: Result of `in_use`.
         gpu_s: (J,) GPU-time, GPU-seconds.
@@ -159,9 +160,14 @@ def over_time(
         gpus: GPUs of the cluster; None: no cluster.
 
     Returns:
-        B bins: `start_s`, `width_s`, `jobs` submitted, `offered_gpus` (GPU-time submitted / width),
-        `gpus_in_demand` and `gpus_in_use` (means; `gpus_in_use` is None if no wait is recorded), `load_frac`
-        (GPU-time submitted by jobs that can run / (GPUs x width); None without a cluster).
+        Lists with a value for each bin.
+        `start_s`, `width_s`: start and width of the bin, seconds.
+        `jobs`: number of jobs submitted.
+        `offered_gpus`: GPU-time of the jobs submitted, divided by the width.
+        `gpus_in_demand`: mean GPUs that jobs would hold without waiting.
+        `gpus_in_use`: mean GPUs that jobs held; None if no wait is recorded.
+        `load_frac`: GPU-time of the jobs submitted that can run, divided by (GPUs of the cluster x width);
+        None without a cluster.
     """
     edges = clock.bin_edges()
     if edges is None:
@@ -188,7 +194,7 @@ def over_time(
 
 
 def _means(total: NDArray[np.generic], count: NDArray[np.generic]) -> NDArray[np.object_]:
-    """Return the quotients, None where the count is 0; (168,) becomes 7 rows of 24."""
+    """Return `total / count`, None where the count is 0; (168,) arrays become 7 rows of 24."""
     shape = (7, 24) if total.shape == (SLOTS,) else total.shape
     pairs = zip(total.ravel().tolist(), count.ravel().tolist(), strict=True)
     return np.array([quotient(part, whole) for part, whole in pairs], dtype=object).reshape(shape)

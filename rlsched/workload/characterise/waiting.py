@@ -16,7 +16,7 @@ def waits(trace: Trace) -> Floats:
 
 
 def waiting(wait_s: Floats, classes: Ints) -> Report:
-    """Report the queueing delay of all jobs, with a row per size class.
+    """Report the waiting times of all jobs, and of the jobs of each size class.
 
     Args:
         wait_s: (J,) result of `waits`.

@@ -1,1 +1,1 @@
-"""Original file formats of trace publishers: one module per format converts its files into a `Trace`."""
+"""File formats of trace publishers; one module per format converts the publisher's files to a `Trace`."""

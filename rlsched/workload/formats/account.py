@@ -1,4 +1,4 @@
-"""Counts of the rows that a converter read, kept, and skipped for each reason."""
+"""Counts of the rows that a converter read and kept, and of the rows that it skipped, by reason."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import TypeVar
 from rlsched.errors import TraceError
 
 LINES_KEPT = 10
-"""Maximum number of line numbers that an account stores for each reason."""
+"""Maximum number of line numbers that are stored for each reason."""
 
 AGAIN = "the same line again, field for field"
-"""Reason for skipping a duplicate row: repeated in one file, or in exports with overlapping times."""
+"""Reason for skipping a row that is repeated, in one file or in exports with overlapping times."""
 
 Item = TypeVar("Item")
 
@@ -32,7 +32,7 @@ class MalformedError(Exception):
 
 
 class LeftOutError(Exception):
-    """A row is well-formed, but does not become a job of the trace. Rows are counted by the error's text."""
+    """A row is well-formed, but does not become a job of the trace. The text of the error is the reason."""
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Tally:
     Attributes:
         count: Number of rows.
         lines: Line numbers of the first `LINES_KEPT` rows.
-        example: Values expected and found in the first row; "" if the reason is clear without an example.
+        example: Expected and found value in the first row; "" if the reason is clear without them.
     """
 
     count: int = 0
@@ -60,15 +60,15 @@ class Tally:
 
 @dataclass
 class Account:
-    """Counts of the rows of one file. `rows` always equals `kept` plus the counts of `skipped`.
+    """Counts of the rows of one file. `rows` always equals `kept` plus the counts in `skipped`.
 
     Attributes:
         path: The file.
-        strict: Whether a malformed row is an error.
-        rows: Rows read: lines with data, without header, comments and blank lines (Philly: jobs of the list).
-        kept: Rows that are in the trace, or contributed to a job of the trace.
-        skipped: Skipped rows, by reason.
-        noted: Rows that were kept with a change, by remark.
+        strict: Whether a malformed row is an error. False: it is skipped.
+        rows: Rows read, without header, comments and blank lines (Philly: jobs of the list).
+        kept: Rows that became a job of the trace, or a part of one.
+        skipped: Reason -> rows that were skipped.
+        noted: Remark -> rows that were kept, but with a change that the remark describes.
         seen: Digests of the rows read so far; all exports of one list of jobs share this set.
     """
 
@@ -80,7 +80,7 @@ class Account:
     noted: dict[str, Tally] = field(default_factory=dict)
     seen: set[bytes] = field(default_factory=set, repr=False)
     _remarks: list[tuple[int, str]] | None = field(default=None, repr=False)
-    """Remarks on the current row; counted only if the row is kept."""
+    """Remarks on the row that `read` processes, counted only if the row is kept; None: outside `read`."""
 
     def read(
         self,
@@ -91,13 +91,13 @@ class Account:
         """Pass each row to `use`, and count the row as kept or skipped.
 
         Args:
-            rows: Pairs of line number and row; a `MalformedError` in place of a row that could not be split.
+            rows: Pairs of line number and row. A line that cannot be split has a `MalformedError` as its row.
             use: Function that takes a row; it raises `MalformedError` or `LeftOutError` to skip the row.
             fields: Function that returns all fields of a row as bytes. A row with the same bytes as an
-                earlier row is skipped with the reason `AGAIN`. None: duplicate rows are used.
+                earlier row is skipped with the reason `AGAIN`. None: repeated rows are used.
 
         Raises:
-            TraceError: a row is malformed, if `strict`.
+            TraceError: `strict` is true, and a row is malformed.
         """
         for line, row in rows:
             self.rows += 1
@@ -123,10 +123,12 @@ class Account:
         self.seen.add(digest)
 
     def use_later(self, line: int, use: Callable[[], object]) -> None:
-        """Call `use` for a kept row after all rows have been read; if `use` fails, count the row as skipped.
+        """Call `use` for a row that `read` has counted as kept; if `use` refuses it, count it as skipped.
+
+        `use` refuses a row by `MalformedError` or `LeftOutError`.
 
         Raises:
-            TraceError: The row is malformed, if `strict`.
+            TraceError: `strict` is true, and the row is malformed.
         """
         try:
             use()
@@ -159,7 +161,7 @@ class Account:
 
 
 def summed(tallies: Sequence[dict[str, Tally]]) -> dict[str, Tally]:
-    """Sum the tallies of several files by reason, without line numbers, which are valid for one file only."""
+    """Sum the tallies of several files by reason. The sums have no line numbers, because files differ."""
     found: dict[str, Tally] = {}
     for of_file in tallies:
         for reason, tally in of_file.items():

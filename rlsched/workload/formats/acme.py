@@ -15,7 +15,7 @@ from rlsched.workload.formats.spans import read_span
 REQUIRED = ("job_id", "user", "node_num", "gpu_num", "type", "state", "submit_time", "start_time", "end_time")
 MAIN = ("trace_seren.csv", "trace_kalos.csv")
 _MIB_PER_GB = 1024
-"""MiB per unit of the memory column: values are read as GiB, because pods request round numbers of GiB."""
+"""MiB per unit of the column `mem_per_pod_GB`: values are GiB, because pods request round numbers of GiB."""
 
 LOST = (
     "the number of nodes of a job: it is kept only as x_num_nodes",
@@ -28,7 +28,8 @@ def convert(request: Request) -> Conversion:
     """Read a job trace of Seren or Kalos.
 
     Raises:
-        TraceError: the header is different, there is no job, or, if strict, a row is malformed.
+        TraceError: the header lacks a required column, no job is left, or `request.strict` is true and a row
+            is malformed.
     """
     account = Account(request.path, request.strict)
     jobs = JobFrame(("queue_s", "x_workload", "memory_mib", "x_num_nodes"))

@@ -1,4 +1,4 @@
-"""Conversion of publishers' times (with an offset, a zone name, or in local time) to seconds since 1970."""
+"""Converts publishers' times (with a UTC offset, a zone name, or in local time) to seconds since 1970."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlsched.workload.formats.lines import UNKNOWN
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NAMED = {"UTC": 0, "GMT": 0, "PST": -8, "PDT": -7}
-"""Offset from UTC in hours of each zone name that follows times in the traces."""
+"""Zone name -> offset from UTC, hours, for the zone names that can follow a time."""
 _EXPECTED = "a time such as 2020-06-09 18:41:01"
 
 
@@ -19,8 +19,8 @@ class TimeParser:
     """Parser of the times of one file.
 
     Args:
-        zone: Zone (`America/Los_Angeles`) of times that are written without a zone. None: these times are
-            used as written, as if every day had 24 hours.
+        zone: Zone, such as `America/Los_Angeles`, of times that are written without a zone. None: these times
+            are used as written, as if every day had 24 hours.
 
     Raises:
         InputError: the zone is unknown on this machine.
@@ -36,8 +36,8 @@ class TimeParser:
         Args:
             text: The time.
             column: Name of the column, for messages.
-            not_before_s: Earliest possible time, seconds since 1970. An hour occurs twice when summer time
-                ends: the second occurrence is used if the first occurrence is before this time.
+            not_before_s: Earliest possible time, seconds since 1970. It resolves the hour that occurs twice
+                when summer time ends: if the first occurrence is too early, the second one is used.
 
         Raises:
             MalformedError: the text is not a time.
@@ -64,7 +64,7 @@ class TimeParser:
         return first_s
 
     def instant(self, seconds: float) -> datetime | None:
-        """Convert seconds since 1970 to a time in the zone, or, if there is no zone, in the file's own clock.
+        """Convert seconds since 1970 to a time in the zone; without a zone, to a time as the file writes it.
 
         None: the time is after the year 9999.
         """
@@ -75,7 +75,7 @@ class TimeParser:
         return at.astimezone(self._zone) if self._zone else at.replace(tzinfo=None)
 
     def show(self, seconds: float) -> str:
-        """Convert seconds since 1970 to text: in UTC, or, if there is no zone, in the file's own clock."""
+        """Convert seconds since 1970 to text, in UTC; without a zone, to a time as the file writes it."""
         try:
             text = (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%d %H:%M:%S")
         except OverflowError:

@@ -1,4 +1,4 @@
-"""`Request` and `Conversion`, input and output of every converter, and `JobFrame`, which collects jobs."""
+"""Input (`Request`) and output (`Conversion`) of every converter; `JobFrame`, which collects the jobs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from rlsched.workload.trace import Trace
 from rlsched.workload.validate import KNOWN, MAX_TEXT
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-"""One half of a surrogate pair: JSON can contain half a pair, UTF-8 cannot."""
+"""A surrogate code point. JSON can contain one without its partner, but UTF-8 cannot encode it."""
 
 Node = tuple[int, str, int, int, str | None]
-"""A node: GPUs, GPU type, CPU cores (0: unknown), MiB of memory (0: unknown), VC (None: all VCs)."""
+"""A node: GPUs, GPU type, CPU cores (0: unknown), memory in MiB (0: unknown), VC (None: serves all VCs)."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Request:
     Attributes:
         path: The publisher's main file.
         strict: Whether to stop at the first malformed row.
-        timezone: Zone of times written without a zone; None: the format's own zone.
-        processors: Meaning of a processor in the Standard Workload Format: `cpus` or `gpus`.
-        cluster_name: Name of the cluster; if given, the description of the nodes is read too.
+        timezone: Zone of times that are written without a zone; None: the format's own zone.
+        processors: What a processor in the Standard Workload Format is: `cpus` or `gpus`.
+        cluster_name: Name of the cluster to create from the description of the nodes; None: do not read it.
         more: Further exports of the same list of jobs; a line that occurs in several exports counts once.
     """
 
@@ -53,12 +53,12 @@ class Conversion:
 
     Attributes:
         trace: The jobs that were kept.
-        accounts: Counts of rows, one account per file. The first `exports` accounts belong to the list of
-            jobs; rows that these accounts count as `kept` are in the trace.
-        origin: The instant of second 0 of the trace, in the publisher's clock.
-        lost: Data of the original file that the trace lacks.
-        cluster: The nodes, if they were requested.
-        exports: Number of files from which the list of jobs was read.
+        accounts: Counts of rows, one account per file. The first `exports` accounts are of the files with the
+            list of jobs; the rows that these accounts count as `kept` are in the trace.
+        origin: Second 0 of the trace as text, in the publisher's clock.
+        lost: Data of the original files that the trace lacks.
+        cluster: The nodes; None: they were not requested.
+        exports: Number of files with the list of jobs.
     """
 
     trace: Trace
@@ -73,8 +73,8 @@ class JobFrame:
     """Collector of the jobs of a conversion, column by column.
 
     Args:
-        extra: Headers of optional columns without an attribute in `Trace`; `add` takes their values as
-            `extra`.
+        extra: Headers of optional columns without an attribute in `Trace`. The argument `extra` of `add`
+            takes their values, in this order.
     """
 
     def __init__(self, extra: Sequence[str] = ()) -> None:
@@ -117,11 +117,11 @@ class JobFrame:
         time_limit_s: float | None = None,
         extra: Sequence[Any] = (),
     ) -> None:
-        """Add one job. None means unknown; `submit_s` is in the publisher's clock.
+        """Add one job. A value of None is unknown. `submit_s` is in seconds of the publisher's clock.
 
         Raises:
             MalformedError: a value violates the normal form.
-            LeftOutError: an earlier job has the same id.
+            LeftOutError: an earlier job has the same ID.
         """
         if not job_id:
             raise MalformedError("job id", "expected a job id, got a blank")
@@ -160,18 +160,20 @@ class JobFrame:
             column.append(value)
 
     def has_job(self, job_id: str) -> bool:
-        """Return whether a job with this id has been added."""
+        """Return whether a job with this ID has been added."""
         return job_id in self._ids
 
     def trace(
         self, name: str, *accounts: Account, at: Callable[[float], datetime | None] | None = None
     ) -> tuple[Trace, float]:
-        """Return the trace, and its second 0 (the first submission) in the publisher's clock.
+        """Return the trace, and the time of its second 0 in seconds of the publisher's clock.
+
+        Second 0 is the first submission.
 
         Args:
             name: Name of the trace.
-            *accounts: Accounts of the files of the list of jobs.
-            at: Function that converts a second of the publisher's clock to wall-clock time; None: the
+            *accounts: Accounts of the files with the list of jobs, for messages.
+            at: Function that converts seconds of the publisher's clock to wall-clock time; None: the
                 wall-clock time is unknown.
 
         Raises:
@@ -227,7 +229,7 @@ def nodes_to_cluster(name: str, nodes: Iterable[Node], source: Path) -> ClusterS
     Args:
         name: Name of the cluster.
         nodes: The nodes.
-        source: File, for messages.
+        source: File from which the nodes were read, for messages.
 
     Raises:
         ClusterSpecError: no node has a GPU.

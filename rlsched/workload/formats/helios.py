@@ -34,7 +34,8 @@ def convert(request: Request) -> Conversion:
     """Read a `cluster_log.csv`.
 
     Raises:
-        TraceError: the header is different, there is no job, or, if strict, a row is malformed.
+        TraceError: the header lacks a required column, no job is left, or `request.strict` is true and a row
+            is malformed.
     """
     account = Account(request.path, request.strict)
     jobs = JobFrame(("queue_s", "x_num_nodes"))
@@ -66,7 +67,7 @@ def convert(request: Request) -> Conversion:
 
 
 def _cluster(request: Request, day: str) -> tuple[Account, ClusterSpec]:
-    """Read the VCs and their nodes on this day, or on the nearest day in the table."""
+    """Return the VCs and their nodes on `day` (YYYY-MM-DD), or on the nearest day in the table."""
     path = beside(request.path, NODES)
     account = Account(path, request.strict)
     days: dict[str, dict[str, float]] = {}

@@ -1,4 +1,4 @@
-"""Reads a publisher's file line by line, so that a damaged line does not affect the other lines."""
+"""Reads publishers' files line by line, so that a damaged line does not affect the other lines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TextRow(NamedTuple):
     Attributes:
         line: Line number in the file, from 1.
         cells: The fields.
-        places: Position of each column.
+        places: Column name -> index of its field in `cells`.
     """
 
     line: int
@@ -40,8 +40,8 @@ class TextRow(NamedTuple):
 
         Args:
             column: Name of the column.
-            *missing: Further spellings of an unknown value in this column. No other word counts as missing,
-                because a user can have the name `None`, `nan` or `NA`.
+            *missing: Words that mean unknown in this column. The words in `UNKNOWN` do not, because a user
+                can have the name `None`, `nan` or `NA`.
         """
         at = self.places.get(column)
         if at is None:
@@ -51,7 +51,7 @@ class TextRow(NamedTuple):
         return "" if not word or word in missing else value
 
     def word(self, column: str, *missing: str) -> str:
-        """Return the field without surrounding spaces; use it for ids, states, types and times."""
+        """Return the field without surrounding spaces; use it for IDs, states, types and times."""
         return self.text(column, *missing).strip()
 
     def fields(self) -> bytes:
@@ -59,10 +59,10 @@ class TextRow(NamedTuple):
         return "\0".join([self.cells[self.places[name]] for name in sorted(self.places)]).encode()
 
     def number(self, column: str) -> float | None:
-        """Return the field as a number of 0 or more; None if the field means unknown.
+        """Return the field as a number, 0 or more; None if the field is in `UNKNOWN`.
 
         Raises:
-            MalformedError: The field is neither such a number nor an unknown value.
+            MalformedError: The field is neither a number of 0 or more nor in `UNKNOWN`.
         """
         text = self.word(column)
         if text in UNKNOWN:
@@ -72,10 +72,10 @@ class TextRow(NamedTuple):
         return float(text)
 
     def need(self, column: str) -> float:
-        """Return the field as a number of 0 or more; an unknown number is an error.
+        """Return the field as a number, 0 or more.
 
         Raises:
-            MalformedError: The field is not a number of 0 or more.
+            MalformedError: The field is unknown, or not a number of 0 or more.
         """
         value = self.number(column)
         if value is None:
@@ -84,7 +84,9 @@ class TextRow(NamedTuple):
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str | MalformedError]]:
-    """Yield number and text of each line that is not blank, without line end; detects gzip by its content.
+    """Yield line number and text, without line end, of each line that is not blank.
+
+    Gzip is detected by the content of the file. A line that is not UTF-8 gives a `MalformedError`.
 
     Raises:
         TraceError: the file cannot be read, or its gzip is damaged.
@@ -136,9 +138,9 @@ def read_csv(
     quotes: bool = True,
     joined: Callable[[Sequence[str], list[str]], list[str] | None] | None = None,
 ) -> Rows:
-    """Read the rows of a table. `columns` names the columns of a table without a header.
+    """Yield line number and row of each row of a table; a malformed row is a `MalformedError`.
 
-    A further header line begins another table in the same file, as `cat jan.txt feb.txt` produces.
+    A file can contain several tables, each with its own header, as `cat jan.txt feb.txt` produces.
 
     Args:
         path: The file.
@@ -146,9 +148,9 @@ def read_csv(
         columns: Names of the columns if the file has no header line; empty: the file has a header line.
         delimiter: Separator of the fields.
         quotes: Whether fields can be in double quotes. False: a quote is an ordinary character.
-        joined: Function of the header and the fields of a line, called if the line has too many fields
-            because a text contains the delimiter. Returns the corrected fields, or None if they cannot be
-            determined. None: such a line is malformed.
+        joined: Function that repairs a line with too many fields, in which a text contains the delimiter. It
+            takes the header and the fields, and returns the correct fields, or None if they cannot be
+            determined. Without this function, such a line is malformed.
 
     Raises:
         TraceError: the file cannot be read, is empty, or its header lacks a column.

@@ -34,7 +34,8 @@ def convert(request: Request) -> Conversion:
     """Read a pod list.
 
     Raises:
-        TraceError: the header is different, there is no job, or, if strict, a row is malformed.
+        TraceError: the header lacks a required column, no job is left, or `request.strict` is true and a row
+            is malformed.
     """
     account = Account(request.path, request.strict)
     jobs = JobFrame(("queue_s", "memory_mib", "x_qos"))
@@ -72,7 +73,7 @@ def convert(request: Request) -> Conversion:
 
 
 def _gpus(row: TextRow) -> float:
-    """Return the number of whole GPUs, or, if `num_gpu` is 1, the share of one GPU (`gpu_milli` / 1000)."""
+    """Return the GPUs of a pod: `num_gpu`, or `gpu_milli` / 1000 if the pod uses a fraction of one GPU."""
     count, milli = row.need("num_gpu"), row.need("gpu_milli")
     if count == 0:
         return 0.0

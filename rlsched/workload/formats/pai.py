@@ -1,4 +1,4 @@
-"""Alibaba PAI (cluster-trace-gpu-v2020): tables without header: jobs, tasks, instances, tags, machines.
+"""Alibaba PAI (cluster-trace-gpu-v2020): tables of jobs, tasks, instances, tags and machines, without header.
 
 Columns: alibaba/clusterdata, cluster-trace-gpu-v2020/data/*.header, commits
 4453045c01f58e2241e963293d2e707a5f64a0f1 (jobs, instances) and 518b6250441986aca19199944065fffd1f2e79c9 (other
@@ -34,7 +34,7 @@ MAIN = ("pai_job_table",)
 NODES = ("pai_machine_spec",)
 _PERCENT = 100.0
 _MIB_PER_GB = 1024
-"""MiB per GB of the publisher: a plan of 29.296875 GB, the publisher's example, is exactly 30,000 MiB."""
+"""MiB per GB of the publisher: the publisher's example, 29.296875 GB, is exactly 30,000 MiB."""
 
 LOST = (
     "tasks and their roles: a job is one gang that requests the sum of its instances; above one GPU the "
@@ -49,7 +49,11 @@ LOST = (
 
 @dataclass(slots=True)
 class _PaiJob:
-    """A job of the job table, with sums over its tasks; a sum is nan if the value of one task is unknown."""
+    """A job of the job table, with sums over its tasks.
+
+    `cpus` and `memory_gb` are nan if the value of a task is unknown. Times `first_s` and `last_s` are from
+    the task table, `ran_from_s` and `ran_until_s` from the instance table.
+    """
 
     line: int
     inst_id: str
@@ -69,7 +73,7 @@ class _PaiJob:
 
 
 class _Tag:
-    """A row of the group tags: GPU type requested, group of repeated instances, workload."""
+    """A row of `pai_group_tag_table`: requested GPU type, group of repeated instances, workload."""
 
     __slots__ = ("gpu_type", "group", "workload")
 
@@ -86,7 +90,7 @@ def convert(request: Request) -> Conversion:
 
     Raises:
         InputError: there is no `pai_task_table` next to the job table.
-        TraceError: there is no job, or, if strict, a row is malformed.
+        TraceError: no job is left, or `request.strict` is true and a row is malformed.
     """
     account = Account(request.path, request.strict)
     found: dict[str, _PaiJob] = {}

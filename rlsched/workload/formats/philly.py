@@ -23,7 +23,7 @@ from rlsched.workload.formats.spans import queueing
 MAIN = ("cluster_job_log",)
 NODES = ("cluster_machine_list",)
 ZONE = "America/Los_Angeles"
-"""Time zone of the job log. The log states none; the publisher joins it with logs that state PDT and PST."""
+"""Time zone of the job log. The log does not state it, but the publisher's other logs state PDT and PST."""
 
 LOST = (
     "attempts: the run time is the sum of their lengths, in which the GPUs were held; x_span_s is the "
@@ -48,7 +48,8 @@ def convert(request: Request) -> Conversion:
     """Read a `cluster_job_log`.
 
     Raises:
-        TraceError: the file is not a JSON list, there is no job, or, if strict, a job is malformed.
+        TraceError: the file is not a JSON list, no job is left, or `request.strict` is true and a job is
+            malformed.
     """
     account = Account(request.path, request.strict)
     jobs = JobFrame(("queue_s", "x_attempts", "x_span_s"))
@@ -67,7 +68,10 @@ def convert(request: Request) -> Conversion:
 
 
 def _items(path: Path) -> Iterator[tuple[int, tuple[int, Any] | MalformedError]]:
-    """Yield line and value of each item; after a damaged item, continue at the next text like a job."""
+    """Yield line number and item for each item of the JSON list; an item is its line number and value.
+
+    A damaged item is a `MalformedError`. Reading continues at the next text that looks like a job.
+    """
     text = read_text(path)
     at = len(text) - len(text.lstrip())
     if not text.startswith("[", at):
@@ -96,7 +100,7 @@ def _items(path: Path) -> Iterator[tuple[int, tuple[int, Any] | MalformedError]]
 
 
 def _fields(item: tuple[int, Any]) -> bytes:
-    """Return a job as bytes, independent of the order of its keys."""
+    """Return a job as bytes that do not depend on the order of its keys."""
     return json.dumps(item[1], sort_keys=True).encode()
 
 
@@ -181,7 +185,7 @@ def _text(job: dict[str, Any], key: str) -> str:
 
 
 def _cluster(request: Request) -> tuple[Account, ClusterSpec]:
-    """Read the nodes of `cluster_machine_list`; the GPU memory serves as the GPU type."""
+    """Read the nodes of `cluster_machine_list`. Their GPU type is the size of the GPU memory."""
     path = beside(request.path, NODES)
     account = Account(path, request.strict)
     nodes: list[Node] = []

@@ -1,4 +1,4 @@
-"""Search for publishers' files by name: the main file, and other files in the same folder."""
+"""Finds publishers' files by name: the main file in a folder, and the other files next to it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _STRIPPED = (".gz", ".csv", ".json", ".swf", ".txt", ".log")
 
 
 def title(path: Path) -> str:
-    """Return the name of the trace in this file: the file's name without suffixes."""
+    """Return the name of a trace: the name of its file without suffixes."""
     name = path.name
     for ending in _STRIPPED:
         if name.lower().endswith(ending) and len(name) > len(ending):
@@ -21,7 +21,10 @@ def title(path: Path) -> str:
 
 
 def named(folder: Path, names: Sequence[str]) -> list[Path]:
-    """Return the folder's files with one of these names (`*`: any text), compressed or not, sorted."""
+    """Return the files in a folder that match one of `names`, sorted.
+
+    A name can contain `*` (any text). Files with the suffixes `.csv`, `.json` and `.gz` match too.
+    """
     found = {
         path for name in names for ending in _ENDINGS for path in folder.glob(name + ending) if path.is_file()
     }
@@ -29,7 +32,7 @@ def named(folder: Path, names: Sequence[str]) -> list[Path]:
 
 
 def beside(path: Path, names: Sequence[str]) -> Path:
-    """Return the first file with one of these names in the folder of `path`.
+    """Return a file in the folder of `path` that matches one of `names`; the first name has precedence.
 
     Raises:
         InputError: The folder has no such file.

@@ -18,9 +18,9 @@ from rlsched.workload.trace import Trace
 from rlsched.workload.validate import KNOWN
 
 _LOOKED_AT = 50
-"""Maximum number of lines read to detect a format: a workload log can begin with about 50 comments."""
+"""Maximum number of lines read to detect a format. A workload log can begin with about 50 comment lines."""
 _ONE_LINE = 4096
-"""Maximum number of characters read of each line."""
+"""Maximum number of characters of a line that are used to detect a format."""
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,14 @@ class Format:
     """A publisher's format.
 
     Attributes:
-        convert: Reads a file of this format.
+        convert: Function that converts a file of this format.
         main: Possible names of the main file in a folder; empty: the user must name the file.
-        header: Columns that identify the format: no other format has all of them.
-        nodes: Possible names of the file that describes the nodes, in the same folder; empty: the main file
-            describes the nodes; None: no file describes the nodes.
-        zone: Whether times can be in local time, so that the option `--timezone` is accepted.
-        exports: Whether a list of jobs can consist of several files.
-        gpus: Explanation or advice for the user if no job has GPUs.
+        header: Columns that only this format has together; empty: the format is not detected by its header.
+        nodes: Possible names of the file that describes the nodes. Empty: the main file describes the nodes.
+            None: no file describes the nodes.
+        zone: Whether times can be in local time, and the option `--timezone` is accepted.
+        exports: Whether the list of jobs can be in several files.
+        gpus: Explanation for the user if no job has GPUs, or advice.
     """
 
     convert: Callable[[Request], Conversion]
@@ -48,7 +48,7 @@ class Format:
 
 
 NORMAL = "normal"
-"""Name of the normal form of a trace, which is rlsched's own and not a publisher's format."""
+"""Name of rlsched's own trace format, the normal form."""
 
 FORMATS: dict[str, Format] = {
     "helios": Format(
@@ -64,11 +64,12 @@ FORMATS: dict[str, Format] = {
 
 
 def convert_original(name: str, request: Request) -> Conversion:
-    """Read a file, or the publisher's folder, in this format.
+    """Convert a file, or a folder with the publisher's files, that is in this format.
 
     Raises:
-        InputError: the format is unknown; an option does not apply to it; there is no main file, or several.
-        TraceError: the file is not in this format, or, if strict, has a malformed row.
+        InputError: the format is unknown, an option does not apply to the format, or the folder does not have
+            exactly one main file.
+        TraceError: the file is not in this format, or `request.strict` is true and a row is malformed.
     """
     found = FORMATS.get(name)
     if found is None:
@@ -105,11 +106,11 @@ def _main_file(name: str, found: Format, path: Path) -> Path:
 
 
 def no_gpus(name: str, trace: Trace) -> str | None:
-    """Return one line of advice if no job of a history (a converted log) has GPUs; None: some jobs have GPUs.
+    """Return an explanation, in one line, if no job of a history has GPUs; None: some jobs have GPUs.
 
     Args:
-        name: Name of the history's format.
-        trace: Jobs of the history.
+        name: Name of the format of the history.
+        trace: Jobs of the history (a trace converted from a log).
     """
     if (trace.num_gpus > 0).any():
         return None
@@ -119,7 +120,7 @@ def no_gpus(name: str, trace: Trace) -> str | None:
 
 
 def recognise(path: Path) -> str:
-    """Return the name of the format of a file or folder; `NORMAL` for the project's own form.
+    """Return the name of the format of a file or folder; `NORMAL` for rlsched's own format.
 
     Raises:
         InputError: the format is not recognised.

@@ -23,9 +23,9 @@ from rlsched.workload.formats.spans import enforced_limit, queueing
 REQUIRED = ("JobID", "State", "Submit", "Start", "End")
 DELIMITER = "|"
 REQUEUED = frozenset(("REQUEUED", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL"))
-"""States of an attempt after which Slurm runs the job again under the same job number."""
+"""States of an attempt after which Slurm can run the job again with the same job ID."""
 ENDED_BY_LIMIT = frozenset(("TIMEOUT", "DEADLINE"))
-"""States of a job that Slurm ended at its limit."""
+"""States of a job that Slurm ended because the job reached a limit."""
 GPUS = (
     "expected gres/gpu in AllocTRES or ReqTRES; ask sacct for both columns (--format ...,ReqTRES,AllocTRES). "
     "Slurm records GPUs there where slurm.conf has AccountingStorageTRES=gres/gpu"
@@ -45,15 +45,16 @@ NO_BARS = frozenset(
         *("NNodes", "NCPUS", "NTasks", "AllocCPUS", "ReqCPUS", "ReqMem", "ReqTRES", "AllocTRES"),
     )
 )
-"""Columns that never contain the delimiter: columns of a fixed form, and names that administrators give."""
+"""Columns that never contain the delimiter: they have a fixed format, or are names that an admin chooses."""
 _ENDS_IN_JOB_ID = re.compile(r".*\d(?:\+\d+|_\d+|_\[[^]]*\])?(?:\.\w+)?", re.DOTALL)
 _ELAPSED = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)")
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)[nc]?")
 _MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
 _SLACK_S = 1.0
 _KILL_S = 120.0
-"""Longest time a job can run after its limit, s: Slurm checks every 30 s, then waits `KillWait` (30 s) before
-it kills.
+"""Longest time that a job can run after its limit, s.
+
+Slurm checks limits every 30 s, and waits `KillWait` (30 s) between SIGTERM and SIGKILL.
 """
 
 LOST = (
@@ -81,10 +82,11 @@ class _SacctLine:
 
 
 def convert(request: Request) -> Conversion:
-    """Read one or more outputs of sacct with header lines; their times may overlap.
+    """Read one or more outputs of sacct with header lines; the times that they cover may overlap.
 
     Raises:
-        TraceError: the header is different, there is no job, or, if strict, a line is malformed.
+        TraceError: a header lacks a required column, no job is left, or `request.strict` is true and a line
+            is malformed.
         InputError: the time zone is unknown.
     """
     accounts: list[Account] = []
@@ -145,11 +147,11 @@ class _Times(TimeParser):
 
 
 def _joined(header: Sequence[str], cells: list[str]) -> list[str] | None:
-    """Return the fields of a line whose job name contains the delimiter, which sacct does not escape.
+    """Return the correct fields of a line whose job name contains the delimiter; None: they are ambiguous.
 
-    All surplus fields belong to `JobName`, if `JobName` follows `JobID` and no other column can contain the
-    delimiter. A truncated line that is joined with the next line also has too many fields. A part of the name
-    then ends with the number of another job. The function returns None, and the line is malformed.
+    sacct does not escape the delimiter. If `JobName` follows `JobID`, and no other column can contain the
+    delimiter, all surplus fields belong to `JobName`. A line also has too many fields if it was truncated and
+    joined with the next line. In this case, a part of the name ends with a job ID, and the result is None.
     """
     if tuple(header[:2]) != ("JobID", "JobName") or not NO_BARS.issuperset(header[2:]):
         return None
@@ -163,7 +165,7 @@ def _joined(header: Sequence[str], cells: list[str]) -> list[str] | None:
 def _checked(
     rows: Iterable[tuple[int, TextRow | MalformedError]], path: Path
 ) -> Iterable[tuple[int, TextRow | MalformedError]]:
-    """Check that the header has a column with the GPUs of a job, then yield the rows."""
+    """Yield the rows, after a check that the header has `AllocTRES` or `ReqTRES`, which contain the GPUs."""
     asked = False
     for line, row in rows:
         if not asked and isinstance(row, TextRow):
@@ -206,7 +208,7 @@ def _attempt(row: TextRow, clock: _Times, account: Account) -> _SacctLine:
 
 
 def _elapsed(row: TextRow) -> float | None:
-    """Return the seconds that the job ran, without suspended time; None: the file has no such column."""
+    """Return the run time without suspended time, seconds; None: the file has no column with this time."""
     raw = row.number("ElapsedRaw")
     return raw if raw is not None else _seconds(row.word("Elapsed"), "Elapsed")
 
@@ -222,9 +224,9 @@ def _seconds(text: str, column: str) -> float | None:
 
 
 def _jobs_of(lines: list[_SacctLine]) -> Iterable[list[_SacctLine]]:
-    """Split the lines of one job number into jobs, each with its attempts.
+    """Split the lines with one job ID into jobs; a job is a list of its attempts.
 
-    Slurm reuses job numbers after its counter is reset.
+    Slurm uses a job ID for another job after its counter was reset.
     """
     job: list[_SacctLine] = []
     for attempt in lines:
@@ -291,7 +293,7 @@ def _limit(row: TextRow) -> float | None:
 
 
 def _resources(row: TextRow) -> tuple[float, float | None, float | None, str, str]:
-    """Return GPUs, CPU cores, MiB, the GPU type requested, and the GPU type allocated."""
+    """Return GPUs, CPU cores, memory in MiB, the requested GPU type, and the allocated GPU type."""
     given, asked = _tres(row, "AllocTRES"), _tres(row, "ReqTRES")
     held = given or asked
     typed = {key.partition(":")[2]: value for key, value in held.items() if key.startswith("gres/gpu:")}

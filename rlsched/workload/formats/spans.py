@@ -1,4 +1,4 @@
-"""Submission, waiting and run time from columns `submit_time`, `start_time`, `end_time` and `duration`."""
+"""Times of a job from the columns `submit_time`, `start_time`, `end_time` and `duration`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from rlsched.workload.formats.clock import TimeParser
 from rlsched.workload.formats.lines import TextRow
 
 _SLACK_S = 1.0
-"""Largest tolerated difference between end - start (whole seconds) and a separately rounded duration, s."""
+"""Largest difference between end - start and the recorded duration that rounding can explain, s."""
 
 
 class Span(NamedTuple):
-    """Times of a job: submission in seconds since 1970, run time in s, waiting time in s (None: unknown)."""
+    """Submission of a job, seconds since 1970; its run time, s; and its waiting time, s (None: unknown)."""
 
     submit_s: float
     duration_s: float
@@ -21,7 +21,9 @@ class Span(NamedTuple):
 
 
 def read_span(row: TextRow, clock: TimeParser, account: Account) -> Span:
-    """Read the times of a job. The run time is end - start, even if the column `duration` differs.
+    """Read the times of a job.
+
+    If the file has start and end times, the run time is end - start, even if the column `duration` differs.
 
     Raises:
         MalformedError: a time is invalid, or the end is before the start.
@@ -47,7 +49,7 @@ def read_span(row: TextRow, clock: TimeParser, account: Account) -> Span:
 
 
 def queueing(submit_s: float, start_s: float | None, line: int, account: Account) -> float | None:
-    """Return the seconds from submission to start; None if the start is unknown or before the submission."""
+    """Return the waiting time, seconds; None if the start is unknown or before the submission."""
     if start_s is None:
         return None
     if start_s < submit_s:
@@ -59,17 +61,17 @@ def queueing(submit_s: float, start_s: float | None, line: int, account: Account
 def enforced_limit(
     limit_s: float | None, duration_s: float, line: int, account: Account
 ) -> tuple[float | None, float | None]:
-    """Return (limit of the job in a replay, limit requested but not enforced), seconds; None: no such limit.
+    """Return the time limit for a replay, and the limit that the recorded job exceeded, seconds.
 
-    A replay ends a job at its limit. A job that ran longer than its limit therefore has no limit in a replay,
-    and keeps the recorded run time. A limit of 0 means no limit, in Slurm and in the Standard Workload
-    Format.
+    A replay ends a job at its limit. A job that ran longer than its limit therefore gets no limit for the
+    replay, so that it keeps its recorded run time. At least one of the two values is None. A limit of 0 means
+    no limit, in Slurm and in the Standard Workload Format.
 
     Args:
         limit_s: Requested limit, seconds; None: no limit.
-        duration_s: Run time of the job, seconds.
-        line: Line of the job.
-        account: Counts the jobs that ran longer than their limit.
+        duration_s: Recorded run time, seconds.
+        line: Line number of the job.
+        account: Account that counts the jobs that ran longer than their limit.
     """
     if not limit_s:
         return None, None

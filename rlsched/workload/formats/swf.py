@@ -27,7 +27,7 @@ FIELDS = (
 )
 STATUS = {0: "failed", 1: "completed", 5: "cancelled", -1: ""}
 PARTIAL = (2, 3, 4)
-"""Status codes of lines that describe a part of a swapped-out job; another line describes the whole job."""
+"""Status codes of lines with a part of a job that was swapped out; another line has the whole job."""
 GPUS = "processors are CPU cores; give --processors gpus to `rlsched trace convert` if they are GPUs"
 """Advice for a history in which no job has GPUs."""
 _KIB_PER_MIB = 1024
@@ -62,8 +62,8 @@ def convert(request: Request) -> Conversion:
     """Read a workload log.
 
     Raises:
-        TraceError: there is no job, or, if strict, a line is malformed.
-        InputError: nodes are requested, and the header does not describe them.
+        TraceError: no job is left, or `request.strict` is true and a line is malformed.
+        InputError: the nodes are requested, and the header comments do not describe them.
     """
     account = Account(request.path, request.strict)
     jobs = JobFrame(
@@ -84,7 +84,7 @@ def convert(request: Request) -> Conversion:
 
 
 class _SwfLine(NamedTuple):
-    """One line of the file: its number, and its fields."""
+    """A line of the file: its line number, and its fields."""
 
     line: int
     numbers: list[float]
@@ -177,7 +177,7 @@ def _id(value: float) -> str:
 
 
 def _cluster(request: Request, header: _Header) -> ClusterSpec:
-    """Return a cluster of `MaxNodes` equal nodes that have `MaxProcs` processors in total."""
+    """Return a cluster of equal nodes: `MaxNodes` nodes with `MaxProcs` processors (GPUs) in total."""
     if request.processors != "gpus":
         raise InputError(
             f"{request.path}: the format does not describe GPUs; give --processors gpus, or leave out "

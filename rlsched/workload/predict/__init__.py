@@ -1,8 +1,9 @@
-"""Run times predicted from history: a running mean without dependencies, and a hedge of several predictors.
+"""Run times predicted from history: by a running mean, or by a hedge (a weighted mixture of predictors).
 
-`RunningMean`, `causal_predictions` and `own_spread` are the fallback of simulators and brokers. `Predictor`
-(module `predictor`, extra `predict`) gives a distribution for every job from all data that a broker has at
-that moment; `predict_at_submission` (`at_submission`) runs it on a whole trace.
+`RunningMean`, `causal_predictions` and `own_spread` need no extra packages; simulators and brokers fall back
+to them. `Predictor` (module `predictor`, extra `predict`) predicts a distribution for every job from the data
+that a broker has at that time. `predict_at_submission` (module `at_submission`) runs `Predictor` on a whole
+trace.
 """
 
 from rlsched.workload.predict.running_mean import (

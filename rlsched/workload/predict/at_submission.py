@@ -1,4 +1,4 @@
-"""Predictions of `Predictor` for each job of a trace at its submission, given a reference history."""
+"""Predictions of `Predictor` for each job of a trace at its submission, given a history with the job ends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _END, _SUBMIT, _START, _END_AT_ONCE = range(4)
 _BATCH: Final = 4000
 
 LONGER: Final = ("10min", "1h", "4h", "1d")
-"""Names of `THRESHOLDS_S` in column headers."""
+"""Names of the thresholds in `THRESHOLDS_S`, used in column headers."""
 
 Progress = Callable[[float], None]
 """Callback that receives the finished fraction of the trace (0 to 1)."""
@@ -37,11 +37,11 @@ class AtSubmission:
     """Predictions for J jobs, each made when the job is submitted.
 
     Attributes:
-        probabilities: (J, BINS) the distributions.
-        experts: (J, EXPERTS, BINS) float32, the distribution of each predictor.
-        weights: (J, EXPERTS) the hedge's weights when each job is submitted.
-        limit_s: (J,) the users' time limits, seconds, nan: no limit. Predicted times are at most the limit.
-        fits: How often boosting was fitted.
+        probabilities: (J, BINS) predicted distribution of each job's run time over the bins of `EDGES_S`.
+        experts: (J, EXPERTS, BINS) distribution of each expert (single predictor), float32.
+        weights: (J, EXPERTS) weights of the experts in the hedge when each job is submitted.
+        limit_s: (J,) time limits of the users, seconds, nan: no limit. Predicted times are at most the limit.
+        fits: Number of fits of boosting.
     """
 
     probabilities: Floats
@@ -62,15 +62,15 @@ class AtSubmission:
 
     @property
     def p_longer(self) -> Floats:
-        """(J, 4) P(longer than 10 min, 1 h, 4 h, 1 day)."""
+        """(J, 4) probabilities that the job runs longer than 10 min, 1 h, 4 h, 1 day."""
         return p_longer(self.probabilities)
 
 
 def with_predictions(trace: Trace, predictions: AtSubmission, point: str = "median") -> Trace:
     """Return the trace with columns for the predictions.
 
-    The attributes `predicted_s` (the mean or the median, as `point` names) and `predicted_spread` are
-    replaced. No policy reads the median and P(longer), so they become pass-through columns:
+    `predicted_s` becomes the mean or the median, as `point` names, and `predicted_spread` the spread around
+    it. The median and the probabilities of longer run times, which no policy reads, become the columns
     `x_predicted_median_s` and `x_p_longer_10min`, `_1h`, `_4h`, `_1d`.
     """
     predicted_s = predictions.mean_s if point == "mean" else predictions.median_s
@@ -107,20 +107,24 @@ def predict_at_submission(
 
     Args:
         trace: J jobs.
-        end_s: (J,) end of each job in the reference history, nan if it never ended. The start is the end
-            minus the job's duration.
+        end_s: (J,) end of each job in the history, seconds, nan if it never ended. The start of a job is its
+            end minus its duration.
         model: One of `MODELS`.
         seed: Seed of the fits.
-        progress: Receives the finished fraction of the trace.
+        progress: Function that is called with the finished fraction of the trace.
 
     Raises:
-        InputError: the model is unknown, or scikit-learn is missing and the model needs it.
+        InputError: the model is unknown, or needs scikit-learn, which is not installed.
     """
     return _EventBatches(trace, end_s, Predictor(model, seed), progress).run()
 
 
 class _EventBatches:
-    """Processes events in batches: first the history, then boosting for all submissions, then the hedge."""
+    """Processes the events of a trace in batches.
+
+    Each event updates the history at once. At the end of a batch, boosting predicts all its submissions in
+    one call, and then the hedge receives the events of the batch.
+    """
 
     def __init__(
         self,
@@ -166,7 +170,7 @@ class _EventBatches:
         return AtSubmission(self._out, self._experts, self._weights, self._limit_s, self._fits)
 
     def _settle(self) -> None:
-        """Predict all queued submissions by boosting in one call, then pass queued events to the hedge."""
+        """End a batch: predict its submissions by boosting in one call, then pass its events to the hedge."""
         predictor, hedge = self._predictor, self._predictor.hedge
         if self._queries:
             said = predictor.expert_forecasts([query for _, query in self._queries])
@@ -189,9 +193,9 @@ class _EventBatches:
 
 
 def _events(trace: Trace, end_s: Floats) -> list[tuple[float, int, int]]:
-    """Return (time, kind, row) of each event, sorted by time.
+    """Return (time in seconds, kind of event, index of the job) of each event, sorted by time.
 
-    Events at the same time have this order: ends, arrivals, starts, ends of jobs of zero length.
+    Events at the same time have this order: ends, submissions, starts, ends of jobs with a run time of 0.
     """
     rows = np.arange(len(trace))
     ran = np.flatnonzero(np.isfinite(end_s))

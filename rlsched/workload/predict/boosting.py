@@ -1,9 +1,9 @@
-"""Gradient boosting of the hazard by bin, fitted to the jobs that have ended and the jobs that still run.
+"""Gradient boosting of hazards: the probability that a job ends in a bin of run times if it reaches the bin.
 
-One classifier predicts whether a job that has reached a bin ends in that bin. Each training row is a pair
-(job, bin), for every bin that the job reached, so a running job contributes the bins that it has survived
-(discrete-time survival as in Cox, 1972, and Singer and Willett, 1993, with trees in place of the logit's
-linear form).
+One classifier predicts the hazard of every bin. Its training data have a row (job, bin) for every bin that a
+job has reached. Jobs that still run are used too: they contribute the bins that they have outlived. This is
+the discrete-time survival model of Cox, 1972, and Singer and Willett, 1993, with trees instead of the linear
+form of the logit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 LATEST_JOBS: Final = 14000
 OLDER_JOBS: Final = 6000
-"""Maximum number of older jobs in a fit, evenly spaced; the latest `LATEST_JOBS` jobs are all used."""
+"""Maximum number of older jobs in a fit, evenly spaced. The latest `LATEST_JOBS` jobs are all used."""
 MIN_ENDED: Final = 200
 """Minimum number of ended jobs for a fit: with fewer, boosting is no better than the running mean."""
 
@@ -52,9 +52,9 @@ def require_sklearn() -> type[HistGradientBoostingClassifier]:
 
 
 def telling_columns(features: Floats) -> NDArray[np.intp]:
-    """Return the indices of the columns with at least two different values in (N, F) features.
+    """Return the indices of the columns of (N, F) `features` that have at least two different known values.
 
-    scikit-learn rejects columns in which all values are nan.
+    The other columns contain no information, and scikit-learn rejects columns of nan.
     """
     known = ~np.isnan(features)
     highest = np.where(known, features, -np.inf).max(axis=0)
@@ -63,9 +63,10 @@ def telling_columns(features: Floats) -> NDArray[np.intp]:
 
 
 def one_thread() -> AbstractContextManager[object]:
-    """Limit scikit-learn to one thread.
+    """Return a context manager that limits scikit-learn to one thread.
 
-    With several threads, if the core of one thread is busy, the other threads spin for minutes.
+    With several threads, all threads wait for the slowest one in busy loops. If another process uses a core,
+    this takes minutes.
     """
     limit: AbstractContextManager[object] = _pools().limit(limits=1, user_api="openmp")
     return limit
@@ -90,7 +91,7 @@ def _pools() -> ThreadpoolController:
 
 
 def chosen_rows(jobs: int) -> NDArray[np.intp]:
-    """Return the positions of the jobs that a fit uses, in a history of `jobs` jobs ordered by submission."""
+    """Return the indices of the jobs that a fit uses, out of `jobs` jobs in the order of submission."""
     latest = np.arange(max(jobs - LATEST_JOBS, 0), jobs)
     older = max(jobs - LATEST_JOBS, 0)
     if older <= OLDER_JOBS:
@@ -99,11 +100,11 @@ def chosen_rows(jobs: int) -> NDArray[np.intp]:
 
 
 class HazardModel:
-    """A fitted model of the hazard by bin.
+    """A fitted model of the hazard in each bin.
 
     Args:
         features: (N, FEATURES) features of the jobs, in order of submission.
-        lasted_s: (N,) run times so far, or until the job's end, seconds.
+        lasted_s: (N,) run time of each job until its end, or until now if it still runs, seconds.
         ended: (N,) whether the job has ended.
         seed: Seed of the fit.
     """
@@ -133,7 +134,7 @@ class HazardModel:
         self._trees = trees_of(model)
 
     def probabilities(self, features: Floats) -> Floats:
-        """Return the (N, BINS) distributions for (N, FEATURES) features."""
+        """Return the (N, BINS) distributions of the run time for N jobs with (N, FEATURES) `features`."""
         out = np.empty((len(features), BINS))
         hazards_to_end(features.astype(np.float32), self._columns, *self._trees, out)
         return out

@@ -1,7 +1,7 @@
-"""Nearest bursts: run times of earlier jobs of the same kind that were submitted in a similar rhythm.
+"""Nearest bursts: predicts from earlier jobs of the same key that were submitted with similar time gaps.
 
-Users and scripts submit in rhythms: a sweep every few seconds, a probe every ten minutes. The gaps to earlier
-submissions help to predict a job's run time, even before any job of the same burst has ended.
+Users and scripts submit in regular patterns: a sweep every few seconds, a probe every ten minutes. The gaps
+between submissions (the rhythm) help to predict a job's run time, even before a job of the same burst ends.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from rlsched.workload.predict.distribution import BINS, Floats, bin_of
 from rlsched.workload.predict.facts import JobFacts, Key, stem, words
 
 BURST_GAP_S: Final = 60.0
-"""Longest gap, seconds, between submissions of one key in a burst, as in `studies/workload/fit_synth.py`."""
+"""Longest gap between successive submissions of a burst, seconds, as in `studies/workload/fit_synth.py`."""
 LOOK_BACK: Final = (1, 2, 5, 20)
-"""Earlier submissions of the key, counted backwards. The gaps to these submissions describe the rhythm."""
+"""Earlier submissions of the key, counted back from now. The time gaps to them describe the rhythm."""
 NEIGHBOURS: Final = 24
 MEMORY: Final = 600
-"""Maximum number of started jobs of a key that a new job is compared with."""
+"""Maximum number of started jobs of a key with which a new job is compared: the latest ones."""
 CONTEXT: Final = len(LOOK_BACK) + 3
 _LOOK_BACK: Final = np.array(LOOK_BACK)
 _PULL: Final = 4.0
@@ -33,17 +33,17 @@ _MIN_PERIOD_S: Final = 30.0
 
 
 class Rhythm:
-    """The submission times of the jobs of one key (`facts.Key`)."""
+    """Submission times of the jobs with one key (`facts.Key`)."""
 
     def __init__(self) -> None:
         self._at_s = np.zeros(_SUBMISSIONS)  # zeroed, so that snapshots do not depend on uninitialised memory
         self._count = self._in_burst = 0
 
     def context(self, now_s: float) -> Floats:
-        """Return the (CONTEXT,) numbers that describe the rhythm of the key if a job is submitted now.
+        """Return the (CONTEXT,) numbers that describe the rhythm of the key for a job submitted now.
 
-        The numbers are the ln of the gaps to earlier submissions (`LOOK_BACK`), ln(jobs of the burst so far),
-        ln(period), and how often in a row the period occurred.
+        They are: ln of the gaps to the earlier submissions in `LOOK_BACK`, ln of the number of jobs in the
+        burst so far, ln of the period, and how often in a row the period occurred.
         """
         out = np.empty(CONTEXT)
         rhythm_of(
@@ -61,13 +61,13 @@ class Rhythm:
         self._count += 1
 
     def _burst(self, now_s: float) -> int:
-        """Return the number of jobs, up to and including a job submitted now, in the burst of this job."""
+        """Return the number of jobs in the current burst, including a job that is submitted now."""
         going_on = self._count and now_s - self._at_s[self._count - 1] <= BURST_GAP_S
         return self._in_burst + 1 if going_on else 1
 
 
 class _Past:
-    """The latest `MEMORY` started jobs of one key."""
+    """Ring buffers with the latest `MEMORY` started jobs of one key."""
 
     def __init__(self) -> None:
         self.context = np.zeros((MEMORY, CONTEXT))
@@ -78,10 +78,10 @@ class _Past:
 
 
 class NearestBursts:
-    """Nearest neighbours among the started jobs of the same VC and number of GPUs.
+    """Predictions from the most similar started jobs (nearest neighbours) of the same VC and GPU count.
 
-    The distribution is the product-limit estimate from the neighbours (Beran, 1981), in which a neighbour
-    that still runs counts with its age.
+    The distribution is the product-limit estimate from the neighbours (Beran, 1981). A neighbour that still
+    runs counts as a job that lasts at least its age.
     """
 
     _WEIGHT = np.array([1.0, 0.7, 0.5, 0.3, 0.7, 0.1, 0.5])
@@ -91,7 +91,7 @@ class NearestBursts:
         self._past: dict[Key, _Past] = {}
 
     def start(self, key: Key, job: JobFacts, context: Floats, now_s: float) -> int:
-        """Record the start of a job of the key; pass the returned number to `end`."""
+        """Record the start of a job of the key; return the sequence number that `again` and `end` take."""
         past = self._past.setdefault(key, _Past())
         at = past.count % MEMORY
         past.context[at], past.owner[at], past.start_s[at], past.bin[at] = context, _owner_of(job), now_s, -1
@@ -113,7 +113,10 @@ class NearestBursts:
     def probabilities(
         self, key: Key, job: JobFacts, context: Floats, now_s: float, otherwise: Floats
     ) -> Floats:
-        """Return the nearest jobs' (BINS,) distribution, shrunk towards `otherwise` (weight `_PULL` jobs)."""
+        """Return the (BINS,) distribution from the neighbours of a job that is submitted now.
+
+        The result is shrunk towards the distribution `otherwise`, which has the weight of `_PULL` jobs.
+        """
         past = self._past.get(key)
         if past is None:
             return otherwise
@@ -138,7 +141,7 @@ class NearestBursts:
 
 
 def _owner_of(job: JobFacts) -> NDArray[np.int64]:
-    """Return (4,) checksums of the user, `stem(name)`, `words(name)` and `words(command)`."""
+    """Return the (4,) checksums of the user, `stem(name)`, `words(name)` and `words(command)` of a job."""
     return _owner(job.user, job.name, job.command)
 
 

@@ -1,7 +1,7 @@
-"""Compiled arithmetic of the predictors: for short rows, numpy's overhead takes longer than the arithmetic.
+"""Compiled arithmetic of the predictors. For short arrays, the call overhead of numpy exceeds the arithmetic.
 
-The models keep their own records, collect the data of a prediction, and pass the data to these functions. The
-order of every sum is fixed, so a prediction is the same on every processor.
+The models store the data, and pass the part that a prediction needs to these functions. The order of every
+sum is fixed, so a prediction is the same on every processor. `bin` is a range of run times (`EDGES_S`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rlsched.workload.predict.distribution import BINS, EDGES_S, Floats, read_of
 
 @kernel
 def bins_outlived(age_s: float) -> int:
-    """Return the number of bins, 0 to BINS, that a job of this age has outlived."""
+    """Return the number of bins, 0 to BINS, whose upper edge a job of this age has reached."""
     outlived = 0
     while outlived < BINS and EDGES_S[outlived + 1] <= age_s:
         outlived += 1
@@ -26,9 +26,10 @@ def bins_outlived(age_s: float) -> int:
 
 @kernel
 def end_from_hazards(row: Floats) -> None:
-    """Convert (BINS,) P(end in the bin | bin reached) to P(end in the bin), in place.
+    """Convert (BINS,) hazards to the (BINS,) probabilities of an end in each bin, in place.
 
-    The last bin gets the remaining probability.
+    A hazard is the probability that a job that reaches the bin ends in it. The last bin gets the remaining
+    probability.
     """
     left = 1.0
     for at in range(BINS - 1):
@@ -40,12 +41,12 @@ def end_from_hazards(row: Floats) -> None:
 
 @kernel
 def fade_rows(counts: Floats, rows: NDArray[np.int64], fades: Floats) -> None:
-    """Multiply the counts of each level of keys (`facts.LEVELS`) by the level's factor.
+    """Reduce the counts of a job's keys; each level of keys (`facts.LEVELS`) has its own factor.
 
     Args:
-        counts: (K, 2, BINS) ends and jobs at risk, changed in place.
-        rows: (L,) row in `counts` of the job's key at each level, -1: no key.
-        fades: (L,) factors.
+        counts: (K, 2, BINS) for each of K keys, the ends and the jobs at risk in each bin; changed in place.
+        rows: (L,) index in `counts` of the job's key at each of L levels, -1: no key.
+        fades: (L,) factor of each level.
     """
     for level in range(len(rows)):
         row = rows[level]
@@ -59,14 +60,14 @@ def fade_rows(counts: Floats, rows: NDArray[np.int64], fades: Floats) -> None:
 def count_end(
     counts: Floats, rows: NDArray[np.int64], weights: Floats, narrow_from: int, near: Floats, bin_: int
 ) -> None:
-    """Count a job that ended.
+    """Count a job that ended, for each of its keys.
 
     Args:
-        counts: (K, 2, BINS) ends and jobs at risk, changed in place.
-        rows: (L,) row in `counts` of the job's key at each level, -1: no key.
+        counts: (K, 2, BINS) for each of K keys, the ends and the jobs at risk in each bin; changed in place.
+        rows: (L,) index in `counts` of the job's key at each of L levels, -1: no key.
         weights: (L,) weight of the job at each level.
-        narrow_from: First level at which the job also counts in the bins next to `bin_`.
-        near: (2, BINS) ends and jobs at risk that the job contributes from this level on.
+        narrow_from: First level at which the job also counts in bins close to `bin_`.
+        near: (2, BINS) ends and jobs at risk that the job adds at this level and all narrower levels.
         bin_: Bin of the job's run time.
     """
     for level in range(len(rows)):
@@ -97,15 +98,16 @@ def survive(
     """Compute the distribution of the run time at every level of keys (`facts.LEVELS`).
 
     Args:
-        counts: (K, 2, BINS) ends and jobs at risk.
-        levels: (L, 3) row in `counts` (-1: no key), starts so far, end of the level's rows in `running`.
-        running: (N, 2) start time and start number of each running job, sorted by level.
-        fades: (L,) factor by which each later start reduces a count.
+        counts: (K, 2, BINS) for each of K keys, the ends and the jobs at risk in each bin.
+        levels: (L, 3) for each level: index of the key in `counts` (-1: no key), number of starts of the key
+            so far, and end index of the level's jobs in `running`.
+        running: (N, 2) start time, and sequence number of the start, of each running job; grouped by level.
+        fades: (L,) factor by which each later start of the key reduces the weight of a job.
         prior: (BINS,) hazards towards which the widest level is shrunk.
-        pulls: (L,) weight of the next wider level, in jobs at risk; at the widest level, the weight of
-            `prior`.
+        pulls: (L,) weight with which a level is shrunk towards the next wider level, in jobs at risk. The
+            widest level is shrunk towards `prior`.
         now_s: Current time, seconds.
-        out: (L, BINS) output.
+        out: (L, BINS) output: the distribution of each level.
     """
     first = 0
     for level in range(len(levels)):
@@ -150,20 +152,21 @@ def become(
     """Compute the distribution of a job's run time from the most similar earlier jobs of its key (`bursts`).
 
     Args:
-        past: (M, CONTEXT) contexts of the key's latest started jobs, in a ring buffer.
-        owners: (M, O) owners of these jobs.
-        starts_s: (M,) start times, seconds.
-        bins: (M,) bins of the run times, -1 while a job runs.
-        count: Starts of the key so far.
+        past: (M, CONTEXT) context (rhythm of submissions) of each of the latest M started jobs of the key, in
+            a ring buffer.
+        owners: (M, O) owners of these jobs, as O checksums each.
+        starts_s: (M,) start times of these jobs, seconds.
+        bins: (M,) bins of their run times, -1 while a job runs.
+        count: Number of starts of the key so far.
         context: (CONTEXT,) context of the job to predict.
         owner: (O,) owner of the job to predict: checksums of the user, the name and the command.
-        otherwise: (BINS,) distribution that the result is shrunk towards.
-        weights: (CONTEXT,) distance between two jobs per unit of difference in each number of their contexts.
-        stranger: Distance that is added for each checksum of the owner that differs.
+        otherwise: (BINS,) distribution towards which the result is shrunk.
+        weights: (CONTEXT,) factors by which differences in context are multiplied; their sum is a distance.
+        stranger: Distance that each checksum of the owner adds if it differs.
         pull: Weight of `otherwise`, in jobs.
         now_s: Current time, seconds.
         scratch: (3, NEIGHBOURS) working memory; NEIGHBOURS is at least BINS.
-        out: (BINS,) output.
+        out: (BINS,) output: the distribution.
     """
     near, which, risk = scratch[0], scratch[1], scratch[2]
     memory, most = len(past), len(near)
@@ -183,7 +186,7 @@ def become(
             at -= 1
         near[at], which[at] = away, job
         found = min(found + 1, most)
-    out[:] = 0.0  # weights of the ends, until they are divided by the numbers at risk
+    out[:] = 0.0  # weights of the ends, until they are divided by the weights at risk
     risk[:] = 0.0
     for at in range(found):
         job = int(which[at])
@@ -208,7 +211,7 @@ def become(
 
 @kernel
 def _kept(times_s: Floats, count: int, now_s: float, lag_s: float) -> int:
-    """Return how many times in a row, 1 to 4, a submission happened at now - lag, now - 2 x lag, ..."""
+    """Return how many of the times now - lag, now - 2 x lag, ... in a row have a submission, 1 to 4."""
     kept, tolerance_s = 1, max(2.0, 0.005 * lag_s)
     while kept < 4:
         target_s = now_s - (kept + 1) * lag_s
@@ -242,9 +245,9 @@ def rhythm_of(
         times_s: (S,) buffer; its first `count` entries are the latest submissions of the key, seconds,
             ascending.
         count: Number of submissions in `times_s`.
-        burst: Jobs of the burst so far, including this job.
-        look_back: (K,) for each gap, how many submissions to go back to its start.
-        never_s: Longest gap, seconds; a longer gap counts as this gap.
+        burst: Number of jobs in the burst so far, including this job.
+        look_back: (K,) earlier submissions, counted back from now, to which the gaps are computed.
+        never_s: Largest value of a gap, seconds; a longer gap counts as this value.
         min_period_s: Shortest period considered, seconds.
         now_s: Time of the submission, seconds.
         out: (K + 3,) output: ln of each gap, ln(`burst`), ln of the period, how often in a row the period
@@ -273,7 +276,10 @@ def rhythm_of(
 
 @kernel
 def weigh(loss: Floats, rate: float, floor: float, out: Floats) -> None:
-    """Compute (E,) weights from (E,) discounted losses: exp(-rate x loss), each at least `floor`, sum 1."""
+    """Compute the (E,) weights of E predictors from their (E,) discounted losses, and write them to `out`.
+
+    A weight is proportional to exp(-rate x loss), but at least `floor`. The sum of the weights is 1.
+    """
     least, total = loss[0], 0.0
     for at in range(len(loss)):
         least = min(least, loss[at])
@@ -286,9 +292,9 @@ def weigh(loss: Floats, rate: float, floor: float, out: Floats) -> None:
 
 @kernel
 def mix_rows(weights: Floats, least: float, said: Floats, out: Floats) -> None:
-    """Write the mixture of the E distributions in `said` (E, BINS) to `out` (BINS,).
+    """Write the weighted mixture of the (E, BINS) distributions in `said` to `out` (BINS,).
 
-    First raises the probabilities in `said` to at least `least`, and normalises each row, in place.
+    Before, the probabilities in `said` are raised to at least `least`, and each row is normalised, in place.
     """
     out[:] = 0.0
     for row in range(len(said)):
@@ -305,15 +311,15 @@ def mix_rows(weights: Floats, least: float, said: Floats, out: Floats) -> None:
 def hedged(
     loss: Floats, rate: float, floor: float, least: float, said: Floats, read: Floats, out: Floats
 ) -> None:
-    """Run `weigh`, `mix_rows` and `read_off` on the distributions of E predictors for one job, in one call.
+    """Run `weigh`, `mix_rows` and `read_off` in one call, on the distributions of E predictors for one job.
 
     Args:
         loss: (E,) discounted losses.
-        rate: As in `weigh`.
+        rate: Factor of the losses, as in `weigh`.
         floor: Minimum weight, as in `weigh`.
         least: Minimum probability, as in `mix_rows`.
         said: (E, BINS) distributions, normalised in place.
-        read: (E, SAID) output of `read_off`; its first column is also working memory for the weights.
+        read: (E, SAID) output of `read_off`. Its first column first holds the weights.
         out: (BINS,) output: the mixture.
     """
     weights = read[:, 0]

@@ -1,7 +1,8 @@
-"""Distributions of run times on one grid of bins, and quantities derived from them.
+"""Distributions of run times as probabilities of bins, and quantities derived from them.
 
-A distribution is a row of probabilities, one per bin. Within a bin the logarithm of the run time is uniform,
-so every quantity below has a closed form, and a mixture of distributions is the mixture of their rows.
+A bin is a range of run times; all distributions have the same bins (`EDGES_S`). A distribution is a row with
+the probability of each bin. Within a bin, the logarithm of the run time has a uniform distribution, so every
+quantity below has a closed form. A mixture of distributions is the weighted sum of their rows.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from rlsched.compile.jit import kernel
 Floats = NDArray[np.float64]
 
 THRESHOLDS_S: Final = (600.0, 3600.0, 14400.0, 86400.0)
-"""Run times for which P(longer) is computed: 10 minutes, 1 hour, 4 hours, 1 day."""
+"""Run times for which the probability of a longer run time is computed: 10 min, 1 h, 4 h, 1 day."""
 
 # fmt: off
 EDGES_S: Final = np.array([
@@ -27,9 +28,7 @@ EDGES_S: Final = np.array([
     2419200.0,
 ])
 # fmt: on
-"""(BINS + 1,) edges of the bins, s. Shorter times count in the first bin, times above four weeks in the
-last bin.
-"""
+"""(BINS + 1,) edges of the bins, s. The first bin also has shorter run times, the last bin longer ones."""
 BINS: Final = len(EDGES_S) - 1
 
 _EDGES_S: Final = EDGES_S.tolist()
@@ -40,21 +39,21 @@ _MEAN_S: Final = np.diff(EDGES_S) / np.diff(_LN)
 _THRESHOLD_BINS: Final = np.searchsorted(EDGES_S, THRESHOLDS_S)
 _THRESHOLDS: Final = tuple(_THRESHOLD_BINS.tolist())
 SAID: Final = 1 + len(THRESHOLDS_S)
-"""Number of quantities that `read_off` returns."""
+"""Number of values that `read_off` writes for each distribution."""
 
 
 def clip(values: NDArray[Any], low: float, high: float) -> NDArray[Any]:
-    """Limit values as `np.clip` does, but ten times as fast for a few values."""
+    """Limit values as `np.clip` does. For a few values, this function is ten times as fast."""
     return np.asarray(np.minimum(np.maximum(values, low), high))
 
 
 def bin_of(duration_s: float) -> int:
-    """Return the bin of a run time; an edge belongs to the bin above it."""
+    """Return the index of the bin that contains a run time; an edge belongs to the bin above it."""
     return min(max(bisect_right(_EDGES_S, duration_s) - 1, 0), BINS - 1)
 
 
 def lognormal(median_s: float, spread: float) -> Floats:
-    """Return the (BINS,) lognormal distribution with this median and standard deviation of the logarithm."""
+    """Return the (BINS,) lognormal distribution with this median; `spread` is the sd of ln(run time)."""
     out = np.empty(BINS)
     _lognormal(median_s, spread, out)
     return out
@@ -71,14 +70,17 @@ def _lognormal(median_s: float, spread: float, out: Floats) -> None:
 
 
 def p_longer(probabilities: Floats) -> Floats:
-    """Return (N, 4) P(run time > threshold) of (N, BINS) distributions, for each of `THRESHOLDS_S`."""
+    """Return the (N, 4) probabilities of a run time above each of `THRESHOLDS_S`, for N distributions."""
     tail = np.cumsum(probabilities[:, ::-1], axis=1)[:, ::-1]
     return np.asarray(clip(tail[:, _THRESHOLD_BINS], 0.0, 1.0))
 
 
 @kernel
 def read_off(rows: Floats, out: Floats) -> None:
-    """Write mean ln(run time) and P(run time > threshold) of (N, BINS) distributions to `out` (N, SAID)."""
+    """Write SAID values for each of N distributions to `out` (N, SAID).
+
+    The values are the mean of ln(run time), and P(run time > threshold) for each of `THRESHOLDS_S`.
+    """
     for row in range(len(rows)):
         mean, tail, at = 0.0, 0.0, len(_THRESHOLDS)
         for bin_ in range(BINS):
@@ -102,18 +104,21 @@ def mean_ln(probabilities: Floats) -> Floats:
 
 
 def spread_around(probabilities: Floats, point_s: Floats) -> Floats:
-    """Return (N,) root mean squares of ln(run time / point) under (N, BINS) distributions; points in s."""
+    """Return the (N,) root mean square of ln(run time / point) under each of (N, BINS) distributions.
+
+    `point_s`: (N,) predicted run times, s.
+    """
     off = _MIDDLE_LN[None, :] - np.log(point_s)[:, None]
     return np.asarray(np.sqrt(np.sum(probabilities * (off**2 + _VARIANCE_LN), axis=1)))
 
 
 def point_and_spread(probabilities: Floats, limit_s: Floats) -> tuple[Floats, Floats]:
-    """Return the predictions for a queue: (N,) run times in s, and (N,) spreads.
+    """Return the predictions that policies use: (N,) run times in s, and (N,) spreads.
 
-    The run time is the median of the (N, BINS) distribution, limited to the user's limit (N,) (nan: no
-    limit). The spread is the root mean square of ln(true / median). The Gittins index treats a prediction as
-    the median of a lognormal; with means, it serves jobs with heavy tails too late (`python -m
-    studies.policy.information choose`).
+    A run time is the median of the distribution, but at most the user's limit in `limit_s` (N,), s (nan: no
+    limit). The spread is the root mean square of ln(true / predicted). The Gittins index takes a prediction
+    as the median of a lognormal distribution. If predictions are means, jobs with heavy tails start too late
+    (`python -m studies.policy.information choose`).
     """
     predicted_s, spread = np.empty(len(probabilities)), np.empty(len(probabilities))
     _point(probabilities, limit_s, predicted_s, spread)
@@ -139,7 +144,7 @@ def _point(rows: Floats, limits_s: Floats, predicted_s: Floats, spread: Floats) 
 
 
 def quantile_s(probabilities: Floats, at: float) -> Floats:
-    """Return the (N,) quantiles `at` (0 to 1) of the run times of (N, BINS) distributions, s."""
+    """Return the (N,) quantiles, s, of N distributions for the probability `at` (0 to 1)."""
     below = np.cumsum(probabilities, axis=1)
     rows = np.arange(len(probabilities))
     bins = np.minimum(np.sum(below < at, axis=1), BINS - 1)
@@ -149,7 +154,10 @@ def quantile_s(probabilities: Floats, at: float) -> Floats:
 
 
 def shortfall(probabilities: Floats, duration_s: Floats) -> Floats:
-    """Return (N,) predicted P(run time < true run time); uniformly distributed if calibrated."""
+    """Return for N jobs the (N,) predicted probabilities of a run time below the true run time.
+
+    If the predictions are calibrated, these probabilities have a uniform distribution.
+    """
     ln = np.clip(np.log(np.maximum(duration_s, 1.0)), _LN[0], _LN[-1])
     bins = np.clip(np.searchsorted(_LN, ln, side="right") - 1, 0, BINS - 1)
     rows = np.arange(len(probabilities))
@@ -159,11 +167,11 @@ def shortfall(probabilities: Floats, duration_s: Floats) -> Floats:
 
 
 def given_age(probabilities: Floats, age_s: float) -> Floats:
-    """Return the (BINS,) distribution of the total run time of a job that has reached this age.
+    """Return the (BINS,) distribution of the total run time of a job, given that it has reached this age.
 
-    The bin that contains the age keeps the part of its probability that lies above the age (the logarithm is
-    uniform within a bin). The result does not show where in the bin this part lies, so use `remaining_s` to
-    compute the remaining time. For a job older than the last edge, the last bin has probability 1.
+    The bin that contains the age keeps the part of its probability above the age. The result does not contain
+    where in the bin this part is, so compute remaining times by `remaining_s`. For a job older than the last
+    edge, the last bin has probability 1.
     """
     left = np.array(probabilities, dtype=np.float64)
     bin_ = bin_of(age_s)
@@ -187,7 +195,10 @@ def remaining_s(probabilities: Floats, age_s: float) -> float:
 
 
 def remaining_median_s(probabilities: Floats, age_s: float) -> float:
-    """Return the median remaining run time of a job of this age, s; with heavy tails, the mean is longer."""
+    """Return the median remaining run time of a job of this age, s.
+
+    For a distribution with a heavy tail, it is shorter than the mean that `remaining_s` returns.
+    """
     left = given_age(probabilities, age_s)
     bin_ = bin_of(age_s)
     if left[bin_] < 0.5:
@@ -210,8 +221,8 @@ class Forecast:
         mean_s: Expected run time, s.
         median_s: Median run time, s.
         spread: Root mean square of ln(true / mean).
-        p_longer: P(longer than 10 min, 1 h, 4 h, 1 day).
-        probabilities: (BINS,) the whole distribution.
+        p_longer: Probabilities that the job runs longer than 10 min, 1 h, 4 h, 1 day.
+        probabilities: (BINS,) distribution of the run time.
     """
 
     mean_s: float

@@ -1,7 +1,7 @@
-"""The history of all events so far; its models forecast the run time of a job that is submitted now.
+"""History of all events so far, with models that forecast the run time of a job that is submitted now.
 
-The history receives events in the order of time: submissions, starts and ends. It never receives future
-events, so no future event can influence a prediction.
+The history receives submissions, starts and ends in the order of time. A prediction can therefore depend only
+on events before it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FEATURES: Final = (
     *(f"near_longer_{k}" for k in range(4)),
     *(f"{level}_{name}" for level in LEVELS[_FIRST_LEVEL:] for name in _PER_LEVEL),
 )
-"""Columns of a job's row of features; nan if the job's facts lack the value."""
+"""Names of a job's features, in order. A feature is nan if the facts of the job lack its value."""
 _VC: Final = LEVELS.index("vc")
 _VC_GPUS: Final = LEVELS.index("vc_gpus")
 _NAME: Final = LEVELS.index("name")
@@ -44,11 +44,11 @@ _NONE_RUNS: Final = (0.0, math.nan, math.nan)
 
 
 class SubmissionQuery(NamedTuple):
-    """A submission, with the forecasts of all experts except boosting.
+    """A submission, with the forecasts of all experts (single predictors) except boosting.
 
     Attributes:
         job: Facts of the job.
-        features: (FEATURES,) float32.
+        features: (FEATURES,) features of the job, input of boosting, float32.
         running_mean: (BINS,) forecast of the running mean.
         nearest: (BINS,) forecast of the nearest bursts.
         survival: (BINS,) forecast of the survival model.
@@ -74,7 +74,7 @@ class _LiveJob:
 
 
 class _Recent:
-    """The latest ended jobs of one key: ln(run time), and the time of the last end."""
+    """The latest ended jobs of one key: ln(run time) of at most five jobs, and the time of the last end."""
 
     def __init__(self) -> None:
         self.logs: deque[float] = deque(maxlen=5)
@@ -82,7 +82,7 @@ class _Recent:
 
 
 class EventHistory:
-    """The models that are updated with every event, and the features that are derived from the models."""
+    """Models that every event updates, and the features that are computed from them."""
 
     def __init__(self) -> None:
         self.mean = RunningMean()
@@ -94,7 +94,7 @@ class EventHistory:
         self._live: dict[str, _LiveJob] = {}
 
     def submit(self, job: JobFacts, now_s: float) -> SubmissionQuery:
-        """Record a submission, and return the forecasts and features from the events before it."""
+        """Record a submission; return its features and forecasts, computed from the events before it."""
         keys = keys_of(job)
         own = keys[_VC_GPUS]
         assert own is not None
@@ -108,7 +108,7 @@ class EventHistory:
         return SubmissionQuery(job, np.array(row, dtype=np.float32), mean, near, levels[-1])
 
     def resubmit(self, job: JobFacts, now_s: float) -> None:
-        """Record a submission whose predictions are already known, without evaluating the models."""
+        """Record a submission whose predictions are already known; no forecasts are computed."""
         keys = keys_of(job)
         own = keys[_VC_GPUS]
         assert own is not None
@@ -128,7 +128,7 @@ class EventHistory:
         self._live[live.job.job_id] = live
 
     def start(self, job_id: str, now_s: float) -> None:
-        """Record that a job has started. After a preemption, the job's age counts from the new start."""
+        """Record that a job has started. After a preemption, the age of the job counts from the new start."""
         live = self._live[job_id]
         own = live.keys[_VC_GPUS]
         assert own is not None
@@ -152,7 +152,7 @@ class EventHistory:
             self.nearest.again(own, live.number, now_s)
 
     def end(self, job_id: str, duration_s: float, now_s: float) -> None:
-        """Record that a job has ended after `duration_s`; if no start was recorded, derive the start."""
+        """Record that a job has ended after `duration_s`. If its start was not recorded, derive it."""
         if self._live[job_id].number < 0:
             self.start(job_id, now_s - duration_s)
         live = self._live.pop(job_id)
@@ -173,7 +173,7 @@ class EventHistory:
                 recent.at_s = now_s
 
     def forget(self, job_id: str) -> None:
-        """Remove a job that has no useful run time (for example, a job cancelled while it waited)."""
+        """Remove a job from which no run time can be learned, for example a job cancelled while it waited."""
         live = self._live.pop(job_id)
         self.survival.drop(job_id, live.keys)
 

@@ -7,9 +7,11 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 LEVELS: Final = ("all", "gpus", "vc", "vc_gpus", "user", "name", "command", "words", "exact")
-"""Levels of keys, from the widest to the narrowest. A job has the keys that its facts allow, and always `all`
-and `vc_gpus`. The key of level `name` omits all numbers of the job name, the key of `words`
-keeps numbers that are part of a word, and the key of `exact` keeps all numbers.
+"""Levels of keys, from the widest to the narrowest. Jobs with the same key at a level are similar.
+
+A job has a key at the levels for which its facts have values; at `all` and `vc_gpus`, it always has a key.
+The key of level `name` replaces all numbers in the job name, the key of `words` keeps numbers that are part
+of a word, and the key of `exact` keeps all numbers.
 """
 
 _NUMBER = re.compile(r"\d+")
@@ -20,13 +22,13 @@ class JobFacts(NamedTuple):
     """Facts about one submission.
 
     Attributes:
-        job_id: Unique id.
-        gpus: GPUs of the gang, or the share of one GPU.
-        vc: Virtual cluster; "" if unknown, as in the other texts.
+        job_id: Unique ID.
+        gpus: Number of whole GPUs, or the fraction of one GPU.
+        vc: Virtual cluster. All texts are "" if unknown.
         user: User who submitted the job.
         name: Name of the job.
         command: Command line of the job.
-        limit_s: The user's limit on the run time, s, nan if there is none.
+        limit_s: The user's limit on the run time, s; nan: no limit.
     """
 
     job_id: str
@@ -43,7 +45,7 @@ Key = tuple[str, ...]
 
 @lru_cache(maxsize=512)
 def stem(text: str) -> str:
-    """Replace numbers by `#`, so that repetitions such as `train_12` and `train_13` are equal."""
+    """Replace all numbers by `#`, so that repetitions such as `train_12` and `train_13` become equal."""
     return _NUMBER.sub("#", text)
 
 
@@ -54,13 +56,13 @@ def words(text: str) -> str:
 
 
 def keys_of(job: JobFacts) -> tuple[Key | None, ...]:
-    """Return the (LEVELS,) keys of a job; None: at this level, the facts of the job add no information."""
+    """Return the key of a job at each of `LEVELS`; None: the facts of the job have nothing for this level."""
     return _keys(job.gpus, job.vc, job.user, job.name, job.command)
 
 
 @lru_cache(maxsize=512)
 def _keys(gpus: float, vc: str, user: str, name: str, command: str) -> tuple[Key | None, ...]:
-    """Compute the keys. Cached, because jobs of a sweep and tasks of an array have the same facts."""
+    """Return the keys of a job. The result is cached: jobs of a sweep or an array have the same facts."""
     size = f"{gpus:g}"
     who = (vc, user, size)
     plain, worded, command_words = stem(name), words(name), words(command)

@@ -1,7 +1,7 @@
-"""One fit in a separate process: reads pickled `TrainingSet.arguments()`, writes a `HazardModel`.
+"""Program that does one fit: reads pickled `TrainingSet.arguments()`, writes a pickled `HazardModel`.
 
-The argument LIMIT_S is the longest duration of the process, seconds. If started by `background_command`, the
-process yields the processor to all other processes, and ends with its parent.
+It reads standard input and writes standard output. The argument LIMIT_S is the longest duration of the
+process, seconds. `background_command` starts it at the lowest priority, and it ends with its parent process.
 """
 
 from __future__ import annotations

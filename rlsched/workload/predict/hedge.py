@@ -1,11 +1,12 @@
-"""A mixture of predictors, each weighted by its recent accuracy.
+"""The hedge: a mixture of predictors, each weighted by its recent accuracy.
 
-The loss of a predictor is its logarithmic score, accumulated as events arrive. A job that outlives a
-threshold adds -ln P(job outlives this threshold | job outlived the previous threshold). A job that ends adds
--ln P(job ends in its bin | job outlived the last threshold). A running job therefore counts with its age, and
+The loss of a predictor is its logarithmic score, and grows as events arrive. A job that outlives a threshold
+(`THRESHOLDS_S`) adds -ln P(job outlives this threshold | job outlived the previous threshold). A job that
+ends adds -ln P(job ends in its bin | job outlived the last threshold). Running jobs therefore count too, and
 short jobs, which end first, do not dominate.
-The weights are exponential in the discounted losses, with a floor (Herbster and Warmuth, 1998, share alike):
-the loss of the mixture stays near the loss of the predictor that was best recently.
+
+A weight is exponential in the discounted loss, and has a minimum, as in the algorithm of Herbster and
+Warmuth, 1998 (fixed share). The loss of the mixture stays close to the loss of the recently best predictor.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from rlsched.workload.predict.compiled import hedged, weigh
 from rlsched.workload.predict.distribution import SAID, THRESHOLDS_S, Floats, bin_of, clip
 
 MEMORY: Final = 600.0
-"""Number of later losses after which the weight of a loss is 1/e."""
+"""Number of later losses after which a loss counts 1/e of its value."""
 RATE: Final = 0.25
 """Weights are exp(-RATE x discounted loss in nats)."""
 FLOOR: Final = 0.01
 """Minimum weight of a predictor."""
 SIZES: Final = {"1": 1.0, "2-7": 2.0, "8+": 8.0}
-"""Job sizes that have separate weights, each with a representative number of GPUs."""
+"""Sizes of jobs that have separate weights -> a number of GPUs in this range."""
 _LEAST: Final = 1e-4
 _SPARE: Final = 64
 _CLASSES: Final = (1.0, 7.0)
@@ -44,7 +45,7 @@ class _Tracked:
 
 
 class Hedge:
-    """Weights of E predictors, separate for jobs of up to 1 GPU, of up to 7 GPUs, and of 8 or more GPUs.
+    """Weights of E predictors, separate for jobs of at most 1 GPU, of 2 to 7 GPUs, and of 8 or more GPUs.
 
     Args:
         experts: Number of predictors.
@@ -56,22 +57,25 @@ class Hedge:
         self._due: list[tuple[float, str]] = []
 
     def weights(self, gpus: float) -> Floats:
-        """Return the (E,) weights for a job of this size; the weights sum to 1."""
+        """Return the (E,) weights of the predictors for a job with `gpus` GPUs; their sum is 1."""
         out = np.empty(self._loss.shape[1])
         weigh(self._loss[_group(gpus)], RATE, FLOOR, out)
         return out
 
     @property
     def losses(self) -> Floats:
-        """Current discounted losses, (SIZES, E), in nats."""
+        """(SIZES, E) current discounted loss of each predictor for each size of jobs, nats."""
         return self._loss.copy()
 
     def restore_losses(self, losses: Floats) -> None:
-        """Replace the losses by the property `losses` of an earlier hedge."""
+        """Replace the losses by (SIZES, E) `losses`, from the property of an earlier hedge."""
         self._loss[:] = losses
 
     def mix(self, job_id: str, gpus: float, said: Floats) -> Floats:
-        """Return the (BINS,) mixture of a job's (E, BINS) distributions; track the job to count losses."""
+        """Return the (BINS,) mixture of a job's (E, BINS) distributions `said`.
+
+        The job is tracked from now on, so that its events add to the losses of the predictors.
+        """
         group = _group(gpus)
         said, read, mixed = said.astype(np.float64), np.empty((len(said), SAID)), np.empty(said.shape[1])
         hedged(self._loss[group], RATE, FLOOR, _LEAST, said, read, mixed)
@@ -79,7 +83,7 @@ class Hedge:
         return mixed
 
     def start(self, job_id: str, now_s: float) -> None:
-        """Record a start of a tracked job; thresholds outlived before a restart are not counted twice."""
+        """Record a start of a tracked job. After a restart, a threshold that was counted is skipped."""
         job = self._tracked.get(job_id)
         if job is not None:
             job.start_s = now_s
@@ -111,7 +115,7 @@ class Hedge:
         return job
 
     def count_outlived(self, now_s: float) -> None:
-        """Count the losses at thresholds that running jobs have outlived by now."""
+        """Add the losses for the thresholds that running jobs have outlived until `now_s`."""
         while self._due and self._due[0][0] <= now_s:
             due_s, job_id = heapq.heappop(self._due)
             job = self._tracked.get(job_id)

@@ -1,9 +1,9 @@
-"""Predictions of a chosen accuracy for recorded jobs.
+"""Predictions with a chosen accuracy for the jobs of a recorded trace.
 
-The recorded traces have no users and job names from which run times could be predicted. Here a prediction is
-derived from a noisy observation of the true duration (`rlsched.workload.predictability`). Jobs of one burst
-share most of the error, and the predicted spread equals the spread of the errors. Use these predictions for
-diagnostics and training only, never for deployment.
+Recorded traces without users and job names contain no data from which run times could be predicted. Here, a
+prediction is computed from a noisy observation of the true duration (`rlsched.workload.predictability`). Jobs
+of one burst have most of the error in common, and the predicted spread equals the spread of the errors. Use
+these predictions only for diagnostics and training, never for deployment.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from rlsched.workload.predictability import predict_known
 
 SIZE_EDGES: Final = (1, 4, 8)
-"""Size classes: jobs of up to 1, up to 4, up to 8, and more than 8 GPUs."""
+"""Upper limits of the size classes: jobs of at most 1 GPU, at most 4, at most 8, and more than 8 GPUs."""
 LEAST_CLASS: Final = 50
-"""Minimum number of jobs of a size class; a smaller class is merged with the next smaller size."""
+"""Minimum number of jobs in a size class; a class with fewer jobs is merged with the next smaller size."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -29,7 +29,7 @@ _P: Final = np.array([0.5 * (1.0 + math.erf(z / math.sqrt(2.0))) for z in _Z])
 
 
 class TraceQuantiles:
-    """Quantile function of ln(run time) of a trace's jobs, by size class and normal score (161 knots).
+    """Quantile function of ln(run time) of a trace's jobs, for a size class and a normal score.
 
     Args:
         size_class: (J,) size class of each job, 0, 1, ...
@@ -42,7 +42,7 @@ class TraceQuantiles:
         self._spread = np.array([ln_s[size_class == k].std() for k in classes])
 
     def __call__(self, size_class: Ints, z: Floats) -> Floats:
-        """Return the (J,) ln(seconds) at these normal scores."""
+        """Return the (J,) ln(run time in seconds) for (J,) size classes and (J,) normal scores."""
         out = np.empty(len(z))
         for k, curve in enumerate(self._curves):
             mine = size_class == k
@@ -50,7 +50,7 @@ class TraceQuantiles:
         return out
 
     def spread(self, size_class: Ints) -> Floats:
-        """Return the (J,) standard deviation of ln(seconds) in each job's size class."""
+        """Return the (J,) standard deviation of ln(run time) in each job's size class."""
         return np.asarray(self._spread[size_class], np.float64)
 
 
@@ -59,10 +59,10 @@ class Informed:
     """J jobs, for which predictions of any accuracy can be drawn.
 
     Attributes:
-        quantiles: Run times of all given jobs, by size class.
+        quantiles: Quantile function of the run times.
         size_class: (J,) size class of each job.
-        score: (J,) normal score of the run time within its size class.
-        burst: (J,) number of the burst; jobs of one burst share part of the error.
+        score: (J,) normal score of each job's run time within its size class.
+        burst: (J,) index of each job's burst; jobs of one burst have part of the error in common.
     """
 
     quantiles: TraceQuantiles
@@ -77,23 +77,23 @@ class Informed:
         Args:
             duration_s: (J,) true run times; below 1 s they count as 1 s.
             num_gpus: (J,) GPUs of each job.
-            burst: (J,) burst numbers of `characterise.repeats.bursts`.
+            burst: (J,) index of each job's burst, from `characterise.repeats.bursts`.
         """
         size_class, ln_s = size_classes(num_gpus), np.log(np.maximum(duration_s, 1.0))
         return cls(TraceQuantiles(size_class, ln_s), size_class, normal_scores(size_class, ln_s), burst)
 
     def rows(self, kept: slice | Ints) -> Informed:
-        """Select some of the jobs; quantiles and scores remain relative to all jobs."""
+        """Return the jobs selected by `kept`. Their quantiles and scores do not change."""
         return Informed(self.quantiles, self.size_class[kept], self.score[kept], self.burst[kept])
 
     def draw(self, known: float, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        """Return (J,) predicted run times in whole seconds, and the (J,) spreads of ln(true / predicted).
+        """Draw (J,) predicted run times in whole seconds, and their (J,) spreads of ln(true / predicted).
 
         Args:
-            known: Correlation of the observation with the normal score, 0 to 1. The rank correlation of the
-                predictions with the run times is about the same. At 0, all predictions are the median of the
+            known: Correlation of the observations with the normal scores, 0 to 1. The rank correlation of the
+                predictions with the run times is about the same. At 0, each prediction is the median of the
                 size class.
-            rng: Draws the errors.
+            rng: Random generator for the errors.
         """
         _, burst = np.unique(self.burst, return_inverse=True)
         looks = np.full(len(burst), known)
@@ -101,7 +101,7 @@ class Informed:
 
 
 def size_classes(num_gpus: Floats) -> Ints:
-    """Return (J,) size classes; a class of fewer than `LEAST_CLASS` jobs is merged with the smaller class."""
+    """Return the (J,) size class of each job, after classes with few jobs are merged (`LEAST_CLASS`)."""
     found = np.searchsorted(SIZE_EDGES, num_gpus)
     counts = np.bincount(found, minlength=len(SIZE_EDGES) + 1)
     joined, at = np.zeros(len(counts), np.int64), 0

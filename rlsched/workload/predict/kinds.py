@@ -1,11 +1,13 @@
 """Choice of a run-time predictor by name, and predictions for a whole trace, cached on disk.
 
-Simulator and broker accept the same names. The default is the hedge, a mixture of several predictors: in a
-broker always, in a simulator for traces with users, job names or commands. Without these data, rules perform
-no better with the hedge than with the running mean (`python -m studies.policy.information confirm`). The
-default does not depend on installed packages: if the hedge is needed and scikit-learn is missing, the result
-is an error. Fitting the hedge to a hundred thousand jobs takes a minute or two, so the predictions for each
-pair of trace and history are kept in the user's cache folder.
+Simulator and broker accept the same names. The default of a broker is the hedge, a mixture of several
+predictors. The default of a simulator is the hedge for traces with users, job names or commands, else the
+running mean. Without these data, rules perform no better with the hedge than with the running mean (`python
+-m studies.policy.information confirm`).
+
+The default does not depend on the installed packages: if the hedge is needed and scikit-learn is missing, an
+error is raised. The hedge takes a minute or two for a hundred thousand jobs, so its predictions for a trace
+and a history are stored in the user's cache folder.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ HEDGE: Final = "hedge"
 KINDS: Final = (RUNNING_MEAN, HEDGE)
 _UNREADABLE: Final = (OSError, ValueError, KeyError, EOFError, BadZipFile)
 KEPT_UNUSED_DAYS: Final = 30
-"""Days without use after which a cached file is removed."""
+"""Number of days without use after which a cached file is removed."""
 
 
 def chosen_kind(kind: str | None) -> str:
@@ -65,13 +67,13 @@ def require(kind: str) -> None:
 
 
 def kind_for(trace: Trace, kind: str | None = None) -> str:
-    """Return the kind of predictor for a trace, like `chosen_kind`.
+    """Return the kind of predictor for a trace (one of `KINDS`).
 
-    For `kind` None, returns the running mean if no job has a user, name or command, else the hedge without a
-    check that scikit-learn is installed: call `require` before the first prediction.
+    If `kind` is None, it is the running mean if no job has a user, name or command, else as in `chosen_kind`.
+    For the default, installed packages are not checked: call `require` before the first prediction.
 
     Raises:
-        InputError: as `chosen_kind`.
+        InputError: the kind is unknown, or the hedge was requested and scikit-learn is missing.
     """
     if kind is None and not any(np.any(texts != "") for texts in _told(trace)):
         return RUNNING_MEAN
@@ -86,12 +88,12 @@ def _told(trace: Trace) -> tuple[NDArray[np.str_], ...]:
 def hedge_predictions(
     trace: Trace, end_s: Floats, *, progress: Progress | None = None
 ) -> tuple[Floats, Floats]:
-    """Predict every job at its arrival by the hedge; the predictions are stored in the user's cache folder.
+    """Predict every job at its submission by the hedge. Predictions are cached in the user's cache folder.
 
     Args:
         trace: J jobs.
         end_s: (J,) end of each job in the history, nan if it never ended.
-        progress: Receives the finished fraction of the trace.
+        progress: Function that is called with the finished fraction of the trace.
 
     Returns:
         (J,) predicted run times in s, at most the user's limit, and (J,) spreads.
@@ -127,7 +129,7 @@ def _keep(path: Path, predicted_s: Floats, spread: Floats) -> None:
 
 
 def _digest(trace: Trace, end_s: Floats) -> str:
-    """Return the digest of all inputs of the predictions: the jobs, the history, and the predictors' code."""
+    """Return a digest of all inputs of the predictions: the jobs, the history, and the code of predictors."""
     hasher = hashlib.sha256()
     for source in sorted(Path(__file__).parent.glob("*.py")):
         hasher.update(source.read_bytes())

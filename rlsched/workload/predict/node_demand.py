@@ -1,4 +1,4 @@
-"""Forecasts of the number of nodes needed: the highest demand over the next slots of ten minutes."""
+"""Forecasts of the highest number of nodes that jobs will need in the next slots of ten minutes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlsched.errors import InputError
 Floats = NDArray[np.float64]
 
 SLOT_S: Final = 600.0
-"""Length of a slot, s; the CES service of Helios (Hu et al., SC'21) decides every ten minutes too."""
+"""Length of a slot, s: the CES service of Helios also decides every ten minutes (Hu et al., SC'21)."""
 
 
 class DemandForecast(ABC):
@@ -23,19 +23,19 @@ class DemandForecast(ABC):
     @property
     @abstractmethod
     def needs_slots(self) -> int:
-        """Number of past slots that `peak` needs, at least 1."""
+        """Number of past slots that `peak` uses, at least 1."""
 
     @abstractmethod
     def peak(self, demand: Floats) -> float:
-        """Return the forecast of the highest demand in the next slots, number of nodes.
+        """Return the highest demand expected in the next slots, number of nodes.
 
-        `demand`: (N,) demand of the past slots, number of nodes, oldest first; N >= 1.
+        `demand`: (N,) demand in each past slot, number of nodes, oldest first; N >= 1.
         """
 
 
 @dataclass(frozen=True)
 class Persistence(DemandForecast):
-    """Forecast that the demand of the last slot persists; earlier peaks are not considered."""
+    """Forecast that the demand stays as in the last slot; earlier slots are not used."""
 
     @property
     def needs_slots(self) -> int:
@@ -47,9 +47,10 @@ class Persistence(DemandForecast):
 
 @dataclass(frozen=True)
 class TrailingMaximum(DemandForecast):
-    """Forecast that the highest demand of the last `window` slots recurs.
+    """Forecast that the highest demand of the last `window` slots occurs again.
 
-    This forecast needs no training, and tolerates a log that reports a demand of 0 for half an hour.
+    This forecast needs no training. A gap of half an hour in a log, during which the demand seems to be 0,
+    does not change it.
     """
 
     window: int = 18

@@ -26,10 +26,10 @@ from rlsched.workload.predict.remembered import JobsInOrder
 
 EXPERTS: Final = ("running-mean", "nearest", "survival", "boosting")
 MODELS: Final = ("hedge", *EXPERTS)
-"""`hedge` mixes the forecasts of all experts (single predictors); each expert can also be the only model."""
+"""`hedge` is the mixture of all experts (single predictors). The other models are the experts themselves."""
 REFIT_GROWTH: Final = 1.5
 REFIT_JOBS: Final = 5000
-"""Refit when the number of ended jobs has grown by the factor REFIT_GROWTH, or by REFIT_JOBS jobs."""
+"""A fit is due when the number of ended jobs has grown by the factor REFIT_GROWTH, or by REFIT_JOBS jobs."""
 
 MAX_SEEN: Final = 200_000
 """Maximum number of ended jobs stored for fits."""
@@ -41,8 +41,8 @@ class TrainingSet:
     """Data of a fit, independent of the predictor, so that another process can do the fit.
 
     Attributes:
-        rows: N rows of features, (FEATURES,) each, in order of submission.
-        lasted_s: (N,) run times so far, or until the job's end, seconds.
+        rows: (FEATURES,) features of each of N jobs, in order of submission.
+        lasted_s: (N,) run time of each job until its end, or until now if it still runs, seconds.
         ended: (N,) whether the job has ended.
         seed: Seed of the fit.
     """
@@ -54,11 +54,14 @@ class TrainingSet:
 
     @property
     def features(self) -> Floats:
-        """The rows as one (N, FEATURES) array; not built in `Predictor.training`, which blocks the broker."""
+        """The rows as one (N, FEATURES) array.
+
+        `Predictor.training` does not build it, because the broker waits for `training`.
+        """
         return np.stack(self.rows)
 
     def arguments(self) -> tuple[Floats, Floats, NDArray[np.bool_], int]:
-        """Return the arguments of `HazardModel` as a few arrays, to send to another process."""
+        """Return the arguments of `HazardModel`, to send them to another process."""
         return self.features, self.lasted_s, self.ended, self.seed
 
     def fit(self) -> HazardModel:
@@ -67,12 +70,12 @@ class TrainingSet:
 
 
 class SubmissionForecast(NamedTuple):
-    """Forecast of a submission.
+    """Forecast for a submitted job.
 
     Attributes:
-        probabilities: (BINS,) the chosen model's forecast.
-        experts: (EXPERTS, BINS) each expert's forecast.
-        features: (FEATURES,) float32, input of boosting.
+        probabilities: (BINS,) distribution that the chosen model predicts.
+        experts: (EXPERTS, BINS) distribution that each expert predicts.
+        features: (FEATURES,) features of the job, input of boosting, float32.
     """
 
     probabilities: Floats
@@ -81,11 +84,11 @@ class SubmissionForecast(NamedTuple):
 
 
 class Predictor:
-    """Learns from submissions, starts and ends, in the order of time, and predicts submissions.
+    """Predicts the run time of submitted jobs, and learns from submissions, starts and ends.
 
-    The caller runs the fits, in the foreground or in the background: `if p.fit_due():
-    p.install(p.training(now_s).fit())`. The experts' forecasts of a job can be stored, and passed to `recall`
-    in a later process, so that the hedge of the later process has the same weights.
+    Events must be passed in the order of time. The caller runs the fits, in the foreground or in the
+    background: `if p.fit_due(): p.install(p.training(now_s).fit())`. To continue in a later process, store
+    the experts' forecasts of each job, and pass them to `recall`; the hedge then has the same weights.
 
     Args:
         model: One of `MODELS`.
@@ -116,7 +119,7 @@ class Predictor:
         return Forecast.from_probabilities(self.foresee([job], now_s)[0].probabilities)
 
     def foresee(self, jobs: Sequence[JobFacts], now_s: float) -> list[SubmissionForecast]:
-        """Predict jobs that are submitted at the same time, in this order, and record the submissions."""
+        """Predict jobs that are submitted at the same time, and record their submissions in this order."""
         queries = [self.enquire(job, now_s) for job in jobs]
         self.hedge.count_outlived(now_s)
         if not queries:
@@ -127,12 +130,12 @@ class Predictor:
         ]
 
     def recall(self, job: JobFacts, experts: Floats, features: Floats, now_s: float) -> Floats:
-        """Restore a job that was submitted while an earlier process ran.
+        """Record a job that was submitted while an earlier process ran.
 
         `experts` and `features` are from the job's `SubmissionForecast`.
 
         Returns:
-            (BINS,) the chosen model's forecast.
+            (BINS,) distribution that the chosen model predicts.
         """
         self.note_recalled(job, features, now_s)
         self.hedge.count_outlived(now_s)
@@ -158,21 +161,21 @@ class Predictor:
         self._said.pop(job_id, None)
 
     def observe_gone(self, job_id: str) -> None:
-        """Remove a job that has no useful run time (for example, a job cancelled while it waited)."""
+        """Remove a job from which no run time can be learned, for example a job cancelled while it waited."""
         self.history.forget(job_id)
         self.hedge.forget(job_id)
         self._seen.remove_job(job_id)
         self._said.pop(job_id, None)
 
     def restore_num_ended(self, ended: int) -> None:
-        """Set the number of jobs that have ended, including those in earlier processes."""
+        """Set the number of jobs that have ended, including the jobs that ended in earlier processes."""
         self._ended = ended
 
     def remaining_s(self, job_id: str, now_s: float) -> float | None:
-        """Return the expected remaining time, s, of a job, given its age; None if the job does not run.
+        """Return the expected remaining run time of a job, s, given its age; None if the job does not run.
 
-        Uses the distribution that was predicted at submission, conditioned on the job's age. Predictors that
-        expected the job to reach this age therefore count more.
+        It is computed from the distribution predicted at submission, under the condition that the job has
+        reached its age. Predictors that expected a run time above this age therefore count more.
         """
         age_s = self.history.age_s(job_id, now_s)
         return None if age_s is None else remaining_s(self._said[job_id], age_s)
@@ -198,7 +201,7 @@ class Predictor:
         return self._boosts and self._ended >= self.next_fit_jobs
 
     def training(self, now_s: float) -> TrainingSet:
-        """Return the data for a fit at this time, and restart the count of ended jobs until the next fit."""
+        """Return the data for a fit at this time. From now on, `fit_due` counts from this fit."""
         self._ended_at_last, self._ended_at_fit = self._ended_at_fit, self._ended
         self._seen.forget_oldest(MAX_SEEN)
         begun = self._seen.started_jobs()
@@ -208,11 +211,11 @@ class Predictor:
         return TrainingSet(features, np.where(ended, duration, now_s - start), ended, self._seed)
 
     def install(self, fitted: HazardModel | None) -> None:
-        """Use this fit of boosting for later forecasts; None: use the survival model in place of boosting."""
+        """Use this fit of boosting for later forecasts; None: use the survival model instead of boosting."""
         self._boosting = fitted
 
     def withdraw(self) -> None:
-        """Mark the fit of the last `training` as failed, so that another fit is due."""
+        """Undo the last `training`, because its fit failed: a fit is due again."""
         self._ended_at_fit = self._ended_at_last
 
     # The methods below are the steps of `predict` and of the `observe_` methods: first the history, then
@@ -226,7 +229,10 @@ class Predictor:
         return query
 
     def note_recalled(self, job: JobFacts, features: Floats, now_s: float) -> None:
-        """Record a submission of an earlier process; `features` are from its `SubmissionForecast`."""
+        """Record a submission of an earlier process in the history.
+
+        `features` are from the job's `SubmissionForecast`.
+        """
         self._check_new(job)
         self.history.resubmit(job, now_s)
         self._remember(job, features)
@@ -255,7 +261,10 @@ class Predictor:
             self._seen.record_end(job_id, duration_s, now_s)
 
     def expert_forecasts(self, queries: Sequence[SubmissionQuery]) -> Floats:
-        """Return (N, EXPERTS, BINS) forecasts; until the first fit, the survival model replaces boosting."""
+        """Return the (N, EXPERTS, BINS) forecasts of the experts for N submissions.
+
+        Until the first fit, the forecast of the survival model is used for boosting.
+        """
         rows = [row for one in queries for row in (one.running_mean, one.nearest, one.survival, one.survival)]
         out = np.concatenate(rows).reshape(len(queries), len(EXPERTS), BINS)
         if self._boosting is not None:
@@ -263,7 +272,10 @@ class Predictor:
         return out
 
     def mix(self, job: JobFacts, said: Floats) -> Floats:
-        """Return the chosen model's (BINS,) forecast, given all (EXPERTS, BINS); the hedge tracks the job."""
+        """Return the (BINS,) forecast of the chosen model; the hedge tracks the job from now on.
+
+        `said`: (EXPERTS, BINS) forecasts of the experts for the job.
+        """
         mixed = self.hedge.mix(job.job_id, job.gpus, said)
         chosen = mixed if self.model == "hedge" else np.asarray(said[EXPERTS.index(self.model)])
         self._said[job.job_id] = chosen

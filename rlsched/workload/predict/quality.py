@@ -1,4 +1,4 @@
-"""Accuracy of predictions against the true run times: ranks, areas under the curve, calibration."""
+"""Accuracy of predictions compared with the true run times: ranks, areas under the curve, calibration."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ from rlsched.workload.predict.distribution import (
 )
 
 LARGE_GPUS = 8
-"""Minimum number of GPUs of gangs that are also reported separately."""
+"""Minimum number of GPUs of the jobs that are also reported separately."""
 INTERVAL = (0.1, 0.9)
 MIN_JOBS = 20
 """Minimum number of jobs for which a statistic is computed."""
 
 
 def area_under_curve(longer: NDArray[np.bool_], score: Floats) -> float | None:
-    """Return P(a long job scores higher than a short job); ties count half. None: all long, or all short."""
+    """Return the probability that a long job has a higher score than a short job; ties count half.
+
+    `longer` is true for long jobs. None: all jobs are long, or all are short.
+    """
     long, short = int(longer.sum()), int((~longer).sum())
     if not long or not short:
         return None
@@ -36,20 +39,20 @@ def area_under_curve(longer: NDArray[np.bool_], score: Floats) -> float | None:
 
 
 def quality(probabilities: Floats, duration_s: Floats, gpus: Floats) -> dict[str, Any]:
-    """Report the accuracy of (J, BINS) distributions against (J,) true durations.
+    """Report the accuracy of (J, BINS) predicted distributions, compared with the (J,) true durations.
 
     Returns:
         `jobs`: number of jobs.
         `spearman_mean`: rank correlation of the true durations with the predicted means.
         `spearman_ln`: rank correlation of the true durations with the predicted means of ln(duration).
-        `large_...`: the same values for gangs of `LARGE_GPUS` or more GPUs.
+        `large_...`: the same values for jobs of `LARGE_GPUS` or more GPUs.
         Correlations are None for fewer than `MIN_JOBS` jobs.
-        `longer`: a row per threshold of `THRESHOLDS_S`: share of the jobs that reached the threshold, mean
-        predicted probability, area under the curve, and Brier score (mean squared error of the probability;
-        Brier, 1950).
-        `covered_frac`: share of the jobs inside the predicted 10 to 90 % interval.
+        `longer`: a row per threshold of `THRESHOLDS_S`: fraction of the jobs that reached the threshold, mean
+        of their predicted probability, area under the curve, and Brier score (mean squared error of the
+        probability; Brier, 1950).
+        `covered_frac`: fraction of the jobs with a duration between the predicted 10 % and 90 % quantiles.
         `median_abs_ln`: median of |ln(true / predicted median)|.
-        `longer_than_median_frac`: share of the jobs that ran longer than the predicted median; 0.5 if
+        `longer_than_median_frac`: fraction of the jobs that ran longer than the predicted median; 0.5 if
         calibrated.
         `ks`: Kolmogorov-Smirnov distance of `shortfall` from the uniform distribution; 0 if calibrated.
     """

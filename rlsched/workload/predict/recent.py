@@ -1,4 +1,4 @@
-"""Accuracy of the predictions for recently ended jobs, compared to the running mean for the same jobs."""
+"""Accuracy of the predictions for recently ended jobs, compared with the running mean for the same jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlsched.workload.predict.quality import MIN_JOBS, quality
 LAST_JOBS: Final = 200
 WEEK_S: Final = 7 * 86400.0
 MAX_JOBS: Final = 5000
-"""Maximum number of latest jobs that count, even if a week has more jobs."""
+"""Maximum number of ended jobs that are stored. If more jobs end in a week, only the latest count."""
 
 
 class _Ended(NamedTuple):
@@ -49,16 +49,19 @@ class Recent:
         self.count = 0
 
     def add(self, ended_s: float, duration_s: float, gpus: int, predicted: Floats, mean: Floats) -> None:
-        """Record an ended job; `predicted` and `mean` are the (BINS,) distributions at its submission."""
+        """Record an ended job, with the (BINS,) distributions at its submission.
+
+        `predicted` is the distribution of the predictor, `mean` the distribution of the running mean.
+        """
         self._ended.append(
             _Ended(ended_s, duration_s, gpus, predicted.astype(np.float32), mean.astype(np.float32))
         )
         self.count += 1
 
     def compared(self, now_s: float) -> tuple[PredictorComparison, PredictorComparison]:
-        """Return two comparisons: for the last `LAST_JOBS` jobs, and for the last seven days.
+        """Return two comparisons: one for the last `LAST_JOBS` jobs, one for the last seven days.
 
-        The result is cached until another job ends, for at most a minute.
+        The result is cached until another job ends, but for at most one minute.
         """
         key = (self.count, int(now_s // 60))
         if self._known is None or self._known[0] != key:

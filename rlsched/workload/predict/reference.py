@@ -1,4 +1,4 @@
-"""The reference history: end times of all jobs of a trace, the same for all policies that are compared."""
+"""The history from which predictors learn: end times of all jobs, the same for all compared policies."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ RULE = "fifo-backfill"
 
 
 def recorded_end_s(trace: Trace) -> Floats:
-    """Return the (J,) recorded ends: submission + queueing delay (0 if unknown) + duration."""
+    """Return the (J,) recorded ends, seconds: submission + waiting time (0 if unknown) + duration."""
     waited = np.asarray(trace.extra.get("queue_s", np.zeros(len(trace))), np.float64)
     return np.asarray(trace.submit_s + np.nan_to_num(waited) + trace.duration_s)
 
 
 def replayed_end_s(trace: Trace, spec: ClusterSpec) -> Floats:
-    """Return the (J,) ends when `fifo-backfill` runs the trace on this cluster, nan for jobs that never end.
+    """Return the (J,) ends, seconds, if `fifo-backfill` runs the trace on a cluster; nan: the job never ends.
 
-    Finds the simulator through the entry points `rlsched.histories`.
+    The simulator is found through the entry point group `rlsched.histories`.
 
     Raises:
         InputError: no simulator is installed.

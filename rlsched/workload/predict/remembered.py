@@ -1,4 +1,4 @@
-"""Jobs that a fit can use, stored as rows of a few large arrays instead of one Python object per job."""
+"""Jobs that a fit can use. They are rows of a few large arrays, not one Python object per job."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _JobBlock:
         features: (BLOCK, FEATURES) float32.
         start_s: (BLOCK,) start times, seconds; nan: the job has not started, or was removed.
         duration_s: (BLOCK,) run times, seconds; nan before the end.
-        here: (BLOCK,) whether each job is still stored.
+        here: (BLOCK,) whether the row contains a job that was not removed.
     """
 
     features: Floats = field(default_factory=lambda: np.zeros((BLOCK, len(FEATURES)), np.float32))
@@ -44,7 +44,7 @@ class JobsInOrder:
         return self._count
 
     def add(self, job_id: str, features: Floats) -> None:
-        """Add a submitted job; features: (FEATURES,)."""
+        """Add a submitted job with (FEATURES,) `features`."""
         if self._rows % BLOCK == 0:
             self._blocks[self._rows // BLOCK] = _JobBlock()
         block, at = self._place(self._rows)
@@ -59,20 +59,20 @@ class JobsInOrder:
         block.start_s[at] = at_s
 
     def record_end(self, job_id: str, duration_s: float, now_s: float) -> None:
-        """Record that a job has ended; if no start was recorded, derive the start from the duration."""
+        """Record that a job has ended. If its start was not recorded, derive it from the duration."""
         block, at = self._place(self._row_of.pop(job_id))
         block.duration_s[at] = duration_s
         if np.isnan(block.start_s[at]):
             block.start_s[at] = now_s - duration_s
 
     def remove_job(self, job_id: str) -> None:
-        """Remove a job without a useful run time."""
+        """Remove a job from which no run time can be learned."""
         row = self._row_of.pop(job_id, None)
         if row is not None:
             self._forget(row)
 
     def forget_oldest(self, most: int) -> None:
-        """Remove the ended jobs that are not among the latest `most` stored jobs."""
+        """Remove ended jobs, except the ended jobs among the latest `most` stored jobs."""
         over = max(self._count - most, 0)
         here = np.concatenate([first + np.flatnonzero(one.here) for first, one in self._each()] or [_NONE])
         for row in here[:over].tolist():
@@ -81,7 +81,7 @@ class JobsInOrder:
                 self._forget(row)
 
     def started_jobs(self) -> tuple[NDArray[np.intp], Floats, Floats]:
-        """Return (rows, starts in s, durations in s) of the started jobs; duration nan: still running."""
+        """Return the started jobs as three arrays: row index, start in s, duration in s (nan: still runs)."""
         some = [(first, one, np.flatnonzero(~np.isnan(one.start_s))) for first, one in self._each()]
         rows = np.concatenate([first + at for first, _, at in some] or [_NONE])
         start_s = np.concatenate([one.start_s[at] for _, one, at in some] or [np.empty(0)])
@@ -89,7 +89,7 @@ class JobsInOrder:
         return rows, start_s, duration_s
 
     def features(self, row: int) -> Floats:
-        """Return the (FEATURES,) float32 features of a row of `started_jobs`."""
+        """Return the (FEATURES,) features, float32, of the job with this row index."""
         block, at = self._place(row)
         row_of_block: Floats = block.features[at]
         return row_of_block
@@ -102,7 +102,7 @@ class JobsInOrder:
             del self._blocks[row // BLOCK]
 
     def _each(self) -> Iterator[tuple[int, _JobBlock]]:
-        """Yield the blocks, each with the number of its first row."""
+        """Yield each block with the index of its first row."""
         return ((number * BLOCK, block) for number, block in self._blocks.items())
 
     def _place(self, row: int) -> tuple[_JobBlock, int]:

@@ -1,7 +1,7 @@
-"""Run times predicted from history: a causal running mean by VC and number of GPUs.
+"""Run times predicted from history: a running mean over the ended jobs, by VC and number of GPUs.
 
-The same class serves the simulator (`causal_predictions`, for a whole trace) and the broker, which passes it
-the jobs that have ended.
+The simulator uses `RunningMean` through `causal_predictions`, for a whole trace. The broker passes each ended
+job to it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rlsched.workload.trace import Trace
 
 PRIOR_S = 1800.0
-"""Predicted run time before any job has ended, s: between the medians of Helios and Philly."""
+"""Predicted run time before a job has ended, s; it is between the medians of Helios and Philly."""
 PRIOR_SPREAD = 2.0
 _PRIOR_WEIGHT = 3.0
 _FALLBACK_WEIGHT = 5.0
@@ -24,13 +24,14 @@ Key = tuple[str, int]
 
 
 class RunningMean:
-    """Mean and spread of ln(run time) of the ended jobs of the same VC and number of GPUs.
+    """Mean and spread of ln(run time) of the ended jobs with the same VC and number of GPUs.
 
-    The mean of a key with few jobs is shrunk towards the mean of all jobs with the same number of GPUs. This
-    mean is shrunk towards the mean of all jobs, and the mean of all jobs towards a prior (`PRIOR_S`,
-    `PRIOR_SPREAD`). A mean of k jobs has weight k, the next wider mean has weight 5, and the prior has weight
-    3. Because of the logarithm, a single job of several weeks does not dominate the mean. The prediction is
-    therefore a median, and the spread is the standard deviation of ln(run time / prediction).
+    The mean of a VC and a number of GPUs is shrunk towards the mean of all jobs with this number of GPUs.
+    That mean is shrunk towards the mean of all jobs, which is shrunk towards a prior (`PRIOR_S`,
+    `PRIOR_SPREAD`). A mean of k jobs has weight k, the wider mean has weight 5, and the prior has weight 3.
+
+    Because of the logarithm, a single job of several weeks does not dominate the mean. The prediction
+    exp(mean) is a median, and the spread is the standard deviation of ln(run time / prediction).
     """
 
     def __init__(self) -> None:
@@ -38,11 +39,14 @@ class RunningMean:
 
     @property
     def sums(self) -> dict[Key, tuple[int, float, float]]:
-        """Return (VC or `*`, GPUs or 0) -> (jobs, sum of ln(run time / 1 s), sum of the squared ln)."""
+        """Sums of the ended jobs by key: number of jobs, sum of ln(run time / 1 s), sum of the squared ln.
+
+        A key is (VC, GPUs), (`*`, GPUs) for all VCs, or (`*`, 0) for all jobs.
+        """
         return dict(self._sums)
 
     def restore_sums(self, sums: dict[Key, tuple[int, float, float]]) -> None:
-        """Replace all sums by the property `sums` of an earlier running mean."""
+        """Replace all sums by `sums`, from the property of an earlier running mean."""
         self._sums = dict(sums)
 
     def observe(self, vc: str, gpus: int, duration_s: float) -> None:
@@ -53,7 +57,7 @@ class RunningMean:
             self._sums[key] = (count + 1, total + x, squares + x * x)
 
     def predict(self, vc: str, gpus: int) -> tuple[float, float]:
-        """Return (predicted run time in s, spread) for a job that arrives now."""
+        """Return (predicted run time in s, spread) for a job that is submitted now."""
         mean, variance = math.log(PRIOR_S), PRIOR_SPREAD**2
         weight = _PRIOR_WEIGHT
         for key in (("*", 0), ("*", gpus), (vc, gpus)):
@@ -69,15 +73,15 @@ class RunningMean:
 def causal_predictions(
     trace: Trace, end_s: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Predict every job at its arrival from the jobs that had ended by then.
+    """Predict every job at its submission from the jobs that had ended before it.
 
     Args:
         trace: J jobs.
-        end_s: (J,) end of each job in the reference history, nan if it never ended.
+        end_s: (J,) end of each job in the history, seconds, nan if it never ended.
 
     Returns:
-        (J,) predicted run times in s, at most the user's limit, and (J,) spreads. A job's own true duration
-        influences no prediction at or before its arrival.
+        (J,) predicted run times in s, at most the user's limit, and (J,) spreads. The true duration of a job
+        influences only the predictions for jobs that are submitted after its end.
     """
     model = RunningMean()
     ended: list[tuple[float, int]] = []
@@ -95,11 +99,14 @@ def causal_predictions(
 
 
 def own_spread(trace: Trace, end_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the (J,) spread of the predictions that the trace contains, as known when each job is submitted.
+    """Return the (J,) spread of the trace's own predictions, as known when each job is submitted.
 
-    The spread is the root mean square of ln(true / predicted) over a prior and over all jobs with a
-    prediction that have ended before the submission. `end_s`: (J,) end of each job in the reference history,
-    nan if it never ended.
+    The spread is the root mean square of ln(true / predicted) over a prior, and over the jobs with a
+    prediction that ended before the submission.
+
+    Args:
+        trace: J jobs with predictions.
+        end_s: (J,) end of each job in the history, seconds, nan if it never ended.
     """
     out = np.empty(len(trace))
     ended: list[tuple[float, int]] = []

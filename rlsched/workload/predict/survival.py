@@ -1,9 +1,9 @@
 """The survival model: hazards by bin (range of run times) and key (a group of similar jobs).
 
-The hazard of a bin is the number of ends in the bin, divided by the number of jobs at risk (Kaplan and Meier,
-1958). A running job counts as at risk in the bins below its age. Otherwise run times would be underestimated,
-because short jobs end first. The hazards of a key with few jobs are shrunk towards the next wider key, and
-the weights of old jobs decay.
+The hazard of a bin is the number of jobs that ended in the bin, divided by the number of jobs at risk: jobs
+that reached the bin (Kaplan and Meier, 1958). A running job counts as at risk in the bins that it has
+outlived. Without running jobs, run times would be underestimated, because short jobs end first. The hazards
+of a key with few jobs are shrunk towards the next wider key, and the weights of old jobs decay.
 """
 
 from __future__ import annotations
@@ -18,33 +18,34 @@ from rlsched.workload.predict.distribution import BINS, Floats, bin_of
 from rlsched.workload.predict.facts import LEVELS, Key
 
 MEMORY_JOBS: Final = (1000.0, 500.0, 300.0, 200.0, 100.0, 30.0, 30.0, 30.0, 30.0)
-"""For each level of keys: number of later starts of the key after which a job's weight is 1/e."""
+"""For each level of keys (`facts.LEVELS`): number of later starts of the key after which a job counts 1/e."""
 _FADE: Final = tuple(1.0 - 1.0 / jobs for jobs in MEMORY_JOBS)
 _FADES: Final = np.array(_FADE)
 Started = tuple[int, ...]
 """For each level of keys: the sequence number of a job's start among all starts of the job's key."""
 PULL_JOBS: Final = (4.0, 4.0, 4.0, 4.0, 8.0, 2.0, 2.0, 2.0, 2.0)
-"""For each level of keys: weight of the next wider key, in jobs at risk. Jobs of one user vary more than
-jobs of one name.
+"""For each level of keys: weight of the next wider key, in jobs at risk.
+
+The weight at level `user` is the highest, because jobs of one user vary more than jobs with one name.
 """
 _PULLS: Final = np.array(PULL_JOBS)
 MAX_KEYS: Final = 30_000
-"""Maximum number of keys stored: the keys without a start for the longest time are removed first. The limit
-is necessary, because each job whose name contains a time has new keys.
+"""Maximum number of keys stored. The keys whose last start is the oldest are removed first. The limit is
+necessary, because each job whose name contains a time has new keys.
 """
 MAX_RUNNING: Final = 64
-"""Maximum number of running jobs of a key that are considered: the jobs that started last."""
+"""Maximum number of running jobs of a key that count: the jobs that started last."""
 _CENSORED_FROM: Final = LEVELS.index("vc_gpus")
 _PRIOR: Final = np.linspace(0.1, 0.5, BINS)
 _NARROW_FROM: Final = LEVELS.index("user")
 
 
 def _near_bins() -> Floats:
-    """Return (BINS, 2, BINS): for the bin in which a job ends, the ends and jobs at risk to count.
+    """Return the ends and jobs at risk that a job adds to narrow keys: (bin of its run time, 2, BINS).
 
-    The values apply to narrow keys. A job is spread over its bin and the near bins by two random steps; each
-    step goes to a neighbour bin with probability 2/3. The reason is that the next job of the key usually ends
-    in a bin near this job's bin, and seldom in the same bin.
+    The next job of a narrow key usually ends in a bin close to this job's bin, and seldom in the same bin. An
+    end is therefore spread over its bin and the bins around it, as by two random steps. Each step goes to one
+    of the two adjacent bins with probability 2/3 in total.
     """
     step = np.zeros((BINS, BINS))
     for bin_ in range(BINS):
@@ -60,7 +61,7 @@ _NEAR_BINS: Final = _near_bins()
 
 
 class Survival:
-    """Counts of ends and of jobs at risk, by key and bin."""
+    """Counts of ends and of jobs at risk, for each key and bin."""
 
     def __init__(self) -> None:
         self._index: dict[Key, int] = {}
@@ -86,7 +87,10 @@ class Survival:
         return tuple(numbers)
 
     def resume(self, job_id: str, keys: tuple[Key | None, ...], started: Started, now_s: float) -> None:
-        """Record that a dropped job runs again, with its numbers `started`; its age counts from now."""
+        """Record that a job runs again after `drop`; its age counts from `now_s`.
+
+        `started` is the result of `start` for this job.
+        """
         for level in range(_CENSORED_FROM, len(keys)):
             key = keys[level]
             if key is not None:
@@ -99,7 +103,7 @@ class Survival:
                 self._running.get(key, {}).pop(job_id, None)
 
     def end(self, keys: tuple[Key | None, ...], started: Started, duration_s: float) -> None:
-        """Record that a job has ended. Its weight has decayed with every later start of the same key."""
+        """Record that a job has ended. Every later start of the same key has reduced its weight."""
         bin_ = bin_of(duration_s)
         rows = [-1 if key is None else self._index.get(key, -1) for key in keys]
         weights = [
@@ -110,12 +114,15 @@ class Survival:
         count_end(self._counts, np.array(rows), np.array(weights), _NARROW_FROM, near, bin_)
 
     def ages_s(self, key: Key, now_s: float) -> list[float]:
-        """Return the ages, s, of at most `MAX_RUNNING` running jobs of the key, latest start first."""
+        """Return the ages, s, of the running jobs of a key, latest start first, at most `MAX_RUNNING`."""
         running = self._running.get(key)
         return [now_s - s for s, _ in islice(reversed(running.values()), MAX_RUNNING)] if running else []
 
     def probabilities(self, keys: tuple[Key | None, ...], now_s: float) -> Floats:
-        """Return (LEVELS, BINS) run-time distributions; a level without key repeats the next wider level."""
+        """Return the (LEVELS, BINS) distributions of the run time for a job with these keys.
+
+        A level without a key has the distribution of the next wider level.
+        """
         levels: list[int] = []
         running: list[float] = []  # for each running job: start time, start number
         for level, key in enumerate(keys):
@@ -141,7 +148,7 @@ class Survival:
         return out
 
     def _row(self, key: Key) -> int:
-        """Return the key's row, created if missing, and mark the key as the most recently used."""
+        """Return the index of a key in the counts, and mark it as most recently used; add the key if new."""
         row = self._index.pop(key, None)
         if row is None:
             row = self._new_row()

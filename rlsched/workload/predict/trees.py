@@ -1,7 +1,7 @@
 """Boosted trees of scikit-learn as plain arrays, evaluated by a compiled kernel.
 
-For a few rows, the library's input checks take longer than the prediction. Fitted trees are copied once and
-evaluated here, with the same comparisons and sums in the same order.
+For a few rows, the input checks of scikit-learn take longer than the prediction. This module copies the
+fitted trees once, and evaluates them with the same comparisons and sums in the same order.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class Trees(NamedTuple):
     """T trees with M nodes in total.
 
     Attributes:
-        roots: (T,) first node of each tree.
-        column: (M,) index of the feature that the node compares, -1 at a leaf.
-        value: (M,) threshold of the comparison. At a leaf: the value that the leaf adds.
-        left: (M,) next node for feature values up to the threshold.
-        right: (M,) next node for larger feature values.
-        unknown: (M,) next node for nan.
+        roots: (T,) index of the root node of each tree.
+        column: (M,) index of the feature that the node compares with its threshold, -1 at a leaf.
+        value: (M,) threshold. At a leaf: the value that the leaf adds to the sum.
+        left: (M,) index of the next node if the feature is at most the threshold.
+        right: (M,) index of the next node if the feature is above the threshold.
+        unknown: (M,) index of the next node if the feature is nan.
         base: Constant to which the leaf values are added.
     """
 
@@ -71,10 +71,10 @@ def hazards_to_end(
     base: float,
     out: Floats,
 ) -> None:
-    """Write (N, BINS) distributions for (N, F) features to `out`: evaluate the trees' hazard of each bin.
+    """Evaluate the trees' hazard of each bin for N jobs, and write the distributions to `out` (N, BINS).
 
-    `columns`: (C,) the columns of `features` that the trees use. The number of the bin is the feature with
-    index C. The other arguments are the fields of `Trees`.
+    `features` (N, F) are the features of the jobs. The trees use the C features whose indices are in
+    `columns`, and the index of the bin as feature C. The other arguments are the fields of `Trees`.
     """
     for job in range(len(features)):
         out[job, :] = base
