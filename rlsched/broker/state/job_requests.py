@@ -29,10 +29,10 @@ MOST_FOR_SPEED: Final = 0.1
 """Maximum of the distance between learnt speeds and a workload's speeds (`_speed_distances`), which is added
 to the difference of GPU times. It is low because GPU times determine how two jobs share a GPU."""
 MOST_FOR_PAIRS: Final = POPULATION_SD
-"""Maximum of the distance between learnt factors of sharing and a workload's factors (`_pair_distances`), which
-is added to the difference of GPU times. The limit is the standard deviation of factors between workloads: a
-larger distance says that no workload fits. Of limits from .1 to .6, and no limit, .6 gives nearly the lowest
-errors (`studies/models/nearest_by_pairs.py`)."""
+"""Maximum of the distance between learnt factors of sharing and a workload's factors (`_pair_distances`),
+which is added to the difference of GPU times. The limit is the standard deviation of factors between
+workloads: a larger distance says that no workload fits. Of limits from .1 to .6, and no limit, .6 gives
+nearly the lowest errors (`studies/models/nearest_by_pairs.py`)."""
 MOST_RATIO: Final = 10.0
 """Largest ratio of learnt power to the workload's power; a larger ratio is an error of measurement."""
 
@@ -123,13 +123,14 @@ def learnt_use(profiles: Mapping[str, WorkloadProfile], workload: int) -> Learnt
 def runs_as(spec: JobSubmitted) -> int:
     """Return the catalogue index of the workload that models a job; 0: no workload is known.
 
-    The index starts at 1. If the user named no workload, choose the workload whose GPU time (fraction of time
-    in which the GPU works) is nearest to the GPU time of similar jobs. GPU time is the best predictor of how
-    two jobs share a GPU before they have shared one. If the clock-bound fraction of similar jobs is known too,
-    its difference counts as much as the difference of GPU times. The workload then also models how the jobs
-    depend on the clock. If speeds of GPU types are known from run times, they affect the choice among workloads
-    with nearly the same GPU time. If similar jobs were observed with co-tenants, the difference of the factors
-    of sharing counts too, so that predicted speeds with co-tenants fit the observed ones.
+    The index starts at 1. If the user named no workload, choose the workload whose GPU time (fraction of
+    time in which the GPU works) is nearest to the GPU time of similar jobs. GPU time is the best predictor
+    of how two jobs share a GPU before they have shared one. If the clock-bound fraction of similar jobs is
+    known too, its difference counts as much as the difference of GPU times. The workload then also models
+    how the jobs depend on the clock. If speeds of GPU types are known from run times, they affect the
+    choice among workloads with nearly the same GPU time. If similar jobs were observed with co-tenants, the
+    difference of the factors of sharing counts too, so that predicted speeds with co-tenants fit the
+    observed ones.
     """
     return workload_number(spec.workload) or nearest_workload(spec.profiles)
 
