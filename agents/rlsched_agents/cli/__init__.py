@@ -1,4 +1,4 @@
-"""The verbs of this package: `rlsched train`, `evaluate`, `shadow`, `warm` and `whatif`."""
+"""The commands of this package: `rlsched train`, `evaluate`, `shadow`, `warm` and `whatif`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options for training data, which all training verbs share."""
+"""Command-line options that name training data."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 DAY_H = 24.0
 SYNTHETIC_DAYS = 730
-"""Days of a synthetic price series."""
+"""Length of a synthetic price series, days."""
 
 
 @dataclass(frozen=True)
 class LearnedFrom:
-    """Training data that a command line names. Each field has the value of one option."""
+    """The training data that a command line names. Each field has the value of one option."""
 
     traces: tuple[Path, ...]
     histories: tuple[Path, ...]
@@ -38,7 +38,7 @@ class LearnedFrom:
         """Check that the options name training data.
 
         Raises:
-            InputError: no training data is named, or a trace has no cluster.
+            InputError: no training data is named, a trace has no cluster, or an option is invalid.
         """
         from rlsched.errors import InputError
 
@@ -61,7 +61,7 @@ class LearnedFrom:
 
         Args:
             seed: Seed of synthetic traces.
-            quiet: Do not print which files are read and what histories contain.
+            quiet: If false, prints which files are read and what they contain.
 
         Raises:
             InputError: a file is invalid.
@@ -108,7 +108,7 @@ class LearnedFrom:
 def learned_from(predictability: str) -> Callable[[Any], Any]:
     """Return a decorator that adds the options of `LearnedFrom` to a command.
 
-    `predictability`: Default of the option `--predictability`.
+    `predictability`: default of the option `--predictability`.
     """
     options = (
         click.option(
@@ -215,7 +215,7 @@ def recipe_option(help: str) -> Callable[[Any], Any]:
 
 
 def make_writable(folder: Path) -> None:
-    """Create a folder, and check that files can be written there, before a long run.
+    """Create a folder before a long run, and check that files can be written there.
 
     Raises:
         InputError: the folder cannot be created or written.

@@ -1,4 +1,4 @@
-"""`rlsched train`: learns better settings and dials of a policy from past jobs, and measures the gain."""
+"""`rlsched train`: learns better settings and dials for a policy from past jobs, and measures the gain."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 EXIT_INTERRUPTED = 130
 NARROW = 110
-"""Width of a terminal, in characters, below which the table shows an interval only for the cost."""
+"""On a terminal with fewer characters per line, only the cost has an interval in the table."""
 LAST = "last.toml"
-"""File in the log folder with the last policy of a training run, even if the policy is not confirmed."""
+"""Name of the file in the log folder that gets the last policy of a training run, even if not confirmed."""
 
 
 @click.command()
@@ -197,7 +197,7 @@ def _finish(
     *,
     as_json: bool,
 ) -> int:
-    """Write the policy if it is confirmed; print the result, the file of the last weights, the next step."""
+    """Write the policy if it is confirmed to be better, and print the result and the next step."""
     import msgspec
 
     from rlsched.decide.policies.policy import POLICY_FILE
@@ -246,14 +246,14 @@ def _finish(
 
 
 class _Shown:
-    """Display of the progress of a training run: as text and, if there is a log folder, as curves."""
+    """Shows the progress of a training run as text and, if there is a log folder, as curves."""
 
     def __init__(self, total: dict[str, int], drawing: TrainingCurves | None, progress: Progress) -> None:
         self._total, self._drawing, self._progress = total, drawing, progress
         self._bars: dict[str, object] = {}
 
     def show_generation(self, stage: str, generation: Generation) -> None:
-        """Show a finished generation of a stage."""
+        """Show a finished setting, generation or rollout of a stage."""
         total = self._total[stage]
         text = f"{generation.number} of {total}  cost {generation.cost:.4f}"
         if generation.signal is not None:
@@ -266,7 +266,7 @@ class _Shown:
 
 
 def _print(found: Trained) -> None:
-    """Print the comparisons with the original policy, and why candidates were rejected."""
+    """Print the comparisons with the original policy, and why cheaper results were not chosen."""
     from rlsched.terminal.show import console, print_table, print_text
 
     rows = [(name, "choose", one) for name, one in (*found.tried.items(), *found.chosen.items())]

@@ -1,4 +1,4 @@
-"""Checks a log folder for files of an earlier training, which a user can continue or overwrite."""
+"""Checks whether a log folder has files of an earlier training, which can be continued or overwritten."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WRITTEN: Final = (
     "last.json",
     "ppo.npz",
 )
-"""Patterns of the files that a training run writes in a log folder."""
+"""Patterns of the names of files that a training run writes to its log folder."""
 
 Command = TypeVar("Command", bound=Any)
 
@@ -36,8 +36,8 @@ def check_logdir(logdir: Path, *, resume: bool, overwrite: bool) -> None:
     """Check that a training run can write to the folder.
 
     Raises:
-        InputError: the folder has files of an earlier training run and neither `resume` nor `overwrite` is
-            set, or both are set.
+        InputError: both `resume` and `overwrite` are set, or neither is, and the folder has files of an
+            earlier training run.
     """
     if resume and overwrite:
         raise InputError(
@@ -52,7 +52,7 @@ def check_logdir(logdir: Path, *, resume: bool, overwrite: bool) -> None:
 
 
 def clear(logdir: Path) -> None:
-    """Remove only the files of earlier trainings from the folder.
+    """Remove the files of earlier training runs from the folder, and no other files.
 
     Raises:
         InputError: a file cannot be removed.
@@ -65,5 +65,5 @@ def clear(logdir: Path) -> None:
 
 
 def written_in(logdir: Path) -> list[Path]:
-    """Return the files and folders of earlier trainings in the folder."""
+    """Return the files of earlier training runs in the folder."""
     return [path for pattern in _WRITTEN for path in sorted(logdir.glob(pattern))]

@@ -1,4 +1,4 @@
-"""`rlsched warm`: compiles in advance the kernels that other verbs would compile on first use."""
+"""`rlsched warm`: compiles kernels in advance that other commands would compile on first use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 DEFAULT = "tuned"
 BUDGET_MS = 60_000.0
-"""Time limit for a decision, milliseconds. It is long, because the first decision includes compiling."""
+"""Time limit for a decision, milliseconds. It is long because the first decision compiles kernels."""
 
 
 @click.command(cls=PolicyCommand)
@@ -72,9 +72,9 @@ def warm(
 
 
 def compile_for(policy: Policy) -> None:
-    """Compile the kernels that a policy needs in a broker without models, and in a replay.
+    """Compile the kernels that a policy needs in a replay, and in a broker without models.
 
-    A policy that needs models or the true run times is compiled only for a replay.
+    If the policy needs models or the true run times, only the kernels for a replay are compiled.
 
     Raises:
         InputError: the policy cannot be loaded.

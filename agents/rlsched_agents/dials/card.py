@@ -1,4 +1,4 @@
-"""The Markdown card of a strategy: training data, behaviour, and measured gain."""
+"""Writes the Markdown card of a trained policy: training data, behaviour, and measured gain."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ def card_text(
     Args:
         found: The result of the training.
         recipe: The recipe of the training.
-        uses: The training data.
+        uses: How each trace was used.
         seed: Seed of the training.
-        priced: The recipe of windows with prices, if there are windows with prices and windows without.
+        priced: The recipe for windows with prices, if the training had windows with prices and windows
+            without.
         objective: The objective of the training; None: the default objective.
         habits: Mean positions of the dials; None: not measured.
     """
@@ -97,7 +98,7 @@ def card_text(
 
 
 def by_hour(habits: Habits | None) -> list[str]:
-    """Return the section on the positions of the dials by hour and price; nothing without habits."""
+    """Return the lines of the section on the dials by hour and price; empty without `habits`."""
     if habits is None:
         return []
     head, rows = habits.rows()
@@ -116,7 +117,7 @@ def by_hour(habits: Habits | None) -> list[str]:
 
 
 def _objective(found: Trained, objective: Objective | None) -> list[str]:
-    """Return the objective and the confirmed ratios of its terms; nothing for the default objective."""
+    """Return the lines on the objective and the confirmed ratios of its terms; empty for the default one."""
     if objective is None or objective.is_default:
         return []
     rows = []
@@ -158,12 +159,11 @@ def _dial_rows(found: Trained) -> list[tuple[str, ...]]:
 
 
 def _effects(strategy: Strategy) -> tuple[Floats, Floats]:
-    """Return the value of each dial with all columns at 0, (D,), and the effect of columns on dials, (D, F).
+    """Return the (D,) dials with all F columns (observed features) at 0, and the (D, F) effects of columns.
 
-    There are D dials and F columns (observed features). Values are fractions of the dials' ranges.
-
-    In a linear strategy, the effect is the weight. In a network, it is half the difference between the dial
-    with the column at 1 and the dial with the column at -1; all other columns are 0.
+    Both are fractions of the dials' ranges. In a linear strategy, the effect of a column on a dial is its
+    weight. In a network, it is half the difference between the dial if the column is 1 and the dial if it is
+    -1, with all other columns at 0.
     """
     layers = strategy.matrices
     probes = np.vstack([np.zeros(NUM_COLUMNS), np.eye(NUM_COLUMNS), -np.eye(NUM_COLUMNS)])

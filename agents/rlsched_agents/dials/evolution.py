@@ -1,9 +1,10 @@
-"""Evolution strategies for linear strategies: antithetic pairs, each pair on its own window, Adam's step.
+"""Trains linear strategies by evolution: the costs of random candidates give the direction of each step.
 
 After Salimans et al., «Evolution Strategies as a Scalable Alternative to Reinforcement Learning» (2017), with
-Adam's step (Kingma, Ba, ICLR 2015). Both candidates of a pair run on the same window with the same random
-numbers. Many pairs, each on one window, give a better gradient than few pairs on many windows: if there are
-fewer pairs than weights, most of a step is chance, even if each pair is measured precisely.
+the steps of Adam (Kingma, Ba, ICLR 2015). A pair of candidates is the mean plus and minus the same noise
+(antithetic). Both run on the same window with the same random numbers. Each pair has its own window: many
+pairs on one window each give a better gradient than few pairs on many windows. With fewer pairs than weights,
+most of a step is chance, however precisely each pair is measured.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from rlsched.decide.dials.turning import RANGES
 from rlsched_agents.dials.judging import ALL_ZERO, Costs, Floats, Judge
 
 _ONE_IN_TEN: Final = 1.28
-"""90 % quantile of the standard normal distribution. Under pure chance, the signal of n weights has the
+"""90 % quantile of the standard normal distribution. By pure chance, `Evolution.signal` of n weights has the
 standard deviation sqrt(2 / n).
 """
 COLUMNS: Final = (
@@ -39,7 +40,7 @@ COLUMNS: Final = (
     "energy_weight",
     "preempts",
 )
-"""Columns (observed features) that a linear strategy reads, in addition to a constant."""
+"""Columns (observed features) on which the dials of a linear strategy depend, in addition to a constant."""
 PRICED_COLUMNS: Final = (
     "waiting_per_gpu",
     "free",
@@ -54,7 +55,7 @@ PRICED_COLUMNS: Final = (
     "running_slack",
 )
 PRICED_DIALS: Final = ("gpu_price", *PRICE_DIALS)
-"""Columns and dials of a linear strategy with prices of electricity."""
+"""Columns and dials of a linear strategy for windows with prices of electricity."""
 UNPRICED_DIALS: Final = tuple(name for name in RANGES if name not in PRICE_DIALS)
 
 
@@ -63,17 +64,15 @@ class EvolutionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     Attributes:
         generations: Number of generations.
-        pairs: Pairs of candidates per generation; the candidates of a pair are the mean plus and minus the
-            same noise.
-        most: Upper limit for the absolute difference of ln(cost) between the candidates of a pair; larger
-            differences are clipped.
+        pairs: Number of pairs of candidates per generation.
+        most: Limit to which the difference of ln(cost) between the candidates of a pair is clipped.
         spread: Standard deviation of the noise on each weight.
         step: Adam's step size at the start.
         final_step_frac: Step size at the end, as a fraction of `step`.
-        averaged_frac: Fraction of the generations, counted from the last, whose weights are averaged for the
-            result.
-        patience: Generation after which evolution stops if its signal-to-noise ratio (`Generation.signal`) is
-            too low: below the level that pure chance exceeds in one of ten cases.
+        averaged_frac: The result is the mean of the weights over this fraction of the generations, the last
+            ones.
+        patience: Number of generations after which evolution stops if its signal-to-noise ratio
+            (`Generation.signal`) is too low: below the value that pure chance exceeds in one of ten cases.
         dials: Dials that evolve; the others stay at 0.
         columns: Columns (observed features) on which the dials depend; empty: the dials are constants.
     """
@@ -90,10 +89,11 @@ class EvolutionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     columns: tuple[str, ...] = COLUMNS
 
     def with_prices(self) -> EvolutionConfig:
-        """Return a copy for windows with prices. Dials and columns that are not the default stay unchanged.
+        """Return a copy for windows with prices. Dials or columns that are not the defaults stay as they are.
 
-        Without columns, all dials evolve as constants. With the default columns, `PRICED_DIALS` depend on
-        `PRICED_COLUMNS`, and the noise is halved, because columns of prices have larger values than others.
+        If `columns` is empty, all dials evolve as constants. With the default columns, `PRICED_DIALS` depend
+        on `PRICED_COLUMNS`, and the noise is halved, because columns of prices have larger values than
+        others.
         """
         dials, columns, spread = self.dials, self.columns, self.spread
         if columns == COLUMNS:
@@ -104,22 +104,24 @@ class EvolutionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     @property
     def mask(self) -> NDArray[np.bool_]:
-        """(D, F + 1) mask of the weights that evolve: D dials, F columns and the constant."""
+        """(D, F + 1) mask of the weights that evolve, for D dials, and for F columns and the constant."""
         columns = [name in self.columns for name in NAMES] + [True]
         rows = [name in self.dials for name in RANGES]
         return np.outer(rows, columns)
 
 
 class Generation(msgspec.Struct, frozen=True):
-    """Figures of one step of a stage: a tried setting, a generation of evolution, or a rollout of PPO.
+    """Figures of one step of a training stage.
+
+    A step is a tried setting, a generation of evolution, or a rollout of PPO.
 
     Attributes:
-        number: Number of the step in its stage, from 1.
-        cost: Cost relative to the reference's cost: for a setting and for a generation's candidates, the
-            geometric mean over the windows; for a rollout of PPO, the mean over the episodes that ended.
-        signal: Signal-to-noise ratio of all pairs so far: the square of the mean gradient, divided by the
-            expectation of this square under pure chance, less 1; 0: only chance. None: not measured.
-        figures: Further figures by name, for the training curves.
+        number: Count of steps in the stage up to this one.
+        cost: Cost relative to the reference. For a setting, and for the candidates of a generation: geometric
+            mean over the windows. For a rollout of PPO: mean over the episodes that ended in it.
+        signal: Signal-to-noise ratio of all pairs so far: (square of the mean gradient / the value of this
+            square that is expected by pure chance) - 1. 0: only chance. None: not measured.
+        figures: Further figures for the training curves, by name.
     """
 
     number: int
@@ -129,13 +131,13 @@ class Generation(msgspec.Struct, frozen=True):
 
 
 class Evolution:
-    """One run of an evolution strategy, which proceeds by generations. The state of the run is plain data.
+    """One run of the evolution strategy: each call of `step` is a generation. The state is plain data.
 
     Args:
         judge: Runs candidates on the training windows.
         config: Hyperparameters.
         seed: Seed of the draws.
-        start: (D, F + 1) initial weights of D dials, F columns and the constant; None: all 0.
+        start: (D, F + 1) initial weights, for D dials, and for F columns and the constant; None: all 0.
     """
 
     def __init__(self, judge: Judge, config: EvolutionConfig, seed: int, start: Floats | None = None) -> None:
@@ -151,13 +153,13 @@ class Evolution:
 
     @property
     def result(self) -> Floats:
-        """(D, F + 1) mean weights of the last generations; before averaging starts, the current weights."""
+        """(D, F + 1) mean weights of the last generations (`averaged_frac`), before them the current ones."""
         kept = self.number - self._first_averaged
         return self._total / kept if kept > 0 else self.mean
 
     @property
     def _first_averaged(self) -> int:
-        """Number of generations before the averaged generations."""
+        """Number of generations that are not averaged for the result."""
         return int(self.config.generations * (1.0 - self.config.averaged_frac))
 
     @property
@@ -171,7 +173,7 @@ class Evolution:
 
     @property
     def is_lost(self) -> bool:
-        """Whether evolution has stopped because its signal is too weak (`EvolutionConfig.patience`)."""
+        """Whether evolution must stop because its signal is too weak (`EvolutionConfig.patience`)."""
         if self.number != self.config.patience:
             return False
         return self.signal < _ONE_IN_TEN * float(np.sqrt(2.0 / self._pulls.size))
@@ -204,7 +206,7 @@ class Evolution:
         return Generation(self.number, cost, self.signal)
 
     def _windows(self, count: int) -> NDArray[np.int64]:
-        """Draw the indices of `count` windows; each window is drawn about equally often."""
+        """Return the indices of `count` windows, in random order. All windows occur about equally often."""
         every = len(self._judge.settings)
         rounds = [self._rng.permutation(every) for _ in range(-(-count // every))]
         return np.concatenate(rounds)[:count]
@@ -215,7 +217,7 @@ class Evolution:
         return weights
 
     def _ascend(self, gradient: Floats) -> None:
-        """Take one step of Adam against the gradient of the cost; the step size falls linearly."""
+        """Move the mean by a step of Adam against the gradient of the cost. The step size falls linearly."""
         left = 1.0 - self.number / max(self.config.generations, 1)
         share = self.config.final_step_frac + (1.0 - self.config.final_step_frac) * left
         self._first = 0.9 * self._first + 0.1 * gradient

@@ -1,4 +1,4 @@
-"""Mean positions of a strategy's dials by hour of the day and by price, on held-out windows."""
+"""Measures how a strategy sets its dials on held-out windows, by hour of the day and by price."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from rlsched_agents.dials.judging import Floats
 from rlsched_envs.training.sources import Drawn, EpisodeSource
 
 WINDOWS: Final = 24
-"""Number of windows."""
+"""Default number of windows."""
 HOURS: Final = 24
 PRICES: Final = (0.8, 1.2)
-"""Borders between low, middle and high prices, relative to the mean of about a day."""
+"""Limits between low, middle and high prices, relative to the mean price of about a day."""
 GROUPS: Final = ("low price", "middle price", "high price")
 _BLOCK_H: Final = 4
 
 
 class Habits(msgspec.Struct, frozen=True):
-    """Mean positions of dials. Cells without any setting of the dials are nan.
+    """Mean positions of dials.
 
     Attributes:
-        cells: (D, 24, 3) mean position of each dial by hour of the day and by group of prices.
-        counts: (24, 3) number of settings of the dials.
+        cells: (D, 24, 3) mean position of each of D dials, by hour of the day, and by group of prices
+            (`GROUPS`); nan: the dials were never set at this hour and price.
+        counts: (24, 3) how often the dials were set at this hour and price.
         windows: Number of windows.
     """
 
@@ -40,17 +41,17 @@ class Habits(msgspec.Struct, frozen=True):
 
     @property
     def has_prices(self) -> bool:
-        """Whether prices were known: without prices, all settings are in the middle group."""
+        """Whether prices were known. Without prices, all counts are in the middle group."""
         return bool(self.counts[:, [0, 2]].any())
 
     def mean(self, hours: slice = slice(None), prices: slice = slice(None)) -> Floats:
-        """Return the (D,) mean position of the dials over these hours and groups of prices; nan if none."""
+        """Return the (D,) mean positions of the dials at these hours and prices; nan: never set."""
         weights = self.counts[hours, prices]
         total = np.nansum(self.cells[:, hours, prices] * weights, axis=(1, 2))
         return total / weights.sum() if weights.any() else np.full(len(self.cells), np.nan)
 
     def rows(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        """Return the head and the rows of a table: blocks of four hours, then groups of prices."""
+        """Return the head and the rows of a table with a column per four hours and per group of prices."""
         head, columns = ["dial"], list[Floats]()
         for first in range(0, HOURS, _BLOCK_H):
             head.append(f"{first}-{first + _BLOCK_H - 1} h")
@@ -75,16 +76,16 @@ def habits_of(
 ) -> Habits:
     """Run windows under a strategy, and return the mean positions of its dials.
 
-    Args: as for `importance.importance_of`.
+    The arguments are the same as for `importance.importance_of`.
     """
     _, seen = played(fleet_of(policy, sources, drawn, seed, windows), strategy.matrices, seed)
     return habits_in(strategy, seen, windows)
 
 
 def habits_in(strategy: Strategy, seen: Floats, windows: int) -> Habits:
-    """Return the mean positions of a strategy's dials where it has seen these (N, F) observations.
+    """Return the mean positions to which a strategy sets its dials for N observations, `seen` (N, F).
 
-    The hour is that of the columns `hour_sin` and `hour_cos`; the group is that of the column `price`.
+    The columns `hour_sin` and `hour_cos` give the hour, and the column `price` gives the group of prices.
     """
     dials = dials_of(strategy.matrices, seen, strategy.output) * np.array(list(RANGES.values()))
     angle = np.arctan2(seen[:, NAMES.index("hour_sin")], seen[:, NAMES.index("hour_cos")])
@@ -99,7 +100,7 @@ def habits_in(strategy: Strategy, seen: Floats, windows: int) -> Habits:
 
 
 def picture(found: Habits) -> tuple[bytes, int, int]:
-    """Draw the dials by hour and price, one field per dial. Return a PNG, and its width and height in pixels.
+    """Draw the dials by hour and price, one panel per dial. Return a PNG, and its width and height, pixels.
 
     Raises:
         ImportError: matplotlib is not installed.

@@ -1,9 +1,9 @@
-"""Supervised training of a network that imitates strategies, before PPO improves it.
+"""Trains a network to imitate strategies (teachers), before PPO improves it.
 
-Several teachers can have windows of their own, such as windows with and without prices. In the first round, a
-teacher sets the dials of its windows; in later rounds the network does, and the teacher says what it would
-have set (DAgger: Ross, Gordon, Bagnell, AISTATS 2011). The network therefore also learns what to do in states
-that its own errors lead to.
+Each teacher has its own windows, for example one has windows with prices, and one has windows without. In the
+first round, a teacher sets the dials in its windows. In later rounds, the network sets them, and learns what
+the teacher would have set (DAgger: Ross, Gordon, Bagnell, AISTATS 2011). It therefore also learns what to do
+in states to which its own errors lead.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ ROUNDS: Final = 3
 EPOCHS: Final = 60
 BATCH: Final = 4096
 LEARNING_RATE: Final = 1e-3
-"""Clusters and steps per teacher and round; rounds; passes over all rounds so far after each round."""
+"""In each round, each teacher's windows run on `CLUSTERS` clusters for `STEPS` steps. After each round, the
+network is trained by `EPOCHS` passes over the observations of all rounds so far.
+"""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ def imitate(network: DialPolicy, teachers: Sequence[Teacher], policy: Policy, se
     """Train a network to set the same dials as each teacher on the teacher's windows.
 
     Returns:
-        Root mean square of the error in the last pass, as a fraction of the dials' ranges.
+        Root mean square error of the dials in the last pass, as a fraction of their ranges.
     """
     rng = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)
@@ -80,7 +82,7 @@ def imitate(network: DialPolicy, teachers: Sequence[Teacher], policy: Policy, se
 
 
 def _observations(teacher: Teacher, leads: Layers, policy: Policy, seed: int) -> NDArray[np.float32]:
-    """Return the (N, F) observations of clusters whose dials are set by the strategy in `leads`."""
+    """Return the (N, F) observations in a teacher's windows if the matrices `leads` set the dials."""
     clusters = ClusterVecEnv(teacher.sources, CLUSTERS, seed=seed, drawn=teacher.drawn, policy=policy)
     seen, found = np.asarray(clusters.reset()), list[NDArray[np.float32]]()
     for _ in range(STEPS):

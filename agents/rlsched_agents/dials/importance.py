@@ -1,10 +1,9 @@
-"""Importance of a strategy's columns (observed features): the savings that are lost without a column.
+"""Measures the importance of the columns (observed features) of a strategy on held-out windows.
 
-Savings are measured on held-out windows.
-
-Permutation importance (Breiman, «Random Forests», Machine Learning 45, 2001): whenever dials are set, the
-column's value is replaced by a value drawn at random from all values of this column in the windows. All other
-inputs, and the jobs, stay the same.
+The importance of a column is how much less the strategy saves if the column has random values (permutation
+importance: Breiman, «Random Forests», Machine Learning 45, 2001). Whenever dials are set, the value of the
+column is replaced by one drawn at random from all its values in the windows. All other inputs, and the jobs,
+stay the same.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from rlsched_envs.training.sources import Drawn, EpisodeSource
 Floats = NDArray[np.float64]
 
 WINDOWS: Final = 24
-"""Number of windows; each is simulated once unchanged, and once for each column in use."""
+"""Default number of windows. Each is simulated once as it is, and once for each column in use."""
 _RESAMPLES: Final = 2000
 
 
@@ -33,9 +32,9 @@ class ColumnImportance(msgspec.Struct, frozen=True):
     """Importance of one column.
 
     Attributes:
-        name: A name from `rlsched.decide.dials.observing.NAMES`.
-        lost: Savings lost without the column, per cent of the cost with all dials at 0; below 0: the column
-            does harm.
+        name: Name of the column (`rlsched.decide.dials.observing.NAMES`).
+        lost: How much less is saved without the column, per cent of the cost with all dials at 0. Negative:
+            the strategy saves more without the column.
         low, high: 95 % bootstrap interval of `lost` over the windows.
     """
 
@@ -50,7 +49,7 @@ class Importance(msgspec.Struct, frozen=True):
 
     Attributes:
         saved: Savings of the strategy with all columns, per cent of the cost with all dials at 0.
-        columns: The columns, most important first.
+        columns: Importance of each column, most important first.
         windows: Number of windows.
     """
 
@@ -67,7 +66,7 @@ class Importance(msgspec.Struct, frozen=True):
 
 
 def columns_used(strategy: Strategy) -> list[int]:
-    """Return the indices of the columns that have a weight in the strategy."""
+    """Return the indices of the columns that have a weight other than 0 in the strategy."""
     first = strategy.matrices[0]
     return [column for column in range(NUM_COLUMNS) if first[:, column].any()]
 
@@ -80,12 +79,12 @@ def importance_of(
     seed: int,
     windows: int = WINDOWS,
 ) -> Importance:
-    """Compute the importance of columns: run the same windows once per column, with this column shuffled.
+    """Return the importance of columns: run the same windows once per column, with random values in it.
 
     Args:
         strategy: The trained strategy that sets the dials.
         policy: The rule whose dials are set.
-        sources: Traces that windows are drawn from; they must not overlap with the training data.
+        sources: Traces that windows are drawn from; they must not have jobs of the training data.
         drawn: How windows are drawn.
         seed: Seed of the draws.
         windows: Number of windows.
@@ -106,7 +105,7 @@ def importance_of(
 def fleet_of(
     policy: Policy, sources: Sequence[EpisodeSource], drawn: Drawn, seed: int, windows: int
 ) -> DialFleet:
-    """Return clusters that run windows of the traces that are long enough.
+    """Return clusters that run windows of those `sources` that have enough jobs.
 
     Args:
         policy: The rule whose dials are set.
@@ -129,16 +128,17 @@ def played(
 ) -> tuple[Floats, Floats]:
     """Run W windows under a strategy.
 
-    Returns the (W,) savings, per cent of the cost with all dials at 0, and all N observations of F columns,
-    (N, F).
-
     Args:
         fleet: Clusters that run the windows.
-        layers: Layers of the strategy.
+        layers: Matrices of the strategy.
         seed: Seed from which the windows are drawn.
-        column: The column to shuffle; -1: none.
-        values: Values of the column to draw from, (N,); None: no column is shuffled.
-        draws: Random generator that draws from `values`.
+        column: Index of the column that gets random values; -1: none.
+        values: (N,) values from which the values of `column` are drawn; None: no column gets random values.
+        draws: Random generator for these draws.
+
+    Returns:
+        The (W,) savings, per cent of the cost with all dials at 0, and the (N, F) observations in all
+        windows.
     """
     windows = fleet.dones.size
     fleet.reseed(seed)
@@ -159,7 +159,9 @@ def played(
 
 
 def picture(found: Importance, most: int = 20) -> tuple[bytes, int, int]:
-    """Draw the importance as a bar chart. Return a PNG, and its width and height in pixels.
+    """Draw the importance as a bar chart, for the `most` most important columns.
+
+    Returns a PNG, and its width and height in pixels.
 
     Raises:
         ImportError: matplotlib is not installed.

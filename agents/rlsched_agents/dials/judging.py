@@ -1,4 +1,4 @@
-"""Evaluation of strategies on windows: costs relative to a reference, with confidence intervals."""
+"""Evaluates strategies on windows: costs relative to a reference, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ Floats = NDArray[np.float64]
 Layers = Sequence[Floats]
 
 LEAST_DELAY_FRAC: Final = 0.01
-"""Lower limit for a delay, as a fraction of the run times; idle cores can make a delay negative."""
+"""Lower limit of a delay, as a fraction of the run times. Idle cores can make a delay negative."""
 _RESAMPLES: Final = 2000
 _CHUNK: Final = 8
-"""Number of runs per message to a worker process; the runs of a message take a second or less."""
+"""Number of runs per message to a worker process; together they take a second or less."""
 ALL_ZERO: Final = (np.zeros((NUM_DIALS, NUM_COLUMNS + 1)),)
-"""The strategy that leaves all dials at 0, so that the policy's settings apply."""
+"""The strategy that leaves all dials at 0, so that the policy's settings apply unchanged."""
 
 _pools: tuple[Windows, ...] = ()
-"""Pools of windows of this worker process."""
+"""In a worker process: the pools (sets) of windows that it can run."""
 
 
 def _use(pools: tuple[Windows, ...]) -> None:
@@ -40,21 +40,22 @@ def _use(pools: tuple[Windows, ...]) -> None:
 
 
 def _run(tasks: Sequence[tuple[int, Layers, int]], policy: Policy | None) -> Floats:
-    """Run n tasks under a policy; a task is a pool's number, a strategy, and a window's number in the pool.
+    """Run n tasks under a policy, and return the terms of the runs.
 
-    Returns an (n, NUM_TERMS) array of the terms of the runs (`rlsched.objective.TERMS`).
+    A task is (index of a pool, strategy, index of a window in this pool). The result has the shape
+    (n, NUM_TERMS), with the terms of `rlsched.objective.TERMS`.
     """
     return np.array([_pools[pool].run(layers, [at], policy)[0].terms for pool, layers, at in tasks])
 
 
 class Scored(msgspec.Struct, frozen=True):
-    """Terms of n runs, and how the objective weighs them: arrays (n, NUM_TERMS).
+    """Terms of n runs, and how the objective weighs them.
 
     Attributes:
         objective: The objective.
-        terms: The terms.
-        offsets: From `Objective.offsets`.
-        weights: From `Objective.weights`.
+        terms: (n, NUM_TERMS) terms of the runs.
+        offsets: (n, NUM_TERMS) from `Objective.offsets`.
+        weights: (n, NUM_TERMS) from `Objective.weights`.
     """
 
     objective: Objective
@@ -67,13 +68,14 @@ class Scored(msgspec.Struct, frozen=True):
         return Scored(self.objective, self.terms[kept], self.offsets[kept], self.weights[kept])
 
     def ratios(self, other: Scored) -> Floats:
-        """Return the (n, NUM_TERMS) ratios to the terms of other runs of the same windows."""
+        """Return the (n, NUM_TERMS) ratios of the terms to the terms of other runs of the same windows."""
         return ratios(self.terms, other.terms, self.offsets)
 
     def ln_cost(self, other: Scored, penalties: Floats | None = None) -> Floats:
-        """Return (n,) ln(cost relative to other runs of the same windows).
+        """Return the (n,) logarithms of the cost relative to other runs of the same windows.
 
-        `penalties`: (NUM_TERMS,), of the bounds; None: the bounds apply to the means over these windows.
+        `penalties`: (NUM_TERMS,) penalty of each bound. None: penalties for the bounds that the mean ratios
+        over these windows exceed.
         """
         found = self.ratios(other)
         if penalties is None:
@@ -82,18 +84,18 @@ class Scored(msgspec.Struct, frozen=True):
 
 
 class Costs(msgspec.Struct, frozen=True):
-    """Results of n windows, as arrays (n,).
+    """Results of n windows. All arrays have the shape (n,).
 
     Attributes:
         delay_s: Sum over the jobs of JCT less run time (as in `work_s`) less slack, job-seconds.
         work_s: Sum of the jobs' run times on unshared GPUs at full clock, job-seconds.
         energy_j: Energy of the jobs, joules.
-        money: Cost of this energy, in any currency; in a window without prices, the energy itself; None: no
+        money: Cost of this energy, in any currency. In a window without prices: the energy itself. None: no
             window has prices.
-        late: Number of jobs with slack whose delay exceeds it by more than `rlsched.objective.LATE_S`; None:
-            not counted.
-        urgent_s: Part of `delay_s` of the jobs without slack, job-seconds; None: not counted.
-        scored: Terms, for an objective other than the default one; None: the default objective.
+        late: Number of jobs with slack that are delayed by more than slack + `rlsched.objective.LATE_S`.
+            None: not counted.
+        urgent_s: The part of `delay_s` that comes from jobs without slack, job-seconds; None: not counted.
+        scored: Terms of the objective; None: the default objective.
     """
 
     delay_s: Floats
@@ -106,7 +108,7 @@ class Costs(msgspec.Struct, frozen=True):
 
     @property
     def floored_s(self) -> Floats:
-        """(n,) values of `delay_s`, each at least `LEAST_DELAY_FRAC` x `work_s`, job-seconds."""
+        """(n,) `delay_s`, or `LEAST_DELAY_FRAC` x `work_s` if that is more, job-seconds."""
         return np.maximum(self.delay_s, LEAST_DELAY_FRAC * self.work_s)
 
     def rows(self, kept: slice | NDArray[np.int64]) -> Costs:
@@ -119,11 +121,11 @@ class Costs(msgspec.Struct, frozen=True):
         )
 
     def ln_ratio(self, other: Costs, energy_weight: Floats, penalties: Floats | None = None) -> Floats:
-        """Return (n,) ln(cost / cost of `other`). `penalties`: as in `Scored.ln_cost`.
+        """Return the (n,) logarithms of the cost relative to the results `other`.
 
-        The cost ratio is that of the objective (`rlsched.objective.cost`). For the default objective, it is
-        the weighted mean of the time ratio and the money ratio. Without prices, the energy ratio takes the
-        place of the money ratio.
+        The objective defines the cost (`rlsched.objective.cost`). By default, it is the weighted mean of the
+        ratio of times and the ratio of money, or of energies without prices. `energy_weight`: (n,) weight of
+        money or energy. `penalties`: as in `Scored.ln_cost`.
         """
         if self.scored is not None and other.scored is not None:
             return self.scored.ln_cost(other.scored, penalties)
@@ -131,7 +133,10 @@ class Costs(msgspec.Struct, frozen=True):
         return np.log((1.0 - energy_weight) * time + energy_weight * self.money_ratio(other))
 
     def training_penalties(self, others: Sequence[Costs], reference: Costs) -> Floats | None:
-        """Return the penalties from the mean ratios of these and other runs; None: no bounds."""
+        """Return the (NUM_TERMS,) penalties of the objective's bounds in training; None: there are no bounds.
+
+        They follow from the mean ratios of these and `others` to the `reference`.
+        """
         every = [one.scored for one in (self, *others)]
         if self.scored is None or reference.scored is None or not self.scored.objective.bounds:
             return None
@@ -139,7 +144,7 @@ class Costs(msgspec.Struct, frozen=True):
         return self.scored.objective.training_penalties(mean_ratios(np.concatenate(found)))
 
     def money_ratio(self, other: Costs) -> Floats:
-        """Return (n,) money / money of `other`; without prices, energy / energy of `other`."""
+        """Return the (n,) ratios of money to the money of `other`; without prices, of energies."""
         mine, theirs = (one.energy_j if one.money is None else one.money for one in (self, other))
         return mine / np.maximum(theirs, 1.0)
 
@@ -148,13 +153,12 @@ class Judge:
     """Runs strategies on windows in several processes.
 
     Args:
-        pools: Pools (sets) of windows, each with its own models. Windows are numbered consecutively over all
-            pools.
+        pools: Pools (sets) of windows, each with its own models. The index of a window counts over all pools.
         workers: Number of processes; None: one per core.
-        policy: Policy whose settings apply if a call has no policy; None: the policy of the windows.
+        policy: Policy whose settings apply in calls without a policy; None: the policy of the windows.
 
     Attributes:
-        settings: All windows with their conditions.
+        settings: All N windows with their conditions.
         energy_weight: (N,) weight of energy in each window.
         has_prices: Whether any window has prices of electricity.
         objective: Objective of the windows.
@@ -197,7 +201,7 @@ class Judge:
         which: NDArray[np.int64] | None = None,
         policy: Policy | None = None,
     ) -> list[Costs]:
-        """Run each strategy on all windows, or on the windows `which`, under the settings of a policy."""
+        """Run each strategy on the windows `which` (None: all), and return the results of each strategy."""
         chosen = np.arange(len(self.settings)) if which is None else which
         pairs = [(layers, int(k)) for layers in strategies for k in chosen]
         found = self.run_pairs(pairs, policy)
@@ -205,7 +209,7 @@ class Judge:
         return [found.rows(slice(first, first + chosen.size)) for first in firsts]
 
     def run_pairs(self, pairs: Sequence[tuple[Layers, int]], policy: Policy | None = None) -> Costs:
-        """Run (strategy, window's number) pairs: each strategy on its window, under a policy's settings."""
+        """Run each (strategy, index of a window) pair, and return the results in the order of the pairs."""
         tasks = [
             [(int(self._pool_of[k]), layers, int(self._at[k])) for layers, k in pairs[at : at + _CHUNK]]
             for at in range(0, len(pairs), _CHUNK)
@@ -227,12 +231,12 @@ class Judge:
 
 
 class Interval(msgspec.Struct, frozen=True):
-    """A geometric mean of ratios, with its 95 % bootstrap interval over groups of windows.
+    """Geometric mean of ratios over windows, with its 95 % bootstrap interval.
 
-    Windows of one group can share jobs (`Setting.group`), so the bootstrap draws groups instead of windows.
+    Windows of a group (`Setting.group`) can have jobs in common. Therefore the bootstrap draws groups.
 
     Attributes:
-        ratio: The mean; below 1 is better.
+        ratio: The geometric mean; below 1 is better.
         low, high: Bounds of the interval.
         better_frac: Fraction of the windows with a ratio below 1.
         windows: Number of windows.
@@ -251,7 +255,10 @@ class Interval(msgspec.Struct, frozen=True):
 
 
 def interval(log_ratios: Floats, groups: Sequence[str], *, seed: int = 0) -> Interval:
-    """Return the geometric mean of ratios, given as (n,) logarithms, and its interval, resampled by group."""
+    """Return the geometric mean of n ratios, given as logarithms, and its interval.
+
+    `groups`: group of each window, for the bootstrap.
+    """
     names, of = np.unique(np.asarray(groups), return_inverse=True)
     total, count = np.bincount(of, log_ratios), np.bincount(of)
     picks = np.random.default_rng(seed).integers(0, names.size, (_RESAMPLES, names.size))

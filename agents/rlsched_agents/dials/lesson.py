@@ -1,4 +1,4 @@
-"""Inputs of a strategy's training: the recipe (`DialRecipe`) and the windows (`Lesson`)."""
+"""The inputs of a strategy's training: hyperparameters (`DialRecipe`) and windows (`Lesson`)."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from rlsched_envs.training.sources import Drawn, EpisodeSource
 from rlsched_envs.training.windows import Windows, draw_setting
 
 LEAST_STRETCHES: Final = 6
-"""Minimum number of windows that must fit in the traces' parts for confirmation, for an interval."""
+"""The parts of the traces for confirmation must hold this many windows, so that an interval is possible."""
 LEAST_JOBS: Final = 250
-"""Minimum number of jobs in a window: for short traces, windows are shortened down to this length."""
+"""Minimum number of jobs in a window. For short traces, windows are shortened, but not below this."""
 MIXED_FRAC: Final = 0.5
-"""Share of windows on clusters of several GPU types, if the cluster of a trace has several types."""
+"""Fraction of windows on clusters with several GPU types, if the cluster of a trace has several types."""
 PRICED_JOBS: Final = 600
 PRICED_NODES: Final = (6, 8)
 PRICED_LOADS: Final = (0.4, 0.9)
-"""Jobs, nodes and loads of windows with prices. The windows last for one to three weeks. At higher loads no
-work can be moved to cheaper hours.
+"""Jobs, nodes and loads of windows with prices. These windows last for one to three weeks. At higher loads,
+no work can be moved to cheaper hours.
 """
 SETTINGS_TRIED: Final = (
     "share.min_gain=0.05",
@@ -44,31 +44,32 @@ SETTINGS_TRIED: Final = (
     "types.price=0.25",
     "types.price=0.75",
 )
-"""Alternative settings, in the form of `--set`; each is tried separately."""
+"""Alternative settings, in the form of `--set`. Each is tried on its own."""
 
 
 _PRICED_PPO: Final = {"gamma": 0.998, "gae_lambda": 0.99, "learning_rate": 3e-5, "noise": 0.2}
-"""Fields of `PpoConfig` for windows with prices: smaller steps, and an advantage that reaches days ahead."""
+"""Fields of `PpoConfig` for windows with prices: smaller steps, and advantages that look days ahead."""
 
 
 class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Hyperparameters of PPO on the dials.
 
     Attributes:
-        clusters: Number of clusters simulated in parallel, even; a pair of clusters runs the same windows.
-        rollout_steps: Number of times that each cluster's dials are set between two updates; the noise is
-            constant between updates.
-        rollouts: Number of rollouts and updates; 0: no training by PPO.
+        clusters: Number of clusters simulated in parallel, even. The two clusters of a pair run the same
+            windows.
+        rollout_steps: Steps of each cluster (settings of its dials) in a rollout. The noise is constant in a
+            rollout.
+        rollouts: Number of rollouts; each is followed by an update. 0: no training by PPO.
         batch_size: Steps in a minibatch, a divisor of `clusters` x `rollout_steps`.
-        epochs: Passes over a rollout.
-        gamma: Discount per step (ten minutes or less).
-        gae_lambda: Decay of the advantage estimator.
-        learning_rate: Adam's step size.
+        epochs: Number of passes over a rollout in an update.
+        gamma: Discount per step (ten simulated minutes or less).
+        gae_lambda: Decay of the advantage estimator (GAE).
+        learning_rate: Step size of Adam.
         target_kl: KL divergence at which an update stops.
         width: Units of each of the two hidden layers; at least the number of dials.
         noise: Initial standard deviation of the noise on the position of a dial.
-        pair_weight: Weight of the pair's term relative to the advantage of a step; the term is half the
-            difference between the returns of the two clusters of a pair.
+        pair_weight: Weight, relative to the usual advantage, of half the difference between the returns of
+            the two clusters of a pair (`PairedBuffer`).
     """
 
     clusters: int = 64
@@ -87,9 +88,9 @@ class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def with_prices(self) -> PpoConfig:
         """Return a copy for windows with prices.
 
-        The cost of a window varies more, and a pause pays off a day later. So there are six times as many
-        clusters in shorter rollouts. `_PRICED_PPO` has other values of some fields; fields of a recipe that
-        are not the default stay unchanged.
+        With prices, the costs of windows vary more, and pausing a job pays off only a day later. The copy has
+        six times as many clusters, rollouts of half the length, and a quarter of the rollouts. Fields in
+        `_PRICED_PPO` get the values there, unless they are not the defaults.
         """
         replace, default = msgspec.structs.replace, PpoConfig()
         steps = self.rollout_steps if self.rollout_steps % 2 else self.rollout_steps // 2
@@ -127,14 +128,14 @@ class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         windows: Number of windows for training.
         choosing: Number of windows for choosing among the results.
         confirming: Number of windows for confirming the chosen result.
-        settings: Alternatives to the policy's settings, in the form of `--set`, tried one by one. Training
-            skips settings of features that the policy does not use, and prices of GPU types if no window has
-            several types.
+        settings: Alternatives to the policy's settings, in the form of `--set`, which are tried one by one.
+            Settings of features that the policy does not use are skipped, and prices of GPU types if no
+            window has several types.
         constants: Evolution of constant dials.
-        following: Evolution of dials that follow the cluster's state; starts from the constant dials.
+        following: Evolution of dials that depend on the cluster's state; starts from the constant dials.
         ppo: Training of a network by PPO; starts from the evolved strategy.
-        scales: Factors applied to those catalogue figures that are assumed, not measured. Each window gets
-            the next factor in turn.
+        scales: Factors for figures of the catalogue that are assumed, not measured. The windows get these
+            factors in turn.
     """
 
     drawn: Drawn = Drawn()
@@ -150,10 +151,10 @@ class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     scales: tuple[float, ...] = (1.0, 0.7, 1.3)
 
     def fitted(self, data: Sequence[TrainingData]) -> DialRecipe:
-        """Return this recipe with a window length and GPU types that fit these traces.
+        """Return this recipe, adapted to these traces.
 
-        Windows are shortened until `LEAST_STRETCHES` of them fit in the traces' parts for confirmation.
-        Windows have mixed GPU types if the cluster of a trace has several types.
+        Windows are shortened until the parts of the traces for confirmation hold `LEAST_STRETCHES` of them.
+        If the cluster of a trace has several GPU types, a part of the windows has too (`MIXED_FRAC`).
 
         Raises:
             InputError: there are too few jobs even for the shortest windows.
@@ -178,7 +179,7 @@ class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def with_prices(self) -> DialRecipe:
         """Return this recipe for windows with prices of electricity and jobs with slack.
 
-        If the windows of the recipe already have slack, these windows stay unchanged.
+        If the recipe already draws windows with slack, it draws the same windows as before.
         """
         replace, drawn = msgspec.structs.replace, self.drawn
         if not drawn.has_prices:
@@ -202,9 +203,9 @@ class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         )
 
     def others(self, policy: Policy) -> dict[str, Policy]:
-        """Return, for each of `settings`, a copy of `policy` with this setting, by setting.
+        """Return copies of `policy`, each with one of the `settings`, by setting.
 
-        Settings that do not apply to the policy or to the windows are left out.
+        Settings that have no effect on this policy or in these windows are left out.
         """
         found = {}
         for change in self.settings:
@@ -234,9 +235,11 @@ class Lesson:
 
     Attributes:
         policy: The policy whose settings apply in the windows.
-        sources: Traces from which PPO draws its training windows; PPO does not use `teaching`.
+        sources: Traces from which PPO draws its own training windows.
         drawn: How PPO draws windows.
-        teaching, choosing, confirming: The windows for these three purposes.
+        teaching: Windows for training by evolution.
+        choosing: Windows for choosing among the results.
+        confirming: Windows for confirming the chosen result.
         objective: Defines the cost.
     """
 
@@ -257,11 +260,11 @@ class Lesson:
         seed: int,
         objective: Objective | None = None,
     ) -> Lesson:
-        """Draw the windows. A trace that is too short for one of the three parts is left out of this part.
+        """Draw the windows for the three purposes. A trace with too few jobs is left out.
 
         Raises:
-            InputError: no trace is long enough for one of the parts, or the objective needs prices and the
-                windows have none.
+            InputError: for one of the purposes, no trace has enough jobs, or the objective needs prices and
+                the windows have none.
         """
         chosen = objective or DEFAULT
         parts = {
@@ -293,9 +296,9 @@ def draw_windows(
     rng: np.random.Generator,
     objective: Objective | None = None,
 ) -> tuple[Windows, ...]:
-    """Draw about `count` windows, and assign the recipe's `scales` to them in turn.
+    """Draw about `count` windows, and give them the recipe's `scales` in turn.
 
-    The number of windows from a source is proportional to the weight of the source.
+    The number of windows from a source is proportional to its weight. Returns one `Windows` per scale.
     """
     weights = np.array([source.weight for source in sources])
     picks = np.repeat(np.arange(len(sources)), np.ceil(count * weights / weights.sum()).astype(int))

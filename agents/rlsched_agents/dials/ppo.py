@@ -1,9 +1,9 @@
-"""PPO of Stable-Baselines3 for dials, with noise that is constant in a rollout and mirrored between pairs.
+"""Trains a network that sets dials by PPO of Stable-Baselines3, with special noise.
 
-The noise is generalised state-dependent exploration (Raffin, Kober, Stulp, CoRL 2021) of Stable-Baselines3. A
-strategy affects costs only after hours of simulated time, so noise that changes at each step has no
-measurable effect. The two clusters of a pair run the same window with opposite noise: half the difference of
-their returns is the effect of the noise.
+The noise is generalised state-dependent exploration (gSDE: Raffin, Kober, Stulp, CoRL 2021). It is constant
+in a rollout: a strategy affects costs only after hours of simulated time, so noise that changes at each step
+would have no measurable effect. The two clusters of a pair run the same window with opposite noise. Half the
+difference of their returns is the effect of the noise.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from rlsched_envs.training.sources import Drawn, EpisodeSource
 from rlsched_envs.training.vector import ClusterVecEnv
 
 FIGURES: Final = ("approx_kl", "explained_variance", "value_loss", "std")
-"""Figures of an update, by their names in the log of Stable-Baselines3."""
+"""Figures of an update that are recorded, by their names in the log of Stable-Baselines3."""
 PASSED_ON: Final = 0.3
-"""Factor on sums that tanh units pass on, so that tanh is nearly linear: for a sum of 0.5, each of the two
-layers has an error of 0.7 %.
+"""Factor by which `DialPolicy.begin_at` multiplies sums that tanh units pass on, so that tanh is nearly
+linear: for a sum of 0.5, each of the two layers has an error of 0.7 %.
 """
 
 
 class MirroredNoise(StateDependentNoiseDistribution):
-    """gSDE with mirrored noise: cluster 2 k + 1 has the noise of cluster 2 k with the opposite sign."""
+    """gSDE in which cluster 2 k + 1 has the noise of cluster 2 k with the opposite sign."""
 
     def sample_weights(self, log_std: torch.Tensor, batch_size: int = 1) -> None:
-        """Draw noise for half of the clusters, and mirror it."""
+        """Draw noise for half of the clusters. The other half gets it with the opposite sign."""
         std = self.get_std(log_std)
         self.weights_dist = Normal(torch.zeros_like(std), std)
         self.exploration_mat = self.weights_dist.rsample()
@@ -61,12 +61,12 @@ class DialPolicy(ActorCriticPolicy):
         super()._build(lr_schedule)
 
     def begin_at(self, weights: Floats) -> None:
-        """Set the network so that its mean action is nearly the same as the action of a linear strategy.
+        """Set the weights so that the mean action is nearly the same as the action of a linear strategy.
 
-        `weights` are the (D, F + 1) weights of the linear strategy: D dials, F columns and the constant.
+        The first D units of each hidden layer pass on the weighted sums of the D dials, multiplied by
+        `PASSED_ON`. The other units keep their random weights, but have no effect yet.
 
-        The first D units of each hidden layer pass on the D weighted sums, multiplied by `PASSED_ON`, so that
-        tanh is nearly linear. The other units keep their random weights and have no effect yet.
+        `weights`: (D, F + 1) weights of the linear strategy, for D dials, and for F columns and the constant.
         """
         first, second = (part for part in self.mlp_extractor.policy_net if isinstance(part, torch.nn.Linear))
         last = self.action_net
@@ -81,7 +81,7 @@ class DialPolicy(ActorCriticPolicy):
 
     @property
     def _parts(self) -> list[torch.nn.Linear]:
-        """The three linear parts of the network of the mean action."""
+        """The three linear layers of the network of the mean action."""
         assert isinstance(self.action_net, torch.nn.Linear)
         hidden = [part for part in self.mlp_extractor.policy_net if isinstance(part, torch.nn.Linear)]
         return [*hidden, self.action_net]
@@ -94,7 +94,7 @@ class DialPolicy(ActorCriticPolicy):
         ]
 
     def set_layers(self, layers: Layers) -> None:
-        """Set the network of the mean action to the matrices of a `Strategy` of the same width."""
+        """Set the network of the mean action from the matrices of a `Strategy` of the same width."""
         with torch.no_grad():
             for part, layer in zip(self._parts, layers, strict=True):
                 part.weight[:] = torch.as_tensor(layer[:, :-1], dtype=part.weight.dtype)
@@ -102,15 +102,16 @@ class DialPolicy(ActorCriticPolicy):
 
 
 class PairedBuffer(RolloutBuffer):
-    """Buffer of rollouts with advantages that include the difference between the clusters of a pair."""
+    """Rollout buffer whose advantages include the difference between the two clusters of a pair."""
 
     pair_weight = 1.0
 
     def compute_returns_and_advantage(self, last_values: torch.Tensor, dones: np.ndarray) -> None:
-        """Compute the advantages, and add a term for the difference between the two clusters of each pair.
+        """Compute the advantages as usual, and add to them the difference between the two clusters of a pair.
 
-        The term of a cluster is half the difference between its return and the other cluster's return, per
-        step. It is scaled to the standard deviation of the advantages, and multiplied by `pair_weight`.
+        The added value is half the difference between the returns of the cluster and of the other cluster of
+        the pair. It is scaled so that its standard deviation is that of the advantages, and multiplied by
+        `pair_weight`.
         """
         super().compute_returns_and_advantage(last_values, dones)
         total = self.rewards.sum(axis=0)
@@ -120,16 +121,17 @@ class PairedBuffer(RolloutBuffer):
 
 
 class DialPpo:
-    """One training run by PPO, which proceeds by rollouts. The state of the run is a set of arrays.
+    """One training run by PPO: each call of `step` is a rollout and an update. The state is a set of arrays.
 
-    Each rollout draws from generators seeded by the training's seed and the rollout's number. A training run
-    that stops and continues therefore gives exactly the same weights as one without a stop.
+    The random generators are seeded before each rollout, with the seed of the training and the index of the
+    rollout. A training run that stops and continues therefore gives exactly the same weights as one that does
+    not stop.
 
     Args:
         sources: Traces that windows are drawn from.
         drawn: How windows are drawn.
         policy: The rule whose dials are set.
-        config: Hyper-parameters.
+        config: Hyperparameters.
         seed: Seed of weights, windows and noise.
         start: (D, F + 1) weights of the linear strategy from which the network starts (`begin_at`); None: the
             network starts from random weights.
@@ -194,7 +196,7 @@ class DialPpo:
 
     @property
     def network(self) -> DialPolicy:
-        """The policy network and its critic."""
+        """The policy network with its critic."""
         assert isinstance(self._model.policy, DialPolicy)
         return self._model.policy
 
@@ -204,7 +206,7 @@ class DialPpo:
         return self.network.layers()
 
     def step(self) -> Generation:
-        """Simulate one rollout, and update the network."""
+        """Simulate one rollout, update the network, and return the figures."""
         set_random_seed(int(np.random.SeedSequence([self._seed, self.number]).generate_state(1)[0]))
         returns = _Returns()
         if self._objective.bounds:
@@ -222,7 +224,7 @@ class DialPpo:
         return Generation(self.number, self._cost, None, figures)
 
     def get_state(self) -> dict[str, NDArray[Any]]:
-        """Return the weights and the states of the optimiser, the counters and the clusters, as arrays."""
+        """Return the weights, and the states of the optimiser, the counters and the clusters, as arrays."""
         model, policy = self._model, self.network
         found: dict[str, NDArray[Any]] = {
             "counts": np.array([self.number, model.num_timesteps, model._n_updates]),
@@ -245,8 +247,7 @@ class DialPpo:
         """Restore the state that `get_state` returned.
 
         Raises:
-            KeyError, RuntimeError, ValueError: the state belongs to a training run whose hyper-parameters
-                differ.
+            KeyError, RuntimeError, ValueError: the state is of a training run with other hyperparameters.
         """
         model, policy = self._model, self.network
         parts = {prefix: _members(state, prefix) for prefix in ("weights/", "optimizer/", "clusters/")}
@@ -266,16 +267,16 @@ class DialPpo:
 
 
 def _members(state: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
-    """Return the arrays whose names begin with `prefix`; the returned names lack the prefix."""
+    """Return the arrays whose names begin with `prefix`, by name without the prefix."""
     return {name.removeprefix(prefix): state[name] for name in state if name.startswith(prefix)}
 
 
 class _Returns(BaseCallback):
-    """Callback that collects the savings of the episodes that end in a rollout.
+    """Callback that collects the results of the episodes that end in a rollout.
 
     Attributes:
         saved: Savings of each episode, per cent of the cost of the reference.
-        ratios: Ratios of the terms of each episode to the terms of the reference, by `TERMS`.
+        ratios: For each episode, the ratios of its terms to the reference, in the order of `TERMS`.
     """
 
     def __init__(self) -> None:

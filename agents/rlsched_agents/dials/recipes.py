@@ -36,7 +36,7 @@ RECIPES = {"default": DEFAULT, "quick": QUICK, "smoke": SMOKE}
 
 
 def load_recipe(name: str) -> DialRecipe:
-    """Load a recipe by name or from a TOML file; fields that are not in the file are as in `default`.
+    """Return a recipe by name, or from a TOML file. Fields that are not in the file are as in `default`.
 
     Raises:
         InputError: there is no recipe of this name, or the file cannot be read.

@@ -1,11 +1,11 @@
-"""Training of a strategy in stages.
+"""Trains a strategy in stages, and chooses the best result.
 
-The stages try other values of the policy's settings, then constant dials, then dials that follow the state of
-the cluster, and then PPO (not with the algorithm `es`).
+The stages: other values of the policy's settings; evolution of constant dials; evolution of dials that depend
+on the state of the cluster; PPO (not with the algorithm `es`).
 
-Each trace has three parts. Windows of the first part are for training, windows of the second part for
-choosing among the results, and windows of the third part for confirming the chosen result, once. The chosen
-policy is written if it is confirmed to be better than the original policy; otherwise nothing is written.
+Each trace has three parts. Windows of the first part are for training, and windows of the second part for
+choosing among the results. Windows of the third part are used only once, to confirm the chosen result. The
+caller writes the chosen policy only if it is confirmed to be better than the original policy.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ SETTINGS: Final = "settings"
 CONSTANTS: Final = "constants"
 FOLLOWING: Final = "following"
 ALGORITHMS: Final = {"ppo": (CONSTANTS, FOLLOWING, PPO), "es": (CONSTANTS, FOLLOWING)}
-"""Stages of each algorithm, after the stage that tries settings. PPO continues from evolution's result."""
+"""Stages of each algorithm after `SETTINGS`. PPO starts from the result of evolution."""
 STATE_FILE: Final = "training.json"
 PPO_FILE: Final = "ppo.npz"
-"""Name of the file with the state of PPO, in the folder of the training's state file."""
+"""Name of the file with the state of PPO, in the same folder as the state file of the training."""
 
 
 def _teaches(judge: Judge, found: Floats) -> bool:
-    """Return whether a strategy is significantly better than dials at 0 on the training windows.
+    """Return whether a strategy is significantly better on the training windows than dials at 0.
 
-    If the signal of evolution is weak, evolution can drift to a strategy that is worse than dials at 0.
+    With a weak signal, evolution can end with a strategy that is worse than dials at 0.
     """
     mine, zero = judge.run([(found,), ALL_ZERO])
     return compared(judge, mine, zero).cost.high < 1.0
@@ -54,14 +54,14 @@ def _teaches(judge: Judge, found: Floats) -> bool:
 
 @dataclass
 class Training:
-    """One training run, which can stop between two generations and continue later.
+    """One training run. It can stop between two generations or rollouts, and continue later.
 
     Attributes:
         lesson: Windows of the training.
         recipe: Hyperparameters.
         seed: Seed of the draws.
-        state_file: File for the state of the training; None: the state is not kept. The state of PPO is in
-            `PPO_FILE` in the same folder.
+        state_file: File for the state of the training; None: the state is not saved. `PPO_FILE` in the same
+            folder has the state of PPO.
         workers: Number of processes; None: one per core.
         algorithm: `ppo` or `es` (`ALGORITHMS`).
     """
@@ -83,8 +83,9 @@ class Training:
         """Try other settings, train strategies, choose the best result, and confirm it.
 
         Args:
-            tell: Called with the stage's name and the result of each setting, generation or rollout. The
-                callback can raise an exception to stop the training: the state is written before the call.
+            tell: Called after each setting, generation or rollout with the name of the stage and the figures.
+                The state is saved before the call, so the callback can raise an exception to stop the
+                training.
             resume: Whether to continue from `state_file`.
             say: Called with a line at the start of each longer phase.
 
@@ -126,7 +127,7 @@ class Training:
         )
 
     def _strategy(self, layers: Layers) -> Strategy:
-        """Return the strategy with these matrices; after training without prices, it ignores prices."""
+        """Return the strategy with these matrices. If the training had no prices, it ignores prices."""
         made = Strategy.from_layers(*layers)
         return made if self.recipe.drawn.has_prices else made.without_prices()
 
@@ -139,11 +140,11 @@ class Training:
         tell: Callable[[str, Generation], None],
         say: Callable[[str], None],
     ) -> tuple[dict[str, StrategyComparison], str]:
-        """Return the cost of each alternative setting, and the best one.
+        """Return the cost of each alternative setting, and the best setting.
 
-        Costs are relative to the policy's setting, and measured on the windows for choosing. The best setting
-        is "" if no setting is significantly better: without a test of significance, the best of a dozen
-        settings is often only the luckiest.
+        Costs are relative to the policy's own settings, and measured on the windows for choosing. The best
+        setting is "" if none is significantly better. Without a test of significance, the best of a dozen
+        settings would often only be the luckiest.
         """
         others = self.recipe.others(self.lesson.policy)
         try:
@@ -177,7 +178,7 @@ class Training:
         state: dict[str, Any],
         tell: Callable[[str, Generation], None],
     ) -> Evolution:
-        """Run the generations of one stage that `state` does not contain yet."""
+        """Run the remaining generations of one stage, after the generations in `state`."""
         seed = self.seed * 2 + (stage == FOLLOWING)
         evolution = Evolution(judge, config, seed, start)
         if stage in state:
@@ -199,7 +200,7 @@ class Training:
         state: dict[str, Any],
         tell: Callable[[str, Generation], None],
     ) -> Layers:
-        """Train a network by PPO, from the saved state if there is one. Returns the network's layers."""
+        """Train a network by PPO, from the saved state if there is one, and return its layers."""
         from rlsched_agents.dials.ppo import DialPpo
 
         config, lesson = self.recipe.ppo, self.lesson
@@ -222,12 +223,12 @@ class Training:
     ) -> tuple[dict[str, StrategyComparison], str, dict[str, Interval]]:
         """Compare each stage with the original policy on the windows for choosing, and choose one to confirm.
 
-        A later stage can fail in more ways, so it is chosen only if it is significantly better than the stage
-        chosen so far.
+        A later stage can fail in more ways. Therefore it is chosen only if it is significantly better than
+        the stage chosen so far.
 
         Returns:
-            The costs of each stage relative to the original policy; the stage to confirm, "" for none; and
-            the costs of all cheaper stages relative to the stage to confirm.
+            The costs of each stage relative to the original policy; the chosen stage, or "" for none; and
+            the costs, relative to the chosen stage, of all stages that cost less than it.
         """
         with self._judge("choosing") as judge:
             (zero,), costs = judge.run([ALL_ZERO]), judge.run(list(found.values()), policy=policy)
@@ -279,7 +280,7 @@ class Training:
 
     @property
     def _of(self) -> str:
-        """Hash of all inputs of the training run, which identifies it in a state file."""
+        """Hash of the inputs of the training run, to recognise it in a state file."""
         settings = [one for pool in self.lesson.teaching for one in pool.settings]
         work_s = sum(one.work_s for one in settings)
         predicted_s = sum(float(one.window.predicted_s.sum()) for one in settings)
@@ -321,14 +322,14 @@ class Training:
         if self.state_file is None:
             return
         packed = io.BytesIO()
-        np.savez_compressed(packed, allow_pickle=False, **arrays)  # a tenth of the size
+        np.savez_compressed(packed, allow_pickle=False, **arrays)  # compression reduces the size to a tenth
         replace_file(self.state_file.with_name(PPO_FILE), packed.getvalue())
 
 
 def dials_frozen(
     judge: Judge, found: Layers, mine: Costs, policy: Policy, reference: Costs | None = None
 ) -> dict[str, Interval]:
-    """Return, by dial, the cost with this dial fixed at 0, divided by the cost with this dial in use.
+    """Return, for each dial in use, the cost with this dial fixed at 0 / the cost with it.
 
     `reference`: as in `verdict.compared`.
     """

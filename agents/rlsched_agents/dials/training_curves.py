@@ -1,4 +1,4 @@
-"""TensorBoard log of a training run: curves, configuration and result."""
+"""Writes the TensorBoard log of a training run: curves, configuration and result."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class TrainingCurves:
         self._curves.flush()
 
     def add_generation(self, stage: str, generation: Generation) -> None:
-        """Add a generation of a stage, or a rollout of PPO, to the curves."""
+        """Add a setting, a generation or a rollout of a stage to the curves."""
         points = {f"{stage}/cost_frac": generation.cost}
         if generation.signal is not None:
             points[f"{stage}/signal_to_noise"] = generation.signal
@@ -115,7 +115,7 @@ class TrainingCurves:
         self._curves.flush()
 
     def outcome(self, found: Trained, card: str) -> None:
-        """Add the result; `card` is the Markdown card of the written policy, "" if no policy was written."""
+        """Add the result. `card`: Markdown card of the written policy; "" if no policy was written."""
         points: dict[str, float] = {}
         for name, one in found.chosen.items():
             points[f"chosen/{name}/cost_frac"] = one.cost.ratio

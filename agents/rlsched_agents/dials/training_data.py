@@ -1,4 +1,4 @@
-"""Prepares training data from traces and clusters: splits each trace by time, and describes the split."""
+"""Prepares the training data: reads or draws traces, splits each by time, and describes the split."""
 
 from __future__ import annotations
 
@@ -26,25 +26,26 @@ SYNTHETIC_LOAD = 0.95
 VALIDATION_TRACES = 6
 VALIDATION_JOBS = 5_000
 CONFIRMATION_TRACES = 2
-"""Number of synthetic validation traces that are kept for confirmation."""
+"""Number of synthetic validation traces that are used for confirmation."""
 LEAST_JOBS = 100
-"""Minimum number of validation jobs per half; smaller sets are not split."""
+"""If the validation part would have fewer jobs per half, it is not split into choosing and confirming."""
 VALIDATION_SEED = 1_000
-"""Difference between the seed of the training trace and the seed of the first validation trace."""
+"""Seed of the first synthetic validation trace less the seed of the synthetic training trace."""
 
 
 class TraceUse(msgspec.Struct, frozen=True, kw_only=True):
-    """How one trace was split by time. Every span is [from, to) in seconds from the trace's first job.
+    """How one trace was split by time.
 
-    An empty span was not used.
+    A span is [from, to), seconds after the first job of the trace. An empty span means that there is no such
+    part.
 
     Attributes:
         trace: Name of the trace.
         cluster: Name of its cluster.
-        jobs: Jobs in the whole trace.
-        train_s: Span that windows for training are drawn from.
-        validation_s: Span that windows for choosing and for confirming the policy are drawn from.
-        test_s: Span kept for testing.
+        jobs: Number of jobs in the whole trace.
+        train_s: Span from which windows for training are drawn.
+        validation_s: Span from which windows for choosing and for confirming the policy are drawn.
+        test_s: Span that is not used, so that users can test the policy on it.
     """
 
     trace: str
@@ -60,11 +61,10 @@ class TrainingData:
     """One trace, split by time into training, validation and test.
 
     Attributes:
-        train: Source of the training episodes.
-        validation: Sources of the windows for choosing among the policies of a run. A window does not span
-            several sources.
-        confirmation: Sources of the windows for confirming the chosen policy: later jobs, or other traces.
-            Empty if there is too little data for choosing and confirming.
+        train: Source of the windows for training.
+        validation: Sources of the windows for choosing among the results of a training run.
+        confirmation: Sources of the windows for confirming the chosen result: later jobs, or other traces.
+            Empty if there are too few jobs for both choosing and confirming.
         uses: How the trace was split, for the card of the policy.
         mixed: Whether the trace's cluster has several GPU types.
     """
@@ -77,11 +77,11 @@ class TrainingData:
 
     @classmethod
     def cut(cls, trace: Trace, spec: ClusterSpec, *, own: bool = False) -> TrainingData:
-        """Split a trace 70 : 10 : 20 by time. Predictions are causal: each uses only jobs that ended before.
+        """Split a trace by time: 70 % for training, 10 % for validation, and the last 20 %.
 
-        The first half of the validation jobs is for choosing a policy, the second half for confirming it, and
-        the last 20 % are kept for testing. In a user's own history (`own`), all validation jobs are for
-        choosing, and the last 20 % for confirming.
+        The first half of the validation jobs is for choosing a result, and the second half for confirming it.
+        The last 20 % are not used. In a user's own history (`own`), all validation jobs are for choosing, and
+        the last 20 % for confirming. Each prediction is made only from jobs that had ended before.
 
         Raises:
             InputError: a part has no jobs, or nodes differ in size.
@@ -108,7 +108,7 @@ class TrainingData:
         return cls(train, (chooses,), confirms, (use,), mixed)
 
     def with_tariffs(self, tariffs: Sequence[Tariff]) -> TrainingData:
-        """Return a copy whose windows have prices from these price series, split by `tariffs.split`."""
+        """Return a copy whose windows get prices from these tariffs, which `tariffs.split` splits by time."""
         parts = split(tariffs)
         return replace(
             self,
@@ -119,7 +119,7 @@ class TrainingData:
 
 
 def _halves(source: EpisodeSource) -> tuple[EpisodeSource, tuple[EpisodeSource, ...]]:
-    """Return the first and the second half of the jobs, or all jobs and no second half if jobs are few."""
+    """Return the first and the second half of the jobs, or all jobs and () if there are too few jobs."""
     jobs = source.submit_s.size
     if jobs < 2 * LEAST_JOBS:
         return source, ()
@@ -137,11 +137,12 @@ def read_data(
     form: str = "",
     tell: Callable[[str], None] = say_nothing,
 ) -> list[TrainingData]:
-    """Read traces and histories with their clusters; a single cluster applies to all files.
+    """Read traces and histories with their clusters. A single cluster applies to all files.
 
     Args:
         traces: Traces in the standard form.
-        clusters: Clusters of the traces, then of the histories; a history may have no cluster.
+        clusters: Cluster files of the traces, then of the histories. They can be left out if there are only
+            histories, and their format describes the nodes.
         histories: Histories in any format (`rlsched_agents.whatif.job_history`).
         form: Name of the format of the histories; "": detect the format.
         tell: Called with a line about each file.
@@ -175,11 +176,11 @@ def read_data(
 
 
 def synthetic_data(like: str, seed: int, predictability: Predictability) -> TrainingData:
-    """Return synthetic traces at load 0.95 on 64 GPUs: one to train on, and short traces for validation.
+    """Return synthetic traces at load 0.95 on 64 GPUs: one for training, and short ones for validation.
 
-    The first trace has 40,000 jobs and is split like any other trace. The short traces have different seeds
-    and the length of a validation window, so that no burst occurs in two windows, or in a window and in
-    training. The last two traces are for confirming.
+    The trace for training has 40,000 jobs, of which the first 70 % of the time are used. The short traces
+    have other seeds, so that no burst of jobs occurs both in training and in validation. The last two of them
+    are for confirming, and the others for choosing.
     """
 
     def drawn(jobs: int, draw: int) -> tuple[Trace, ClusterSpec]:

@@ -1,4 +1,4 @@
-"""The result of a training run: the chosen policy, its measured gain, and the files to write."""
+"""The result of a training run: the chosen policy, its measured gain, and its files."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ LEAST_WINDOWS: Final = 200
 
 
 class StrategyComparison(msgspec.Struct, frozen=True):
-    """Costs of a strategy relative to another strategy on the same windows; below 1 is better.
+    """Ratios of a strategy's costs to another strategy's costs on the same windows; below 1 is better.
 
     Attributes:
-        cost: Weighted sum of time in the system and energy.
-        delay: JCT in excess of the jobs' run times on unshared GPUs at full clock.
-        energy: Energy of the jobs.
-        by_source: Geometric mean of the cost, by trace.
-        money: Money for the energy of the jobs; None without prices.
-        late_frac: Share of the jobs with slack whose delay exceeds it by more than
-            `rlsched.objective.LATE_S`: under this strategy, and under the other strategy.
-        terms: Ratios of the terms in use, by name, for an objective other than the default one.
-        bounds: Upper limits of these ratios, by name.
+        cost: Ratio of the cost: weighted time in the system and energy (or money), or as the objective
+            defines it.
+        delay: Ratio of delays: JCT less run time on unshared GPUs at full clock.
+        energy: Ratio of the energy of the jobs.
+        by_source: Geometric mean of the ratio of the cost, by trace.
+        money: Ratio of the cost of the jobs' energy; None without prices.
+        late_frac: Fraction of the jobs with slack that are delayed by more than slack +
+            `rlsched.objective.LATE_S`, under this strategy and under the other one; None without prices.
+        terms: Ratios of the objective's terms, by name; empty for the default objective.
+        bounds: Upper bounds of these ratios, by name.
     """
 
     cost: Interval
@@ -46,20 +47,20 @@ class StrategyComparison(msgspec.Struct, frozen=True):
 
     @property
     def exceeded(self) -> dict[str, float]:
-        """The bounds that the ratios exceed, by name."""
+        """The bounds that are exceeded, by the name of the term."""
         return {name: bound for name, bound in self.bounds.items() if self.terms[name].ratio > bound}
 
     @property
     def energy_or_money(self) -> Interval:
-        """The ratio that counts in the cost: the money ratio with prices, otherwise the energy ratio."""
+        """The ratio that is part of the cost: that of money with prices, otherwise that of energy."""
         return self.energy if self.money is None else self.money
 
 
 def compared(judge: Judge, mine: Costs, other: Costs, reference: Costs | None = None) -> StrategyComparison:
     """Compare one strategy with another on all windows of a judge.
 
-    `reference`: the run that the bounds of the objective refer to; None: `other`. It has no effect for an
-    objective without bounds.
+    `reference`: results to which the bounds of the objective refer; None: `other`. Without bounds, it has no
+    effect.
     """
     weight = judge.energy_weight
     if reference is not None and mine.scored is not None and mine.scored.objective.bounds:
@@ -80,7 +81,7 @@ def compared(judge: Judge, mine: Costs, other: Costs, reference: Costs | None = 
 
 
 def _terms(mine: Costs, other: Costs, groups: Sequence[str]) -> tuple[dict[str, Interval], dict[str, float]]:
-    """Return (ratios of the objective's terms, their bounds), by the names that users have."""
+    """Return the ratios of the objective's terms, and their bounds, by the names that users know."""
     if mine.scored is None or other.scored is None:
         return {}, {}
     objective, ratio = mine.scored.objective, mine.scored.ratios(other.scored)
@@ -123,25 +124,25 @@ class Trained(msgspec.Struct, frozen=True):
     """The result of a training run.
 
     Attributes:
-        policy: Policy with the settings to serve, without dials.
-        strategy: Strategy that sets the dials; all 0 if none was chosen.
-        stage: Chosen stage: `settings`, `constants`, `following`, `ppo`, or "" if none is better than the
+        policy: Chosen policy: the settings, without a strategy.
+        strategy: Strategy that sets the dials; all weights 0 if none was chosen.
+        stage: Chosen stage: `settings`, `constants`, `following` or `ppo`; "": no stage is better than the
             original policy on the windows for choosing.
         setting: Changed setting, in the form of `--set`; "": none.
-        tried: Costs of each other setting relative to the original policy, measured on the windows for
-            choosing.
-        chosen: Costs of each stage relative to the original policy, measured on the windows for choosing.
+        tried: Costs of each alternative setting relative to the original policy, on the windows for choosing.
+        chosen: Costs of each stage relative to the original policy, on the windows for choosing.
         confirmed: Costs of the chosen policy relative to the original policy, on the windows for confirming;
             None: no policy was chosen.
-        frozen: By dial: cost with this dial fixed at 0, divided by the cost with this dial in use, on the
-            windows for confirming; above 1, the dial helps.
+        frozen: For each dial in use, the cost with this dial fixed at 0 / the cost with it, on the windows
+            for confirming. Above 1: the dial helps.
         stopped: Stages that stopped early because their signal was too weak (`Evolution.is_lost`).
         last: Strategy of the last stage, even if it is not better.
-        passed_over: Stages that cost less than the chosen stage on the windows for choosing, but were not
-            chosen, with their costs relative to the chosen stage.
-        margin: Amount by which the upper bound of the confirmed cost ratio may exceed 1 (`is_accepted`); 0:
-            the policy must be better.
-        also: Confirmed costs on other sets of windows, by name; `is_accepted` counts them too.
+        passed_over: Stages that cost less than the chosen stage on the windows for choosing, but not
+            significantly less, with their costs relative to the chosen stage.
+        margin: `is_accepted` permits that the confirmed cost exceeds that of the original policy by this
+            fraction; 0: the policy must be better.
+        also: Confirmed costs on other sets of windows, by name; `is_better` and `is_accepted` require them
+            too.
     """
 
     policy: Policy
@@ -165,7 +166,7 @@ class Trained(msgspec.Struct, frozen=True):
 
     @property
     def is_accepted(self) -> bool:
-        """Whether the chosen policy is confirmed to cost at most `margin` more than the original policy."""
+        """Whether the chosen policy is confirmed to cost at most 1 + `margin` times the original."""
         return self._is_below(1.0 + self.margin)
 
     def _is_below(self, bound: float) -> bool:
@@ -178,7 +179,7 @@ class Trained(msgspec.Struct, frozen=True):
 
     @property
     def sets_dials(self) -> bool:
-        """Whether the result includes a strategy that sets dials."""
+        """Whether the strategy of the result sets dials."""
         return _is_any(self.strategy)
 
     @property
@@ -203,7 +204,7 @@ class Trained(msgspec.Struct, frozen=True):
 
     @property
     def why_not(self) -> list[str]:
-        """Return, for each candidate that costs less but was not chosen, a sentence with the reason."""
+        """A sentence for each setting or stage that costs less but was not chosen, with the reason."""
         found = []
         looks = min(self.tried, key=lambda name: self.tried[name].cost.ratio, default="")
         if looks and not self.setting and self.tried[looks].cost.ratio < 1.0:
@@ -221,7 +222,7 @@ class Trained(msgspec.Struct, frozen=True):
 
     @property
     def advice(self) -> str:
-        """Return the next step for the user, one sentence."""
+        """The recommended next step for the user, one sentence."""
         if self.is_better:
             return (
                 "compare it on jobs outside the training data (`rlsched evaluate --policy FILE`), then "
@@ -239,7 +240,7 @@ class Trained(msgspec.Struct, frozen=True):
         return "a longer history, another --policy to start from, or settings of your own in a recipe (.toml)"
 
     def write(self, path: Path) -> list[Path]:
-        """Write the policy (TOML) and, if it sets dials, a strategy (JSON) of the same name next to it.
+        """Write the policy (TOML) and, if it sets dials, its strategy (JSON) next to it, with the same name.
 
         Returns:
             The written files.
@@ -247,7 +248,7 @@ class Trained(msgspec.Struct, frozen=True):
         return _written(path, self.policy, self.strategy, self.verdict)
 
     def write_last(self, path: Path) -> list[Path]:
-        """Write the policy with the strategy of the last stage, as `write` does, even if not confirmed.
+        """Write the policy with the strategy of the last stage, even if it is not confirmed to be better.
 
         Returns:
             The written files.
@@ -277,7 +278,7 @@ class Trained(msgspec.Struct, frozen=True):
 
 
 def _is_any(strategy: Strategy) -> bool:
-    """Return whether a strategy has a weight other than 0; otherwise all dials stay at 0."""
+    """Return whether a strategy has a weight other than 0. If not, all dials stay at 0."""
     return any(any(row) for layer in strategy.layers for row in layer)
 
 

@@ -40,7 +40,7 @@ ALL: Final = slice(None)
 END_NAMES: Final = {"completed": ENDED, "timeout": TIMEOUT, "failed": FAILED}
 
 SLOWDOWN_THRESHOLD_S: Final = 10.0
-"""In `bounded_slowdown`, shorter run times than this count as this, seconds (Feitelson 2001)."""
+"""In `bounded_slowdown`, run times below this value count as this value, seconds (Feitelson 2001)."""
 
 
 class GroupMetrics(msgspec.Struct, frozen=True, kw_only=True):

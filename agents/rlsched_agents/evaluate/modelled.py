@@ -56,9 +56,9 @@ class BillMetrics(msgspec.Struct, frozen=True, kw_only=True):
         per_job: Mean over the measured jobs that ended.
         cluster: Total of the whole cluster in the whole replay, including the warm-up.
         idle: The part of `cluster` that belongs to no job.
-        by_vc: `jobs`, divided by VC; `-` for jobs without a VC.
-        by_user: `jobs`, divided by user; `-` for jobs without a user.
-        by_hour: `cluster`, divided by hour of the day (UTC), from midnight.
+        by_vc: The part of `jobs` for each VC; `-` for jobs without a VC.
+        by_user: The part of `jobs` for each user; `-` for jobs without a user.
+        by_hour: The part of `cluster` in each hour of the day (UTC), from midnight.
     """
 
     jobs: float
@@ -260,8 +260,7 @@ class Basis:
         self._has_slices = spec.num_slices > 0
 
     def measured_frac(self, metrics: ModelMetrics) -> float | None:
-        """Return the fraction of the catalogue's figures behind a result that are measured or fitted, not
-        assumed.
+        """Return the fraction of the figures behind a result that are measured or fitted, not assumed.
 
         A figure of a workload counts once for each measured job with this workload. Some figures count only
         if the result depends on them: slowdown on several nodes, for jobs with more than one GPU; figures

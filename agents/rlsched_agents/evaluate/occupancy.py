@@ -195,8 +195,9 @@ class _Changes(NamedTuple):
 
 
 def _changes(table: JobTable, edges: Floats) -> _Changes | None:
-    """Return the changes from the first to the last edge: one per node and time, sorted by node, then by
-    time.
+    """Return the changes between the first and the last edge, sorted by node, then by time.
+
+    Changes of a node at the same time are added up.
 
     None if a placement was not kept, or if jobs requested parts of a GPU.
     """
@@ -322,8 +323,7 @@ def _useless(spec: ClusterSpec, demand: dict[tuple[str, float], int]) -> dict[Ki
 
 
 def _as_array(useless: dict[Kind, Floats], kinds: list[Kind]) -> tuple[Floats, Mask]:
-    """Return the result of `_useless` as an array (kinds, most GPUs + 1), and a mask of the kinds that it
-    has.
+    """Return the result of `_useless` as an array (kinds, most GPUs + 1), and a mask of its kinds.
 
     Rows of kinds that it does not have are 0.
     """

@@ -83,8 +83,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ratio_of_sums(ours: Floats, theirs: Floats, *, draws: int = DRAWS, seed: int = 0) -> Ratio | None:
-    """Return the total of `ours` / the total of `theirs`, with an interval; None if the total of `theirs` is
-    0.
+    """Return the total of `ours` / the total of `theirs`, with an interval; None if the latter is 0.
 
     Both arguments are (B,) sums over the jobs of each block. The bootstrap draws whole blocks with
     replacement, the same ones for both. With fewer than ten blocks there is no interval.
@@ -135,8 +134,7 @@ def geometric_mean(ratios: Floats, *, draws: int = DRAWS, seed: int = 0) -> Rati
 def compare(
     ours: Sequence[JobTable], baseline: Sequence[JobTable], measured: NDArray[np.bool_]
 ) -> Comparison:
-    """Compare a policy with the baseline. Both have replays of the same jobs on the same cluster, one per
-    seed.
+    """Compare a policy with the baseline, by replays of the same jobs on the same cluster, one per seed.
 
     Jobs in the same queue are not independent. Therefore the bootstrap draws whole days of submissions
     (blocks). With fewer than ten days there is no interval, because shorter blocks would be even less

@@ -26,10 +26,10 @@ CORES, POWER = "core_need", "power_ratio"
 
 
 class Profiled(NamedTuple):
-    """A trace, and what a broker has learnt of its jobs: workloads, GPU memory, cores and power.
+    """A trace, and the figures that a broker has learnt of its jobs: workloads, GPU memory, cores and power.
 
     Attributes:
-        trace: The jobs; what was learnt is in their columns.
+        trace: The jobs; the learnt figures are in their columns.
         used: (J,) whether a learnt profile determined the workload of the job.
         pairs: Observed speeds of workloads that shared GPUs.
     """
@@ -40,16 +40,14 @@ class Profiled(NamedTuple):
 
 
 def with_profiles(trace: Trace, store: str | Path) -> Profiled:
-    """Add to each job for which the broker has a profile what the broker would assume of it.
+    """Give each job for which the broker has a profile the figures that the broker would assume.
 
     - Workload: the catalogue's workload whose GPU time is nearest to the learnt one. A job keeps the workload
       that its column `workload` names.
-    - GPU memory: the bound below which 99 % of similar jobs stay, or the value in the column `gpu_need_mib`
-    or
-      `gpu_memory_mib`, if that is larger.
-    - Cores and power: from `job_requests.learnt_use`. Values in the columns `core_need` and `power_ratio`
-    take
-      precedence.
+    - GPU memory: the bound below which 99 % of similar jobs stay, or the larger value in the columns
+      `gpu_need_mib` and `gpu_memory_mib`, if that is higher.
+    - Cores and power: from `job_requests.learnt_use`. Values in the columns `core_need` and
+      `power_ratio` take precedence.
 
     Args:
         trace: J jobs, with the columns `user` and `x_command`.

@@ -116,7 +116,7 @@ def run_on_ray(
 ) -> list[Outcome]:
     """Run all tasks: compiled rules locally, others on Ray. Outcomes are in the order of the tasks.
 
-    The results are the same as those of `run.run_tasks`, bit for bit, except for measured times. The
+    The results are the same as with `run.run_tasks`, bit for bit, except for measured times. The
     decisions of a task are written on this machine after the task has finished.
 
     Args:
@@ -227,10 +227,9 @@ class _Sweep:
 
 @contextmanager
 def _between_calls() -> Iterator[None]:
-    """Delay the KeyboardInterrupt of Ctrl-C to the end of the `with` block, so that it is not inside a call
-    of Ray.
+    """Delay the KeyboardInterrupt of Ctrl-C to the end of the `with` block.
 
-    Inside such a call, Ray can turn the interrupt into an error of its own. A second Ctrl-C interrupts at
+    Inside a call of Ray, Ray can turn the interrupt into an error of its own. A second Ctrl-C interrupts at
     once.
     """
     pending = list[int]()

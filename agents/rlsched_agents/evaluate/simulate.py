@@ -197,7 +197,7 @@ class Runs(Mapping[str, Run]):
     def write_jobs(self, folder: str | Path) -> None:
         """Write CSV files of the jobs and the attempts of each policy and seed.
 
-        The files of the first seed are `NAME.csv` and `NAME.segments.csv`, those of other seeds
+        The files of the first seed are `NAME.csv` and `NAME.segments.csv`, the files of other seeds
         `NAME.seedK.csv` and `NAME.seedK.segments.csv`.
 
         Raises:

@@ -317,8 +317,7 @@ class _Tables:
     def _print(
         self, title: str, heads: tuple[str, ...], rows: Rows, *, first: str, spare: tuple[int, ...] = ()
     ) -> tuple[int, ...]:
-        """Print a table. If it is too wide, omit columns in the order of `spare`; numbers are never
-        truncated.
+        """Print a table. If it is too wide, omit columns in the order of `spare`, but never truncate numbers.
 
         Returns the omitted columns.
         """

@@ -1,1 +1,1 @@
-"""Serves models of Stable-Baselines3, trained on `rlsched/Cluster-v0`, as policies."""
+"""Serves models that Stable-Baselines3 trained on `rlsched/Cluster-v0` as policies."""

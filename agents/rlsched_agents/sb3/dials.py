@@ -1,4 +1,4 @@
-"""Converts a model that PPO trained on `rlsched/Cluster-v0` to a `Strategy`, which sets a rule's dials."""
+"""Converts a PPO model trained on `rlsched/Cluster-v0` to a `Strategy`, which sets the dials of a rule."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def read_strategy(path: str | Path) -> Strategy:
 
 
 def strategy_of(network: ActorCriticPolicy, path: str | Path) -> Strategy:
-    """Return the strategy that sets the same dials as a network; `path` is the file named in errors.
+    """Return the strategy that sets the same dials as a network. `path`: file to name in errors.
 
-    The strategy returns the mean of the network's Gaussian. The mean is clipped, as Stable-Baselines3 clips
-    actions, or passed through tanh if the network was trained with `squash_output`.
+    The dials are the mean of the network's Gaussian distribution of actions. The mean is clipped, as
+    Stable-Baselines3 clips actions. If the network was trained with `squash_output`, tanh is applied instead.
 
     Raises:
         CheckpointError: the network does not have the layers of a strategy.
@@ -62,7 +62,7 @@ def strategy_of(network: ActorCriticPolicy, path: str | Path) -> Strategy:
 
 
 def _matrix(layer: nn.Module) -> NDArray[np.float64]:
-    """Return the weights of a layer, (outputs, inputs + 1); the last column is the bias."""
+    """Return the (outputs, inputs + 1) weights of a layer. The last column is the bias."""
     assert isinstance(layer, nn.Linear)
     with torch.inference_mode():
         found: NDArray[np.float64] = torch.hstack([layer.weight, layer.bias[:, None]]).double().numpy()

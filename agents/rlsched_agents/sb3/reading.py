@@ -1,8 +1,9 @@
 """Reads the network of a Stable-Baselines3 model without running code from the file.
 
-A model file is a zip with weights and with settings in JSON. Some settings are pickles. A pickle can run any
-code, so most pickles are not read. The two pickles that describe the network can contain plain values and
-names of networks and optimisers of torch and of Stable-Baselines3; a pickle that calls anything is rejected.
+A model file is a zip archive with weights, and with settings in JSON. Some settings are pickles, which can
+run any code when they are read. Only the two pickles that describe the network are read. They may contain
+only plain values, and names of networks and optimisers of torch and of Stable-Baselines3. A pickle that calls
+a function is rejected.
 """
 
 from __future__ import annotations
@@ -32,18 +33,18 @@ _NETWORKS: Final = (torch.nn.Module, torch.optim.Optimizer)
 _CALLS: Final = frozenset(
     ("REDUCE", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "BUILD", "EXT1", "EXT2", "EXT4", "PERSID", "BINPERSID")
 )
-"""Pickle instructions that run code. Plain values and class names need none of these instructions."""
+"""Pickle instructions that run code. Plain values and class names do not need them."""
 
 
 def read_model(model: str | Path) -> tuple[ActorCriticPolicy, str]:
-    """Return the network of a model, and the first digits of the hash of its weights.
+    """Return the network of a model, and the first 12 hexadecimal digits of the SHA-256 of its weights.
 
     Args:
         model: Path of a model, or its content (`rlsched.decide.policies.files.to_send`).
 
     Raises:
-        CheckpointError: the file cannot be read, has another algorithm or environment, or contains its own
-            code.
+        CheckpointError: the file cannot be read, contains code, or has a model of another algorithm or
+            environment.
     """
     path, content = opened(model)
     members = read_members(path, content)
@@ -85,12 +86,13 @@ def _settings(text: bytes, path: str | Path) -> Mapping[str, Any]:
 
 
 def _check_environment(data: Mapping[str, Any], path: str | Path) -> tuple[gym.spaces.Box, gym.spaces.Box]:
-    """Return the observation space and the action space of a model that `rlsched/Cluster-v0` trained.
+    """Return the observation space and the action space of a model.
 
-    Models of an earlier version have smaller spaces (`EARLIER_SIZES`).
+    Models trained on an earlier version of `rlsched/Cluster-v0` have smaller spaces (`EARLIER_SIZES`).
 
     Raises:
-        CheckpointError: the model was trained on another environment, or its spaces were wrapped.
+        CheckpointError: the model was trained on another environment, or with a wrapper that changes the
+            ranges of its spaces.
     """
     space = data.get("observation_space")
     saved = space.get("_shape") if isinstance(space, dict) else None
@@ -109,7 +111,7 @@ def _check_environment(data: Mapping[str, Any], path: str | Path) -> tuple[gym.s
 def _check_ranges(
     data: Mapping[str, Any], path: str | Path, observations: gym.spaces.Box, actions: gym.spaces.Box
 ) -> None:
-    """Check that a model was trained with the environment's own ranges of observations and actions."""
+    """Check that a model's observations and actions have the same ranges as in the environment."""
     for key, own, wrapped in (
         ("observation_space", observations, "NormalizeObservation"),
         ("action_space", actions, "RescaleAction"),
@@ -129,7 +131,7 @@ def _check_ranges(
 
 
 def _numbers(text: object) -> set[float]:
-    """Return the distinct numbers in the printed form of a numpy array; at most three, the lowest."""
+    """Return the distinct numbers in the printed form of a numpy array, at most the three lowest."""
     try:
         found = {float(word) for word in str(text).strip("[]").split()}
     except ValueError:
@@ -138,14 +140,14 @@ def _numbers(text: object) -> set[float]:
 
 
 class _NamesOnly(pickle.Unpickler):
-    """Unpickler that returns only networks and optimisers of torch and Stable-Baselines3; runs no code."""
+    """Unpickler that runs no code, and finds only networks and optimisers of torch and Stable-Baselines3."""
 
     def __init__(self, stream: bytes) -> None:
         super().__init__(io.BytesIO(stream))
         self._calls = not _CALLS.isdisjoint(code.name for code, _, _ in pickletools.genops(stream))
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return the class that a pickle names, or raise an error if the class is not allowed."""
+        """Return the class that a pickle names. Raises UnpicklingError if the class is not allowed."""
         if not module.startswith(_TRUSTED) or "." in name:
             raise pickle.UnpicklingError(f"{module}.{name}")
         found = super().find_class(module, name)
@@ -158,7 +160,7 @@ class _NamesOnly(pickle.Unpickler):
 
 
 def _unpickled(value: Any, path: str | Path, what: str) -> Any:
-    """Return the value of a setting, from JSON or from its pickle."""
+    """Return the value of a setting, which is plain JSON or a pickle in JSON."""
     if not (isinstance(value, dict) and ":serialized:" in value):
         return value
     try:

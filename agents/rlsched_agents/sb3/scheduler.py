@@ -1,4 +1,4 @@
-"""Policies `sb3:PATH`: a Stable-Baselines3 model, trained on `rlsched/Cluster-v0`, sets a rule's dials."""
+"""Policies `sb3:PATH`: a model that Stable-Baselines3 trained on `rlsched/Cluster-v0` sets a rule's dials."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rlsched_envs.training.dial_env import DEFAULT_POLICY
 
 
 def make_sb3(policy: Policy, seed: int) -> RuleScheduler:
-    """Return the rule with which the model was trained; the model's mean action sets the rule's dials.
+    """Return a scheduler that runs the rule of the training. The model's mean action sets the rule's dials.
 
-    The rule without dials is also the fallback.
+    The fallback is the same rule with all dials at 0.
 
     Raises:
-        CheckpointError: the model cannot be read, or was not trained on the environment.
+        CheckpointError: the model cannot be read, or was not trained on `rlsched/Cluster-v0`.
         InputError: settings are in conflict.
     """
     del seed  # the mean action does not depend on the seed

@@ -1,4 +1,4 @@
-"""Compares Slurm's starts with the starts that a policy in shadow mode wanted; summarises the shadow."""
+"""Compares the starts of jobs in Slurm with the starts that a policy in shadow mode wanted."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ import numpy as np
 from rlsched.engine.shadow.notes import Note, StartComparison, Watched
 
 SAME_INSTANT_S: Final = 10.0
-"""Tolerance in seconds: starts are delayed, because Slurm's main scheduler and backfill run at intervals."""
+"""Starts with at most this difference count as simultaneous, seconds: Slurm schedules only at intervals."""
 
 
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     """Comparison of Slurm's starts with the policy's decisions, over a period.
 
     Attributes:
-        starts: Number of compared starts of Slurm.
-        same_instant: Starts that the policy wanted at most `SAME_INSTANT_S` before Slurm's start.
-        earlier: Starts that the policy wanted more than `SAME_INSTANT_S` before Slurm's start.
-        not_then: Starts at a time when the policy did not want to start the job.
-        same_nodes: Wanted starts for which Slurm chose the same nodes as the policy.
-        gpus_known: Wanted starts whose GPUs Slurm reported; Slurm reports no GPUs of very short jobs.
-        same_gpus: Starts out of `gpus_known` for which Slurm chose the same GPUs as the policy.
-        instants: Number of instants, counted per partition, at which Slurm started jobs.
-        next: Number of these instants at which Slurm started the job that the policy puts first.
-        earlier_median_s: Median time by which the policy wanted these `earlier` starts sooner than Slurm,
-            seconds; None if `earlier` is 0.
+        starts: Number of starts in Slurm that were compared.
+        same_instant: Number of starts that the policy wanted too, at most `SAME_INSTANT_S` earlier.
+        earlier: Number of starts that the policy wanted too, more than `SAME_INSTANT_S` earlier.
+        not_then: Number of other starts: the policy did not want to start the job at that time.
+        same_nodes: Number of wanted starts for which Slurm chose the same nodes as the policy.
+        gpus_known: Number of wanted starts whose GPUs Slurm reported; it does not report them for very short
+            jobs.
+        same_gpus: Of these, number of starts for which Slurm chose the same GPUs as the policy.
+        instants: Number of instants at which Slurm started jobs, counted per partition.
+        next: Number of these instants at which Slurm started the job that the policy would start next.
+        earlier_median_s: Median of how much earlier the policy wanted the `earlier` starts, seconds; None if
+            there are none.
     """
 
     starts: int
@@ -50,8 +51,8 @@ class FeatureOutOfRange(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         feature: Name of the feature.
-        minutes: Number of notes (one per minute) with values outside the range.
-        most_frac: Largest share, in one note, of polls with values outside the range.
+        minutes: Number of minutes (notes of the shadow) with values outside the range.
+        most_frac: Largest fraction of the polls in one note with values outside the range.
         value: Last value outside the range.
         low: Minimum in training.
         high: Maximum in training.
@@ -66,7 +67,9 @@ class FeatureOutOfRange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Guarding(msgspec.Struct, frozen=True, kw_only=True):
-    """Activity of the shadow (policy that decides in parallel to Slurm, without effect) over a period.
+    """Activity of the shadow over a period.
+
+    A shadow is a policy that decides in parallel to Slurm, without effect.
 
     Attributes:
         watched_s: Time for which Slurm was observed, seconds.
@@ -75,12 +78,12 @@ class Guarding(msgspec.Struct, frozen=True, kw_only=True):
         ran: Number of calls of each Slurm command.
         decisions: Number of decisions of the policy, and of the guard that replaces it if necessary.
         guard: Number of decisions of the guard, by reason.
-        drift_minutes: Minutes in which the guard detected drift (features outside their ranges).
-        outside: Features outside their ranges, most frequent first.
-        note: Reason why features are not monitored; "" if features are monitored.
+        drift_minutes: Number of minutes in which the guard detected drift (features outside their ranges).
+        outside: Features that were outside their ranges, most frequent first.
+        note: Reason why features are not monitored; "" if they are.
         left: Number of jobs that are not compared, by reason.
-        standing: Number of jobs that the policy wanted to start and Slurm had not started at the end of the
-            period.
+        standing: Number of jobs that, at the end of the period, the policy wanted to start, and Slurm had not
+            started.
     """
 
     watched_s: float
@@ -102,7 +105,7 @@ def day_of(at_s: float) -> str:
 
 
 def days_of(notes: Sequence[Note]) -> list[str]:
-    """Return the local dates with data, in order."""
+    """Return the local dates for which there are notes, in order."""
     return sorted(
         {day_of(note.at_s) for note in notes if isinstance(note, StartComparison)}
         | {day_of(note.until_s) for note in notes if isinstance(note, Watched)}
@@ -110,7 +113,7 @@ def days_of(notes: Sequence[Note]) -> list[str]:
 
 
 def agreement(starts: Sequence[StartComparison]) -> Agreement:
-    """Count how Slurm's starts agree with the starts that the policy wanted."""
+    """Return how many of Slurm's starts agree with the starts that the policy wanted."""
     wanted = [one for one in starts if _kind(one) != "not_then"]
     early_s = [one.at_s - one.wanted_since_s for one in wanted if one.wanted_since_s is not None]
     early_s = [by_s for by_s in early_s if by_s > SAME_INSTANT_S]
@@ -144,7 +147,7 @@ def _places(nodes: Sequence[str], gpus: Sequence[int]) -> set[tuple[str, int]]:
 
 
 def guarding(watched: Sequence[Watched]) -> Guarding:
-    """Summarise a shadow's notes about its guard, drift and omitted jobs."""
+    """Summarise the notes of a shadow about its polls, decisions, guard, drift and jobs left out."""
     ran, guard, left = Counter[str](), Counter[str](), Counter[str]()
     seen: dict[str, FeatureOutOfRange] = {}
     for note in watched:

@@ -1,4 +1,4 @@
-"""The page of `rlsched shadow --html`."""
+"""Writes the page of `rlsched shadow --html`."""
 
 from __future__ import annotations
 

@@ -26,18 +26,21 @@ HOUR_S: Final = 3600.0
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """Waits of the same jobs under the site's rule and the policy, replayed from recorded states at midnight.
+    """Waits of the same jobs under the site's rule and under the policy.
+
+    Both are from replays of each day, from the state recorded at its midnight.
 
     Attributes:
         jobs: Number of jobs.
         recorded_s: Mean recorded wait in Slurm, seconds.
         site_s: Mean wait in a replay under the site's rule, seconds.
         policy_s: Mean wait in a replay under the policy, seconds.
-        ratio: Wait under the policy / wait under the site's rule, with an interval; None: no job waits.
-        blocks: Blocks of the bootstrap: `days`, `hours`, or "" if there are too few days and too few hours.
-        wins_frac: Share of jobs that would have waited less.
-        losses_frac: Share of jobs that would have waited longer.
-        fidelity: Errors of the replay under the site's rule, relative to the record.
+        ratio: Mean wait under the policy / mean wait under the site's rule, with an interval; None: no job
+            waits, or the grade is `D`.
+        blocks: Blocks that the bootstrap draws: `days` or `hours`; "": there are too few of both.
+        wins_frac: Fraction of jobs that wait less under the policy.
+        losses_frac: Fraction of jobs that wait longer under the policy.
+        fidelity: Errors of the waits under the site's rule, compared with the recorded waits.
         grade: Grade of these errors, `A` to `C`; `D`: no results are reported.
     """
 
@@ -58,7 +61,7 @@ class ReplayedDays:
     """Results of the replayed days.
 
     Attributes:
-        rule: The identified rule of the site.
+        rule: Name of the site's rule, as identified.
         line: Description of the rule.
         grade: Grade of the rule over all days.
         all: The change over all days.
@@ -135,9 +138,11 @@ def _change(recorded: Recorded, site_s: Floats, policy_s: Floats, which: Mask, f
 def _ratio(since_s: Floats, ours: Floats, theirs: Floats) -> tuple[str, Ratio | None]:
     """Return the kind of blocks, and the ratio of the total waits (policy / site's rule) with an interval.
 
-    The bootstrap draws days if there are at least ten days, otherwise hours. Days are replayed separately, so
-    a replayed day does not depend on other days. Hours of a day depend on each other, so an interval over
-    hours is too narrow if queues last longer than an hour.
+    The bootstrap draws days if there are at least ten, otherwise hours. Days are replayed separately, and so
+    are independent. Hours of a day are not: the interval is too narrow if queues last longer than an hour.
+
+    `since_s`: submission of each job, seconds after the first midnight. `ours`, `theirs`: waits under the
+    policy and under the site's rule, seconds.
     """
     for name, length_s in (("days", DAY_S), ("hours", HOUR_S)):
         _, block = np.unique(np.floor(since_s / length_s), return_inverse=True)

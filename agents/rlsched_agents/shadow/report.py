@@ -1,4 +1,4 @@
-"""The report of a shadow: agreement, guard and features by day, and estimated changes."""
+"""Creates the report of a shadow: agreement with Slurm, activity, and estimated change of waits, by day."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Day(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShadowReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The complete report, as printed by `--json`.
+    """The complete report, which `--json` prints.
 
     Attributes:
         cluster: Slurm's ClusterName.
@@ -42,10 +42,10 @@ class ShadowReport(msgspec.Struct, frozen=True, kw_only=True):
         days: The days, in order.
         agreement: Comparison over all days.
         guarding: Activity over all days.
-        rule: The identified rule of the site; "": unknown.
+        rule: Name of the site's rule, as identified; "": unknown.
         line: Description of the rule.
         change: Estimated change in waits over all days; None if no results are reported.
-        refused: Reason why no results are reported, "" if results are reported.
+        refused: Reason why no change is reported; "" if it is reported.
     """
 
     cluster: str
@@ -65,10 +65,10 @@ def report(directory: Path, day: str | None = None) -> ShadowReport:
 
     Args:
         directory: The `--dir` of the shadow.
-        day: Report only this day; None: all days.
+        day: The only day to report, for example `2026-11-25`; None: all days.
 
     Raises:
-        InputError: the directory has no shadow, or the shadow has no data for this day.
+        InputError: the directory has no shadow, or the shadow has no data (for this day).
     """
     notes = read_notes(directory)
     began = next((note for note in reversed(notes) if isinstance(note, Began)), None)

@@ -1,4 +1,4 @@
-"""The report of a shadow as text tables, shared by terminal and page."""
+"""Formats the report of a shadow as tables of text, for the terminal and for the page."""
 
 from __future__ import annotations
 
@@ -140,5 +140,5 @@ def not_compared(report: ShadowReport) -> Table:
 
 
 def all_of(report: ShadowReport) -> list[Table]:
-    """Return all tables, in order; a table can have no rows."""
+    """Return all tables, in order. Some can be without rows."""
     return [agreements(report), guards(report), features(report), changes(report), not_compared(report)]

@@ -1,1 +1,1 @@
-"""`rlsched whatif`: how well replays reproduce a history, and waiting times under other policies."""
+"""`rlsched whatif`: how well replays reproduce a history, and how long jobs wait under other policies."""

@@ -1,4 +1,4 @@
-"""Spare capacity of a cluster: nodes that could sleep, and GPUs that are not needed."""
+"""Computes the spare capacity of a cluster: nodes that could sleep, and GPUs that are not needed."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class SleepPotential(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         nodes: Number of nodes.
         asleep: Mean number of sleeping nodes.
-        wake_ups_a_day: Number of wake-up events per day.
-        node_minutes_short_a_day: Node-minutes per day that jobs wait for booting nodes.
+        wake_ups_a_day: Number of wake-up events (instants at which nodes are woken) per day.
+        node_minutes_short_a_day: Node-minutes per day that jobs lack because nodes still boot.
     """
 
     nodes: int
@@ -38,12 +38,12 @@ class SleepPotential(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fewer(msgspec.Struct, frozen=True, kw_only=True):
-    """The smallest cluster on which jobs wait no longer than under the site's rule on the full cluster.
+    """The smallest cluster on which jobs wait no longer than on the full cluster under the site's rule.
 
     Attributes:
         nodes: Number of nodes.
         gpus: Number of GPUs.
-        gpus_spared: Number of GPUs that the full cluster has in addition.
+        gpus_spared: How many more GPUs the full cluster has.
         wait_s: Mean wait on this smallest cluster, seconds.
     """
 
@@ -54,16 +54,18 @@ class Fewer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sleep(table: JobTable, since_s: float) -> SleepPotential | None:
-    """Simulate that idle nodes sleep, as the default `PowerDownPlan` decides.
+    """Compute how many nodes of a replay could have slept by the default `PowerDownPlan`.
 
-    Returns None if the replay has no placements, or is shorter than a day from `since_s` on.
-
-    Time is divided into slots of ten minutes. Each slot counts the highest demand in it, so waits for nodes
-    are overestimated.
+    Time is divided into slots of ten minutes. In each slot, the highest demand of the slot counts, so waits
+    for booting nodes are overestimated.
 
     Args:
-        table: Result of a replay.
-        since_s: End of the warm-up of the forecast, seconds.
+        table: Result of the replay.
+        since_s: Start of the measured time, seconds of the trace; the forecast of demand starts a day
+            earlier.
+
+    Returns:
+        None if the replay has no placements, or if the measured time is shorter than a day.
     """
     attempts = table.attempts
     over = np.flatnonzero(np.isfinite(attempts.end_s) & (attempts.end_s > since_s - DAY_S))
@@ -99,14 +101,16 @@ def fewer(
 ) -> Fewer | None:
     """Find the smallest cluster on which the mean wait is at most `most_wait_s`, by bisection.
 
-    Returns None if the mean wait is longer even on the full cluster.
-
     Args:
         cluster: The full cluster.
-        replay: Function that replays the policy on a cluster.
-        measured: Jobs whose wait counts; all of them must end.
-        most_wait_s: Mean wait of these jobs under the site's rule on the full cluster, seconds.
+        replay: Replays the policy on a cluster.
+        measured: (J,) mask of the jobs whose waits count. A cluster on which one of them does not start is
+            too small.
+        most_wait_s: Largest permitted mean wait: that under the site's rule on the full cluster, seconds.
         tell: Called with the progress, 0 to 1.
+
+    Returns:
+        None if the mean wait is longer even on the full cluster.
     """
     found: Fewer | None = None
     low, high = max(1, len(partition_sizes(cluster))) - 1, cluster.num_nodes

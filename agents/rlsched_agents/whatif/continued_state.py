@@ -1,4 +1,4 @@
-"""Continues a broker's state without a broker: advances time, applies external events, ends attempts."""
+"""Continues the state of a broker from a point in its journal, without a running broker."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ _OWN_ENDS: Final[dict[str, Outcome]] = {COMPLETED: COMPLETED, FAILED: FAILED}
 
 
 class Ends:
-    """Ends of attempts according to the journal.
+    """Determines when attempts end, and with which outcome, from what the journal has recorded.
 
     Args:
         timeline: Timeline of the whole journal.
 
     Attributes:
-        by_predictions: Jobs whose run time is a prediction, because the journal does not have the run time.
+        by_predictions: Jobs for which a predicted run time was used, because the journal has none.
     """
 
     def __init__(self, timeline: Timeline) -> None:
@@ -76,15 +76,16 @@ class Ends:
     def end_of(self, job: Job, attempt: Attempt) -> tuple[float, Outcome]:
         """Return the end time of an attempt, and the outcome of its job.
 
-        The journal can record one attempt of the job that completed or failed. An attempt with the same start
-        ends at the recorded time; an attempt with another start has the recorded run time. Without a recorded
-        attempt, the run time is predicted. If the job was cancelled, an attempt with another start than the
-        cancelled attempt ends when the cancellation arrives: the returned time is infinite.
+        - If the journal has an attempt of the job that completed or failed: the attempt ends at the recorded
+          time if it has the same start, or else after the recorded run time.
+        - If the job was cancelled: the attempt ends at the recorded time if it has the same start. If
+          not, the returned time is infinite, because the cancellation will end the attempt.
+        - Otherwise the run time is predicted.
         """
         spec, ran_s = job.spec, 0.0
         seen = self._timeline.jobs.get(job.called)
         if seen is not None:
-            if seen.state == CANCELLED:  # other attempts end when the cancellation arrives
+            if seen.state == CANCELLED:  # another attempt ends when the cancellation is applied
                 as_it_was = bool(seen.attempts) and seen.attempts[-1].start_s == attempt.start_s
                 return (seen.end_s if as_it_was else math.inf), CANCELLED
             own = _OWN_ENDS.get(seen.state)
@@ -104,14 +105,14 @@ class Ends:
 
 
 def median_time_left(ran_s: float, predicted_s: float, spread: float) -> float:
-    """Return the median remaining run time of an attempt that has run for `ran_s`, seconds.
+    """Return the median remaining run time of an attempt that has run for `ran_s` seconds, seconds.
 
-    The run time is lognormal.
+    The total run time is assumed to be lognormal.
 
     Args:
-        ran_s: Elapsed time, seconds.
-        predicted_s: Median of the run time, seconds.
-        spread: Standard deviation of the natural logarithm of the run time.
+        ran_s: Run time so far, seconds.
+        predicted_s: Median of the total run time, seconds.
+        spread: Standard deviation of the natural logarithm of the total run time.
     """
     spread, predicted_s = max(spread, _MIN_SPREAD), max(predicted_s, 1.0)
     z = math.log(ran_s / predicted_s) / spread if ran_s > 0 else -math.inf
@@ -123,7 +124,7 @@ def median_time_left(ran_s: float, predicted_s: float, spread: float) -> float:
 
 
 class _WaitOnce(Scheduler):
-    """A scheduler that waits in one partition, and decides like the policy in the other partitions."""
+    """A scheduler that decides as a policy, except that it waits in one partition."""
 
     def __init__(self, policy: Scheduler, partition: int, said: Decision) -> None:
         self.name, self.policy_id, self.order = policy.name, policy.policy_id, policy.order
@@ -139,22 +140,22 @@ class _WaitOnce(Scheduler):
         self._policy.begin_instant(state, now_s)
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        """Return the decision to wait in this partition, and the policy's decision in other partitions."""
+        """Return the decision to wait in that partition, and the policy's decision in the others."""
         if partition == self._partition:
             return self._said
         return self._policy.decide(state, partition, now_s, record=record)
 
 
 class Life:
-    """A broker's state that continues without a broker.
+    """The state of a broker, which can continue from any entry of the journal without a running broker.
 
     Args:
-        scheduler: The policy.
+        scheduler: The policy that makes the decisions.
         watch: Time limit of the replay.
 
     Attributes:
         state: The current state.
-        timeline: Past events, up to the last call of `past_events`.
+        timeline: Events up to the last call of `past_events`.
     """
 
     def __init__(self, scheduler: Scheduler, watch: Watch) -> None:
@@ -167,16 +168,17 @@ class Life:
         permit(self.state.cluster, scheduler)
 
     def follow(self, rows: Iterable[JournalRow]) -> None:
-        """Apply entries of the journal."""
+        """Apply these entries of the journal to the state."""
         for row in rows:
             self.state.follow([row], self._scheduler)
             self._events += events_of_fact(row.entry, self.state, row.now_s)
 
     def choose(self, record: DecisionRecord, choice: Candidate) -> None:
-        """Make another choice at the recorded decision, which is due now.
+        """Make another choice in place of a recorded decision, which must be the next one.
 
         Raises:
-            InputError: the state differs from the recorded state, or the choice is not possible.
+            InputError: the state is not the one in which the decision was made, or the choice is not
+                possible.
         """
         state, now_s = self.state, record.now_s
         self._scheduler.begin_instant(state.cluster, now_s)
@@ -195,9 +197,9 @@ class Life:
         """Advance the state to `to_s`, and return the time of the last event, seconds.
 
         Args:
-            ends: Ends of attempts.
-            outside: External events from now on.
-            to_s: End time, seconds.
+            ends: Determines when attempts end.
+            outside: Recorded events from now on that do not depend on decisions, such as submissions.
+            to_s: Time at which to stop, seconds.
         """
         state, self._ends = self.state, ends
         for job in list(state.job_of_seq.values()):
@@ -232,7 +234,7 @@ class Life:
                 del state.asked_for_s[name]
 
     def past_events(self) -> Timeline:
-        """Return all past events."""
+        """Return the timeline with all events up to now."""
         self.timeline.add(
             [event for event in self._events if isinstance(event, JobEvent)],
             [event for event in self._events if isinstance(event, NodeChange)],
@@ -241,9 +243,9 @@ class Life:
         return self.timeline
 
     def _due_s(self, now_s: float) -> float:
-        """Return the time at which a requested wait ends or eligibility is reviewed, whichever is earlier.
+        """Return the earliest time at which a requested wait ends, or eligibility must be reviewed.
 
-        The time is rounded up to milliseconds, and infinite if there is no such event.
+        The time is rounded up to milliseconds. It is infinite if there is no such event.
         """
         asked_s = min(self.state.asked_for_s.values(), default=math.inf)
         reviewed_s = min(self.state.quotas.due_s, self.state.gates.due_s)
@@ -294,13 +296,13 @@ class Life:
         attempt = job.active
         assert attempt is not None
         end_s, outcome = self._ends.end_of(job, attempt)
-        if attempt.ending:  # the attempt is ending, or its end was requested
+        if attempt.ending:  # the end of the attempt was requested
             left_s = self.state.now_s + STOP_S
             end_s, outcome = min(end_s, left_s), QUEUED if attempt.ending == "preempted" else attempt.ending
         heapq.heappush(self._planned, (end_s, job.number, attempt.number, outcome))
 
     def _end(self, number: int, attempt: int, outcome: Outcome, now_s: float) -> bool:
-        """Finish an attempt if it is still active; return whether the attempt was active."""
+        """End an attempt if it is still active, and return whether it was."""
         job = self.state.jobs.get(number)
         if job is None or job.active is None or job.active.number != attempt:
             return False
@@ -314,9 +316,9 @@ class Life:
         return self._note(over, now_s)
 
     def _updates(self, entry: JobUpdated, now_s: float) -> bool:
-        """Apply an update of a job; return whether the scheduler must decide.
+        """Apply an update of a job, and return whether the scheduler must decide.
 
-        If the job is not queued, its begin time and dependencies are not updated.
+        Begin time and dependencies are updated only if the job is queued here.
         """
         job = self.state.jobs.get(entry.job)
         if entry.job not in self.state.arrays.live:
@@ -327,14 +329,14 @@ class Life:
         return self._note(entry, now_s)
 
     def _comes(self, entry: Entry, now_s: float) -> bool:
-        """Apply an external event; return whether the scheduler must decide."""
+        """Apply an external event, and return whether the scheduler must decide."""
         state = self.state
         if isinstance(entry, JobCancelled | JobHeld) and entry.job in state.arrays.live:
             return self._note(entry, now_s)
         if isinstance(entry, JobCancelled | AttemptEnding):
             job = state.jobs.get(entry.job)
             cancels = entry.outcome == CANCELLED if isinstance(entry, AttemptEnding) else True
-            follows = entry.reason.startswith(NEVER)  # due to other jobs' outcomes, which may differ here
+            follows = entry.reason.startswith(NEVER)  # outcomes of other jobs may differ here
             if job is None or not job.live or not cancels or follows:
                 return False
             if job.active is not None:

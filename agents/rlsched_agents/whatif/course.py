@@ -1,4 +1,4 @@
-"""The course (events and attempts) of a run after a decision, and a time limit for replays."""
+"""The course of events after a decision (`Course`), and a time limit for replays (`Watch`)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from rlsched.errors import RlschedError
 
 
 class Course(NamedTuple):
-    """The course of a run after a decision: its attempts and its energy.
+    """The course of events after a decision: the attempts of jobs, and the energy.
 
     Attributes:
         timeline: Jobs with their attempts.
-        to_s: End of the known part, seconds; infinite: the course is complete.
+        to_s: Time up to which the course is known, seconds; infinite: to its end.
         last_s: Time of the last event, seconds.
         energy_j: Energy up to the last event, joules; None without models.
-        by_predictions: Number of jobs whose run time is a prediction.
+        by_predictions: Number of jobs for which a predicted run time was used.
     """
 
     timeline: Timeline
@@ -30,10 +30,10 @@ class Course(NamedTuple):
 
 
 class Watch:
-    """Time limit for a replay: raises an error if the replay takes too long.
+    """Time limit for a replay.
 
     Args:
-        limit_s: Time limit, seconds.
+        limit_s: Time limit, seconds of real time.
         clock: Monotonic clock, seconds.
     """
 
@@ -45,7 +45,7 @@ class Watch:
         return self._clock() - self._began
 
     def check_time(self, now_s: float) -> None:
-        """Check the time limit; `now_s` is the simulated time.
+        """Check the time limit. `now_s`: simulated time, for the error message.
 
         Raises:
             RlschedError: the time limit is exceeded.

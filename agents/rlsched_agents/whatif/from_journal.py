@@ -1,8 +1,8 @@
-"""Computes an alternative course of a broker: replays its journal up to a decision, then continues its state.
+"""Computes what would have happened in a broker after another choice at one decision.
 
-The broker's state is built from the facts of the journal. After the decision, the policy makes all decisions
-again. External events (submissions, cancellations, changes of nodes) happen as recorded. A job ends after its
-recorded run time, or after its predicted run time if none is recorded.
+The state of the broker before the decision is rebuilt from its journal. From the decision on, the policy
+decides again. External events (submissions, cancellations, changes of nodes) happen as recorded. A job ends
+after its recorded run time, or after its predicted run time if none is recorded.
 """
 
 from __future__ import annotations
@@ -76,16 +76,16 @@ _OUTSIDE: Final = (
     GpuMemorySeen,
     JobUnshared,
 )
-"""Journal entries that do not depend on decisions; among ends of jobs, only requested ends."""
+"""Types of journal entries that do not depend on decisions. Of ends of jobs, only requested ends."""
 
 
 def courses(
     reader: StoreReader, record: DecisionRecord, choice: Candidate, to_s: float, watch: Watch
 ) -> tuple[Course, Course]:
-    """Return the recorded and the alternative course after a broker's decision.
+    """Return the recorded course after a decision of a broker, and the course after another choice.
 
     Raises:
-        InputError: the journal does not have the decision, or the other choice is not possible.
+        InputError: the journal does not have the decision, or the choice is not possible.
         JournalError: there is no journal next to the store, or the journal is damaged.
         RlschedError: the time limit is exceeded.
     """

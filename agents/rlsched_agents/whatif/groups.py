@@ -1,4 +1,4 @@
-"""Groups of jobs that wait less or longer under a policy: by size, partition and user."""
+"""Finds groups of jobs (by size, partition and user) that wait less or longer under a policy."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from rlsched_agents.whatif.recorded import Mask
 from rlsched_envs.sim.job_table import JobTable
 
 MOST_USERS: Final = 20
-"""Maximum number of compared users, longest total waiting first; most users have few jobs."""
+"""Maximum number of users that are compared: the ones with the longest total wait."""
 LEAST_JOBS: Final = 30
-"""Minimum number of jobs of a user for a comparison."""
+"""Users with fewer jobs are not compared."""
 LONGER: Final = 1.1
-"""Ratio of mean waits above which a group is reported even if its interval does not exclude 1."""
+"""A group whose ratio of mean waits is above this is reported even if its interval contains 1."""
 WORDS: Final = {True: "less", False: "longer"}
 
 
 class JobGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """A group of jobs of the last fifth under a policy, compared with the same jobs under the site's rule.
+    """A group of jobs of the last fifth of a history: its waits under a policy and under the site's rule.
 
     Attributes:
         kind: `size`, `partition` or `user`.
         name: Name of the group.
         jobs: Number of jobs that ended under both rules.
-        site_wait_s: Mean wait under the replayed site's rule, seconds.
+        site_wait_s: Mean wait in a replay under the site's rule, seconds.
         wait_s: Mean wait under the policy, seconds.
-        ratio: `wait_s` / `site_wait_s`, paired, with an interval over days; None: no job waited.
-        waits: `less`, `longer`, `perhaps longer` (longer on average, but the interval does not exclude 1),
-            or "".
+        ratio: `wait_s` / `site_wait_s`, with an interval over days of submissions; None: no job waited.
+        waits: `less` or `longer` if the interval excludes 1; `perhaps longer` if it does not, but the ratio
+            is above `LONGER`; otherwise "".
     """
 
     kind: str
@@ -46,7 +46,7 @@ class JobGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def groups(table: JobTable, site: JobTable, measured: Mask) -> list[JobGroup]:
-    """Return the groups: size classes, partitions, and the users with the longest total waiting."""
+    """Return the groups: size classes, partitions, and the users with the longest total wait."""
     both = ended_in_all([table, site], measured)
     trace = table.trace
     classes = size_class(trace.num_gpus)
@@ -84,7 +84,7 @@ def _group(table: JobTable, site: JobTable, which: Mask, kind: str, name: str) -
 
 
 def direction(ratio: Ratio | None) -> str:
-    """Return `less` or `longer` if the interval excludes 1, else ""."""
+    """Return `less` or `longer` if the interval of a ratio of waits excludes 1, else ""."""
     if ratio is None or ratio.low is None or ratio.high is None or ratio.low <= 1.0 <= ratio.high:
         return ""
     return WORDS[ratio.high < 1.0]

@@ -1,4 +1,4 @@
-"""Replaces the choice at one decision, and continues with the same policy: an alternative course."""
+"""Answers what would have happened if one decision had been another one."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ HOUR_S = 3600.0
 def instead(
     reader: StoreReader, row: int, asked: str, *, hours: float, within_s: float = math.inf
 ) -> dict[str, Any]:
-    """Replace the choice at a decision of a store, and compare the result with the recorded course.
+    """Replace the choice at a decision, continue with the same policy, and compare with what was recorded.
 
     Args:
         reader: Reader of the store.
         row: Row of the decision.
-        asked: The candidate to choose: its number, or `rule` for the choice of the policy's rule.
-        hours: Length of both courses, hours; infinite: to the end.
-        within_s: Time limit, seconds.
+        asked: The candidate to choose: `Candidate.number`, or `rule` for the choice of the policy's rule.
+        hours: How long to continue after the decision, hours; infinite: to the end.
+        within_s: Time limit of the computation, seconds.
 
     Raises:
         InputError: the candidate does not exist or is not possible, or the store cannot be replayed.
@@ -74,10 +74,10 @@ def instead(
 def _replays(
     reader: StoreReader, record: DecisionRecord, choice: Candidate, to_s: float, watch: Watch
 ) -> tuple[Course, Course]:
-    """Return the recorded and the alternative course of the replay that wrote a store.
+    """Return the recorded course after a decision of a replay, and the course after another choice.
 
-    With models both courses are replayed, because the store has no energy at intermediate times. Both courses
-    are also replayed if the store is so large that the reader reads only a part of it.
+    The second course is always replayed. The first one is read from the store, unless the run had models (the
+    store has no energy at intermediate times) or the store is so large that only a part of it is read.
     """
     task = task_of(reader.folder)
     other = replayed(task, record, choice, to_s, watch)
@@ -89,9 +89,9 @@ def _replays(
 def replayed(
     task: Task, record: DecisionRecord, choice: Candidate | None, to_s: float, watch: Watch
 ) -> Course:
-    """Return the course of a replay with another choice at one decision.
+    """Replay a task with another choice at one decision, and return the course.
 
-    `choice` None: the replay makes the policy's own choice.
+    `choice`: the other choice; None: the policy's own.
 
     Raises:
         InputError: the replay does not reproduce the decision, or the choice is not possible.

@@ -12,19 +12,19 @@ from rlsched.workload.formats.registry import FORMATS, NORMAL, convert_original,
 from rlsched.workload.trace import Trace
 
 JOURNAL = "journal"
-"""Format name of journals (of a broker or of a shadow); it is not a publisher's format."""
+"""Name of the format of journals of a broker or of a shadow."""
 _WRITE_ONE = "write a cluster file (docs/reference/clusters.md) and give it by --cluster"
 
 
 @dataclass(frozen=True)
 class JobHistory:
-    """A history of jobs, read from a file or from a publisher's folder.
+    """A history of jobs, read from a file, or from a folder of published files.
 
     Attributes:
         trace: Jobs of the history.
-        cluster: Nodes of the history.
+        cluster: The cluster on which they ran.
         format: Name of the format.
-        skipped: Number of rows that are malformed or not jobs.
+        skipped: Number of rows that were left out: malformed ones, and ones that are not jobs.
     """
 
     trace: Trace
@@ -38,11 +38,12 @@ class JobHistory:
 
         Args:
             path: The file or folder.
-            cluster: Cluster file (TOML); None: the format describes the nodes.
-            name: Name of the format; "": detect the format.
+            cluster: Cluster file (TOML); None: the history describes the nodes.
+            name: Name of the format; "": the format is detected.
 
         Raises:
-            InputError: the format is not recognised, no job has a GPU, or the nodes are not described.
+            InputError: the format is not recognised, no job has a GPU, or no cluster is given and the history
+                does not describe the nodes.
             TraceError: the file cannot be read.
         """
         if name == JOURNAL or (not name and (path.is_dir() or path.suffix == ".sqlite")):

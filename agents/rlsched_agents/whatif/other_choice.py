@@ -1,4 +1,4 @@
-"""Replaces the choice at one decision; all other decisions are the policy's own."""
+"""A scheduler that makes another choice at one decision, and all other decisions as a policy does."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from rlsched.decisions.candidates import Candidate
 from rlsched.errors import AllocationError, InputError
 
 LATER_S: Final = 600.0
-"""Maximum wait of a job that could start immediately, seconds; the next event also ends the wait."""
+"""How long a job that could start at once waits if this is chosen, seconds; the next event ends it too."""
 
 
 class OtherChoice(Scheduler):
-    """A scheduler that decides like the given policy, except at one decision.
+    """A scheduler that decides as a policy, except at one recorded decision.
 
     Args:
         policy: The policy.
         record: The recorded decision.
-        choice: The replacement; None: the policy's own choice.
+        choice: The choice at this decision; None: the policy's own choice.
 
     Attributes:
         met: Whether the recorded decision has been reached.
@@ -58,11 +58,11 @@ class OtherChoice(Scheduler):
         return self._policy.pauses(state, partition, now_s)
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        """Return the policy's decision, or, at the recorded decision, the other choice.
+        """Return the policy's decision; at the recorded decision, return the other choice.
 
         Raises:
-            InputError: the replay reached a state or a decision that differs from the record, or the other
-                choice is not possible.
+            InputError: at the recorded decision, the state or the policy's decision differs from the record,
+                or the other choice is not possible.
         """
         if state.decisions != self._record.number:
             return self._policy.decide(state, partition, now_s, record=record)
@@ -92,7 +92,7 @@ def other_decision(
     partition: int,
     now_s: float,
 ) -> Decision:
-    """Convert a candidate of a decision into a decision in the current state.
+    """Return the decision that chooses a candidate of a recorded decision in the current state.
 
     Raises:
         InputError: the candidate is not possible.
@@ -149,7 +149,7 @@ def _plan(
 def _on_free(
     record: DecisionRecord, plan: PlanSeen, state: ClusterState, partition: int, start: StartOptions
 ) -> Start:
-    """Return the start of a plan on free GPUs, by the placement rule if it chooses the plan's node."""
+    """Return the start of a plan on free GPUs, placed by the placement rule if it chooses the plan's node."""
     several = sum(one.how == "free" and not one.verdict for one in record.plans) > 1
     for place in (BY_RULE, NO_PREFERENCE):
         action = start_action(state, partition, record.turn, place, start=start)

@@ -1,4 +1,4 @@
-"""The page of `rlsched whatif --html`."""
+"""Writes the page of `rlsched whatif --html`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A history with recorded starts, and a check that this history is possible on its cluster."""
+"""A history with recorded starts, and a check that it can have happened on its cluster."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 LEAST_JOBS: Final = 100
-"""Minimum number of jobs with a recorded start; with fewer, no rule is identified."""
+"""With fewer jobs that have a recorded start, no rule is identified."""
 LEAST_KNOWN_FRAC: Final = 0.5
 MOST_UNABLE_FRAC: Final = 0.01
-"""Maximum share of recorded jobs that can never run on this cluster; their nodes may have been removed."""
+"""Fraction of the jobs that may be unable to run on the cluster: their nodes may have been removed since."""
 MOST_ABOVE_S: Final = 60.0
 MOST_ABOVE_FRAC: Final = 0.001
-"""Maximum share of the time with more busy GPUs than exist: tolerance for differing clocks of nodes."""
+"""Fraction of the time in which more GPUs may be busy than exist: the clocks of nodes differ a little."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,10 @@ class Recorded:
     Attributes:
         trace: J jobs.
         cluster: The cluster of the history.
-        wait_s: (J,) recorded time from submission to start; nan if unknown.
-        compared: (J,) whether a job is compared: it has GPUs and a known start, and can run on the cluster.
-        most_busy: Largest number of busy GPUs at one time.
+        wait_s: (J,) recorded time from submission to start, seconds; nan: unknown.
+        compared: (J,) mask of the jobs to compare: jobs with GPUs and a known start that can run on the
+            cluster.
+        most_busy: Largest number of GPUs that were busy at the same time.
     """
 
     trace: Trace
@@ -47,11 +48,11 @@ class Recorded:
 
     @classmethod
     def from_history(cls, trace: Trace, cluster: ClusterSpec) -> Recorded:
-        """Check that a history is possible on its cluster, and return it with the recorded waits.
+        """Return a history with its recorded waits, after a check that it can have happened on its cluster.
 
         Raises:
-            InputError: starts are not recorded, or the history does not fit the cluster: more GPUs were busy
-                than the cluster has, or jobs can never run on the cluster.
+            InputError: too few starts are recorded, more GPUs were busy than the cluster has, or too many
+                jobs can never run on the cluster.
         """
         if not len(trace):
             raise InputError(f"{trace.name}: expected jobs, got none")
@@ -78,10 +79,10 @@ class Recorded:
 
 
 def _check_capacity(trace: Trace, cluster: ClusterSpec, wait_s: Floats, which: Mask) -> float:
-    """Return the largest number of GPUs that were busy at one time.
+    """Return the largest number of GPUs that were busy at the same time.
 
     Raises:
-        InputError: the number exceeds the GPUs of the cluster, or the GPUs that a VC can use.
+        InputError: more GPUs were busy than the cluster has, or than the jobs of a VC may use.
     """
     gpus_of = {
         vc: sum(group.count * group.gpus for group in groups)

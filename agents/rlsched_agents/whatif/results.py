@@ -1,4 +1,4 @@
-"""Results of `rlsched whatif` as data, and the sentence that summarises them."""
+"""The results of `rlsched whatif` as data, and the sentence that summarises them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Under(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         policy: Name of the policy.
         toml: Settings of the policy as TOML.
-        oracle: Whether the policy gets the true run times: its result is then a bound, and the policy cannot
-            be `best`.
+        oracle: Whether the policy knows the true run times. If so, its result is a bound, and it cannot be
+            `WhatIf.best`.
         wait_s: Mean wait, seconds.
         jct_s: Mean time from submission to end, seconds.
         against: Comparison with the site's rule on the same jobs; None for the site's rule itself.
-        groups: Comparison by size, partition and user.
+        groups: The same comparison by size, partition and user.
         energy_kwh: Energy of the jobs of the last fifth; None without models.
     """
 
@@ -46,7 +46,7 @@ class Under(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
-    """All results, as printed by `--json`.
+    """All results, which `--json` prints.
 
     Attributes:
         history: Name of the history.
@@ -56,18 +56,20 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
         cluster: Name of the cluster.
         nodes: Number of nodes.
         gpus: Number of GPUs.
-        most_busy_gpus: Largest number of busy GPUs in the record.
-        since_s: Start of the last fifth of the time, seconds; results are for jobs submitted from here on.
+        most_busy_gpus: Largest number of GPUs that were busy at the same time, as recorded.
+        since_s: Start of the last fifth of the time, seconds of the trace. Results are for jobs submitted
+            from then on.
         days: Number of days with submissions in the last fifth; None: no policy was replayed.
-        fits: Comparison of each rule with the record, best first.
+        fits: How well each rule explains the recorded waits, best rule first.
         grade: Grade of the best rule: `A` to `C`; `D`: no results are reported.
         refused: Reason why no results are reported; "" if results are reported.
         prediction: Predictor of run times.
         site: Results of the site's rule; None if no results are reported.
-        policies: The other policies.
-        best: Policy with the lowest `ratio` among policies whose ratio is significantly below 1; "" if none.
-        sleep: Nodes that could sleep under the site's rule and under `best`, by name.
-        fewer: Capacity that `best` does not need.
+        policies: Results of the other policies.
+        best: Name of the policy with the lowest `ratio`, among policies whose ratio is significantly below 1;
+            "": there is none.
+        sleep: Nodes that could sleep, by the name of the policy: the site's rule, and `best`.
+        fewer: Smaller cluster that suffices for `best`; None: not computed, or there is none.
         verdict: The result in one sentence.
     """
 
@@ -118,7 +120,7 @@ def why_refused(best: RuleFit, most_busy: float, gpus: int) -> str:
 
 
 def best_of(policies: list[Under]) -> str:
-    """Return the policy with the lowest `ratio` among policies significantly below 1; "" if there is none."""
+    """Return the name of the policy with the lowest `ratio` that is significantly below 1; "": none."""
     shown = [
         (one.ratio.ratio, one.policy)
         for one in policies
@@ -128,7 +130,7 @@ def best_of(policies: list[Under]) -> str:
 
 
 def verdict(site: Under, policies: list[Under], best: str, days: int, grade: str, fewer: Fewer | None) -> str:
-    """Return the result as one sentence."""
+    """Return the result in one sentence."""
     if site.wait_s < NO_WAIT_S:
         return f"keep what you have: under {site.policy} jobs hardly waited at all"
     if days < MIN_BLOCKS:

@@ -1,4 +1,4 @@
-"""Runs `rlsched whatif` on a history: finds the site's rule, then replays policies on the last fifth."""
+"""Runs `rlsched whatif` on a history: finds the site's rule, then compares policies on the last fifth."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from rlsched_envs.sim.modelling import Models
 from rlsched_envs.sim.node_events import read_node_events
 
 POLICIES: Final = ("tuned", "qssf-backfill", "easy")
-"""Policies that are evaluated by default."""
+"""Names of the policies that are compared by default."""
 _EXPLAINED, _PREDICTED, _REPLAYED, _SLEPT = 0.2, 0.4, 0.6, 0.7
-"""Fraction of the whole run that is complete after each of its parts."""
+"""Progress of the whole run after each of its parts, 0 to 1."""
 
 
 @dataclass(frozen=True)
 class WhatifQuestion:
-    """The request for an evaluation of a history.
+    """The request of a user: policies and models for the replays of a history.
 
     Attributes:
-        policies: Policies to evaluate.
-        models: Models of speed and power; None: run times as recorded, and no energy.
+        policies: Policies to compare with the site's rule.
+        models: Models of speed and power; None: jobs run as recorded, without energy.
         prediction: Predictor of run times.
         workers: Number of processes for policies that are not compiled rules.
     """
@@ -58,8 +58,8 @@ def run_whatif(history: JobHistory, asked: WhatifQuestion, tell: Tell) -> WhatIf
 
     Args:
         history: The history.
-        asked: The request.
-        tell: Called with the current step and the progress of the whole run.
+        asked: Policies and models for the replays.
+        tell: Called with the current step, and the progress of the whole run, 0 to 1.
 
     Raises:
         InputError: the history has no recorded starts or does not fit its cluster, or a policy is not
@@ -95,10 +95,10 @@ def run_whatif(history: JobHistory, asked: WhatifQuestion, tell: Tell) -> WhatIf
 
 
 class _Claims:
-    """Computes the results of policies on the last fifth of a history that a rule explains.
+    """Computes the results of policies on the last fifth of a history, after its rule is known.
 
-    Each policy replays the whole history, so that the last fifth starts from the state that the policy
-    created.
+    The whole history is replayed under each policy, so that the last fifth starts from the state to which the
+    policy led.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class _Claims:
         )
 
     def _predicted(self) -> PredictedTimes:
-        """Return the predicted run times for all policies, from the recorded history before each job."""
+        """Return the predicted run times for all policies. Each is made from jobs that had ended before."""
         return predict_trace(
             self._recorded.trace,
             self._recorded.cluster,
@@ -206,7 +206,7 @@ class _Claims:
         return sleep(table, self._window.since_s)
 
     def _fewer(self, best: str, predictions: PredictedTimes) -> Fewer | None:
-        """Return the capacity that the best policy does not need, from replays without downtimes."""
+        """Return the smaller cluster that suffices for the best policy, from replays without node events."""
         policy = next(one for one in self._asked.policies if one.name == best)
         run, site = replace(self._run, node_events=()), self._known.table
         if self._run.node_events or self._asked.models is not None:

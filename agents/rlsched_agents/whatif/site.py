@@ -1,4 +1,4 @@
-"""Identifies the rule of a site: replays each candidate rule and compares it with the recorded starts."""
+"""Identifies the rule of a site: replays the history under each candidate rule, and compares the starts."""
 
 from __future__ import annotations
 
@@ -25,40 +25,42 @@ from rlsched_envs.sim.modelling import Models
 
 Floats = NDArray[np.float64]
 Tell = Callable[[str, float], None]
-"""Callback that receives the current step and the progress of the whole run (0 to 1)."""
+"""Callback that gets the current step, and the progress of the whole run (0 to 1)."""
 
 LEAST_WAIT_S: Final = 60.0
-"""Minimum of the mean wait by which errors are divided, seconds: real schedulers run only at intervals."""
+"""Errors are divided by the mean wait, but at least by this, seconds: real schedulers run at intervals."""
 SAME_START_S: Final = 60.0
 LEAST_LIMITS_FRAC: Final = 0.5
-"""Minimum share of jobs with a known time limit; with fewer, rules that use time limits are not tried."""
+"""If a smaller fraction of the jobs has a time limit, rules that use time limits are not tried."""
 GRADES: Final[dict[str, tuple[float, float, float]]] = {
     "A": (0.05, 0.15, 0.30),
     "B": (0.10, 0.20, 0.40),
     "C": (0.15, 0.25, 0.50),
 }
-"""Largest errors by grade, best first: error of the mean; by size, partition and day; and by job."""
+"""Largest permitted errors of each grade, best grade first: (`mean_frac`, each of `by_size_frac`,
+`by_partition_frac` and `by_day_frac`, `by_job_frac`).
+"""
 BEST: Final = "A"
 NO_CLAIMS: Final = "D"
 
 
 class Errors(msgspec.Struct, frozen=True, kw_only=True):
-    """Errors of a replay compared with the record, for some jobs.
+    """Errors of the waits in a replay, compared with the recorded waits of the same jobs.
 
-    `mean_frac` and `by_*` are relative to the recorded mean wait, or to `LEAST_WAIT_S` if this is longer. For
-    `by_size_frac`, `by_partition_frac` and `by_day_frac`, the replayed and the recorded waits are added up in
-    each group; the absolute differences of these totals are added up and divided by the number of jobs.
+    The unit of `mean_frac` and `by_*` is the recorded mean wait, or `LEAST_WAIT_S` if that is longer. In
+    `by_size_frac`, `by_partition_frac` and `by_day_frac`, errors of jobs in the same group cancel: the total
+    wait of each group is compared, and the absolute differences are summed and divided by the number of jobs.
 
     Attributes:
         jobs: Number of jobs.
         recorded_mean_s: Mean recorded wait, seconds.
-        replayed_mean_s: Mean replayed wait, seconds.
-        mean_frac: Mean replayed wait less mean recorded wait.
-        by_size_frac: Error by number of GPUs.
-        by_partition_frac: Error by partition.
-        by_day_frac: Error by day of submission.
-        by_job_frac: Mean absolute difference between the replayed and the recorded wait of a job.
-        same_start_frac: Share of the jobs that start within a minute of the recorded start.
+        replayed_mean_s: Mean wait in the replay, seconds.
+        mean_frac: Mean wait in the replay less mean recorded wait.
+        by_size_frac: Error of the waits of groups by number of GPUs.
+        by_partition_frac: Error of the waits of groups by partition.
+        by_day_frac: Error of the waits of groups by day of submission.
+        by_job_frac: Mean absolute error of the wait of a job.
+        same_start_frac: Fraction of jobs that start within a minute of their recorded start.
     """
 
     jobs: int
@@ -73,7 +75,7 @@ class Errors(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def grade(self) -> str:
-        """Grade of these errors: `A` to `C`, or `D` if the replay is too inaccurate to report results."""
+        """Grade of these errors: `A` to `C`, or `D`: the replay is too inaccurate to report results."""
         groups = max(self.by_size_frac, self.by_partition_frac, self.by_day_frac)
         for grade, (mean, by_group, by_job) in GRADES.items():
             if abs(self.mean_frac) <= mean and groups <= by_group and self.by_job_frac <= by_job:
@@ -82,7 +84,7 @@ class Errors(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RuleFit(msgspec.Struct, frozen=True, kw_only=True):
-    """How well one rule explains the record.
+    """How well one rule explains the recorded waits.
 
     Attributes:
         rule: Name of the rule.
@@ -90,11 +92,11 @@ class RuleFit(msgspec.Struct, frozen=True, kw_only=True):
         toml: Settings of the rule as TOML.
         all: Errors of one continuous replay of the whole history.
         last: Errors of the same replay in the last fifth of the history, for which results are reported.
-        stretches: Errors of a replay of the whole history day by day, from the recorded states
-            (`whatif.stretches`). None: some rule explains the history in one continuous replay.
-        grade: The better of two grades: the grade of `stretches`, and the worse grade of `all` and `last`.
-        by_size: Recorded and replayed mean wait by number of GPUs.
-        by_partition: Recorded and replayed mean wait by partition.
+        stretches: Errors of replays of each day of the history, from the recorded state at its start
+            (`whatif.stretches`). None: not computed, because a rule has the best grade without them.
+        grade: The worse grade of `all` and `last`, or the grade of `stretches` if that is better.
+        by_size: Recorded mean wait and mean wait in the replay, by number of GPUs.
+        by_partition: The same by partition.
     """
 
     rule: str
@@ -115,12 +117,12 @@ class RuleFit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MeanWaits(msgspec.Struct, frozen=True):
-    """Mean waits of some jobs.
+    """Mean waits of a group of jobs.
 
     Attributes:
         jobs: Number of jobs.
         recorded_s: Recorded mean wait, seconds.
-        replayed_s: Replayed mean wait, seconds.
+        replayed_s: Mean wait in the replay, seconds.
     """
 
     jobs: int
@@ -135,7 +137,7 @@ class SiteRule:
     Attributes:
         policy: The rule, with its displayed name.
         line: Description of the rule.
-        predictions: Run times that the rule uses.
+        predictions: Values that the rule uses as predicted run times, such as time limits.
     """
 
     policy: Policy
@@ -144,7 +146,7 @@ class SiteRule:
 
 
 def site_rules(recorded: Recorded) -> list[SiteRule]:
-    """Return the candidate rules for a history; rules with time limits only if the history has limits."""
+    """Return the candidate rules for a history. Some require that it has time limits, or several users."""
     trace = recorded.trace
     nothing = _known(np.ones(len(trace)))
     found = [
@@ -193,7 +195,7 @@ def replayed(
     window: MeasuredWindow,
     models: Models | None = None,
 ) -> JobTable:
-    """Replay the whole history under a rule."""
+    """Replay the whole history under a rule. `rules`: retries and node events."""
     task = Task(
         rule.policy,
         0,
@@ -232,8 +234,8 @@ def explain(recorded: Recorded, run: RunRules, window: MeasuredWindow, tell: Tel
 
     Args:
         recorded: The recorded history.
-        run: Downtimes and retries.
-        window: The last part, for which results are reported.
+        run: Retries and node events.
+        window: The last fifth, for which results are reported.
         tell: Called with the progress.
     """
     rules = site_rules(recorded)
@@ -290,12 +292,12 @@ def _waits(recorded: Recorded, replay_s: Floats, which: Mask) -> dict[str, dict[
 
 
 def errors(trace: Trace, recorded_s: Floats, replay_s: Floats, which: Mask) -> Errors:
-    """Compute the errors of a replay compared with the record.
+    """Return the errors of a replay, compared with the recorded waits.
 
     Args:
         trace: J jobs.
         recorded_s: (J,) recorded waits, seconds.
-        replay_s: (J,) replayed waits, seconds.
+        replay_s: (J,) waits in the replay, seconds.
         which: (J,) whether each job is compared.
     """
     was, now = recorded_s[which], replay_s[which]

@@ -1,8 +1,8 @@
-"""Replays a history in stretches of time, each from the state that the site recorded at its start.
+"""Replays a history in stretches of time (days), each from the state that was recorded at its start.
 
-A continuous replay of months drifts away from the record even under the right rule: one job that the site
-starts a minute late changes which jobs are skipped, and therefore all later starts until the queue is empty.
-If each stretch starts from a recorded state, the effect is limited to one stretch.
+A continuous replay of months differs more and more from the record even under the right rule. If the site
+starts one job a minute late, other jobs are skipped, and all later starts change until the queue is empty. If
+each stretch starts from a recorded state, such an effect is limited to one stretch.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 MOST_STRETCHES: Final = 60
-"""Maximum number of stretches; a stretch is a day, or longer if this maximum requires it."""
+"""Maximum number of stretches. A stretch is a day long, or longer if there would be more stretches."""
 MOST_AFTER_S: Final = 7 * DAY_S
-"""Seconds after a stretch; the replay of the stretch leaves out jobs that are submitted later than this."""
+"""Jobs that are submitted more than this after the end of a stretch are not part of its replay, seconds."""
 _BEFORE_S: Final = 1.0
-"""Seconds before the start of a stretch at which its running jobs are submitted, ahead of waiting jobs."""
+"""Jobs that run at the start of a stretch are submitted this earlier, seconds, so that they start first."""
 _RELATIONS: Final = ("depends_on", "array_id", "array_limit")
 
 
@@ -42,16 +42,16 @@ def replayed_waits(
 ) -> Floats:
     """Return the (J,) waits of jobs under a policy, seconds.
 
-    The wait of a job is from the replay of the stretch in which the job is submitted. It is nan if the job is
-    not submitted in a stretch, or did not start.
+    The wait of a job is taken from the replay of the stretch in which it is submitted. It is nan if the job
+    is submitted before the first stretch, or did not start.
 
     Args:
         recorded: The recorded history.
         policy: The rule, or another policy.
-        predictions: (J,) run times that the policy uses.
-        run: Downtimes and retries.
-        first_s: Start of the first stretch, seconds of the trace, for example a midnight. None: the first
-            job.
+        predictions: Predicted run times of the J jobs, for the policy.
+        run: Retries and node events.
+        first_s: Start of the first stretch, seconds of the trace, for example a midnight. None: submission of
+            the first job.
     """
     trace, last_s = recorded.trace, float(recorded.trace.submit_s[-1])
     first_s = float(trace.submit_s[0]) if first_s is None else first_s
@@ -72,7 +72,7 @@ def _replay(
     span_s: tuple[float, float],
     wait_s: Floats,
 ) -> None:
-    """Replay one stretch, and fill in `wait_s` for the jobs submitted in this stretch."""
+    """Replay one stretch, and write the waits of the jobs submitted in it to `wait_s`."""
     trace = recorded.trace
     since_s, until_s = span_s
     low, high = (int(np.searchsorted(trace.submit_s, at)) for at in span_s)
@@ -108,7 +108,10 @@ def _replay(
 
 
 def _part(trace: Trace, rows: Ints, since_s: float, runs: int, ran_s: Floats) -> Trace:
-    """Return the jobs of a stretch: running jobs with their remaining time, waiting jobs, and arrivals."""
+    """Return the jobs of a stretch: first `runs` running jobs with their remaining times, then the others.
+
+    `ran_s`: run time of each job before the stretch, seconds.
+    """
     part = trace.select(rows)
     submit_s = np.maximum(part.submit_s, since_s)
     submit_s[:runs] = since_s - _BEFORE_S

@@ -1,4 +1,4 @@
-"""Results of `rlsched whatif` as text tables, shared by terminal and page."""
+"""Formats the results of `rlsched whatif` as tables of text, for the terminal and for the page."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Table(NamedTuple):
 
 
 def fidelity(found: WhatIf) -> Table:
-    """Return the table that compares each rule with the record."""
+    """Return the table that shows how well each rule explains the recorded waits."""
     columns = (
         "rule",
         "grade",
@@ -61,7 +61,7 @@ def fidelity(found: WhatIf) -> Table:
 
 
 def recorded_and_replayed(found: WhatIf, kind: str) -> Table:
-    """Return the table that compares the best rule with the record, by size or partition."""
+    """Return the table of recorded waits and waits under the best rule, by size or partition."""
     best = found.fits[0]
     pairs = best.by_size if kind == "size" else best.by_partition
     rows = [
@@ -151,6 +151,6 @@ def _fewer(found: WhatIf) -> str:
 
 
 def shown(found: WhatIf) -> Under | None:
-    """Return the policy whose gains and losses are shown: the best, else the first that is no oracle."""
+    """Return the policy whose gains and losses are shown: the best, or else the first that is no oracle."""
     choices = [one for one in found.policies if not one.oracle] or found.policies
     return next((one for one in choices if one.policy == found.best), choices[0] if choices else None)

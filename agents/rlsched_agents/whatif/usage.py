@@ -1,4 +1,4 @@
-"""Past GPU use of each user at each submission, computed from the recorded history (for fair share)."""
+"""Computes the past GPU use of users at each submission, from the recorded history, for fair share."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rlsched.workload.trace import Trace
 
 Floats = NDArray[np.float64]
 HALF_LIFE_S: Final = 7 * 86400.0
-"""Half-life of past use, seconds: Slurm's default `PriorityDecayHalfLife`."""
+"""Half-life of past use, seconds; the default of Slurm's `PriorityDecayHalfLife`."""
 _ENDS, _ASKS, _STARTS = range(3)
 
 
 def used_at_submission(trace: Trace, start_s: Floats, half_life_s: float = HALF_LIFE_S) -> Floats:
-    """Return the GPU-seconds that each job's user had used before the job's submission, (J,).
+    """Return the (J,) GPU-seconds that the user of each job had used when the job was submitted.
 
     Past use decays exponentially.
 

@@ -1,4 +1,4 @@
-"""Arrays of the attempt log: what will interrupt or delay each job, and the attempts so far."""
+"""Arrays of the attempt log: causes that interrupt or delay jobs, and the attempts so far."""
 
 from __future__ import annotations
 

@@ -236,8 +236,7 @@ def _add_failures(trace: Trace, rows: NDArray[np.intp], jobs: Records) -> NDArra
 
 
 def _add_dependencies(trace: Trace, rows: NDArray[np.intp], jobs: Records) -> NDArray[np.int32]:
-    """Write the dependencies to `jobs`. Return `children`: the dependent rows, grouped by the row they wait
-    for.
+    """Write the dependencies to `jobs`, and return the dependent rows, grouped by the row they wait for.
 
     Dependencies on jobs outside the run count as met.
     """

@@ -1,7 +1,7 @@
 """Compiled events of a run. At one instant, jobs end first, then nodes change, then jobs enter the queue.
 
 Jobs that become eligible enter the queue before new submissions; among equals, the order of the trace counts.
-True durations (`TRUTH` records) are used only to simulate events. Policies never see them.
+True durations (`TRUTH` records) are used only to simulate events, not as inputs of policies.
 """
 
 from __future__ import annotations

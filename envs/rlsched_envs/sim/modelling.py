@@ -182,12 +182,12 @@ def with_fair_cores(demand: Demand, fair_milli: int) -> Demand:
 
 
 def reference_kinds(demands: list[Demand], spec: ClusterSpec, kind_names: list[str]) -> NDArray[np.int32]:
-    """Return, for each of D demands, the GPU type that run times of its jobs refer to, an index in
-    `kind_names`.
+    """Return the (D,) GPU types to which the run times of jobs refer, by demand.
 
-    Traces do not record this type. If a demand requests exactly one type, it is this type, otherwise the most
-    common type of the cluster. For GPUs in MIG slices it is the type of the whole GPU, which must be in
-    `kind_names`. All entries are -1 if all nodes have the same type and no slices.
+    A GPU type is an index in `kind_names`. Traces do not record this type. If a demand requests exactly one
+    type, it is this type, otherwise the most common type of the cluster. For GPUs in MIG slices it is the
+    type of the whole GPU, which must be in `kind_names`. All entries are -1 if all nodes have the same type
+    and no slices.
     """
     gpus: Counter[str] = Counter()
     for group in spec.nodes:

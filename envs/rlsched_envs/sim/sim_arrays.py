@@ -135,8 +135,8 @@ BOOKS: Final = np.dtype(
         ("tail_after_s", np.float64),  # the part of a delay beyond this time counts in the term «tail»
         ("grid_from_s", np.float64),  # start of the first step of `signal`, seconds of the trace
         ("grid_step_s", np.float64),  # length of a step, s
-        ("lost_rate", np.float64),  # sum over running jobs of 1 - rate: what sharing, low clocks and too
-        # few cores cost, job-seconds per second
+        ("lost_rate", np.float64),  # sum over running jobs of 1 - rate: work lost to sharing, low clocks
+        # and too few cores, job-seconds per second
         ("lost_s", np.float64),  # integral of `lost_rate`, job-seconds
         ("next_seen_s", np.float64),  # earliest time at which the speeds of a watched pair are known
         ("noise", np.float64),  # 1: speeds of unmeasured pairs scatter around the formula; 0: no scatter

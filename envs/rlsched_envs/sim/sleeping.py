@@ -68,8 +68,8 @@ class _PoweredSet:
     def ask(self, now_s: float, busy: NDArray[np.bool_], waiting: int, paused: int) -> bool:
         """Call the service, and apply its commands. Return whether a power state may have changed.
 
-        `busy`: whether a job runs on each node of the set. `waiting`: number of nodes that waiting
-        jobs need. `paused`: number of nodes that jobs need which wait for a lower price.
+        `busy`: whether a job runs on each node of the set. `waiting`: number of nodes that waiting jobs need.
+        `paused`: number of nodes for jobs that wait for a lower price.
         """
         states = self.states
         states.advance(now_s)

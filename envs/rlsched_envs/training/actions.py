@@ -13,7 +13,7 @@ from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS
 
 _REAL = "fiu"
 _SHOWN = 60
-"""Number of characters of an invalid action that an error message shows at most."""
+"""Maximum number of characters of an invalid action in an error message."""
 
 
 EARLIER_SIZES: Final = ((56, 9),)

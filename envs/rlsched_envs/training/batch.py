@@ -48,8 +48,7 @@ def leaves(episode: Any) -> list[NDArray[Any]]:
 
 
 def restore(episode: Any, saved: Sequence[NDArray[Any]]) -> None:
-    """Copy arrays that `leaves` returned back into `episode`. Read-only arrays are skipped: they never
-    change.
+    """Copy arrays that `leaves` returned back into `episode`, except read-only arrays, which never change.
 
     Raises:
         ValueError: number, shapes or types of the arrays differ; `episode` is unchanged.

@@ -78,8 +78,7 @@ def _is_next(curve: Curve, at: int, now_s: float) -> bool:
 
 @kernel
 def _cost(sim: SimArrays, curve: Curve, account: Any, over: bool) -> float:
-    """Return the excess cost up to now compared with the reference, in per cent of the reference's total
-    cost.
+    """Return the excess cost up to now over the reference, in per cent of the reference's total cost.
 
     The sum over the terms of the objective (`rlsched.objective`) of 100 x (weight + penalty of the bound) x
     (term - reference's term so far) / (reference's final term + offset). If the penalty is -1, `PENALTY` x
