@@ -1,4 +1,4 @@
-"""Compares two runs of the same jobs: changes of waiting times, and the first decision that differs."""
+"""Compares two runs of the same jobs: their waiting times, and the first decision that differs."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Act = tuple[int, float, str, str]
 
 
 def compare(reader: StoreReader, other: StoreReader) -> dict[str, Any]:
-    """Return the differences between the waiting times of two runs, for the jobs that started in both.
+    """Compare the waiting times of the jobs that started in both of two runs.
 
-    A job's waiting time is its first start minus its submission. In the result, `less` lists the jobs that
-    wait less in `reader` than in `other` (largest gain first), and `more` lists the jobs that wait longer
-    (largest loss first).
+    The waiting time of a job is its first start minus its submission. In the result, `less` lists the jobs
+    that wait less in `reader` than in `other`, and `more` the jobs that wait longer; the largest difference
+    is first.
     """
     pairs = [
         (job, twin)
@@ -61,12 +61,14 @@ def _mean(values: list[float]) -> float:
 
 
 def _parting(reader: StoreReader, other: StoreReader) -> dict[str, Any] | None:
-    """Return the first starts or preemptions that differ between the runs; None: no difference.
+    """Return the first start or preemption that differs between two runs; None: there is no difference.
 
-    `this` is the decision of `reader`, and `other` is the decision of `other`; each is None if the run has no
-    further start or preemption. `worth` names a decision of `reader`, and the candidate (alternative) of this
-    decision that has the same effect as `other`'s decision; None: there is no such candidate. A replay with
-    this candidate shows what the other decision would have been worth.
+    Returns:
+        `this`: decision of the run `reader`. `other`: decision of the run `other`. Each is None if the run
+        has no further start or preemption.
+        `worth`: a decision of `reader`, and its candidate (alternative) that has the same effect as the
+        decision of `other`; None: there is no such candidate. A replay of `reader` with this candidate shows
+        the effect of the other decision.
     """
     for mine, theirs in zip_longest(_acts(reader), _acts(other)):
         if mine is None or theirs is None or mine[1:] != theirs[1:]:
@@ -79,7 +81,7 @@ def _parting(reader: StoreReader, other: StoreReader) -> dict[str, Any] | None:
 
 
 def _worth(reader: StoreReader, mine: Act | None, theirs: DecisionRecord | None) -> dict[str, Any] | None:
-    """Return a decision of `reader` and its candidate with the same effect as `theirs`; None: none has."""
+    """Return a decision of `reader` and its candidate with the effect of `theirs`; None: there is none."""
     rows = [] if mine is None else [mine[0]]
     if theirs is not None and (
         mine is None or theirs.now_s < mine[1]

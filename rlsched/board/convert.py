@@ -1,4 +1,4 @@
-"""Converts a store of decisions to TensorBoard curves of its decisions and of its cluster."""
+"""Converts a store of decisions to TensorBoard curves of the decisions and of the cluster."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from rlsched.decisions.reading import StoreReader, parts, read_records
 from rlsched.decisions.timeline import CLASS_NAMES, Timeline
 
 POINTS: Final = 400
-"""Number of points of each cluster curve, for each part of a store."""
+"""Number of points in each curve of the cluster, for each part of a store."""
 
 
 def draw_run(store: str | Path, folder: str | Path) -> int:
     """Write a store of decisions as the TensorBoard run `folder`, and remove older event files there.
 
-    The wall time of a point is the time in the store: Unix seconds, or seconds of the trace. The step is the
-    number of decisions so far for curves of decisions, and seconds since the first event for curves of the
-    cluster.
+    The wall time of a point is its time in the store: Unix seconds, or seconds of the trace. The step of a
+    point is the number of decisions so far (curves of decisions), or the time since the first event in
+    seconds (curves of the cluster).
 
     Returns:
         The number of decisions.
@@ -53,10 +53,10 @@ def draw_run(store: str | Path, folder: str | Path) -> int:
 
 
 def _course(timeline: Timeline) -> Iterator[tuple[float, dict[str, float]]]:
-    """Yield (time, values of the cluster's curves at this time, by tag).
+    """Yield pairs (time, values), where `values` has the value of each of the cluster's curves by tag.
 
-    Power is missing while the power of a running job is unknown. The waiting time is missing if no job has
-    started since the previous time.
+    At times when the power of a running job is unknown, the power is missing. If no job has started since the
+    previous time, the waiting time is missing.
     """
     if not timeline.first_s < timeline.last_s:
         return

@@ -26,13 +26,13 @@ def description_of(tag: str, descriptions: Mapping[str, str]) -> str:
 
 
 class Curves:
-    """Writes curves to one event file. A curve whose values are all 0 is not written.
+    """Writes curves to an event file. A curve is not written as long as all its values are 0.
 
     Args:
         logdir: Folder of the event file (a run in TensorBoard); created if missing.
-        descriptions: Descriptions of tags, by regular expression.
+        descriptions: Regular expression for tags -> description.
         layout: Charts of the tab «Custom scalars».
-        wall_time: Clock for the timestamps of the points, seconds since 1970.
+        wall_time: Function that returns the timestamp of a point, seconds since 1970.
 
     Raises:
         InputError: tensorboard is not installed, or `logdir` cannot be written.
@@ -60,8 +60,8 @@ class Curves:
         """Add a point to each curve in `scalars` and `histograms`.
 
         Raises:
-            InputError: the write failed, for example because the disk is full. Some points are lost; later
-                points can still be added.
+            InputError: a write failed, for example because the disk is full. Some points are lost, but later
+                points can be added.
         """
         from tensorboard.plugins.histogram.summary_v2 import histogram_pb
         from tensorboard.plugins.scalar.summary_v2 import scalar_pb
@@ -120,14 +120,14 @@ class Curves:
 
 
 def _plain(value: object) -> bool | float | str:
-    """Return a setting as a type that TensorBoard accepts: a truth value, a number or text."""
+    """Return a setting in a type that TensorBoard accepts: bool, number or text."""
     if isinstance(value, bool):
         return value
     return float(value) if isinstance(value, int | float) else str(value)
 
 
 def flat(table: Mapping[str, Any], within: str = "") -> dict[str, object]:
-    """Return a nested table as a flat table: the keys of each path are joined by dots."""
+    """Return a nested dict as a flat dict, whose keys are the nested keys joined by dots."""
     found: dict[str, object] = {}
     for name, value in table.items():
         if isinstance(value, Mapping):

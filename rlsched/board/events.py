@@ -1,4 +1,4 @@
-"""Writes a TensorBoard event file in the caller's thread, so that the caller receives write errors."""
+"""Writes a TensorBoard event file. Writes run in the caller's thread, so that errors reach the caller."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class EventFile:
 
     Args:
         logdir: Folder of the file; created if missing.
-        wall_time: Clock for the timestamp at the beginning of the file, seconds since 1970.
+        wall_time: Function that returns the timestamp for the beginning of the file, seconds since 1970.
 
     Raises:
         InputError: tensorboard is not installed, or the folder cannot be written.

@@ -1,7 +1,7 @@
 """TensorBoard's tab «Decisions», which shows the stores of decisions below TensorBoard's log folder.
 
-TensorBoard does not start if the import of a plugin fails. Therefore this module imports only packages that
-every installation with TensorBoard has, and nothing slow: no torch, no numba, no zmq.
+TensorBoard does not start if the import of a plugin fails. This module therefore imports only packages that
+are in every installation with TensorBoard. It imports no slow package: no torch, no numba, no zmq.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from rlsched.errors import InputError
 STATIC: Final = Path(__file__).with_name("static")
 TYPES: Final = {".js": "text/javascript", ".css": "text/css"}
 UNTIL: Final = " until "
-"""Separator between a store's name and the end time of a part, in the names of all parts except the last."""
+"""Separator in the name of a part, between the name of the store and the end time of the part."""
 MOST_TEXT: Final = 200
 """Maximum length of a text in a request, characters."""
 
 MOST_HOURS: Final = 24.0 * 366
 ASKS: Final = "X-Rlsched-Replay"
-"""Header that a request to start or stop a replay must have. Pages of other sites cannot send this header."""
+"""Header that a request to start or stop a replay must have. Pages of other web sites cannot send it."""
 
 Answer = Callable[[StoreReader, "RequestQuery"], Any]
 
@@ -46,7 +46,7 @@ class RequestQuery:
     """The parameters of an HTTP request.
 
     Args:
-        values: Values by name, as received.
+        values: Name -> value, as received.
     """
 
     def __init__(self, values: dict[str, str]) -> None:
@@ -95,8 +95,8 @@ class RequestQuery:
 class Stores:
     """Readers of the stores below a folder. Readers are kept, so that a request reads only new rows.
 
-    A store that is too large to be read in one piece is listed in parts. The last part has the name of the
-    store. The name of each earlier part ends with the part's end time.
+    A large store is listed in parts. The last part has the name of the store. The name of each earlier part
+    ends with the part's end time.
 
     Args:
         logdir: The folder.
@@ -113,11 +113,11 @@ class Stores:
         return list(self._found())
 
     def opened(self, name: str) -> bool:
-        """Return whether a store or part can be shown quickly: it was read before, or is the last part."""
+        """Return whether a store or part can be shown quickly: it was read before, or is a last part."""
         return name in self._readers or self._found().get(name, (None, None))[1] is None
 
     def _found(self) -> dict[str, tuple[Path, Part | None]]:
-        """Return (folder, part) of each store or part, by name; `part` is None for the last, growing part."""
+        """Return a dict: name -> (folder of the store, part); None: the last part of the store."""
         found: dict[str, tuple[Path, Part | None]] = {}
         for name, folder in find_stores(self._logdir).items() if self._logdir.is_dir() else ():
             found[name] = folder, None
@@ -155,7 +155,7 @@ class DecisionsPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
     """TensorBoard's plugin for the tab «Decisions».
 
     Args:
-        context: Start parameters that TensorBoard passes to plugins.
+        context: Parameters that TensorBoard passes to plugins.
     """
 
     plugin_name = "decisions"
@@ -169,11 +169,11 @@ class DecisionsPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
         return bool(self._stores.names())
 
     def frontend_metadata(self) -> base_plugin.FrontendMetadata:
-        """Return the name of the tab and the file of its page."""
+        """Return the name of the tab, and the script of its page."""
         return base_plugin.FrontendMetadata(es_module_path="/static/index.js", tab_name="Decisions")
 
     def get_plugin_apps(self) -> dict[str, Any]:
-        """Return the WSGI applications of the plugin, by path."""
+        """Return a dict: path -> WSGI application of the plugin."""
         answers: dict[str, Answer] = {
             "/overview": _overview,
             "/moment": lambda reader, query: story.moment(reader, query.number("at")),
@@ -206,7 +206,7 @@ class DecisionsPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
         return app
 
     def _instead(self, request: wrappers.Request) -> wrappers.Response:
-        """Answer a request for a replay: POST starts or stops the replay, GET returns its state."""
+        """Answer a request about a replay: POST starts or stops the replay, GET returns its state."""
         query = RequestQuery(request.args.to_dict())
         try:
             if request.method == "GET":
@@ -266,7 +266,7 @@ def _row(reader: StoreReader, query: RequestQuery) -> int:
 
 
 def _number_of(reader: StoreReader, query: RequestQuery) -> int:
-    """Return the number of the requested decision. Check that the decision has the requested candidate."""
+    """Return the number of the requested decision, after a check that it has the requested candidate."""
     record, wanted = reader.record(_row(reader, query)), query.whole("candidate")
     if not any(one.number == wanted for one in candidates(record)):
         raise InputError(f"candidate: decision {record.number} has no candidate {wanted}")

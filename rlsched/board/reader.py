@@ -10,7 +10,7 @@ from typing import Final
 from rlsched.errors import InputError
 
 _HEAD_BYTES: Final = 12
-"""Size of a record's header, bytes. The header has the record's length, and a checksum of the length."""
+"""Size of the header of a record, bytes. It has the length of the record, and a checksum of the length."""
 _CHECK_BYTES: Final = 4
 """Size of the checksum after each record, bytes."""
 
@@ -20,10 +20,10 @@ class RunEvents:
     """Content of the event files in one folder (a run). The values of each tag are in the order of writing.
 
     Attributes:
-        scalars: (step, value) pairs by tag.
-        texts: (step, text) pairs by tag.
-        histograms: Steps of the histograms, by tag.
-        damaged: Messages for users, one for each file with an unreadable part.
+        scalars: Tag -> list of (step, value).
+        texts: Tag -> list of (step, text).
+        histograms: Tag -> steps of its histograms.
+        damaged: A message for the user for each file with an unreadable part.
     """
 
     scalars: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
@@ -33,11 +33,11 @@ class RunEvents:
 
 
 def read_runs(logdir: str | Path) -> dict[str, RunEvents]:
-    """Return the runs below `logdir`, by relative path; `.`: `logdir` itself.
+    """Return a dict: relative path (`.`: `logdir` itself) -> run, for all runs in `logdir`.
 
-    Reads files of rlsched, Stable-Baselines3 and torch. Checksums are verified in Python, at about 4 MB/s. A
-    damaged or truncated file is read up to the damage; a message in `damaged` names the file and the last
-    step that was read.
+    The files can be of rlsched, Stable-Baselines3 or torch. Checksums are verified in Python, at about 4
+    MB/s. A damaged or truncated file is read up to the damage; a message in `damaged` names the file and the
+    last step that was read.
 
     Raises:
         InputError: there is no such folder, the folder has no event file, an event file cannot be opened, or

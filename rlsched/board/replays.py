@@ -1,7 +1,8 @@
-"""Runs replays for the tab «Decisions» one at a time, in a separate process that has a time limit.
+"""Runs replays for the tab «Decisions», one at a time, each in a separate process with a time limit.
 
-A replay is stopped if the page no longer requests the replay's state. TensorBoard's process imports neither
-the simulator nor the compiler. It runs `rlsched explain --instead`, and returns the output to the page.
+The process runs `rlsched explain --instead`, and its output is returned to the page. TensorBoard's process
+therefore imports neither the simulator nor the compiler. If the page no longer requests the state of the
+replay, the replay is stopped.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from rlsched.errors import InputError
 from rlsched.yielding import give_way
 
 LIMIT_S: Final = 120.0
-"""Time limit that the replay process itself enforces and reports, seconds."""
+"""Time limit, seconds, that the process of a replay itself enforces and reports."""
 GRACE_S: Final = 240.0
-"""Additional time for the start of the process and for compiling, at low CPU priority, seconds."""
+"""Additional time, seconds, after which the process is killed. It starts and compiles at low CPU priority."""
 UNWATCHED_S: Final = 10.0
 """Time without a request for the replay's state after which a replay is stopped, seconds."""
 _LOOK_S: Final = 0.2
@@ -37,9 +38,9 @@ class ReplayRunner:
     """Runs replays, one at a time.
 
     Args:
-        command: Words of the command that runs a replay, without its options.
+        command: Command that runs a replay, without its options.
         limit_s: Time limit for a replay, seconds.
-        unwatched_s: Time without a request after which a replay is stopped, seconds.
+        unwatched_s: Time without a request for the state after which a replay is stopped, seconds.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from rlsched.errors import InputError
 
 
 def serve(logdir: str | Path, *, host: str = "localhost", port: int = 6006) -> None:
-    """Serve `logdir` until Ctrl-C, and print the address.
+    """Show `logdir` in TensorBoard until Ctrl-C, and print the address.
 
     Raises:
         InputError: there is no such folder, the port is in use, or tensorboard is not installed.

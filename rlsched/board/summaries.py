@@ -30,9 +30,9 @@ def charts(layout: Layout) -> Any:
 
 
 def compared_by(settings: Mapping[str, bool | float | str], metrics: Mapping[str, str]) -> Any:
-    """Return the summary for the tab «HParams»: the settings of a run, and tags by which runs are compared.
+    """Return the summary for the tab «HParams»: the settings of a run, and the tags for comparisons of runs.
 
-    `metrics` has the description of each tag.
+    `metrics`: tag -> its description.
     """
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2

@@ -1,4 +1,4 @@
-"""Computes statistics of a batch of decision records. The functions are pure and use no files."""
+"""Computes statistics of a batch of decision records. The functions have no side effects."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Summary:
     """Statistics of a batch of successive decisions: one point of each curve.
 
     Attributes:
-        scalars: Values by tag; a tag ends with the unit. Tags without data in the batch are missing.
-        histograms: One value per decision, by tag. No tag is in both `scalars` and `histograms`, because
-            only one plugin of TensorBoard can display a tag.
+        scalars: Tag -> value; a tag ends with the unit. Tags without data in the batch are missing.
+        histograms: Tag -> one value per decision. No tag is in both dicts, because only one plugin of
+            TensorBoard can display a tag.
     """
 
     scalars: dict[str, float]
@@ -37,7 +37,7 @@ def kind_of(action: Action) -> str:
 
 
 def summarise(records: Sequence[DecisionRecord]) -> Summary:
-    """Return the statistics of a batch of at least one decision: counts, means, and decision times."""
+    """Return the statistics of at least one decision: counts, means, and decision times."""
     scalars: dict[str, float] = {}
     for source in SOURCES:
         scalars[f"decisions/source_{source}_count"] = sum(record.source == source for record in records)

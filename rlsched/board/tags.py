@@ -12,7 +12,7 @@ CLUSTER_TAGS: Final = (
     "cluster/wait_mean_s",
     "cluster/power_w",
 )
-"""Tags of the cluster's curves. The first three count waiting jobs, in the order of `SIZE_CLASSES`."""
+"""Tags of the cluster's curves. The first three are counts of waiting jobs, one per size class in order."""
 
 DESCRIPTIONS: Final = {
     "cluster/waiting_1_gpu_jobs": "Waiting jobs of up to 1 GPU.",
@@ -47,7 +47,7 @@ DESCRIPTIONS: Final = {
     "drift/outside_.*_frac": "Share of checks in which this column was outside the training range.",
     "drift/value_.*": "Present value of this column of the state.",
 }
-"""Descriptions of tags, by regular expression for the whole tag. The first matching expression is used."""
+"""Regular expression for a whole tag -> description of the tag. The first expression that matches is used."""
 
 LAYOUT: Final = {
     "Cluster": {

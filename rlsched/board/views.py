@@ -37,12 +37,12 @@ def summary(name: str, reader: StoreReader) -> dict[str, Any]:
 
 
 def overview(reader: StoreReader, from_s: float, to_s: float) -> dict[str, Any]:
-    """Return the data of the chart for a period.
+    """Return the data of the chart for the period from `from_s` to `to_s`, seconds.
 
     The chart has a row for each GPU of each node, and a bar for each attempt. `bars` has a list for each
-    property, with one element per bar. In the list `rows`, each element gives the bar's ranges of adjacent
-    rows: first row, number of rows, first row, ... If there are more than `MOST_BARS` bars, the shortest are
-    left out.
+    property of the bars, with one element per bar. An element of the list `rows` contains the ranges of
+    adjacent rows that the bar covers: first row, number of rows, first row, ... If there are more than
+    `MOST_BARS` bars, the shortest bars are left out.
     """
     timeline = reader.timeline
     first_row, rows, nodes = {}, 0, []
@@ -95,7 +95,7 @@ def _job(job: JobSeen) -> dict[str, Any]:
 
 
 def _longest(seen: list[AttemptSeen], most: int) -> tuple[list[AttemptSeen], int]:
-    """Return the `most` longest bars, in the order of their starts, and the number of omitted bars."""
+    """Return the `most` longest attempts in the order of their starts, and the number of omitted attempts."""
     if len(seen) <= most:
         return seen, 0
     length = np.array([one.end_s - one.start_s for one in seen])
@@ -104,7 +104,7 @@ def _longest(seen: list[AttemptSeen], most: int) -> tuple[list[AttemptSeen], int
 
 
 def _runs(one: AttemptSeen, first_row: dict[str, int]) -> list[int]:
-    """Return the rows of an attempt's GPUs as ranges: first row, number of rows, first row, ..."""
+    """Return the chart rows of an attempt's GPUs as ranges: first row, number of rows, first row, ..."""
     rows = sorted(
         first_row[node] + gpu for node, gpu in zip(one.nodes, one.gpus, strict=True) if node in first_row
     )
@@ -116,9 +116,10 @@ def _runs(one: AttemptSeen, first_row: dict[str, int]) -> list[int]:
 
 
 def _marks(reader: StoreReader, from_s: float, to_s: float) -> dict[str, Any]:
-    """Return store rows and times of an evenly spaced sample of the decisions in a period, ordered by time.
+    """Return an evenly spaced sample of the decisions in a period, ordered by time.
 
-    `count` is the number of all decisions in the period.
+    `row` has the rows of the decisions in the store, `time_s` their times. `count` is the number of all
+    decisions in the period.
     """
     inside = np.flatnonzero((reader.times_s >= from_s) & (reader.times_s <= to_s))
     inside = inside[np.argsort(reader.times_s[inside], kind="stable")]
@@ -131,10 +132,7 @@ def _marks(reader: StoreReader, from_s: float, to_s: float) -> dict[str, Any]:
 
 
 def search(reader: StoreReader, text: str) -> list[dict[str, Any]]:
-    """Return the jobs whose number, user or VC is `text`, or whose name begins with `text`.
-
-    At most `MOST_FOUND` jobs are returned.
-    """
+    """Return at most `MOST_FOUND` jobs whose ID, user or VC is `text`, or whose name begins with `text`."""
     found = []
     for job in reader.timeline.jobs.values():
         starts = job.job == text or (job.name and job.name.startswith(text))

@@ -20,15 +20,16 @@ WINDOW_DECISIONS = 256
 class DecisionWriter:
     """Writes curves of decisions to an event file: every `window` decisions become one point of each curve.
 
-    The step of a point is the number of its last decision, counted from 1. A restarted broker continues the
-    count, because TensorBoard discards earlier points with the same or a higher step than a new point. Event
-    files are written at only about 2 MB/s. Therefore the event file contains only a summary. The decisions
-    themselves are in a store in the same folder (`rlsched.decisions`), which the tab «Decisions» shows.
+    The step of a point is the number of its last decision, counted from 1. A restarted broker continues this
+    count. Otherwise, TensorBoard would discard the earlier points with the same or a higher step.
+
+    Event files are written at only about 2 MB/s, so they contain only summaries. The decisions themselves are
+    in a store in the same folder (`rlsched.decisions`), which the tab «Decisions» shows.
 
     Args:
         logdir: Folder of the event file (a run in TensorBoard); created if missing.
         window: Number of decisions per point.
-        wall_time: Clock for the timestamps of the points, seconds since 1970.
+        wall_time: Function that returns the timestamp of a point, seconds since 1970.
 
     Raises:
         InputError: tensorboard is not installed, or `logdir` cannot be written.
@@ -55,21 +56,24 @@ class DecisionWriter:
             self._write_point()
 
     def add_scalars(self, step: int, scalars: dict[str, float]) -> None:
-        """Add a point to each curve in `scalars`, even if the window is not full. `step`: decision number."""
+        """Add a point to each curve in `scalars`, even if the window is not full.
+
+        `step`: number of decisions so far.
+        """
         self._open.add(step, scalars)
 
     def flush(self) -> None:
-        """Write a point for the decisions since the last point, and all points in memory, to disk.
+        """Make a point of the decisions since the last point, and write all points in memory to the file.
 
         Raises:
-            InputError: the write failed, for example because the disk is full. These points are lost; later
-                points can still be added.
+            InputError: a write failed, for example because the disk is full. These points are lost, but later
+                points can be added.
         """
         self._write_point()
         self._open.flush()
 
     def close(self) -> None:
-        """Write all points, and close the file. A second call does nothing."""
+        """Write all points, and close the file. A second call has no effect."""
         if self._curves is not None:
             try:
                 self._write_point()

@@ -1,4 +1,4 @@
-"""The command `rlsched`: finds its verbs (subcommands) by entry point, prints errors as one line."""
+"""The command `rlsched`: finds its verbs (subcommands) by entry points, and prints errors as one line."""
 
 from __future__ import annotations
 
@@ -31,15 +31,16 @@ class VerbGroup(click.Group):
     """The click group of all verbs (entry points `rlsched.commands`). A verb is imported when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Return this project's verbs in the order of the help page, then verbs of other packages by name."""
+        """Return rlsched's verbs in the order of the help page, then the verbs of other packages by name."""
         installed = points()
         return [verb for verb in SUMMARIES if verb in installed] + sorted(set(installed) - set(SUMMARIES))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import a verb and return its command; return None if there is no such verb.
+        """Import a verb and return its command; None: there is no such verb.
 
         Raises:
-            RlschedError: the verb needs an extra that is not installed, or the verb's package is missing.
+            RlschedError: the verb needs an extra that is not installed, or its entry point names a module or
+                object that is missing.
         """
         own = own_point(cmd_name)
         point = None if own else points().get(cmd_name)
@@ -57,7 +58,7 @@ class VerbGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a verb. For an unknown word, suggest a similar verb or the equivalent of a Slurm command."""
+        """Find a verb. For an unknown word, the error suggests the verb with a similar name or purpose."""
         wanted = bool(args) and not args[0].startswith("-") and not ctx.resilient_parsing
         if not wanted:
             return super().resolve_command(ctx, args)
@@ -70,7 +71,7 @@ class VerbGroup(click.Group):
         return args[0], command, args[1:]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the verbs by section, without importing the verbs of this project."""
+        """Write the list of verbs by section. The verbs are not imported."""
         installed = self.list_commands(ctx)
         for section, verbs in SECTIONS.items():
             rows = [(verb, line) for verb, line in verbs.items() if verb in installed]
@@ -110,7 +111,7 @@ def main() -> None:
 def run(args: Sequence[str]) -> int:
     """Run one command line and return its exit code. Only this function prints errors.
 
-    A verb returns None or its own exit code; it can also call `ctx.exit(code)`.
+    A verb returns its exit code, or None for 0. It can also call `ctx.exit(code)`.
     """
     try:
         result = cli.main(args=list(args), prog_name="rlsched", standalone_mode=False)

@@ -15,17 +15,17 @@ GROUP = "rlsched.commands"
 
 
 def points() -> dict[str, EntryPoint]:
-    """Return the entry points of the verbs of all installed packages, by verb name."""
+    """Return a dict: verb -> its entry point, for the verbs of all installed packages."""
     from importlib.metadata import entry_points
 
     return {point.name: point for point in entry_points(group=GROUP)}
 
 
 def own_point(verb: str) -> str:
-    """Return `MODULE:NAME` of a verb of this package; "" if this package has no such verb.
+    """Return the entry point of a verb of rlsched, as `MODULE:NAME`; "" if rlsched has no such verb.
 
-    The entry points are read from this package's own file: `importlib.metadata` would take a third of the
-    time of `rlsched submit`.
+    This function reads the file with the entry points of rlsched, because `importlib.metadata` would take a
+    third of the time of `rlsched submit`.
     """
     for folder in sys.path:
         for name in _names(folder):
@@ -52,7 +52,7 @@ def _names(folder: str) -> list[str]:
 
 
 def _of_group(path: str) -> dict[str, str]:
-    """Read the entry points `rlsched.commands` (`NAME = MODULE:NAME`) from a file; return them by name."""
+    """Return the entry points `rlsched.commands` (`NAME = MODULE:NAME`) of a file as a dict."""
     try:
         with open(path, encoding="utf-8") as file:
             lines = file.read().splitlines()

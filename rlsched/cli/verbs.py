@@ -1,4 +1,4 @@
-"""Summaries of the verbs (subcommands), and the extras that verbs need, without an import of the verbs."""
+"""Summaries of the verbs (subcommands), and the extras that they need. This module imports no verb."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "status": "Report whether the broker is healthy, also by exit code for monitoring.",
     },
 }
-"""Summaries of this project's verbs, by section, in the order of the help page."""
+"""Section of the help page -> (verb of rlsched -> its summary), in the order of the help page."""
 
 SUMMARIES: dict[str, str] = {verb: line for section in SECTIONS.values() for verb, line in section.items()}
 
@@ -82,7 +82,7 @@ ELSEWHERE: dict[str, str] = {
     "daemon": "node",
     "start": "up",
 }
-"""The verb or verbs that replace a command of Slurm or a similar tool, by command."""
+"""Command of Slurm or a similar tool -> the verb or verbs that replace it, as text."""
 
 _EXTRA_OF_MODULE = {
     "torch": "train",
@@ -109,6 +109,6 @@ _EXTRA_OF_VERB = {
 
 
 def extra_for(module: str, verb: str) -> str | None:
-    """Return the extra to install if a verb lacks a module; None if the module belongs to no extra."""
+    """Return the extra that provides a missing module for a verb; None if no extra provides the module."""
     extra = _EXTRA_OF_MODULE.get(module.partition(".")[0])
     return extra and _EXTRA_OF_VERB.get(verb, extra)

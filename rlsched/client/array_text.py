@@ -1,4 +1,4 @@
-"""Parsers for tasks of an array, as users write them."""
+"""Parses the tasks of an array as users write them, such as `0-99%8`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _WHOLE: Final = re.compile(r"([\d,:-]+)(?:%(\d{1,9}))?")
 
 
 def tasks_of(text: str) -> tuple[list[Tasks], int]:
-    """Parse `0-99%8`, `1,3,7` or `0-20:5`. Return the tasks, and the maximum number that run at once.
+    """Parse `0-99%8`, `1,3,7` or `0-20:5`. Return the tasks, and the maximum number that can run at once.
 
-    The maximum is 0 if the text sets no limit.
+    The maximum is 0 if the text contains no limit.
 
     Raises:
         InputError: the text has another form.

@@ -1,4 +1,4 @@
-"""The Python client: submit jobs, list jobs, read their output. One socket, blocking calls, no threads."""
+"""The Python client: submits jobs, lists jobs, reads their output. It has one socket and no threads."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from rlsched.decide.policies.policy import Policy
 
 DRY_RUN_S = 70.0
-"""Time-out for a dry run, seconds; the forecaster may have to be started first."""
+"""Time-out for a dry run, seconds. It includes the time in which the broker starts the forecaster."""
 LATEST_JOBS = 2_000
-"""Maximum number of jobs to list if finished jobs are requested without a limit."""
+"""Maximum number of jobs that are listed if finished jobs are requested without a limit."""
 KEY_LOOK_S = 0.1
-"""Interval at which a patient client checks whether a broker that is starting has made its key, seconds."""
+"""Interval, seconds, at which a client checks whether a broker that is starting has created its key."""
 R = TypeVar("R", bound="messages.ClientReply")
 
 
@@ -44,9 +44,10 @@ class Client:
         address: Addresses of the broker and of its standbys, separated by commas; default:
             `RLSCHED_BROKER`, else `tcp://127.0.0.1:7461`.
         home: Key directory; default: `RLSCHED_HOME`, else `~/.config/rlsched`.
-        timeout_s: Seconds without an answer after which the broker counts as unavailable.
-        waits: Called a few times a second while a method waits for the broker; arguments as in `Connection`.
-        is_patient: Wait without a time limit while a broker is starting.
+        timeout_s: Time without an answer, seconds, after which the broker counts as unavailable.
+        waits: Function that is called a few times per second while a method waits for the broker; its
+            arguments are as in `Connection`.
+        is_patient: Whether to wait without a time limit for a broker that is starting.
 
     Raises:
         InputError: the address or the keys are malformed.
@@ -93,20 +94,19 @@ class Client:
     # ---- verbs ------------------------------------------------------------------------------------
 
     def submit(self, command: Sequence[str], **asked: Unpack[JobAsked]) -> int:
-        """Queue a job and return its number. The job is then on disk.
+        """Queue a job, and return its number as soon as the broker has stored the job on disk.
 
         Args:
             command: Program and arguments.
             num_gpus: Number of GPUs of the whole job.
             name: Name of the job; default: the program's name.
-            vc: Virtual cluster in which the job runs; "" for none.
+            vc: Virtual cluster in which the job runs; "": no virtual cluster.
             user: User to submit as; default: the user of this key. Only an admin's key can name another user.
-            num_cpus: Dedicated CPU cores of the whole job. With 0, the job shares the cores that no job
-                requested.
+            num_cpus: Dedicated CPU cores of the whole job. With 0, the job shares the cores of its nodes that
+                no job has requested.
             memory_mib: Host memory of the whole job, MiB. With 0, nodes with control groups give the job
                 memory in proportion to its GPUs.
-            gpu_memory_mib: Memory that each GPU must have, and have free when the job starts, MiB. 0 allows
-                any GPU.
+            gpu_memory_mib: Memory that must be free on each GPU when the job starts, MiB. 0 allows any GPU.
             gpu_types: Accepted GPU types, such as `["A100", "H100"]`; a job can get GPUs of several of these
                 types. An empty list allows any type.
             preferred_types: Preferred GPU types: the job gets GPUs of these types if it can start on them at
@@ -141,12 +141,12 @@ class Client:
             lost_after_s: Time without contact between the broker and a node of the job, seconds, after which
                 the node ends the job and the broker requeues it; at least the broker's `--lease-s`. With 0,
                 the job continues until the node returns. None selects the broker's `--lost-after`.
-            priority: `low`, `normal`, `high` or `urgent`; jobs of a higher priority start first. The broker
-                limits the highest priority that a user may request.
+            priority: `low`, `normal`, `high` or `urgent`; jobs of a higher priority start first. The broker's
+                `--user-priority` limits the priority that users can request.
             account: Account to charge in addition to the user. "" selects the user's first account, if the
                 user has an account.
-            notify: List of the events that send a notification, from `start`, `requeue`, `end` and `fail`.
-                The operator must run `rlsched notify`.
+            notify: Events about which a notification is sent: `start`, `requeue`, `end`, `fail`. They are
+                sent by `rlsched notify`, which the operator must run.
             hold: Whether the job is held: it waits until `release` is called.
             begin_s: Earliest start, Unix seconds. None permits an immediate start.
             depends_on: Jobs to wait for, such as `DependsOn("afterok", 17)`. A job whose dependency can never
@@ -172,7 +172,7 @@ class Client:
 
         Args:
             jobs: Submissions from `as_submit`.
-            seen: Called after each message with the number of jobs queued so far.
+            seen: Function that is called after each message with the number of jobs queued so far.
 
         Raises:
             JobRefusedError: the broker rejects a job; the error names the job.
@@ -180,16 +180,17 @@ class Client:
         return submit_many(self._ask, jobs, seen)
 
     def update(self, job: int, *, tasks: Sequence[messages.Tasks] = (), **changes: Unpack[Changes]) -> None:
-        """Change a submitted job: any of the settings below while it waits, some while it runs.
+        """Change a submitted job.
 
-        While a job has GPUs, only name, priority, `share`, `slack_s` and time limit can change, and only an
-        admin can raise the time limit.
+        While the job waits, all settings below can change. While it has GPUs, only name, priority, `share`,
+        `slack_s` and time limit can change, and only an admin can raise the time limit.
 
         Args:
-            job: Job number, or number of an array; the change also applies to tasks that are not jobs yet.
-            tasks: Change only these tasks of an array, including tasks that are not jobs yet.
+            job: Number of a job or an array. For an array, all tasks that have not started are changed, also
+                tasks that do not have their own job number yet.
+            tasks: Tasks of the array to change, instead of all.
             changes: `name`, `priority`, `time_limit_s` (infinity removes the limit), `begin_s` (a past time
-                permits an immediate start), `depends_on` and `singleton` (replace the present dependencies),
+                permits an immediate start), `depends_on` and `singleton` (replace the current dependencies),
                 `lost_after_s`, `array_limit` (0 removes the limit), `gpu_types` (an empty list allows any
                 type), `preferred_types`, `share`, `grace_s`, `slack_s`.
 
@@ -202,10 +203,10 @@ class Client:
         """Remove a waiting job from the queue, or end the processes of a running job.
 
         Args:
-            job: Job number.
-            tasks: Only these tasks of an array, including tasks that are not jobs yet. The methods below
-                have the same argument.
-            waiting: Cancel only jobs without GPUs; running tasks of an array continue.
+            job: Number of a job or an array.
+            tasks: Only these tasks of the array, also tasks that do not have their own job number yet. The
+                methods below have the same argument.
+            waiting: Cancel only if the job has no GPUs; running tasks of an array continue.
 
         Raises:
             InputError: there is no such job, it has finished, or it has GPUs and `waiting` is set.
@@ -239,20 +240,20 @@ class Client:
     def jobs(
         self, *, finished: bool = False, limit: int | None = None, before: int | None = None
     ) -> list[messages.JobInfo]:
-        """Return waiting and running jobs by number, and with `finished` also finished jobs.
+        """Return the waiting and running jobs in the order of their numbers.
 
         Args:
-            finished: Include finished jobs.
-            limit: Maximum number of jobs; the jobs with the highest numbers are returned. None returns
-                2,000 jobs with `finished`, otherwise all jobs.
-            before: Only jobs with a lower number than this.
+            finished: Whether to include finished jobs.
+            limit: Maximum number of jobs; the jobs with the highest numbers are returned. None: at most 2,000
+                jobs with `finished`, otherwise all jobs.
+            before: Only jobs with a number lower than this.
         """
         return self.list_jobs(finished=finished, limit=limit, before=before).jobs
 
     def list_jobs(
         self, *, finished: bool = False, limit: int | None = None, before: int | None = None
     ) -> messages.Jobs:
-        """Return the same jobs as `jobs`, and the number of older jobs that are omitted.
+        """Return the same jobs as `jobs`, and the number of older jobs that `limit` omits.
 
         The broker is queried page by page.
         """
@@ -288,10 +289,12 @@ class Client:
         states: Sequence[str] = (),
         name: str = "",
     ) -> list[messages.PastJob]:
-        """Return finished jobs by end time, then running jobs by number. The broker is queried page by page.
+        """Return finished jobs in the order of their ends, then running jobs in the order of their numbers.
+
+        The broker is queried page by page.
 
         Args:
-            limit: Maximum number of jobs; the newest jobs are returned. None returns all jobs.
+            limit: Maximum number of jobs; the newest jobs are returned. None: all jobs.
             since_s: Only jobs that ended at this time or later, Unix seconds, and all running jobs.
             until_s: Only jobs that ended before this time, and running jobs that started before it.
             user: Only jobs of this user.
@@ -361,7 +364,7 @@ class Client:
         self._ask(messages.DrainNode(node=node, reason=reason, requeue=requeue), messages.Ok)
 
     def resume_node(self, node: str) -> None:
-        """Allow new jobs on a drained node."""
+        """Resume a drained node, so that it gets new jobs."""
         self._ask(messages.ResumeNode(node=node), messages.Ok)
 
     def down_node(self, node: str, *, reason: str = "") -> None:
@@ -408,7 +411,7 @@ class Client:
         )
 
     def quotas(self) -> list[messages.QuotaInfo]:
-        """Return all quotas: the limits for each party, and its present usage."""
+        """Return all quotas: the limits of each user, account and VC, and its current usage."""
         found: list[messages.QuotaInfo] = []
         while True:
             page = self._ask(messages.ListQuotas(first=len(found)), messages.Quotas)
@@ -437,7 +440,7 @@ class Client:
 
         Args:
             policy: Policy that decides.
-            fallback: Policy that decides if `policy` fails. None selects the rule on which `policy` is based.
+            fallback: Policy that decides if `policy` fails. None: the rule on which `policy` is based.
 
         Raises:
             InputError: a file cannot be read, the policy is too large to send, or the broker cannot use it.
@@ -473,10 +476,12 @@ class Client:
         tonight_s: float | None = None,
         command: Sequence[str] = (),
     ) -> messages.DryRunAnswer:
-        """Return forecasts of the start and end of a job and of similar jobs. Queues nothing; takes seconds.
+        """Return forecasts of the start and end of a job and of similar jobs. No job is queued.
+
+        The forecasts take seconds. All arguments except `tonight_s` are as in `submit`.
 
         Args:
-            num_gpus: GPUs of the whole job; all arguments except `tonight_s` are as in `submit`.
+            num_gpus: GPUs of the whole job.
             num_cpus: CPU cores of the whole job.
             memory_mib: Host memory of the whole job, MiB.
             gpu_memory_mib: Memory of each GPU, MiB.
@@ -487,9 +492,9 @@ class Client:
             time_limit_s: Time limit, seconds.
             preemptible: Whether the job may be preempted for another job.
             workload: Workload of the job.
-            tonight_s: Later time of submission, Unix seconds, for which the job is forecast in addition.
-            command: Command of the job. If your completed jobs with this command had several numbers of GPUs,
-                the run time of the job with fewer GPUs follows from them.
+            tonight_s: Time, Unix seconds. The job is forecast in addition for a submission at this time.
+            command: Command of the job. If you have completed jobs with this command on different numbers of
+                GPUs, their run times give the run time of this job on fewer GPUs.
 
         Raises:
             InputError: the broker makes no forecasts, has no forecast now, or the job can never run.
@@ -531,7 +536,10 @@ class Client:
         return self._ask(messages.ReadLog(job=job, rank=rank, offset=offset), messages.LogChunk)
 
     def log(self, job: int, *, rank: int = 0, follow: bool = False) -> Iterator[bytes]:
-        """Yield a rank's output in pieces: the output so far; with `follow`, until the job has finished."""
+        """Yield the output of a rank in pieces: the output so far, or all output until the job has finished.
+
+        `follow`: whether to wait for further output until the job has finished.
+        """
         from rlsched.client.following import POLL_S
 
         offset, attempt = 0, 0
@@ -555,7 +563,7 @@ class Client:
 
         Args:
             job: Job number; the job need not have started.
-            to_its_end: Follow the job until it has finished; if False, stop after the present output.
+            to_its_end: Whether to follow the job until it has finished; False: stop after the current output.
         """
         from rlsched.client.following import follow
 
@@ -568,8 +576,9 @@ class Client:
 
         Args:
             job: Job number.
-            patience_s: Time without a broker after which `BrokerUnavailableError` is raised, seconds.
-            seen: Called with the job after each query.
+            patience_s: Time for which the broker can be unavailable, seconds; after it,
+                `BrokerUnavailableError` is raised.
+            seen: Function that is called with the job after each query.
         """
         from rlsched.client.following import POLL_S
 
@@ -591,7 +600,10 @@ class Client:
     # ---- asking -----------------------------------------------------------------------------------
 
     def _ask(self, message: messages.ClientRequest, kind: type[R]) -> R:
-        """Repeat a request until the broker answers or the time-out ends. Repetition is harmless."""
+        """Send a request, and repeat it until the broker answers or the time-out ends.
+
+        All requests can be repeated safely.
+        """
         reply = self._connection.ask(message, kind, self.timeout_s)
         if isinstance(reply, Refused):
             raise InputError(reply.message)
@@ -611,10 +623,10 @@ def _broker_public(
     *,
     is_patient: bool,
 ) -> bytes:
-    """Return the broker's public key. If `is_patient`, wait for the key while a new broker is starting.
+    """Return the public key of the broker. If `is_patient`, wait for it while a new broker is starting.
 
     Raises:
-        BrokerUnavailableError: there is no key yet.
+        BrokerUnavailableError: the broker has not created its key yet.
     """
     began_s = time.monotonic()
     try:

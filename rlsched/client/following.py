@@ -1,4 +1,4 @@
-"""Follows a job's states and the output of all its ranks; also reads the last lines of the output."""
+"""Follows the states of a job and the output of its ranks. Reads the last lines of the output."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rlsched.wire.states import FINISHED
 
 POLL_S: Final = 0.25
 PATIENCE_S: Final = 60.0
-"""Seconds for which the broker may be unavailable before following a job fails."""
+"""Time, seconds, for which the broker can be unavailable before `follow` fails."""
 TAIL_BYTES: Final = 1 << 14
-"""Bytes to read from the end of each rank's output."""
+"""Number of bytes that `tail` reads from the end of each rank's output."""
 TAIL_RANKS: Final = 8
-"""Maximum number of ranks for which `tail` reads output, because each rank needs a query."""
+"""Maximum number of ranks whose output `tail` reads, because each rank needs a query."""
 
 
 class AsksBroker(Protocol):
@@ -35,16 +35,16 @@ class AsksBroker(Protocol):
 def follow(
     client: AsksBroker, number: int, *, labelled: bool | None = None, to_its_end: bool = True
 ) -> Iterator[JobInfo | bytes]:
-    """Yield the job at each query, and pieces of its output; for a job of several ranks, whole lines.
+    """Yield the job after each query, and new pieces of its output; of several ranks, only whole lines.
 
     Args:
         client: Client of the broker.
         number: Job number; the job need not have started.
-        labelled: Whether lines begin with `RANK: `. With None, they do if the job has several ranks.
-        to_its_end: Follow the job until it has finished; if False, stop after the present output.
+        labelled: Whether lines begin with `RANK: `; None: they do if the job has several ranks.
+        to_its_end: Whether to follow the job until it has finished; False: stop after the current output.
 
     Raises:
-        InputError: the job is an array; or, at the end, the output of a rank could not be read.
+        InputError: the job is an array. Also raised at the end if the output of a rank could not be read.
         BrokerUnavailableError: the broker has been unavailable for `PATIENCE_S`.
     """
     ranks: dict[int, _RankOutput] = {}
@@ -97,9 +97,9 @@ class Tail:
 
     Attributes:
         job: The job.
-        of_rank: Last lines by rank; only ranks with output.
-        unread: Why output could not be read, by rank; only ranks with such an error.
-        left_out: Number of ranks that were not read.
+        of_rank: Rank -> last lines of its output; ranks without output are missing.
+        unread: Rank -> reason why its output could not be read; other ranks are missing.
+        left_out: Number of ranks whose output was not requested.
     """
 
     job: JobInfo
@@ -116,8 +116,8 @@ class Tail:
         """Return the lines, rank by rank; each line begins with `RANK: ` if the job has several ranks.
 
         Args:
-            most: Maximum number of lines, divided among the ranks; each rank's last lines are returned. None:
-                all lines.
+            most: Maximum number of lines, divided equally among the ranks; of each rank, the last lines are
+                returned. None: all lines.
         """
         each = None if most is None else max(most // max(len(self.of_rank), 1), 1)
         gang, found = is_gang(self.job), list[bytes]()
@@ -133,7 +133,7 @@ class Tail:
 
 
 def tail(client: AsksBroker, info: JobInfo, num_bytes: int = TAIL_BYTES) -> Tail:
-    """Return the last lines of a job's output, of `TAIL_RANKS` ranks at most; empty before its start."""
+    """Return the last lines of the output of a job's first `TAIL_RANKS` ranks; empty before its start."""
     ranks = num_ranks(info) if info.attempt else 0
     found = Tail(info, left_out=max(ranks - TAIL_RANKS, 0))
     for rank in range(min(ranks, TAIL_RANKS)):
@@ -161,9 +161,9 @@ def is_gang(info: JobInfo) -> bool:
 
 
 class _RankOutput:
-    """Reader of one rank's output; stores the position up to which it has read.
+    """Reads the output of one rank, from the position up to which it has been read.
 
-    If the job has several ranks, the reader returns whole lines.
+    If the job has several ranks, it returns whole lines.
     """
 
     def __init__(self, number: int, *, is_labelled: bool, is_gang: bool) -> None:
@@ -172,7 +172,7 @@ class _RankOutput:
         self._offset = 0
         self._line = b""
         self.unread = ""
-        """Why the last piece could not be read; "" if it was read."""
+        """Reason why the last piece could not be read; "" if it was read."""
 
     def new(self, client: AsksBroker, job: int, attempt: int) -> Iterator[bytes]:
         """Yield new output; if the job has several ranks, buffer an incomplete last line."""

@@ -1,4 +1,4 @@
-"""Registration of a machine at a broker: creates a key pair, and sends its public half with a join token."""
+"""Registers a machine at a broker: creates a key pair, and sends the public key with a join token."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ _LET_IN_S = 3.0
 
 
 def join(token: Token, home: KeyHome, timeout_s: float = 10.0) -> Joined | None:
-    """Exchange a token for this machine's own key, stored in `home`. Safe to repeat with the same token.
+    """Create a key for this machine in `home`, and register it at the broker with a token.
+
+    A call can be repeated with the same token.
 
     Args:
         token: Parsed token from `rlsched keys new`.
-        home: This machine's key directory. It must not contain another broker's key.
+        home: Key directory of this machine. It must not contain the key of another broker.
         timeout_s: Time-out, seconds.
 
     Returns:
-        Role and name of the key. None if an earlier call with this token succeeded but its answer was lost.
+        Role and name of the key. None: an earlier call with this token registered the key, but the answer was
+        lost.
 
     Raises:
         InputError: the token has expired, was used or revoked, or `home` has another broker's key.

@@ -26,7 +26,7 @@ from rlsched.transport.keys import KeyHome
 
 START_TIMEOUT_S = 120.0
 SILENT_S, AGAIN_S = 1.0, 1.5
-"""Seconds of waiting after which a message is printed, and seconds between two messages."""
+"""Time of waiting after which a message is printed, and time between two messages, seconds."""
 STOP_TIMEOUT_S = 20.0
 WATCH_S = 0.2
 LAST_LINES = 5
@@ -42,15 +42,15 @@ class _LocalProcess:
     process: subprocess.Popen[bytes]
     log: Path
     log_from: int
-    """Size of the log when this process was started, bytes; the log up to there is from earlier runs."""
+    """Size of the log, bytes, when this process was started. The log up to there is of earlier processes."""
     began_s: float
     restarts: Restarts
     again_s: float | None = None
-    """Time of the next start, seconds of the monotonic clock; infinite if there is no further start. None
-    while the process runs."""
+    """Time of the next start, seconds of the monotonic clock; None: the process runs; infinite: it is not
+    started again."""
 
     def how(self, code: int) -> str:
-        """Describe how the process ended, and include the last lines of its log."""
+        """Return a text on how the process ended, with the last lines of its log."""
         ended = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         tail = _tail(self.log, self.log_from)
         return f"{self.name} {ended}; its log {self.log} " + (f"ends with: {tail}" if tail else "is empty")
@@ -68,7 +68,7 @@ class LocalCluster:
         gpu_types: GPU models, assigned to the nodes in turn; if empty, all nodes get the model `generic`.
         broker_options: Further options of `rlsched broker`.
         node_options: Further options of `rlsched node`.
-        note: Text to print once the cluster is ready.
+        note: Text to print when the cluster is ready.
     """
 
     def __init__(
@@ -93,14 +93,14 @@ class LocalCluster:
         self._stopping = False
 
     def run(self, announce: Callable[[str], None], *, listens: Callable[[], object] = lambda: None) -> int:
-        """Start the cluster, restart nodes that exit, and stop at a signal. Return the exit code.
+        """Start the cluster, and run it until a signal arrives. Return the exit code.
 
         A node that exits while the cluster runs is started again (see `Restarts`), and the other nodes
         continue.
 
         Args:
-            announce: Called with each message for the user.
-            listens: Called when the broker listens.
+            announce: Function that is called with each message for the user.
+            listens: Function that is called when the broker listens.
 
         Raises:
             RlschedError: a process did not start, the broker exited, or every node exited too often. The
@@ -227,10 +227,10 @@ class LocalCluster:
         return _LocalProcess(name, args, process, log, log_from, time.monotonic(), restarts)
 
     def _until(self, what: str, look: Callable[[], str], announce: Callable[[str], None]) -> str:
-        """Call `look` until it returns a text, and return this text; "" if the cluster is stopped first.
+        """Call `look` until it returns a text, and return the text; "": the cluster is stopped first.
 
-        Long waits are announced. New log lines about the broker's compilation are announced too, and restart
-        the time-out.
+        A long wait is announced, with `what` as its reason. New lines about compilation in the broker's log
+        are announced too, and restart the time-out.
         """
         began_s = time.monotonic()
         deadline, speak_s, compiled = began_s + START_TIMEOUT_S, began_s + SILENT_S, ""
@@ -271,7 +271,7 @@ class LocalCluster:
         return "up" if up >= self._num_nodes else ""
 
     def _name_missing(self, client: Client, announce: Callable[[str], None]) -> None:
-        """Announce nodes of an earlier `rlsched up` that still have jobs but were not started this time."""
+        """Announce the nodes of an earlier `rlsched up` that have jobs, but are not started this time."""
         for node in client.nodes():
             if node.state == "unreachable" and node.jobs:
                 jobs = ", ".join(map(str, node.jobs))
@@ -317,7 +317,7 @@ class LocalCluster:
     # ---- stop -------------------------------------------------------------------------------------
 
     def _take_down(self) -> None:
-        """Stop the broker, so that it starts no jobs, then the nodes, which store the ends of their jobs."""
+        """Stop the broker, so that no jobs start, and then the nodes, which store the ends of their jobs."""
         self._end([child for child in self._children if child.name == BROKER])
         self._end([child for child in self._children if child.name != BROKER])
 
@@ -347,6 +347,6 @@ def _first_line(path: Path) -> str:
 
 
 def _tail(path: Path, start: int) -> str:
-    """Return the last lines that the log has after byte `start`."""
+    """Return the last lines of a log, without the bytes before `start`."""
     lines = path.read_bytes()[start:].decode(errors="replace").splitlines()
     return " | ".join(line for line in lines[-LAST_LINES:] if line.strip())

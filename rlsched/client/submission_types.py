@@ -1,7 +1,7 @@
 """Types of the keywords of `Client.submit` and `Client.update`.
 
-This module has no `from __future__ import annotations`: with it, annotations would be strings, and Python
-would compile each of them when the classes are created.
+This module does not use `from __future__ import annotations`, because annotations would then be strings, and
+Python would compile each of them when the classes are created.
 """
 
 from collections.abc import Sequence

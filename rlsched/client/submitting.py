@@ -1,4 +1,4 @@
-"""Messages for submissions of one job or many jobs, and for changes of submitted jobs."""
+"""Creates and sends the messages by which one or many jobs are submitted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rlsched.wire.messages import (
 )
 
 MOST_AT_ONCE: Final = 500
-"""Maximum number of jobs per message; a broker refuses longer messages."""
+"""Maximum number of jobs per message; a broker refuses messages with more jobs."""
 _MOST_BYTES: Final = MAX_MESSAGE_BYTES * 9 // 10
 _PLACE: Final = r"job (\d+): "
 
@@ -30,9 +30,9 @@ class JobRefusedError(InputError):
     """The broker rejects one of many jobs. Only the jobs of earlier messages are queued.
 
     Attributes:
-        place: Position of the rejected job, from 0.
-        why: Reason.
-        queued: Numbers of the jobs that are queued already, which are the first jobs of the submission.
+        place: Index of the rejected job in the submission, from 0.
+        why: Reason for the rejection.
+        queued: Job numbers of the first jobs of the submission, which are already queued.
     """
 
     def __init__(self, place: int, why: str, queued: Sequence[int] = ()) -> None:
@@ -81,10 +81,16 @@ def submit_many(
     jobs: Sequence[Submit],
     seen: Callable[[int], object] | None = None,
 ) -> list[int]:
-    """Queue all jobs or none. If they need several messages, all are checked before the first is queued.
+    """Queue all jobs or none, and return their numbers.
 
-    A job can be refused although its check passed, for example because of a quota. If earlier messages have
-    queued jobs by then, the error names these jobs.
+    If the jobs need several messages, the broker checks all jobs before the first is queued. A job can still
+    be rejected after its check, for example because of a quota. In this case, jobs of earlier messages are
+    queued, and the error names them.
+
+    Args:
+        ask: Function that sends a message, and returns the answer of the given type.
+        jobs: Submissions of the jobs.
+        seen: Function that is called after each message with the number of jobs queued so far.
 
     Raises:
         JobRefusedError: a job is rejected.
@@ -114,7 +120,7 @@ def submit_many(
 
 
 def in_common(jobs: Sequence[Submit]) -> tuple[dict[str, str], list[Submit]]:
-    """Return the variables that are equal in all jobs, and copies of the jobs without these variables."""
+    """Return the environment variables that are equal in all jobs, and the jobs without these variables."""
     env = dict(jobs[0].env) if jobs else {}
     for job in jobs:
         env = {name: value for name, value in env.items() if job.env.get(name) == value}
@@ -125,10 +131,10 @@ def in_common(jobs: Sequence[Submit]) -> tuple[dict[str, str], list[Submit]]:
 
 
 def split(env: dict[str, str], jobs: Sequence[Submit]) -> list[list[Submit]]:
-    """Split jobs into lists that each fit in one message.
+    """Split jobs into lists that each fit in one message, together with the common variables `env`.
 
     Raises:
-        JobRefusedError: a job cannot be sent.
+        JobRefusedError: a job cannot be encoded as a message.
     """
     common = len(msgspec.msgpack.encode(env))
     parts: list[list[Submit]] = []

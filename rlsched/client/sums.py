@@ -20,14 +20,15 @@ class Sums(msgspec.Struct, frozen=True, kw_only=True):
     """Totals of one group of jobs.
 
     Attributes:
-        of: Values that all jobs of the group have, in the order of the fields to group by.
+        of: Values of the fields by which jobs are grouped, in order; all jobs of the group have them.
         jobs: Number of jobs.
-        gpu_hours: GPU-hours of all attempts of these jobs. Shared GPUs count by each job's share.
+        gpu_hours: GPU-hours of all attempts of these jobs. Of a shared GPU, each job's share counts.
         energy_kwh: Energy of the jobs with known energy; None if there is no such job.
         energy_jobs: Number of jobs with known energy.
         wait_mean_s: Mean queueing delay of the jobs that started, seconds; None if no job started.
-        wait_p90_s: 90th percentile of the queueing delay, interpolated linearly, seconds.
-        outcomes: Number of jobs by final state.
+        wait_p90_s: 90th percentile of the queueing delay, interpolated linearly, seconds; None if no job
+            started.
+        outcomes: Final state -> number of jobs.
     """
 
     of: tuple[str, ...]
@@ -78,11 +79,11 @@ def sums(
 
     Args:
         jobs: Jobs in any order.
-        by: Fields to group by.
+        by: Fields by which jobs are grouped.
         day_of: Function that returns the day of a time in Unix seconds.
 
     Returns:
-        The groups, sorted, and the totals of all jobs.
+        The totals of the groups, sorted by their values, and the totals of all jobs.
     """
     groups: dict[tuple[str, ...], _Group] = {}
     total = _Group()

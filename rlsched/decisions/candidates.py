@@ -1,4 +1,4 @@
-"""Candidates of a decision: the numbered alternatives, one of which a replay can choose instead."""
+"""Candidates of a decision: its numbered alternatives. A replay can choose another one than the scheduler."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Candidate:
     """One alternative of a decision.
 
     Attributes:
-        number: Number within the decision, from 1; 0 for the static rule's choice.
-        of: Kind of the candidate: the `rule`'s choice, or a `plan`.
-        at: Index in the record's plans; -1 for the rule's choice.
-        taken: Whether the scheduler chose this candidate in the decision.
+        number: Number of the candidate within the decision, from 1; 0 for the static rule's choice.
+        of: Kind of the candidate: `rule` (the choice of the static rule), or `plan`.
+        at: Index in the plans of the record; -1 for the static rule's choice.
+        taken: Whether the scheduler chose this candidate.
         words: Description for users.
     """
 
@@ -36,8 +36,8 @@ class Candidate:
 def candidates(record: DecisionRecord) -> list[Candidate]:
     """Return the candidates of a decision, including the chosen one.
 
-    If a policy decided, or a rule with dials (numbers that change while the rule runs), the first candidate
-    is the choice of the rule without dials. Plans that were not possible are left out.
+    If a policy decided, or a rule with dials (settings that change while the rule runs), the first candidate
+    is the choice of the static rule, without dials. Plans that were not possible are not candidates.
     """
     found: list[Candidate] = []
     if record.source != "rule" or record.reference:
@@ -54,7 +54,7 @@ def candidates(record: DecisionRecord) -> list[Candidate]:
 
 
 def candidate(record: DecisionRecord, asked: str) -> Candidate:
-    """Return the candidate that `asked` names: `rule`, or the number of a candidate.
+    """Return a candidate. `asked` is its number, or `rule` for the choice of the static rule.
 
     Raises:
         InputError: the decision has no such candidate.
@@ -78,18 +78,18 @@ def candidate(record: DecisionRecord, asked: str) -> Candidate:
 
 
 def numbers_of_plans(record: DecisionRecord) -> dict[int, int]:
-    """Return the candidate number of each possible plan, by the plan's index in the record."""
+    """Return a dict: index of each possible plan in the record -> number of its candidate."""
     return {one.at: one.number for one in candidates(record) if one.of == "plan"}
 
 
 def as_another(record: DecisionRecord, other: DecisionRecord | None) -> Candidate | None:
-    """Return a candidate that was not chosen, and that has the same effect as a decision of another run.
+    """Return the candidate that would have the same effect as a decision of another run; None: there is none.
 
-    Return None if there is no such candidate. Jobs of the two runs are matched by displayed ID.
+    The candidate that the scheduler chose does not count. Jobs of the two runs are matched by displayed ID.
 
     Args:
-        record: The decision with the candidates.
-        other: The decision of the other run; None: the other run waited.
+        record: Record of the decision with the candidates.
+        other: Record of the decision of the other run; None: the other run waited.
     """
     action = None if other is None else other.action
     found = [one for one in candidates(record) if not one.taken and _as(record, one, other)]

@@ -1,4 +1,4 @@
-"""The policies that a broker has used, with start times and settings, so that decisions can be replayed."""
+"""The policies that a broker has used, with their start times and settings, for replays of decisions."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def decider_at(folder: Path, at_s: float) -> Policy:
 
 
 def _deciders(path: Path) -> list[Decider]:
-    """Return the recorded policies of a file, in order. Skip lines that are incomplete after a full disk.
+    """Return the recorded policies of a file, in order. Skip invalid lines, which a full disk can leave.
 
     Raises:
         OSError: the file cannot be read.

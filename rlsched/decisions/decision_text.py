@@ -33,7 +33,7 @@ def done(record: DecisionRecord) -> str:
 
 
 def decided_by(record: DecisionRecord) -> str:
-    """Return a text that names the source of a decision, such as the policy, a rule or the guard."""
+    """Return a text that names what made a decision, such as the policy, a rule or the guard."""
     return {
         "policy": f"the policy {record.policy_id}",
         "rule": f"the rule {record.policy_id}",
@@ -47,7 +47,7 @@ def decided_by(record: DecisionRecord) -> str:
 def ranked_plans(record: DecisionRecord) -> list[tuple[PlanSeen, str, str]]:
     """Return the plans of a decision as (plan, description, outcome).
 
-    The chosen plan is first. Then come the other possible plans by value, and the plans that were not
+    The order is: the chosen plan, the other possible plans (highest value first), the plans that were not
     possible.
     """
     compared = sum(not plan.verdict for plan in record.plans) > 1
@@ -62,5 +62,5 @@ def ranked_plans(record: DecisionRecord) -> list[tuple[PlanSeen, str, str]]:
 
 
 def prices_in_words(record: DecisionRecord) -> list[tuple[str, float]]:
-    """Return the internal prices of a policy at a decision, as (name for users, price)."""
+    """Return the internal prices of a policy at a decision, as pairs (name for users, price)."""
     return [(PRICE_NAMES.get(name, name), value) for name, value in record.prices.items()]

@@ -1,4 +1,4 @@
-"""Compares two schedules of the same jobs after a decision: waiting times, job times and ends."""
+"""Compares two schedules of the same jobs after a decision: waiting times, completion times and ends."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ MOST_JOBS: Final = 10
 def difference(was: Timeline, other: Timeline, from_s: float, to_s: float) -> dict[str, Any]:
     """Return how a second schedule differs from the actual schedule between two times.
 
-    Only jobs that exist between `from_s` and `to_s` are compared. A job's waiting time is its time in the
-    queue between these times. Its job completion time (JCT) is the time from submission to end, and counts
-    if the job ends by `to_s` in both schedules. `less` lists the jobs that wait less in `other`, and `more`
-    lists the jobs that wait longer.
+    Only jobs that wait or run between `from_s` and `to_s` are compared. The waiting time of a job is its time
+    in the queue between these times. Its job completion time (JCT) is the time from submission to end; it
+    counts if the job ends by `to_s` in both schedules. `less` lists the jobs that wait less in `other`, and
+    `more` the jobs that wait longer.
 
     Args:
         was: The actual schedule.
@@ -84,7 +84,7 @@ def waiting_s(job: JobSeen, from_s: float, to_s: float) -> float:
 
 
 def _start_s(job: JobSeen, from_s: float, to_s: float) -> float | None:
-    """Return the time of a job's first start between two times, seconds; None: no start between them."""
+    """Return the time of a job's first start between two times, seconds; None: the job does not start."""
     return next((one.start_s for one in job.attempts if from_s <= one.start_s < to_s), None)
 
 

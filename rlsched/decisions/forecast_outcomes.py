@@ -1,4 +1,4 @@
-"""The forecasts, from a store of decisions, whose outcome is known."""
+"""Forecasts with known outcomes, from a store of decisions."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class KnownForecasts:
         return len(self._texts["job"])
 
     def outcomes_between(self, from_s: float, to_s: float, most: int) -> dict[str, Any]:
-        """Return the forecasts whose outcome became known between two times, by column name.
+        """Return the forecasts whose outcomes became known between two times, as a dict of columns.
 
         If there are more than about `most` forecasts, the columns contain an evenly spaced sample. The column
         `within` is true if the outcome is between the 10 % and the 90 % quantile. `count` is the number of
-        forecasts before sampling. `held` is the number of `within` forecasts before sampling.
+        all forecasts between the two times, `held` the number of these whose outcome is within the quantiles.
         """
         numbers = {name: np.array(column) for name, column in self._numbers.items()}
         time_s, seen_s = numbers["time_s"], numbers["seen_s"]

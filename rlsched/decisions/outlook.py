@@ -1,4 +1,4 @@
-"""The predicted speed and energy of an attempt, from the record of the decision that starts the attempt."""
+"""Predicted speed and energy of an attempt, from the record of the decision that starts the attempt."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Outlook(NamedTuple):
     """Predictions for an attempt at its start; nan: unknown.
 
     Attributes:
-        speed_frac: Work per second, as `JobEvent.predicted_speed_frac`.
+        speed_frac: Predicted work per second, defined as `JobEvent.predicted_speed_frac`.
         energy_j: Energy until the job ends, joules.
     """
 
@@ -26,12 +26,13 @@ UNKNOWN: Final = Outlook()
 def outlook(record: DecisionRecord | None, *, counts_cores: bool) -> Outlook:
     """Return the predictions for the attempt that a decision starts.
 
-    Nothing is known without a record, without models, and for a start that is none of the record's plans.
+    They are unknown if there is no record, if the policy used no models, or if the record has no plan for
+    this start.
 
     Args:
         record: Record of the decision.
-        counts_cores: Whether the attempt's energy will include its CPU cores, as in a simulator. The meter of
-            a node measures only GPUs.
+        counts_cores: Whether the measured energy of the attempt will include its CPU cores. It does in a
+            simulator; nodes measure only GPUs.
     """
     plan = next((plan for plan in record.plans if plan.chosen), None) if record is not None else None
     if plan is None or plan.rate is None or plan.gpu_w is None or plan.cores_w is None:

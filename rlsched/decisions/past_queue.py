@@ -12,25 +12,25 @@ from rlsched.decisions.reading import StoreReader
 from rlsched.decisions.timeline import JobSeen
 
 MOST_LOOKED: Final = 200
-"""Maximum number of decisions, before and after a time, searched for each partition's nearest decision."""
+"""Maximum number of decisions before a time, and after it, in which the queues of partitions are searched."""
 
 
 def rows_around(reader: StoreReader, at_s: float) -> tuple[list[int], list[int]]:
-    """Return the rows of the decisions up to a time, newest first, and of later decisions, oldest first."""
+    """Return two lists of row indices: decisions up to a time, newest first; later ones, oldest first."""
     order = np.argsort(reader.times_s, kind="stable")
     middle = int(np.searchsorted(reader.times_s[order], at_s, side="right"))
     return order[:middle][::-1].tolist(), order[middle:].tolist()
 
 
 def queue_at(reader: StoreReader, at_s: float) -> list[tuple[JobSeen, str]]:
-    """Return the jobs that wait at a time, each with the partition of its queue ("" if unknown).
+    """Return the jobs that wait at a time, in queue order, each with its partition ("" if unknown).
 
-    Between two decisions of a partition, jobs are submitted and cancelled, but no job starts. Therefore a
-    partition's queue at `at_s` is reconstructed from the record of its next decision: jobs submitted after
-    `at_s` are removed, and jobs cancelled between `at_s` and that decision are added. Partitions are in the
-    order of their names.
+    Between two decisions of a partition, jobs can be submitted and cancelled, but no job starts. The queue of
+    a partition at `at_s` is therefore the queue in the record of its next decision, without the jobs
+    submitted after `at_s`, and with the jobs cancelled between `at_s` and that decision. Partitions are in
+    the order of their names.
 
-    Jobs without a recorded position are last, ordered by submission: jobs far back in a long queue, jobs
+    Jobs without a recorded position come last, ordered by submission: jobs far back in a long queue, jobs
     submitted after the last decision, and jobs in records of older versions, which have no queue.
     """
     left = {job.job: job for job in reader.timeline.queue_at(at_s)}
@@ -44,7 +44,7 @@ def queue_at(reader: StoreReader, at_s: float) -> list[tuple[JobSeen, str]]:
 
 
 def _queues(reader: StoreReader, rows: Iterable[int]) -> dict[str, list[str]]:
-    """Return each partition's queue, a list of job IDs, from the record of its first decision in `rows`."""
+    """Return a dict: partition -> its queue (job IDs) in the record of its first decision in `rows`."""
     found: dict[str, list[str]] = {}
     for row in islice(rows, MOST_LOOKED):
         partition = reader.cells(row)["partition"]
@@ -54,7 +54,7 @@ def _queues(reader: StoreReader, rows: Iterable[int]) -> dict[str, list[str]]:
 
 
 def _merged(first: list[str], then: list[str]) -> list[str]:
-    """Return the list `then`, with the missing jobs of `first` each inserted after its predecessor there."""
+    """Return `then` with the jobs that only `first` has, each after the job that precedes it in `first`."""
     merged, there = list(then), set(then)
     for at, job in enumerate(first):
         if job not in there:

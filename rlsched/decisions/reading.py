@@ -1,4 +1,4 @@
-"""Reads a store of decisions. A broker can write to the store at the same time. Each row is read once."""
+"""Reads a store of decisions, while a broker can write to it. Each row is read once."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from rlsched.errors import InputError
 
 RECORD: Final = "record"
 PART_BYTES: Final = 32 << 20
-"""Maximum size of the decisions in one part of a store, bytes: about 250,000 decisions of a broker."""
+"""Maximum size, bytes, of the decisions in one part of a store: about 250,000 decisions of a broker."""
 _BESIDE: Final = ("jobs", "forecasts")
-"""Tables that are split into parts together with `decisions`: a part has the events of its period."""
+"""Tables that are split into parts like `decisions`: a part has the rows of its period."""
 _DAMAGED: Final = (msgspec.MsgspecError, UnicodeDecodeError)
 """Errors that the decoding of a damaged record can raise."""
 _decoder = msgspec.msgpack.Decoder(DecisionRecord)
@@ -37,16 +37,16 @@ class StoreReader:
 
     Args:
         folder: The store.
-        part: The part to read (see `parts`); None for the last part, to which a broker adds rows.
+        part: The part to read (see `parts`); None: the last part, to which a broker adds rows.
 
     Attributes:
         info: Description of the store.
-        numbers: (D,) number of each decision, in the order of writing; D is the number of decisions (rows).
-        times_s: (D,) time of each decision, seconds.
-        rows_of: For each job, the row indices of decisions that started or preempted the job, or considered
-            it (`DecisionRecord.turn`).
+        numbers: (D,) numbers of the D decisions, in the order of writing. A row is an index in this order.
+        times_s: (D,) times of the decisions, seconds.
+        rows_of: Job -> rows of the decisions that started or preempted the job, or considered it
+            (`DecisionRecord.turn`).
         timeline: Events of jobs and nodes.
-        foreseen: Forecasts with their outcomes.
+        foreseen: Forecasts with known outcomes.
 
     Raises:
         InputError: there is no store, or the store has another version.
@@ -168,10 +168,10 @@ class Part(NamedTuple):
 
     Attributes:
         first_s: Time of the first decision in the part, seconds.
-        last_s: Time of the last decision in the part, seconds; infinite for the part that still grows.
-        first: Name of the first segment file that belongs to the part, by table. "": the table's first
-            segment; "~": no segment of the table belongs to the part.
-        last: Name of the last segment file that belongs to the part, by table. "": the table's last segment.
+        last_s: Time of the last decision in the part, seconds; infinite for the last part, which can grow.
+        first: Table -> name of its first segment file in the part. "": the first segment of the table; "~":
+            the part has no segment of the table.
+        last: Table -> name of its last segment file in the part. "": the last segment of the table.
     """
 
     first_s: float
@@ -180,7 +180,7 @@ class Part(NamedTuple):
     last: dict[str, str]
 
     def includes_segment(self, path: Path) -> bool:
-        """Return whether a segment belongs to the part. Node events are few, and belong to every part."""
+        """Return whether a segment belongs to the part. Segments of node events belong to every part."""
         table = path.name.partition("-")[0]
         if table == "nodes":
             return True
@@ -191,8 +191,8 @@ class Part(NamedTuple):
 def parts(folder: Path) -> list[Part]:
     """Return the parts of a store, oldest first.
 
-    The decisions of a part have at most `PART_BYTES`, unless one segment is larger. A store with fewer
-    decisions has one part.
+    The decisions of a part have a size of at most `PART_BYTES`, unless a single segment is larger. A small
+    store has one part.
     """
     groups: list[list[Path]] = []
     size = PART_BYTES + 1
@@ -227,7 +227,7 @@ def parts(folder: Path) -> list[Part]:
 
 
 def _rows(batch: Any, kind: type[JobEvent | NodeChange | ForecastSeen]) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a batch, each with the fields of `kind` in order; columns of `ADDED` can be nan."""
+    """Yield the rows of a batch as tuples, in the order of the fields of `kind`; missing columns are nan."""
     there = batch.schema.names
     columns = [
         batch.column(name).to_pylist() if name in there else repeat(math.nan, batch.num_rows)
@@ -237,7 +237,7 @@ def _rows(batch: Any, kind: type[JobEvent | NodeChange | ForecastSeen]) -> Itera
 
 
 def find_stores(folder: str | Path) -> dict[str, Path]:
-    """Return the stores in a folder and its subfolders, by relative path (`.` for the folder itself)."""
+    """Return a dict: relative path (`.`: the folder itself) -> store, for all stores in a folder."""
     folder = Path(folder)
     return {str(path.parent.relative_to(folder)): path.parent for path in sorted(folder.rglob("store.json"))}
 

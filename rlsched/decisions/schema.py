@@ -15,7 +15,7 @@ STORE_FILE: Final = "store.json"
 KEEP_MIB: Final = 2048
 """Default size limit for a broker's store, MiB; a decision takes about half a kilobyte."""
 KEEP_DAYS: Final = math.inf
-"""Default age limit for a broker's store, days: none, so that only the size is limited."""
+"""Default age limit for a broker's store, days; infinite: only the size is limited."""
 
 JobKind = Literal["submit", "start", "end"]
 TimeKind = Literal["unix", "trace"]
@@ -25,9 +25,9 @@ class StoreInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Description of a store, in the file `STORE_FILE`.
 
     Attributes:
-        version: `STORE_VERSION` of the rlsched that created the store.
-        time: Whether times in the store are Unix seconds (`unix`) or seconds of a trace (`trace`).
-        of: Source of the decisions as text: a cluster's identity, or a policy on a trace.
+        version: Version of the format (`STORE_VERSION`) with which the store was created.
+        time: Unit of times in the store: Unix seconds (`unix`), or seconds of a trace (`trace`).
+        of: Source of the decisions as text: the identity of a cluster, or a policy and a trace.
     """
 
     version: int = STORE_VERSION
@@ -41,28 +41,28 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         time_s: Time of the event, seconds.
         kind: `submit`; `start` or `end` of an attempt. A job that never started can also have an `end`.
-        job: Displayed ID of the job: a broker's job number, or a trace's job id.
-        name: Name of the job, "" if it has none.
+        job: Displayed ID of the job: its number in the broker, or its ID in the trace.
+        name: Name of the job, "" if it has no name.
         user: Owner of the job.
         vc: Virtual cluster of the job.
         num_gpus: Number of GPUs that the job requests.
-        predicted_s: Predicted run time at submission, seconds; nan if unknown, and in other events.
+        predicted_s: In a `submit`, predicted run time, seconds; nan if unknown, and in other events.
         attempt: Number of the attempt; 0 before the first attempt.
         nodes: Name of the node of each GPU of the attempt.
         gpus: Index of each GPU on its node.
-        share_milli: The attempt's share of each of its GPUs, thousandths.
-        sm_clock_frac: SM clock, relative to the maximum.
-        state: State after an `end`: `completed`, `failed`, `cancelled`, `rejected`, or `queued` if another
-            attempt follows.
-        reason: Reason for the end, for users.
+        share_milli: Share that the attempt has of each of its GPUs, thousandths.
+        sm_clock_frac: SM clock, as a fraction of the maximum.
+        state: In an `end`, the new state of the job: `completed`, `failed`, `cancelled`, `rejected`, or
+            `queued` if another attempt follows.
+        reason: In an `end`, its reason, for users.
         run_s: Run time of the attempt, seconds; nan if it did not run.
         energy_j: Energy of the attempt, joules; nan if not measured.
-        predicted_speed_frac: In a `start`, predicted work per second of the attempt, in seconds of the stated
-            run time: with its co-tenants, clock, cores and GPU type. If the job states no GPU type, 1 is the
-            speed on the same GPUs at full clock without co-tenants. nan if not predicted. Absent in files of
-            earlier versions, as are the next two.
+        predicted_speed_frac: In a `start`, predicted speed of the attempt with its co-tenants, clock, cores
+            and GPU type: work per second, where the work of the job is its stated run time in seconds. If the
+            job states no GPU type, 1 is the speed on the same GPUs at full clock without co-tenants. nan if
+            not predicted. Files of earlier versions do not have this column and the next two.
         predicted_energy_j: In a `start`, predicted energy until the job ends, joules; nan if not predicted.
-        speed_frac: In an `end`, mean work per second of the attempt; nan if not measured.
+        speed_frac: In an `end`, mean speed of the attempt, in the same unit; nan if not measured.
     """
 
     time_s: float
@@ -114,19 +114,18 @@ class ForecastSeen(msgspec.Struct, frozen=True, kw_only=True):
         time_s: Time at which the outcome became known, seconds.
         job: Displayed ID of the job.
         num_gpus: Number of GPUs that the job requests.
-        what: Forecast event: `start`; `end`, forecast while the job waited; `end-running`, the end, forecast
-            while the job ran.
+        what: Event that was forecast: `start`; `end` (the end, forecast while the job waited); `end-running`
+            (the end, forecast while the job ran).
         said_s: Time at which the forecast was made, seconds.
         low_s: 10 % quantile of the forecast.
         median_s: 50 % quantile of the forecast.
-        high_s: 90 % quantile of the forecast; infinite: beyond the horizon.
+        high_s: 90 % quantile of the forecast; infinite: after the horizon of the forecast.
         seen_s: Outcome: the time at which the event happened.
-        raw: The three quantiles before correction.
-        last_s: Forecast of a simple rule: the previous outcome in the job's size class; nan if there was
-            none.
-        week: 10, 50 and 90 % quantiles of the outcomes in the job's size class in the week before; nan if
-            there were none.
-        list_s: Forecast of list scheduling with predicted run times.
+        raw: The three quantiles before they were corrected by earlier outcomes.
+        last_s: Baseline: the last outcome for a job of the same size class; nan if there was none.
+        week: Baseline: 10, 50 and 90 % quantiles of the outcomes in the same size class in the week before;
+            nan if there were none.
+        list_s: Baseline: result of list scheduling with predicted run times.
     """
 
     time_s: float
@@ -145,11 +144,11 @@ class ForecastSeen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ADDED: Final = frozenset({"predicted_speed_frac", "predicted_energy_j", "speed_frac"})
-"""Columns that files of earlier versions lack; their rows have nan in these columns."""
+"""Columns that files of earlier versions do not have. When such files are read, the values are nan."""
 
 
 def schemas() -> dict[str, Any]:
-    """Return the Arrow schema of each table, by table name. Columns have the names of the structs' fields."""
+    """Return a dict: table -> its Arrow schema. The columns have the names of the structs' fields."""
     import pyarrow as pa
 
     text, whole, number = pa.string(), pa.int64(), pa.float64()

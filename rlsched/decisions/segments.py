@@ -1,10 +1,12 @@
 """Reads and writes one table of a store, as a series of files (segments).
 
-A segment is an append-only Arrow IPC stream, such as `decisions-000001.arrow`, with compressed batches unless
-they are small. A segment can be read while it is written. After a crash or on a full disk, a segment can end
-with an incomplete batch, which readers ignore. A writer begins a new segment when it is created, and when the
-current segment has reached its maximum size or age. If all segments of a table together are too large, the
-oldest segments are removed. Segments whose rows are all too old are removed too.
+A segment, such as `decisions-000001.arrow`, is an Arrow IPC stream to which batches of rows are appended.
+Large batches are compressed. A segment can be read while it is written. After a crash or on a full disk, it
+can end with an incomplete batch, which readers ignore.
+
+Each writer begins a new segment, and another one when the segment has reached its maximum size or age. If all
+segments of a table together are too large, the oldest segments are removed. Segments in which all rows are
+too old are removed too.
 """
 
 from __future__ import annotations
@@ -22,13 +24,13 @@ from rlsched.decisions.schema import ADDED
 SEGMENT_BYTES: Final = 16 << 20
 SUFFIX: Final = ".arrow"
 COMPRESSED_BYTES: Final = 4096
-"""Size of a batch from which the batch is compressed, bytes.
+"""Minimum size of a batch that is compressed, bytes.
 
-A decision in a batch of its own takes 2.4 KiB, compressed 2.0 KiB, but reading it compressed takes 365 us of
-CPU time instead of 8 us, and writing it 300 us instead of 40 us: each buffer has its own compressor.
+A batch with one decision takes 2.4 KiB, or 2.0 KiB if it is compressed. Reading takes 8 us of CPU time, or
+365 us if it is compressed; writing takes 40 us or 300 us, because each buffer has its own compressor.
 """
 PER_KEPT: Final = 16
-"""Minimum number of segments for the rows that a table keeps, because only whole segments are removed."""
+"""Minimum number of segments of a table with the maximum age or size. Only whole segments are removed."""
 
 
 def segment_files(folder: Path, table: str) -> list[Path]:
@@ -71,8 +73,8 @@ class SegmentWriter:
         table: Name of the table.
         schema: Arrow schema of the table.
         keep_bytes: Maximum size of all segments together, bytes; the oldest segments are removed.
-        keep_s: Age above which rows are removed by `remove_older`, seconds; infinite: never.
-        segment_bytes: Size at which a segment is complete, bytes.
+        keep_s: Age, seconds, above which `remove_older` removes rows; infinite: it removes no rows.
+        segment_bytes: Size, bytes, from which on no more batches are added to a segment.
     """
 
     def __init__(
@@ -91,7 +93,7 @@ class SegmentWriter:
         self._begun_s = math.nan  # time of the newest row of the segment's first batch
 
     def begins(self, time_s: float) -> bool:
-        """Return whether rows of this time, seconds, begin a new segment."""
+        """Return whether rows of the time `time_s`, seconds, would begin a new segment."""
         if self._path is not None and time_s - self._begun_s > self._keep_s / PER_KEPT:
             self._path = None
         return self._path is None
@@ -100,7 +102,7 @@ class SegmentWriter:
         """Append rows, given as columns, to the current segment.
 
         Raises:
-            OSError: the write failed, for example because the disk is full; the file stays unchanged.
+            OSError: the write failed, for example because the disk is full; the file is unchanged.
             pyarrow.ArrowException: a value does not fit its column.
         """
         import pyarrow as pa
@@ -129,9 +131,9 @@ class SegmentWriter:
         return memoryview(written.read_buffer())
 
     def remove_older(self, now_s: float) -> None:
-        """Remove the segments whose rows are all older than `keep_s` at `now_s`, except the newest segment.
+        """Remove segments in which all rows are older than `keep_s` at the time `now_s`.
 
-        The age of a segment without a readable row is the age of its file.
+        The newest segment is kept. For a segment without a readable row, the age of its file counts.
 
         Raises:
             OSError: a segment cannot be removed.
@@ -188,8 +190,8 @@ class SegmentReader:
 
     Attributes:
         path: The file.
-        expected: Columns that the file must have, except columns in `ADDED`; more columns are allowed.
-        at: Position in the file after the batches read so far, bytes.
+        expected: Columns that the file must have, except columns in `ADDED`. Further columns are allowed.
+        at: Position in the file, bytes, up to which batches have been read.
         schema: Columns of the file; None until they have been read.
     """
 
@@ -201,7 +203,7 @@ class SegmentReader:
     def batches(self) -> Iterator[Any]:
         """Yield the batches added since the last call.
 
-        The method stops at an invalid or incomplete batch; the next call tries to read that batch again.
+        An invalid or incomplete batch ends the iteration. The next call tries to read that batch again.
         """
         import pyarrow as pa
 

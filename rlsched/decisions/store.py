@@ -1,4 +1,4 @@
-"""Writes a store of decisions. Rows stay in memory for a short time, and are then written in batches."""
+"""Writes a store of decisions. Rows are kept in memory for a short time, and then written in batches."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from rlsched.wire.states import QUEUED
 
 HELD_ROWS: Final = 1024
 HELD_S: Final = 0.1
-"""Time for which rows stay in memory, seconds. A write takes half a millisecond, for 1 row or 100 rows."""
+"""Time for which rows stay in memory, seconds. A write of 1 to 100 rows takes half a millisecond."""
 KEEP_BYTES: Final = KEEP_MIB << 20
 """Default maximum size of all tables together, bytes."""
 _OF_JOBS: Final = 4
-"""The maximum size of the table of job events is the store's maximum size divided by this number."""
+"""Maximum size of the store, divided by the maximum size of the table of job events."""
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -42,10 +42,10 @@ class DecisionStore:
         folder: Folder of the store; created if missing.
         info: Description of the store.
         keep_bytes: Maximum size of the store, bytes; the oldest rows are removed.
-        keep_s: Age above which `remove_old` removes rows, seconds; infinite: never. Changes of nodes are
-            always kept, because later rows need them.
+        keep_s: Age, seconds, above which `remove_old` removes rows; infinite: it removes no rows. Changes of
+            nodes are always kept, because later rows need them.
         held_s: Minimum time between two writes, seconds (see `is_write_due`).
-        clock: Returns monotonic time, seconds.
+        clock: Function that returns a monotonic time, seconds.
 
     Raises:
         InputError: the folder has a store of another version, or with another `StoreInfo.time`.
@@ -105,19 +105,20 @@ class DecisionStore:
             self._take(name, [list(msgspec.structs.astuple(event)) for event in own])
 
     def note_standing(self, events: Sequence[JobEvent]) -> None:
-        """Note the submissions and starts of live jobs, in order, without writing them now.
+        """Pass the submissions and starts of unfinished jobs, in order, to a writer of an existing store.
 
-        Each later segment of job events repeats them, as it does for jobs of this writer. A writer that
-        continues an existing store needs them, because earlier segments can be removed.
+        They are not written now. Each new segment of job events begins with the submissions and starts of
+        unfinished jobs, because earlier segments can be removed. The writer itself knows only the events that
+        it has written.
         """
         jobs = self._tables["jobs"]
         assert isinstance(jobs, _Jobs)
         jobs.note([list(msgspec.structs.astuple(event)) for event in events])
 
     def remove_old(self, now_s: float) -> None:
-        """Remove the files whose rows are all older than `keep_s` at `now_s`, except a table's newest file.
+        """Remove files in which all rows are older than `keep_s` at `now_s`, except each table's newest file.
 
-        A file holds the rows of at most one sixteenth of `keep_s`. `now_s` is a time as in the store.
+        The rows of a file span at most one sixteenth of `keep_s`. `now_s` has the unit of times in the store.
 
         Raises:
             OSError: a file cannot be removed.
@@ -160,7 +161,7 @@ class DecisionStore:
 
 
 class _Table:
-    """One table of the store, and its rows that are not written yet."""
+    """A table of the store, with the rows that are not written yet."""
 
     def __init__(self, writer: SegmentWriter, columns: list[str]) -> None:
         self.writer, self._columns = writer, columns
@@ -177,10 +178,10 @@ class _Table:
 
 
 class _Jobs(_Table):
-    """The table of job events, and its rows that are not written yet.
+    """The table of job events, with the rows that are not written yet.
 
-    Each segment begins with the submission of each unfinished job, and with the start of its attempt if the
-    job runs, so that readers need no earlier segment.
+    Each segment begins with the submission of every unfinished job, and with the start of its attempt if the
+    job runs. Readers therefore need no earlier segments.
     """
 
     def __init__(self, writer: SegmentWriter, columns: list[str]) -> None:
@@ -196,7 +197,7 @@ class _Jobs(_Table):
         self.note(rows)
 
     def note(self, rows: list[list[Any]]) -> None:
-        """Update the live jobs by rows, in order."""
+        """Update the unfinished jobs by rows of events, in order."""
         for row in rows:
             known = self._live.get(row[self._job], [])
             match row[self._kind]:
@@ -211,15 +212,15 @@ class _Jobs(_Table):
 
 
 def acted_on(action: Action) -> int:
-    """Return the number of the job that an action starts or preempts; -1: none."""
+    """Return the sequence number of the job that an action starts or preempts; -1: the action is to wait."""
     return action.seq if isinstance(action, Start | Preempt) else -1
 
 
 def decision_row(record: DecisionRecord) -> list[Any]:
-    """Return a decision as a row: the columns for searches, and the packed record.
+    """Return a decision as a row: the columns for searches, and the record in MessagePack.
 
     Raises:
-        Exception: any error of msgpack if the record cannot be packed.
+        Exception: an error of msgpack, because the record cannot be packed.
     """
     seq = acted_on(record.action)
     return [

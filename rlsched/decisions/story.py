@@ -1,4 +1,4 @@
-"""Histories of jobs and decisions as data, for `rlsched explain` and for the tab «Decisions»."""
+"""Histories of jobs, and decisions, as data for `rlsched explain` and for the tab «Decisions»."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rlsched.wire.states import QUEUED, RUNNING
 
 MOST_QUEUED: Final = 200
 MOST_BEFORE: Final = 256
-"""Maximum number of earlier decisions in which the last change of prices is searched."""
+"""Maximum number of earlier decisions that are searched for the last change of prices."""
 J_PER_KWH: Final = 3.6e6
 
 
@@ -30,7 +30,7 @@ def when(reader: StoreReader, at_s: float) -> str:
 
 
 def time_text(kind: str, at_s: float) -> str:
-    """Return a time as text, as `when` does. `kind`: `StoreInfo.time`, `unix` or `trace`."""
+    """Return a time as text, as `when` does. `kind` is `unix` or `trace`, as in `StoreInfo.time`."""
     if not math.isfinite(at_s):
         return ""
     if kind == "unix":
@@ -45,7 +45,7 @@ def decision_at(reader: StoreReader, at_s: float) -> int | None:
 
 
 def decision(reader: StoreReader, row: int) -> dict[str, Any]:
-    """Return a decision as data: policy, action, plans with values, prices, and the state just before."""
+    """Return a decision as data: source, action, plans with values, prices, and the state just before it."""
     record = reader.record(row)
     return {
         "row": row,
@@ -74,10 +74,10 @@ def decision(reader: StoreReader, row: int) -> dict[str, Any]:
 
 
 def _price_change(reader: StoreReader, row: int, record: DecisionRecord) -> dict[str, Any] | None:
-    """Return the last change of a policy's prices in a partition, up to the decision in this row.
+    """Return the last change of the policy's prices in the partition, up to the decision in this row.
 
     The result has the first decision with the new prices, the cluster's state at that time, and the old
-    prices. Return None if the record has no prices, or if no change is in the last `MOST_BEFORE` rows.
+    prices. None: the record has no prices, or the last `MOST_BEFORE` rows have no change.
     """
     if not record.prices:
         return None
@@ -103,7 +103,7 @@ def _price_change(reader: StoreReader, row: int, record: DecisionRecord) -> dict
 
 
 def _plans(record: DecisionRecord) -> list[dict[str, Any]]:
-    """Return the plans of a decision as data and text: first the chosen plan, then the others by value."""
+    """Return the plans of a decision as data and text, in the order of `decision_text.ranked_plans`."""
     described, numbers = decision_text.ranked_plans(record), numbers_of_plans(record)
     position = {id(plan): at for at, plan in enumerate(record.plans)}
     return [
@@ -133,7 +133,7 @@ def _plans(record: DecisionRecord) -> list[dict[str, Any]]:
 
 
 def _met(reader: StoreReader, at_s: float) -> dict[str, float]:
-    """Return the numbers of waiting jobs (by size class), busy GPUs and all GPUs just before a time."""
+    """Return the counts just before a time: waiting jobs by size class, busy GPUs, all GPUs."""
     before = np.array([np.nextafter(at_s, -math.inf)])
     return {name: float(level[0]) for name, level in reader.timeline.curves(before).items()}
 
@@ -166,7 +166,7 @@ def job_story(reader: StoreReader, job: JobSeen, at_s: float | None = None) -> d
     Args:
         reader: The store.
         job: The job.
-        at_s: Latest possible time of the last decision about the job, seconds; None: no limit.
+        at_s: Time, seconds; later decisions do not count as the last decision. None: all decisions count.
     """
     rows = reader.rows_of.get(job.job, [])
     story = {
@@ -199,7 +199,7 @@ def last_start(reader: StoreReader, job: JobSeen, at_s: float | None = None) -> 
     Args:
         reader: The store.
         job: The job.
-        at_s: Time after which decisions are ignored, seconds; None: no decision is ignored.
+        at_s: Time, seconds; later decisions are ignored. None: no decision is ignored.
 
     Raises:
         InputError: the store has no decision about the job.
@@ -262,10 +262,10 @@ def _row_of_start(reader: StoreReader, seen: AttemptSeen) -> int | None:
 
 
 def _made_room(reader: StoreReader, seen: AttemptSeen) -> list[dict[str, Any]]:
-    """Return the decisions that preempted other jobs in favour of this attempt, oldest first.
+    """Return the decisions that preempted other jobs for this attempt, oldest first.
 
-    The list contains the preemptions decided for this job while it waited. It also contains preemptions, at
-    the attempt's start, of jobs that ran on the attempt's GPUs.
+    The list has the preemptions that were decided for this job while it waited. It also has the preemptions,
+    at the time of the attempt's start, of jobs that had run on its GPUs.
     """
     job, since_s = seen.job.job, seen.job.waited_since_s(math.nextafter(seen.start_s, -math.inf))
     rows = [

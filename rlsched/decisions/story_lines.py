@@ -1,4 +1,4 @@
-"""Histories of jobs and decisions as lines of text for a terminal."""
+"""Histories of jobs, and decisions, as lines of text for a terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlsched.wire.states import COMPLETED
 MOST_LISTED: Final = 12
 MOST_NODES: Final = 4
 LEAST_S: Final = 0.5
-"""Smallest change of a time that is shown as a change, seconds."""
+"""Minimum change of a time, seconds, that is shown as a change."""
 
 
 def job_lines(story: dict[str, Any]) -> list[str]:
@@ -68,7 +68,7 @@ def _attempt_lines(attempt: dict[str, Any], predicted_s: float | None) -> list[s
 
 
 def _speed(attempt: dict[str, Any]) -> str:
-    """Return a text with the speed of an attempt, "" if it is neither known nor predicted to be different."""
+    """Return a text with the speed of an attempt; "" if it is not measured, and predicted as 1 or unknown."""
     speed, predicted = attempt["speed_frac"], attempt["predicted_speed_frac"]
     if speed is None:
         return "" if predicted is None or round(predicted, 2) == 1.0 else f", speed {predicted:.2f} predicted"
@@ -126,7 +126,7 @@ def _numbered(plan: dict[str, Any]) -> str:
 
 
 def moment_lines(moment: dict[str, Any]) -> list[str]:
-    """Return a moment (from `story.moment`) as lines of text: the queue and the last decision."""
+    """Return the state at a time (from `story.moment`) as lines of text: the queue and the last decision."""
     found = [f"at {moment['when']}: {moment['num_waiting']} jobs waited, {moment['num_running']} ran"]
     if moment["waiting"]:
         found.append(f"the queue, {_order(moment)}:")
@@ -152,7 +152,7 @@ def _order(moment: dict[str, Any]) -> str:
 
 
 def instead_lines(found: dict[str, Any]) -> list[str]:
-    """Return the result of a replay in which one decision was replaced, as lines of text."""
+    """Return the result of a replay with another candidate in one decision, as lines of text."""
     until = f"until {found['until']}, when nothing is left" if found["whole"] else f"until {found['until']}"
     lines = [
         f"decision {found['number']}, {found['when']}: {found['did']}",

@@ -1,4 +1,4 @@
-"""The history of jobs, attempts and nodes, rebuilt from a store's events. Returns the state at any time."""
+"""History of jobs, attempts and nodes, rebuilt from the events in a store. Returns the state at any time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlsched.decisions.schema import JobEvent, NodeChange
 from rlsched.wire.states import QUEUED
 
 SIZE_CLASSES: Final = (1.0, 8.0, math.inf)
-"""Upper bounds of the size classes of jobs, GPUs. Waiting jobs are counted by size class."""
+"""Maximum number of GPUs of a job in each size class. Waiting jobs are counted by size class."""
 CLASS_NAMES: Final = ("up to 1 GPU", "2 to 8 GPUs", "more than 8")
 
 
@@ -32,15 +32,15 @@ class AttemptSeen:
         end_s: Time of the end, seconds; infinite while the attempt runs.
         nodes: Name of the node of each GPU.
         gpus: Index of each GPU on its node.
-        share_milli: The attempt's share of each of its GPUs, thousandths.
-        sm_clock_frac: SM clock, relative to the maximum.
+        share_milli: Share that the attempt has of each of its GPUs, thousandths.
+        sm_clock_frac: SM clock, as a fraction of the maximum.
         state: State of the job after the attempt; "" while the attempt runs.
         reason: Reason for the end, for users.
         run_s: Run time, seconds; nan while the attempt runs.
         energy_j: Energy, joules; nan if not measured.
-        predicted_speed_frac: Predicted work per second at the start; nan if not predicted.
+        predicted_speed_frac: Speed predicted at the start, as in `JobEvent`; nan if not predicted.
         predicted_energy_j: Predicted energy until the job ends, joules; nan if not predicted.
-        speed_frac: Mean work per second, known after the end; nan if not measured.
+        speed_frac: Mean speed, known after the end; nan if not measured.
     """
 
     job: JobSeen
@@ -127,8 +127,8 @@ class Timeline:
         jobs: Jobs by displayed ID.
         attempts: Attempts in the order of their starts.
         nodes: Nodes by name, in the order of their first events.
-        first_s: Start of the known period, seconds; nan before the first event.
-        last_s: End of the known period, seconds.
+        first_s: Start of the period with events, seconds; nan before the first event.
+        last_s: End of the period with events, seconds; nan before the first event.
     """
 
     def __init__(self) -> None:
@@ -166,7 +166,7 @@ class Timeline:
             self.saw(first_s, last_s)
 
     def saw(self, *times_s: float) -> None:
-        """Extend the known period (`first_s` to `last_s`) so that it includes these times."""
+        """Extend the period from `first_s` to `last_s` so that it includes these times."""
         self.first_s = min(times_s if math.isnan(self.first_s) else (self.first_s, *times_s))
         self.last_s = max(times_s if math.isnan(self.last_s) else (self.last_s, *times_s))
 
@@ -285,7 +285,7 @@ class Timeline:
         ]
 
     def before_on(self, attempt: AttemptSeen) -> list[AttemptSeen]:
-        """Return earlier attempts on a GPU of this attempt that ended at or after this attempt's start."""
+        """Return the earlier attempts that had a GPU of this attempt, and ended at its start or later."""
         return [
             other
             for other in self.attempts
@@ -293,7 +293,7 @@ class Timeline:
         ]
 
     def started_on(self, attempt: AttemptSeen, at_s: float) -> list[AttemptSeen]:
-        """Return attempts of other jobs that started at `at_s` on a GPU of this attempt."""
+        """Return the attempts of other jobs that started at `at_s`, and got a GPU of this attempt."""
         return [
             other
             for other in self.attempts
@@ -301,9 +301,10 @@ class Timeline:
         ]
 
     def left_free(self, attempt: AttemptSeen) -> dict[str, tuple[int, int]]:
-        """Return (free GPUs, all GPUs) of each node of an attempt, by node, just after the attempt's start.
+        """Return a dict: node of an attempt -> (free GPUs, all GPUs), just after the start of the attempt.
 
-        Later starts at the same time are not counted. Nodes with an unknown number of GPUs are left out.
+        Attempts that started at the same time, but later in order, do not count. Nodes with an unknown number
+        of GPUs are left out.
         """
         held = {node: set[int]() for node in attempt.nodes}
         for other in self.attempts:
@@ -320,10 +321,10 @@ class Timeline:
         }
 
     def curves(self, at_s: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-        """Return the numbers of waiting jobs by size class, busy GPUs and all GPUs at the times `at_s`, (N,).
+        """Return the counts of waiting jobs by size class, of busy GPUs and of all GPUs at N times.
 
-        The result has a column (N,) per number. `busy_gpus` counts shares: two jobs with half of a GPU each
-        are 1 busy GPU.
+        `at_s`: (N,) times, seconds. The result is a dict: name of a count -> its (N,) values. `busy_gpus`
+        adds up shares: two jobs with half of a GPU each are 1 busy GPU.
         """
         found = {
             f"waiting {name}": _level(changes, at_s)
@@ -332,11 +333,11 @@ class Timeline:
         return found | {"busy_gpus": _level(self._busy, at_s), "gpus": _level(self._there, at_s)}
 
     def power(self, at_s: NDArray[np.float64]) -> dict[str, NDArray[np.float64]] | None:
-        """Return the total power of the attempts at the times `at_s`, (N,), as `power_w` in W.
+        """Return the total power of the attempts at N times; None: the energy of no attempt is known.
 
-        Each attempt counts with its mean power, which is known only after its end. `measured_gpus` is the
-        part of `busy_gpus` with known power; if it is less than `busy_gpus`, `power_w` is too low. Return
-        None if no attempt has a known energy.
+        `at_s`: (N,) times, seconds. The result has the columns `power_w` (N,), in W, and `measured_gpus`
+        (N,). Each attempt counts with its mean power, which is known only after its end. `measured_gpus` is
+        the part of `busy_gpus` with known power; if it is less than `busy_gpus`, `power_w` is too low.
         """
         if not self._power:
             return None
@@ -357,9 +358,9 @@ def _held(attempt: AttemptSeen) -> float:
 
 
 def _level(changes: array[float], at_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return a level at the times `at_s`, (N,): the sum of the changes up to each time, at least 0.
+    """Return the (N,) sums of all changes up to each of the (N,) times `at_s`; negative sums become 0.
 
-    `changes` contains, in turn, the time of a change in seconds and the change.
+    In `changes`, the time of a change, seconds, and the amount of the change alternate.
     """
     if not changes:
         return np.zeros(len(at_s))

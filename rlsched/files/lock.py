@@ -39,14 +39,14 @@ def take_lock(lock: FileIO) -> bool:
 
 
 class Holder(NamedTuple):
-    """The process that a journal's lock file names as its holder; "" and 0 for unknown values."""
+    """The process that holds, or held last, the lock of a journal. Unknown values are "" and 0."""
 
     boot_id: str
     process: int
 
     @classmethod
     def read(cls, path: Path) -> Holder:
-        """Read a lock file, which names the last holder even after that process has released the lock."""
+        """Read the last holder from the lock file of a journal. The process may have released the lock."""
         try:
             boot, process = path.with_name(path.name + ".lock").read_text(encoding="ascii").split()
             return cls(boot, int(process))
@@ -54,22 +54,22 @@ class Holder(NamedTuple):
             return cls("", 0)
 
     def runs(self) -> bool:
-        """Return whether the holder still runs: a process has its id, and the machine has not rebooted since.
+        """Return whether the holder still runs: its process ID exists, and the machine has not rebooted.
 
-        The method itself does not take the lock.
+        This method does not try to take the lock.
         """
         return bool(self.boot_id) and self.boot_id == boot_id() and Path(f"/proc/{self.process}").exists()
 
 
 def boot_id() -> str:
-    """Return the kernel's id of the current boot of this machine; "" if unknown."""
+    """Return the kernel's ID of the current boot of this machine; "" if unknown."""
     with suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return ""
 
 
 def locked(path: Path) -> FileIO:
-    """Lock a journal exclusively; the kernel releases the lock if the process exits. Return the lock file."""
+    """Lock a journal for this process, and return the lock file. The kernel releases the lock at exit."""
     log = path.with_name(path.name + "-wal")
     if log.exists() and log.stat().st_size and not (path.exists() and path.stat().st_size):
         raise JournalError(

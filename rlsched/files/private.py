@@ -1,4 +1,4 @@
-"""Creates directories and files that only their owner can read, with modes 0700 and 0600 from the start."""
+"""Creates directories and files that only their owner can read: with mode 0700 or 0600 from the start."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
 
 def make_private(directory: str | os.PathLike[str]) -> None:
-    """Create a directory and its missing parents, each with mode 0700. Existing directories are unchanged.
+    """Create a directory and its missing parents, each with mode 0700. Existing directories do not change.
 
-    `Path.mkdir(mode=..., parents=True)` would apply the mode only to the last directory.
+    `Path.mkdir(mode=..., parents=True)` would use the mode only for the last directory.
 
     Raises:
         OSError: a directory cannot be created, or the path is a file.

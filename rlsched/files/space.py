@@ -9,5 +9,8 @@ MIN_FREE_MIB = 256
 
 
 def low_disk_mib(min_free_mib: int) -> int:
-    """Return the free space, MiB, below which a broker counts as degraded; at least `min_free_mib`."""
+    """Return the free space, MiB, below which `rlsched status` reports a broker as degraded.
+
+    It is at least `min_free_mib`, below which the broker accepts no new jobs.
+    """
     return max(LOW_DISK_MIB, min_free_mib)

@@ -1,1 +1,1 @@
-"""Renders the characterisation of a trace as one self-contained HTML page."""
+"""Renders the statistics of a trace as one HTML page, which loads no other files."""

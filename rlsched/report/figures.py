@@ -23,7 +23,7 @@ from rlsched.terminal.show import in_words
 INK, MUTED, GRID = "#010101", "#020202", "#030303"
 COLOURS = ("#0a0a01", "#0a0a02", "#0a0a03", "#0a0a04", "#0a0a05", "#0a0a06")
 GAIN_COLOURS = ("#0b0b01", "#0b0b02", "#0b0b03")
-"""Colours for better, equal and worse results; they differ from the colours of policies."""
+"""Colours for better, equal and worse results, which differ from `COLOURS`."""
 VARIABLES = {
     INK: "var(--ink)",
     MUTED: "var(--muted)",
@@ -31,7 +31,7 @@ VARIABLES = {
     **{colour: f"var(--c{number})" for number, colour in enumerate(COLOURS, 1)},
     **dict(zip(GAIN_COLOURS, ("var(--better)", "var(--same)", "var(--worse)"), strict=True)),
 }
-"""Placeholder colours of the plots, each with the variable of page.css that replaces it."""
+"""Colour in a plot -> variable of page.css that replaces it in the SVG."""
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "rlsched",
@@ -95,7 +95,7 @@ class Plot(NamedTuple):
     """One plot.
 
     Attributes:
-        svg: `<svg>...</svg>`, with ids that no other plot of the page has.
+        svg: `<svg>...</svg>`; its IDs are unique in the page.
         caption: Description in one sentence.
     """
 
@@ -104,7 +104,7 @@ class Plot(NamedTuple):
 
 
 class Canvas:
-    """Draws the plots of one page. A number of each plot makes the ids in its SVG unique."""
+    """Draws the plots of one page, and numbers them, so that the IDs in their SVG are unique."""
 
     def __init__(self) -> None:
         self._drawn = 0
@@ -118,9 +118,9 @@ class Canvas:
         stacked: bool = False,
         colours: Sequence[str] = COLOURS,
     ) -> Plot:
-        """Draw shares as bars, side by side or stacked: values between 0 and 1, shown in %.
+        """Draw fractions (0 to 1) as bars in %, side by side or stacked.
 
-        `colours` has one colour per series, from `COLOURS` or `GAIN_COLOURS`.
+        `colours`: a colour for each series, from `COLOURS` or `GAIN_COLOURS`.
         """
         with rc_context(STYLE):
             figure, axes = _axes()
@@ -167,7 +167,7 @@ class Canvas:
             return self._finish(figure, caption)
 
     def curves(self, at_s: Values, series: Sequence[Series], caption: str, x_label: str) -> Plot:
-        """Draw cumulative shares as a function of the duration, on a logarithmic axis."""
+        """Draw cumulative fractions (0 to 1) over the duration, on a logarithmic axis."""
         with rc_context(STYLE):
             figure, axes = _axes()
             for number, one in enumerate(series):
@@ -182,7 +182,7 @@ class Canvas:
             return self._finish(figure, caption)
 
     def shares(self, x_frac: Values, series: Series, caption: str, x_label: str, y_label: str) -> Plot:
-        """Draw a cumulative share against another share, both from 0 to 1, and the line of an even split."""
+        """Draw a cumulative fraction over another fraction (0 to 1), and the line of an even split."""
         with rc_context(STYLE):
             figure, axes = _axes()
             axes.plot(
@@ -204,7 +204,7 @@ class Canvas:
     def steps(
         self, edges: Sequence[float], series: Sequence[Series], caption: str, x_label: str, y_label: str
     ) -> Plot:
-        """Draw values that are constant between edges: E edges, E - 1 values per series."""
+        """Draw values that are constant between successive edges: E edges, and E - 1 values per series."""
         with rc_context(STYLE):
             figure, axes = _axes()
             for number, one in enumerate(series):
@@ -233,9 +233,9 @@ class Canvas:
     def week(
         self, days: Sequence[str], values: Sequence[Sequence[float | None]], caption: str, unit: str
     ) -> Plot:
-        """Draw 7 rows of 24 hours as a heat map: higher values in stronger colour, unknown values as gaps.
+        """Draw a heat map with 7 rows (days) of 24 hours. Unknown values are gaps.
 
-        The scale begins at 0, or at the lowest value if the lowest value is above half of the highest value.
+        The colour scale begins at 0, or at the lowest value if it is above half of the highest value.
         """
         with rc_context(STYLE):
             figure, axes = _axes()
@@ -305,7 +305,7 @@ def _time_ticks(axes: Axes) -> None:
 
 
 def _inline(svg: str, prefix: str, title: str) -> str:
-    """Return an SVG document as an element of a page, with unique ids, the page's colours, and a title."""
+    """Return an SVG document as an element of the page, with unique IDs, the page's colours, and a title."""
     body = re.sub(r"<(metadata|style)\b.*?</\1>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     body = re.sub(r"<[^>]*>", lambda tag: _own(tag[0], prefix), body)
     box = re.search(r'viewBox="([^"]+)"', body)
@@ -315,7 +315,7 @@ def _inline(svg: str, prefix: str, title: str) -> str:
 
 
 def _own(tag: str, prefix: str) -> str:
-    """Return an SVG tag with `prefix` before all ids, and with the colours of the page."""
+    """Return an SVG tag with `prefix` before all IDs, and with the colours of the page."""
     tag = re.sub(r'\bid="', f'id="{prefix}', tag)
     tag = re.sub(r'(?:xlink:)?href="#', f'href="#{prefix}', tag).replace("url(#", f"url(#{prefix}")
     return re.sub(r"#[0-9a-f]{6}\b", lambda colour: VARIABLES.get(colour[0], colour[0]), tag)

@@ -1,4 +1,4 @@
-"""Renders the parts of the page as HTML. Text is escaped here and nowhere else."""
+"""Renders the parts of the page as HTML. Only this module escapes text."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Section(NamedTuple):
     """A section of the page.
 
     Attributes:
-        key: Id in the page.
+        key: ID of the section in the page.
         title: Heading.
-        parts: HTML of the section's parts, in order.
-        lacks: Reason for missing data; "" if no data are missing.
+        parts: HTML of the parts of the section, in order.
+        lacks: Reason why the section has no data; "" if it has data.
     """
 
     key: str
@@ -43,7 +43,10 @@ def figure(plot: Plot) -> str:
 
 
 def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[str]], folded: bool = True) -> str:
-    """Return a table as HTML. The first column has the row headings. `folded`: whether it is collapsed."""
+    """Return a table as HTML. The first column has the headings of the rows.
+
+    `folded`: whether the page shows only the caption until the user opens the table.
+    """
     head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
     body = "".join(_row(row) for row in rows)
     inner = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
@@ -97,7 +100,7 @@ def document(title: str, subtitle: str, lead: str, sections: Sequence[Section], 
 
 
 def write(text: str, path: Path) -> None:
-    """Write a page atomically: on an error, nothing is written.
+    """Write a page atomically: on an error, the file does not change.
 
     Raises:
         InputError: the file cannot be written.

@@ -1,4 +1,4 @@
-"""Makes the sections on the operation of the cluster: capacity, utilisation, load, waiting, failures."""
+"""Makes the sections about the operation of the cluster: capacity, utilisation, load, waiting, failures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WAITS = (("p50_s", "median"), ("p90_s", "p90"), ("p99_s", "p99"))
 
 
 def cluster(report: Report, canvas: Canvas) -> Section:
-    """Make the section on nodes, their load in the trace, and virtual clusters."""
+    """Make the section about the nodes, the load that the trace offers to them, and virtual clusters."""
     parts = virtual_clusters(report, canvas)
     found = report.get("cluster")
     if found is None:
@@ -71,7 +71,7 @@ def cluster(report: Report, canvas: Canvas) -> Section:
 
 
 def utilisation(report: Report, canvas: Canvas) -> Section:
-    """Make the section on the GPUs that jobs use, by hour and weekday."""
+    """Make the section about the GPUs that jobs held, by hour and weekday."""
     key, title, found = "utilisation", "Utilisation by hour and weekday", report["utilisation"]
     if (lacks := within(key, title, found)) is not None:
         return lacks
@@ -107,7 +107,7 @@ def utilisation(report: Report, canvas: Canvas) -> Section:
 
 
 def over_time(report: Report, canvas: Canvas) -> Section:
-    """Make the section on the offered load compared with the capacity, over time."""
+    """Make the section about the offered load over time, compared with the capacity."""
     key, title, found = "load", "Offered load against capacity over time", report["over_time"]
     if (lacks := within(key, title, found)) is not None:
         return lacks
@@ -171,7 +171,7 @@ def over_time(report: Report, canvas: Canvas) -> Section:
 
 
 def waiting(report: Report, canvas: Canvas) -> Section:
-    """Make the section on waiting times of jobs, by size."""
+    """Make the section about the waiting times of jobs, by size."""
     key, title, found = "waiting", "Waiting by size", report["waiting"]
     if (lacks := within(key, title, found)) is not None:
         return lacks
@@ -206,7 +206,7 @@ def waiting(report: Report, canvas: Canvas) -> Section:
 
 
 def failures(report: Report, canvas: Canvas) -> Section:
-    """Make the section on outcomes of jobs, and on the GPU-time of jobs that did not complete."""
+    """Make the section about the outcomes of jobs, and the GPU-time of jobs that failed or were cancelled."""
     key, title, found = "failures", "Failed work", report["outcomes"]
     if (lacks := within(key, title, found)) is not None:
         return lacks
@@ -260,7 +260,7 @@ def failures(report: Report, canvas: Canvas) -> Section:
 
 
 def predictions(report: Report, canvas: Canvas) -> Section:  # noqa: ARG001 - every section has this form
-    """Make the section on the accuracy of the predictions in the trace."""
+    """Make the section about the accuracy of the predicted run times in the trace."""
     key, title, found = "predictions", "Predicted run times", report["predictions"]
     if found is None:
         say = "The trace holds no predicted run times. That would need the column predicted_duration."

@@ -1,4 +1,4 @@
-"""Makes the page of `rlsched trace describe --html`, from the figures that `workload.describe` computes."""
+"""Makes the page of `rlsched trace describe --html`, from the statistics of `workload.describe`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SECTIONS = (
 
 
 def sections(report: Report) -> list[Section]:
-    """Return all sections of a report of `workload.describe.describe`, with plots."""
+    """Return all sections, with plots, for a report of `workload.describe.describe`."""
     canvas = Canvas()
     return [make(report, canvas) for make in SECTIONS]
 

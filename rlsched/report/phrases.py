@@ -7,7 +7,10 @@ from rlsched.workload.characterise.parts import Report, is_missing
 
 
 def number(value: float | None) -> str:
-    """Format a number: without decimals if whole or 100 or more, else 3 significant digits; `-` for None."""
+    """Format a number: without decimals if it is an integer or at least 100, else with 3 significant digits.
+
+    None becomes `-`.
+    """
     if value is None:
         return "-"
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
@@ -24,7 +27,10 @@ def section(key: str, title: str, *parts: str) -> Section:
 
 
 def within(key: str, title: str, found: Report, *more: str) -> Section | None:
-    """Return a section that names the missing data and the columns needed; None if no data are missing."""
+    """Return a section that names the missing data and their columns, if a part of a report is missing.
+
+    None: the part `found` of the report has data.
+    """
     if not is_missing(found):
         return None
     columns = found["missing"]
@@ -33,14 +39,14 @@ def within(key: str, title: str, found: Report, *more: str) -> Section | None:
 
 
 def left_out(found: Report, what: str) -> str:
-    """Return a sentence on the jobs that a section leaves out; "" if the section has all jobs."""
+    """Return a sentence about the jobs that a section leaves out; "" if the section has all jobs."""
     if not found["left_out"]:
         return ""
     return f" {number(found['left_out'])} jobs without a known {what} are left out."
 
 
 def days_note(clock: Report) -> str:
-    """Return a sentence on the clock that defines hours and weekdays."""
+    """Return a sentence about the clock by which hours and weekdays are counted."""
     if clock["origin"] is not None:
         return f"Hours and weekdays are by the clock on which the trace's second 0 is {clock['origin']}."
     return (

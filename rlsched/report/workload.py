@@ -1,4 +1,4 @@
-"""Makes the sections on the jobs themselves: sizes, run times, submissions, users, repeated jobs."""
+"""Makes the sections about the jobs: sizes, run times, submissions, users, repeated jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _QUANTILES = ("p10_s", "p50_s", "p90_s", "p99_s", "max_s")
 
 
 def sizes(report: Report, canvas: Canvas) -> Section:
-    """Make the section on jobs and GPU-time by number of GPUs."""
+    """Make the section about jobs and GPU-time by number of GPUs."""
     rows = report["sizes"]
     most, heaviest = max(rows, key=_jobs), max(rows, key=lambda row: or_nan(row["gpu_time_frac"], 0.0))
     say = (
@@ -42,7 +42,7 @@ def sizes(report: Report, canvas: Canvas) -> Section:
 
 
 def durations(report: Report, canvas: Canvas) -> Section:
-    """Make the section on run times of jobs, in total and by size."""
+    """Make the section about the run times of jobs, of all sizes and by size."""
     all_jobs, curves = report["durations"], report["duration_curves"]
     say = (
         f"Half of the jobs run for at most {in_words(all_jobs['p50_s'])}, one in ten for more than "
@@ -81,7 +81,7 @@ def durations(report: Report, canvas: Canvas) -> Section:
 
 
 def arrivals(report: Report, canvas: Canvas) -> Section:
-    """Make the section on submission times of jobs, and the resulting demand."""
+    """Make the section about the submission times of jobs, and the demand that results from them."""
     rate, week, days = report["arrivals"], report["week"], report["clock"]["days"]
     bursts = report["bursts"]
     say = (
@@ -127,7 +127,7 @@ def arrivals(report: Report, canvas: Canvas) -> Section:
 
 
 def users(report: Report, canvas: Canvas) -> Section:
-    """Make the section on the users' shares of the GPU-time."""
+    """Make the section about the fraction of the GPU-time that users have."""
     found = report["by_user"]
     if (lacks := within("users", "Users", found)) is not None:
         return lacks
@@ -168,7 +168,7 @@ def users(report: Report, canvas: Canvas) -> Section:
 
 
 def repeats(report: Report, canvas: Canvas) -> Section:
-    """Make the section on jobs that are submitted repeatedly under one name."""
+    """Make the section about jobs that are submitted repeatedly with the same name."""
     found = report["repeats"]
     if (lacks := within("repeats", "Repeated jobs", found)) is not None:
         return lacks

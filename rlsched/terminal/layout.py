@@ -1,4 +1,4 @@
-"""Fits text to a terminal: tables, cells side by side, and the division of lines among parts of a page."""
+"""Fits text to a terminal: tables, cells in columns, and the division of lines among parts of a page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlsched.terminal.visible import visible
 
 GAP: Final = 2
 _LEAST: Final = 8
-"""Minimum width of a cut column, characters; the last column can be narrower."""
+"""Minimum width, characters, to which a column is cut. Only the last column can become narrower."""
 
 
 class Column(NamedTuple):
@@ -34,7 +34,7 @@ class Column(NamedTuple):
 def table(
     columns: Sequence[Column], rows: Sequence[Sequence[str | Text]], width: int | None, gap: int = GAP
 ) -> list[Text]:
-    """Return a line of titles and a line per row, at most `width` characters long (unlimited if None)."""
+    """Return a line of titles and a line per row, of at most `width` characters; None: no maximum."""
     cells = [[_text(cell) for cell in row] for row in rows]
     widths = [
         max([len(column.title), *(row[at].cell_len for row in cells)]) for at, column in enumerate(columns)
@@ -110,7 +110,8 @@ def joined(parts: Iterable[str | Text], width: int, between: str = "  ") -> Text
 def shares(wanted: Sequence[int], lines: int) -> list[int]:
     """Divide `lines` among parts of a page, and return the number of lines of each part.
 
-    Each part gets the number in `wanted`; if `lines` is too low, the numbers are as equal as possible.
+    If there are enough lines, each part gets the number in `wanted`. Otherwise, the lines are divided as
+    equally as possible, and no part gets more than in `wanted`.
     """
     given = [0] * len(wanted)
     for _ in range(max(lines, 0)):
@@ -122,7 +123,7 @@ def shares(wanted: Sequence[int], lines: int) -> list[int]:
 
 
 def window(count: int, room: int, at: int | None) -> tuple[int, int]:
-    """Return the (first, end) row indices to show if only `room` of `count` rows fit; `end` is exclusive.
+    """Return the range of rows to show if only `room` of `count` rows fit: first index, and index after it.
 
     The range contains row `at`. If `at` is None, the range begins at row 0.
     """

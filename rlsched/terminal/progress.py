@@ -1,4 +1,4 @@
-"""Shows progress on standard error: bars on a terminal, occasional lines elsewhere."""
+"""Shows progress on standard error: as bars on a terminal, otherwise as occasional lines."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ LINES_EVERY_S: Final = 10.0
 
 
 class Progress:
-    """Progress bars on a terminal, removed at the end; without a terminal, occasional lines for a log.
+    """Progress bars on a terminal, which are removed at the end; without a terminal, lines for a log.
 
-    Without a terminal, the first line is printed immediately, then at most one line every ten seconds.
+    Without a terminal, the first line is printed immediately, and then at most one line every ten seconds.
 
     Args:
         shown: Whether to print anything.
@@ -57,7 +57,10 @@ class Progress:
         return bar
 
     def update(self, bar: Any, done: float, text: str = "", what: str | None = None) -> None:
-        """Report the finished amount of a task. `text` replaces the percentage, `what` the task's name."""
+        """Report the finished amount of a task, out of its total.
+
+        `text` is shown instead of the percentage, and `what` becomes the name of the task.
+        """
         total = self._bars.tasks[bar].total or 1.0
         said = text or f"{done / total:.0%}"
         if what is not None:
@@ -67,7 +70,7 @@ class Progress:
             self._line(f"{self._what[bar]}: {said}")
 
     def print_line(self, line: str) -> None:
-        """Print a line in addition to the progress. Without a terminal, the line is not delayed."""
+        """Print a line in addition to the progress. It is printed at once, also without a terminal."""
         if self._has_bars:
             self._bars.console.print(line, markup=False)
         elif self._has_lines:

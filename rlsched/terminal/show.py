@@ -1,4 +1,4 @@
-"""Prints reports: tables for users, JSON for programs, durations as text."""
+"""Prints reports: tables for users, JSON for programs. Formats durations and other figures as text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 MOST_SKEWED = 5
-"""Maximum number of nodes with skewed clocks for which a line is printed."""
+"""Maximum number of nodes with skewed clocks that get a line each."""
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
@@ -29,7 +29,7 @@ def console() -> Console:
 
 
 def print_lines(lines: Callable[[int | None], list[Text]]) -> None:
-    """Call `lines` with the terminal's width (None without a terminal), and print the lines it returns."""
+    """Call `lines` with the width of the terminal (None: no terminal), and print the returned lines."""
     out = console()
     for line in lines(out.width if out.is_terminal else None):
         out.print(line, soft_wrap=True)
@@ -51,7 +51,7 @@ def print_sentences(lines: Iterable[str], indent: int = 2) -> None:
 
 
 def folded(line: str, width: int, indent: int) -> str:
-    """Return a line wrapped between words to `width`. Continuation lines have `indent` more spaces."""
+    """Wrap a line between words to `width` characters. Further lines are indented by `indent` more spaces."""
     from textwrap import wrap
 
     begin = line[: len(line) - len(line.lstrip())]
@@ -72,7 +72,7 @@ def print_table(
 ) -> None:
     """Print a table, with `note` below. The first column is left-aligned, and the others are right-aligned.
 
-    With `whole`, only cells of the first column are wrapped; the figures of a row stay on one line.
+    `whole`: whether only cells of the first column are wrapped, so that figures stay on one line.
     """
     from rich import box
     from rich.table import Table
@@ -93,7 +93,7 @@ def print_json(report: object) -> None:
 
 
 def finite(value: Any) -> Any:
-    """Return the value with None in place of every number that is not finite."""
+    """Return a value, in which None replaces every number that is not finite."""
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

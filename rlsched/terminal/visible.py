@@ -9,5 +9,5 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069
 
 
 def visible(text: str) -> str:
-    r"""Return the text with each control character escaped, such as `\x1b`. The result is one line."""
+    r"""Escape each control character of a text, such as `\x1b`. The result is one line."""
     return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

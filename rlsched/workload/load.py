@@ -134,7 +134,7 @@ def _reason(vc: str, demand: Demand, groups: dict[str | None, list[NodeGroup]]) 
         )
     if not any(demand.accepts(kind) for kind in kinds):
         asks = f"a gang of {demand.gpus} GPUs" if demand.gpus > 1 else "a share of a GPU"
-        return f"asks for {asks}, and there are MIG slices only, which go whole to jobs of one GPU"
+        return f"asks for {asks}, and there are only MIG slices, which only jobs of one GPU can use"
     if any(_holds(nodes, Demand(gpus=demand.gpus)) for nodes in usable):
         return _too_large(vc, demand)
     return f"gang of {demand.gpus} GPUs is larger than {f'VC {vc!r}' if vc else 'the cluster'} holds"
@@ -146,7 +146,7 @@ def _too_large(vc: str, demand: Demand) -> str:
     asks += ["|".join(demand.gpu_types), f"{demand.cpu_milli / 1000:g} cores" if demand.cpu_milli else ""]
     asks += [f"{demand.memory_mib} MiB" if demand.memory_mib else ""]
     where = f"VC {vc!r}" if vc else "the cluster"
-    return f"asks for more than nodes of {where} hold together: {', '.join(one for one in asks if one)}"
+    return f"no nodes of {where} have all that it asks for: {', '.join(one for one in asks if one)}"
 
 
 def span_s(trace: Trace) -> float:

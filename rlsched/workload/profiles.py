@@ -332,4 +332,4 @@ and durations is assumed.
 # fmt: on
 
 PROFILES: dict[str, Profile] = {"helios": HELIOS, "philly": PHILLY, "itp": ITP, "acme": ACME}
-"""Every profile by the name that `--like` accepts."""
+"""Name that `--like` accepts -> profile."""

@@ -299,8 +299,8 @@ def _check_unique(job_id: NDArray[np.str_], where: Where) -> None:
 def check_relations(columns: Mapping[str, NDArray[Any]], where: Where) -> None:
     """Reject rows and columns that contradict each other.
 
-    These are: dependencies on unknown jobs, cyclic dependencies, a job array with two different limits, and a
-    job that accepts none of the GPU types that it prefers.
+    The function checks for dependencies on unknown jobs, cyclic dependencies, job arrays with two different
+    limits, array limits without an array, and jobs that accept none of the GPU types that they prefer.
 
     Raises:
         TraceError: there is a contradiction; the message names file, row, column, expected value and found

@@ -76,7 +76,7 @@ def doctor(as_json: bool, at: BrokerAt) -> int:
 
 
 def _looked_at(what: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
-    """Yield the findings of a check. If the check raises an error, yield the error as a finding too."""
+    """Yield the findings of a check. If the check raises an error, yield the error as a finding."""
     try:
         yield from check()
     except OSError as error:
@@ -212,7 +212,7 @@ WITHOUT_CONTROLLER = {
     "memory": "memory: limited per process, and only for a job that requests memory",
     "pids": "processes: limited per user, and not for root",
 }
-"""How a node limits its jobs if a control group controller is missing, by name of the controller."""
+"""Missing control group controller -> how a node limits its jobs without it."""
 
 
 def _cgroups() -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""`rlsched keys`: manages the keys that can connect to the broker, and tokens by which machines get a key."""
+"""`rlsched keys`: manages the keys that can connect to the broker, and the tokens for new keys."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _UNITS_S = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _MAX_EXPIRES_S = 7 * 86400.0
 JOBS_DIRECTORY = "/var/lib/rlsched-jobs"
-"""Directory for jobs of a node daemon that runs as root, in printed commands; all users can enter it."""
+"""Value of --dir in printed commands for a node daemon of root: a directory that all users can enter."""
 _YES = ("1", "true", "t", "yes", "y", "on")
 _ROLE = click.Choice(["user", "admin", "node", "engine"])
 
@@ -138,10 +138,10 @@ def join(token: str, timeout_s: float, keys: Path | None) -> None:
 
 
 def _node_lines(address: str, name: str, keys: Path | None) -> list[str]:
-    """Return the command that starts this node; for root, also a line on the option for the jobs' user.
+    """Return the command that starts this node, and for root a second line that explains its options.
 
-    A daemon that runs as root needs an option for the user who runs the jobs. Because that user cannot enter
-    the directory of the daemon's keys, the daemon also needs a directory for jobs elsewhere.
+    A daemon that runs as root needs an option that sets the user of the jobs' processes. This user cannot
+    enter the directory of the daemon's keys, so the daemon also needs another directory for its jobs.
     """
     words = ["rlsched", "node", "--broker", address, "--name", name]
     if keys is not None:

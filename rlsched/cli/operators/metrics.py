@@ -67,7 +67,7 @@ def metrics(listen: str, log_format: LogFormat, once: bool, at: BrokerAt) -> Non
 
 
 class BrokerFigures:
-    """A collector for `prometheus_client` that requests the broker's statistics at every scrape."""
+    """Collector for `prometheus_client`, which requests the broker's statistics at every scrape."""
 
     def __init__(self, at: BrokerAt) -> None:
         self._at = at
@@ -165,7 +165,7 @@ def figures(report: StatsReport) -> Iterator[Metric]:
 
 
 def _drift(drift: DriftReport) -> Iterator[Metric]:
-    """Yield metrics that compare the policy's inputs now with the inputs in training."""
+    """Yield metrics that compare the current inputs of the policy with its inputs in training."""
     yield _gauge("drift_watched", "Whether the policy's card has ranges.", float(not drift.note))
     yield _gauge("drift_active", "Whether the fallback decides because of drift.", float(drift.active))
     yield _gauge("drift_unlike", "Ways in which the cluster differs from training.", len(drift.unlike))

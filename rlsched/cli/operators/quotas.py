@@ -1,4 +1,4 @@
-"""`rlsched quota`: sets limits for users, accounts and VCs, and the users who can charge jobs to accounts."""
+"""`rlsched quota`: sets limits for users, accounts and VCs, and the members of accounts."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class _Limit(click.ParamType[float]):
-    """Parameter type of a limit: a number, or `none`, which is parsed as -1.
+    """Parameter type of a limit: a number from 0 on, or `none` (no limit), which becomes -1.
 
-    Python's None would be ambiguous, because click passes None for options that are not given.
+    `none` does not become None, because click passes None for options that are not given.
     """
 
     def __init__(self, number: type[int] | type[float]) -> None:

@@ -355,12 +355,12 @@ def broker(
 
 
 def _with(kind: type[S], asked: Mapping[str, Any], **settings: Any) -> S:
-    """Return an instance of `kind`, with values from `settings` and from options with its fields' names."""
+    """Return an instance of `kind` with fields from `settings`, and from the options with equal names."""
     return kind(**{name: asked[name] for name in kind.__struct_fields__ if name in asked} | settings)
 
 
 def time_s(option: str, text: str) -> float:
-    """Return the time that an option's text describes, seconds; infinite for `off`.
+    """Return the time in the text of an option, seconds; infinite for `off`.
 
     Raises:
         InputError: the text is not a time above 0.
@@ -377,7 +377,7 @@ def time_s(option: str, text: str) -> float:
 
 
 def _days(option: str, text: str) -> float:
-    """Return the number of days in an option's text, 1 or more; infinite for `all`.
+    """Return the number of days in the text of an option, 1 or more; infinite for `all`.
 
     Raises:
         InputError: the text is neither `all` nor a number of at least 1.
@@ -394,7 +394,7 @@ def _days(option: str, text: str) -> float:
 
 
 def _forecaster(name: str | None) -> str:
-    """Return the name of the forecaster to run; "" if `name` is `none`, the default if `name` is None.
+    """Return the name of the forecaster to run; "": none. If `name` is None, it is the default.
 
     Raises:
         InputError: no forecaster of this name is installed.

@@ -1,4 +1,4 @@
-"""Parses the options of `rlsched broker` about nodes that sleep."""
+"""Parses the options of `rlsched broker` that power idle nodes down and up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def power_settings(suspend_cmd: str | None, resume_cmd: str | None, sleep: SleepPlan) -> PowerSettings | None:
-    """Return the commands that power nodes down and up, and when to run them; None if nodes do not sleep.
+    """Return the commands that power nodes down and up, and when to run them; None: no command is given.
 
     Raises:
         InputError: only one command is given, a command is empty, or a time is infinite.
@@ -43,7 +43,11 @@ def power_settings(suspend_cmd: str | None, resume_cmd: str | None, sleep: Sleep
 
 
 def sleep_plan(path: Path | None, idle: str) -> PowerDownPlan:
-    """Return the plan that decides which nodes sleep, from a models file or, without one, from the idle time.
+    """Return the plan that decides how many nodes are powered down.
+
+    Args:
+        path: TOML file with a table `power_down`; None: power nodes down after the time `idle`.
+        idle: Text of `--suspend-idle`, used without a file.
 
     Raises:
         InputError: the file or the time is invalid.

@@ -9,11 +9,11 @@ import click
 from click.types import FloatParamType, IntParamType
 
 _GOT: Final = re.compile(r"('.*'|\".*\"|\S+) (?:is not|does not match) .*", re.DOTALL)
-"""Pattern of click's error texts about a bad value. The group is the value."""
+"""Pattern of click's error messages about a bad value; its group matches the value."""
 
 
 def message_of(error: click.UsageError) -> str:
-    """Return the text of a usage error; for a bad value: the option, the expected values, the given value."""
+    """Return the message of a usage error. For a bad value, it names the option and the expected values."""
     if isinstance(error, click.NoSuchOption):
         return error.format_message().rstrip(".") + _other_case(error)
     param = error.param if isinstance(error, click.BadParameter) else None
@@ -33,7 +33,7 @@ def _other_case(error: click.NoSuchOption) -> str:
 
 
 def expected_by(kind: click.ParamType[Any]) -> str:
-    """Return a text that describes the values of a type; "" if the type's own errors describe its values."""
+    """Return a description of the values of a parameter type; "" if its own errors describe the values."""
     if isinstance(kind, click.Choice):
         *others, last = [str(one) for one in kind.choices]
         return f"{', '.join(others)} or {last}" if others else last

@@ -1,4 +1,4 @@
-"""Options that request GPUs by number and type; the syntax of `sbatch` is accepted too."""
+"""Parses the options that request GPUs by count and type; the syntax of `sbatch` is accepted too."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _NUMBER: Final[click.ParamType[Any]] = click.IntRange(1, MAX_GANG_GPUS)
 
 
 class _Gpus(NamedTuple):
-    """A parsed request for GPUs: `a100:2` has the number 2 and the type `a100`; the type "" means any."""
+    """A parsed request for GPUs: `a100:2` has the number 2 and the type `a100`; the type "" allows any."""
 
     number: int
     gpu_type: str = ""
 
 
 class GpusParam(click.ParamType[_Gpus]):
-    """Parameter type of a request for GPUs: a number, or a type and a number as in Slurm (`a100:2`)."""
+    """Parameter type of a request for GPUs: a count, or a type and a count as in Slurm (`a100:2`)."""
 
     name = "gpus"
     expected = f"[TYPE:]COUNT, such as 2 or a100:2, with a COUNT from 1 to {MAX_GANG_GPUS:,}"
@@ -40,7 +40,7 @@ class GpusParam(click.ParamType[_Gpus]):
 
 
 def total_gpus(asked: Mapping[str, Any]) -> int:
-    """Return how many GPUs the whole job requests, counted as `sbatch` does.
+    """Return the number of GPUs of the whole job, counted as in `sbatch`.
 
     Raises:
         InputError: `--gres` requests something other than GPUs.
@@ -64,7 +64,7 @@ def gpu_types(asked: Mapping[str, Any]) -> list[str]:
 
 
 def preferred_types(asked: Mapping[str, Any]) -> list[str]:
-    """Return the GPU types of `--prefer`; an empty list is no preference.
+    """Return the GPU types of `--prefer`; the list is empty if the job prefers no type.
 
     Raises:
         InputError: the option has invalid GPU types.

@@ -1,4 +1,4 @@
-"""Job names on the command line: a job number (`17`), or the number of an array and of a task (`17_3`)."""
+"""Job IDs on the command line: the number of a job (`17`), or of an array and one of its tasks (`17_3`)."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ if TYPE_CHECKING:
 
 
 class JobName(NamedTuple):
-    """Name of a job, an array, or tasks of an array.
+    """ID of a job, an array, or tasks of an array.
 
-    `number` is the number of the job or array. `task` is the number of a single task, or None.
+    `number` is the number of the job or array. `task` is the number of a single task; None: no single task.
     """
 
     number: int
     task: int | None = None
     tasks: str = ""
-    """Several tasks of the array, such as `5-9`; "" for one task, a whole array or a job."""
+    """Several tasks of the array, such as `5-9`; "" for a single task, a whole array or a job."""
     waiting: bool = False
-    """Whether to select the job only if it waits; for an array, to select only the waiting tasks."""
+    """Whether to select the job only if it waits, and of an array only the waiting tasks."""
 
     def __str__(self) -> str:
-        """Return the name as the user typed it: `17`, `17_3` or `17_[3,5-9]`."""
+        """Return the ID as the user typed it: `17`, `17_3` or `17_[3,5-9]`."""
         if self.tasks:
             return f"{self.number}_[{self.tasks}]"
         return str(self.number) if self.task is None else f"{self.number}_{self.task}"
 
     def ranges(self) -> list[Tasks]:
-        """Return the selected ranges of tasks; empty if the name selects a job or a whole array."""
+        """Return the selected ranges of tasks; empty if the ID selects a job or a whole array."""
         from rlsched.client.array_text import ranges_of
 
         return ranges_of(self.tasks or ("" if self.task is None else str(self.task)))
 
     def number_at(self, client: Client) -> int:
-        """Return the job number; for a task, request it from the broker.
+        """Return the number of the job. The broker is asked for the job number of a task.
 
         Raises:
             InputError: there is no such array, or the task is not a job yet.
@@ -80,7 +80,7 @@ class TasksParam(click.ParamType[JobName]):
 
 
 def called(job: JobInfo | PastJob) -> str:
-    """Return the name of a job for users: its number, `17_3` for a task, `17_[4-99%8]` for an array."""
+    """Return the ID of a job for users: its number, `17_3` for a task, `17_[4-99%8]` for an array."""
     if job.array:
         return f"{job.array}_{job.task}"
     tasks = getattr(job, "tasks", "")  # a job of the history can be a task, but not an array

@@ -27,13 +27,13 @@ _UNIT_S: Final = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0}
 _DAYS: Final = r"(\d+)-(\d+)(?::(\d+))?(?::(\d+))?"
 _DEPENDENCY_KINDS: Final[tuple[DependencyKind, ...]] = get_args(DependencyKind)
 _TAKEN: Final = ("-t",)
-"""Option names of `submit` that have another meaning in `rlsched update`."""
+"""Option names of `submit` that `rlsched update` does not accept, because they select jobs there."""
 _CLOCK: Final = {"midnight": "00:00", "noon": "12:00", "fika": "15:00", "teatime": "16:00"}
 _MAIL: Final = {"BEGIN": "start", "END": "end", "FAIL": "fail", "REQUEUE": "requeue"}
 
 
 def time_s(text: str) -> float | None:
-    """Return a time limit, seconds, parsed as `sbatch` does; None if there is no limit.
+    """Parse a time limit as `sbatch` does, and return it in seconds; None: the text means no limit.
 
     Accepted: minutes, `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM`, `D-HH:MM:SS`, `90s`, `90m`, `1h`, `2d`.
 
@@ -77,7 +77,7 @@ def slack_s(text: str) -> float:
 
 
 def _span_s(option: str, text: str, expected: str) -> float:
-    """Return the time in an option's text, seconds. Numbers without a unit are seconds."""
+    """Return the duration in the text of an option, seconds. Numbers without a unit are seconds."""
     from rlsched.settings import Seconds
 
     try:
@@ -150,8 +150,8 @@ def exported(text: str, own: Mapping[str, str]) -> dict[str, str]:
     """Return the environment variables that `--export` selects.
 
     Args:
-        text: `ALL`, `NONE`, or a list of NAME, `NAME=VALUE` and `ALL`. `ALL` omits variables that a launcher
-            has set for this process (`describes_a_process`), unless the list names them.
+        text: `ALL`, `NONE`, or a list of NAME, `NAME=VALUE` and `ALL`. `ALL` does not include variables that
+            a launcher has set for this process (`describes_a_process`); the list can name them.
         own: Variables of this process.
 
     Raises:
@@ -176,7 +176,7 @@ def exported(text: str, own: Mapping[str, str]) -> dict[str, str]:
 
 
 def _text_of(own: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables to send with a job: valid text, not specific to this shell or process."""
+    """Return the variables that `ALL` selects: valid texts that are not specific to this shell or process."""
     return {
         name: value
         for name, value in own.items()
@@ -274,7 +274,7 @@ def changes_asked(asked: Mapping[str, Any], now_s: float) -> Changes:
 
 
 def _value(one: Declared, asked: Mapping[str, Any], now_s: float) -> Any:
-    """Return the value of a setting: from its parser in `_PARSED`, else as click parsed the option."""
+    """Return the value of a setting: by `_TIMES` or `_PARSED`, else as click has parsed its option."""
     if one.name in _TIMES:
         return _TIMES[one.name](asked, now_s)
     parse = _PARSED.get(one.name)
@@ -354,12 +354,12 @@ _PARSED: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
     ),
     "notify": lambda asked: notices(asked["notify"], asked["mail_type"]),
 }
-"""Parsers of option values, by setting. Settings that are not listed have one option, which click parses."""
+"""Setting -> function that computes its value from the options. Click parses the others."""
 _TIMES: Final[Mapping[str, Callable[[Mapping[str, Any], float], float | None]]] = {
     "begin_s": _begin_s,
     "slack_s": _slack_s,
 }
-"""Parsers of option values, by setting, that also need the present time, Unix seconds."""
+"""Setting -> function that computes its value from the options and the current time, Unix seconds."""
 
 
 def job_options(command: Command) -> Command:
@@ -373,7 +373,7 @@ def change_options(command: Command) -> Command:
 
 
 def _options(help_of: Callable[[Option], str], *, given: bool = True) -> list[Callable[[Command], Command]]:
-    """Return a click option for each declared option to which `help_of` gives a help text.
+    """Return a click option for each declared option for which `help_of` returns a help text.
 
     `given`: whether the options have defaults.
     """

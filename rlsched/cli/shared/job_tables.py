@@ -60,9 +60,9 @@ NARROW_NAME: Final = 14
 
 
 def job_lines(jobs: list[JobInfo], width: int | None, now_s: float | None = None) -> list[Text]:
-    """Return a table of jobs, cut to `width` characters; with None, lines are not cut.
+    """Return a table of jobs, cut to `width` characters; None: lines are not cut.
 
-    A table narrower than `NARROW` omits the column of users or of VCs if all jobs have the same value.
+    A table narrower than `NARROW` omits the columns of users and VCs if all jobs have the same value.
     """
     now_s = time.time() if now_s is None else now_s
     if not jobs:
@@ -81,7 +81,7 @@ def named_table(
     hidden: Container[str],
     width: int | None,
 ) -> list[Text]:
-    """Return a table without the hidden columns. A narrow table has shortened names and small gaps."""
+    """Return a table without the hidden columns. A table narrower than `NARROW` has short names and gaps."""
     shown = [name for name in rows[0] if name not in hidden]
     narrow = width is not None and width < NARROW
     named = [
@@ -94,7 +94,7 @@ def named_table(
 
 
 def _narrow_cells(job: JobInfo, now_s: float) -> dict[str, str | Text]:
-    """Return a job's cells for a narrow table: nodes and reason share a column, as few jobs have both."""
+    """Return a job's cells for a narrow table. Nodes and reason are in one column: few jobs have both."""
     cells = _cells(job, now_s)
     both = [str(cells.pop("where")), str(cells.pop("reason"))]
     return cells | {"where, reason": "  ".join(filter(None, both))}
@@ -120,7 +120,7 @@ def _cells(job: JobInfo, now_s: float) -> dict[str, str | Text]:
 
 
 def _when(job: JobInfo, now_s: float, *, starts: bool) -> str:
-    """Return the forecast time until a job starts or ends: median, 10 % and 90 % quantiles; "" if unknown."""
+    """Return the forecast start or end of a job as time from now: median, 10 % and 90 % quantiles, or ""."""
     if job.forecast is None:
         return ""
     times = job.forecast.start_s if starts else job.forecast.end_s
@@ -197,7 +197,7 @@ def _skew(node: NodeInfo) -> list[str]:
 
 
 def explanation_as_data(explanation: Explanation) -> dict[str, Any]:
-    """Return an explanation as data for JSON, with its record decoded."""
+    """Return an explanation as plain data for JSON; its decision record is decoded."""
     data: dict[str, Any] = msgspec.to_builtins(explanation)
     data["record"] = None
     if explanation.record is not None:
@@ -215,7 +215,7 @@ def _where(job: JobInfo) -> str:
 
 
 def beside(job: JobInfo) -> list[str]:
-    """Return a text with the job's co-tenants and predicted speed; empty if the job shares no GPU."""
+    """Return a text with a job's co-tenants and predicted speed, in a list; empty if it shares no GPU."""
     if not job.beside:
         return []
     speed = "" if job.speed_frac is None else f" at {job.speed_frac:.0%}"
@@ -227,9 +227,9 @@ def _settable(node: NodeInfo) -> str:
 
 
 def _clock(job: JobInfo) -> str:
-    """Return a job's SM clock as text: MHz for nodes that have set it, else per cent of the highest clock.
+    """Return the reduced SM clock of a job as text; "" if the job waits or runs at the highest clock.
 
-    The text is "" if the job waits or its SM clock is not reduced.
+    The clock is in MHz for nodes that have set it, and in per cent of the highest clock for other nodes.
     """
     if job.state == QUEUED or job.sm_clock_frac is None or job.sm_clock_frac >= 1.0:
         return ""

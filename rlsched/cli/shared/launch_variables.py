@@ -1,4 +1,4 @@
-"""Environment variables that a launcher sets for one process, and that must not pass to a submitted job."""
+"""Environment variables that a launcher sets for one process, and that a submitted job must not inherit."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _SETTINGS: Final = frozenset({"SLURM_CONF", "SLURM_JWT", "SLURM_TIME_FORMAT"})
 
 
 def describes_a_process(name: str) -> bool:
-    """Return whether a launcher sets this variable to identify a process of a job.
+    """Return whether a launcher (torchrun, rlsched, Slurm, MPI) sets this variable for a process of a job.
 
-    Launchers are torchrun, rlsched, Slurm and MPI. A job that inherited these variables from the
-    submitting process would run as a part of that process's job.
+    If a job is submitted from within another job and inherits these variables, its processes behave as
+    processes of the other job.
     """
     return name in _TORCH or name in _RLSCHED or (name.startswith(_PREFIXES) and name not in _SETTINGS)

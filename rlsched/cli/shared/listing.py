@@ -46,8 +46,8 @@ _OPTIONS: Final = (
 def listing(command: Command, sort: Sequence[str] = ("-S", "--sort")) -> Command:
     """Add options that sort a list, select its columns, and repeat it; `listed` uses the values.
 
-    `sort`: names of the option that sorts. `history` needs other names than the default, because `-S` is the
-    start time in `sacct`.
+    `sort`: names of the option that sorts. `history` has no short name for it, because `-S` is the start time
+    as in `sacct`.
     """
     option: Callable[[Command], Command]
     for option in reversed((click.option(*sort, metavar="COLUMN", help=_SORT), *_OPTIONS)):
@@ -68,14 +68,14 @@ def listed(
     """Show a list as lines that fit the terminal, in selected columns, or as JSON; return the last rows.
 
     Args:
-        verb: Name of the verb, for the title of a screen.
-        reach: Creates a client.
-        fetch: Requests the rows from the broker.
-        lines: Returns the rows as lines, cut to the given width; with the width None, lines are not cut.
-        columns: Names of the columns to show instead of `lines`.
+        verb: Name of the verb, for the title of a live screen.
+        reach: Function that creates a client.
+        fetch: Function that requests the rows from the broker.
+        lines: Function that returns the rows as lines, cut to a width; None: lines are not cut.
+        columns: Names of the columns to show, separated by commas; None: show the result of `lines`.
         as_json: Whether to print JSON.
-        watch: Interval at which the list is repeated, seconds; a terminal shows a live screen. With None,
-            the list is shown once.
+        watch: Interval at which the list is repeated, seconds; a terminal shows a live screen. None: the list
+            is shown once.
     """
     from rlsched.cli.shared.screen.terminal import is_screen
     from rlsched.terminal.show import print_json, print_lines
@@ -124,7 +124,7 @@ def sorted_by(rows: list[Row], column: str | None, kind: type[Row]) -> list[Row]
 
 
 def in_columns(rows: Sequence[Row], columns: str) -> list[Text]:
-    """Return a line of column names and a line per row, in aligned columns that `awk` can also read."""
+    """Return a line of column names and a line per row, in aligned columns without blanks for `awk`."""
     from rich.text import Text
 
     names = columns.split(",")
@@ -137,7 +137,7 @@ def in_columns(rows: Sequence[Row], columns: str) -> list[Text]:
 
 
 def check_columns(columns: str | None, sort: str | None, kind: type[Row]) -> None:
-    """Check the column names of `--columns` and `--sort`, before a request to the broker.
+    """Check the column names of `--format` and `--sort`, before a request to the broker.
 
     Raises:
         InputError: there is no such column.

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 SILENT_S = 1.0
-"""Waiting time for the broker's answer after which a message is shown, seconds."""
+"""Time without an answer from the broker after which a message is shown, seconds."""
 
 
 class _PathGiven(click.Path):
-    """Parameter type like `click.Path(path_type=Path)`, which imports `pathlib` only if a path is given."""
+    """Parameter type for a path. Unlike `click.Path(path_type=Path)`, it imports `pathlib` only when used."""
 
     def coerce_path_result(self, value: str | os.PathLike[str]) -> Path:
         from pathlib import Path
@@ -123,7 +123,7 @@ class BrokerAt(NamedTuple):
     timeout_s: float
 
     def client(self, timeout_s: float | None = None, **settings: Any) -> Client:
-        """Return a client that prints nothing while it waits. `settings`: as for `Client`."""
+        """Return a client that prints nothing while it waits. `settings`: further arguments of `Client`."""
         imported("rlsched.client.client")
         from rlsched.client.client import Client
 
@@ -145,10 +145,10 @@ class BrokerAt(NamedTuple):
 
 
 class _WaitingLine:
-    """The status line on standard error while the broker does not answer.
+    """Status line on standard error while the broker does not answer.
 
-    A terminal shows the line, updates it in place and removes it at the end. If standard error is not a
-    terminal, one line is printed, and only if a broker is starting.
+    On a terminal, the line is updated in place, and removed at the end. If standard error is not a terminal,
+    a single line is printed, and only while a broker is starting.
     """
 
     def __init__(self, home: Path, *, is_seen: bool = True) -> None:

@@ -26,7 +26,7 @@ class PolicyArgument(NamedTuple):
     Attributes:
         option: `--policy` or `--fallback`.
         text: Text that `Policy.of` parses.
-        changes: `--set` options that belong to the policy.
+        changes: Values of the `--set` options for this policy, as KEY=VALUE.
     """
 
     option: str
@@ -47,7 +47,7 @@ class PolicyArgument(NamedTuple):
 
 
 class PolicyCommand(click.Command):
-    """A command with `--policy` and `--set`. Each `--set` changes the policy given before it."""
+    """A command with `--policy` and `--set`. Each `--set` applies to the policy that precedes it."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the options, and record the order of `--policy`, `--fallback` and `--set`."""
@@ -59,11 +59,11 @@ class PolicyCommand(click.Command):
 def given_policies(ctx: click.Context) -> list[PolicyArgument]:
     """Return the policies of a command line, in order, each with its settings.
 
-    If a verb accepts only one policy, the last one counts, as for any other option. If none is given, the
-    policy is the option's default, or `POLICY_WITH_PRICES` with --energy.
+    If a verb accepts only one policy, the last one counts, as for any other option. Without `--policy`, the
+    policy is the option's default, or `POLICY_WITH_PRICES` with `--energy`.
 
     Raises:
-        UsageError: a setting comes before any policy.
+        UsageError: a `--set` has no policy before it.
     """
     given: dict[str, list[str]] = {}
     for name in (*_NAMES, "changes"):

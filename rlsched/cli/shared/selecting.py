@@ -56,7 +56,7 @@ BY: Final = tuple(_OPTIONS)
 
 
 def selecting(command: Command) -> Command:
-    """Add the options `user`, `state`, `me`, `name`, `vc`, which `of_whom` and `selected` use."""
+    """Add the options `--user`, `--state`, `--me`, `--name` and `--vc`; `of_whom` and `selected` use them."""
     return selecting_by(BY)(command)
 
 
@@ -81,8 +81,8 @@ def selected(jobs: Iterable[JobInfo], wanted: dict[str, Any], *, arrays_wait: bo
 
     Args:
         jobs: Jobs to select from.
-        wanted: Values of the options.
-        arrays_wait: Count an array as queued if some of its tasks have not started yet.
+        wanted: Option -> its value.
+        arrays_wait: Whether an array counts as queued if some of its tasks have not started yet.
 
     Raises:
         InputError: there is no such state.
@@ -101,10 +101,10 @@ def selected(jobs: Iterable[JobInfo], wanted: dict[str, Any], *, arrays_wait: bo
 
 
 def of_whom(client: Client, wanted: dict[str, Any]) -> dict[str, Any]:
-    """Return the option values, with `--me` replaced by `--user` and the user name of this client's key.
+    """Replace `--me` in the option values by `--user` with the user of this client's key.
 
     Raises:
-        InputError: `--user` is given too.
+        InputError: `--user` and `--me` are given.
     """
     if not wanted.get("me"):
         return wanted
@@ -114,7 +114,7 @@ def of_whom(client: Client, wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def of_numbers(jobs: list[JobInfo], text: str | None) -> list[JobInfo]:
-    """Return the jobs whose numbers are in `text`, such as `7,9,12_3`; with None, return all jobs.
+    """Return the jobs whose IDs are in `text`, such as `7,9,12_3`; None: return all jobs.
 
     Raises:
         InputError: a word is not a job number.
@@ -133,7 +133,7 @@ def of_numbers(jobs: list[JobInfo], text: str | None) -> list[JobInfo]:
 
 
 def states_of(text: str | None, known: Sequence[str] = STATES) -> set[str] | None:
-    """Return the states in an option's text, which can have Slurm's names; None stands for all states.
+    """Return the states in the text of an option, which can contain Slurm's names; None: all states.
 
     Raises:
         InputError: there is no such state.

@@ -140,7 +140,7 @@ def deciding(command: Command) -> Command:
 
 
 def as_words(ctx: click.Context, decided: Mapping[str, Any]) -> list[str]:
-    """Return the options of `deciding` as command-line arguments for another process, with absolute paths.
+    """Return the given options of `deciding` as arguments for another process; paths become absolute.
 
     Raises:
         InputError: the policy cannot be read.

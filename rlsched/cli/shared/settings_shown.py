@@ -1,4 +1,4 @@
-"""The output of `rlsched policies show`: sentences on a policy, and its settings with meanings as TOML."""
+"""The output of `rlsched policies show`: sentences that describe a policy, and its settings as TOML."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FIRST: Final = re.compile(r".*?[.](?= [A-Z`]|$)")
 _READ_BY: Final = {
     "checkpoint": ("sb3",),
 }
-"""For each setting that only some rules use: the names of the rules."""
+"""Setting that only some rules use -> names of these rules."""
 _GIVES_WAY: Final = {
     "gittins": "jobs with a higher Gittins index give way to jobs with a lower one",
     "service": "jobs with more service so far give way to jobs with less",
@@ -29,9 +29,9 @@ _GIVES_WAY: Final = {
 
 
 def meanings(kind: type[msgspec.Struct]) -> dict[str, str]:
-    """Return the meaning of each setting of a class, from the section `Attributes` of the class's docstring.
+    """Return a dict: setting of a class -> its meaning, from the section `Attributes` of the docstring.
 
-    A meaning is the first sentence of an entry; the whole entry if it describes the values one by one.
+    A meaning is the first sentence of the entry, or the whole entry if it describes the values one by one.
     """
     text = inspect.cleandoc(kind.__doc__ or "").partition("Attributes:\n")[2]
     found = {name: " ".join(rest.split()) for name, rest in _ENTRY.findall(text)}
@@ -79,7 +79,7 @@ def sentences(policy: Policy) -> Iterator[str]:
 def shown(policy: Policy) -> str:
     """Return the text of a TOML file that defines the policy.
 
-    The file has a line for every setting that has an effect; settings with default values are comments.
+    The file has a line for every setting that has an effect. Settings with default values are commented out.
     """
     settings, said = policy.settings, as_table(policy.settings)
     lines, tables, off = list[str](), list[str](), list[str]()
@@ -100,7 +100,7 @@ def shown(policy: Policy) -> str:
 
 
 def _table(name: str, part: msgspec.Struct, meaning: str) -> Iterator[str]:
-    """Yield the lines of one TOML table. Settings with default values are comments."""
+    """Yield the lines of one TOML table. Settings with default values are commented out."""
     said, words = as_table(part), meanings(type(part))
     yield f"[{name}]" + (f"  # {meaning}" if meaning else "")
     for field in msgspec.structs.fields(part):
@@ -119,7 +119,7 @@ def _line(entry: dict[str, Any], meaning: str) -> str:
 
 
 def _resolved(policy: Policy, name: str) -> Any:
-    """Return the value that is used for a setting that the policy does not set."""
+    """Return the default value of a setting that the policy does not set."""
     if name == "order" and not policy.settings.rule:
         return policy.rule.order.name
     value = getattr(policy.settings, name)

@@ -26,17 +26,19 @@ def size_mib(text: str, option: str) -> int:
 
 
 def num_tasks(asked: Mapping[str, Any]) -> int | None:
-    """Return how many tasks the whole job requests, as `sbatch` counts them; None if it requests none."""
+    """Return the number of tasks of the whole job, counted as in `sbatch`; None: no option sets it."""
     per_node = asked["ntasks_per_node"]
     tasks: int | None = asked["ntasks"] or (per_node and per_node * (asked["nodes"] or 1))
     return tasks
 
 
 def memory_mib(asked: Mapping[str, Any], num_gpus: int) -> int:
-    """Return the host memory that a job of `num_gpus` GPUs requests in all, MiB; 0 if it requests none.
+    """Return the host memory that the whole job requests, MiB; 0: no option requests memory.
+
+    `num_gpus` is the number of GPUs of the whole job.
 
     Raises:
-        InputError: two options request memory, or memory is per core and no cores are requested.
+        InputError: two options request memory, or memory per core is requested without cores.
     """
     given = [name for name in ("mem", "mem_per_gpu", "mem_per_cpu") if asked[name]]
     if len(given) > 1:

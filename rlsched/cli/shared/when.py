@@ -18,7 +18,8 @@ def unix_s(option: str, text: str, now_s: float) -> float:
 
     Args:
         option: Name of the option, for errors.
-        text: `7d` (ago), a day, or a day with a time; local unless it has a zone: `2026-11-01T13:30+00:00`.
+        text: `7d` (ago), a day, or a day with a time. The time is local, unless the text has a UTC offset:
+            `2026-11-01T13:30+00:00`.
         now_s: Current time, Unix seconds.
 
     Raises:
@@ -38,7 +39,7 @@ def unix_s(option: str, text: str, now_s: float) -> float:
 
 
 def span_s(since: str | None, until: str | None, now_s: float) -> tuple[float | None, float | None]:
-    """Return the times of `--since` and `--until`, Unix seconds; None for an option that is not given.
+    """Return the times of `--since` and `--until`, Unix seconds; None: the option is not given.
 
     Raises:
         InputError: a text is not a time, or `--since` is not before `--until`.

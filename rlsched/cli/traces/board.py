@@ -1,4 +1,4 @@
-"""`rlsched board`: shows training curves and decisions in TensorBoard, or a summary in the terminal."""
+"""`rlsched board`: shows training curves and decisions in TensorBoard, or as a summary in the terminal."""
 
 from __future__ import annotations
 

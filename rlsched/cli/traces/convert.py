@@ -92,7 +92,7 @@ def convert(
 def _source(
     files: tuple[Path, ...], name: str | None, since: str | None, until: str | None
 ) -> Iterator[tuple[tuple[Path, ...], Path]]:
-    """Yield the input files and OUT. With `--since`, the input file has the output of sacct."""
+    """Yield the input files and OUT. With `--since`, the input is a temporary file with sacct's output."""
     import time
 
     from rlsched.cli.shared.when import span_s
@@ -159,7 +159,7 @@ def _convert(
 
 
 def _rewrite(source: Path, target: Path, as_json: bool) -> None:
-    """Write a trace in the normal form to another file. Every row is kept; an invalid row is an error."""
+    """Write a trace in the normal form to another file. Every row is kept, and an invalid row is an error."""
     from rlsched.workload.trace import Trace
 
     jobs = Trace.read(source)

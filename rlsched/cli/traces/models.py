@@ -1,4 +1,4 @@
-"""`rlsched models`: lists the known figures of workloads, such as speed, and the share that is measured."""
+"""`rlsched models`: lists the known figures of workloads, such as speed, and how many are measured."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def share(gpu_type: str | None, as_json: bool) -> None:
 
 
 def _given(ctx: click.Context, option: str) -> Any:
-    """Return an option's value if the user has given the option, else None."""
+    """Return the value of an option; None: the user has not given the option."""
     default = click.core.ParameterSource.DEFAULT
     return None if ctx.get_parameter_source(option) == default else ctx.params[option]
 
@@ -108,7 +108,7 @@ def _type(name: str) -> str:
     """Return the catalogue's name for a GPU type.
 
     Raises:
-        InputError: the catalogue does not have the type. Only the name `generic` selects the generic type.
+        InputError: the catalogue does not have the type. (An unknown name does not select the generic type.)
     """
     from rlsched.errors import InputError
     from rlsched.models.catalogue.catalogue import catalogue_type
@@ -165,7 +165,7 @@ def _one(catalogue: Catalogue, name: str, kind: str | None, as_json: bool) -> No
 
 
 def _cells(catalogue: Catalogue, name: str, kind: str) -> dict[str, Any]:
-    """Return the figures of a workload on a GPU type, by field, for JSON; None for unknown figures."""
+    """Return the figures of a workload on a GPU type for JSON: field -> figure (None: unknown)."""
     from rlsched.models.catalogue.table import FIELDS
 
     cells = {field: catalogue.cell(name, kind, field) for field in FIELDS}

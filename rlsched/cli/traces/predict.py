@@ -1,4 +1,4 @@
-"""`rlsched trace predict`: adds predicted run times to a trace, from the data known at each job's arrival."""
+"""`rlsched trace predict`: adds run times to a trace that are predicted at each job's submission."""
 
 from __future__ import annotations
 

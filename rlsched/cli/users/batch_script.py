@@ -1,7 +1,7 @@
 """Job scripts: options in `#RLSCHED` and `#SBATCH` directives, and the command that runs the script.
 
-As in `sbatch`, a job runs the script's content at submission. Directives are lines before the first command
-of the script. Options on the command line override directives.
+As in `sbatch`, a job runs the text that the script has at submission. Directives are lines before the first
+command of the script. Options on the command line override directives.
 """
 
 from __future__ import annotations
@@ -36,11 +36,17 @@ _CALLS: Final = re.compile(
 _SERVED: Final = (("scontrol", "show", "hostnames"), ("scontrol", "show", "hostname"))
 _STARTERS: Final = re.compile(r"\b(srun|mpirun|mpiexec|prun)\b")
 NO_MEANING: Final = frozenset((*_VALUED, *_FLAGS))
-"""Options of `sbatch` and `srun` that rlsched ignores, because the policy decides where and when jobs run."""
+"""Options of `sbatch` and `srun` that rlsched accepts and ignores: the policy decides on places and times."""
 
 
 class Call(NamedTuple):
-    """A call of a Slurm command in a script: its line, the command, and whether jobs with steps have it."""
+    """A call of a Slurm command in a script.
+
+    Attributes:
+        line: Line number of the call.
+        command: The command, such as `srun`.
+        is_served: Whether jobs with steps can use the command.
+    """
 
     line: int
     command: str
@@ -53,11 +59,11 @@ class Script(NamedTuple):
     Attributes:
         command: Command that runs the script.
         arguments: Options in the script's directives.
-        left_out: Ignored options in the directives.
-        is_slurms: Whether the script has `#SBATCH` lines; if so, the job gets variables with Slurm's names,
-            and steps (`srun`).
-        calls: Calls of Slurm's commands in the script.
-        uses_nodes: Whether the script has a word that starts processes on other nodes.
+        left_out: Options in the directives that rlsched ignores.
+        is_slurms: Whether the script has `#SBATCH` lines. If so, the job gets variables with Slurm's names,
+            and can start steps (`srun`).
+        calls: Calls of Slurm's commands, in a script with `#SBATCH` lines.
+        uses_nodes: Whether the script contains a command, such as `srun`, that starts processes on all nodes.
     """
 
     command: list[str]
@@ -69,11 +75,11 @@ class Script(NamedTuple):
 
 
 def read_script(words: list[str], command: click.Command) -> Script | None:
-    """Return the job script that the command names; None if the command is another program.
+    """Return the job script that a command runs; None: the command is not a script.
 
     Args:
-        words: The job's command: the script's path and its arguments.
-        command: The verb; directives can set its options.
+        words: Command of the job: path of a script or program, and arguments.
+        command: The verb of rlsched, whose options directives can set.
 
     Raises:
         InputError: a directive has an unknown option or an unclosed quote.
@@ -113,7 +119,7 @@ def piped_script(command: click.Command) -> Script | None:
 
 
 def _script(runs: list[str], where: str, text: str, command: click.Command) -> Script:
-    """Return the script with this text, which the command `runs` runs.
+    """Return the script with this text. `runs` is the command that runs it.
 
     Raises:
         InputError: a directive is invalid as in `directives`.
@@ -126,7 +132,7 @@ def _script(runs: list[str], where: str, text: str, command: click.Command) -> S
 
 
 def _calls(lines: list[str]) -> list[Call]:
-    """Return the calls of Slurm's commands, on lines of their own or in a command substitution."""
+    """Return the calls of Slurm's commands, at the start of a line or of a command substitution."""
     found = [(number, re.search(_CALLS, line)) for number, line in enumerate(lines, 1)]
     return [
         Call(
@@ -140,14 +146,14 @@ def _calls(lines: list[str]) -> list[Call]:
 
 
 def _by_shell(text: str, words: list[str]) -> list[str] | None:
-    """Return the command that runs the script's text in a shell; None if the script's `#!` names no shell."""
+    """Return the command that runs the text of a script in a shell; None: its `#!` line names no shell."""
     interpreter = text.split("\n", 1)[0][2:].split()
     shell = next((os.path.basename(word) for word in reversed(interpreter) if not word.startswith("-")), "")
     return [*interpreter, "-c", text, *words] if shell in SHELLS else None
 
 
 def directives(where: str, lines: list[str], command: click.Command) -> tuple[list[str], list[str]]:
-    """Return two lists from a script's directives: options of the verb, and options that rlsched ignores.
+    """Parse the directives of a script. Return the options of the verb, and the options that are ignored.
 
     Raises:
         InputError: a directive has an unknown option or an unclosed quote.
@@ -178,7 +184,7 @@ def directives(where: str, lines: list[str], command: click.Command) -> tuple[li
 
 
 class _Taken(NamedTuple):
-    """Parsed words: options of the verb, ignored options, and all words from the first unknown word on."""
+    """Parsed words: options of the verb, ignored options, and the words from the first other word on."""
 
     arguments: list[str]
     left_out: list[str]
@@ -188,7 +194,7 @@ class _Taken(NamedTuple):
 def _options(words: list[str], command: click.Command, *, left_out: bool) -> _Taken:
     """Split words into options and other words.
 
-    `left_out`: whether to accept also the Slurm options that rlsched ignores.
+    `left_out`: whether the options of Slurm that rlsched ignores are accepted.
     """
     known = {name: option for option in command.params for name in (*option.opts, *option.secondary_opts)}
     taken = _Taken([], [], list(words))
@@ -210,11 +216,13 @@ def _options(words: list[str], command: click.Command, *, left_out: bool) -> _Ta
 
 
 def _slurms_variables(asked: Mapping[str, Any], *, has_steps: bool) -> list[str]:
-    """Return the variables that `sbatch` sets at submission. Nodes add others if SLURM_SUBMIT_DIR is set.
+    """Return the variables that `sbatch` would set at submission, as NAME=VALUE.
+
+    A node adds further variables of Slurm if SLURM_SUBMIT_DIR is set.
 
     Args:
         asked: The options of the job.
-        has_steps: Whether the script runs on the first node only, with `srun`.
+        has_steps: Whether the script runs only on the first node, and can start steps by `srun`.
     """
     variables = {
         "SLURM_SUBMIT_DIR": os.getcwd(),
@@ -234,7 +242,7 @@ def _slurms_variables(asked: Mapping[str, Any], *, has_steps: bool) -> list[str]
 
 
 def _note_calls(where: str, script: Script, asked: Mapping[str, Any], *, has_steps: bool) -> None:
-    """Name calls of Slurm's commands that a job does not have, and nodes that the script does not use."""
+    """Print notes on calls of Slurm's commands that do not exist in a job, and on nodes that are not used."""
     missing = [f"line {one.line}: {one.command}" for one in script.calls if not (has_steps and one.is_served)]
     if missing and has_steps:
         why = "of Slurm's commands, a job has only srun and scontrol show hostnames"
@@ -248,13 +256,13 @@ def _note_calls(where: str, script: Script, asked: Mapping[str, Any], *, has_ste
 
 
 class BatchCommand(click.Command):
-    """A verb for a command or a job script with directives. The script can be on standard input."""
+    """A verb that takes a command, or a job script with directives. The script can be on standard input."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the command line.
 
-        If the command is a script, parse again with the script's options first, so that options on the
-        command line override them.
+        If the command is a script, the command line is parsed again, after the options in the script. Options
+        on the command line therefore override options in the script.
         """
         typed = _options(list(args), self, left_out=True)
         given = [*typed.arguments, *typed.odd]
@@ -285,7 +293,7 @@ class BatchCommand(click.Command):
         return rest
 
     def _takes_stdin(self, ctx: click.Context) -> bool:
-        """Return whether a script is read from standard input: only if no option names another source."""
+        """Return whether a script is read from standard input: no option names another source of jobs."""
         others = ("wrap", "table", "dry_run")
         return (
             "wrap" in ctx.params

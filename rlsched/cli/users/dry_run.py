@@ -1,4 +1,4 @@
-"""`rlsched submit --dry-run`: prints predicted start and end of a request and of similar requests."""
+"""`rlsched submit --dry-run`: prints the predicted start and end of a job and of similar jobs."""
 
 from __future__ import annotations
 

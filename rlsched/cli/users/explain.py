@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rlsched.decisions.reading import StoreReader
 
 DEFAULT_HOURS: Final = 24.0
-"""Default of `--hours`, hours. Within this time, most jobs that waited at the decision start."""
+"""Default of `--hours`, hours. Most jobs that wait at a decision start within this time."""
 
 
 @click.command()
@@ -137,7 +137,7 @@ def explain(
 
 
 def _above(name: str) -> Any:
-    """Load an object through its entry point, because this package must not import the defining package."""
+    """Return an object of a package that this package must not import; find it by its entry point."""
     from importlib.metadata import entry_points
 
     for point in entry_points(group="rlsched.interface", name=name):
@@ -150,11 +150,11 @@ def _above(name: str) -> Any:
 def own_broker(kept: str = STORE_FOLDER) -> Path:
     """Return the directory of this machine's broker, as created by `rlsched broker` or `rlsched up`.
 
-    If both commands have created a directory that contains `kept`, return the directory of a running broker,
-    else the directory written last, and print the choice on standard error.
+    If both commands have created a directory, return the directory of the running broker, else the one that
+    was written last, and print the choice on standard error.
 
     Args:
-        kept: File or folder that the directory must contain.
+        kept: File or folder; a directory without it does not count.
     """
     from rlsched.broker.journal.journal import JOURNAL_FILE
     from rlsched.files.lock import Holder
@@ -178,7 +178,7 @@ def own_broker(kept: str = STORE_FOLDER) -> Path:
 
 
 def _part_that(folder: Path, has: Callable[[StoreReader], bool]) -> StoreReader:
-    """Return the latest part of a decision store for which `has` is true, else the last part."""
+    """Return the latest part of a decision store for which `has` is true; if there is none, the last part."""
     from rlsched.decisions.reading import StoreReader, parts
 
     last: StoreReader | None = None
@@ -193,10 +193,10 @@ def _part_that(folder: Path, has: Callable[[StoreReader], bool]) -> StoreReader:
 
 
 def _store(run: Path | None) -> Path:
-    """Return the decision store that a folder is or contains; for None, the store of this machine's broker.
+    """Return the decision store in a folder or its subfolders; None: the store of this machine's broker.
 
     Raises:
-        InputError: the folder contains no store, or several.
+        InputError: there is no store, or more than one.
     """
     from rlsched.decisions.reading import find_stores
     from rlsched.decisions.schema import read_info
@@ -218,9 +218,9 @@ def _numbers(reader: StoreReader) -> str:
 
 
 def _when(folder: Path, text: str) -> float:
-    """Return the time that `--at` names: seconds of the trace for a replay's store, else Unix seconds.
+    """Return the time in the text of `--at`: seconds of the trace for a replay's store, else Unix seconds.
 
-    For a broker's store, the text can be a time as for `--since`, or a time of today, such as 14:02.
+    For the store of a broker, the text is a time as for `--since`, or a time of today, such as 14:02.
 
     Raises:
         InputError: the text is not such a time.

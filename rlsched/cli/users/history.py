@@ -1,4 +1,4 @@
-"""The verbs `history` and `account`: list finished jobs, and sum up their use of resources."""
+"""The verbs `history`, which lists finished jobs, and `account`, which sums up their use of resources."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def _print_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def _harmless(cell: Any) -> Any:
-    """Return a CSV cell that a spreadsheet does not run as a formula, with control characters escaped."""
+    """Return a CSV cell with escaped control characters that a spreadsheet does not treat as a formula."""
     from rlsched.terminal.visible import visible
 
     if not isinstance(cell, str):

@@ -44,10 +44,10 @@ _HISTORY: Final = {
 
 
 def history_lines(jobs: list[PastJob], width: int | None, now_s: float | None = None) -> list[Text]:
-    """Return a table of finished jobs, cut to `width` characters; with None, lines are not cut.
+    """Return a table of finished jobs, cut to `width` characters; None: lines are not cut.
 
-    A narrow table omits the nodes. The columns of VCs and accounts are omitted if all jobs have the same
-    value; in a narrow table, the same applies to the column of users.
+    The columns of VCs and accounts are omitted if all jobs have the same value. A table narrower than
+    `NARROW` also omits the column of users in this case, and always omits the nodes.
     """
     if not jobs:
         return [Text("no jobs; try another --since, or fewer conditions")]
@@ -97,7 +97,7 @@ def print_sums(
         total: Sums of all jobs.
         since_s: Start of the period, Unix seconds.
         until_s: End of the period, Unix seconds.
-        console: Console to print on; None selects standard output.
+        console: Console to print on; None: standard output.
     """
     console = console or show.console()
     between = f"{_minute(since_s)} to {_minute(until_s)}"

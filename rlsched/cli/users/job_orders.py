@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from rlsched.client.client import Client
 
 Order = Callable[["Client", JobName], None]
-"""Function that sends an order (such as a cancellation) for a job, an array, or tasks of an array."""
+"""Function that sends a command (such as a cancellation) for a job, an array, or tasks of an array."""
 _WAITING: Final = (QUEUED,)
 _SCONTROL: Final = {
     word: one.setting.options[0].name
     for one in declared(Submit).values()
     for word in one.setting.scontrol.split()
 }
-"""Option of `rlsched update` for each word that `scontrol update` uses."""
+"""Word of `scontrol update` -> option of `rlsched update`."""
 _LIST: Final = re.compile(r"\d[\d_]*(?:,\d[\d_]*)+")
 
 
@@ -38,7 +38,7 @@ class OrderCommand(click.Command):
     """A verb that changes jobs. Jobs can also be given as in Slurm: `7,8` or `JobId=7`."""
 
     words: Mapping[str, str] = {}
-    """Option for each word of `scontrol update` that the verb accepts, in upper or lower case."""
+    """Word of `scontrol update` that the verb accepts, in upper or lower case -> the verb's option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Replace Slurm's words by rlsched's options, and parse the result."""
@@ -79,13 +79,13 @@ def order_verb(
     cls: type[OrderCommand] = OrderCommand,
     waits_alone: bool = False,
 ) -> Callable[[Callable[..., Order]], click.Command]:
-    """Return a decorator that makes a verb from a function; the function returns an `Order`.
+    """Return a decorator that makes a verb from a function that returns an `Order`.
 
-    The verb executes the order for jobs given by number, for jobs that options select, or for all jobs.
+    The verb sends the order for jobs given by number, for jobs selected by options, or for all jobs.
 
     Args:
         done: Word printed for each changed job, such as `cancelled`.
-        states: States of the jobs to select if no numbers are given.
+        states: States of the jobs that options can select.
         by: Names of the options that select jobs.
         cls: Class of the command.
         waits_alone: Whether the order can be restricted to the waiting tasks of an array.
@@ -126,10 +126,10 @@ def order_verb(
 
 
 def _those_that_wait(jobs: Sequence[JobName], state: str) -> tuple[JobName, ...]:
-    """Return the names, restricted to waiting jobs and, for arrays, to the waiting tasks.
+    """Return the IDs, restricted to waiting jobs, and of arrays to the waiting tasks.
 
     Raises:
-        InputError: `--state` names another state than queued.
+        InputError: `state`, the value of `--state`, is not `queued`.
     """
     if states_of(state) != {QUEUED}:
         raise InputError(
@@ -141,10 +141,10 @@ def _those_that_wait(jobs: Sequence[JobName], state: str) -> tuple[JobName, ...]
 def _chosen(
     client: Client, wanted: dict[str, Any], states: Sequence[str], *, waits_alone: bool
 ) -> tuple[JobName, ...]:
-    """Return the jobs that the options select. The name of an array includes all tasks of the array.
+    """Return the IDs of the jobs that the options select. The ID of an array includes all its tasks.
 
-    If the options select running but not waiting jobs, the result names the running tasks of an array one by
-    one, instead of the array.
+    If the options select running but not waiting jobs, the result has the IDs of an array's running tasks,
+    instead of the ID of the array.
     """
     asked = states_of(wanted["state"])
     found = [
@@ -162,7 +162,7 @@ def _chosen(
 
 
 def _each(client: Client, jobs: Sequence[JobName], order: Order, done: str) -> int:
-    """Execute an order for each job; return the exit code of the last failure, or 0."""
+    """Send an order for each job. Return the exit code of the last failure; 0: no failure."""
     from rlsched.terminal.visible import visible
 
     code = 0

@@ -1,4 +1,4 @@
-"""`rlsched submit --from jobs.csv`: a file with one job per row; its columns are named like the options."""
+"""`rlsched submit --from jobs.csv`: submits one job per row of a file. Its columns are named like options."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rlsched.client.submitting import JobRefusedError
 
 COMMAND: Final = "command"
-"""Column with a program and its arguments, quoted as in a shell; the column `wrap` has a shell command."""
+"""Column with a program and its arguments, quoted as in a shell. (The column `wrap` has a shell command.)"""
 _NOT_HERE: Final = ("from", "wait", "parsable", "dry-run", "json", "broker", "keys", "timeout-s", "help")
 _YES, _NO = ("1", "yes", "true", "x"), ("", "0", "no", "false")
 
@@ -31,7 +31,7 @@ class JobRow(NamedTuple):
 
     Attributes:
         line: Number of the line in which the row begins, from 1.
-        asked: Values of the options of `submit`, by option.
+        asked: Option of `submit` -> its value.
     """
 
     line: int
@@ -41,7 +41,7 @@ class JobRow(NamedTuple):
 def read_rows(path: str, ctx: click.Context) -> list[JobRow]:
     """Read the jobs in a CSV file, or on standard input for `-`.
 
-    An empty cell stands for the option's value on the command line, else for the option's default.
+    For an empty cell, the option has its value from the command line, or else its default.
 
     Raises:
         InputError: the file cannot be read, or a row is invalid; the message names the line.
@@ -86,7 +86,7 @@ def _rows(path: str, file: TextIO, ctx: click.Context) -> Iterator[JobRow]:
 
 
 def _options(path: str, header: list[str], ctx: click.Context) -> dict[str, click.Option]:
-    """Return the option that each column sets.
+    """Return a dict: column -> the option that it sets.
 
     Raises:
         InputError: a column is not named like an option, or occurs twice.
@@ -115,7 +115,7 @@ def _options(path: str, header: list[str], ctx: click.Context) -> dict[str, clic
 
 
 def _asked(given: dict[str, str], options: dict[str, click.Option], ctx: click.Context) -> dict[str, Any]:
-    """Return the option values of a row; for empty cells, values from the command line or defaults."""
+    """Return the option values of a row. For empty cells, they are from the command line, or defaults."""
     words: list[str] = []
     for name, option in options.items():
         value = given[name]
@@ -170,7 +170,8 @@ def queue_all(client: Client, path: str, jobs: list[RowSubmission]) -> list[int]
     """Queue all jobs or none, and return their numbers. Show a progress bar on a terminal.
 
     Raises:
-        InputError: the broker rejects a job; the message names its line, and jobs that are already queued.
+        InputError: the broker rejects a job. The message names its line. In rare cases, earlier jobs are
+            already queued; the message then names them too.
     """
     from rlsched.client.submitting import JobRefusedError, as_submit
 

@@ -22,9 +22,9 @@ def show_output(client: Client, job: int, *, to_its_end: bool) -> bool:
     Args:
         client: Client of the broker.
         job: Job number; the job need not have started.
-        to_its_end: Whether to follow the output until the job has finished, and print a line for each new
-            state; else print the output so far. If the job has already finished, the state is printed unless
-            it is completed.
+        to_its_end: True: follow the output until the job has finished, and print a line for each new state.
+            If the job has finished before, a state other than completed is printed. False: print the output
+            so far.
     """
     said, silent = "", True
     for piece in client.output(job, to_its_end=to_its_end):

@@ -1,4 +1,4 @@
-"""`rlsched status`: reports the broker's health to users and to monitoring."""
+"""`rlsched status`: reports whether the broker is healthy, for users and for monitoring."""
 
 from __future__ import annotations
 
@@ -117,14 +117,14 @@ def _decisions_line(report: StatsReport) -> str:
 
 
 def _share_lines(report: StatsReport) -> list[str]:
-    """Return a line with the number of jobs on shared GPUs; no line if sharing is off and no job shares."""
+    """Return a line with the number of jobs on shared GPUs; none if sharing is off and no job shares."""
     if not report.shares and not report.sharing:
         return []
     return [f"jobs may share GPUs: {report.sharing:,} of {report.running:,} running jobs do"]
 
 
 def _clock_lines(report: StatsReport) -> list[str]:
-    """Return lines on SM clocks and the power limit; empty if neither energy nor a limit sets clocks."""
+    """Return lines about SM clocks and the power limit; empty if no clock is set and there is no limit."""
     lines = []
     if report.speed_energy or report.clocked:
         lines.append(
@@ -138,7 +138,7 @@ def _clock_lines(report: StatsReport) -> list[str]:
 
 
 def power_limit_words(limit: PowerLimitReport) -> str:
-    """Describe the power limit, and how it is kept."""
+    """Return a text with the power limit, the power used, and how clocks are reduced to keep the limit."""
     draw = f"nodes and jobs draw up to {limit.most_w / 1e3:,.2f} kW by the models"
     if math.isinf(limit.limit_w):
         return f"power limit: none now; {draw}"
@@ -155,7 +155,7 @@ def power_limit_words(limit: PowerLimitReport) -> str:
 
 
 def _price_lines(report: StatsReport) -> list[str]:
-    """Return a line with the price of electricity; no line if it is unknown."""
+    """Return a line with the price of electricity; none if the price is unknown."""
     if report.price is None:
         return []
     price = report.price
@@ -166,7 +166,7 @@ def _price_lines(report: StatsReport) -> list[str]:
 
 
 def _connections_line(counts: dict[str, int]) -> str:
-    """Return a line that counts accepted and refused handshakes, and rejected and delayed messages."""
+    """Return a line with counts of handshakes, and of malformed, forbidden, delayed and dropped messages."""
     said = ", ".join(
         f"{counts.get(kind, 0):,} {word}"
         for kind, word in (
@@ -181,9 +181,9 @@ def _connections_line(counts: dict[str, int]) -> str:
 
 
 def queued(report: StatsReport) -> str:
-    """Return the numbers of waiting jobs and future array tasks: `30 queued (12 Quota), 8 tasks to come`.
+    """Return the counts of queued jobs and future array tasks: `30 queued (12 Quota), 8 tasks to come`.
 
-    The parentheses contain the number of queued jobs that are not eligible to start, by reason.
+    In parentheses, for each reason, is the number of queued jobs that are not eligible to start.
     """
     by_reason = ", ".join(f"{jobs:,} {reason}" for reason, jobs in sorted(report.ineligible.items()))
     waiting = f"{report.queued:,} queued" + (f" ({by_reason})" if by_reason else "")
@@ -197,7 +197,7 @@ def guard_line(guard: GuardReport) -> str:
 
 
 def drift_lines(guard: GuardReport) -> list[str]:
-    """Return lines that compare the policy's inputs with its training; empty for an untrained policy."""
+    """Return lines that compare the inputs of a policy with its training; empty if it was not trained."""
     drift = guard.drift
     if drift is None:
         return []
@@ -221,7 +221,7 @@ def _drift_state(drift: DriftReport) -> str:
 
 
 def records_line(records: RecordsReport) -> str:
-    """Return a line that counts the stored and the lost decision records."""
+    """Return a line with the counts of stored and lost decision records."""
     lost = ", ".join(f"{count:,} not {kind}" for kind, count in sorted(records.lost.items()))
     return f"records: {records.kept:,} kept" + (f", {lost}" if lost else "")
 

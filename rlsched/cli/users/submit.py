@@ -161,7 +161,7 @@ def run(*, command: tuple[str, ...], at: BrokerAt, **asked: Any) -> int:
 
 @contextlib.contextmanager
 def _as_ctrl_c() -> Iterator[None]:
-    """Raise KeyboardInterrupt in the `with` block on SIGTERM, and on SIGHUP unless `nohup` ignores it."""
+    """Raise KeyboardInterrupt in the `with` block at SIGTERM, and at SIGHUP (not under `nohup`)."""
     import signal
 
     from rlsched.signals import on_signals
@@ -208,5 +208,5 @@ def _wait(client: Client, job: int) -> int:
 
 
 def _code(info: Any) -> int:
-    """Return a job's exit code; 1 if the job has none, for example because it was cancelled."""
+    """Return the exit code of a job; 1 if it has no exit code, for example because it was cancelled."""
     return 1 if info.exit_code is None else int(info.exit_code)

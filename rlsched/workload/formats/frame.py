@@ -34,7 +34,7 @@ class Request:
         path: The publisher's main file.
         strict: Whether to stop at the first malformed row.
         timezone: Zone of times that are written without a zone; None: the format's own zone.
-        processors: What a processor in the Standard Workload Format is: `cpus` or `gpus`.
+        processors: Meaning of the word processor in the Standard Workload Format: `cpus` or `gpus`.
         cluster_name: Name of the cluster to create from the description of the nodes; None: do not read it.
         more: Further exports of the same list of jobs; a line that occurs in several exports counts once.
     """

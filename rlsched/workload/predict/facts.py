@@ -56,7 +56,7 @@ def words(text: str) -> str:
 
 
 def keys_of(job: JobFacts) -> tuple[Key | None, ...]:
-    """Return the key of a job at each of `LEVELS`; None: the facts of the job have nothing for this level."""
+    """Return the key of a job at each of `LEVELS`; None: the level would add no information."""
     return _keys(job.gpus, job.vc, job.user, job.name, job.command)
 
 

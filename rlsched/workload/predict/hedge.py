@@ -29,7 +29,7 @@ RATE: Final = 0.25
 FLOOR: Final = 0.01
 """Minimum weight of a predictor."""
 SIZES: Final = {"1": 1.0, "2-7": 2.0, "8+": 8.0}
-"""Sizes of jobs that have separate weights -> a number of GPUs in this range."""
+"""Size of jobs (range of GPUs) that has its own weights -> a number of GPUs in this range."""
 _LEAST: Final = 1e-4
 _SPARE: Final = 64
 _CLASSES: Final = (1.0, 7.0)

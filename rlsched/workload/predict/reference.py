@@ -34,6 +34,6 @@ def replayed_end_s(trace: Trace, spec: ClusterSpec) -> Floats:
     for point in entry_points(group="rlsched.histories", name=RULE):
         return np.asarray(point.load()(trace, spec))
     raise InputError(
-        f"replaying the history under {RULE!r} needs the simulator, which is not installed: reinstall "
+        f"the replay of the trace under {RULE!r} needs a simulator, and none is installed: reinstall "
         "rlsched, or use the recorded ends with --as-recorded"
     )

@@ -73,7 +73,7 @@ class RunningMean:
 def causal_predictions(
     trace: Trace, end_s: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Predict every job at its submission from the jobs that had ended before it.
+    """Predict every job at its submission from the jobs that had ended by then.
 
     Args:
         trace: J jobs.
@@ -81,7 +81,7 @@ def causal_predictions(
 
     Returns:
         (J,) predicted run times in s, at most the user's limit, and (J,) spreads. The true duration of a job
-        influences only the predictions for jobs that are submitted after its end.
+        influences only the predictions for jobs that are submitted at its end or later.
     """
     model = RunningMean()
     ended: list[tuple[float, int]] = []
@@ -102,7 +102,7 @@ def own_spread(trace: Trace, end_s: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the (J,) spread of the trace's own predictions, as known when each job is submitted.
 
     The spread is the root mean square of ln(true / predicted) over a prior, and over the jobs with a
-    prediction that ended before the submission.
+    prediction that had ended by the submission.
 
     Args:
         trace: J jobs with predictions.

@@ -109,9 +109,9 @@ def test_gangs_and_shares_get_no_slices(models: bool) -> None:
     table = run(trace, cluster(threes()), models=models)
     assert table.rejected.tolist() == [True, False, True, True]
     assert table.reject_reason[[0, 2, 3]].tolist() == [
-        "asks for a gang of 2 GPUs, and there are MIG slices only, which go whole to jobs of one GPU",
-        "asks for a share of a GPU, and there are MIG slices only, which go whole to jobs of one GPU",
-        "asks for a gang of 2 GPUs, and there are MIG slices only, which go whole to jobs of one GPU",
+        "asks for a gang of 2 GPUs, and there are only MIG slices, which only jobs of one GPU can use",
+        "asks for a share of a GPU, and there are only MIG slices, which only jobs of one GPU can use",
+        "asks for a gang of 2 GPUs, and there are only MIG slices, which only jobs of one GPU can use",
     ]
     both = cluster(ones(count=2), NodeGroup(gpus=2, gpu_type="A100-40GB"))
     table = run(jobs([SMALL] * 6, gpus=[2, 0.5, 2, 1, 1, 1]), both, models=models)

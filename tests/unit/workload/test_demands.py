@@ -92,7 +92,7 @@ class TestTypes:
         runnable = runnable_mask(trace, self.SPEC)
         assert runnable.reasons.tolist() == [
             "asks for GPU type A100, and there are T4, V100 only",
-            "asks for more than nodes of the cluster hold together: 4 GPUs, T4",
+            "no nodes of the cluster have all that it asks for: 4 GPUs, T4",
         ]
 
     def test_gang_on_nodes_of_one_type(self) -> None:
@@ -188,8 +188,8 @@ class TestCoresAndMemory:
         trace = trace_of([(0, 5, 1), (0, 5, 1)], num_cpus=[9, NAN], extra={"memory_mib": [NAN, 2000]})
         reasons = runnable_mask(trace, spec_of((2, 4, "T4", 8, 1000))).reasons.tolist()
         assert reasons == [
-            "asks for more than nodes of the cluster hold together: 1 GPUs, 9 cores",
-            "asks for more than nodes of the cluster hold together: 1 GPUs, 2000 MiB",
+            "no nodes of the cluster have all that it asks for: 1 GPUs, 9 cores",
+            "no nodes of the cluster have all that it asks for: 1 GPUs, 2000 MiB",
         ]
 
 

@@ -1,1 +1,1 @@
-"""Live screens: the terminal, the thread that queries the broker, pages of text, and the main loop."""
+"""Live screens: the terminal, the thread that queries the broker, text pages, and the main loop."""

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from rlsched.client.client import Client
 
 TICK_S = 1.0
-"""Interval at which the screen is redrawn between two answers, so that times advance, seconds."""
+"""Interval, seconds, at which the screen is redrawn without a new answer, so that the times on it advance."""
 
 
 class View(Protocol):
-    """Protocol of a view, which fills the screen with data from the broker."""
+    """Protocol of a view: content of the whole screen, made from data of the broker."""
 
     def fetch(self, client: Client) -> Any:
         """Request the view's data from the broker."""
@@ -58,7 +58,7 @@ def live(view: View, reach: Callable[[], Client], every_s: float) -> None:
 
 
 def _page(view: View, looking: Looking, columns: int, height: int) -> list[Text]:
-    """Return the screen's lines: the view, an error or the result of an order, and the available keys."""
+    """Return the lines of the screen: the view; an error, or the result of a command; the available keys."""
     found = looking.last_answer(view.fetch)
     said = []
     if looking.trouble:

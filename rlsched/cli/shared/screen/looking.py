@@ -1,4 +1,4 @@
-"""A thread that queries the broker repeatedly for a live screen, and executes orders between queries."""
+"""A thread that queries the broker repeatedly for a live screen, and sends commands between queries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SLOW_S: Final = 2.0
 """Duration of a query after which the screen shows that the broker does not answer, seconds."""
 REST: Final = 10.0
-"""Minimum pause after a query, as a multiple of the query's duration: limits the load on the broker."""
+"""Minimum pause after a query, as a multiple of the query's duration. It limits the load on the broker."""
 Fetch = Callable[["Client"], Any]
 
 
@@ -24,13 +24,13 @@ class Looking:
     """Queries the broker in a thread, so that the screen reacts to keys even if the broker does not answer.
 
     Args:
-        reach: Creates the client, which only the thread uses.
+        reach: Function that creates the client; the thread calls it, and only the thread uses the client.
         every_s: Interval between queries, seconds.
-        news: Called in the thread after each answer or error.
+        news: Function that the thread calls after each answer or error.
 
     Attributes:
-        trouble: One line that says why there is no new answer; "" if the last query was answered.
-        said: Result of the last order (such as a cancellation), for the user.
+        trouble: Reason why there is no new answer, in one line; "" if the last query was answered.
+        said: Result of the last command (such as a cancellation), for the user.
     """
 
     def __init__(self, reach: Callable[[], Client], every_s: float, news: Callable[[], None]) -> None:
@@ -56,9 +56,9 @@ class Looking:
         self._thread.join(0.2)
 
     def last_answer(self, fetch: Fetch) -> tuple[Any, float] | None:
-        """Return the last answer to `fetch` and its time, Unix seconds; None before the first answer.
+        """Return the last answer to the query `fetch`, and its time, Unix seconds; None: no answer yet.
 
-        The thread repeats the query `fetch` from this call on.
+        From this call on, the thread repeats the query `fetch` instead of an earlier query.
         """
         if self._failure is not None:
             raise self._failure
@@ -68,13 +68,13 @@ class Looking:
         return self._found[1:] if self._found is not None and self._found[0] == fetch else None
 
     def order(self, order: Callable[[Client], str]) -> None:
-        """Execute an order (such as a cancellation) in the thread, then query the broker again."""
+        """Send a command (such as a cancellation) in the thread, then query the broker again."""
         self._orders.append(order)
         self._asked.set()
 
     @property
     def trouble(self) -> str:
-        """One line that says why there is no new answer; "" if the last query was answered."""
+        """Reason why there is no new answer, in one line; "" if the last query was answered."""
         since = self._out_since
         if not self._trouble and since is not None and time.monotonic() - since > SLOW_S:
             return f"the broker has not answered for {time.monotonic() - since:.0f} s"

@@ -27,11 +27,11 @@ def foot(keys: Sequence[tuple[str, str]]) -> Text:
 
 
 class Page(ABC):
-    """A view of scrollable text below a title. Subclasses define the query, and the text for its answer.
+    """A view with scrollable text below a title. Subclasses define the query, and the text for an answer.
 
     Args:
         title: First line of the page.
-        back: View that the key `q` opens; with None, `q` closes the screen.
+        back: View that the key `q` opens; None: `q` closes the screen.
         from_end: Whether to show the end first, and stay at the end as the text grows.
     """
 
@@ -73,8 +73,8 @@ class ListPage(Page):
 
     Args:
         title: First line of the page.
-        fetch: Requests the rows from the broker.
-        render: Returns the rows as lines of the given width.
+        fetch: Function that requests the rows from the broker.
+        render: Function that returns the rows as lines of the given width.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The terminal of a live screen: writes only changed lines, reads keys, and is restored at the end."""
+"""The terminal of a live screen: writes changed lines, reads keys, and restores the terminal at the end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _KEYS: Final = {
 _TYPED: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z~]|\x1bO.|\x1b|[^\x1b]")
 _BEGUN: Final = re.compile(r"\x1b(\[[0-9;]*|O)?\Z")
 _REST_S: Final = 0.05
-"""Maximum time between two characters of one key's escape sequence, seconds; after it, the key is Escape."""
+"""Maximum time between two characters of an escape sequence, seconds. After it, the key counts as Escape."""
 _STOPPED = 128
 
 
@@ -43,7 +43,7 @@ def is_screen() -> bool:
 
 
 class Terminal:
-    """The alternate screen of the terminal on standard output, and the keys of standard input.
+    """The alternate screen of the terminal on standard output, and the keys from standard input.
 
     Use as a context manager: the terminal is restored even after an exception or a signal.
     """
@@ -108,7 +108,7 @@ class Terminal:
             self._write("".join(changed))
 
     def keys(self, patience_s: float) -> list[str]:
-        """Wait for keys and return them; empty after `patience_s` seconds or a call of `wake`."""
+        """Wait for keys and return them. The list is empty after `patience_s` seconds or a call of `wake`."""
         asked = [self._woken, *([self._in] if self._modes is not None else [])]
         ready, _, _ = select.select(asked, [], [], patience_s)
         if self._woken in ready:
@@ -139,7 +139,7 @@ class Terminal:
             self._modes = None
 
     def _codes(self, line: Text, columns: int) -> tuple[str, int]:
-        """Return a line, cut to `columns`, with escape sequences for colours; and its width."""
+        """Return a line with escape sequences for colours, cut to `columns` characters, and its width."""
         line = line.copy()
         line.truncate(columns, overflow="ellipsis")
         with self._console.capture() as codes:

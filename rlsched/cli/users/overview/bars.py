@@ -1,4 +1,4 @@
-"""Draws each node as a bar with one letter per GPU, which stands for the GPU's user, and the legend."""
+"""Draws each node as a bar with one letter per GPU (the user who has the GPU), and the legend."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _NO_USER: Final = "(no user)"
 
 
 class Marks:
-    """The letters and colours of users; a user keeps letter and colour while the screen is open."""
+    """Letters and colours of users. A user keeps letter and colour while the screen is open."""
 
     def __init__(self) -> None:
         self._letters: dict[str, str] = {}
 
     def letter_of(self, user: str) -> Text:
-        """Return the user's letter: the first unused letter of the name, else of the alphabet."""
+        """Return the letter of a user: the first unused letter of the user's name, else of the alphabet."""
         letter = self._letters.get(user)
         if letter is None:
             taken = set(self._letters.values())
@@ -55,9 +55,10 @@ def node_cells(picture: Picture, marks: Marks) -> list[Text]:
 
 
 def _node(node: NodeInfo, held: dict[int, JobInfo], marks: Marks, width: int) -> Text:
-    """Return a node's name and a character per GPU; above `MAX_BAR` GPUs, the count of each character.
+    """Return the name of a node and one character per GPU; above `MAX_BAR` GPUs, each character's count.
 
-    A character is the letter of the GPU's user, or marks the GPU as free, absent or used outside rlsched.
+    A character is the letter of the user who has the GPU, or a sign for a GPU that is free, absent, or used
+    by a process that rlsched did not start.
     """
     is_up = node.state == "up"
     away = "blue" if node.state in ("asleep", "waking") else "red"
@@ -86,7 +87,7 @@ def _of_job(job: JobInfo, marks: Marks) -> Text:
 
 
 def _counted(signs: Sequence[Text]) -> Text:
-    """Return how often each character occurs: `a12 b4 ·16`, for nodes with more than `MAX_BAR` GPUs."""
+    """Return each character with its count, for nodes with more than `MAX_BAR` GPUs: `a12 b4 ·16`."""
     found: dict[str, tuple[Text, int]] = {}
     for sign in signs:
         found[sign.plain] = (sign, found.get(sign.plain, (sign, 0))[1] + 1)

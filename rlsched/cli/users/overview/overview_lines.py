@@ -23,7 +23,7 @@ from rlsched.wire.states import RUNNING
 
 _FORECAST: Final = {"start": "starts", "end": "ends", "end-running": "ends (running)"}
 WIDE: Final = 110
-"""Minimum width of a screen to show forecasts with their quantiles, characters."""
+"""Minimum width, characters, of a screen that shows forecasts with their quantiles."""
 
 
 def overview(
@@ -39,10 +39,10 @@ def overview(
     Args:
         picture: State of the cluster.
         columns: Maximum width of a line, characters.
-        height: Maximum number of lines; None sets no limit.
+        height: Maximum number of lines; None: no limit.
         now_s: Current time, Unix seconds.
         marks: Letters of the users.
-        chosen: Number of the job at the cursor; None if there is no cursor.
+        chosen: Number of the job at the cursor; None: there is no cursor.
     """
     head = _head(picture, columns)
     for owner in picture.owners:  # users with most GPUs get their letters first
@@ -103,7 +103,7 @@ def _head(picture: Picture, columns: int) -> list[Text]:
 
 
 def _forecasts(picture: Picture) -> list[list[str]]:
-    """Return texts on the accuracy of the last week's forecasts; empty before the first known outcome."""
+    """Return texts on the accuracy of the last week's forecasts, a list per line; empty without outcomes."""
     report, told = picture.stats.forecasts, []
     for one in report.scores if report is not None else ():
         if one.size == "all":
@@ -144,9 +144,9 @@ def _energy(picture: Picture) -> list[str]:
 
 
 def _cut(lines: list[Text], room: int | None, count: int, what: str) -> list[Text]:
-    """Return at most `room` lines. If lines are omitted, the last line has the number of omitted cells.
+    """Return at most `room` lines. If lines are omitted, the last line has the number of omitted items.
 
-    Each line shows several cells, such as nodes; `count` is the number of all cells, `what` their noun.
+    Each line shows several items, such as nodes. `count` is the number of all items, `what` their name.
     """
     if room is None or len(lines) <= room:
         return lines
@@ -192,7 +192,7 @@ def _running_row(job: JobInfo, now_s: float, is_wide: bool) -> list[str | Text]:
 
 
 def remaining_text(job: JobInfo, now_s: float) -> str:
-    """Return a job's remaining time: by its forecast, else by the prediction at submission, marked `~`."""
+    """Return the remaining time of a job by its forecast, else by its predicted run time, marked `~`."""
     if job.forecast is not None:
         end_s = job.forecast.end_s[1]
         return ">7d" if end_s is None else brief(max(end_s - now_s, 0.0))
@@ -226,7 +226,7 @@ def _jobs(
     now_s: float,
     chosen: int | None,
 ) -> list[Text]:
-    """Return a table of at most `room` lines; if not all jobs fit, show the jobs near the cursor."""
+    """Return a table of at most `room` lines. If not all jobs fit, it has the jobs around the cursor."""
     if not jobs or room == 0:
         return []
     shown, more = jobs, 0

@@ -22,14 +22,14 @@ LEARNT = ("prediction",)
 
 @dataclass
 class UserSummary:
-    """How many GPUs and jobs a user has.
+    """GPUs and jobs of a user.
 
     Attributes:
         user: User name; "" for jobs without a user.
-        gpus: GPUs that the user's running jobs have.
+        gpus: Number of GPUs that the user's jobs have.
         running: Number of jobs that have GPUs.
         waiting: Number of waiting jobs; an array counts once.
-        wanted_gpus: GPUs that the waiting jobs request.
+        wanted_gpus: Number of GPUs that the waiting jobs request.
     """
 
     user: str
@@ -46,7 +46,7 @@ class Picture:
     Attributes:
         at_s: Time of the answers, Unix seconds.
         stats: Statistics of the broker.
-        nodes: All nodes, in the order of the numbers in their names.
+        nodes: All nodes, in natural order of their names (n2, n10).
         jobs: Waiting and running jobs.
     """
 
@@ -57,7 +57,7 @@ class Picture:
 
     @cached_property
     def running(self) -> list[JobInfo]:
-        """Jobs that have GPUs, by number. Tasks of arrays are included, arrays are not."""
+        """Jobs that have GPUs, including tasks of arrays, in the order of their numbers."""
         return [job for job in self.jobs if job.state != QUEUED and not job.num_tasks]
 
     @cached_property
@@ -84,7 +84,7 @@ class Picture:
 
     @cached_property
     def jobs_by_gpu(self) -> dict[str, dict[int, JobInfo]]:
-        """Job on each used GPU, by node name and GPU index; on a shared GPU, one of the jobs."""
+        """Node -> (GPU index -> the job that has the GPU). For a shared GPU, it is one of its jobs."""
         found: dict[str, dict[int, JobInfo]] = {}
         for job in self.running:
             for node, gpus in zip(job.nodes, job.gpus, strict=True):

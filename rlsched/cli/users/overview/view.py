@@ -90,7 +90,7 @@ class Overview:
 
 
 def _all_of(job: JobInfo) -> str:
-    """Return the name of the job or array to cancel; for an array, the text mentions its tasks."""
+    """Return a text that names the job or the array to cancel, for a question to the user."""
     return f"array {job.job} ({job.name}) with all its tasks" if job.num_tasks else f"job {title(job)}"
 
 
