@@ -67,7 +67,7 @@ class OneGpu(Cluster):
     gpu_options = ("--gpus", "1", "--simulated")
 
     def __init__(self, directory: Path, truth: str, *options: str) -> None:
-        self.moved = MovedClock(directory / "clock")
+        self.moved, self._gates = MovedClock(directory / "clock"), list[Path]()
         (directory / "truth.toml").write_text(truth)
         usual = ("--prediction", "running-mean", "--decision-budget-ms", "60000", "--forecaster", "none")
         super().__init__(
@@ -80,7 +80,8 @@ class OneGpu(Cluster):
 
     def submit(self, client: Client, gate: str, workload: str = "", **facts: Any) -> int:
         """Submit a job that runs until its gate opens; the command differs by the workload only."""
-        env = {"GATE": str(self.directory / gate)}
+        self._gates.append(self.directory / gate)
+        env = {"GATE": str(self._gates[-1])}
         return client.submit(["sh", "-c", COMMAND, workload], env=env, workload=workload, **facts)
 
     def begin(self, client: Client, gate: str, workload: str = "", **facts: Any) -> int:
@@ -105,6 +106,12 @@ class OneGpu(Cluster):
         (self.directory / gate).touch()
         until(lambda: client.job(job).state in FINISHED, f"job {job} has ended")
         assert client.job(job).state == "completed"
+
+    def close(self) -> None:
+        """End all processes, and all jobs."""
+        for gate in self._gates:
+            gate.touch()
+        super().close()
 
     def facts(self, kind: type[F]) -> list[F]:
         """Facts of a kind in the journal."""
@@ -251,4 +258,5 @@ def test_loss_and_saving_at_a_clock_are_shown_and_the_clock_bound_share_is_learn
     )
     opened.close()
     assert learnt is not None
-    assert (learnt.count, learnt.value) == (3, pytest.approx(CLOCK_BOUND, abs=0.05))
+    assert learnt.count == 3
+    assert learnt.value == pytest.approx(CLOCK_BOUND, abs=0.05)
