@@ -44,7 +44,7 @@ def _value(info: Any, chance: Random, likely: dict[str, Sequence[Any]]) -> Any:
             return chance.choice(values)
         case msgspec.inspect.UnionType(types=types):
             return _value(chance.choice(types), chance, likely)
-        case msgspec.inspect.ListType(item_type=item):
+        case msgspec.inspect.ListType(item_type=item) | msgspec.inspect.VarTupleType(item_type=item):
             return [_value(item, chance, likely) for _ in range(chance.choice((0, 1, 2, 7)))]
         case msgspec.inspect.TupleType(item_types=items):
             return tuple(_value(item, chance, likely) for item in items)

@@ -65,15 +65,21 @@ def test_old_running_sibling_lengthens_waiting_jobs() -> None:
     assert predicted_s(state, 1) == predicted_s(state, 2) > 3 * STAMP_S
 
 
-def test_cancelled_jobs_and_later_attempts_teach_nothing() -> None:
+def test_cancelled_jobs_teach_nothing() -> None:
     state = burst_of(3)
     state.release(0, 6.0, ended=False)
     assert predicted_s(state, 1) == STAMP_S
-    other = burst_of(3)
-    other.preempt(0, 5.0)
-    other.start(0, (0,), 6.0)
-    other.release(0, 7.0)
-    assert predicted_s(other, 1) == STAMP_S
+
+
+def test_preempted_jobs_teach_their_run_time_in_all_attempts() -> None:
+    whole, parts = burst_of(3), burst_of(3)
+    whole.release(0, 6.0)
+    parts.stops_take_time = True
+    parts.preempt(0, 4.0)
+    parts.requeue(0, 4.0)
+    parts.start(0, (0,), 4.0)
+    parts.release(0, 6.0)
+    assert predicted_s(parts, 1) == predicted_s(whole, 1) < STAMP_S
 
 
 @pytest.mark.parametrize("stopped", ["requeue", "preempt"])
