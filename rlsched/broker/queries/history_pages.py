@@ -115,7 +115,6 @@ def _last_of(job: PastJob) -> Cursor:
 def _running_job(job: Job, state: BrokerState, energy_j: float | None, now_s: float) -> PastJob:
     attempt, spec = job.attempt, job.spec
     assert attempt is not None
-    held_s = max(now_s - attempt.seated_s, 0.0)
     types = {state.nodes[rank.node].spec.gpu_type for rank in attempt.ranks}
     return PastJob(
         job=job.number,
@@ -129,7 +128,7 @@ def _running_job(job: Job, state: BrokerState, energy_j: float | None, now_s: fl
         start_s=job.first_start_s,
         end_s=None,
         wait_s=job.wait_s,
-        gpu_s=job.gpu_s + spec.num_gpus * held_s,
+        gpu_s=job.gpu_s + spec.num_gpus * attempt.held_until_s(now_s),
         energy_j=energy_j,
         exit_code=None,
         reason="",

@@ -133,10 +133,19 @@ class Attempt:
         """Time that is charged for each GPU: from `seated_s` to the end of the attempt, less `lent_s`, s."""
         return max(max(rank.ended_s for rank in self.ranks) - self.seated_s - self.lent_s, 0.0)
 
+    def held_until_s(self, now_s: float) -> float:
+        """Return the time that is charged for each GPU of a running attempt up to now, s; as `held_s`."""
+        return max(now_s - self.seated_s - self._lent_until_s(now_s), 0.0)
+
+    def _lent_until_s(self, now_s: float) -> float:
+        """Return the time that is charged to co-tenants up to now, seconds per GPU."""
+        if self.tenants == 1:
+            return self.lent_s
+        return self.lent_s + (now_s - self.tenants_since_s) * (1.0 - 1.0 / self.tenants)
+
     def shares_with(self, tenants: int, now_s: float) -> None:
         """Set the number of jobs on the attempt's GPUs from `now_s` on, including this attempt's job."""
-        if self.tenants > 1:
-            self.lent_s += (now_s - self.tenants_since_s) * (1.0 - 1.0 / self.tenants)
+        self.lent_s = self._lent_until_s(now_s)
         self.was_shared = self.was_shared or tenants > 1
         self.is_learnt = False
         self.tenants, self.tenants_since_s = tenants, now_s if self.was_shared else 0.0

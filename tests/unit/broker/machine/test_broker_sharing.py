@@ -38,11 +38,13 @@ from rlsched.wire.messages import (
     Ended,
     Explanation,
     Hello,
+    History,
     JobInfo,
     Jobs,
     Kill,
     Launch,
     LaunchRefused,
+    ListHistory,
     ListJobs,
     ListNodes,
     Metered,
@@ -347,6 +349,9 @@ def test_shared_time_is_charged_by_share(journal: Journal) -> None:
     broker.wait(10.0, "n0")
     begin(broker, workload=LIGHT)
     broker.wait(10.0, "n0")
+    rows = broker.ask(ListHistory(states=["running"]))
+    assert isinstance(rows, History)
+    assert {job.job: job.gpu_s for job in rows.jobs} == pytest.approx({1: 15.0, 2: 5.0}, abs=0.1)
     broker.says("n0", ended(2))
     broker.wait(10.0, "n0")
     broker.says("n0", ended(1))
