@@ -74,7 +74,7 @@ class JournalHeldError(JournalError):
 
 
 class JournalLostError(JournalError):
-    """Files next to the journal show that it is missing, empty, an older copy, or of another cluster."""
+    """Files next to the journal show that the journal is missing, empty, too old, or another cluster's."""
 
     exit_code = 2
 

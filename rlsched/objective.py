@@ -1,7 +1,8 @@
 """`Objective`: the weights, classes of jobs and bounds that define the cost of a schedule.
 
 A cost is relative to reference runs of the same jobs: the weighted mean of the ratios of the terms (`TERMS`).
-In training, (ratio / bound)^`PENALTY` is a factor of the cost if the mean ratio of a term exceeds its bound.
+When strategies are trained and compared, a term whose mean ratio exceeds its bound multiplies the cost by
+(ratio / bound)^`PENALTY`.
 """
 
 from __future__ import annotations
@@ -52,9 +53,9 @@ class Term(IntEnum):
 
 NUM_TERMS: Final = len(Term)
 NEED_SIGNAL: Final = ("money", "carbon", "peak", "wake_ups")
-"""Settings that only windows with a series of prices or carbon intensities can measure."""
+"""Settings that need a series of prices or carbon intensities in each window (part of a trace)."""
 PENALTY: Final = 5.0
-"""Exponent of exceeding a bound: 1 % too much raises the whole cost by 5 %. Chosen, not tuned."""
+"""Exponent of ratio / bound: a ratio 1 % above its bound raises the whole cost by 5 %. Chosen, not tuned."""
 _RAMP: Final = 0.005
 """Distance below a bound, as a ratio, at which the penalty of a bound starts to rise in training."""
 SMALL_FRAC: Final = {"tail": 0.1, "late": 0.01, "preemptions": 0.1}
@@ -216,7 +217,7 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         )
 
     def name_of(self, term: str) -> str:
-        """Return the name of a term for users: `carbon` in place of `money` if the series is of carbon."""
+        """Return the name of a term to show to users: `carbon` instead of `money` if `counts("carbon")`."""
         return "carbon" if term == "money" and self.counts("carbon") else term
 
     def weights(self, energy_weight: float, *, has_prices: bool) -> Floats:
@@ -267,8 +268,8 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def offsets(self, jobs: Jobs, nodes: int) -> Floats:
         """Return the (NUM_TERMS,) amounts that are added to numerator and denominator of each ratio.
 
-        For the terms `time`, `urgent` and `rest`, the amount is the run time of the jobs: delays plus run
-        times are compared, not delays. `nodes`: number of nodes.
+        For the terms `time`, `urgent` and `rest`, the amount is the run time of the jobs, so that ratios
+        compare delays plus run times, not only delays. `nodes`: number of nodes of the cluster.
         """
         found: Floats = self.offsets_by_job(jobs).sum(axis=1)
         found[Term.WAKE_UPS] = nodes

@@ -1,7 +1,8 @@
 """The arrays of a cluster's state: NamedTuples of numpy arrays that compiled kernels read and write.
 
-N nodes, G GPUs, J job slots, P partitions, C demand classes, M the largest number of GPUs on one node. Only
-live jobs have slots. A job is identified and ordered by its `seq`, never by its slot.
+Sizes: N nodes, G GPUs, J job slots, P partitions, C demand classes; M is the largest number of GPUs on one
+node. A slot is an entry of the job arrays. Only live jobs have slots. A job is identified and ordered by its
+`seq`, never by its slot.
 """
 
 from __future__ import annotations
@@ -172,7 +173,7 @@ NODE: Final = np.dtype(
             "idle_w",
             np.float64,
         ),  # idle power without the GPUs, W; this field and the fields below are set only with models
-        ("core_w", np.float64),  # additional power of each busy core, W
+        ("core_w", np.float64),  # power that each busy core adds, W
         ("asleep_w", np.float64),  # power of the whole node asleep, W
         ("boot_w", np.float64),  # power of the whole node booting, W
     ],
@@ -217,10 +218,10 @@ GPU: Final = np.dtype(
         ("node", np.int32),
         ("free_milli", np.int32),  # 1,000 = wholly free; 0 while a job has the whole node
         ("tenant", np.int32, (MAX_TENANTS,)),  # job slot, -1 if none
-        ("link", np.int32, (MAX_TENANTS,)),  # next place of the same job, as gpu * MAX_TENANTS + k; -1: none
-        ("power_w", np.float64),  # power of all GPUs of the jobs on this GPU, W; this field and the fields
+        ("link", np.int32, (MAX_TENANTS,)),  # next place of the same job: gpu * MAX_TENANTS + place; -1: none
+        ("power_w", np.float64),  # power of all GPUs that these jobs have, W; this field and the fields
         # below are set only with models, and only on the first GPU of these jobs
-        ("idle_w", np.float64),  # power of all these GPUs without the jobs, W
+        ("idle_w", np.float64),  # power of all these GPUs if the jobs did not run, W
         ("clock_frac", np.float64),  # SM clock of all these GPUs
         ("clock_since_s", np.float64),  # time of the last change of the clock, s
     ],
@@ -250,7 +251,7 @@ JOB: Final = np.dtype(
         ("start_s", np.float64),  # start of the current attempt, nan while the job waits
         ("attained_gpu_s", np.float64),  # GPU-seconds of earlier attempts, and a correction for changes of
         # `share_milli` in the current attempt
-        ("overhead_left_s", np.float64),  # restart cost still to be paid
+        ("overhead_left_s", np.float64),  # time that the job must still spend on its restart, s
         ("saved_s", np.float64),  # work of earlier attempts that need not be done again
         ("ln_weight", np.float64),  # ln of the weight in the queue order; 0: weight 1
         ("sm_clock_frac", np.float64),

@@ -52,14 +52,14 @@ def takes_gpus_of(s: StateArrays, c: int, running: int) -> bool:
 
 @kernel
 def gpu_need_mib(s: StateArrays, slot: int, kind: int) -> float:
-    """Return the memory that a job uses on each GPU of a type, MiB: as submitted, else as modelled."""
+    """Return the memory that a job uses on each GPU of a type, MiB: as submitted, else as predicted."""
     own = s.job.gpu_need_mib[slot]
     return float(own) if own >= 0 else s.models.trait.memory_mib[s.job.workload[slot], kind]
 
 
 @kernel
 def idle_places(s: StateArrays, c: int, n: int) -> int:
-    """Return the places of class `c` on an idle node `n`: at most 1 for a class that requests a GPU share."""
+    """Return how many places of class `c` idle node `n` has: at most 1 if the class requests a GPU share."""
     if not will_do(s, c, n):
         return 0
     d = s.demand

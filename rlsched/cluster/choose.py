@@ -140,7 +140,9 @@ def _spread(s: StateArrays, p: int, c: int, out: NDArray[np.int32]) -> int:
 
 @kernel
 def choose(s: StateArrays, p: int, slot: int, node: int, out: NDArray[np.int32]) -> int:
-    """Write the GPUs of the job in a slot into `out`. Returns the first node, -1 if the job does not fit.
+    """Choose GPUs for the job in `slot`, and write their indices to `out`.
+
+    Returns the first node, -1 if the job does not fit.
 
     `node` >= 0 requests this node or, for a gang that does not fit on one node, nodes with the same GPU type
     as this node. BY_RULE: the rule chooses. NO_PREFERENCE: the rule chooses, regardless of preferred types.
@@ -155,7 +157,7 @@ def choose(s: StateArrays, p: int, slot: int, node: int, out: NDArray[np.int32])
 
 @array_kernel
 def gang_of_kind(s: StateArrays, p: int, c: int, kind: int, out: NDArray[np.int32]) -> int:
-    """Place a gang on several nodes of one GPU type. Returns the first node, -1 if the gang does not fit."""
+    """Choose GPUs for a gang on several nodes of one GPU type. Return the first node; -1: does not fit."""
     admitted = s.demand.kinds[c]
     if admitted != ANY_KIND and (admitted >> kind) & 1 == 0:
         return -1
@@ -205,7 +207,7 @@ def _gpus_of_nodes(s: StateArrays, p: int, slot: int, node: int) -> int:
 
 @kernel
 def gpus_taken(s: StateArrays, p: int, slot: int, node: int) -> int:
-    """Return how many GPUs a job that fits now would hold, or withhold from other jobs, if it started.
+    """Return how many GPUs would no longer be free for other jobs if a job that fits now started.
 
     `node`: as in `choose`.
     """

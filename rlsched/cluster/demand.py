@@ -29,9 +29,9 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         gpus: GPUs of the gang; 0: CPU only.
         share_milli: Requested share of a GPU, thousandths; 1,000: whole GPUs.
-        gpu_types: Accepted GPU models, in name order, matched by `stands_for`; empty: any model, within the
-            limits of `accepts`.
-        preferred_types: Preferred GPU models, in name order, matched by `stands_for`; empty: no preference.
+        gpu_types: Accepted GPU models, in name order; `stands_for` tells which GPU names match a model.
+            Empty: any model, within the limits of `accepts`.
+        preferred_types: Preferred GPU models, in the same form; empty: no preference.
         cpu_milli: CPU cores of the whole job, thousandths; 0: unknown, not counted.
         memory_mib: Host memory of the whole job, MiB; 0: unknown, not counted.
         gpu_memory_mib: Least memory of each GPU, MiB; 0: any.
@@ -204,7 +204,7 @@ def holds(sizes: Counter[int], places: int) -> bool:
     more node for the remainder.
 
     Args:
-        sizes: Number of nodes, by the number of places that the node has while it is idle.
+        sizes: Count of nodes for each node size; the size is the number of places on the idle node.
         places: Places of the gang.
     """
     sizes = Counter({size: count for size, count in sizes.items() if size > 0 and count > 0})

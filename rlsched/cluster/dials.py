@@ -30,7 +30,7 @@ class Dial(NamedTuple):
     """Declaration of a dial. A new dial needs a line in `DIALS`, a use in a rule, and a line in the docs.
 
     Attributes:
-        name: Field in the ledger, and name in strategy files.
+        name: Name of the dial: a field of `DIAL`, and an entry of strategy files.
         range: Value of the dial at a network output of 1; at -1 the value is negated.
         unit: Unit of the value.
         effect: Effect of the value, for `docs/reference/environment.md`.
@@ -144,7 +144,10 @@ class DialArrays(NamedTuple):
 
 
 def dials_of(dials: DialArrays, before: Sequence[str], names: Sequence[str]) -> DialArrays:
-    """Return the dials for the partitions `names`. Partitions in `before` keep their values, others get 0."""
+    """Return dials for the partitions `names`; a partition that is also in `before` keeps its values.
+
+    The dials of new partitions are 0. `before`: names of the partitions to which `dials` belongs.
+    """
     fresh = no_dials(len(names))
     controlled = dials.controller[0] != NO_CONTROLLER
     seen = np.zeros((fresh.dial.shape[0] if controlled else 0, dials.seen.shape[1]))

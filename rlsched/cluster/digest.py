@@ -23,7 +23,7 @@ _LESS: Final = (np.uint64(30), np.uint64(27), np.uint64(31))
 """SplitMix64's constants (Steele, Lea, Flood: «Fast splittable pseudorandom number generators», 2014)."""
 _NOTHING: Final = np.uint64(0)
 _FOLLOWS: Final = frozenset({"key", "head", "placed_in", "own_partition", "shared_partition", "demand"})
-"""Fields of a job that are not in the digest, because they follow from other fields or are positions."""
+"""Fields of a job that are not in the digest: they follow from other fields, or are positions in arrays."""
 _OF_MODELS: Final = frozenset({"energy_ppm", "unshared", "gpu_need_mib"})
 """Further fields that are not in the digest if there are no models."""
 _BURST: Final = frozenset(
@@ -55,7 +55,7 @@ def sums(
     Args:
         s: The state.
         rows: (J, W) jobs as words.
-        masks: Bit mask of each of the first words: only these bits are hashed.
+        masks: Bit masks of the first words of a row: only the bits in the mask of a word are hashed.
         learnt: Number of words at the end of a row that are hashed only if they are not 0.
     """
     jobs, places = _NOTHING, _NOTHING

@@ -71,7 +71,7 @@ def fragmentation_milli(
     cpu_milli: int,
     memory_mib: int,
 ) -> float:
-    """Return the fragmentation of node `n`: the sum over classes of arrivals x unusable free capacity.
+    """Return the fragmentation of node `n`: arrivals x unusable free capacity, summed over the classes.
 
     The unit is milli-GPU x jobs.
     """

@@ -78,7 +78,7 @@ def _set_root(s: StateArrays, side: int, p: int, c: int, root: int) -> None:
 
 @kernel
 def join_class(s: StateArrays, side: int, p: int, slot: int) -> None:
-    """Add a slot, whose key is set, to the heap of waiting slots of its class in partition `p`."""
+    """Add a waiting slot, which already has a key, to the heap of its class in partition `p`."""
     c = s.job.demand[slot]
     s.derived.slot.child[slot, side] = -1
     s.derived.slot.next[slot, side] = -1

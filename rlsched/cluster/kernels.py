@@ -192,7 +192,7 @@ def describe_job(s: StateArrays, slot: int, workload: int, energy_ppm: int) -> i
 
 @kernel
 def share_job(s: StateArrays, slot: int, unshared: bool, gpu_need_mib: int) -> None:
-    """Set whether a job must not share GPUs, and the memory that it uses on each (-1: as models predict).
+    """Set whether a job must not share GPUs, and its memory on each GPU, MiB (-1: as models predict).
 
     A job that gets whole nodes never shares GPUs.
     """
@@ -202,7 +202,7 @@ def share_job(s: StateArrays, slot: int, unshared: bool, gpu_need_mib: int) -> N
 
 @kernel
 def forget(s: StateArrays, slot: int) -> None:
-    """Empty a slot that is in no queue and holds no GPU."""
+    """Empty the slot of a job that is in no queue and has no GPUs."""
     s.job.status[slot] = SLOT_EMPTY
     index, at = s.derived.slot, s.derived.slot.stack_at[slot]
     first = s.job.shape[0] - s.counters[0].live_jobs
@@ -404,7 +404,7 @@ def allocate(
     sm_clock_frac: float,
     now_s: float,
 ) -> None:
-    """Start a waiting slot on these GPUs of partition `p` (grouped by node, the first on `host`)."""
+    """Start a waiting job on these GPUs of partition `p`; the GPUs are grouped by node, `host` first."""
     dequeue(s, slot)
     s.job.head[slot] = occupy(s, slot, gpus, host, p, share_milli)
     _run(s, slot, host, p, share_milli, sm_clock_frac, now_s)
@@ -432,7 +432,7 @@ def _run(
 
 @kernel
 def spare_cpu_milli(s: StateArrays, n: int) -> int:
-    """Return the free cores of node `n` that its free GPUs do not need, thousandths.
+    """Return how many free cores of node `n` are spare: its free GPUs do not need them; in thousandths.
 
     Each GPU needs an equal part of all cores of the node.
     """
@@ -444,7 +444,7 @@ def spare_cpu_milli(s: StateArrays, n: int) -> int:
 
 @kernel
 def spare_cpu_milli_each(s: StateArrays, slot: int) -> int:
-    """Return the spare cores, thousandths, that each GPU of a running job could get in addition."""
+    """Return how many spare cores each GPU of a running job could get in addition, in thousandths."""
     place, each = s.job.head[slot], UNCOUNTED
     while place >= 0:
         n, on_node = s.gpu.node[place // MAX_TENANTS], 0
@@ -458,10 +458,11 @@ def spare_cpu_milli_each(s: StateArrays, slot: int) -> int:
 def join(
     s: StateArrays, slot: int, share_with: int, cpu_milli_each: int, sm_clock_frac: float, now_s: float
 ) -> None:
-    """Start a waiting slot on all GPUs of the running slot `share_with`, which has the same number of GPUs.
+    """Start the waiting job in `slot` on all GPUs of the running job in slot `share_with`.
 
-    All jobs on these GPUs get equal shares; the first tenant gets the remainder. `cpu_milli_each`: cores,
-    thousandths, that the new job adds to each GPU; all jobs on the GPU share its cores.
+    Both jobs must have the same number of GPUs. All jobs on a GPU then have equal parts of the GPU; the first
+    job also gets the remainder of the division. All jobs on a GPU use the cores of this GPU together.
+    `cpu_milli_each`: number of cores that the new job adds to the cores of each GPU, in thousandths.
     """
     dequeue(s, slot)
     s.job.cpu_milli_each[slot] = cpu_milli_each
@@ -501,8 +502,9 @@ def tenants_of(s: StateArrays, g: int) -> int:
 def _share_out(s: StateArrays, g: int, now_s: float) -> None:
     """Give equal shares to all jobs on GPU `g`; these jobs have all their GPUs in common.
 
-    `release` multiplies the length of the whole attempt by the last share. Therefore `attained_gpu_s`
-    receives the difference between the service (GPU-seconds) at the previous share and at the new share.
+    `release` computes the service of an attempt (GPU-seconds) as if the job had had its last share all the
+    time. Therefore `attained_gpu_s` is corrected here: it receives the service so far at the previous share,
+    less the service so far at the new share.
     """
     count, job = tenants_of(s, g), s.job
     left = WHOLE_GPU_MILLI
@@ -521,8 +523,9 @@ def _share_out(s: StateArrays, g: int, now_s: float) -> None:
 def _take_over(s: StateArrays, g: int, share_milli: int, cpu_milli_each: int, now_s: float) -> None:
     """Give the GPU share of a released job on GPU `g` to its co-tenants, and give them missing cores.
 
-    `cpu_milli_each`: cores, thousandths, that the released job had with each GPU; they are free now. The
-    co-tenants shared these cores before, so they get them even if the node has no spare cores.
+    `cpu_milli_each`: number of cores that the released job had with each GPU, in thousandths of a core; these
+    cores are free now. The co-tenants used these cores before, so they get the cores even if the node has no
+    spare cores.
     """
     first = -1
     for k in range(MAX_TENANTS):

@@ -228,7 +228,7 @@ def _check_memory(state: ClusterShape, slot: int, share_with: int) -> None:
 def _places_by_node(
     state: ClusterShape, seq: int, gpus: Sequence[int], share_milli: int, node: int
 ) -> dict[int, int]:
-    """Return the count of requested places on each node, by node index, in the order of the GPUs."""
+    """Return how many of these places are on each node, by node index, in the order of the GPUs."""
     if not gpus:
         if not 0 <= node < len(state.node_names):
             raise AllocationError(f"job {seq}: there is no node number {node}")

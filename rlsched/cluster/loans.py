@@ -6,7 +6,8 @@ cores than the job requested. A loan is a number of whole cores per GPU. Lent co
 cores are left after a start, loans on that node are withdrawn, each as a whole, in the order of the GPUs, and
 the borrowers continue with the cores that they requested. The node's daemon follows the same rule
 (`rlsched_node.processes.cores`) at the start of each rank, so that the broker need not command a withdrawal.
-If ranks end at other times there than in the ledger, a loan can end earlier or later on the node.
+If a rank ends at another time on the node than in the ledger, the loan can also end at another time on the
+node.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def loan_milli_each(s: StateArrays, slot: int, gpus: NDArray[np.int32], needed_m
     Args:
         s: The state.
         slot: The job.
-        gpus: GPUs, grouped by node.
+        gpus: Global indices of these GPUs, grouped by node.
         needed_milli: Cores per GPU that the job can use, thousandths.
     """
     asked, count = s.demand.cpu_milli_each[s.job.demand[slot]], gpus.shape[0]
@@ -69,7 +70,7 @@ def loan_milli_each(s: StateArrays, slot: int, gpus: NDArray[np.int32], needed_m
 
 @kernel
 def exceed_parts(s: StateArrays) -> bool:
-    """Return whether the jobs on a GPU together request more than the GPU's part of the cores of its node."""
+    """Return whether, on any GPU, the jobs together request more than the GPU's part of its node's cores."""
     for g in range(s.gpu.shape[0]):
         n, held = s.gpu.node[g], 0
         for k in range(MAX_TENANTS):

@@ -113,8 +113,8 @@ class ClusterShape:
         arrays: The arrays that kernels work on; replaced when they grow.
         node_names: Name of each node, by node index.
         partition_names: The VCs that own nodes, in name order, then `shared` if a node serves all VCs.
-        vc_names: All VC names so far; a VC's number is the index of its name.
-        kind_names: All GPU types so far; a type's number is the index of its name.
+        vc_names: All VC names so far; arrays refer to a VC by the index of its name in this list.
+        kind_names: All GPU types so far; arrays refer to a type by the index of its name in this list.
         ordering: The order of the queues.
         needs: Features with which kernels must be compiled.
         placement: The placement rule, a key of `PLACEMENT_CODES`.
@@ -162,7 +162,7 @@ class ClusterShape:
 
     @property
     def nodes(self) -> list[NodeSpec]:
-        """The nodes, by number, including retired nodes."""
+        """All nodes, in the order of their indices, including retired nodes."""
         return list(self._nodes)
 
     @property
@@ -253,10 +253,10 @@ class ClusterShape:
         self._model(1)
 
     def lend_cores(self) -> None:
-        """Count the cores that jobs requested, and lend idle cores of nodes that can lend (`let_lend`).
+        """From now on, give jobs the cores that they requested, and lend them idle cores of their nodes.
 
-        Loans are withdrawn once another job requests the cores: `rlsched.cluster.loans`. Call this method
-        while no job runs.
+        Only nodes that `let_lend` has marked lend cores. A loan is withdrawn once another job requests the
+        cores (`rlsched.cluster.loans`). Call this method while no job runs.
         """
         self.arrays.config[0].lends_cores = 1
 
@@ -388,13 +388,13 @@ class ClusterShape:
         return (self._owners.index(vc) if vc in self._owners else -1), shared
 
     def vc_number(self, vc: str) -> int:
-        """Return the number of a VC's name, -1 for ""; a new name gets the next number."""
+        """Return the index of a VC in `vc_names`, -1 for ""; a new name is appended."""
         if vc and vc not in self.vc_names:
             self.vc_names.append(vc)
         return self.vc_names.index(vc) if vc else -1
 
     def demand_number(self, demand: Demand) -> int:
-        """Return the number of a demand class; a new class gets the next number.
+        """Return the index of a demand class; a new class is added at the end.
 
         A new class with preferred GPU types comes after its class `Demand.on_preferred`.
         """
@@ -419,11 +419,11 @@ class ClusterShape:
 
     @property
     def demands(self) -> list[Demand]:
-        """The demand classes so far, by number."""
+        """The demand classes so far, in the order of their indices."""
         return list(self._demands)
 
     def reserve_demands(self, demands: Sequence[Demand]) -> list[int]:
-        """Return the numbers of many demand classes, growing the arrays once."""
+        """Return the indices of many demand classes; the arrays grow only once."""
         narrow = {one.on_preferred for one in demands} - {None}
         wanted = len(self._demands.keys() | set(demands) | narrow)
         if wanted > self.arrays.demand.shape[0]:
@@ -453,11 +453,14 @@ class ClusterShape:
         return sum(1 << kind for kind, will_do in enumerate(accepted) if will_do)
 
     def gpu_memory_of_types(self) -> dict[str, int]:
-        """Return the memory that counts for the GPUs of each type, MiB: the smallest known; 0: unknown."""
+        """Return the smallest known GPU memory of the nodes of each GPU type, MiB; 0: unknown."""
         return {node.gpu_type: node.gpu_memory_mib for node in alike_by_type(list(self._shapes))}
 
     def know_kind(self, name: str) -> int:
-        """Return the number of a GPU type, even if no node has it; a new name gets the next number."""
+        """Return the index of a GPU type in `kind_names`; a new name is appended.
+
+        The cluster needs no node of this type.
+        """
         return self._kind_number(name)
 
     def _kind_number(self, name: str) -> int:

@@ -153,9 +153,10 @@ class EnergySignals(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             are multiplied by it.
         begins: Wall-clock time of the trace's second 0, ISO 8601; without an offset it is UTC. "": the origin
             that the trace states.
-        follow: Series that policies with the setting `price` follow; without a price file, `carbon`.
-        known_ahead_h: Hours for which future values are known. In a day-ahead market 12, because the prices
-            of a day are published by noon of the day before. 0: only the current value is known.
+        follow: Series that policies with the setting `price` follow; they follow `carbon` if there is no
+            price file.
+        known_ahead_h: Time for which future values are known, hours. It is 12 in a day-ahead market, because
+            the prices of a day are published by noon of the day before. 0: only the current value is known.
         power_limit: Path of a CSV file with the highest power that the nodes may draw together, kW; "": no
             file.
         power_limit_kw: The power limit as a constant, kW; infinite: no limit.
@@ -179,7 +180,8 @@ class EnergySignals(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         """Check the fields.
 
         Raises:
-            ClusterSpecError: no file is named, or a field is out of range.
+            ClusterSpecError: there is neither a price file, nor a carbon file, nor a power limit; or a field
+                is invalid.
         """
         if not self.price and not self.carbon and not self.is_limited:
             raise ClusterSpecError(

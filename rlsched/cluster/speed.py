@@ -26,7 +26,7 @@ def gpu_kind(s: StateArrays, g: int) -> int:
 
 @array_kernel
 def fill_beside(m: ModelArrays) -> None:
-    """Compute the modelled speed of every workload on a GPU shared with every other one, on every GPU type.
+    """Compute the modelled speed of each workload next to each other workload, for every GPU type.
 
     Earlier observations are discarded: the predicted speeds (`beside`) are the modelled speeds again.
     """
@@ -94,7 +94,7 @@ def type_speed(s: StateArrays, slot: int, kind: int) -> float:
 
 @kernel
 def feed(s: StateArrays, slot: int, kind: int, cores_each: float) -> float:
-    """Return the fraction of full speed that this number of cores per GPU allows; 1 if none is requested."""
+    """Return the fraction of full speed that these cores per GPU allow; 1 if the job requested no cores."""
     if s.demand.cpu_milli_each[s.job.demand[slot]] == 0:
         return 1.0
     return input_speed(cores_each, s.models.trait.cores_each[s.job.workload[slot], kind])
@@ -261,7 +261,7 @@ def placed_rate(s: StateArrays, slot: int, clock: float, shared: float) -> float
 
 @kernel
 def use_of_gpus(s: StateArrays, slot: int, kind: int, rate: float) -> float:
-    """Convert a job's rate to its speed as a fraction of its speed on fully used GPUs of this type."""
+    """Convert a job's rate to a fraction of its speed with enough cores on GPUs of this type."""
     return rate * reference_feed(s, slot, kind) / type_speed(s, slot, kind)
 
 

@@ -167,14 +167,14 @@ class ClusterState(ClusterShape):
             self.ordering.rank(self.arrays, slot, now_s)
 
     def share_job(self, seq: int, *, shares: bool, gpu_need_mib: int) -> None:
-        """Set whether a live job may share GPUs, and the memory that it uses on each.
+        """Set whether a live job may share GPUs, and the memory that it uses on each GPU, MiB.
 
         The current co-tenants of the job stay.
         """
         kernels.share_job(self.arrays, self.slot_of(seq), not shares, gpu_need_mib)
 
     def raise_gpu_need(self, seq: int, gpu_need_mib: int) -> None:
-        """Count at least this memory for a live job on each of its GPUs, MiB; its co-tenants stay."""
+        """Count at least this memory, MiB, for a live job on each GPU; the co-tenants of the job stay."""
         need_mib, slot = self.arrays.job.gpu_need_mib, self.slot_of(seq)
         need_mib[slot] = max(gpu_need_mib, need_mib[slot])
 
@@ -457,9 +457,10 @@ class ClusterState(ClusterShape):
     def preempt(self, seq: int, now_s: float, *, moved_for: int = -1) -> None:
         """Stop a running job in favour of another job, and immediately free its GPUs in this ledger.
 
-        The stopped job is queued for its next attempt. With `stops_take_time`, `requeue` queues it, and it
-        keeps the work of the stopped attempt, because a job saves its work when it receives the signal.
-        Otherwise, it is queued immediately, and the simulator determines which work it keeps.
+        The stopped job is queued for its next attempt. With `stops_take_time`, a later call of `requeue`
+        queues the job. The job then keeps the work of the stopped attempt, because a job saves its work when
+        it receives the stop signal. Without `stops_take_time`, the job is queued immediately, and the
+        simulator determines which work the job keeps.
 
         Args:
             seq: Sequence number of the job to stop.

@@ -111,15 +111,15 @@ class Guarded(Scheduler):
         )
 
     def review_s(self, state: ClusterState) -> float:
-        """Return the policy's `review_s`."""
+        """Return the next time at which the policy must decide because of the price or the power limit."""
         return self._policy.review_s(state)
 
     def pauses(self, state: ClusterState, partition: int, now_s: float) -> bool:
-        """Return whether a job must pause, by the policy, or by the fallback while the fallback decides."""
+        """Return whether the policy, or the fallback while it decides, must preempt a running job."""
         return self._deciding().pauses(state, partition, now_s)
 
     def keeps_limit(self) -> bool:
-        """Return `keeps_limit` of the policy, or of the fallback while the fallback decides."""
+        """Return whether the scheduler that decides now, policy or fallback, itself keeps the power limit."""
         return self._deciding().keeps_limit()
 
     def _deciding(self) -> Scheduler:

@@ -103,7 +103,7 @@ def _saved_w(s: StateArrays, slot: int) -> float:
 
 @kernel
 def hold_limit(s: StateArrays, preempts: bool, now_s: float) -> None:
-    """Set the caps of the clocks that keep the limit, and the power that starting jobs may add (`room_w`).
+    """Set the caps of the clocks so that the limit is kept, and the power that starts may add (`room_w`).
 
     Without a limit, the caps are 1. If no caps suffice, they are as low as possible. `preempts`: whether jobs
     may be preempted.

@@ -92,9 +92,10 @@ def defer_jobs(s: StateArrays, o: PriceOptions, preempts: bool, now_s: float) ->
     """Defer waiting jobs that must not start yet; requeue deferred jobs that may start.
 
     A job waits for a lower price until it has used the permitted fraction of its slack, or until its cheapest
-    window begins (`rlsched.decide.window`), and for power until the power limit can be kept with it
-    (`rlsched.decide.limit`). Sets `scratch.defer_s`: the first time at which a deferred job need not wait any
-    longer for the price; infinite: none. `preempts`: whether jobs may be preempted.
+    window begins (`rlsched.decide.window`). A job waits for power until it can start without exceeding the
+    power limit (`rlsched.decide.limit`). Sets `scratch.defer_s`: the first time at which a deferred job no
+    longer has to wait for the price; infinite if there is no such job. `preempts`: whether jobs may be
+    preempted.
     """
     scratch, next_s = s.scratch[0], np.inf
     if MODELLED and s.config[0].limited:
@@ -126,7 +127,7 @@ def defer_jobs(s: StateArrays, o: PriceOptions, preempts: bool, now_s: float) ->
 
 @kernel
 def _is_on_up_nodes(s: StateArrays, slot: int) -> bool:
-    """Return whether all nodes of a running job are up; otherwise a pause would not free usable GPUs."""
+    """Return whether all nodes of a running job are up, so that a pause of the job frees usable GPUs."""
     place, up = s.job.head[slot], s.node.status[s.job.host[slot]] == NODE_UP
     while place >= 0 and up:
         up = s.node.status[s.gpu.node[place // MAX_TENANTS]] == NODE_UP

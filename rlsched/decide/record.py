@@ -112,7 +112,8 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
         queue: Sequence numbers (int32) of the first `QUEUED` jobs waiting for the partition, in queue order;
             empty in records of earlier versions.
         plans: Plans of the job under consideration.
-        prices: Current prices, by name: of GPU time, of GPU types, and the weight of energy.
+        prices: Current prices by name (`recording.prices_of`): of GPU time and GPU types, and the weight of
+            energy.
         plans_failed: Reason why the plans could not be listed; "" if they were listed.
         names: Display names of all jobs and nodes in this record; empty in records of earlier versions.
     """

@@ -1,6 +1,7 @@
 """`Recording`: a decision in progress, which becomes a `Decision`, with a record if requested.
 
-A record lists the plans of the waiting job under consideration, each with its predicted outcome.
+A record lists the plans (ways to start) of the waiting job under consideration, each with its predicted
+outcome.
 """
 
 from __future__ import annotations

@@ -51,8 +51,8 @@ def own_scheduler(policy: Policy, seed: int) -> Scheduler:
     """Return the scheduler of a policy that is a class in a user's file.
 
     A class with an `__init__` is called with the policy and the seed, a class without one is called without
-    arguments. The settings determine the predictions, the numbers `own`, and, if the class has no `order`,
-    the queue order.
+    arguments. The scheduler gets its predictions and the numbers in `own` from the settings, and the queue
+    order too if the class has no `order`.
 
     Raises:
         InputError: the scheduler cannot be created, or a setting is set that the scheduler does not read.

@@ -52,7 +52,8 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
         shares: If models predict speeds, the scheduler may start jobs on GPUs that other jobs use. It is
             called even if no GPU is free.
         needs_models: The scheduler shares GPUs, sets clocks or moves cores based on models.
-        plain_without_models: Without models, the scheduler follows a simpler rule, and all dials stay at 0.
+        plain_without_models: On a cluster without models, the scheduler follows a simpler rule, and all dials
+            stay at 0.
         stochastic: The decisions depend on the seed.
         prices_asked: Details of the price of electricity that the scheduler reads.
     """

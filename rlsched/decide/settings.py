@@ -20,7 +20,7 @@ class LeaveFree(_Part, frozen=True, kw_only=True):
 
     Attributes:
         longer_than: Predicted run time above which a job is long.
-        share: Share of a partition's GPUs that stays free, 0 to 1.
+        share: Fraction of a partition's GPUs that stays free, 0 to 1.
     """
 
     longer_than: Seconds = Seconds(43_200.0)

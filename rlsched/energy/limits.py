@@ -93,7 +93,7 @@ class EnergyAt(NamedTuple):
 
 
 class EnergyTable(NamedTuple):
-    """Prices and power limits by Unix time; None: unknown."""
+    """Prices and power limits by Unix time. A table that is None: the cluster has no price, or no limit."""
 
     prices: PriceTable | None
     limits: LimitTable | ConstantLimit | None = None

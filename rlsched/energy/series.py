@@ -205,17 +205,17 @@ class Integrals:
 
 
 def integrals(series: Iterable[Series | None], second_0: datetime, last_s: float) -> Integrals:
-    """Convert series to a common grid over the time of a trace, and compute their integrals.
+    """Convert series to a common grid of equal steps, and compute their integrals over the time of a trace.
 
     Args:
         series: K series, at least one of them not None; None stands for a series of zeros.
         second_0: Wall-clock time of the trace's second 0, with an offset from UTC.
-        last_s: Last second of the trace that the series must cover. After the end of a series, its value is
-            the mean of its last 7 days.
+        last_s: Second of the trace up to which each series must have values. For later times, the value after
+            the end of a series is the mean of its last 7 days.
 
     Raises:
-        InputError: a series begins after second 0, or ends before `last_s`; or a grid that contains the start
-            of every step needs more than `MOST_GRID` steps.
+        InputError: a series begins after second 0 or ends before `last_s`, so that it does not cover the
+            trace; or a grid that contains the start of every step needs more than `MOST_GRID` steps.
     """
     given = list(series)
     known = [one for one in given if one is not None]

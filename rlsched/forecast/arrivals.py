@@ -1,4 +1,4 @@
-"""Arrivals of jobs in simulated futures. The arrivals of earlier hours and days are repeated."""
+"""Arrivals of jobs in futures (simulated runs from now on): arrivals of earlier hours or days, repeated."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ Whole = NDArray[np.int64]
 FIRST_SHARE: Final = 0.5
 """Assumed common share of the variance before any burst is known."""
 FIRST_PAIRS: Final = 20.0
-"""Weight of `FIRST_SHARE`, as a number of ended jobs. The first ended job of a burst does not count."""
+"""Weight of `FIRST_SHARE`: it counts like this many ended jobs, without the first ended job of each burst."""
 MOST_SHARE: Final = 0.9
 _U: Final = np.linspace(-4.0, 4.0, 81)
 _HALF: Final = 0.5 * (_U[1] - _U[0])

@@ -147,7 +147,7 @@ class Keeping:
     # ---- outcomes ---------------------------------------------------------------------------------
 
     def saw(self, job: str, start_s: float, end_s: float) -> None:
-        """Record the start and the end of a job; nan: the time is unknown, or the end of a cancelled job."""
+        """Record the start and the end of a job; nan: unknown. Pass nan for the end of a cancelled job."""
         if job in self._open:
             self._came[job] = (start_s, end_s)
 

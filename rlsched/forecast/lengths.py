@@ -32,8 +32,9 @@ class _Shape:
 
     Attributes:
         z: (K,) values, ascending.
-        below: (K,) fraction of the jobs with at most each value.
-        middle: (K,) fraction of the jobs below each value, plus half of the fraction with exactly this value.
+        below: (K,) for each entry of `z`, the fraction of the jobs with this or a smaller value.
+        middle: (K,) for each entry of `z`, the fraction of the jobs with a smaller value, plus half of the
+            fraction with exactly this value.
         oldest: `OUTLIVED`-th largest value of the ended jobs. The distribution is not used for ages above it.
     """
 

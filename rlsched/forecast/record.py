@@ -65,7 +65,7 @@ def size_words(position: int) -> str:
 
 @dataclass
 class OpenForecast:
-    """A forecast with an unknown outcome; fields as in `Seen`. `teaches`: whether corrections use it."""
+    """A forecast with an unknown outcome; fields as in `Seen`. `teaches`: use it for corrections."""
 
     job: str
     num_gpus: float

@@ -21,14 +21,14 @@ _GONE: Final = 1e-6
 _BEYOND: Final = 0.5
 """Assumed mean remaining time of a job that has outlived its prediction, as a fraction of the job's age."""
 EVERY: Final = (16, 4, 2, 1)
-"""Strides of subsets of futures, longest first. Every 16th future is simulated the furthest ahead."""
+"""Futures (simulated runs) differ in length: every 16th is the longest, then every 4th, and so on."""
 _LAST: Final = np.uint64(2**64 - 1)
 LEAST_LEFT_S: Final = 1.0
 """Minimum remaining time of a running job, seconds."""
 
 
 def strata(keys: NDArray[np.int64], samples: int) -> Floats:
-    """Return (L, samples) stratified numbers in (0, 1): each key gets one in each of `samples` equal parts.
+    """Return (L, samples) stratified numbers: for each key, one in each of `samples` equal parts of (0, 1).
 
     The numbers depend only on the keys. A job therefore gets the same numbers in each refresh, and its
     forecast changes with events and not with the draws. The numbers of every 16th, every 4th and every 2nd

@@ -63,13 +63,13 @@ class World:
 
     Attributes:
         state: The cluster and its live jobs; a forecaster does not change it.
-        rule: Scheduling rule that makes the decisions in the futures.
+        rule: Scheduling rule that makes the decisions in the simulated futures.
         now_s: Present time.
         chances: Predicted (BINS,) distribution of the run time, by the job's sequence number in the state. A
             job without an entry has the lognormal distribution of the prediction in the state.
         past: Recent jobs.
-        numbers: Number of the job in `past`, by the job's sequence number in the state. A live job without an
-            entry belongs to no burst.
+        numbers: ID of a job in `past`, by the job's sequence number in the state. A live job without an entry
+            belongs to no burst.
     """
 
     state: ClusterState
@@ -81,7 +81,10 @@ class World:
 
     @cached_property
     def served(self) -> NDArray[np.int32]:
-        """Own and shared partition, (1 + VCs, 2); -1: none. Row 0: jobs without a VC; row 1 + v: VC v."""
+        """Partitions that serve each VC, (1 + VCs, 2): its own and the shared partition; -1: none.
+
+        Row 0 is for jobs without a VC, row 1 + v for the VC with index v.
+        """
         names = ["", *self.state.vc_names]
         return np.array([self.state.partitions_of(name) for name in names], np.int32).reshape(-1, 2)
 
@@ -114,7 +117,7 @@ class Forecaster(Protocol):
     futures: int
 
     def play(self, world: World, asked: HypotheticalJob | None = None) -> Ahead:
-        """Simulate futures of all live jobs, or of only the hypothetical job."""
+        """Simulate futures of all live jobs, or, if `asked` is given, of only this hypothetical job."""
 
     def list_schedule(self, world: World, asked: HypotheticalJob | None = None) -> Ahead:
         """Simulate list scheduling: a single future with predicted run times, and without arrivals."""

@@ -31,7 +31,7 @@ GPU_MODEL: Final = np.dtype(
         ("cap_w", np.float64),  # power cap set by an operator; default: the board's limit
         ("knee_frac", np.float64),  # x_c: clock below which voltage no longer falls, fraction of the maximum
         ("voltage_slope", np.float64),  # k: slope of the voltage against the clock, above the knee
-        ("theta", np.float64),  # share of dynamic power that follows the work done instead of the clock
+        ("theta", np.float64),  # fraction of dynamic power that follows the work done, not the clock
         ("memory_mib", np.float64),
         ("max_clock_mhz", np.float64),
         ("switch_s", np.float64),  # duration of a clock change
@@ -47,7 +47,7 @@ TRAIT: Final = np.dtype(
     [
         ("util_frac", np.float64),  # solo GPU utilisation
         ("memory_mib", np.float64),  # memory that a job uses on each GPU
-        ("clock_bound", np.float64),  # rho: share of the run time that follows the SM clock
+        ("clock_bound", np.float64),  # rho: fraction of the run time that depends on the SM clock
         ("dynamic_w", np.float64),  # A: power per GPU above `static_w`, running solo at full clock
         ("sensitivity", np.float64),  # latent factors of sharing; nan: `sharing.stranger_speed` applies
         ("pressure", np.float64),

@@ -26,7 +26,7 @@ def relative_time(clock_bound: float, x: float) -> float:
     """Return T(x): run time at clock `x` relative to full clock; exactly 1 at x = 1 and for rho = 0.
 
     Args:
-        clock_bound: rho, the job's clock-bound share, 0 to 1.
+        clock_bound: rho, the fraction of the job's run time that depends on the clock, 0 to 1.
         x: SM clock, fraction of the maximum, above 0.
     """
     if x == 1.0 or clock_bound == 0.0:
@@ -58,7 +58,7 @@ def busy_at(busy_full: float, time: float) -> float:
 
 
 def clock_bound_of(time: float, x: float) -> float:
-    """Return rho (clock-bound share) of a job with T(x) = `time` at clock `x`; inverse of `relative_time`.
+    """Return rho of a job with T(x) = `time` at clock `x`; inverse of `relative_time`.
 
     Args:
         time: Observed run time at clock `x` relative to full clock. Values outside 1 to 1/x are noise, and

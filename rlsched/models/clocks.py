@@ -1,7 +1,8 @@
 """Time and power of a job as functions of the SM clock, and the choice of the clock.
 
-x is the SM clock as a fraction of its maximum. A job has rho, its clock-bound share, and A, its dynamic power
-at full clock. A GPU type has P_s, x_c, k and theta (`GPU_MODEL`)::
+x is the SM clock as a fraction of its maximum. A job has rho, the fraction of its run time that depends on
+the clock (its clock-bound share), and A, its dynamic power at full clock. A GPU type has P_s, x_c, k and
+theta (`GPU_MODEL`)::
 
     T(x) = ((rho/x)^5 + 1 - rho^5)^(1/5)            time, relative to x = 1
     v(x) = max(1 + k(x-1), 1 + k(x_c-1))            voltage, relative to x = 1

@@ -114,7 +114,7 @@ class LearntPairs:
         return 0 if known is None else int(known.count)
 
     def factor(self, kind: str, workload: str, *, suffers: bool) -> tuple[LearntFactor | None, int]:
-        """Return a learnt factor of a workload, None if unknown, and the number of observations behind it."""
+        """Return a workload's learnt factor (None if there is none), and its count of observations."""
         seen = (
             one.count
             for one in self._pairs.values()

@@ -13,8 +13,8 @@ def node_spread_speed(node_penalty: float, nodes: float, fewest_nodes: float) ->
 
     Args:
         node_penalty: Time added by each doubling of nodes, fraction.
-        nodes: Nodes of the gang.
-        fewest_nodes: Fewest nodes that hold the gang.
+        nodes: Number of nodes on which the gang runs.
+        fewest_nodes: Least number of nodes on which the gang fits.
 
     Returns:
         1 / (1 + node_penalty * log2(nodes / fewest_nodes)).

@@ -42,7 +42,10 @@ def node_sets(state: ClusterState, among: Sequence[int] | None = None) -> list[N
 
 
 def nodes_filled(demand: Demand, node: NodeSpec) -> float:
-    """Return how many idle nodes of this kind a job fills: below 1 if a node fits several jobs, 0 if none."""
+    """Return how many idle nodes like `node` a job fills; 0 if the job does not fit on them.
+
+    The result is below 1 if several such jobs fit on one node.
+    """
     places = demand.places_on_node(node)
     if places == 0:
         return 0.0
@@ -82,7 +85,7 @@ class NodeNeed:
     def paused_nodes(
         self, state: StateArrays, demands: Sequence[Demand], busy_nodes: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Return how many nodes of each set, (K,), jobs would fill that pause until the price falls.
+        """Return how many nodes of each set, (K,), would be filled by jobs that pause until the price falls.
 
         Jobs that have not run yet are left out, because past demand does not include their nodes.
         """

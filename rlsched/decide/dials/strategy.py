@@ -130,7 +130,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def matrices(self) -> list[NDArray[np.float64]]:
-        """The matrices of `layers`, extended with weights of 0 to all columns and dials of this version."""
+        """The matrices of `layers`, with weights of 0 added for columns and dials that the strategy lacks."""
         first, *others = (np.array(layer, np.float64) for layer in self.layers)
         missing = NUM_COLUMNS - len(self.columns)
         found = [np.insert(first, [len(self.columns)] * missing, 0.0, axis=1), *others]

@@ -27,7 +27,7 @@ SIBLING_GAP_S: Final = 300.0
 FIRST_SHARE: Final = 0.5
 """Share of an error's variance that is assumed to be common to a burst before any job has ended."""
 FIRST_COUNT: Final = 2.0
-"""Weight of the assumed variances, as a number of finished jobs."""
+"""Weight of the assumed variances: they count like the errors of this many finished jobs."""
 KEPT: Final = 0.999
 """Factor by which each finished job reduces the weights of all jobs that finished before it."""
 _MOST_OWN: Final = 0.95
@@ -125,7 +125,7 @@ def shifted_s(s: StateArrays, slot: int, shift: float) -> float:
 
 @kernel
 def _last_like(s: StateArrays, slot: int) -> int:
-    """Return the slot of the last other live job of the same VC with the same request, -1 for none."""
+    """Return the slot of the latest other live job of the same VC with the same request, -1 for none."""
     job, last = s.job, -1
     for at in range(job.shape[0] - s.counters[0].live_jobs, job.shape[0]):
         other = s.derived.slot.stack[at]

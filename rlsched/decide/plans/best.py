@@ -1,4 +1,4 @@
-"""The best plan of a waiting job, and the next job of a queue that shares GPUs; compiled."""
+"""The best plan (way to start) of a waiting job, and the next job of a queue that shares GPUs; compiled."""
 
 from __future__ import annotations
 

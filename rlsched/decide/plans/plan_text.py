@@ -1,4 +1,4 @@
-"""Functions that describe plans of a decision record as text."""
+"""Functions that describe the plans (ways to start a job) of a decision record as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiled plans on the GPUs of running jobs: the gain of each plan, and the check whether it is allowed.
+"""Compiled plans that start a job on GPUs of running jobs: the gain of each plan, and whether it is allowed.
 
 All values are computed from predicted speeds (`rlsched.cluster.speed`), which policies can observe.
 """
@@ -69,7 +69,7 @@ def _score(s: StateArrays, slot: int, kind: int) -> int:
 def has_memory_beside(s: StateArrays, slot: int, share_with: int) -> bool:
     """Return whether GPU memory suffices for a waiting job next to a running job and its co-tenants.
 
-    This check of a plan comes first, because it is the fastest check, and most plans fail it.
+    Plans (ways to start a job) get this check first: it is the fastest check, and most plans fail it.
     """
     g, used_mib, tenants = s.job.head[share_with] // MAX_TENANTS, 0.0, 0
     kind = gpu_kind(s, g)

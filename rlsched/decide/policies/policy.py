@@ -306,7 +306,7 @@ def unknown(name: str) -> str:
 
 
 def _find_files(table: dict[str, Any], directory: Path) -> None:
-    """Make relative paths in a policy file's settings relative to `directory`, the directory of the file."""
+    """Resolve relative paths in a policy file's settings against `directory`, the file's directory."""
     dials, checkpoint, rule = (table.get(name) for name in ("dials", "checkpoint", "rule"))
     if isinstance(dials, str) and dials not in NO_PATHS and not is_inline(dials):
         table["dials"] = str(directory / dials)

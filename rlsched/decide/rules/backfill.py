@@ -63,7 +63,7 @@ def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
 
 @kernel
 def _has_waited(s: StateArrays, slot: int, now_s: float, reserve_after_s: float) -> bool:
-    """Return whether a job can get a reservation: it has waited long enough, or its priority is raised."""
+    """Return whether a job has waited long enough for a reservation, or has a raised priority."""
     return now_s - s.job.submit_s[slot] >= reserve_after_s or s.job.level[slot] > 0
 
 

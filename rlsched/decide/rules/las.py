@@ -168,7 +168,7 @@ def _in_order(
 
 @array_kernel
 def _room(s: StateArrays, p: int, movable: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return `Index.holes` and `Index.whole` of partition `p` as if the jobs in `movable` had ended."""
+    """Return (`holes`, `whole`) as in `Index` of partition `p`, as if the jobs in `movable` had ended."""
     free = s.node.free.copy()
     for slot in movable:
         place, exclusive = s.job.head[slot], s.demand.exclusive[s.job.demand[slot]] != 0

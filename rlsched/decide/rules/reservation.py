@@ -1,8 +1,9 @@
-"""Compiled look-ahead: a copy of nodes and GPUs, from which running jobs are removed at their predicted ends.
+"""Compiled look-ahead: a copy of the cluster, from which running jobs are removed at their predicted ends.
 
-Rules that reserve GPUs for a job that does not fit yet use the copy to predict when it fits. The functions
-`vacate` and `occupy` of the ledger modify the copy, so a job fits the copy under the same conditions as the
-current cluster.
+Rules that reserve GPUs for a job that does not fit yet use the copy to predict when the job fits. In this
+module, `future` is the copy as predicted for that time, and the reservation is for that job and time. The
+ledger's functions `vacate` and `occupy` modify the copy, so a job fits the copy under the same conditions as
+the current cluster.
 """
 
 from __future__ import annotations
@@ -34,14 +35,19 @@ UNKNOWN: Final = 0
 _LEAVES_ROOM: Final = 1
 _DELAYS: Final = 2
 _CLOSED: Final = 3
-"""_CLOSED: verdict on a demand class of which no waiting job can start now."""
+"""Verdicts on jobs of a demand class that run past a reservation: they leave room for the reserved job, or
+delay it. _CLOSED: no waiting job of the class can start now.
+"""
 NOWHERE: Final = -3
 """Result of `place_beside` for a job that must not start now."""
 
 
 @array_kernel
 def copy_nodes(s: StateArrays) -> StateArrays:
-    """Return a state with copies of nodes and GPUs; jobs and queues are shared with `s`, and read-only."""
+    """Return a state with copies of the nodes and GPUs of `s`.
+
+    Jobs and queues are not copied: both states have the same ones, which must not be changed.
+    """
     old = s.derived
     index = Index(
         old.slot,
@@ -130,12 +136,12 @@ def _sink(ends_s: NDArray[np.float64], slots: NDArray[np.int32], count: int, at:
 
 @array_kernel
 def let_end_until_fits(s: StateArrays, future: StateArrays, p: int, slot: int, now_s: float) -> float:
-    """End the jobs of partition `p` as predicted until the job in `slot`, which does not fit now, fits.
+    """Remove running jobs from `future` at their predicted ends, until the waiting job in `slot` fits.
 
-    Jobs with the same predicted end are removed together. Returns the time at which the job fits. `future`, a
-    result of `copy_nodes`, is changed to the partition at this time. If the job would not fit even the idle
-    partition, `future` is the idle partition, and the time is infinite. With R running jobs, of which k must
-    end, the function takes O(R + k log R) time.
+    Returns the time at which the job fits; infinite if the job does not fit even the idle partition. `future`
+    is a result of `copy_nodes`; afterwards it is partition `p` at the returned time. The job must not fit
+    now. Jobs with the same predicted end are removed together. With R running jobs, of which k must end, the
+    function takes O(R + k log R) time.
     """
     running = s.derived.running_len[0]
     ends_s, slots = np.empty(running, np.float64), np.empty(running, np.int32)
@@ -162,20 +168,20 @@ def let_end_until_fits(s: StateArrays, future: StateArrays, p: int, slot: int, n
 
 @array_kernel
 def no_verdicts(s: StateArrays) -> NDArray[np.int8]:
-    """Return verdicts, all UNKNOWN: whether jobs of a demand class may run past a reservation.
+    """Return an array of verdicts, all UNKNOWN: whether jobs of a class may run past a reservation.
 
-    The array is (2 C,) for C demand classes. The second half is for jobs that are placed on GPUs of their
-    preferred types.
+    The array is (2 C,) for C demand classes. The second half is for jobs of these classes that are placed on
+    GPUs of their preferred types.
     """
     return np.full(2 * s.demand.shape[0], UNKNOWN, np.int8)
 
 
 @array_kernel
 def fits_beside(s: StateArrays, future: StateArrays, p: int, slot: int, other: int, node: int) -> bool:
-    """Return whether the job in `slot` fits `future` while the job in `other`, started now, still runs.
+    """Return whether the job in `slot` still fits the copy `future` if the job in `other` starts now.
 
-    The job in `other` is placed on the GPUs that it would get now, with `node` as in `choose`. `future` is
-    unchanged afterwards.
+    The function assumes that the job in `other` still runs at the time of `future`, on the GPUs that `choose`
+    with this `node` would choose for it now. `future` is unchanged afterwards.
     """
     gpus = np.empty(s.job.gpus[other], np.int32)
     host = choose(s, p, other, node, gpus)
@@ -199,11 +205,15 @@ def place_beside(
     now_s: float,
     verdicts: NDArray[np.int8],
 ) -> int:
-    """Return how the job in `slot`, which fits now, can start without delaying the job in `reserved`.
+    """Return how the job in `slot`, which fits now, can start without delaying the reserved job.
 
-    Returns BY_RULE: the job starts where the placement rule places it. NO_PREFERENCE: it would delay the
-    other job on GPUs of its preferred types, but not if these types are ignored. NOWHERE: it must not start
-    now.
+    The reserved job, in slot `reserved`, has a reservation for the time `shadow_s`.
+
+    Returns:
+        BY_RULE: the job in `slot` can start where the placement rule places it.
+        NO_PREFERENCE: on GPUs of its preferred types, the job would delay the reserved job, but not if its
+        preference is ignored.
+        NOWHERE: the job would always delay the reserved job, so it must not start now.
     """
     if _leaves_alone(s, future, p, reserved, shadow_s, slot, o, now_s, verdicts, BY_RULE):
         return BY_RULE
@@ -226,12 +236,12 @@ def _leaves_alone(
     verdicts: NDArray[np.int8],
     node: int,
 ) -> bool:
-    """Return whether the job in `slot`, placed by `node`, would not delay the job in `reserved`.
+    """Return whether the job in `slot`, placed by `node`, leaves the start of the reserved job unchanged.
 
-    The job in `slot` can start if it is predicted to end by `shadow_s`, the time of the reservation, or if
-    both jobs fit `future`, the partition at that time. If GPU types are not chosen, all jobs of a
-    demand class would get the same GPUs now. Therefore `verdicts`, created by `no_verdicts`, stores the
-    results by class until a job starts.
+    This is the case if the job is predicted to end by `shadow_s`, the time of the reservation, or if both
+    jobs fit `future`, the partition at that time. If rules do not choose GPU types, all jobs of a demand
+    class would get the same GPUs now. Therefore `verdicts`, created by `no_verdicts`, stores the results by
+    class until a job starts.
     """
     c = own = s.job.demand[slot]
     typed, place = chooses_type(s, slot, o), node_to_place(s, p, slot, o, node)
@@ -246,7 +256,7 @@ def _leaves_alone(
 
 @array_kernel
 def nobody_passed() -> NDArray[np.float64]:
-    """Return an array (1,) of infinity; `next_candidate` stores the least run time of skipped jobs in it."""
+    """Return an array (1,) in which `next_candidate` stores the least run time of skipped jobs."""
     return np.full(1, np.inf)
 
 
@@ -260,12 +270,13 @@ def next_candidate(
     verdicts: NDArray[np.int8],
     passed_s: NDArray[np.float64],
 ) -> int:
-    """Return the first queue position from `start` of a job that fits and may pass `place_beside`, or -1.
+    """Return the first queue position from `start` whose job fits and may be started now; -1: none.
 
-    Skips jobs that are predicted to run past the reservation and that `place_beside` would reject, given
-    `verdicts`. After a scan of the whole queue, `class_queue.least_s` stores a lower bound of the skipped run
-    times. Later calls use this bound to skip a class without reading its jobs. With models, run times depend
-    on placements, so every job that fits is a candidate.
+    The caller then calls `place_beside`, which decides whether the job starts. Jobs are skipped if they are
+    predicted to run past the reservation and `verdicts` says that jobs of their class delay it. After a scan
+    of the whole queue, `class_queue.least_s` stores a lower bound of the run times of skipped jobs. Later
+    calls use this bound to skip a class without reading its jobs. With models, run times depend on
+    placements, so no job that fits is skipped.
     """
     if MODELLED and s.config[0].modelled:
         return first_fitting(s, p, start)

@@ -20,8 +20,8 @@ class Steps:
     Attributes:
         begin, next_move, after, next_look_s: The functions that `rlsched.decide.rules` describes.
         looks: Whether `next_look_s` can be finite.
-        skips_quiet: Whether the loop can skip a partition that has not changed since the rule found no move
-            for this partition.
+        skips_quiet: Whether the loop can skip a partition if it has not changed since the last call of the
+            rule, which returned no move.
         sorted_queue: Whether the rule reads the sorted queue; False: the rule reads only the heaps of the
             demand classes.
         dialled: Whether dials adjust the settings of the rule.
@@ -57,7 +57,7 @@ class Steps:
         )
 
     def with_dials(self) -> Steps:
-        """Return the rule with dials, which can change decisions even if a partition has not changed."""
+        """Return the rule with dials. Its decisions can then change even if a partition has not changed."""
         return replace(self, dialled=True, skips_quiet=False)
 
     def with_price(self) -> Steps:
@@ -86,8 +86,8 @@ class CompiledRule:
         options: The options of the rule.
         order: Order of the queue.
         strategy: Strategy that sets the dials; None: all dials stay at 0.
-        plain_without_models: Whether, on a cluster without models, the rule starts jobs without sharing,
-            clocks and cores; False: the rule requires models.
+        plain_without_models: Whether the rule can run on a cluster without models. It then neither shares
+            GPUs, nor sets clocks, nor moves cores. False: the rule requires models.
         profile_s: Duration of a profiler's run, seconds; 0: no profiler. The first attempt of a job that runs
             longer than `profile_s` takes `profile_s` longer.
         profile_max_gpus: Largest number of GPUs of a job that is profiled.

@@ -52,7 +52,7 @@ def _has_nodes(s: StateArrays, slot: int) -> bool:
 
 @array_kernel
 def _worst(s: StateArrays, index: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return (G,) values: the least `index` of the jobs on each GPU, infinite for a free GPU."""
+    """Return for each GPU the least `index` of the jobs on this GPU, (G,); infinite for a free GPU."""
     worst, some = np.full(s.gpu.shape[0], math.inf), False
     for c in range(s.demand.shape[0]):
         some = some or s.demand.exclusive[c] != 0
@@ -115,7 +115,7 @@ def _clear_node(
     free: NDArray[np.bool_],
     gone: NDArray[np.int32],
 ) -> int:
-    """Choose groups to preempt so that `needed` GPUs of node `n` are free; GPUs marked in `free` count.
+    """Choose groups to preempt so that `needed` GPUs of node `n`, those marked in `free` included, are free.
 
     Marks the GPUs of the chosen groups in `free` (G,), and writes one GPU of each group to `gone`. `worst`
     (G,): result of `_worst`. `above`: only groups with a `worst` above this value may be preempted. Returns

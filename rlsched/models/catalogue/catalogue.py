@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from rlsched.models.mig import Slice
 
 UNKNOWN: Final = 0
-"""Number of the unknown workload."""
+"""Number (row of the arrays) of the unknown workload."""
 BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "util_frac": (0.01, 1.0),
     "memory_mib": (256.0, np.inf),
@@ -49,7 +49,7 @@ BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "node_penalty": (0.0, np.inf),
     "checkpoint_s": (0.0, np.inf),
 }
-"""Limits of each field; scaled assumed cells stay within them."""
+"""Lowest and highest value of each field. Cells (values of workloads) that are scaled stay within them."""
 FOLLOWS_SLICE: Final = ("speed", "dynamic_w", "cores_each")
 """Fields that are proportional to a job's speed on a MIG slice."""
 _STANDS_FOR: Final = {"H200": "H100"}
@@ -59,8 +59,9 @@ def load_catalogue(*, assumed_scale: float = 1.0) -> Catalogue:
     """Return the catalogue that is part of rlsched.
 
     Args:
-        assumed_scale: Factor by which assumed cells are multiplied; products are limited to `BOUNDS`. Use
-            0.7 and 1.3 to repeat a result with the assumptions 30 % lower and higher.
+        assumed_scale: Factor by which assumed cells (values without measurement) are multiplied; products are
+            limited to `BOUNDS`. Use 0.7 and 1.3 to repeat a result with the assumptions 30 % lower and
+            higher.
 
     Raises:
         InputError: the scale is not above 0.
