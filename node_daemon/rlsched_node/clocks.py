@@ -173,7 +173,7 @@ class ClockLocks:
             )
 
     def _by_uuid(self) -> dict[str, int]:
-        """Return the index of each GPU that answers, by UUID."""
+        """Return the GPU indices by UUID, for the GPUs that answer."""
         found = {}
         for gpu in range(self._gpus.count):
             try:

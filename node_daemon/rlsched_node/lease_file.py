@@ -92,9 +92,9 @@ class Fence:
         self.look_s = LOOK_S if self._path else 3600.0
 
     def closed_grace_s(self) -> float | None:
-        """Return the grace period with which the rank must end now, seconds.
+        """Return the grace period, seconds, if the rank must end now because no broker answers.
 
-        None: the rank may continue, or an earlier call returned the grace period.
+        Return None if the rank may continue, or if an earlier call has returned the grace period.
         """
         if not self._path or since_boot_s() < self._until_s:
             return None

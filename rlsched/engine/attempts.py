@@ -223,7 +223,7 @@ class SlurmAttempts:
                 self._desk.queue_message(node, _launched(number, attempt, rank))
 
     def say_again(self) -> None:
-        """Send `Launched` again for all running ranks. `follow` repeats `Ended`."""
+        """Send `Launched` again for all running ranks. The method `follow` sends `Ended` again."""
         for number, attempt in self._desk.attempts.items():
             if attempt.end is None:
                 for rank in sorted(attempt.told):

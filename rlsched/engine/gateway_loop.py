@@ -23,7 +23,7 @@ from rlsched.transport.keys import KeyHome
 from rlsched.wire.messages import ForNode, Heartbeat, OfNode, Refused, decode, encode
 
 RENEW_S = 10.0
-"""Seconds without a message after which a new socket is opened, to the next address."""
+"""Seconds without a message from the broker after which a new socket is opened to the next address."""
 FORGET_S = 60.0
 """Time after which the answer to a question is no longer expected, seconds."""
 SLOW_S = 5.0
@@ -120,7 +120,8 @@ class _Query:
     """A query of Slurm in a thread.
 
     Attributes:
-        began_s: Time at which the thread began the query, monotonic seconds; before, the time of the request.
+        began_s: Time at which the thread began the query, monotonic seconds. Until the thread begins, the
+            time at which the query was requested.
         facts: Result of the query.
     """
 

@@ -28,9 +28,10 @@ from rlsched.wire.states import CANCELLED, COMPLETED, LIVE, QUEUED, WITHDRAWN
 
 _log = logging.getLogger("rlsched.engine")
 PROOF_DIGITS = 32
-"""Number of hexadecimal digits of the proof in a token. The proof is computed with the gateway's secret.
+"""Number of hexadecimal digits of the proof, the last part of a token (which identifies a job to the broker).
 
-Without the proof, a user could guess a token, and submit another job with this token before the gateway does.
+The proof is computed with the gateway's secret. Without the proof, a user could guess the token of a Slurm
+job, and submit another job with this token before the gateway does.
 """
 
 

@@ -22,9 +22,9 @@ from rlsched.wire.messages import Begin
 
 _log = logging.getLogger("rlsched.engine")
 TRIES = 4
-"""If the broker refuses the reported start of a job this number of times, the job is left to Slurm."""
+"""Number of refusals after which the start of a job is not reported again, and the job is left to Slurm."""
 MOST_WRITES = 200
-"""Maximum number of nices that are written per poll, from the front of the queue."""
+"""Maximum number of jobs whose nice is changed per poll. Jobs at the front of the queue come first."""
 NICES = {"priority/basic": (-60_000, -1_000), "priority/multifactor": (-1_000_000_000, -1_000_000)}
 """Range of nices by PriorityType; negative, so that jobs without a nice from rlsched start later.
 

@@ -1,4 +1,4 @@
-"""Finds the nodes of partitions, and the GPUs that other jobs use, in Slurm's facts. No I/O."""
+"""Finds the nodes of partitions, and the GPUs that other jobs use, in facts (Slurm's state at one query)."""
 
 from __future__ import annotations
 

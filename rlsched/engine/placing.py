@@ -80,9 +80,9 @@ class Placing:
     def stop(
         self, attempt: SlurmAttempt, job: SlurmJob | None, now_s: float, *, at_once: bool = False
     ) -> None:
-        """End an attempt; the caller repeats the call until the facts show the end.
+        """End an attempt. The caller repeats the call until Slurm's facts show that the attempt has ended.
 
-        A released job can have started since the last facts. Holding such a job is not enough to stop it.
+        A released job may have started since the last query of Slurm. To hold such a job does not stop it.
         """
         if job is None or job.is_over:
             return

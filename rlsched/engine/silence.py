@@ -1,4 +1,4 @@
-"""Detects that no broker decides, and then returns held jobs to Slurm's own scheduling."""
+"""Detects that no broker sends messages, and then returns held jobs to Slurm's own scheduling."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Silence:
         return now_s - self._decided_s < self._desk.times.release_after_s
 
     def release_if_silent(self, facts: Facts) -> None:
-        """Release held jobs if no broker decides."""
+        """Release held jobs to Slurm's own scheduling if no broker has sent a message recently."""
         if self.is_deciding(facts.now_s):
             return
         if not self.has_released:

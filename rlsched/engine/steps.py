@@ -18,7 +18,7 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
         repeat_s: Interval at which unacknowledged ends are sent again, and writes that had no effect in Slurm
             are repeated.
         ask_again_s: Interval at which an unanswered question is repeated, and a refused job offered again.
-        look_round_s: Interval at which the broker is asked for the offered jobs that it still has.
+        look_round_s: Interval at which the broker is asked which offered jobs it still has.
         order_s: Replaces `look_round_s` if jobs are not held, because the answer also contains the order of
             the queue.
         release_after_s: Time without a broker after which held jobs are left to Slurm's own scheduling.

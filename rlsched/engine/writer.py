@@ -58,7 +58,8 @@ def _scontrol(lines: Sequence[str]) -> None:
 class Writer:
     """Collects writes; `flush` sends all of them together.
 
-    A write can be lost. Therefore the caller checks the facts afterwards; each write can be repeated safely.
+    A write can be lost. Therefore the caller checks the next facts (Slurm's state at one query), and repeats
+    the write if it had no effect. Each write can be repeated safely.
 
     Args:
         send: Function that sends lines to Slurm, in order.
@@ -102,9 +103,10 @@ class Writer:
         self._write(key, f"update JobId={key} {said}", f"{RELEASE}{key}")
 
     def clear(self, key: str) -> None:
-        """Remove the GPU request of a held job. Otherwise, Slurm would add the GPUs of `place` to it.
+        """Remove the GPU request of a held job, because Slurm would add the GPUs of `place` to this request.
 
-        The job is also held, so that a write that arrives late cannot start the job without GPUs.
+        The job is held again in the same write. An earlier release that reaches Slurm late can therefore not
+        start the job without GPUs.
         """
         self._write(key, f"update JobId={key} Priority=0 TresPerNode=")
 
@@ -141,9 +143,16 @@ class Writer:
         self._write(key, f"{CANCEL}{key}")
 
     def leave(self, key: str, marks: dict[str, str], gres: str, *, freq: str = "", again: bool) -> None:
-        """Restore the submitted request of a held job. The arguments are as in `place`.
+        """Restore the GPU request that a held job had at its submission, and set the job's marks.
 
-        The caller calls `release` when the facts show the new marks.
+        The job stays held. The caller releases it with `release` when a query of Slurm shows the new marks.
+
+        Args:
+            key: The job's key.
+            marks: New marks for the job's AdminComment.
+            gres: Submitted GPU request for each node; "": the present request is unchanged.
+            freq: As in `place`.
+            again: As in `place`.
         """
         said = f"AdminComment={comment_of(marks)} ReqNodeList=" + (f" TresPerNode={gres}" if gres else "")
         said += f" TresFreq=gpu:{freq}" if freq else ""

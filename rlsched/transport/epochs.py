@@ -1,6 +1,6 @@
 """The highest epoch of each cluster that the clients of a key directory have received.
 
-Each start of a cluster's broker begins a higher epoch, so that clients can tell it from earlier brokers.
+Each start of a cluster's broker begins a higher epoch, by which clients distinguish it from earlier brokers.
 """
 
 from __future__ import annotations

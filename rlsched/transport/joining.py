@@ -1,7 +1,7 @@
 """Join tokens: one-time keys with which other machines register their own keys.
 
-`invite` puts a one-time key on the access list; the token contains the secret half. `admit` answers a `Join`:
-it writes the machine's public key to disk before it removes the one-time key.
+`invite` puts the public half of a one-time key on the access list; the token contains the secret half.
+`admit` answers a `Join`: it writes the machine's public key to disk before it removes the one-time key.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The broker's socket: a ROUTER under CURVE that checks the access list for every message.
+"""The broker's socket: a ROUTER with CURVE encryption. The access list is checked for every message.
 
-The ZAP handler (ZeroMQ's authentication of handshakes) is a REP socket, served in the same poll loop.
-`ZAP_ENFORCE_DOMAIN` makes libzmq refuse every handshake that the handler does not answer, so a dead thread
-cannot leave access open.
+At each handshake, libzmq asks a handler whether to accept the peer's key (ZAP, RFC 27). The handler is a REP
+socket in the same poll loop. With `ZAP_ENFORCE_DOMAIN`, libzmq refuses every handshake that the handler does
+not answer, so a handler that fails lets no peer in.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ Further messages are dropped, and sent again when the peer repeats its request. 
 logs are 64 KiB, so a peer that does not read costs the broker 64 MB at most.
 """
 MAX_DROPPED = 32
-"""Maximum number of messages dropped unread in one turn.
+"""Maximum number of messages that one turn drops because of the limits of their senders.
 
-If the turn has no other message, the loop then rests for `REST_S`. Unread messages fill their sender's
-connection, so that the sender must wait.
+The turn then receives no more messages. If it has only dropped messages, the loop rests for `REST_S`.
+Messages that are not received fill the sender's connection, so that the sender must wait.
 """
 REST_S = 0.002
 _NOW = int(zmq.NOBLOCK)
@@ -213,13 +213,13 @@ class Transport:
         return frames
 
     def _sender(self, key: bytes) -> bytes:
-        """Return the key whose budget a message is charged to; `NO_KEY` for unauthorised keys together."""
+        """Return the key to whose budget a message is charged. All unauthorised keys share `NO_KEY`."""
         return key if key in self._peers else NO_KEY
 
     def _understand(self, frames: list[zmq.Frame], key: bytes) -> Heard | None:
         """Decode a message, and return it if its sender may send it.
 
-        Malformed and forbidden messages, and a `Join`, are answered here; the result is then None.
+        Malformed and forbidden messages, and a `Join`, are answered here. None is returned for them.
         """
         route = frames[0].bytes
         peer = self._peers.get(key)
@@ -266,7 +266,7 @@ class Transport:
         return Heard(peer, route, envelope)
 
     def _remember(self, route: bytes, sender: bytes) -> None:
-        """Remember the key of a connection, to which refusals of its messages are charged."""
+        """Store the key of a connection. Refusals of the connection's messages are charged to this key."""
         if len(self._key_of) >= MAX_ROUTES:
             self._key_of.clear()
         self._key_of[route] = sender

@@ -175,7 +175,7 @@ class GpuSet(Protocol):
         """Return N of the GPU's device file /dev/nvidiaN; None if there is no such file or N is unknown."""
 
     def instance_ids(self, gpu: int) -> tuple[int, int] | None:
-        """Return the IDs of a MIG instance: its GPU instance, its compute instance. None: a whole GPU."""
+        """Return (GPU instance ID, compute instance ID) of a MIG instance; None: the GPU is a whole GPU."""
 
     def foreign_processes(self, gpu: int, is_ours: Callable[[int], bool]) -> list[GpuProcess] | None:
         """Return the processes on the GPU for which `is_ours(pid)` is false."""

@@ -1,4 +1,4 @@
-"""GPU performance monitoring (GPM): counters of Hopper and newer that NVML reads without a daemon or root.
+"""GPU performance monitoring (GPM): counters that NVML reads without a daemon or root (Hopper or newer GPUs).
 
 A metric is the difference of two samples. If a DCGM exporter reads the same counters, the two programs
 disturb each other; in that case use `rlsched node --no-gpm`.
@@ -118,7 +118,7 @@ class Gpm:
 
 @contextlib.contextmanager
 def _of_no_gpu() -> Iterator[None]:
-    """Turn NVML errors of calls that take no GPU handle into GpuError, so that no GPU counts as lost.
+    """Turn an NVML error of a call without a GPU handle into a GpuError, which does not count as a lost GPU.
 
     Errors which mean that the counters cannot be used at all (`_NEVER`) are raised unchanged.
     """

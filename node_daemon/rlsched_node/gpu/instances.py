@@ -145,7 +145,7 @@ class BoardParts:
 
 
 def _size(profile: str) -> tuple[float, float]:
-    """Return the compute slices and GB of a profile."""
+    """Return (number of compute slices, memory in GB) of a profile."""
     compute, memory = re.search(r"(\d+)g", profile), re.search(r"(\d+)gb", profile)
     return float(compute[1]) if compute else 1.0, float(memory[1]) if memory else 1.0
 

@@ -1,4 +1,4 @@
-"""Figures of simulated GPUs that replace the catalogue's, for tests of what rlsched learns from jobs."""
+"""Figures that replace the catalogue's for simulated GPUs, for tests of what rlsched learns from jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlsched.settings import convert_settings, read_table
 
 
 class WorkloadTruth(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Figures of a workload, with the names of the catalogue; None: the catalogue's figure."""
+    """Figures of a workload, named as in the catalogue. For a figure that is None, the catalogue applies."""
 
     util_frac: float | None = None
     memory_mib: float | None = None
@@ -34,7 +34,8 @@ class SimulatedTruth(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     Attributes:
         workload: Figures by name of the workload; other workloads have the catalogue's figures.
-        pair: Speeds of pairs; other pairs divide the GPU's time as described in `SimulatedGpus`.
+        pair: Speeds of pairs of workloads that share a GPU. Other pairs divide the GPU's time as described in
+            `SimulatedGpus`.
     """
 
     workload: dict[str, WorkloadTruth] = {}

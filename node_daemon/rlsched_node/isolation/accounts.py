@@ -14,7 +14,7 @@ from typing import Final
 from rlsched.errors import RlschedError
 
 WAIT_S: Final = 1.0
-"""Maximum time to wait for a lookup, seconds. While another lookup hangs, the wait is 0."""
+"""Maximum time to wait for a lookup, seconds. While an earlier lookup has no answer, callers do not wait."""
 MOST_HANGING: Final = 8
 """Maximum number of threads that wait for the directory service."""
 

@@ -19,8 +19,8 @@ from rlsched_node.isolation import clone
 CONTROLLERS = ("cpu", "cpuset", "io", "memory", "pids")
 SUBGROUP = "rlsched-node"
 """Group of the daemon itself, a sibling of the groups of its ranks. The parent group has controllers, so it
-must not contain processes (kernel, cgroup-v2.rst, «No Internal Process Constraint»). systemd:
-`DelegateSubgroup=`."""
+must not contain processes (kernel, cgroup-v2.rst, «No Internal Process Constraint»). Under systemd,
+`DelegateSubgroup=` in the unit must name this group."""
 _PREFIX = "rlsched-"
 
 

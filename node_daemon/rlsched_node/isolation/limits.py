@@ -14,8 +14,8 @@ RESERVED_MIB: Final = (512, 16_384)
 """Minimum and maximum memory that is reserved for the daemon, shims and kernel, MiB. No job gets it."""
 OOM_FIRST: Final = 500
 """`oom_score_adj` of a rank that requested no memory. If the node's memory is full, the kernel kills such a
-rank before ranks that requested memory. The value is half of the scale of proc(5): the kernel adds half of
-the node's memory to the memory that the rank uses."""
+rank before ranks that requested memory. The kernel treats a process with this value as if it used half of the
+node's memory in addition to its own use (proc(5): the maximum, 1000, adds all of the memory)."""
 MAX_PROCESSES: Final = 16_384
 """Default limit of processes and threads of a rank; half of the kernel's limit if that is less. A rank with
 eight GPUs, sixteen data loaders per GPU and a hundred threads per loader needs 12,800."""

@@ -271,7 +271,7 @@ class NodeAttempts:
         yield Send(attempt.time_limited())
 
     def hard_kills(self, now_s: float) -> Iterator[Effect]:
-        """Kill the ranks that their shims have not ended by `hard_kill_at_s`."""
+        """Kill each rank that its shim has not ended by the rank's `hard_kill_at_s`."""
         for attempt in self._open.values():
             if attempt.is_live and attempt.hard_kill_at_s is not None and now_s >= attempt.hard_kill_at_s:
                 attempt.hard_kill_at_s = now_s + HARD_KILL_AFTER_S

@@ -21,7 +21,7 @@ LINGER_MS = 200
 RENEW_S = 10.0
 """Seconds without a broker's `Welcome` after which a node connects with a new socket."""
 NEXT_S = 3.0
-"""The same time for a node with several broker addresses, which then connects to the next address."""
+"""Seconds without a `Welcome` after which a node with several broker addresses connects to the next one."""
 APART_S = 0.1
 """Pause before the next address if no process listens at the present address, seconds."""
 LOOK_AROUND_S = 5.0
@@ -94,7 +94,7 @@ class BrokerLink:
         self.socket.close(linger_ms)
 
     def renew(self, is_registered: bool) -> bool:
-        """Open a new socket if the node was not registered for `RENEW_S`. Return whether a socket was opened.
+        """Open a new socket after `RENEW_S` without a registration. Return whether a socket was opened.
 
         With several addresses, the new socket is opened after `NEXT_S`, and uses the next address. A new
         socket is needed because libzmq closes a connection when a frame exceeds the size limit, and then

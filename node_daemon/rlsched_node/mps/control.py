@@ -33,8 +33,9 @@ LONGEST_SOCKET: Final = "control_privileged"
 _COMM: Final = PROGRAM[:15]
 _POLL_S: Final = 0.02
 _EMPTY_LISTINGS: Final = 3
-"""Number of consecutive listings without MPS processes after which all have ended. One listing of /proc can
-miss a daemon that is starting: the daemon is forked after the listing began, and its parent has exited."""
+"""Number of consecutive listings of /proc without MPS processes after which all MPS processes count as ended.
+A single listing can miss a daemon that is starting, if the daemon is forked after the listing began, and its
+parent exits before the listing reaches the parent."""
 _MOST_LOG_BYTES: Final = 1 << 20
 _FATAL = re.compile(rb"fatal (?:exception|fault|error)", re.IGNORECASE)
 _CLIENT = re.compile(rb"client[^\n]*?\bpid:?\s*(\d+)", re.IGNORECASE)
@@ -45,7 +46,10 @@ class MpsError(RlschedError):
 
 
 class MpsProcesses(NamedTuple):
-    """Processes of a control daemon, found by name and pipe directory. `control` is 0 if no daemon runs."""
+    """Process IDs of a control daemon (0: it does not run) and its servers.
+
+    The processes are found by their name and their pipe directory.
+    """
 
     control: int
     servers: frozenset[int]
@@ -59,7 +63,8 @@ class MpsControl:
         uuids: UUIDs of the GPUs that the clients share. GPU indices are not used, because MPS renumbers GPUs.
         user: Account of the clients, which also runs the daemon; None: the account of this process.
         inherited: Environment from which `PATH` and `LD_LIBRARY_PATH` are taken.
-        spared: Set to which this class adds the process IDs of its children while they run.
+        spared: Process IDs that the node daemon never treats as processes of a rank. This class adds the IDs
+            of the control daemon, its servers and its commands.
 
     Attributes:
         servers: Process IDs of the daemon's servers at its last answer.
@@ -228,7 +233,7 @@ def find_processes(pipes: Path) -> MpsProcesses:
 
 
 def pipes_of(pid: int) -> str | None:
-    """Return the pipe directory of an MPS process; None if it is not an MPS process or not readable."""
+    """Return the pipe directory of a process; None if the process is not of MPS, or not readable."""
     fields = shim.read_stat(pid)
     if fields is None or fields[0] in "ZX" or not _is_named(pid):
         return None

@@ -48,11 +48,12 @@ TURN_S: Final = 1.0
 FAULT_S: Final = 60.0
 """Seconds after the fault of an MPS server during which a rank's failure is attributed to the fault."""
 LEFT_S: Final = 10.0
-"""Seconds after a rank's failure during which a fault may be its effect: a server can notice that its client
-was killed after the node does.
+"""Seconds after the failure of a rank during which a fault of an MPS server counts as related to the failure:
+the node can notice that the rank was killed before the server does.
 """
 FIRST_S: Final = 30.0
-"""Seconds after the start of a rank during which an unknown server is looked for every `TURN_S`."""
+"""Seconds after the start of a rank during which the clients are listed every `TURN_S` instead of every
+`LOOK_S`, as long as no server is known."""
 RETRY_S: Final = 60.0
 """Seconds after the failed start of a control daemon during which no other start is attempted."""
 CLOSE_S: Final = 20.0
@@ -101,12 +102,12 @@ class _Daemon:
         failed: Ranks that failed in the last `LEFT_S`, each with the time of its failure, monotonic seconds.
         joined_s: Time at which the last rank joined, monotonic seconds.
         clients: Process IDs of the clients at the last answer.
-        directories: Directory of the job by process ID, for each client that was ever listed and each process
-            that was found when this node daemon adopted the control daemon.
+        directories: Directory of the job, by process ID. Contains all clients that were ever listed, and the
+            processes that ran when this node daemon adopted the control daemon.
         servers: Process IDs of the servers that ran at the last answer.
         on_gpus: Processes of its ranks on GPUs, as the meter reports them.
         suspects: Ranks with a process that used a GPU and was not an MPS client at the last answer.
-        outside: Ranks to which this also applied at the answer before; they use a GPU without MPS.
+        outside: Ranks that were in `suspects` at the last two answers. They use a GPU without MPS.
         error: Last error; "" if the control daemon answers.
     """
 
@@ -144,7 +145,8 @@ class MpsSharing:
         enabled: Ranks that share GPUs run under MPS. If False, no control daemon is started, but control
             daemons of an earlier node daemon serve the ranks that use them.
         environment: Environment of the node daemon.
-        spared: Set of the process IDs of control daemons and commands, which belong to no rank.
+        spared: Process IDs that the node daemon never treats as processes of a rank. This class adds and
+            removes the IDs of MPS processes.
 
     Raises:
         InputError: `enabled` is True, and the control program is missing or `directory` has too long a path.
@@ -267,10 +269,11 @@ class MpsSharing:
                 self._wake.set()
 
     def attribute(self, ended: Exited) -> Exited:
-        """Return the end of a rank. If the fault of an MPS server ended the rank, add a reason that names it.
+        """Return the end of a rank, with a reason if the fault of an MPS server ended the rank.
 
-        A fault ends all clients on the GPU. If the log names one rank as its cause, that rank gets no
-        reason, and the other ranks get `MPS_NEIGHBOUR_FAULT`. Otherwise, all ranks get `MPS_FAULT`.
+        A fault ends all clients on the GPU. If the server's log names the rank that caused the fault, this
+        rank gets no reason, and the other ranks get `MPS_NEIGHBOUR_FAULT`. If the log does not name a
+        single rank, all ranks get `MPS_FAULT`.
         """
         daemon = self._of(ended.key)
         if daemon is None or ended.exit_code == 0:
@@ -452,7 +455,7 @@ class MpsSharing:
                 self._list_clients(daemon)
 
     def _list_clients(self, daemon: _Daemon) -> None:
-        """Learn the servers and clients of a control daemon. If it does not answer, the last answer stays."""
+        """Ask a control daemon for its servers and clients. Without an answer, the last answer is kept."""
         try:
             daemon.clients, error = daemon.control.clients(), ""
         except MpsError as failed:

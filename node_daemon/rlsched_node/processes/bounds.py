@@ -22,7 +22,7 @@ _WEAKER: Final = {
     "memory": "memory per process, only for jobs that request memory",
     "pids": "processes per user, and no limit for root",
 }
-"""By control group controller, the weaker limit that applies if the controller is missing."""
+"""For each controller of control groups: the weaker limit that applies if the controller is missing."""
 _HELD_BY: Final = {"cores": "cpuset", "memory": "memory", "processes": "pids"}
 _log = logging.getLogger("rlsched.node")
 
@@ -87,9 +87,10 @@ class RankBounds:
         num_gpus: Number of GPUs of the node.
         memory_mib: Memory for all jobs together, MiB.
         max_processes: Maximum number of processes and threads per rank; 0: no limit.
-        minors: Function that returns the result of `minors_of`. While the number of a device file is unknown,
-            this function is called before each start of a rank.
-        capabilities: Function that returns the result of `capabilities_of`, called likewise.
+        minors: Function that returns the result of `minors_of`. It is called again at each start of a rank
+            while its last result contains None.
+        capabilities: Function that returns the result of `capabilities_of`. It is called again in the same
+            case.
     """
 
     def __init__(
@@ -162,7 +163,10 @@ class RankBounds:
         )
 
     def _devices(self, gpus: Sequence[int]) -> list[int] | None:
-        """Return the device file numbers that a rank may open; None: all, because a number is unknown."""
+        """Return the minor numbers of the device files that a rank may open.
+
+        None: all device files, because the node cannot deny devices, or the number of one GPU is unknown.
+        """
         if self._opens_all or not self._minors:
             return None
         if None in self._minors:
@@ -172,7 +176,7 @@ class RankBounds:
         return known if len(known) == len(own) else None
 
     def _capabilities_for(self, gpus: Sequence[int]) -> list[int] | None:
-        """Return the numbers of the capabilities that a rank may open; None: all, because one is unknown."""
+        """Return the minor numbers of the files in /dev/nvidia-caps that a rank may open; None: all files."""
         if self._opens_all or not self._minors or not self._capabilities:
             return None
         if None in self._capabilities:

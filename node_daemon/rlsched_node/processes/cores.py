@@ -22,8 +22,8 @@ class Cores:
     Args:
         cpus: IDs of the logical processors that jobs may use.
         near: For each GPU, the processors that are local to it; empty if unknown.
-        cores: By processor, all processors (hyper-threads) of the same core. A processor that is missing
-            counts as a core.
+        cores: For each processor, all processors (hyper-threads) of its core. A processor without an entry
+            counts as a core of its own.
     """
 
     def __init__(
@@ -45,7 +45,10 @@ class Cores:
 
     @property
     def shared_processors(self) -> list[int]:
-        """Processors that no rank has exclusively; all processors if ranks have all of them exclusively."""
+        """Processors for the ranks that requested no cores: all processors that no rank has exclusively.
+
+        If ranks have all processors exclusively, the ranks without cores may use all processors too.
+        """
         return sorted(self._cpus - self._taken() or self._cpus)
 
     def take(self, rank: Hashable, count: int, gpus: Sequence[int]) -> list[int]:

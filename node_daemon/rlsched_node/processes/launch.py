@@ -24,7 +24,7 @@ from rlsched_node.processes.store import AttemptDir, LaunchRecord, MpsTerms
 
 MASTER_PORT_FIRST = 20_000
 MASTER_PORTS = 10_000
-"""Number of ports for gangs (jobs on several nodes). Linux's ephemeral ports begin above them, at 32,768."""
+"""Number of ports for gangs (jobs on several nodes), below Linux's ephemeral ports, which begin at 32,768."""
 FIRST_RANK_VARIABLE = "RLSCHED_FIRST_RANK"
 """Environment variable with the `RANK` of a node's first process, for `per_gpu.py`."""
 SLURMS_VARIABLE = "SLURM_SUBMIT_DIR"
@@ -36,8 +36,8 @@ job's steps. Such a script runs on the first node only (`rlsched_node.slurm`).""
 STEP_PORT_FIRST = 30_000
 STEP_PORTS = 2_768
 STEP_PORTS_OF_A_JOB = 8
-"""Ports 30,000 to 32,767, below Linux's ephemeral ports, are for the servers that start the steps of jobs.
-Each job has `STEP_PORTS_OF_A_JOB` of these ports; its server listens at the first free one."""
+"""Number of ports at which the server that starts a job's steps may listen; it uses the first free one. All
+jobs get their ports from the range 30,000 to 32,767, below Linux's ephemeral ports."""
 DIRECTORY_VARIABLE = "RLSCHED_ATTEMPT_DIR"
 """Variable that marks every process of a rank, so that processes left by a killed shim can be found."""
 
@@ -187,8 +187,8 @@ def torch_memory_limit(launch: Launch, env: Mapping[str, str], gpu_memory_mib: i
 
     PyTorch's allocator then takes at most the memory that the rank needs (`Launch.gpu_need_mib`). The memory
     of the CUDA context is not counted. Source: the option `per_process_memory_fraction` of
-    `c10/cuda/CUDAAllocatorConfig.h` in torch 2.13; earlier versions that do not know it raise an error. An
-    option that the job has set stays.
+    `c10/cuda/CUDAAllocatorConfig.h` in torch 2.13. Earlier versions of torch that do not know the option
+    raise an error. If the job has set the option, the job's value stays.
 
     Args:
         launch: The launch order.
@@ -396,7 +396,7 @@ def start_rank(
 
 
 def _is_text(value: str) -> bool:
-    """Return whether a value was valid UTF-8, and can be written as JSON."""
+    """Return whether a variable of the environment is valid UTF-8. Only such text can be written as JSON."""
     try:
         value.encode()
     except UnicodeEncodeError:

@@ -27,15 +27,15 @@ from rlsched_node.processes import shim
 from rlsched_node.processes.launch import LaunchError
 
 UNLISTED_MIB, UNLISTED_FRAC = 2048, 0.05
-"""Maximum memory in use by no listed process with which a GPU stays in service, MiB and as a fraction of its
-memory; the larger value applies. Assumed: the driver reserves some hundred MiB, and version 1 of NVML's query
-counts them as used."""
+"""Limit for memory that is in use but belongs to no listed process, MiB and as a fraction of the GPU's
+memory; the larger value applies. A GPU with more unlisted memory goes out of service. Assumed: the driver
+reserves some hundred MiB, and version 1 of NVML's query counts them as used."""
 UNLISTED_MOST_FRAC = 0.10
 """Upper bound of `UNLISTED_MIB` on small GPUs, as a fraction of the GPU's memory: the fraction that
 placement leaves free on a shared GPU (`rlsched.models.memory.MARGIN_FRAC`)."""
 OUT_AFTER_LOOKS = 30
-"""Number of consecutive checks with more unlisted memory after which a GPU is out of service. The driver
-frees the memory of a killed process some seconds after the process has left its list."""
+"""Number of consecutive checks with unlisted memory above the limit after which a GPU is out of service. When
+a process is killed, the driver removes it from the list some seconds before it frees the memory."""
 BACK_AFTER_LOOKS = 3
 """Number of consecutive good checks after which a GPU returns to service."""
 _UNLISTED = -1
@@ -227,7 +227,7 @@ class Outages:
 
 
 def _has_memory(reading: GpuReading | None) -> bool:
-    """Return whether a reading has the used memory and the processes of the GPU."""
+    """Return whether a reading contains the memory in use on the GPU, and the processes."""
     return reading is not None and reading.memory_used_mib is not None and reading.processes is not None
 
 

@@ -21,7 +21,7 @@ FASTEST_BYTES_PER_S = 1 << 30
 LOOK_S = (0.05, 10.0)
 CUT = b"\nrlsched: output was dropped here\n"
 MOST_KEPT = 4
-"""Multiple of the limit up to which output that has not been copied yet is kept."""
+"""Output that has not been copied yet is kept until the file reaches this multiple of the limit."""
 _ALIGN = 1 << 16
 _LINE_BYTES = 96
 _PUNCH_HOLE_KEEP_SIZE = 3

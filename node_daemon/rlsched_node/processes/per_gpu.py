@@ -15,8 +15,8 @@ import sys
 from types import FrameType
 
 GRACE_S = float(os.environ.get("RLSCHED_GRACE_S", "30"))
-"""The job's grace period, seconds: after a process has failed, the other processes get SIGTERM, and SIGKILL
-after this time."""
+"""The job's grace period, seconds. When a process fails, the other processes get SIGTERM, and SIGKILL after
+this time."""
 
 
 def main(command: list[str]) -> int:

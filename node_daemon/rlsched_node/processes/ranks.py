@@ -47,10 +47,11 @@ class _WatchedShim:
         process: The shim; None until it has claimed the attempt.
         pipe_fd: Pipe on which the shim reports its claim and the end; None for adopted shims, and once
             closed.
-        told: Data received from the pipe.
+        told: Data that the shim has sent on the pipe.
         pid_fd: Descriptor that is readable when the shim ends; None if the kernel has no pidfd, so that the
             shim is polled.
-        record: How the rank ended; None while the shim runs. Its GPUs stay in use until `leftovers` end.
+        record: How the rank ended; None while the shim runs. The rank's GPUs count as in use until all
+            processes of the rank (`leftovers`) have ended.
         has_vanished: The shim was killed, so that processes of the rank may be left.
         copy_failure: Last reported failure of the rank's copiers; "": no failure.
         copied_by_s: Time until which the report of the rank's end waits for the copiers, monotonic seconds;
@@ -79,10 +80,11 @@ class LiveRanks:
         store: The attempts on disk.
         mishaps: Logs unexpected errors, so that an error with one rank does not affect other ranks.
         cgroups: Control groups for the ranks; None: ranks have no control groups.
-        is_subreaper: This process is a subreaper, and has no children except shims, their forker and
-            `spared`.
+        is_subreaper: This process is a subreaper. Its only children are the shims, their forker, and the
+            processes in `spared`.
         shims: Starts shims; None: each shim is started with a new interpreter.
-        spared: Other children of this process, which belong to no rank.
+        spared: Process IDs of children that belong to no rank, such as the health check. They are not killed
+            when a rank is cleaned up.
     """
 
     def __init__(
@@ -231,7 +233,10 @@ class LiveRanks:
         return Leftovers(str(directory.job_path), pid, cgroup, self._is_subreaper)
 
     def _shims(self) -> list[int]:
-        """Return the process IDs of shims that run, the forker, the copiers and `spared`."""
+        """Return the process IDs of live shims, the forker, the copiers and the processes in `spared`.
+
+        These processes are not killed when the remaining processes of a rank are ended.
+        """
         living = [rank.pid for rank in self._ranks.values() if rank.record is None]
         return [self._new_shims.forker_pid, *self._spared, *self._copiers.pids, *living]
 

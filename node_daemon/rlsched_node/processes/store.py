@@ -95,7 +95,7 @@ class ExitRecord(msgspec.Struct, frozen=True):
         return self.ended_s or None
 
     def damage(self, *, has_limit: bool, told: str) -> str:
-        """Return why this exit record is not valid, so that no shim can have written it; "" if it is valid.
+        """Return why no shim can have written this exit record; "" if the record is valid.
 
         Args:
             has_limit: The rank had a time limit.
@@ -375,7 +375,10 @@ class AttemptDir:
             records.sync_directory(str(self.path.parent))
 
     def remove(self) -> None:
-        """Remove the job's directory, then the records, by which a later call finds the directory."""
+        """Remove the job's directory, then the records.
+
+        The records are removed last, because a later call finds the directory through the records.
+        """
         remove_tree(self.job_path)
         remove_tree(self.path)
 

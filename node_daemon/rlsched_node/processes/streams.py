@@ -104,7 +104,9 @@ class Follower:
         self._held_s: float | None = None
 
     def piece(self, *, is_last: bool = False) -> bytes:
-        """Return the next bytes; empty if there are none now. A line with its size replaces a dropped part.
+        """Return the next bytes; empty if there are none now.
+
+        If a part of the output was dropped, a line with the number of dropped bytes takes its place.
 
         Args:
             is_last: The file does not grow any more.
@@ -176,7 +178,7 @@ class Streams:
             os.dup2(self._streams[2].write_fd, 2)
 
     def redirect(self) -> None:
-        """Make the stream's file the standard output of this process; called in the child process."""
+        """Redirect standard output to its own file, if it has one. Called in the child process."""
         if 1 in self._streams:
             os.dup2(self._streams[1].write_fd, 1)
 

@@ -53,7 +53,7 @@ def is_file(pattern: str | None) -> bool:
 
 
 def of_task(pattern: str | None, number: int, values: Mapping[str, str], cwd: str) -> str:
-    """Return the file that a task writes to; "": it writes to `srun`.
+    """Return the file to which a task writes its output; "": the output goes to `srun`.
 
     Args:
         pattern: Value of `--output` or `--error`; None: not given.

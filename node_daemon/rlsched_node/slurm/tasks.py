@@ -153,7 +153,7 @@ class Tasks:
             self._watch_outputs(task)
 
     def _environment(self, step: Head) -> dict[str, str]:
-        """Return the environment of a step's tasks: this node's, changed by the script and `srun`."""
+        """Return the environment of a step's tasks: this node's environment with the changes of the step."""
         env = {name: value for name, value in self._env.items() if name not in step["unset"]}
         env |= step["env"]
         if step["only"] is not None:

@@ -22,10 +22,10 @@ TOLD_EVERY_S = 60.0
 """Seconds between two reports of a rank whose usage does not change."""
 CHANGE_FRAC = 0.05
 CHANGE_LEAST = 20
-"""Minimum change to report, in the unit of each field (2 % of a GPU or core, 20 MiB, ...). The change must
-also exceed a twentieth of the value."""
+"""Minimum change of a field that is reported, in the unit of the field (2 % of a GPU or core, 20 MiB, ...).
+The change must also exceed a twentieth of the field's value."""
 MOST_GUESSED_S = 2.0
-"""Maximum seconds after the last reading for which a rank's energy is extrapolated from the power."""
+"""Maximum time after the last reading for which a rank's energy is extrapolated from the power, seconds."""
 
 
 class Place(NamedTuple):
@@ -218,7 +218,7 @@ class NodeUsage:
 
     @staticmethod
     def _while_nobody_looked(here: list[_RankAccount], gpu: int, reading: GpuReading, now_s: float) -> None:
-        """Divide the energy that a GPU used while no daemon read it among the earlier daemon's ranks."""
+        """Add the energy that a GPU used while no daemon ran to the ranks that an earlier daemon started."""
         stayed = [rank for rank in here if gpu in rank.kept_j]
         for rank in stayed:
             drawn_j = -1.0 if reading.energy_j is None else reading.energy_j - rank.kept_j.pop(gpu)

@@ -87,7 +87,7 @@ class Follows(Scheduler):
     Args:
         policy: The policy with its guard (fallback for invalid or late decisions).
         state: The state of the shadow's broker.
-        number: Number of the first decision record.
+        number: ID of the first decision record; later records get the next IDs.
 
     Attributes:
         begun: Starts by Slurm that `decide` has not returned yet.
@@ -176,7 +176,10 @@ class Follows(Scheduler):
         return True
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        """Return the next start by Slurm that is possible in this state, else a wait. It has no record."""
+        """Return the next start by Slurm that is possible in this state, or a `Wait` if there is none.
+
+        The returned decision has no record.
+        """
         del record
         for place, begun in enumerate(self.begun):
             known = self._state.job_of_token(begun.token)

@@ -1,4 +1,6 @@
-"""Finds new events in a Slurm cluster's facts: jobs that can start, began or ended, with Slurm's times.
+"""Finds new events of jobs in a Slurm cluster: jobs that can start, began or ended, with Slurm's times.
+
+The events are found by comparison of facts (Slurm's state at one query) with the state of a shadow's broker.
 
 The module does no I/O. It reads the followed jobs from the broker's state, so that a restarted shadow
 continues.

@@ -1,4 +1,4 @@
-"""Advances a shadow from one set of Slurm's facts to the next: passes the events between them to a `Machine`.
+"""Advances a shadow from one query of Slurm to the next: passes the events in between to a `Machine`.
 
 The `Machine` is a broker's state machine. Its orders are not carried out; starts and ends come from Slurm.
 The only I/O is in `commit`.
@@ -46,7 +46,7 @@ class Shadow:
         self._late: set[str] = set()
 
     def follow_facts(self, facts: Facts, forgets_after_s: float) -> None:
-        """Handle new facts from Slurm.
+        """Handle new facts (the state of Slurm at one query).
 
         Args:
             facts: The facts.
@@ -218,7 +218,10 @@ def _known_gpus(facts: Facts) -> dict[str, set[int]]:
 
 
 def _due(news: list[News], at_s: float) -> tuple[list[News], list[News]]:
-    """Return (events to process at an instant, later events). A job's start and end are never together."""
+    """Return (events to process at an instant, later events).
+
+    The start and the end of a job are never in the same instant.
+    """
     began: set[str] = set()
     for place, one in enumerate(news):
         if one.at_s > at_s or (one.kind == "ended" and one.key in began):

@@ -153,7 +153,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True, tag="stats", forbid_unkno
 
 
 class SetQuota(msgspec.Struct, frozen=True, kw_only=True, tag="set_quota", forbid_unknown_fields=True):
-    """Set limits for a user, an account or a VC. Unset fields leave a limit unchanged; None removes it."""
+    """Set limits for a user, an account or a VC. UNSET leaves a limit unchanged; None removes the limit."""
 
     kind: PartyKind
     name: str

@@ -21,12 +21,13 @@ class JobForecast(msgspec.Struct, frozen=True, kw_only=True):
 class DryRun(
     JobNeeds, frozen=True, kw_only=True, tag="dry_run", forbid_unknown_fields=True, omit_defaults=True
 ):
-    """Ask when a job and some variants of it would start and end. Nothing is queued."""
+    """Ask when a job would start and end, also with variants of its settings. Nothing is queued."""
 
     tonight_s: float | None = None
     """Time of submission of the variant `tonight`, Unix seconds; None: no such variant."""
     command: tuple[str, ...] = ()
-    """Command of the job, whose earlier jobs show its run time with fewer GPUs; empty: unknown."""
+    """Command of the job. Completed jobs with the same command show the run time with fewer GPUs. Empty: not
+    given."""
 
 
 class DryRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -155,7 +155,7 @@ class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
         Setting(
             Option(
                 "--gpu-memory SIZE",
-                "Minimum memory of each GPU, which must also be free when the job starts; SIZE as in --mem.  "
+                "Memory that each GPU must have, and have free when the job starts; SIZE as in --mem.  "
                 "[default: no minimum]",
             ),
             least=0,

@@ -26,7 +26,7 @@ class OutsideReport(msgspec.Struct, frozen=True, kw_only=True):
     share_frac: float
     """Fraction of the recent checks that found the column outside its range."""
     value: float
-    """Value of the column when it was last outside the range."""
+    """Median value of the column in the last check that found the column outside its range."""
     low: float
     high: float
     """`low` and `high`: range in training."""
@@ -42,11 +42,12 @@ class DriftReport(msgspec.Struct, frozen=True, kw_only=True):
     active: bool = False
     """Whether the fallback decides because of drift."""
     looks: int = 0
-    """Number of decisions, or of dial settings, that were checked since the broker started."""
+    """Number of checks since the broker started. Each decision is checked or, if the policy is a rule with
+    dials (numbers that adjust the rule), each update of the dials."""
     outside: list[OutsideReport] = []
     """Columns outside their ranges in training, most frequent first; ten at most."""
     settings_refused: int = 0
-    """How often a strategy raised an error or returned no numbers, so that all dials were set to 0."""
+    """Number of times that all dials were set to 0 because a strategy failed or returned invalid numbers."""
     unlike: list[str] = []
     """Ways in which the cluster differs from the clusters in the policy's training."""
 
@@ -56,7 +57,8 @@ class GuardReport(msgspec.Struct, frozen=True, kw_only=True):
 
     decided: dict[str, int]
     """Number of decisions of the fallback since the journal began, by reason: `late`, `illegal`,
-    `non-finite`, `failed` (the policy raised an error), `dials`, `drift`."""
+    `non-finite`, `failed` (the policy raised an error), `dials` (a strategy, which sets the dials of a
+    rule, failed), `drift`."""
     now: str
     """Why the fallback decides now; "" while the policy decides."""
     drift: DriftReport | None = None
@@ -203,7 +205,7 @@ class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report")
     nodes_off_clock: int = 0
     """Number of nodes whose clock differs from the broker's by more than `MAX_CLOCK_SKEW_S`."""
     clock_skews_s: dict[str, float] = {}
-    """By node in `nodes_off_clock`: seconds by which the clock is ahead of the broker's; the first 50."""
+    """By node, for the first 50 in `nodes_off_clock`: seconds by which its clock is ahead of the broker's."""
     journal: JournalReport | None = None
     guard: GuardReport | None = None
     questions: QuestionsReport | None = None
