@@ -64,11 +64,11 @@ def _parting(reader: StoreReader, other: StoreReader) -> dict[str, Any] | None:
     """Return the first start or preemption that differs between two runs; None: there is no difference.
 
     Returns:
-        `this`: decision of the run `reader`. `other`: decision of the run `other`. Each is None if the run
-        has no further start or preemption.
-        `worth`: a decision of `reader`, and its candidate (alternative) that has the same effect as the
-        decision of `other`; None: there is no such candidate. A replay of `reader` with this candidate shows
-        the effect of the other decision.
+        `this`: first differing decision of the run `reader`. `other`: first differing decision of the run
+        `other`. Each is None if the run has no further start or preemption.
+        `worth`: a decision of `reader`, with its candidate (alternative) that would do what `other` did. A
+        replay of `reader` with this candidate shows the effect of that choice. None: there is no such
+        candidate.
     """
     for mine, theirs in zip_longest(_acts(reader), _acts(other)):
         if mine is None or theirs is None or mine[1:] != theirs[1:]:
@@ -81,7 +81,7 @@ def _parting(reader: StoreReader, other: StoreReader) -> dict[str, Any] | None:
 
 
 def _worth(reader: StoreReader, mine: Act | None, theirs: DecisionRecord | None) -> dict[str, Any] | None:
-    """Return a decision of `reader` and its candidate with the effect of `theirs`; None: there is none."""
+    """Return a decision of `reader`, with its candidate that would do what `theirs` did; None if none."""
     rows = [] if mine is None else [mine[0]]
     if theirs is not None and (
         mine is None or theirs.now_s < mine[1]

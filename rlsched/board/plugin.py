@@ -117,7 +117,7 @@ class Stores:
         return name in self._readers or self._found().get(name, (None, None))[1] is None
 
     def _found(self) -> dict[str, tuple[Path, Part | None]]:
-        """Return a dict: name -> (folder of the store, part); None: the last part of the store."""
+        """Return a dict: name -> (folder of the store, part). Part None is the last part of the store."""
         found: dict[str, tuple[Path, Part | None]] = {}
         for name, folder in find_stores(self._logdir).items() if self._logdir.is_dir() else ():
             found[name] = folder, None

@@ -26,7 +26,10 @@ from rlsched.yielding import give_way
 LIMIT_S: Final = 120.0
 """Time limit, seconds, that the process of a replay itself enforces and reports."""
 GRACE_S: Final = 240.0
-"""Additional time, seconds, after which the process is killed. It starts and compiles at low CPU priority."""
+"""Additional time, seconds, after which the process of a replay is killed.
+
+The time is long, because the process starts and compiles code at low CPU priority.
+"""
 UNWATCHED_S: Final = 10.0
 """Time without a request for the replay's state after which a replay is stopped, seconds."""
 _LOOK_S: Final = 0.2

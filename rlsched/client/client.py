@@ -168,14 +168,16 @@ class Client:
     def submit_many(
         self, jobs: Sequence[messages.Submit], *, seen: Callable[[int], object] | None = None
     ) -> list[int]:
-        """Queue all of these jobs or none of them, in one or several messages; return their numbers.
+        """Queue all of these jobs, in one or several messages, and return their job numbers.
+
+        If the broker rejects a job, usually no job is queued. See `submitting.submit_many` for the exception.
 
         Args:
             jobs: Submissions from `as_submit`.
             seen: Function that is called after each message with the number of jobs queued so far.
 
         Raises:
-            JobRefusedError: the broker rejects a job; the error names the job.
+            JobRefusedError: the broker rejects a job. The error names this job, and the jobs already queued.
         """
         return submit_many(self._ask, jobs, seen)
 

@@ -35,7 +35,9 @@ class AsksBroker(Protocol):
 def follow(
     client: AsksBroker, number: int, *, labelled: bool | None = None, to_its_end: bool = True
 ) -> Iterator[JobInfo | bytes]:
-    """Yield the job after each query, and new pieces of its output; of several ranks, only whole lines.
+    """Yield the job after each query, and then the new output of its ranks.
+
+    If the job has several ranks, their output is yielded as whole lines, so that lines are not mixed.
 
     Args:
         client: Client of the broker.

@@ -42,7 +42,7 @@ class _LocalProcess:
     process: subprocess.Popen[bytes]
     log: Path
     log_from: int
-    """Size of the log, bytes, when this process was started. The log up to there is of earlier processes."""
+    """Size of the log, bytes, when this process was started: earlier processes wrote the part before it."""
     began_s: float
     restarts: Restarts
     again_s: float | None = None
@@ -127,7 +127,9 @@ class LocalCluster:
         return 0
 
     def _alone(self) -> FileIO:
-        """Lock the directory for one cluster, until the file is closed or this process dies.
+        """Lock the directory for this cluster, and return the lock file.
+
+        The lock is released when the lock file is closed, or when this process ends.
 
         Raises:
             InputError: another cluster has the lock, or the directory is not writable.
@@ -227,10 +229,13 @@ class LocalCluster:
         return _LocalProcess(name, args, process, log, log_from, time.monotonic(), restarts)
 
     def _until(self, what: str, look: Callable[[], str], announce: Callable[[str], None]) -> str:
-        """Call `look` until it returns a text, and return the text; "": the cluster is stopped first.
+        """Call `look` repeatedly until it returns a text that is not empty, and return the text.
 
         A long wait is announced, with `what` as its reason. New lines about compilation in the broker's log
-        are announced too, and restart the time-out.
+        are announced too, and restart the time-out. If the cluster is stopped meanwhile, return "".
+
+        Raises:
+            RlschedError: the time-out has passed, or a process has exited.
         """
         began_s = time.monotonic()
         deadline, speak_s, compiled = began_s + START_TIMEOUT_S, began_s + SILENT_S, ""

@@ -27,7 +27,7 @@ _PLACE: Final = r"job (\d+): "
 
 
 class JobRefusedError(InputError):
-    """The broker rejects one of many jobs. Only the jobs of earlier messages are queued.
+    """The broker rejects one of many jobs. Only the jobs in earlier messages, if any, are queued.
 
     Attributes:
         place: Index of the rejected job in the submission, from 0.
@@ -81,11 +81,11 @@ def submit_many(
     jobs: Sequence[Submit],
     seen: Callable[[int], object] | None = None,
 ) -> list[int]:
-    """Queue all jobs or none, and return their numbers.
+    """Queue all jobs, and return their job numbers. If a job is rejected, usually no job is queued.
 
-    If the jobs need several messages, the broker checks all jobs before the first is queued. A job can still
-    be rejected after its check, for example because of a quota. In this case, jobs of earlier messages are
-    queued, and the error names them.
+    A single message is queued as a whole or not at all. For several messages, the broker checks all jobs
+    before it queues the first job. A job can still be rejected after its check, for example because of a
+    quota. In this case, the jobs of earlier messages are queued, and the error names these jobs.
 
     Args:
         ask: Function that sends a message, and returns the answer of the given type.

@@ -22,7 +22,8 @@ class Sums(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         of: Values of the fields by which jobs are grouped, in order; all jobs of the group have them.
         jobs: Number of jobs.
-        gpu_hours: GPU-hours of all attempts of these jobs. Of a shared GPU, each job's share counts.
+        gpu_hours: GPU-hours of all attempts of these jobs. Of a shared GPU, only the job's fraction
+            counts.
         energy_kwh: Energy of the jobs with known energy; None if there is no such job.
         energy_jobs: Number of jobs with known energy.
         wait_mean_s: Mean queueing delay of the jobs that started, seconds; None if no job started.

@@ -1,4 +1,7 @@
-"""Candidates of a decision: its numbered alternatives. A replay can choose another one than the scheduler."""
+"""Candidates of a decision: its numbered alternatives, of which a replay can choose another one.
+
+A candidate is the choice of the static rule, or a plan (a possible placement of a job).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ class Candidate:
     Attributes:
         number: Number of the candidate within the decision, from 1; 0 for the static rule's choice.
         of: Kind of the candidate: `rule` (the choice of the static rule), or `plan`.
-        at: Index in the plans of the record; -1 for the static rule's choice.
+        at: Index of the plan in the plans of the decision record; -1 for the static rule's choice.
         taken: Whether the scheduler chose this candidate.
         words: Description for users.
     """
@@ -83,13 +86,13 @@ def numbers_of_plans(record: DecisionRecord) -> dict[int, int]:
 
 
 def as_another(record: DecisionRecord, other: DecisionRecord | None) -> Candidate | None:
-    """Return the candidate that would have the same effect as a decision of another run; None: there is none.
+    """Return the candidate of a decision that would do what another run did; None: no candidate would.
 
-    The candidate that the scheduler chose does not count. Jobs of the two runs are matched by displayed ID.
+    The candidate that the scheduler chose is left out. Jobs of the two runs are matched by displayed ID.
 
     Args:
-        record: Record of the decision with the candidates.
-        other: Record of the decision of the other run; None: the other run waited.
+        record: Record of the decision.
+        other: Record of the other run's decision; None: the other run only waited.
     """
     action = None if other is None else other.action
     found = [one for one in candidates(record) if not one.taken and _as(record, one, other)]

@@ -45,7 +45,7 @@ def decided_by(record: DecisionRecord) -> str:
 
 
 def ranked_plans(record: DecisionRecord) -> list[tuple[PlanSeen, str, str]]:
-    """Return the plans of a decision as (plan, description, outcome).
+    """Return the plans (possible placements) of a decision as tuples (plan, description, outcome).
 
     The order is: the chosen plan, the other possible plans (highest value first), the plans that were not
     possible.
@@ -62,5 +62,5 @@ def ranked_plans(record: DecisionRecord) -> list[tuple[PlanSeen, str, str]]:
 
 
 def prices_in_words(record: DecisionRecord) -> list[tuple[str, float]]:
-    """Return the internal prices of a policy at a decision, as pairs (name for users, price)."""
+    """Return the prices that the policy used in a decision, as pairs: name to show to users, price."""
     return [(PRICE_NAMES.get(name, name), value) for name, value in record.prices.items()]

@@ -34,7 +34,8 @@ class KnownForecasts:
 
         If there are more than about `most` forecasts, the columns contain an evenly spaced sample. The column
         `within` is true if the outcome is between the 10 % and the 90 % quantile. `count` is the number of
-        all forecasts between the two times, `held` the number of these whose outcome is within the quantiles.
+        all forecasts between the two times, and `held` counts the forecasts whose outcome is within the
+        quantiles.
         """
         numbers = {name: np.array(column) for name, column in self._numbers.items()}
         time_s, seen_s = numbers["time_s"], numbers["seen_s"]

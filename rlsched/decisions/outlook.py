@@ -1,4 +1,4 @@
-"""Predicted speed and energy of an attempt, from the record of the decision that starts the attempt."""
+"""Predicted speed and energy of an attempt (one run of a job), from the decision that starts the attempt."""
 
 from __future__ import annotations
 

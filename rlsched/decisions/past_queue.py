@@ -12,11 +12,11 @@ from rlsched.decisions.reading import StoreReader
 from rlsched.decisions.timeline import JobSeen
 
 MOST_LOOKED: Final = 200
-"""Maximum number of decisions before a time, and after it, in which the queues of partitions are searched."""
+"""Maximum number of decisions before a time, and also after the time, that are searched for queues."""
 
 
 def rows_around(reader: StoreReader, at_s: float) -> tuple[list[int], list[int]]:
-    """Return two lists of row indices: decisions up to a time, newest first; later ones, oldest first."""
+    """Return the rows of decisions up to a time (newest first), and of later decisions (oldest first)."""
     order = np.argsort(reader.times_s, kind="stable")
     middle = int(np.searchsorted(reader.times_s[order], at_s, side="right"))
     return order[:middle][::-1].tolist(), order[middle:].tolist()
@@ -54,7 +54,10 @@ def _queues(reader: StoreReader, rows: Iterable[int]) -> dict[str, list[str]]:
 
 
 def _merged(first: list[str], then: list[str]) -> list[str]:
-    """Return `then` with the jobs that only `first` has, each after the job that precedes it in `first`."""
+    """Return the queue `then`, with the jobs inserted that are only in the queue `first`.
+
+    Each of these jobs follows the job that precedes it in `first`.
+    """
     merged, there = list(then), set(then)
     for at, job in enumerate(first):
         if job not in there:

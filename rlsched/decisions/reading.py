@@ -26,7 +26,7 @@ RECORD: Final = "record"
 PART_BYTES: Final = 32 << 20
 """Maximum size, bytes, of the decisions in one part of a store: about 250,000 decisions of a broker."""
 _BESIDE: Final = ("jobs", "forecasts")
-"""Tables that are split into parts like `decisions`: a part has the rows of its period."""
+"""Tables that are split into parts at the same times as the table `decisions`."""
 _DAMAGED: Final = (msgspec.MsgspecError, UnicodeDecodeError)
 """Errors that the decoding of a damaged record can raise."""
 _decoder = msgspec.msgpack.Decoder(DecisionRecord)

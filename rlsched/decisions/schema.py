@@ -50,7 +50,7 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
         attempt: Number of the attempt; 0 before the first attempt.
         nodes: Name of the node of each GPU of the attempt.
         gpus: Index of each GPU on its node.
-        share_milli: Share that the attempt has of each of its GPUs, thousandths.
+        share_milli: Fraction of each of its GPUs that the attempt has, in thousandths (500: half of a GPU).
         sm_clock_frac: SM clock, as a fraction of the maximum.
         state: In an `end`, the new state of the job: `completed`, `failed`, `cancelled`, `rejected`, or
             `queued` if another attempt follows.
@@ -58,9 +58,9 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
         run_s: Run time of the attempt, seconds; nan if it did not run.
         energy_j: Energy of the attempt, joules; nan if not measured.
         predicted_speed_frac: In a `start`, predicted speed of the attempt with its co-tenants, clock, cores
-            and GPU type: work per second, where the work of the job is its stated run time in seconds. If the
-            job states no GPU type, 1 is the speed on the same GPUs at full clock without co-tenants. nan if
-            not predicted. Files of earlier versions do not have this column and the next two.
+            and GPU type. At speed 1, the job takes its stated run time. If the job states no GPU type, 1 is
+            the speed on the same GPUs at full clock without co-tenants. nan if not predicted. Files of
+            earlier versions do not have this column and the next two.
         predicted_energy_j: In a `start`, predicted energy until the job ends, joules; nan if not predicted.
         speed_frac: In an `end`, mean speed of the attempt, in the same unit; nan if not measured.
     """
@@ -122,7 +122,8 @@ class ForecastSeen(msgspec.Struct, frozen=True, kw_only=True):
         high_s: 90 % quantile of the forecast; infinite: after the horizon of the forecast.
         seen_s: Outcome: the time at which the event happened.
         raw: The three quantiles before they were corrected by earlier outcomes.
-        last_s: Baseline: the last outcome for a job of the same size class; nan if there was none.
+        last_s: Baseline (a simpler forecast for comparison): the last outcome for a job of the same size
+            class; nan if there was none.
         week: Baseline: 10, 50 and 90 % quantiles of the outcomes in the same size class in the week before;
             nan if there were none.
         list_s: Baseline: result of list scheduling with predicted run times.

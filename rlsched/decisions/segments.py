@@ -30,7 +30,10 @@ A batch with one decision takes 2.4 KiB, or 2.0 KiB if it is compressed. Reading
 365 us if it is compressed; writing takes 40 us or 300 us, because each buffer has its own compressor.
 """
 PER_KEPT: Final = 16
-"""Minimum number of segments of a table with the maximum age or size. Only whole segments are removed."""
+"""Minimum number of segments of a table that has reached its age or size limit.
+
+Only whole segments are removed, so a segment must be much smaller than the limit.
+"""
 
 
 def segment_files(folder: Path, table: str) -> list[Path]:

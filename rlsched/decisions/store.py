@@ -105,11 +105,11 @@ class DecisionStore:
             self._take(name, [list(msgspec.structs.astuple(event)) for event in own])
 
     def note_standing(self, events: Sequence[JobEvent]) -> None:
-        """Pass the submissions and starts of unfinished jobs, in order, to a writer of an existing store.
+        """Set the unfinished jobs of an existing store, by their submissions and starts in order.
 
-        They are not written now. Each new segment of job events begins with the submissions and starts of
-        unfinished jobs, because earlier segments can be removed. The writer itself knows only the events that
-        it has written.
+        Call this method when an earlier process has written the store. The events are not written now. Each
+        new segment of job events begins with the submissions and starts of unfinished jobs, because earlier
+        segments can be removed. Without this call, this writer knows only the events that it has written.
         """
         jobs = self._tables["jobs"]
         assert isinstance(jobs, _Jobs)
@@ -197,7 +197,7 @@ class _Jobs(_Table):
         self.note(rows)
 
     def note(self, rows: list[list[Any]]) -> None:
-        """Update the unfinished jobs by rows of events, in order."""
+        """Update the stored list of unfinished jobs from rows of events, in order."""
         for row in rows:
             known = self._live.get(row[self._job], [])
             match row[self._kind]:

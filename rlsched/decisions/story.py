@@ -133,7 +133,7 @@ def _plans(record: DecisionRecord) -> list[dict[str, Any]]:
 
 
 def _met(reader: StoreReader, at_s: float) -> dict[str, float]:
-    """Return the counts just before a time: waiting jobs by size class, busy GPUs, all GPUs."""
+    """Return counts of the cluster just before a time: waiting jobs by size class, busy GPUs, all GPUs."""
     before = np.array([np.nextafter(at_s, -math.inf)])
     return {name: float(level[0]) for name, level in reader.timeline.curves(before).items()}
 
@@ -264,8 +264,8 @@ def _row_of_start(reader: StoreReader, seen: AttemptSeen) -> int | None:
 def _made_room(reader: StoreReader, seen: AttemptSeen) -> list[dict[str, Any]]:
     """Return the decisions that preempted other jobs for this attempt, oldest first.
 
-    The list has the preemptions that were decided for this job while it waited. It also has the preemptions,
-    at the time of the attempt's start, of jobs that had run on its GPUs.
+    The decisions are of two kinds: preemptions for this job while it waited, and preemptions of jobs on the
+    attempt's GPUs at the time of the attempt's start.
     """
     job, since_s = seen.job.job, seen.job.waited_since_s(math.nextafter(seen.start_s, -math.inf))
     rows = [

@@ -68,7 +68,10 @@ def _attempt_lines(attempt: dict[str, Any], predicted_s: float | None) -> list[s
 
 
 def _speed(attempt: dict[str, Any]) -> str:
-    """Return a text with the speed of an attempt; "" if it is not measured, and predicted as 1 or unknown."""
+    """Return a text with the measured and the predicted speed of an attempt.
+
+    The text is "" if the speed is not measured, and the predicted speed is 1 or unknown.
+    """
     speed, predicted = attempt["speed_frac"], attempt["predicted_speed_frac"]
     if speed is None:
         return "" if predicted is None or round(predicted, 2) == 1.0 else f", speed {predicted:.2f} predicted"

@@ -32,7 +32,7 @@ class AttemptSeen:
         end_s: Time of the end, seconds; infinite while the attempt runs.
         nodes: Name of the node of each GPU.
         gpus: Index of each GPU on its node.
-        share_milli: Share that the attempt has of each of its GPUs, thousandths.
+        share_milli: Fraction of each of its GPUs that the attempt has, in thousandths (500: half of a GPU).
         sm_clock_frac: SM clock, as a fraction of the maximum.
         state: State of the job after the attempt; "" while the attempt runs.
         reason: Reason for the end, for users.
@@ -285,7 +285,7 @@ class Timeline:
         ]
 
     def before_on(self, attempt: AttemptSeen) -> list[AttemptSeen]:
-        """Return the earlier attempts that had a GPU of this attempt, and ended at its start or later."""
+        """Return the attempts that had a GPU of this attempt until this attempt started, or longer."""
         return [
             other
             for other in self.attempts

@@ -69,11 +69,16 @@ def boot_id() -> str:
 
 
 def locked(path: Path) -> FileIO:
-    """Lock a journal for this process, and return the lock file. The kernel releases the lock at exit."""
+    """Lock a journal for this process, and return the lock file. The kernel releases the lock at exit.
+
+    Raises:
+        JournalHeldError: another broker has the lock.
+        JournalError: the directory is not writable, or a write-ahead log has no journal.
+    """
     log = path.with_name(path.name + "-wal")
     if log.exists() and log.stat().st_size and not (path.exists() and path.stat().st_size):
         raise JournalError(
-            f"{log}: a write-ahead log without its journal; put the journal back, or move the log away"
+            f"{log}: this write-ahead log has no journal; put the journal back, or move the log away"
         )
     try:
         make_private(path.parent)

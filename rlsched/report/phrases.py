@@ -27,9 +27,9 @@ def section(key: str, title: str, *parts: str) -> Section:
 
 
 def within(key: str, title: str, found: Report, *more: str) -> Section | None:
-    """Return a section that names the missing data and their columns, if a part of a report is missing.
+    """Return a section that names the missing data and columns of `found`, a part of the report.
 
-    None: the part `found` of the report has data.
+    None: the part has data.
     """
     if not is_missing(found):
         return None

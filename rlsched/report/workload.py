@@ -127,7 +127,7 @@ def arrivals(report: Report, canvas: Canvas) -> Section:
 
 
 def users(report: Report, canvas: Canvas) -> Section:
-    """Make the section about the fraction of the GPU-time that users have."""
+    """Make the section about users, and the fraction of the GPU-time that the largest users take."""
     found = report["by_user"]
     if (lacks := within("users", "Users", found)) is not None:
         return lacks

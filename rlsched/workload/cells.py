@@ -32,9 +32,10 @@ class Where(NamedTuple):
         return self.rows[position] if self.rows is not None else position + 1
 
     def refuse(self, position: int, column: str, expected: str, got: object) -> NoReturn:
-        """Raise a `TraceError` for an invalid cell; it names the row, the column, and both values.
+        """Raise a `TraceError` for an invalid cell, with its row, its column, and the arguments.
 
-        `position` is the index of the cell in its column, `got` the invalid value.
+        `position` is the index of the cell in its column, `expected` describes valid values, and `got` is the
+        invalid value.
         """
         shown = repr(str(got))
         shown = shown if len(shown) <= 80 else shown[:77] + "..."

@@ -95,8 +95,9 @@ def _find_demands(trace: Trace) -> tuple[list[Demand], NDArray[np.intp]]:
 def runnable_mask(trace: Trace, spec: ClusterSpec) -> Runnable:
     """Find the jobs that can never run on this cluster, with the reasons.
 
-    A node with `vc` serves only that VC, a node without `vc` serves every VC. All nodes of a gang are in one
-    partition: the nodes of one VC, or the nodes without VC (docs/explanation/design.md, decision 10).
+    A node with `vc` serves only that VC, a node without `vc` serves every VC. All nodes of a gang (a job with
+    several GPUs) are in one partition: the nodes of one VC, or the nodes without VC
+    (docs/explanation/design.md, decision 10).
     """
     groups = partition_groups(spec)
     demands, which = trace_demands(trace)
@@ -229,8 +230,8 @@ def nodes_for_load(trace: Trace, spec: ClusterSpec, load: float) -> ClusterSpec:
     mask = runnable_mask(trace, spec).mask
     if not mask.any() or span_s(trace) == 0:
         raise InputError(
-            f"{trace.name}: expected runnable jobs with at least two submission times, to scale {spec.name} "
-            "to a load"
+            f"{trace.name}: expected jobs that can run, submitted at two or more different times, to scale "
+            f"{spec.name} to a load"
         )
     home = _home_partition(trace, mask, partition_groups(spec))
     work = trace.duration_s * trace.num_gpus
@@ -293,7 +294,10 @@ def _proportional(weights: list[int], total: int) -> list[int]:
 
 
 def _most_to_spare(groups: list[NodeGroup], counts: list[int]) -> int:
-    """Return the index of the group that loses a node: one without GPUs, else one of the largest VC."""
+    """Return the index of the node group from which a node can be removed.
+
+    It is a group without GPUs if there is one, else a group of the VC with the most GPU nodes.
+    """
     nodes_of: Counter[str | None] = Counter()
     for group, count in zip(groups, counts, strict=True):
         nodes_of[group.vc] += count if group.gpus else 0

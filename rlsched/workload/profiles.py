@@ -51,8 +51,8 @@ class Profile:
         users: Number of users (assumed).
         names_per_user: Number of job names that each user has for each number of GPUs (assumed: in Alibaba
             PAI about 65 % of the tasks run at least five times, Weng et al., NSDI'22).
-        user_exponent: The bursts of a user are proportional to rank ** -exponent, where rank 1 is the user
-            with the most bursts (assumed: a few users own most of the GPU time, Hu et al., SC'21, section
+        user_exponent: A user's number of bursts is proportional to rank ** -exponent. Rank 1 is the user with
+            the most bursts (assumed: a few users own most of the GPU time, Hu et al., SC'21, section
             3.3).
         statuses: Status -> fraction of the jobs (assumed to be independent of the duration).
         cpus_per_gpu: CPU cores of a job, per GPU (assumed: the node's cores divided by its GPUs).

@@ -247,8 +247,8 @@ def slurm(
         check_plugin(config)
     elif any(is_held_for_us(job, partitions) for job in first.jobs.values()):
         raise InputError(
-            "--priority-only: a gateway without this option still holds jobs; release them first with "
-            "`rlsched engine slurm --remove`"
+            "--priority-only: jobs are still held by a gateway that ran without this option; release them "
+            "first with `rlsched engine slurm --remove`"
         )
     for line in unlike(first, partitions, "hand over") if not priority_only else ():
         raise InputError(line)

@@ -18,7 +18,7 @@ _NUMBER: Final[click.ParamType[Any]] = click.IntRange(1, MAX_GANG_GPUS)
 
 
 class _Gpus(NamedTuple):
-    """A parsed request for GPUs: `a100:2` has the number 2 and the type `a100`; the type "" allows any."""
+    """A parsed request for GPUs: `a100:2` has the count 2 and the type `a100`; the type "" allows any."""
 
     number: int
     gpu_type: str = ""

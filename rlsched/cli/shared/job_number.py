@@ -25,7 +25,7 @@ class JobName(NamedTuple):
     tasks: str = ""
     """Several tasks of the array, such as `5-9`; "" for a single task, a whole array or a job."""
     waiting: bool = False
-    """Whether to select the job only if it waits, and of an array only the waiting tasks."""
+    """Whether to select only a job that waits, or only the waiting tasks of an array."""
 
     def __str__(self) -> str:
         """Return the ID as the user typed it: `17`, `17_3` or `17_[3,5-9]`."""
@@ -40,7 +40,7 @@ class JobName(NamedTuple):
         return ranges_of(self.tasks or ("" if self.task is None else str(self.task)))
 
     def number_at(self, client: Client) -> int:
-        """Return the number of the job. The broker is asked for the job number of a task.
+        """Return the job number. For a task, request it from the broker.
 
         Raises:
             InputError: there is no such array, or the task is not a job yet.
@@ -54,7 +54,7 @@ class JobParam(click.ParamType[JobName]):
     name = "JOB"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> JobName:
-        """Return the name that the text describes, else fail with a usage error."""
+        """Return the ID in the text. Fail with a usage error if the text is not an ID."""
         found = re.fullmatch(r"(\d{1,15})(?:_(\d{1,9}))?", str(value))
         if found is None:
             self.fail(f"expected the number of a job, or ARRAY_TASK such as 17_3, got {value!r}", param, ctx)
@@ -67,7 +67,7 @@ class TasksParam(click.ParamType[JobName]):
     name = "JOB"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> JobName:
-        """Return the name that the text describes, else fail with a usage error."""
+        """Return the ID in the text. Fail with a usage error if the text is not an ID."""
         found = re.fullmatch(r"(\d{1,15})_\[([\d,:-]+)\]", str(value))
         if found is None:
             return JobParam().convert(value, param, ctx)

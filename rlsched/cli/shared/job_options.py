@@ -375,7 +375,8 @@ def change_options(command: Command) -> Command:
 def _options(help_of: Callable[[Option], str], *, given: bool = True) -> list[Callable[[Command], Command]]:
     """Return a click option for each declared option for which `help_of` returns a help text.
 
-    `given`: whether the options have defaults.
+    `given`: True for `submit`: options have defaults. False for `update`: an option without a value changes
+    nothing, and the names in `_TAKEN` are left out.
     """
     return [
         click.option(

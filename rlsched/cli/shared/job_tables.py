@@ -81,7 +81,10 @@ def named_table(
     hidden: Container[str],
     width: int | None,
 ) -> list[Text]:
-    """Return a table without the hidden columns. A table narrower than `NARROW` has short names and gaps."""
+    """Return a table without the columns in `hidden`.
+
+    A table narrower than `NARROW` has shortened names, and smaller gaps between columns.
+    """
     shown = [name for name in rows[0] if name not in hidden]
     narrow = width is not None and width < NARROW
     named = [
@@ -215,7 +218,10 @@ def _where(job: JobInfo) -> str:
 
 
 def beside(job: JobInfo) -> list[str]:
-    """Return a text with a job's co-tenants and predicted speed, in a list; empty if it shares no GPU."""
+    """Return a list with one text: the jobs that share GPUs with a job, and the job's predicted speed.
+
+    The list is empty if the job shares no GPU.
+    """
     if not job.beside:
         return []
     speed = "" if job.speed_frac is None else f" at {job.speed_frac:.0%}"

@@ -101,7 +101,7 @@ def selected(jobs: Iterable[JobInfo], wanted: dict[str, Any], *, arrays_wait: bo
 
 
 def of_whom(client: Client, wanted: dict[str, Any]) -> dict[str, Any]:
-    """Replace `--me` in the option values by `--user` with the user of this client's key.
+    """Replace `--me` in the option values by `--user NAME`, where NAME is the user of the client's key.
 
     Raises:
         InputError: `--user` and `--me` are given.

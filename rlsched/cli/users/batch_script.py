@@ -45,7 +45,7 @@ class Call(NamedTuple):
     Attributes:
         line: Line number of the call.
         command: The command, such as `srun`.
-        is_served: Whether jobs with steps can use the command.
+        is_served: Whether a job that can start steps (`srun`) can use the command.
     """
 
     line: int
@@ -184,7 +184,7 @@ def directives(where: str, lines: list[str], command: click.Command) -> tuple[li
 
 
 class _Taken(NamedTuple):
-    """Parsed words: options of the verb, ignored options, and the words from the first other word on."""
+    """Parsed words: options of the verb, ignored options, and all words from the first other word on."""
 
     arguments: list[str]
     left_out: list[str]

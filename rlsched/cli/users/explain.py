@@ -178,7 +178,10 @@ def own_broker(kept: str = STORE_FOLDER) -> Path:
 
 
 def _part_that(folder: Path, has: Callable[[StoreReader], bool]) -> StoreReader:
-    """Return the latest part of a decision store for which `has` is true; if there is none, the last part."""
+    """Return a reader of the latest part of a decision store (its rows of a period) that meets `has`.
+
+    If no part meets the condition, return a reader of the last part.
+    """
     from rlsched.decisions.reading import StoreReader, parts
 
     last: StoreReader | None = None
@@ -237,7 +240,7 @@ def _when(folder: Path, text: str) -> float:
             return float(text)
         except ValueError:
             raise InputError(
-                f"--at {text!r}: expected seconds of the trace; this store has no other times"
+                f"--at {text!r}: expected a number: times in this store are seconds of a trace"
             ) from None
     now_s = time.time()
     if re.fullmatch(r"\d{1,2}:\d{2}(:\d{2})?", text):

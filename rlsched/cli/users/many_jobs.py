@@ -167,11 +167,13 @@ def jobs_of(path: str, rows: list[JobRow]) -> list[RowSubmission]:
 
 
 def queue_all(client: Client, path: str, jobs: list[RowSubmission]) -> list[int]:
-    """Queue all jobs or none, and return their numbers. Show a progress bar on a terminal.
+    """Queue all jobs, and return their numbers. Show a progress bar on a terminal.
+
+    If the broker rejects a job, usually no job is queued. For the exception, see `submitting.submit_many`.
 
     Raises:
-        InputError: the broker rejects a job. The message names its line. In rare cases, earlier jobs are
-            already queued; the message then names them too.
+        InputError: the broker rejects a job. The message names the line of the job, and the jobs that are
+            already queued.
     """
     from rlsched.client.submitting import JobRefusedError, as_submit
 

@@ -117,7 +117,7 @@ def _decisions_line(report: StatsReport) -> str:
 
 
 def _share_lines(report: StatsReport) -> list[str]:
-    """Return a line with the number of jobs on shared GPUs; none if sharing is off and no job shares."""
+    """Return a line with the number of jobs on shared GPUs; no line if sharing is off and no job shares."""
     if not report.shares and not report.sharing:
         return []
     return [f"jobs may share GPUs: {report.sharing:,} of {report.running:,} running jobs do"]
@@ -155,7 +155,7 @@ def power_limit_words(limit: PowerLimitReport) -> str:
 
 
 def _price_lines(report: StatsReport) -> list[str]:
-    """Return a line with the price of electricity; none if the price is unknown."""
+    """Return a line with the price of electricity; no line if the price is unknown."""
     if report.price is None:
         return []
     price = report.price
@@ -183,7 +183,7 @@ def _connections_line(counts: dict[str, int]) -> str:
 def queued(report: StatsReport) -> str:
     """Return the counts of queued jobs and future array tasks: `30 queued (12 Quota), 8 tasks to come`.
 
-    In parentheses, for each reason, is the number of queued jobs that are not eligible to start.
+    The parentheses contain, for each reason, the number of queued jobs that cannot start for this reason.
     """
     by_reason = ", ".join(f"{jobs:,} {reason}" for reason, jobs in sorted(report.ineligible.items()))
     waiting = f"{report.queued:,} queued" + (f" ({by_reason})" if by_reason else "")

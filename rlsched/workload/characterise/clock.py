@@ -50,7 +50,10 @@ class WeekClock(NamedTuple):
         return np.floor((at_s + self.offset_s) / HOUR_S).astype(np.int64)
 
     def hours_in_slots(self) -> Ints:
-        """Return how often the trace contains each hour of the week: (168,) counts from hour 0 of day 1."""
+        """Return the (168,) number of times that the trace contains each hour of the week.
+
+        Index 0 is hour 0 of day 1.
+        """
         first, last = self.hour(np.array([self.first_s, self.last_s])).tolist()
         whole, left = divmod(last - first + 1, SLOTS)
         count = np.full(SLOTS, whole, dtype=np.int64)

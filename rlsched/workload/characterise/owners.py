@@ -30,10 +30,12 @@ def users(trace: Trace, keys: Keys, gpu_s: Floats) -> Report:
         gpu_s: (J,) GPU-time, GPU-seconds.
 
     Returns:
-        Users are sorted by GPU-time, largest first. `top`: fraction of the jobs and of the GPU-time of the
-        first 1, 5, 10, 25 and 50 % of the users (at least one user). `curve`: fraction of the GPU-time of the
-        first `users_frac` of the users. `largest`: a row for each of the first 20 users. Jobs without a user
-        are not counted.
+        Users are sorted by GPU-time, largest first. Jobs without a user are not counted.
+        `top`: a row for the first 1, 5, 10, 25 and 50 % of the users (at least one user), with the fractions
+        of the jobs and of the GPU-time that belong to these users.
+        `curve`: a list of fractions of the users, and for each the fraction of the GPU-time that belongs to
+        these first users.
+        `largest`: a row for each of the first 20 users.
     """
     if not keys.names:
         return missing("The trace does not record who submitted its jobs.", "user")

@@ -18,7 +18,7 @@ QUANTILES: tuple[tuple[str, float], ...] = (("p10_s", 0.1), ("p50_s", 0.5), ("p9
 
 
 def missing(say: str, *columns: str) -> Report:
-    """Return a section without statistics, for a trace that lacks the data for this section.
+    """Return a section of a report without statistics, for a trace that lacks the data of the section.
 
     Args:
         say: Sentence that names the missing data.

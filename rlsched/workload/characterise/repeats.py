@@ -35,7 +35,10 @@ def bursts(vc: Ints, num_gpus: Floats, submit_s: Floats, gap_s: float = BURST_GA
 
 
 def in_bursts(trace: Trace, vcs: Keys) -> Report:
-    """Report the number and sizes of bursts. `jobs_frac`: fraction of the jobs in bursts of 2 or more."""
+    """Report the number and sizes of bursts.
+
+    `jobs_frac` is the fraction of the jobs that are in bursts of 2 or more jobs.
+    """
     count = np.bincount(bursts(vcs.code, trace.num_gpus, trace.submit_s))
     return {
         "gap_s": BURST_GAP_S,

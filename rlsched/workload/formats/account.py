@@ -123,7 +123,7 @@ class Account:
         self.seen.add(digest)
 
     def use_later(self, line: int, use: Callable[[], object]) -> None:
-        """Call `use` for a row that `read` has counted as kept; if `use` refuses it, count it as skipped.
+        """Call `use` for a row that `read` has counted as kept. Count the row as skipped if `use` refuses it.
 
         `use` refuses a row by `MalformedError` or `LeftOutError`.
 

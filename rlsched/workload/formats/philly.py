@@ -68,9 +68,10 @@ def convert(request: Request) -> Conversion:
 
 
 def _items(path: Path) -> Iterator[tuple[int, tuple[int, Any] | MalformedError]]:
-    """Yield line number and item for each item of the JSON list; an item is its line number and value.
+    """Yield (line number, (line number, value)) for each item of the JSON list.
 
-    A damaged item is a `MalformedError`. Reading continues at the next text that looks like a job.
+    For a damaged item, yield its line number and a `MalformedError`. Reading then continues at the next text
+    that looks like a job.
     """
     text = read_text(path)
     at = len(text) - len(text.lstrip())

@@ -35,7 +35,7 @@ class Format:
             None: no file describes the nodes.
         zone: Whether times can be in local time, and the option `--timezone` is accepted.
         exports: Whether the list of jobs can be in several files.
-        gpus: Explanation for the user if no job has GPUs, or advice.
+        gpus: Text that is printed if no job has GPUs: the cause, or how to get the GPUs.
     """
 
     convert: Callable[[Request], Conversion]

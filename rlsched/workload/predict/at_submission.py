@@ -87,7 +87,10 @@ def with_predictions(trace: Trace, predictions: AtSubmission, point: str = "medi
 
 
 def facts_of(trace: Trace) -> list[JobFacts]:
-    """Return the facts of every job, in order of submission; the command line is the column `x_command`."""
+    """Return the facts (`JobFacts`, data known at submission) of every job, in order of submission.
+
+    The command line of a job is in the column `x_command`.
+    """
     command = trace.extra.get("x_command", np.full(len(trace), ""))
     columns = (
         trace.job_id, trace.num_gpus, trace.vc, trace.user, trace.job_name, command, trace.time_limit_s,

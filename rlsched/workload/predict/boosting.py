@@ -66,7 +66,7 @@ def one_thread() -> AbstractContextManager[object]:
     """Return a context manager that limits scikit-learn to one thread.
 
     With several threads, all threads wait for the slowest one in busy loops. If another process uses a core,
-    this takes minutes.
+    a call then takes minutes.
     """
     limit: AbstractContextManager[object] = _pools().limit(limits=1, user_api="openmp")
     return limit

@@ -1,4 +1,4 @@
-"""Nearest bursts: predicts from earlier jobs of the same key that were submitted with similar time gaps.
+"""Nearest bursts: predicts from earlier jobs of the same VC and GPU count with similar submission gaps.
 
 Users and scripts submit in regular patterns: a sweep every few seconds, a probe every ten minutes. The gaps
 between submissions (the rhythm) help to predict a job's run time, even before a job of the same burst ends.
@@ -43,7 +43,8 @@ class Rhythm:
         """Return the (CONTEXT,) numbers that describe the rhythm of the key for a job submitted now.
 
         They are: ln of the gaps to the earlier submissions in `LOOK_BACK`, ln of the number of jobs in the
-        burst so far, ln of the period, and how often in a row the period occurred.
+        burst so far, ln of the period (the gap that was repeated most often up to now), and the number of
+        its repetitions.
         """
         out = np.empty(CONTEXT)
         rhythm_of(

@@ -41,10 +41,11 @@ def end_from_hazards(row: Floats) -> None:
 
 @kernel
 def fade_rows(counts: Floats, rows: NDArray[np.int64], fades: Floats) -> None:
-    """Reduce the counts of a job's keys; each level of keys (`facts.LEVELS`) has its own factor.
+    """Multiply the counts of a job's keys by the factor of their level (`facts.LEVELS`).
 
     Args:
-        counts: (K, 2, BINS) for each of K keys, the ends and the jobs at risk in each bin; changed in place.
+        counts: (K, 2, BINS) numbers of ended jobs (index 0) and of jobs at risk (index 1) in each bin, for K
+            keys; changed in place.
         rows: (L,) index in `counts` of the job's key at each of L levels, -1: no key.
         fades: (L,) factor of each level.
     """
@@ -63,11 +64,12 @@ def count_end(
     """Count a job that ended, for each of its keys.
 
     Args:
-        counts: (K, 2, BINS) for each of K keys, the ends and the jobs at risk in each bin; changed in place.
+        counts: (K, 2, BINS) numbers of ended jobs (index 0) and of jobs at risk (index 1) in each bin, for K
+            keys; changed in place.
         rows: (L,) index in `counts` of the job's key at each of L levels, -1: no key.
         weights: (L,) weight of the job at each level.
         narrow_from: First level at which the job also counts in bins close to `bin_`.
-        near: (2, BINS) ends and jobs at risk that the job adds at this level and all narrower levels.
+        near: (2, BINS) ends and jobs at risk that the job adds at level `narrow_from` and narrower levels.
         bin_: Bin of the job's run time.
     """
     for level in range(len(rows)):
@@ -98,7 +100,7 @@ def survive(
     """Compute the distribution of the run time at every level of keys (`facts.LEVELS`).
 
     Args:
-        counts: (K, 2, BINS) for each of K keys, the ends and the jobs at risk in each bin.
+        counts: (K, 2, BINS) ended jobs (index 0) and jobs at risk (index 1) of K keys in each bin.
         levels: (L, 3) for each level: index of the key in `counts` (-1: no key), number of starts of the key
             so far, and end index of the level's jobs in `running`.
         running: (N, 2) start time, and sequence number of the start, of each running job; grouped by level.
@@ -211,7 +213,7 @@ def become(
 
 @kernel
 def _kept(times_s: Floats, count: int, now_s: float, lag_s: float) -> int:
-    """Return how many of the times now - lag, now - 2 x lag, ... in a row have a submission, 1 to 4."""
+    """Return how often submissions followed each other at the interval `lag_s` until now, 1 to 4."""
     kept, tolerance_s = 1, max(2.0, 0.005 * lag_s)
     while kept < 4:
         target_s = now_s - (kept + 1) * lag_s
@@ -250,8 +252,8 @@ def rhythm_of(
         never_s: Largest value of a gap, seconds; a longer gap counts as this value.
         min_period_s: Shortest period considered, seconds.
         now_s: Time of the submission, seconds.
-        out: (K + 3,) output: ln of each gap, ln(`burst`), ln of the period, how often in a row the period
-            occurred.
+        out: (K + 3,) output: ln of each gap, ln(`burst`), ln of the period (the gap that was repeated most
+            often up to now), and the number of its repetitions.
     """
     for at in range(len(look_back)):
         back = look_back[at]
@@ -294,7 +296,7 @@ def weigh(loss: Floats, rate: float, floor: float, out: Floats) -> None:
 def mix_rows(weights: Floats, least: float, said: Floats, out: Floats) -> None:
     """Write the weighted mixture of the (E, BINS) distributions in `said` to `out` (BINS,).
 
-    Before, the probabilities in `said` are raised to at least `least`, and each row is normalised, in place.
+    First, probabilities in `said` below `least` are raised to `least`, and each row is normalised, in place.
     """
     out[:] = 0.0
     for row in range(len(said)):
@@ -319,7 +321,7 @@ def hedged(
         floor: Minimum weight, as in `weigh`.
         least: Minimum probability, as in `mix_rows`.
         said: (E, BINS) distributions, normalised in place.
-        read: (E, SAID) output of `read_off`. Its first column first holds the weights.
+        read: (E, SAID) output: the result of `read_off`. (The weights are in its first column meanwhile.)
         out: (BINS,) output: the mixture.
     """
     weights = read[:, 0]

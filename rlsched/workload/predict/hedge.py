@@ -83,7 +83,7 @@ class Hedge:
         return mixed
 
     def start(self, job_id: str, now_s: float) -> None:
-        """Record a start of a tracked job. After a restart, a threshold that was counted is skipped."""
+        """Record a start of a tracked job. A restarted job does not count the same threshold twice."""
         job = self._tracked.get(job_id)
         if job is not None:
             job.start_s = now_s

@@ -29,7 +29,9 @@ _P: Final = np.array([0.5 * (1.0 + math.erf(z / math.sqrt(2.0))) for z in _Z])
 
 
 class TraceQuantiles:
-    """Quantile function of ln(run time) of a trace's jobs, for a size class and a normal score.
+    """Quantile function of ln(run time) of a trace's jobs, by size class and normal score.
+
+    The normal score of a job is the standard normal quantile of its rank by run time in its size class.
 
     Args:
         size_class: (J,) size class of each job, 0, 1, ...

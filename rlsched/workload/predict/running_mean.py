@@ -101,8 +101,8 @@ def causal_predictions(
 def own_spread(trace: Trace, end_s: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the (J,) spread of the trace's own predictions, as known when each job is submitted.
 
-    The spread is the root mean square of ln(true / predicted) over a prior, and over the jobs with a
-    prediction that had ended by the submission.
+    The spread is the root mean square of ln(true / predicted). It is computed from the jobs with a prediction
+    that ended before the submission, and from a prior value.
 
     Args:
         trace: J jobs with predictions.

@@ -18,7 +18,7 @@ from rlsched.workload.predict.distribution import BINS, Floats, bin_of
 from rlsched.workload.predict.facts import LEVELS, Key
 
 MEMORY_JOBS: Final = (1000.0, 500.0, 300.0, 200.0, 100.0, 30.0, 30.0, 30.0, 30.0)
-"""For each level of keys (`facts.LEVELS`): number of later starts of the key after which a job counts 1/e."""
+"""For each level of keys (`facts.LEVELS`): number of later starts of the key after which a job weighs 1/e."""
 _FADE: Final = tuple(1.0 - 1.0 / jobs for jobs in MEMORY_JOBS)
 _FADES: Final = np.array(_FADE)
 Started = tuple[int, ...]
@@ -41,7 +41,9 @@ _NARROW_FROM: Final = LEVELS.index("user")
 
 
 def _near_bins() -> Floats:
-    """Return the ends and jobs at risk that a job adds to narrow keys: (bin of its run time, 2, BINS).
+    """Return the counts that a job adds to narrow keys, by bin of its run time: (BINS, 2, BINS).
+
+    Index 0 of the second axis is the number of ended jobs, index 1 the number of jobs at risk, in each bin.
 
     The next job of a narrow key usually ends in a bin close to this job's bin, and seldom in the same bin. An
     end is therefore spread over its bin and the bins around it, as by two random steps. Each step goes to one

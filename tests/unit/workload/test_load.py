@@ -139,7 +139,9 @@ def test_nodes_for_load_refuses_invalid_loads(load: float) -> None:
 
 
 def test_nodes_for_load_needs_runnable_jobs() -> None:
-    with pytest.raises(InputError, match="runnable jobs with at least two submission times"):
+    with pytest.raises(
+        InputError, match="expected jobs that can run, submitted at two or more different times"
+    ):
         nodes_for_load(trace_of([9, 0]), spec_of((1, 8, None)), 1.0)
 
 

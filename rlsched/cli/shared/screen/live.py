@@ -27,7 +27,7 @@ class View(Protocol):
         ...
 
     def lines(self, found: Any, columns: int, height: int, now_s: float) -> list[Text]:
-        """Return the data as lines of at most `columns` characters, at most `height` lines."""
+        """Return the data `found` (from `fetch`) as up to `height` lines of up to `columns` characters."""
         ...
 
     def key(self, key: str, looking: Looking) -> View | None:

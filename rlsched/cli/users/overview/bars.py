@@ -55,10 +55,11 @@ def node_cells(picture: Picture, marks: Marks) -> list[Text]:
 
 
 def _node(node: NodeInfo, held: dict[int, JobInfo], marks: Marks, width: int) -> Text:
-    """Return the name of a node and one character per GPU; above `MAX_BAR` GPUs, each character's count.
+    """Return the name of a node, followed by its bar: one character per GPU.
 
     A character is the letter of the user who has the GPU, or a sign for a GPU that is free, absent, or used
-    by a process that rlsched did not start.
+    by a process that rlsched did not start. For a node with more than `MAX_BAR` GPUs, the bar has each
+    character only once, with the number of its GPUs.
     """
     is_up = node.state == "up"
     away = "blue" if node.state in ("asleep", "waking") else "red"
@@ -87,7 +88,7 @@ def _of_job(job: JobInfo, marks: Marks) -> Text:
 
 
 def _counted(signs: Sequence[Text]) -> Text:
-    """Return each character with its count, for nodes with more than `MAX_BAR` GPUs: `a12 b4 ·16`."""
+    """Return each different character once, followed by its number of GPUs: `a12 b4 ·16`."""
     found: dict[str, tuple[Text, int]] = {}
     for sign in signs:
         found[sign.plain] = (sign, found.get(sign.plain, (sign, 0))[1] + 1)

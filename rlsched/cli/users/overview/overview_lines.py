@@ -103,7 +103,10 @@ def _head(picture: Picture, columns: int) -> list[Text]:
 
 
 def _forecasts(picture: Picture) -> list[list[str]]:
-    """Return texts on the accuracy of the last week's forecasts, a list per line; empty without outcomes."""
+    """Return texts on the accuracy of the last week's forecasts: for each line, a list of texts.
+
+    The result is empty if no outcome of a forecast is known.
+    """
     report, told = picture.stats.forecasts, []
     for one in report.scores if report is not None else ():
         if one.size == "all":

@@ -287,7 +287,7 @@ def test_write_ahead_log_without_its_journal_is_refused(directory: Path) -> None
     (directory / JOURNAL_FILE).rename(directory / "moved")
     broker.journal.close()
     (directory / f"{JOURNAL_FILE}-wal").write_bytes(b"left over")
-    with pytest.raises(JournalError, match="a write-ahead log without its journal"):
+    with pytest.raises(JournalError, match="this write-ahead log has no journal"):
         Journal(directory / JOURNAL_FILE)
 
 
