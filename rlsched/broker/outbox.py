@@ -1,4 +1,4 @@
-"""Output of a batch: the facts to commit, and the messages and orders to send after the commit."""
+"""Output of a batch: the facts (journal entries) to commit, and the messages to send after the commit."""
 
 from __future__ import annotations
 

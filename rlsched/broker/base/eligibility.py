@@ -1,9 +1,9 @@
 """Eligibility of waiting jobs: a job is eligible if nothing (such as a quota) keeps it out of the queues.
 
-As in the simulator (`rlsched_envs/sim/eligibility.py`), no rule, plan or policy considers a job that is not
-eligible. A job can have several reasons. It enters the queue when the last reason ends, before the decisions
-at that instant. Its place in the queue depends on its submission time, not on the time at which it became
-eligible.
+As in the simulator (`rlsched_envs/sim/eligibility.py`), no rule, plan (possible placements of jobs) or policy
+considers a job that is not eligible. A job can have several reasons. It enters the queue when the last reason
+ends, before the decisions at that instant. Its place in the queue depends on its submission time, not on the
+time at which it became eligible.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class ChosenPolicy(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         policy: The policy as TOML.
         name: Display name of the policy.
-        fallback: The policy's fallback rule as TOML; "": the fallback is the rule that the policy follows.
+        fallback: The policy's fallback rule as TOML; "": the rule on which the policy is based.
         fallback_name: Display name of the fallback.
         instead_of: Digest of the policy in `--policy` that this policy replaces. If the broker is later
             started with another `--policy`, it does not use the chosen policy any more.
@@ -197,7 +197,7 @@ class NodeSlept(Fact, frozen=True, kw_only=True, tag="node_slept"):
     asks_scheduler: ClassVar[bool] = True
     name: str
     off_s: float
-    """Time by which the node is off, Unix seconds. Earlier messages from the node do not mark it as up."""
+    """Time by which the node is off, Unix seconds. Messages received earlier do not mark the node up."""
     reason: str
 
 
@@ -231,7 +231,7 @@ class GpusHeld(Fact, frozen=True, kw_only=True, tag="gpus_held"):
     asks_scheduler: ClassVar[bool] = True
     name: str
     held: list[Holding]
-    """Each entry names the user of some GPUs, or the reason why they are out of service, and the GPUs."""
+    """Each item lists some GPUs, and names their user or the reason why they are out of service."""
 
 
 class JobSubmitted(JobSettings, Fact, frozen=True, kw_only=True, tag="job_submitted"):
@@ -248,7 +248,7 @@ class JobSubmitted(JobSettings, Fact, frozen=True, kw_only=True, tag="job_submit
     spread: float
     rejected: str = ""
     predicted_by: str = "running-mean"
-    """Predictor of the run time, `running-mean` or `hedge`."""
+    """Predictor of the run time, `running-mean` or `hedge` (a weighted average of several predictors)."""
     said: bytes = b""
     """Predictions and features of the job (as in `SubmissionForecast`), little-endian. First (1 + EXPERTS,
     BINS) float64: the blended prediction, then the prediction of each expert, as the probability of each bin.
@@ -433,12 +433,13 @@ class AttemptOver(Fact, frozen=True, kw_only=True, tag="attempt_over"):
     exit_code: int | None
     reason: str
     gpu_memory_mib: int = 0
-    """New memory request of the job, MiB per GPU: more than the GPUs of the attempt have, or, if `alone`, as
-    much as they have. 0: the request is unchanged.
+    """New memory request of the job, MiB per GPU; 0: the request is unchanged. If `alone`, the request is the
+    whole memory of the attempt's GPUs. Otherwise it is more than their memory, so that the job gets larger
+    GPUs.
     """
     alone: bool = False
-    """Whether the job shares no GPUs from now on, because the attempt ran out of GPU memory on shared GPUs,
-    or ended with its co-tenants because of a GPU fault under MPS.
+    """Whether the job shares no GPUs from now on, because the attempt ran out of GPU memory on shared GPUs or
+    under a memory limit, or ended with its co-tenants because of a GPU fault under MPS.
     """
 
 
@@ -506,7 +507,7 @@ class MemberSet(Fact, frozen=True, kw_only=True, tag="member_set"):
 
 
 class EligibilityReviewed(Fact, frozen=True, kw_only=True, tag="eligibility_reviewed"):
-    """Time made jobs eligible or ineligible: a begin time or month began, or GPU-hours were used up."""
+    """Jobs became eligible or ineligible: a begin time passed, a month began, or GPU-hours were used up."""
 
     asks_scheduler: ClassVar[bool] = True
 

@@ -80,13 +80,16 @@ class LedgerModels:
         self._update_models(self._cluster.energy_counts)
 
     def add_energy_weight(self, number: int, own: float | None) -> None:
-        """Record the weight of energy of live job `number`; `own` is None if it uses the broker's weight."""
+        """Record a live job's weight of energy against time.
+
+        `number`: job number. `own`: weight that the job set, 0 to 1; None: the job uses the broker's weight.
+        """
         if own:
             self._asking.add(number)
             self._update_models(self._cluster.energy_counts)
 
     def remove_energy_weight(self, number: int) -> None:
-        """Remove the weight of energy of finished job `number`."""
+        """Remove a finished job's weight of energy. `number`: job number."""
         if number in self._asking:
             self._asking.discard(number)
             self._update_models(self._cluster.energy_counts)
@@ -229,10 +232,10 @@ def traits_of(gpu_type: str) -> Records:
 
 @cache
 def factors_of(gpu_type: str) -> tuple[tuple[float, float], ...]:
-    """Return (sensitivity, pressure) of the catalogue's workloads on a GPU type, by number - 1.
+    """Return (sensitivity, pressure) of each workload on a GPU type; workload i of the catalogue is at i - 1.
 
-    Factors that the catalogue lacks follow from the workload's GPU time (`factors_of_util`), as its predicted
-    speeds do.
+    If the catalogue lacks the factors of a workload, they are computed from the workload's GPU time
+    (`factors_of_util`), like the workload's predicted speeds.
     """
     found = []
     for row in traits_of(gpu_type)[1:]:

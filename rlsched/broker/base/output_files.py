@@ -32,7 +32,7 @@ def names_rank(pattern: str) -> bool:
 def values(
     *, job: int, array: int, task: int, name: str, user: str, node: str, rank: int
 ) -> Mapping[str, str]:
-    """Return the text that replaces each letter of a pattern, by letter.
+    """Return the texts that replace the `%` codes of a pattern, by the letter of the code.
 
     Args:
         job: Job number.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rlsched.workload.trace import Trace
 
 MOST_JOBS: Final = 10_000
-"""Maximum number of past jobs; only the latest are used. Each job prolongs a start by some tenths of a ms."""
+"""Maximum number of past jobs, the latest ones. Each makes the broker's start some tenths of a ms longer."""
 _ENDS, _COMES, _STARTS, _ENDS_AT_ONCE = range(4)
 
 

@@ -1,4 +1,4 @@
-"""Control of Python's garbage collector in the broker, which runs often and visits only new objects."""
+"""Runs Python's garbage collector in the broker, often and only on new objects, so that pauses are short."""
 
 from __future__ import annotations
 

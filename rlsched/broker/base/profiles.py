@@ -40,7 +40,9 @@ co-tenant (`rlsched.models.learning.seen_factor`). The other figures are per GPU
 catalogue.
 """
 OF_PAIRS: Final = ("sensitivity", "pressure")
-"""Figures whose counts are observed co-tenants; the counts of all other figures are attempts."""
+"""Figures learnt from pairs of jobs: `count` is the number of observed co-tenants. For all other figures,
+`count` is the number of attempts.
+"""
 MOST_COUNT: Final = 40
 """Effective number of attempts in the mean of very many attempts. Because the weights of older attempts
 decay, this mean is only as certain as the mean of about (1 + f) / (1 - f) equally weighted attempts, with f =
@@ -50,8 +52,10 @@ MOST_SPEED_SD: Final = 0.15
 amounts of work, because numbers are not part of the signature. Assumed: half of the difference between
 successive generations of GPUs."""
 MAX_GPU_COUNTS: Final = 8
-"""Maximum number of GPU counts above 1 with run times, for a signature and GPU type; beyond it, the count
-least recently observed is removed. 8 counts are enough for the powers of two up to 256."""
+"""Maximum number of different GPU counts above 1 with stored run times, for each signature and GPU type. If
+there are more, the least recently observed GPU count is removed. 8 are enough for the powers of two up to
+256.
+"""
 MAX_SIGNATURES: Final = 5_000
 """Maximum number of signatures in memory. Beyond it, the least recently observed signature is removed."""
 LATEST: Final = 20.0
@@ -61,9 +65,10 @@ change.
 ATTEMPT_SPREAD: Final = 0.10
 """Assumed standard deviation of ln(value) between attempts of one signature, used for the first attempts."""
 PAIR_SPREAD: Final = 0.33
-"""As `ATTEMPT_SPREAD`, for `OF_PAIRS`: root sum of squares of the uncertain factor of the co-tenant
-(`INTRODUCED_SD`), and of the scatter of ln(speed) (`OBSERVATION_SD`) divided by .39, the slope of ln(speed)
-in ln(factor) for `POPULATION`; all three in `rlsched.models.learning`."""
+"""As `ATTEMPT_SPREAD`, for the figures in `OF_PAIRS`. The value is sqrt(a^2 + b^2): a is the uncertainty of
+the co-tenant's factor (`INTRODUCED_SD`), b is the scatter of ln(speed) (`OBSERVATION_SD`) divided by .39, the
+slope of ln(speed) in ln(factor) at `POPULATION`. All three constants are in `rlsched.models.learning`.
+"""
 K = TypeVar("K")
 Signature = tuple[str, str]
 """(user, command line in which numbers are ignored)"""
@@ -91,8 +96,8 @@ class WorkloadProfile(msgspec.Struct, frozen=True, omit_defaults=True):
     """Figures of a job on one GPU type; fields as in `FIELDS`, None if a figure is unknown.
 
     Attributes:
-        scaling: Speed by number of GPUs of the job, relative to the number with most completed jobs, which
-            is first and has the speed 1; empty if fewer than two numbers are known (`relative_speeds`).
+        scaling: Speed of the job by its number of GPUs. The number with the most completed jobs is first and
+            has the speed 1. Empty if fewer than two speeds are known (`relative_speeds`).
     """
 
     util_frac: Estimate | None = None
@@ -208,7 +213,7 @@ def learnt_speeds(profiles: Mapping[str, WorkloadProfile]) -> dict[str, Estimate
 
 
 def relative_speeds(known: Mapping[K, Estimate]) -> dict[K, Estimate]:
-    """Return the speeds that follow from run times, relative to the key with most completed jobs.
+    """Return speeds computed from the run times in `known`, relative to the key with the most jobs.
 
     Speeds that are uncertain (`MOST_SPEED_SD`) are left out. The result is empty if no other key has a speed.
 
@@ -227,7 +232,7 @@ def relative_speeds(known: Mapping[K, Estimate]) -> dict[K, Estimate]:
 
 
 def _relative_speed(one: Estimate, base: Estimate) -> Estimate:
-    """Return the speed that follows from a run time, relative to another; arguments: run times, seconds."""
+    """Return the speed of jobs with run time `one` relative to jobs with run time `base`; both in seconds."""
     spread = math.hypot(*(each.spread / math.sqrt(min(each.count, MOST_COUNT)) for each in (one, base)))
     source = f"run times of {one.count} and {base.count} completed jobs"
     return Estimate(base.value / one.value, spread, min(one.count, base.count), "learnt", source)
@@ -265,13 +270,13 @@ class Profiles:
     def observe(
         self, signature: Signature, gpu_type: str, seen: Mapping[str, float], *, num_gpus: int = 1
     ) -> None:
-        """Record the resource use of an attempt that has ended, or a factor of a pair of jobs.
+        """Record the resource use of an attempt that has ended, or a factor observed with a co-tenant.
 
         Args:
             signature: Signature of the attempt's job.
             gpu_type: GPU type on which the attempt ran.
             seen: Values by field of `FIELDS`; fields that were not measured are missing.
-            num_gpus: Number of GPUs of the job. Above 1, `run_s` counts for `scaling` only.
+            num_gpus: Number of GPUs of the job. If it is above 1, `run_s` is used only for `scaling`.
         """
         types = self._known.pop(signature, {})
         self._known[signature] = types

@@ -70,7 +70,7 @@ def read_rows(
 def _in_pieces(db: sqlite3.Connection, query: str, after: int) -> Iterator[tuple[Any, ...]]:
     """Yield the rows after row `after`.
 
-    They are read in pages, because SQLite cannot empty its write-ahead log while a SELECT is open.
+    The rows are read in pages, because SQLite cannot empty its write-ahead log while a SELECT is open.
     """
     while rows := db.execute(query, (after,)).fetchall():
         yield from rows

@@ -41,7 +41,7 @@ class SoftErrors:
             self.log_line(f"{self.present[kind]}; decisions continue")
 
     def mark_recovered(self, kind: str, what: str) -> None:
-        """Record that the action `what` has succeeded. If it had failed the last time, log the recovery."""
+        """Record that the action `what` has succeeded. Log a recovery if its last attempt failed."""
         if self.present.pop(kind, None) is not None:
             self.log_line(f"{what} again; {self.lost[kind] - self._lost_before[kind]} were lost")
 

@@ -108,7 +108,7 @@ class Compacting:
         """Return whether the journal needs a new base.
 
         If entries are kept by age, return True, unless all are kept. If a number of entries is kept, return
-        whether the journal has at least `GROWN` times as many.
+        whether the journal has at least `GROWN` times this number.
         """
         if self._keeps.days is not None:
             return self._keeps.days < math.inf

@@ -64,7 +64,7 @@ def made(path: Path, before_s: float, half_life_s: float = math.inf, *, keep_ent
         keep_entries: Number of latest entries that are not replaced, even if they are before `before_s`.
 
     Raises:
-        JournalError: the journal is damaged, or a fact contradicts the facts before it.
+        JournalError: the journal is damaged, or an entry contradicts the entries before it.
     """
     with reading(path) as journal:
         cut = min(_last_before(journal, before_s), (journal.last or 0) - keep_entries)
@@ -164,7 +164,7 @@ def _scheduler(journal: Reading, cut: int) -> Scheduler:
     """Load the policy in use at entry `cut`, or `fifo` if that cannot be loaded.
 
     With `fifo`, the base has default values for dials (numbers that adjust a rule while it runs) and for
-    predictions that are revised by bursts.
+    predictions that are revised by bursts (similar jobs submitted in a row).
     """
     start = _start_at(journal, cut)
     if start is None:

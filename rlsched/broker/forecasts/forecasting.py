@@ -34,7 +34,7 @@ from rlsched.wire.states import QUEUED
 from rlsched.yielding import background_command
 
 AFTER_S: Final = 10.0
-"""Time from the broker's start to the forecaster's start, seconds. A dry run makes it start earlier."""
+"""Time from the broker's start to the forecaster's start, seconds. A dry run can start it earlier."""
 LEAST_S: Final = 2.0
 RETRY_S: Final = 5.0
 MAX_RETRY_S: Final = 600.0

@@ -156,7 +156,7 @@ class Process:
         return World(state.cluster, self._rule, now_s, chances, self._state.past, numbers), live
 
     def _refresh(self) -> dict[int, JobForecast]:
-        """Settle earlier forecasts, and simulate the future. Return the new forecasts by job number."""
+        """Check earlier forecasts, and simulate the future. Return the new forecasts by job number."""
         now_s = self._now_s()
         self._fresh = self._settle_forecasts()
         if not self._state.state.job_of_seq or not self._state.state.nodes:
@@ -346,7 +346,7 @@ def frugal_factor(workload: str, kinds: Sequence[str]) -> float | None:
 
 
 def _rule_of(scheduler: Scheduler) -> tuple[str, CompiledRule]:
-    """Return the name and the rule with which futures are simulated.
+    """Return the name and the rule that schedules the jobs in simulations of the future.
 
     This is the policy itself if it is a rule, else the rule on which the policy is based.
 

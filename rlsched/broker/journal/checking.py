@@ -64,8 +64,8 @@ class JournalCheck(msgspec.Struct, frozen=True, kw_only=True):
 def check(path: str | Path) -> JournalCheck:
     """Check a whole journal, even if a broker has it open.
 
-    The check covers the pages of the file, the checksums, whether each fact is legal after the facts before
-    it, the table of ended jobs, and the snapshots.
+    The check covers the pages of the file, the checksums, whether each entry is legal after the entries
+    before it, the table of ended jobs, and the snapshots.
 
     Raises:
         JournalError: the journal is missing, or so damaged that nothing can be read.

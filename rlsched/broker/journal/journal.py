@@ -49,8 +49,8 @@ MOST_OF_PAGE = 2_000
 _INSERT = "INSERT INTO entries (n, now_s, kind, payload, crc) VALUES (?, ?, ?, ?, ?)"
 _ENDS = "UPDATE meta SET value = ? WHERE key = 'entries'"
 _HOLDS = "UPDATE meta SET value = ? WHERE key IN ('entries', 'ended_at')"
-"""SQL that sets the entry number of the journal's last entry, up to which the table of ended jobs is
-complete.
+"""SQL that records the number of the journal's last entry, and that the table of ended jobs is complete up to
+this entry.
 """
 
 
@@ -217,7 +217,9 @@ class Journal:
             self.ended_at = last
 
     def put_base(self, parts: Sequence[Entry], cut: int, now_s: float) -> None:
-        """Write a base that replaces the entries up to `cut`. Later calls of `drop` remove these entries.
+        """Write a base (stored state) in place of the entries up to `cut`.
+
+        Later calls of `drop` remove these entries.
 
         Args:
             parts: Parts of the base.

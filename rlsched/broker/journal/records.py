@@ -111,7 +111,7 @@ class RecordLog:
         return not segment_files(self.folder, "nodes")
 
     def begin_with(self, events: Sequence[JobEvent | NodeChange]) -> None:
-        """Write the present state (`events`) to a new store. In an existing store, only set the live jobs.
+        """Write the present state (`events`) to a new store, or pass the live jobs to an existing store.
 
         `events`: present states of all nodes, and submissions and starts of live jobs.
         """

@@ -48,7 +48,7 @@ def recover_state(
         half_life_s: Half-life of a user's usage for fair share, seconds; infinite: fair share is off.
 
     Raises:
-        JournalError: the journal is damaged, or a fact is illegal after the facts before it.
+        JournalError: the journal is damaged, or an entry is illegal after the entries before it.
     """
     state, after = _from_snapshot(journal, made_for(scheduler, predictions.made_for, half_life_s), say)
     if state is None:
@@ -63,7 +63,7 @@ def catch_up_state(journal: Journal, state: BrokerState, after: int, scheduler: 
     missing rows of later entries.
 
     Raises:
-        JournalError: the journal is damaged, or a fact is illegal after the facts before it.
+        JournalError: the journal is damaged, or an entry is illegal after the entries before it.
     """
     found = state
     missing: list[EndedJob] = []

@@ -74,7 +74,9 @@ Change = (
     | EnergyPriced
     | Decided
 )
-"""Facts that change the cluster. `Decided` is a change only if an engine has started the job itself."""
+"""Facts (journal entries) that change the cluster. `Decided` is a change only if an engine has started the
+job itself.
+"""
 
 
 @dataclass

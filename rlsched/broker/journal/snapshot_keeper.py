@@ -14,9 +14,9 @@ from rlsched.decide.scheduler import Scheduler
 from rlsched.errors import JournalError
 
 ENTRIES = 20_000
-"""Number of entries since the last snapshot after which one is due in a turn of the loop without messages."""
+"""Number of entries after the last snapshot at which a snapshot is due, in a turn without messages."""
 ENTRIES_AT_LAST = 100_000
-"""Number of entries since the last snapshot after which one is due in any turn of the loop."""
+"""Number of entries after the last snapshot at which a snapshot is due, in any turn of the loop."""
 SHARE = 0.005
 """Maximum fraction of the broker's time spent on snapshots."""
 

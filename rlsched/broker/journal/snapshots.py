@@ -2,7 +2,7 @@
 
 A snapshot is valid only for the code, the policy and the predictor that made it. A start ignores snapshots
 that are damaged, or that were made with other code, or for another policy, predictor or journal. Without a
-valid snapshot, all facts are replayed.
+valid snapshot, all entries of the journal are replayed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ boosting model is stored unfitted.
 
 
 def made_for(scheduler: Scheduler, predictions: str, half_life_s: float) -> str:
-    """Return a hash of everything on which a snapshot depends, except the facts.
+    """Return a hash of everything on which a snapshot depends, except the journal's entries.
 
     This is the code, the scheduler's queue order and abilities, the ID of the policy if it has a strategy,
     the key of the predictions, and the half-life.

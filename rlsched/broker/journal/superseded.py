@@ -22,10 +22,10 @@ class Superseded:
         self._path = directory / SUPERSEDED_FILE
 
     def check(self, epoch: int) -> None:
-        """Check that the file records no higher epoch than the journal's (`epoch`), and remove the file.
+        """Remove the file, unless it records a higher epoch than the journal's (`epoch`).
 
         Raises:
-            SupersededError: the file records a higher epoch. It is not removed.
+            SupersededError: the file records a higher epoch. The file stays.
         """
         later = self.epoch()
         if later > epoch:

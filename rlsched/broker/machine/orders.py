@@ -121,8 +121,8 @@ class JobOrders:
     def obey_some(self, order: JobOrder, array: JobArray, by: Peer) -> None:
         """Carry out an order for the tasks `order.tasks` of an array, including tasks that are not jobs yet.
 
-        If the order is for several tasks, tasks that no longer wait are skipped where the order applies only
-        to waiting jobs.
+        Some orders apply only to waiting jobs. If such an order is for several tasks, the tasks that no
+        longer wait are skipped.
 
         Raises:
             InputError: the array has no such task, all these tasks have ended, or a task's state does not
@@ -142,7 +142,7 @@ class JobOrders:
             self.obey(msgspec.structs.replace(order, tasks=[]), job, by)
 
     def _say_over(self, order: JobOrder, array: JobArray) -> None:
-        """Refuse an order for tasks that have all ended, unless it cancels tasks that were cancelled."""
+        """Refuse an order for tasks that have all ended, unless it is to cancel cancelled tasks."""
         is_gone = not minus(order.tasks, array.dropped)
         if count(order.tasks) == 1:
             job = self._state.task(array, order.tasks[0].first)
@@ -158,7 +158,9 @@ class JobOrders:
             raise InputError(f"{which} ended already")
 
     def _set_aside(self, array: JobArray, order: JobOrder, by: Peer) -> bool:
-        """Carry out an order for its tasks that are not jobs yet. Return whether there are any such tasks.
+        """Carry out an order for the tasks in `order.tasks` that are not jobs yet.
+
+        Return whether there are any such tasks.
 
         Raises:
             InputError: an admin holds these tasks, or a setting cannot change for single tasks of an array.

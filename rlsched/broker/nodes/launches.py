@@ -1,4 +1,4 @@
-"""Attempts of jobs: starts and ends them, turns reports from nodes into facts, and sends orders to nodes.
+"""Attempts of jobs: starts and ends them, records nodes' reports as journal entries, and sends orders.
 
 An attempt is never started twice: each start of a job gets a higher attempt number, a node starts a rank of
 an attempt at most once, and a node obeys only the highest broker epoch. The broker gives up an attempt only
@@ -463,9 +463,10 @@ class Launches:
         """Return the GPU memory that a job needs after co-tenants or a limit left it too little, MiB per GPU.
 
         The memory that the job could not allocate is unknown; without co-tenants and limit, the job could
-        have had the whole GPU. So the result is the largest memory of the GPUs that were short, as the ledger
-        counts it for their type. The result is 0 if this memory is unknown, if no rank was short except by a
-        node's refusal to start it, or if the job cannot get such GPUs any more.
+        have had the whole GPU. So the result is the largest memory of the GPUs on which memory ran out, as
+        the ledger counts it for their type. The result is 0 if this memory is unknown, or if the job cannot
+        get such GPUs any more. It is also 0 if all ranks without enough memory are ranks that a node refused
+        to start.
         """
         of_types = self._state.cluster.gpu_memory_of_types()
         short = [
@@ -586,7 +587,7 @@ class Launches:
                 )
 
     def follow_limit(self) -> None:
-        """Send the clock of each attempt whose clock a power limit has changed since the last order."""
+        """Order the new SM clock of each attempt whose clock a power limit changed since the last order."""
         live = [job for job in self._state.job_of_seq.values() if job.active is not None]
         for job in live:
             attempt = job.active
@@ -618,8 +619,8 @@ def _is_forgivable(attempt: Attempt) -> bool:
     """Return whether a GPU fault under MPS that is reported now changes the outcome of an attempt.
 
     The outcome does not change if the job was cancelled or preempted, or if a node refused to start the
-    attempt. It does not change either if the job is queued again and the attempt counts neither as a retry
-    nor as a loss.
+    attempt. It does not change either if the attempt is already being ended to queue the job again, without
+    counting as a retry or as a loss.
     """
     if attempt.ending == QUEUED:
         return attempt.charged or attempt.lost

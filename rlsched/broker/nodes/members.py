@@ -179,7 +179,7 @@ class Members:
         ]
 
     def held_gpus(self, node: str) -> set[int]:
-        """Return the indexes of the GPUs in a node's last report of held GPUs."""
+        """Return the indexes of the GPUs that the node last reported as used by others or out of service."""
         return {gpu for one in self._held.get(node, ()) for gpu in one.gpus}
 
     def record_holdings(self) -> None:

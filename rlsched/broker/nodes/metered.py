@@ -88,10 +88,10 @@ class MeteredUsage:
         self._gpu_memory[one.job] = max(mib, self._gpu_memory.get(one.job, 0))
 
     def take_gpu_memory(self) -> dict[int, int]:
-        """Return the GPU memory of jobs with measurements since the last call, MiB on a GPU, by job.
+        """Return the GPU memory of each job measured since the last call, MiB on a GPU, by job number.
 
-        For each rank, this is the lower figure of two successive reports; for a job, the highest of its ranks
-        and of the reports since the last call.
+        The memory of a rank is the lower value of its last two reports at that time. The memory of a job is
+        the highest value of all its ranks and reports since the last call.
         """
         found, self._gpu_memory = self._gpu_memory, {}
         return found

@@ -12,7 +12,9 @@ from rlsched.broker.outbox import Outbox
 from rlsched.broker.state.broker_state import BrokerState
 
 STEP_MIB: Final = 256
-"""Observed memory is rounded up to a multiple of this amount, so that slow growth causes few facts, MiB."""
+"""Observed memory is rounded up to a multiple of this amount, MiB, so that slow growth causes few journal
+entries.
+"""
 
 
 class SeenMemory:

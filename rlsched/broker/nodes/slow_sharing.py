@@ -103,14 +103,15 @@ class SlowSharing:
             )
 
     def _can_learn(self, kind: int, *pair: tuple[Job, int]) -> bool:
-        """Return whether an observation tells something about workloads of the catalogue, or about a command.
+        """Return whether something can be learnt from the observed speed of a pair of jobs.
 
-        The models know measured pairs of the catalogue, but not whether a job without a named workload runs
-        as the workload that models it.
+        The models learn nothing about pairs of workloads that were measured for the catalogue. The
+        observation is still useful for such a pair if a user has not named the workload of one of the jobs,
+        because the job may run differently from the workload that models it.
 
         Args:
-            kind: GPU type, by its number in the ledger.
-            pair: Both jobs, with the numbers of their workloads.
+            kind: Index of the GPU type in the ledger.
+            pair: Both jobs, each with the catalogue index of its workload.
         """
         (_, mine), (_, theirs) = pair
         if self._state.models.can_learn(kind, mine, theirs):

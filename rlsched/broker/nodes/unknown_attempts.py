@@ -134,7 +134,7 @@ class UnknownAttempts:
             self._attempts.end(job, CANCELLED, why)
 
     def _has_run(self, node: str, report: AttemptReport) -> None:
-        """Cancel a queued job if an unknown attempt of it ended by itself, so that it does not run twice."""
+        """Cancel a queued job if an unknown attempt of it ended by itself. The job must not run twice."""
         job = self._state.jobs.get(report.job)
         if job is None or job.state != QUEUED or report.reason not in ("", "time_limit"):
             return

@@ -48,7 +48,7 @@ from rlsched.wire.states import QUEUED, RUNNING
 from rlsched.workload.trace import Trace
 
 OTHERS: Final = "(others)"
-"""User name in the history of the jobs that use GPUs but that the broker did not start."""
+"""User name, in the history, of jobs that use GPUs but were not started by the broker."""
 SHORTEST_S: Final = 0.001
 _NODE = NodeAway | NodeDown | NodeDrained | NodeHealth | NodeRemoved | NodeResumed | NodeSlept | NodeWoken
 

@@ -49,7 +49,7 @@ class RecordMemory:
             self._made_room.pop(seq, None)
 
     def _note_room(self, record: DecisionRecord) -> None:
-        """Store a preemption. For a start, store the preemptions at the same instant that freed its GPUs."""
+        """Store a preemption. For a start, store the preemptions of this instant that made room for it."""
         action = record.action
         if self._preempted and self._preempted[-1][0].now_s != record.now_s:
             self._preempted.clear()

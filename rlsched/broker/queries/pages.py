@@ -70,7 +70,7 @@ class Pages:
     def _of_live(self, before: int | None, limit: int) -> tuple[list[Job | JobArray], int]:
         """Return the latest live jobs, newest first, and the number of older live jobs.
 
-        One row for the array replaces the tasks of an array that have never run.
+        The tasks of an array that have never run are listed together, as one row for the array.
         """
         state = self._state
         live: list[Job | JobArray] = list(state.job_of_seq.values())  # in the order of their numbers

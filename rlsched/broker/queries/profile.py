@@ -32,7 +32,7 @@ OF_CATALOGUE: Final = ("util_frac", "memory_mib", "clock_bound", "dynamic_w", "c
 
 
 class PairSpeeds(NamedTuple):
-    """Observed speeds of a running job and of its only co-tenant, relative to those without co-tenants.
+    """Observed speeds of a running job and of its only co-tenant, relative to speeds without co-tenants.
 
     Attributes:
         own: Speed of the job; None: unknown.
@@ -158,7 +158,7 @@ def _spread(gpu_type: str, field: str) -> float:
 
 
 def _factors(state: BrokerState, job: Job, number: int, gpu_type: str) -> Iterator[tuple[str, Estimate]]:
-    """Yield sensitivity and pressure: learnt from co-tenants, else of the workload, else of all workloads.
+    """Yield sensitivity and pressure, each learnt, else from the job's workload, else from all workloads.
 
     Figures learnt for the job's signature take precedence over figures learnt for its workload.
     """
@@ -248,7 +248,7 @@ def in_words(
 
 
 def learnt_lines(figures: Sequence[ProfileFigure]) -> list[str]:
-    """Describe the learnt factors of sharing of a job, and how its run time changes with its GPUs."""
+    """Describe a job's learnt factors of sharing, and how its run time changes with its number of GPUs."""
     lines = []
     pairs = [one for one in figures if one.field in OF_PAIRS and one.status == "learnt"]
     if pairs:

@@ -50,7 +50,7 @@ class Reports:
     Args:
         state: State of the broker.
         scheduler: The policy.
-        started: The fact that begins this broker's epoch.
+        started: The fact (journal entry) that begins this broker's epoch.
         now_s: Time at which the process began to serve, Unix seconds.
         backlog: Questions that wait for an answer.
         soft_errors: Failures that do not affect decisions.

@@ -17,14 +17,14 @@ from rlsched.energy.series import HOUR_S, Series
 from rlsched.errors import InputError
 
 EVERY_S: Final = 60.0
-"""Interval at which the file is checked for changes, seconds."""
+"""Interval at which the files are checked for changes, seconds."""
 
 
 class PriceSource:
     """Source of the prices of electricity and of the power limits for a broker.
 
-    A changed file is read again. If it cannot be read, the previous values apply until they end. While no
-    price is known, the policy does not defer jobs.
+    A changed file is read again. If it cannot be read, the values read before apply as long as they cover the
+    present time. While no price is known, the policy does not defer jobs.
 
     Args:
         cluster_file: Cluster file with the table `[energy]`; None: there are no prices and limits.
@@ -58,7 +58,7 @@ class PriceSource:
     def step(self, now_s: float) -> list[PricesRead]:
         """Read the files again if they have changed. Return the new prices and limits, if any.
 
-        Log a line if a file cannot be read, and if the last price has expired, each only once. `now_s`:
+        Log one line when a file cannot be read, and one line when the last price has expired. `now_s`:
         current time, Unix seconds.
         """
         if self._energy is None or self._elapsed() - self._checked_s < EVERY_S:

@@ -79,7 +79,9 @@ REST_S = 0.004
 TICK_S = 0.25
 FLUSH_S = 5.0
 _OF_THE_LOOP = (SetPolicy, ReadJournal, LaterBroker)
-"""Messages that the loop answers without the state machine, except a `LaterBroker` from a node."""
+"""Messages that the loop answers without the state machine. A `LaterBroker` from a node is an exception: it
+goes to the state machine.
+"""
 QUESTIONS_S = 0.005
 """Maximum time for answers to questions in a turn, seconds; further questions wait for the next turn."""
 
@@ -125,7 +127,7 @@ class Broker:
         self._disk.make_room()
         self._doing = doing
         self._given = _digest(settings)
-        KeyHome(settings.keys).broker()  # made now: a policy compiles for a while, and tokens need the keys
+        KeyHome(settings.keys).broker()  # create the keys before the slow compilation: tokens need them
         path = settings.directory / JOURNAL_FILE
         self._mark = JournalMark(path)
         if settings.new_cluster:
@@ -420,7 +422,7 @@ class Broker:
 
     @property
     def start_fact(self) -> BrokerStarted:
-        """The fact that began the present epoch."""
+        """The fact (journal entry) that began the present epoch."""
         return self._machine.started
 
     def supersede(self, epoch: int) -> None:

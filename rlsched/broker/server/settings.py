@@ -37,7 +37,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
         decision_budget_ms: Time limit for one decision, milliseconds.
         speed_energy: Weight of energy against time, 0 to 1, for jobs that set no weight.
         shares: Whether jobs that permit sharing can share GPUs.
-        prediction: Predictor of run times, `running-mean` or `hedge`; None: `hedge`.
+        prediction: Predictor of run times, `running-mean` or `hedge` (a weighted average of several
+            predictors); None: `hedge`.
         history: Output of sacct with earlier jobs, from which predictors learn first; None: no earlier jobs.
         logdir: Directory for TensorBoard curves; None: no curves.
         limits: Time-outs and intervals.

@@ -40,7 +40,7 @@ COPY_FILE = "copy"
 """File that marks the journal in its directory as a copy with which no standby has taken over yet."""
 ASK_S = 1.0
 ASK_AGAIN_S = 0.6
-"""Time after which a request without an answer is repeated, seconds. A running broker needs half of it."""
+"""Time after which a request without an answer is repeated, seconds. A running broker answers sooner."""
 OWN_S = 5.0
 """Time without an answer from the primary after which a standby with its own journal (not a copy) serves,
 seconds."""

@@ -16,7 +16,7 @@ from rlsched.transport.router import Heard, Transport
 from rlsched.wire.messages import Hello, ReadJournal, Refused, Serving, WhoServes
 
 RECENT_S = 15.0
-"""Time for which a `Hello` counts, seconds. In less time, a node tries all of its broker addresses again."""
+"""Time for which a `Hello` counts, seconds. A node needs less time to try all its broker addresses once."""
 MAX_HEARD = 1_000
 
 
@@ -61,7 +61,7 @@ class Knocks:
             self._transport.reply(heard.route, heard.envelope.request, answer)
 
     def count_orphans(self, state: BrokerState) -> tuple[int, int]:
-        """Return two numbers of nodes: up nodes that have lost the primary, and all up nodes."""
+        """Return (number of up nodes that have lost the primary, number of all up nodes)."""
         up = [name for name, node in state.nodes.items() if node.up and not node.away and not node.sleep]
         since_s = self._elapsed() - RECENT_S
         return sum(self._at_s.get(name, -1e9) >= since_s for name in up), len(up)

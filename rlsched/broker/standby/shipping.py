@@ -129,7 +129,7 @@ class Shipping:
         )
 
     def _look(self) -> None:
-        """Read the access list if the interval has passed."""
+        """Read the access list, if the last read was at least `LOOK_S` ago."""
         if time.monotonic() - self._looked_s < LOOK_S:
             return
         self._looked_s = time.monotonic()

@@ -30,8 +30,8 @@ class Taken:
     Attributes:
         warm: The policy, and the state after the last entry that was replayed.
         open: Function that opens the journal for writing.
-        previous: The broker from which the journal was taken over, as text; "" if it was not taken over,
-            because an earlier broker in this directory used it.
+        previous: Description of the broker from which the journal was taken over; "": the journal belongs to
+            an earlier broker in this directory, and was not taken over.
         since_s: Time of the take-over, seconds of `time.monotonic`.
     """
 
@@ -84,7 +84,7 @@ def stand_by(
 
 
 class _JournalWatch:
-    """Replays a journal while this machine can read it. Logs when this begins, and when it fails."""
+    """Replays a journal while this machine can read it. Logs when the replay begins or fails."""
 
     def __init__(self, path: Path, warm: Warm, say: Callable[[str], None]) -> None:
         self._path, self._warm, self._say = path, warm, say

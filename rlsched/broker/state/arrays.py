@@ -101,8 +101,8 @@ class JobArray(Head):
     def num_wanted(self, held: int) -> int:
         """Return the number of further tasks that should become jobs now.
 
-        `held`: number of held jobs among the live tasks. They count neither against `WINDOW` nor against the
-        array's limit of running tasks.
+        `held`: number of held jobs among the live tasks. Held jobs count neither against `WINDOW` nor against
+        the array's limit of running tasks.
         """
         most = self.spec.array_limit - len(self.live) + held if self.spec.array_limit else WINDOW
         most = min(WINDOW - len(self.fresh) + held, most)

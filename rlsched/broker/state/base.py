@@ -234,7 +234,8 @@ class HeldNode(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         node: Name of the node.
-        held: (holding, sequence number of the job that represents it in the ledger).
+        held: For each holding (GPUs with the same user or reason): the holding, and the sequence number of
+            the job that represents the holding in the ledger.
     """
 
     node: str
@@ -277,7 +278,7 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
         factors: Correction factors of workloads, learnt from pairs of jobs that shared GPUs; see
             `LearntFactor`.
         pairs: Observed speeds of pairs of workloads that shared GPUs.
-        energy_price: The last fact about the price of electricity; None if no price was recorded.
+        energy_price: The last journal entry about the price of electricity; None if no price was recorded.
     """
 
     now_s: float

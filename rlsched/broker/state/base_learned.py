@@ -72,7 +72,7 @@ class Noting(Predictions):
         moves = self.live[job].moves
         moves.append((what, now_s))
         if len(moves) > _MOST_MOVES:
-            del moves[1:3]  # keep the first start and the latest moves
+            del moves[1:3]  # keep the first start, and the latest starts and requeues
 
     def record_run_time(self, spec: JobSubmitted, duration_s: float, now_s: float) -> None:
         """Record the run time of a job that ended by itself."""

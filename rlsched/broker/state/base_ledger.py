@@ -84,7 +84,9 @@ BURST_FIELDS: Final = (
     "burst_spread",
     "look_s",
 )
-"""Further fields of a live job that a base stores if bursts revise predictions (`Ledger.revises`)."""
+"""Further fields of a live job, stored if bursts (similar jobs in a row) revise predictions
+(`Ledger.revises`).
+"""
 JOB_DERIVED: Final = (
     "seq",
     "key",
@@ -295,7 +297,10 @@ def _seat(state: ClusterState, running: list[tuple[int, LedgerJob]]) -> None:
 
 
 def _fill_dials(state: ClusterState, ledger: Ledger, policy_id: str) -> None:
-    """Restore the counters of all partitions, and the dial positions if the policy has not changed."""
+    """Restore the counters of all partitions.
+
+    If the policy has not changed, also restore the positions of its dials (numbers that adjust a rule).
+    """
     dials = state.arrays.dials
     for p, name in enumerate(state.partition_names):
         known = ledger.partitions.get(name)

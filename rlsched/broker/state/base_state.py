@@ -200,10 +200,10 @@ def _job(one: BaseJob) -> Job:
 
 
 def _with_coming(kept: BaseArray) -> dict[str, Any]:
-    """Return the fields of an array, including `coming`.
+    """Return the fields of an array, including `coming` (the tasks that are not jobs yet).
 
-    Bases older than version 3 store `come` instead, the number of tasks that have become jobs. They are the
-    first tasks of the submission.
+    Bases older than version 3 store `come` instead: the number of tasks that have become jobs. These tasks
+    are the first tasks of the submission.
     """
     fields = dict(kept.array)
     if "come" in fields:

@@ -31,7 +31,7 @@ class FairShareUsage:
 
     @property
     def sums(self) -> tuple[dict[str, float], float]:
-        """(GPU-seconds by user, time to which they are decayed in Unix seconds), without running attempts."""
+        """(GPU-seconds by user, Unix time up to which they are decayed), without running attempts."""
         return dict(self._gpu_s), self._at_s
 
     def restore_usage(self, gpu_s: dict[str, float], at_s: float) -> None:

@@ -1,8 +1,8 @@
 """The table `ended_jobs` of the journal: one row for each finished job, derived only from entries.
 
-A row is written in the same transaction as the entry that ends the job. `meta.ended_at` is the number of the
-last entry that the table includes. If the journal has later entries, the broker adds their rows at its next
-start.
+A row is written in the same transaction as the entry that ends the job. `meta.ended_at` is the entry number
+of the last entry that the table includes. If the journal has later entries, the broker adds their rows at its
+next start.
 """
 
 from __future__ import annotations

@@ -22,8 +22,9 @@ NEVER: Final = "DependencyNeverSatisfied"
 def is_met(kind: str, state: str) -> bool | None:
     """Return whether a dependency on a job is met when the job enters a state.
 
-    Return None if it is not met yet, but a later state of the job can meet it. `kind`: `after`, `afterany`,
-    `afterok` or `afternotok`. `state`: the job's final state, or `running` when the job starts.
+    Return None if the dependency is not met yet, but a later state of the job can meet the dependency.
+    `kind`: `after`, `afterany`, `afterok` or `afternotok`. `state`: the job's final state, or `running` when
+    the job starts.
     """
     if state == RUNNING:
         return True if kind == "after" else None

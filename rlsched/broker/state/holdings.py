@@ -4,8 +4,8 @@ Other jobs are jobs that the cluster's engine (such as Slurm) runs without this 
 service if the node no longer detects the GPU, or found a foreign process on the GPU.
 
 Each holding is represented by a job in the ledger (`ClusterState`), which occupies the held GPUs. Rules,
-plans and policies therefore take into account which GPUs are held, and until when. No decision starts or
-preempts this job, and predictors do not learn from it.
+plans (possible placements of jobs) and policies therefore take into account which GPUs are held, and until
+when. No decision starts or preempts this job, and predictors do not learn from it.
 """
 
 from __future__ import annotations

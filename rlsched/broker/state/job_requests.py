@@ -26,13 +26,16 @@ CORE_HEADROOM: Final = 1.25
 """Cores that a job is assumed to need, relative to the mean use in earlier attempts. The factor allows for
 peaks. If too few cores limited the job, its next attempt gets more and shows whether it uses them."""
 MOST_FOR_SPEED: Final = 0.1
-"""Maximum of the distance between learnt speeds and a workload's speeds (`_speed_distances`), which is added
-to the difference of GPU times. It is low because GPU times determine how two jobs share a GPU."""
+"""Upper limit of the distance between learnt speeds and a workload's speeds (`_speed_distances`). The
+distance is added to the difference of GPU times. The limit is low, because GPU times matter more: they
+determine how two jobs share a GPU.
+"""
 MOST_FOR_PAIRS: Final = POPULATION_SD
-"""Maximum of the distance between learnt factors of sharing and a workload's factors (`_pair_distances`),
-which is added to the difference of GPU times. The limit is the standard deviation of factors between
-workloads: a larger distance says that no workload fits. Of limits from .1 to .6, and no limit, .6 gives
-nearly the lowest errors (`studies/models/nearest_by_pairs.py`)."""
+"""Upper limit of the distance between learnt factors of sharing and a workload's factors (`_pair_distances`).
+The distance is added to the difference of GPU times. The limit is the standard deviation of factors between
+workloads: a larger distance means that no workload fits. Of limits from .1 to .6, and no limit, .6 gives
+nearly the lowest errors (`studies/models/nearest_by_pairs.py`).
+"""
 MOST_RATIO: Final = 10.0
 """Largest ratio of learnt power to the workload's power; a larger ratio is an error of measurement."""
 
@@ -153,15 +156,16 @@ def nearest_workload(profiles: Mapping[str, WorkloadProfile]) -> int:
 
 
 def _summed(one: Sequence[float], other: Sequence[float]) -> Sequence[float]:
-    """Return the sum of distances by workload, of which either or both can be empty."""
+    """Return the sum of two lists of distances by workload. An empty list counts as zeros."""
     return [a + b for a, b in zip(one, other, strict=True)] if one and other else one or other
 
 
 def _pair_distances(profiles: Mapping[str, WorkloadProfile]) -> Sequence[float]:
-    """Return how much each workload's factors of sharing differ from learnt factors, by number - 1.
+    """Return how much each workload's factors of sharing differ from learnt factors, by index - 1.
 
-    The difference is the mean of |ln(learnt / catalogue's)| over sensitivity and pressure, each of the GPU
-    type with the most observations, and at most `MOST_FOR_PAIRS`. The result is empty if neither was learnt.
+    The difference is the mean of |ln(learnt factor / workload's factor)| over sensitivity and pressure. Each
+    factor is from the GPU type with the most observations. The difference is at most `MOST_FOR_PAIRS`. The
+    result is empty if neither factor was learnt.
     """
     found: list[tuple[float, Sequence[float]]] = []
     for column, field in enumerate(OF_PAIRS):
@@ -188,12 +192,12 @@ def _speed_distances(profiles: Mapping[str, WorkloadProfile]) -> Sequence[float]
 def _mean_distances(
     found: Sequence[tuple[float, Sequence[float]]], count: int, most: float
 ) -> Sequence[float]:
-    """Return the mean of the distances between learnt figures and figures of workloads, by number - 1.
+    """Return each workload's mean distance from learnt figures, by catalogue index - 1.
 
     Args:
-        found: Logarithms of learnt figures, each with the logarithms of the figure of all workloads.
-        count: Number of the figures that count; it divides the sum of all distances.
-        most: Highest mean.
+        found: For each figure: the logarithm of the learnt value, and the logarithm of each workload's value.
+        count: Number by which the sum of the distances is divided.
+        most: Upper limit of the mean.
     """
     if not found:
         return ()
@@ -204,11 +208,11 @@ def _mean_distances(
 
 
 def workload_like(util_frac: float, clock_bound: float | None = None, distances: Sequence[float] = ()) -> int:
-    """Return the number of the catalogue's workload with the GPU time nearest to `util_frac`.
+    """Return the catalogue index of the workload with the GPU time nearest to `util_frac`.
 
     GPU time is the fraction of time in which the GPU works, 0 to 1. If `clock_bound` is given, the difference
-    of the clock-bound shares counts too, and so do further `distances`, by number - 1. If two workloads are
-    equally near, return the lower number.
+    of the clock-bound fractions is added. `distances` (by index - 1) are added too. If two workloads are
+    equally near, return the lower index.
     """
     off = [abs(one - util_frac) for one in _utils()]
     if distances:
@@ -226,7 +230,7 @@ def _dynamic_w(gpu_type: str) -> tuple[float, ...]:
 
 @cache
 def _ln_speeds(gpu_types: tuple[str, ...]) -> tuple[tuple[float, ...], ...]:
-    """Return ln(speed) of workloads relative to the first GPU type, by GPU type and number - 1."""
+    """Return ln(speed) relative to the first GPU type, by GPU type and the workload's catalogue index - 1."""
     columns = [traits_of(name)["speed"][1:].tolist() for name in gpu_types]
     return tuple(
         tuple(math.log(speed / base) for speed, base in zip(column, columns[0], strict=True))
@@ -236,7 +240,7 @@ def _ln_speeds(gpu_types: tuple[str, ...]) -> tuple[tuple[float, ...], ...]:
 
 @cache
 def _ln_factors(gpu_type: str) -> tuple[tuple[float, ...], ...]:
-    """Return ln(sensitivity) and ln(pressure) of the catalogue's workloads on a GPU type, by number - 1."""
+    """Return ln(sensitivity) and ln(pressure) of the workloads on a GPU type, each by catalogue index - 1."""
     return tuple(tuple(map(math.log, column)) for column in zip(*factors_of(gpu_type), strict=True))
 
 

@@ -120,7 +120,7 @@ class Attempt:
     speed_frac: float | None = None
 
     def live_ranks(self) -> list[int]:
-        """Return the numbers of the ranks that have not ended."""
+        """Return the indexes of the ranks that have not ended."""
         return [number for number, rank in enumerate(self.ranks) if rank.state != ENDED]
 
     @property
@@ -130,7 +130,7 @@ class Attempt:
 
     @property
     def held_s(self) -> float:
-        """Time that is charged for each GPU: from `seated_s` to the end of the attempt, less `lent_s`, s."""
+        """Charged time of each GPU, seconds: from `seated_s` to the end of the attempt, minus `lent_s`."""
         return max(max(rank.ended_s for rank in self.ranks) - self.seated_s - self.lent_s, 0.0)
 
     def held_until_s(self, now_s: float) -> float:
@@ -219,8 +219,9 @@ class Job:
             without co-tenants.
         seen_gpu_mib: Highest observed GPU memory use that exceeds the memory reserved for the job, MiB on
             each of its GPUs; 0: the job has not exceeded it.
-        `alone`: Whether the job must not share GPUs, even if its submission permits sharing: it once ran out
-            of GPU memory, or `alone_reason` applies.
+        `alone`: Whether the job must not share GPUs, even if its submission permits sharing. Reasons: an
+            attempt ran out of GPU memory on shared GPUs or under a memory limit, or ended because of a GPU
+            fault under MPS, or `alone_reason` applies.
         alone_reason: Text about co-tenants that slowed the job down too much; "" if none did.
         stopped: The last attempt after which the job was queued again; None if the job was never requeued.
     """

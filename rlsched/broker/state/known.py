@@ -65,7 +65,7 @@ class Known:
         chosen: The policy set by `rlsched policy set`, if it is in use; else None.
         order: Order of the queue.
         now_s: Time of the last entry, Unix seconds.
-        asked_for_s: Time at which the last `Wait` action of a partition requested the next decision, Unix
+        asked_for_s: Time of the next decision that the last `Wait` action of a partition requested, Unix
             seconds, by partition.
         decisions: Number of decisions by source.
         contested: Number of decisions with more than one legal action, by source.
@@ -85,7 +85,7 @@ class Known:
         gates: Holds, begin times and dependencies.
         quotas: Limits for users, accounts and VCs, and their usage.
         accounts: Accounts to which users can charge jobs.
-        energy_price: The last fact about the price of electricity; None if no price was recorded.
+        energy_price: The last journal entry about the price of electricity; None if no price was recorded.
         health_failures: Number of times that a healthy node became unhealthy, summed over all nodes.
         ran_on: Bit mask of the ledger indexes of the nodes that have started a job of the user, by user.
         policy_id: ID of the policy that decides; used when a base is restored.
@@ -229,7 +229,7 @@ class Known:
         return None if job is None else job.spec
 
     def task(self, array: JobArray, task: int) -> int | None:
-        """Return the job number of an array's task; None: it is not a job yet, or its row was removed.
+        """Return the job number of an array's task; None: not a job yet, or the job's row was removed.
 
         Raises:
             JournalError: a row is damaged.

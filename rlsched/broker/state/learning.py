@@ -63,8 +63,9 @@ def learn(
 def learn_pair(profiles: Profiles, seen: PairSeen, job: Job, co_tenant: Job) -> None:
     """Learn from the observed speed of a job next to its only co-tenant.
 
-    The signature of the job learns its sensitivity, and the signature of the co-tenant its pressure. The
-    other factor of the product is the catalogue's, of the workload that models the other job.
+    The speed depends on the product of the job's sensitivity and the co-tenant's pressure. The sensitivity is
+    learnt for the job's signature. For this, the pressure is the catalogue's value for the workload that
+    models the co-tenant. The pressure is learnt for the co-tenant's signature in the same way.
 
     Args:
         profiles: Profiles of all signatures.

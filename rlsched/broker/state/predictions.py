@@ -63,8 +63,8 @@ class Predictions:
             jobs at every start of the broker.
 
     Attributes:
-        made_for: Text that identifies the kind and the past jobs. A snapshot is used only if its text is
-            equal.
+        made_for: Text that identifies the kind and the past jobs. A snapshot is used only if it was made with
+            the same text.
         recent: Ended jobs compared with their predictions.
 
     Raises:

@@ -1,6 +1,6 @@
 """Priorities of jobs: submitted priority, increase by waiting time, and fair share.
 
-They reach the order of the queue as two figures of each job, a level and a weight (`decide.order.keys`). The
+The order of the queue depends on two figures of each job, a level and a weight (`decide.order.keys`). The
 level is the priority as an integer, with the increase by waiting time. The weight is the user's fair share.
 """
 

@@ -110,7 +110,7 @@ class Party:
 
 @dataclass(slots=True, eq=False)
 class QuotaGroup:
-    """Jobs with the same parties and number of GPUs. A quota bars either all or none of its waiting jobs.
+    """Jobs with the same parties and number of GPUs. A quota bars all of the group's waiting jobs or none.
 
     Attributes:
         gpu_milli: GPUs of each job, thousandths of a GPU.
@@ -385,7 +385,7 @@ class QuotaTable:
             party.jobs -= 1
 
     def _change(self, group: QuotaGroup, held_milli: int, charged_milli: int, now_s: float) -> None:
-        """Add amounts to the held and charged GPUs of a group's parties, thousandths; may be negative."""
+        """Change the held and charged GPUs of a group's parties by these amounts, thousandths of a GPU."""
         now_ms = round(now_s * 1000)
         self._turn_month(now_ms)
         limited = False

@@ -168,8 +168,8 @@ class Head:
 
     Attributes:
         spec: The submission, with later changes of the whole array.
-        changes: All changes from the first change of single tasks on, in order; empty if there was no such
-            change.
+        changes: The first change of single tasks and all later changes, in order; empty if only the whole
+            array was changed.
     """
 
     spec: JobSubmitted
