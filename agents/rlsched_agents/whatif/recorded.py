@@ -21,10 +21,10 @@ LEAST_JOBS: Final = 100
 """With fewer jobs that have a recorded start, no rule is identified."""
 LEAST_KNOWN_FRAC: Final = 0.5
 MOST_UNABLE_FRAC: Final = 0.01
-"""Fraction of the jobs that may be unable to run on the cluster: their nodes may have been removed since."""
+"""Fraction of the jobs that may be unable to run on the cluster, because nodes may have been removed."""
 MOST_ABOVE_S: Final = 60.0
 MOST_ABOVE_FRAC: Final = 0.001
-"""Fraction of the time in which more GPUs may be busy than exist: the clocks of nodes differ a little."""
+"""Fraction of the time in which more GPUs may be busy than exist, because system clocks differ a little."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,9 @@ class Recorded:
         if unable.sum() > MOST_UNABLE_FRAC * with_gpus.sum():
             first = int(np.flatnonzero(unable)[0])
             raise InputError(
-                f"{trace.name} cannot have happened on {cluster.name}: {unable.sum():,} of "
-                f"{with_gpus.sum():,} jobs ran and can never run there, such as {trace.job_id[first]}: "
-                f"{runnable.reasons[first]}; correct the cluster file"
+                f"{trace.name} cannot have happened on {cluster.name}: {unable.sum():,} of the "
+                f"{with_gpus.sum():,} GPU jobs ran according to the trace, but cannot run on this cluster, "
+                f"such as {trace.job_id[first]}: {runnable.reasons[first]}; correct the cluster file"
             )
         most = _check_capacity(trace, cluster, wait_s, known & runnable.mask)
         return cls(trace, cluster, wait_s, known & runnable.mask, most)

@@ -100,7 +100,11 @@ def test_vc_cannot_hold_more_than_its_nodes() -> None:
     ("trace", "said"),
     [
         (replace(small([0.0], ["a"]), extra={}), "starts are recorded for 0 of its 200 jobs with GPUs"),
-        (small([0.0], ["a"], gpus=16), "200 of 200 jobs ran and can never run there, such as 0: gang of 16"),
+        (
+            small([0.0], ["a"], gpus=16),
+            "200 of the 200 GPU jobs ran according to the trace, but cannot run on this cluster, "
+            "such as 0: gang of 16",
+        ),
     ],
 )
 def test_histories_that_no_replay_can_be_compared_with(trace: Trace, said: str) -> None:
