@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 
 EXIT_INTERRUPTED = 130
 NARROW = 110
-"""On a terminal with fewer characters per line, only the cost has an interval in the table."""
+"""Width of the terminal, characters, below which the table has a confidence interval only for the cost."""
 LAST = "last.toml"
-"""Name of the file in the log folder that gets the last policy of a training run, even if not confirmed."""
+"""Name of the file in the log folder for the last policy of a training run. The file is written even if the
+policy is not confirmed to be better.
+"""
 
 
 @click.command()

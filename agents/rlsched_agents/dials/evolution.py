@@ -55,7 +55,9 @@ PRICED_COLUMNS: Final = (
     "running_slack",
 )
 PRICED_DIALS: Final = ("gpu_price", *PRICE_DIALS)
-"""Columns and dials of a linear strategy for windows with prices of electricity."""
+"""`PRICED_COLUMNS` and `PRICED_DIALS` are the columns and dials of a linear strategy for windows with prices
+of electricity.
+"""
 UNPRICED_DIALS: Final = tuple(name for name in RANGES if name not in PRICE_DIALS)
 
 
@@ -116,7 +118,7 @@ class Generation(msgspec.Struct, frozen=True):
     A step is a tried setting, a generation of evolution, or a rollout of PPO.
 
     Attributes:
-        number: Count of steps in the stage up to this one.
+        number: Index of this step in its stage; the first step has index 1.
         cost: Cost relative to the reference. For a setting, and for the candidates of a generation: geometric
             mean over the windows. For a rollout of PPO: mean over the episodes that ended in it.
         signal: Signal-to-noise ratio of all pairs so far: (square of the mean gradient / the value of this
@@ -153,7 +155,10 @@ class Evolution:
 
     @property
     def result(self) -> Floats:
-        """(D, F + 1) mean weights of the last generations (`averaged_frac`), before them the current ones."""
+        """(D, F + 1) mean weights of the last generations (`averaged_frac`).
+
+        In earlier generations, the current weights.
+        """
         kept = self.number - self._first_averaged
         return self._total / kept if kept > 0 else self.mean
 

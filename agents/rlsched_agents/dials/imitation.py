@@ -29,8 +29,9 @@ ROUNDS: Final = 3
 EPOCHS: Final = 60
 BATCH: Final = 4096
 LEARNING_RATE: Final = 1e-3
-"""In each round, each teacher's windows run on `CLUSTERS` clusters for `STEPS` steps. After each round, the
-network is trained by `EPOCHS` passes over the observations of all rounds so far.
+"""These constants define the training. In each of `ROUNDS` rounds, each teacher's windows run on `CLUSTERS`
+clusters for `STEPS` steps. After each round, the network is trained by `EPOCHS` passes over the observations
+of all rounds so far, in minibatches of `BATCH` observations.
 """
 
 

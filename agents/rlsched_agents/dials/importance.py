@@ -24,7 +24,7 @@ from rlsched_envs.training.sources import Drawn, EpisodeSource
 Floats = NDArray[np.float64]
 
 WINDOWS: Final = 24
-"""Default number of windows. Each is simulated once as it is, and once for each column in use."""
+"""Default number of windows. Each window is simulated once unchanged, and once for each column in use."""
 _RESAMPLES: Final = 2000
 
 
@@ -79,7 +79,7 @@ def importance_of(
     seed: int,
     windows: int = WINDOWS,
 ) -> Importance:
-    """Return the importance of columns: run the same windows once per column, with random values in it.
+    """Return the importance of columns: run the same windows once per column, with this column random.
 
     Args:
         strategy: The trained strategy that sets the dials.
@@ -105,7 +105,7 @@ def importance_of(
 def fleet_of(
     policy: Policy, sources: Sequence[EpisodeSource], drawn: Drawn, seed: int, windows: int
 ) -> DialFleet:
-    """Return clusters that run windows of those `sources` that have enough jobs.
+    """Return simulated clusters that run windows. Sources with too few jobs are left out.
 
     Args:
         policy: The rule whose dials are set.

@@ -22,15 +22,17 @@ Floats = NDArray[np.float64]
 Layers = Sequence[Floats]
 
 LEAST_DELAY_FRAC: Final = 0.01
-"""Lower limit of a delay, as a fraction of the run times. Idle cores can make a delay negative."""
+"""Lower limit of a window's delay, as a fraction of the total run time of its jobs. Without the limit, a
+delay could be negative, because idle cores can make jobs faster.
+"""
 _RESAMPLES: Final = 2000
 _CHUNK: Final = 8
-"""Number of runs per message to a worker process; together they take a second or less."""
+"""Number of runs per message to a worker process. A message with this many runs takes a second or less."""
 ALL_ZERO: Final = (np.zeros((NUM_DIALS, NUM_COLUMNS + 1)),)
 """The strategy that leaves all dials at 0, so that the policy's settings apply unchanged."""
 
 _pools: tuple[Windows, ...] = ()
-"""In a worker process: the pools (sets) of windows that it can run."""
+"""Pools (sets) of windows that this worker process can run; empty outside of worker processes."""
 
 
 def _use(pools: tuple[Windows, ...]) -> None:
@@ -54,8 +56,8 @@ class Scored(msgspec.Struct, frozen=True):
     Attributes:
         objective: The objective.
         terms: (n, NUM_TERMS) terms of the runs.
-        offsets: (n, NUM_TERMS) from `Objective.offsets`.
-        weights: (n, NUM_TERMS) from `Objective.weights`.
+        offsets: (n, NUM_TERMS) amounts that are added to both sides of each ratio (`Objective.offsets`).
+        weights: (n, NUM_TERMS) weights of the terms in the cost (`Objective.weights`).
     """
 
     objective: Objective
@@ -68,7 +70,10 @@ class Scored(msgspec.Struct, frozen=True):
         return Scored(self.objective, self.terms[kept], self.offsets[kept], self.weights[kept])
 
     def ratios(self, other: Scored) -> Floats:
-        """Return the (n, NUM_TERMS) ratios of the terms to the terms of other runs of the same windows."""
+        """Return the (n, NUM_TERMS) ratios of the terms of these runs to the terms of `other`.
+
+        Both must be runs of the same windows.
+        """
         return ratios(self.terms, other.terms, self.offsets)
 
     def ln_cost(self, other: Scored, penalties: Floats | None = None) -> Floats:
@@ -87,7 +92,8 @@ class Costs(msgspec.Struct, frozen=True):
     """Results of n windows. All arrays have the shape (n,).
 
     Attributes:
-        delay_s: Sum over the jobs of JCT less run time (as in `work_s`) less slack, job-seconds.
+        delay_s: Sum over the jobs of JCT less run time (as in `work_s`) less slack, job-seconds. The slack of
+            a job is the delay that its user accepts for cheaper electricity.
         work_s: Sum of the jobs' run times on unshared GPUs at full clock, job-seconds.
         energy_j: Energy of the jobs, joules.
         money: Cost of this energy, in any currency. In a window without prices: the energy itself. None: no
@@ -135,7 +141,7 @@ class Costs(msgspec.Struct, frozen=True):
     def training_penalties(self, others: Sequence[Costs], reference: Costs) -> Floats | None:
         """Return the (NUM_TERMS,) penalties of the objective's bounds in training; None: there are no bounds.
 
-        They follow from the mean ratios of these and `others` to the `reference`.
+        The penalties follow from the mean ratios of these results, and of `others`, to the `reference`.
         """
         every = [one.scored for one in (self, *others)]
         if self.scored is None or reference.scored is None or not self.scored.objective.bounds:
@@ -144,7 +150,7 @@ class Costs(msgspec.Struct, frozen=True):
         return self.scored.objective.training_penalties(mean_ratios(np.concatenate(found)))
 
     def money_ratio(self, other: Costs) -> Floats:
-        """Return the (n,) ratios of money to the money of `other`; without prices, of energies."""
+        """Return the (n,) ratios of money to the money of `other`; without prices, ratios of energies."""
         mine, theirs = (one.energy_j if one.money is None else one.money for one in (self, other))
         return mine / np.maximum(theirs, 1.0)
 

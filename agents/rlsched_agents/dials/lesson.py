@@ -19,7 +19,9 @@ from rlsched_envs.training.sources import Drawn, EpisodeSource
 from rlsched_envs.training.windows import Windows, draw_setting
 
 LEAST_STRETCHES: Final = 6
-"""The parts of the traces for confirmation must hold this many windows, so that an interval is possible."""
+"""Minimum number of windows that must fit in the parts of the traces for confirmation. With fewer windows, a
+confidence interval is not possible.
+"""
 LEAST_JOBS: Final = 250
 """Minimum number of jobs in a window. For short traces, windows are shortened, but not below this."""
 MIXED_FRAC: Final = 0.5
@@ -89,8 +91,8 @@ class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         """Return a copy for windows with prices.
 
         With prices, the costs of windows vary more, and pausing a job pays off only a day later. The copy has
-        six times as many clusters, rollouts of half the length, and a quarter of the rollouts. Fields in
-        `_PRICED_PPO` get the values there, unless they are not the defaults.
+        six times as many clusters, rollouts of half the length, and a quarter of the rollouts. Fields that
+        are in `_PRICED_PPO` and still have their default get the value from `_PRICED_PPO`.
         """
         replace, default = msgspec.structs.replace, PpoConfig()
         steps = self.rollout_steps if self.rollout_steps % 2 else self.rollout_steps // 2
@@ -153,8 +155,9 @@ class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def fitted(self, data: Sequence[TrainingData]) -> DialRecipe:
         """Return this recipe, adapted to these traces.
 
-        Windows are shortened until the parts of the traces for confirmation hold `LEAST_STRETCHES` of them.
-        If the cluster of a trace has several GPU types, a part of the windows has too (`MIXED_FRAC`).
+        Windows are shortened until `LEAST_STRETCHES` of them fit in the parts of the traces for confirmation.
+        If the cluster of a trace has several GPU types, a fraction of the windows (`MIXED_FRAC`) runs on
+        several GPU types.
 
         Raises:
             InputError: there are too few jobs even for the shortest windows.
@@ -177,9 +180,9 @@ class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         )
 
     def with_prices(self) -> DialRecipe:
-        """Return this recipe for windows with prices of electricity and jobs with slack.
+        """Return this recipe for windows with prices of electricity and jobs with slack (an accepted delay).
 
-        If the recipe already draws windows with slack, it draws the same windows as before.
+        If the recipe already draws windows with slack, its field `drawn` stays unchanged.
         """
         replace, drawn = msgspec.structs.replace, self.drawn
         if not drawn.has_prices:
@@ -203,7 +206,7 @@ class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         )
 
     def others(self, policy: Policy) -> dict[str, Policy]:
-        """Return copies of `policy`, each with one of the `settings`, by setting.
+        """Return copies of `policy`, each with one of the `settings`. The key of a copy is its setting.
 
         Settings that have no effect on this policy or in these windows are left out.
         """

@@ -34,8 +34,8 @@ from rlsched_envs.training.vector import ClusterVecEnv
 FIGURES: Final = ("approx_kl", "explained_variance", "value_loss", "std")
 """Figures of an update that are recorded, by their names in the log of Stable-Baselines3."""
 PASSED_ON: Final = 0.3
-"""Factor by which `DialPolicy.begin_at` multiplies sums that tanh units pass on, so that tanh is nearly
-linear: for a sum of 0.5, each of the two layers has an error of 0.7 %.
+"""Factor by which `DialPolicy.begin_at` multiplies the inputs of tanh units, so that tanh is nearly linear.
+If an input is 0.5 before the multiplication, each of the two layers has an error of 0.7 %.
 """
 
 
@@ -110,7 +110,7 @@ class PairedBuffer(RolloutBuffer):
         """Compute the advantages as usual, and add to them the difference between the two clusters of a pair.
 
         The added value is half the difference between the returns of the cluster and of the other cluster of
-        the pair. It is scaled so that its standard deviation is that of the advantages, and multiplied by
+        the pair. The added value is scaled to the standard deviation of the advantages, and multiplied by
         `pair_weight`.
         """
         super().compute_returns_and_advantage(last_values, dones)

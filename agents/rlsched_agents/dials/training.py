@@ -90,7 +90,7 @@ class Training:
             say: Called with a line at the start of each longer phase.
 
         Raises:
-            InputError: there is no state to continue from, or it is from another training run.
+            InputError: there is no state to continue from, or the state is from another training run.
         """
         state = self._read() if resume else {}
         say("trying other settings")
@@ -280,7 +280,7 @@ class Training:
 
     @property
     def _of(self) -> str:
-        """Hash of the inputs of the training run, to recognise it in a state file."""
+        """Hash of the inputs of the training run. A state file with another hash is from another run."""
         settings = [one for pool in self.lesson.teaching for one in pool.settings]
         work_s = sum(one.work_s for one in settings)
         predicted_s = sum(float(one.window.predicted_s.sum()) for one in settings)
@@ -329,7 +329,7 @@ class Training:
 def dials_frozen(
     judge: Judge, found: Layers, mine: Costs, policy: Policy, reference: Costs | None = None
 ) -> dict[str, Interval]:
-    """Return, for each dial in use, the cost with this dial fixed at 0 / the cost with it.
+    """Return, for each dial in use, the cost with this dial fixed at 0 / the cost with the dial in use.
 
     `reference`: as in `verdict.compared`.
     """

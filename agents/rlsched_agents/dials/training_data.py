@@ -28,9 +28,13 @@ VALIDATION_JOBS = 5_000
 CONFIRMATION_TRACES = 2
 """Number of synthetic validation traces that are used for confirmation."""
 LEAST_JOBS = 100
-"""If the validation part would have fewer jobs per half, it is not split into choosing and confirming."""
+"""Minimum number of jobs in each half of the validation part. With fewer jobs, the part is not split into a
+half for choosing and a half for confirming.
+"""
 VALIDATION_SEED = 1_000
-"""Seed of the first synthetic validation trace less the seed of the synthetic training trace."""
+"""Number that is added to the seed of the synthetic training trace to get the seed of the first synthetic
+validation trace.
+"""
 
 
 class TraceUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,8 +84,9 @@ class TrainingData:
         """Split a trace by time: 70 % for training, 10 % for validation, and the last 20 %.
 
         The first half of the validation jobs is for choosing a result, and the second half for confirming it.
-        The last 20 % are not used. In a user's own history (`own`), all validation jobs are for choosing, and
-        the last 20 % for confirming. Each prediction is made only from jobs that had ended before.
+        The last 20 % are not used. A user's own history (`own`) is an exception: there, all validation jobs
+        are for choosing, and the last 20 % are for confirming. The run time of a job is predicted only from
+        jobs that had ended before its submission.
 
         Raises:
             InputError: a part has no jobs, or nodes differ in size.
@@ -141,8 +146,8 @@ def read_data(
 
     Args:
         traces: Traces in the standard form.
-        clusters: Cluster files of the traces, then of the histories. They can be left out if there are only
-            histories, and their format describes the nodes.
+        clusters: Cluster files of the traces, then of the histories. Can be empty if there are no traces, and
+            the format of each history describes the nodes.
         histories: Histories in any format (`rlsched_agents.whatif.job_history`).
         form: Name of the format of the histories; "": detect the format.
         tell: Called with a line about each file.

@@ -26,12 +26,14 @@ class StrategyComparison(msgspec.Struct, frozen=True):
     Attributes:
         cost: Ratio of the cost: weighted time in the system and energy (or money), or as the objective
             defines it.
-        delay: Ratio of delays: JCT less run time on unshared GPUs at full clock.
+        delay: Ratio of delays. The delay of a job is its JCT less its run time on unshared GPUs at full
+            clock.
         energy: Ratio of the energy of the jobs.
         by_source: Geometric mean of the ratio of the cost, by trace.
         money: Ratio of the cost of the jobs' energy; None without prices.
-        late_frac: Fraction of the jobs with slack that are delayed by more than slack +
-            `rlsched.objective.LATE_S`, under this strategy and under the other one; None without prices.
+        late_frac: Fractions of late jobs under this strategy and under the other one; None without prices.
+            Only jobs with slack (a delay that the user accepts) count. A job is late if its delay is more
+            than slack + `rlsched.objective.LATE_S`.
         terms: Ratios of the objective's terms, by name; empty for the default objective.
         bounds: Upper bounds of these ratios, by name.
     """
@@ -52,7 +54,7 @@ class StrategyComparison(msgspec.Struct, frozen=True):
 
     @property
     def energy_or_money(self) -> Interval:
-        """The ratio that is part of the cost: that of money with prices, otherwise that of energy."""
+        """The ratio that is part of the cost: the ratio of money, or of energy without prices."""
         return self.energy if self.money is None else self.money
 
 
@@ -133,16 +135,16 @@ class Trained(msgspec.Struct, frozen=True):
         chosen: Costs of each stage relative to the original policy, on the windows for choosing.
         confirmed: Costs of the chosen policy relative to the original policy, on the windows for confirming;
             None: no policy was chosen.
-        frozen: For each dial in use, the cost with this dial fixed at 0 / the cost with it, on the windows
-            for confirming. Above 1: the dial helps.
+        frozen: For each dial in use, the cost with this dial fixed at 0 / the cost with the dial in use, on
+            the windows for confirming. Above 1: the dial helps.
         stopped: Stages that stopped early because their signal was too weak (`Evolution.is_lost`).
         last: Strategy of the last stage, even if it is not better.
         passed_over: Stages that cost less than the chosen stage on the windows for choosing, but not
             significantly less, with their costs relative to the chosen stage.
-        margin: `is_accepted` permits that the confirmed cost exceeds that of the original policy by this
-            fraction; 0: the policy must be better.
-        also: Confirmed costs on other sets of windows, by name; `is_better` and `is_accepted` require them
-            too.
+        margin: Fraction by which the confirmed cost may exceed the cost of the original policy for
+            `is_accepted` to be true; 0: the policy must be better.
+        also: Confirmed costs on other sets of windows, by name; `is_better` and `is_accepted` check these
+            costs too.
     """
 
     policy: Policy

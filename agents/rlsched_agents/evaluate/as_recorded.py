@@ -23,8 +23,9 @@ class AsRecorded(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         jobs: Number of measured jobs that have a recorded wait and can run on the simulated cluster.
         of_jobs: Number of measured jobs.
-        queue_mean_s: Mean of `queue_s`, seconds; the next fields are its percentiles and its maximum.
-        jct_mean_s: Mean of `queue_s` + `duration_s`; the next fields are its percentiles.
+        queue_mean_s: Mean recorded wait (trace column `queue_s`), seconds. The next fields are the
+            percentiles and the maximum of the wait.
+        jct_mean_s: Mean of `queue_s` + `duration_s`, seconds. The next fields are percentiles of this sum.
         scaled: Whether the simulated cluster has another number of nodes than its file (`--load`, `--nodes`).
     """
 

@@ -117,9 +117,10 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
             failure or a node failure, and restart costs. The work of a job that reaches its time limit is not
             counted, because no attempt repeats it. Counted as GPU-seconds at full speed.
         decision_p50_us: Median time per decision, microseconds; None if `decision_p99_us` is None.
-        gpu_used_frac: As `gpu_utilisation_frac`, but an allocated GPU counts with its utilisation: that of
-            the job's workload in the catalogue, less stalls. The utilisation of a shared GPU is 1 - product
-            over the jobs of (1 - own utilisation) (`physics`). None without models.
+        gpu_used_frac: As `gpu_utilisation_frac`, but an allocated GPU counts only in proportion to its
+            utilisation, which is the utilisation of the job's workload in the catalogue, less stalls. The
+            utilisation of a shared GPU is 1 - product over the jobs of (1 - own utilisation) (`physics`).
+            None without models.
         fragmentation_frac: Fraction of the free GPU-seconds, from the first to the last submission, that a
             job drawn at random could not have used (`occupancy.fragmentation`). None if placements were not
             kept, or no GPU was free.
@@ -247,8 +248,8 @@ def migrations(table: JobTable, which: Mask) -> int:
 def interruptions(table: JobTable, which: Mask) -> tuple[int, float]:
     """Return the number of preemptions of the selected jobs, and the GPU-seconds that these jobs lost.
 
-    The loss is the sum of (work done - useful work) x GPUs over the attempts that ended. If `done_s` is None,
-    the work done is the time from start to end.
+    The loss is the sum of (work done - useful work) x GPUs over the attempts that ended. If
+    `AttemptTable.done_s` is None, the work done is the time from start to end.
     """
     attempts = table.attempts
     mine = which[attempts.job] & ~np.isnan(attempts.end_s)

@@ -24,7 +24,7 @@ Mask = NDArray[np.bool_]
 
 J_PER_KWH: Final = 3.6e6
 _ALONE: Final = 1.0 - 1e-6
-"""A job whose mean share of its GPUs is below this value has shared them."""
+"""A job whose mean share of its GPUs is below this value has shared GPUs."""
 
 
 class PowerDownMetrics(msgspec.Struct, frozen=True, kw_only=True):
@@ -216,7 +216,7 @@ def _used(table: JobTable, books: ModelledAttempts, num_gpus: int, measured: Mas
 
 
 def used_gpus(table: JobTable, attempts: AttemptTable, books: ModelledAttempts) -> Floats:
-    """Return the (S,) mean number of busy GPUs of each attempt; 0 if it still runs or took no time."""
+    """Return the (S,) mean number of busy GPUs of each attempt; 0 if the attempt runs or took no time."""
     length_s = attempts.end_s - attempts.start_s
     used = np.zeros(len(attempts))
     np.divide(books.used_s, length_s, out=used, where=length_s > 0)

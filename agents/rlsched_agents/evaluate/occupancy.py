@@ -41,13 +41,13 @@ class OverTime(msgspec.Struct, frozen=True, kw_only=True):
         to_s: End of the last step, which can be shorter than the other steps.
         step_s: Length of a step, seconds.
         gpus_allocated: Mean number of allocated GPUs in each step.
-        gpus_used: Mean number of busy GPUs in each step. An attempt counts in all steps with its mean over
-            its run time. None without models.
+        gpus_used: Mean number of busy GPUs in each step. In every step, an attempt counts with its mean over
+            its whole run time. None without models.
         fragmentation_frac: Unusable / free GPU-seconds (`fragmentation`) of each step; None for a step
             without free GPUs. The list is None if placements were not kept, or if jobs requested parts of a
             GPU.
-        power_kw: Mean power of the jobs in each step, without idle power. An attempt counts in all steps with
-            its mean over its run time. None without models.
+        power_kw: Mean power of the jobs in each step, without idle power. In every step, an attempt counts
+            with its mean over its whole run time. None without models.
         price: Mean price of electricity in each step, currency per MWh; None if it is unknown.
         carbon_g_kwh: Mean carbon intensity in each step, g CO2e per kWh; None if it is unknown.
     """
@@ -66,7 +66,7 @@ class OverTime(msgspec.Struct, frozen=True, kw_only=True):
 class Fragmentation(NamedTuple):
     """Free and unusable GPU-seconds in B steps, on nodes that at least one measured job can use.
 
-    A free GPU is unusable for a job if the job does not fit on its node.
+    A free GPU is unusable for a job if the job does not fit on the node of the GPU.
     """
 
     free_gpu_s: Floats  # (B,)
@@ -195,7 +195,7 @@ class _Changes(NamedTuple):
 
 
 def _changes(table: JobTable, edges: Floats) -> _Changes | None:
-    """Return the changes between the first and the last edge, sorted by node, then by time.
+    """Return the changes of free GPUs between the first and the last edge, sorted by node, then by time.
 
     Changes of a node at the same time are added up.
 
@@ -323,9 +323,9 @@ def _useless(spec: ClusterSpec, demand: dict[tuple[str, float], int]) -> dict[Ki
 
 
 def _as_array(useless: dict[Kind, Floats], kinds: list[Kind]) -> tuple[Floats, Mask]:
-    """Return the result of `_useless` as an array (kinds, most GPUs + 1), and a mask of its kinds.
+    """Return the dict `useless` as an array (kinds, most GPUs + 1), and a (kinds,) mask of its keys.
 
-    Rows of kinds that it does not have are 0.
+    Rows of kinds that are not in the dict are 0.
     """
     table = np.zeros((len(kinds), max(gpus for _, gpus in kinds) + 1))
     for number, kind in enumerate(kinds):
@@ -393,7 +393,9 @@ def _within(times: Holds, edges: Floats) -> Holds:
 
 
 def _mean_over(times: Holds, gpus: Floats, edges: Floats) -> Floats:
-    """Return the (B,) mean over each step of a total: the sum of the values of the intervals at a time.
+    """Return the (B,) mean of a total in each step.
+
+    The total at a time is the sum of the values of all intervals that contain this time.
 
     `gpus`: (H,) value of each interval, such as its number of GPUs or its power.
     """

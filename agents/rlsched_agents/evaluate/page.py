@@ -253,7 +253,7 @@ def _shares(gained_s: NDArray[np.float64]) -> tuple[float, float, float]:
 
 
 def _owners(caption: str, kind: str, whose: NDArray[np.str_], gained_s: NDArray[np.float64]) -> str:
-    """Return a table of the VCs or users whose jobs gained or lost the most hours of waiting."""
+    """Return a table of the VCs or users whose total waiting time decreased or increased the most."""
     names, group = np.unique(whose, return_inverse=True)
     gained_h = np.bincount(group, np.nan_to_num(gained_s), minlength=len(names)) / 3600
     jobs = np.bincount(group, minlength=len(names))

@@ -63,8 +63,9 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
             carbon intensity.
         waiting_blocks: Number of days on which jobs were submitted that waited under either policy. If it is
             small, the interval of the queueing delay is meaningless. None in older reports.
-        late_frac: Fraction of the jobs with slack that are late: they ended more than slack + `LATE_S` later
-            than under the baseline. None if no job has slack.
+        late_frac: Fraction of the jobs with slack (a delay that the user accepts) that are late. A job is
+            late if it ended more than slack + `LATE_S` later than under the baseline. None if no job has
+            slack.
         urgent_jct_ratio: `jct_mean_ratio` of the jobs without slack; None if no job has slack.
     """
 

@@ -18,7 +18,7 @@ from rlsched.workload.predict.facts import stem
 from rlsched.workload.trace import Trace
 
 COMMAND = "x_command"
-"""Trace column of the command lines of jobs. Predictors read it too."""
+"""Trace column of the command lines of jobs. Predictors read this column too."""
 NEED = "gpu_need_mib"
 """Trace column of the GPU memory that jobs use, MiB."""
 CORES, POWER = "core_need", "power_ratio"
@@ -44,14 +44,14 @@ def with_profiles(trace: Trace, store: str | Path) -> Profiled:
 
     - Workload: the catalogue's workload whose GPU time is nearest to the learnt one. A job keeps the workload
       that its column `workload` names.
-    - GPU memory: the bound below which 99 % of similar jobs stay, or the larger value in the columns
-      `gpu_need_mib` and `gpu_memory_mib`, if that is higher.
+    - GPU memory: the highest of three values: the bound below which 99 % of similar jobs stay, and the
+      columns `gpu_need_mib` and `gpu_memory_mib`.
     - Cores and power: from `job_requests.learnt_use`. Values in the columns `core_need` and
       `power_ratio` take precedence.
 
     Args:
         trace: J jobs, with the columns `user` and `x_command`.
-        store: The broker's directory, or its journal.
+        store: The broker's directory, or the broker's journal.
 
     Raises:
         InputError: the trace has no command lines.

@@ -90,7 +90,7 @@ class _Order:
 
 @dataclass(frozen=True)
 class _Answer:
-    """Answer of a worker: the outcome, with a table without its jobs, or the error that ended the task."""
+    """Answer of a worker: the outcome, whose table lacks the jobs, or the error that ended the task."""
 
     outcome: Outcome | None = None
     records: dict[str, bytes] = field(default_factory=dict)
@@ -239,7 +239,7 @@ def _between_calls() -> Iterator[None]:
             raise KeyboardInterrupt
         pending.append(number)
 
-    in_main = threading.current_thread() is threading.main_thread()  # only there can handlers be set
+    in_main = threading.current_thread() is threading.main_thread()  # other threads cannot set handlers
     with on_signals(note, (signal.SIGINT,) if in_main else ()):
         yield
     if pending:
@@ -395,6 +395,6 @@ def _unreachable(address: str, why: str) -> InputError:
 
 
 def _last_line(text: str, *, first: bool = False) -> str:
-    """Return the last line of an error text that is not blank, or with `first` the first one."""
+    """Return the last non-blank line of an error text; with `first`, the first non-blank line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no reason given"]
     return lines[0 if first else -1]

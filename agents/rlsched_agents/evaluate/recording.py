@@ -173,7 +173,8 @@ def job_events(
     Args:
         table: Result of the replay.
         predicted_s: (J,) run time of each job as predicted at its submission, seconds.
-        expected: Speed and energy predicted at starts with models, by job ID and start time.
+        expected: Speed and energy of each start as the models predicted them, by job ID and start time; empty
+            without models.
     """
     trace, attempts = table.trace, table.attempts
     names = [node.name for node in table.spec.expand()]

@@ -156,7 +156,7 @@ def predictions_for(
     kind: str = RUNNING_MEAN,
     progress: Callable[[float], None] | None = None,
 ) -> PredictedTimes:
-    """Return the predictions of a trace. If they are not needed, return the same prior for all jobs.
+    """Return the predictions of a trace. If no prediction is needed, all jobs get the same one.
 
     Rules that keep the order of submission do not need predictions, and oracle rules use true run times.
     Predictions require a replay of the history, which takes longer than a replay under these rules.
@@ -251,9 +251,9 @@ def _replay(
 ) -> JobTable:
     """Replay the trace until the jobs of the warm-up and the window have started.
 
-    All jobs that arrive until then take part. The start of a job does not depend on jobs that arrive later,
-    and determines its end. If jobs can be interrupted, the replay continues until the jobs of the warm-up and
-    the window have ended.
+    All jobs that arrive until then take part. Jobs that arrive later cannot change these starts. If no job
+    can be interrupted, the start of a job determines its end. If jobs can be interrupted, the replay
+    continues until the jobs of the warm-up and the window have ended.
     """
     engine, until_started = engine_of(task, scheduler), task.until_started
     if scheduler.rule is not None and records is None:

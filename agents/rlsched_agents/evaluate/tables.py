@@ -390,7 +390,7 @@ def _ratio(value: Ratio | None) -> str:
 def _intervals(report: Findings) -> str:
     """Return a note on confidence intervals for the title of the table of ratios.
 
-    The note has the smallest number of days of all comparisons.
+    The note states the smallest number of days of all comparisons.
     """
     days = min(one.blocks or 0 for one in report.paired.values())
     if days < MIN_BLOCKS:

@@ -1,4 +1,4 @@
-"""Tasks of an evaluation: one policy with one seed on one workload. Also compiles their kernels ahead."""
+"""Tasks of an evaluation (one policy with one seed on one workload), and compilation of their kernels."""
 
 from __future__ import annotations
 

@@ -23,13 +23,13 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
         starts: Number of starts in Slurm that were compared.
         same_instant: Number of starts that the policy wanted too, at most `SAME_INSTANT_S` earlier.
         earlier: Number of starts that the policy wanted too, more than `SAME_INSTANT_S` earlier.
-        not_then: Number of other starts: the policy did not want to start the job at that time.
+        not_then: Number of starts that the policy did not want at that time.
         same_nodes: Number of wanted starts for which Slurm chose the same nodes as the policy.
         gpus_known: Number of wanted starts whose GPUs Slurm reported; it does not report them for very short
             jobs.
-        same_gpus: Of these, number of starts for which Slurm chose the same GPUs as the policy.
+        same_gpus: Number of the `gpus_known` starts for which Slurm chose the same GPUs as the policy.
         instants: Number of instants at which Slurm started jobs, counted per partition.
-        next: Number of these instants at which Slurm started the job that the policy would start next.
+        next: Number of the `instants` at which Slurm started the job that the policy would start next.
         earlier_median_s: Median of how much earlier the policy wanted the `earlier` starts, seconds; None if
             there are none.
     """
@@ -51,8 +51,9 @@ class FeatureOutOfRange(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         feature: Name of the feature.
-        minutes: Number of minutes (notes of the shadow) with values outside the range.
-        most_frac: Largest fraction of the polls in one note with values outside the range.
+        minutes: Number of minutes with values outside the range. The shadow writes one note per minute.
+        most_frac: Fraction of the polls in a minute that had values outside the range; the largest of all
+            minutes.
         value: Last value outside the range.
         low: Minimum in training.
         high: Maximum in training.
@@ -147,7 +148,7 @@ def _places(nodes: Sequence[str], gpus: Sequence[int]) -> set[tuple[str, int]]:
 
 
 def guarding(watched: Sequence[Watched]) -> Guarding:
-    """Summarise the notes of a shadow about its polls, decisions, guard, drift and jobs left out."""
+    """Summarise the notes of a shadow (one per minute): polls, decisions, guard, drift, jobs left out."""
     ran, guard, left = Counter[str](), Counter[str](), Counter[str]()
     seen: dict[str, FeatureOutOfRange] = {}
     for note in watched:

@@ -28,7 +28,7 @@ HOUR_S: Final = 3600.0
 class Change(msgspec.Struct, frozen=True, kw_only=True):
     """Waits of the same jobs under the site's rule and under the policy.
 
-    Both are from replays of each day, from the state recorded at its midnight.
+    Both waits are from replays of each day, which start from the state recorded at midnight.
 
     Attributes:
         jobs: Number of jobs.

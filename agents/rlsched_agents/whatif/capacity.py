@@ -43,7 +43,7 @@ class Fewer(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         nodes: Number of nodes.
         gpus: Number of GPUs.
-        gpus_spared: How many more GPUs the full cluster has.
+        gpus_spared: Number of GPUs of the full cluster that the smallest cluster does not have.
         wait_s: Mean wait on this smallest cluster, seconds.
     """
 

@@ -66,7 +66,7 @@ class Ends:
         timeline: Timeline of the whole journal.
 
     Attributes:
-        by_predictions: Jobs for which a predicted run time was used, because the journal has none.
+        by_predictions: Jobs for which a predicted run time was used, because the journal has no run time.
     """
 
     def __init__(self, timeline: Timeline) -> None:
@@ -76,10 +76,11 @@ class Ends:
     def end_of(self, job: Job, attempt: Attempt) -> tuple[float, Outcome]:
         """Return the end time of an attempt, and the outcome of its job.
 
-        - If the journal has an attempt of the job that completed or failed: the attempt ends at the recorded
-          time if it has the same start, or else after the recorded run time.
-        - If the job was cancelled: the attempt ends at the recorded time if it has the same start. If
-          not, the returned time is infinite, because the cancellation will end the attempt.
+        - According to the journal, the job completed or failed in an attempt: if both attempts have the same
+          start, `attempt` ends at the recorded time. If not, `attempt` runs for the recorded run time.
+        - According to the journal, the job was cancelled: if `attempt` has the same start as the job's last
+          recorded attempt, `attempt` ends at the recorded time. If not, the returned time is infinite,
+          because the cancellation will end the attempt.
         - Otherwise the run time is predicted.
         """
         spec, ran_s = job.spec, 0.0
@@ -318,7 +319,7 @@ class Life:
     def _updates(self, entry: JobUpdated, now_s: float) -> bool:
         """Apply an update of a job, and return whether the scheduler must decide.
 
-        Begin time and dependencies are updated only if the job is queued here.
+        Begin time and dependencies are updated only if the job is queued in the continued state.
         """
         job = self.state.jobs.get(entry.job)
         if entry.job not in self.state.arrays.live:

@@ -76,7 +76,9 @@ _OUTSIDE: Final = (
     GpuMemorySeen,
     JobUnshared,
 )
-"""Types of journal entries that do not depend on decisions. Of ends of jobs, only requested ends."""
+"""Types of journal entries that do not depend on decisions. They include requests to end an attempt
+(`AttemptEnding`), but not ends of attempts.
+"""
 
 
 def courses(

@@ -18,7 +18,9 @@ from rlsched.decisions.candidates import Candidate
 from rlsched.errors import AllocationError, InputError
 
 LATER_S: Final = 600.0
-"""How long a job that could start at once waits if this is chosen, seconds; the next event ends it too."""
+"""If the other choice is to start a job later that could start at once: how long the job waits, seconds. The
+next event ends the wait earlier.
+"""
 
 
 class OtherChoice(Scheduler):
@@ -149,7 +151,10 @@ def _plan(
 def _on_free(
     record: DecisionRecord, plan: PlanSeen, state: ClusterState, partition: int, start: StartOptions
 ) -> Start:
-    """Return the start of a plan on free GPUs, placed by the placement rule if it chooses the plan's node."""
+    """Return the start of a plan (candidate of the decision) on free GPUs.
+
+    The placement rule chooses the GPUs if it chooses the plan's node.
+    """
     several = sum(one.how == "free" and not one.verdict for one in record.plans) > 1
     for place in (BY_RULE, NO_PREFERENCE):
         action = start_action(state, partition, record.turn, place, start=start)

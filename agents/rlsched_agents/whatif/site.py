@@ -37,8 +37,8 @@ GRADES: Final[dict[str, tuple[float, float, float]]] = {
     "B": (0.10, 0.20, 0.40),
     "C": (0.15, 0.25, 0.50),
 }
-"""Largest permitted errors of each grade, best grade first: (`mean_frac`, each of `by_size_frac`,
-`by_partition_frac` and `by_day_frac`, `by_job_frac`).
+"""Largest permitted errors of each grade, best grade first. The three limits are for `mean_frac`; for each of
+`by_size_frac`, `by_partition_frac` and `by_day_frac`; and for `by_job_frac`.
 """
 BEST: Final = "A"
 NO_CLAIMS: Final = "D"
@@ -146,7 +146,7 @@ class SiteRule:
 
 
 def site_rules(recorded: Recorded) -> list[SiteRule]:
-    """Return the candidate rules for a history. Some require that it has time limits, or several users."""
+    """Return the candidate rules for a history. Some require time limits in the history, or several users."""
     trace = recorded.trace
     nothing = _known(np.ones(len(trace)))
     found = [

@@ -27,9 +27,9 @@ Ints = NDArray[np.int64]
 MOST_STRETCHES: Final = 60
 """Maximum number of stretches. A stretch is a day long, or longer if there would be more stretches."""
 MOST_AFTER_S: Final = 7 * DAY_S
-"""Jobs that are submitted more than this after the end of a stretch are not part of its replay, seconds."""
+"""Jobs that are submitted more than this many seconds after the end of a stretch are not in its replay."""
 _BEFORE_S: Final = 1.0
-"""Jobs that run at the start of a stretch are submitted this earlier, seconds, so that they start first."""
+"""Jobs that run at the start of a stretch are submitted this many seconds before it, so they start first."""
 _RELATIONS: Final = ("depends_on", "array_id", "array_limit")
 
 

@@ -17,7 +17,7 @@ FAILED: Final = 3
 PREEMPTED: Final = 4
 NODE_FAILURE: Final = 5
 NEIGHBOUR_FAULT: Final = 6
-"""Reason for an attempt's end: another job on the same GPU caused a GPU fault, which stops all its jobs."""
+"""Reason for an attempt's end: another job on the same GPU caused a GPU fault, which stops all jobs there."""
 REASONS: Final = ("running", "ended", "timeout", "failed", "preempted", "node_failure", "neighbour_fault")
 """Names of the reasons above, by code. *ended*, *timeout* and *failed* are also outcomes of jobs."""
 
@@ -54,13 +54,13 @@ LET_IN: Final = 2
 ATTEMPT: Final = np.dtype(
     [
         ("start_s", np.float64),
-        ("end_s", np.float64),  # nan while it runs
+        ("end_s", np.float64),  # nan while the attempt runs
         ("useful_s", np.float64),  # work that no later attempt repeats; times in s
         ("done_s", np.float64),  # work done, including restart costs; without models: run time
         ("energy_j", np.float64),  # 0 without models
         ("share_s", np.float64),  # integral over time of the attempt's share of each GPU, 0 without models
-        ("used_s", np.float64),  # the same, of its share of the GPUs' busy time
-        ("clock_s", np.float64),  # the same, of the GPUs' SM clock / maximum clock
+        ("used_s", np.float64),  # integral of the attempt's share of the GPUs' busy time
+        ("clock_s", np.float64),  # integral of the GPUs' SM clock / maximum clock
         ("gpu_at", np.int64),  # index in `attempt_gpu` of the attempt's first GPU
         ("row", np.int32),
         ("attempt", np.int32),  # 1 for the first attempt
@@ -117,7 +117,7 @@ class AttemptArrays(NamedTuple):
     arrays: Records  # (A,) ARRAY
     tasks: NDArray[np.int32]  # (tasks,) rows of the arrays' tasks, ascending in each array
     node_events: Records  # (E,) NODE_EVENT, by time
-    ready: NDArray[np.int32]  # (T,) a heap in the first counters.ready entries: eligible rows without a slot
+    ready: NDArray[np.int32]  # (T + 1,) first counters.ready entries: a heap of eligible rows without a slot
     config: Records  # (1,) LOG_CONFIG
     counters: Records  # (1,) LOG_COUNTERS
 

@@ -72,7 +72,7 @@ class AttemptTable:
 
     Attributes:
         job: (S,) row of the attempt's job in the trace.
-        attempt: (S,) count of the job's attempts up to this one; 1: its first attempt.
+        attempt: (S,) index of the attempt among the attempts of its job; the first one has index 1.
         start_s: (S,) start time, seconds of the trace.
         end_s: (S,) end time, seconds of the trace; nan while the attempt runs.
         useful_s: (S,) work that no later attempt repeats, seconds; 0 while the attempt runs.
@@ -126,7 +126,8 @@ class AttemptTable:
 def needs_log(trace: Trace, rules: RunRules) -> bool:
     """Return whether the run needs a log even if the scheduler does not preempt.
 
-    It does if jobs or nodes can fail, or if jobs depend on other jobs or are in arrays with a limit.
+    A run needs a log if jobs or nodes can fail, or if jobs depend on other jobs or are in arrays with a
+    limit.
     """
     columns = ("fail_after_s", "depends_on", "array_limit")
     return rules.always or bool(rules.node_events) or any(_known(trace, name) for name in columns)

@@ -48,7 +48,7 @@ def pack(run: SimArrays) -> PackedRun:
         at = next(places)
         moved = memory[at : at + part.nbytes].view(part.dtype).reshape(part.shape).view(type(part))
         moved[...] = part
-        moved.flags.writeable = part.flags.writeable  # the flag is part of the array's type in kernels
+        moved.flags.writeable = part.flags.writeable  # compiled kernels expect the same flag
         return moved
 
     return PackedRun(memory, move(run))

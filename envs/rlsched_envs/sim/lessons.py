@@ -25,7 +25,7 @@ from rlsched_envs.sim.physics import true_share
 from rlsched_envs.sim.sim_arrays import ProgressArrays
 
 WATCH_S: Final = 300.0
-"""Time that a pair must share a GPU, without a third job, before its speeds are known, seconds."""
+"""Time for which two jobs must share a GPU, without a third job, before their speeds are learned, seconds."""
 
 
 @kernel
@@ -45,7 +45,8 @@ def _can_teach(s: StateArrays, kind: int, slot: int, other: int) -> bool:
 def watch(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> None:
     """Begin or end the observation of the jobs on GPU `g` after a change there.
 
-    Exactly two jobs are watched as a pair, from now on. A pair that is already watched stays watched.
+    If exactly two jobs are on the GPU, they are watched as a pair from now on; a pair that is already watched
+    stays watched. With one job, or with three or more, no pair is watched.
     """
     if x.books[0].learns == 0.0:
         return

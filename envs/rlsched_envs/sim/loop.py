@@ -66,7 +66,7 @@ def _nothing_new(s: StateArrays, p: int) -> bool:
 
 @kernel
 def decide(sim: SimArrays, o: Any) -> None:
-    """Make all decisions of one instant, partition by partition, and repeat this while jobs are preempted.
+    """Make all decisions of one instant, partition by partition; if jobs were preempted, repeat this.
 
     `o`: options of the rule, which its functions get: `RuleOptions`, or another tuple with a field `start`.
     """
@@ -132,8 +132,8 @@ def pause_jobs(sim: SimArrays, p: int, o: Any) -> bool:
 def run_rule(sim: SimArrays, o: RuleOptions, until_row: int, curve: Curve) -> int:
     """Run a rule to the end of the trace, or until `until_row` jobs have arrived and decisions are made.
 
-    Returns STOPPED (`until_row` is reached), NEED_ROOM, DIALS_DUE, or a result of `next_instant` other than
-    MOVED.
+    `curve` receives the cost at each instant, if the run records costs (`RECORDS`). Returns STOPPED
+    (`until_row` is reached), NEED_ROOM, DIALS_DUE, or a result of `next_instant` other than MOVED.
     """
     run = sim.progress.run[0]
     while run.next_row < until_row or run.undecided:
@@ -157,7 +157,7 @@ def run_rule(sim: SimArrays, o: RuleOptions, until_row: int, curve: Curve) -> in
         if RECORDS:
             same = arrived == run.next_row and started == run.starts
             if resumed or not (same and running == run.heap_len and preempted == run.preemptions):
-                _note(sim, curve)  # not after calls of the rule without an event or a decision
+                _note(sim, curve)  # not if the rule was called without an event and decided nothing
     return STOPPED
 
 

@@ -213,7 +213,7 @@ def core_need_milli(trace: Trace) -> NDArray[np.int64]:
 
 
 def power_ratio(trace: Trace) -> NDArray[np.float64]:
-    """Return the (J,) dynamic power of each job in the trace, relative to its workload's; 0: unknown."""
+    """Return the (J,) dynamic power of each job in the trace / that of the job's workload; 0: unknown."""
     return np.nan_to_num(np.asarray(trace.extra.get("power_ratio", np.zeros(len(trace))), np.float64))
 
 
@@ -240,7 +240,7 @@ def set_watts(state: ClusterState, spec: ClusterSpec, power: NodePower | None = 
 
 
 def open_books(arrays: SimArrays, trace: Trace, rows: NDArray[np.intp], models: Models) -> None:
-    """Initialise the accounts of energy and time of a run. `rows`: its jobs in the trace."""
+    """Initialise the accounts of energy and time of a run. `rows`: indices in the trace of the run's jobs."""
     arrays.progress.outcome.key[:] = job_keys(trace.select(rows))
     books = arrays.progress.books
     books.noise, books.luck = models.noise, models.workload_seed % MOST_LUCK

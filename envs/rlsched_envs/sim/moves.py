@@ -146,7 +146,7 @@ def left_others(sim: SimArrays, slot: int) -> bool:
 
 @kernel
 def has_room(sim: SimArrays, jobs: int) -> bool:
-    """Return whether the log has room for `jobs` starts, on whatever GPUs."""
+    """Return whether the log has room for `jobs` starts, even if they use as many GPUs as possible."""
     log = sim.log
     if log.attempts.shape[0] - log.counters[0].attempts < jobs:
         return False
@@ -199,10 +199,11 @@ def log_start(sim: SimArrays, slot: int) -> None:
 def _work_kept_s(jobs: Records, row: int, done_s: float, reason: int, recorded: bool) -> float:
     """Return the work of an attempt that later attempts need not repeat, seconds.
 
-    A job with a checkpoint interval (`checkpoint_s`) keeps its work up to the last checkpoint. A job without
-    an interval (nan) keeps all its work if it is preempted. It loses its work if the job or its node fails,
-    or if a co-tenant's fault stops it. A job that reaches its time limit is not started again, so it loses no
-    work. `recorded`: whether the end of the job is from a recorded run, so that its duration is unknown.
+    A job with a checkpoint interval (`checkpoint_s`) keeps its work up to the last checkpoint; with the
+    interval 0, it keeps all its work. A job without an interval (nan) keeps all its work if it is preempted.
+    It loses its work if the job or its node fails, or if a co-tenant's fault stops it. A job that reaches its
+    time limit is not started again, so it loses no work. `recorded`: whether the end of the job is from a
+    recorded run, so that its duration is unknown.
     """
     left_s = done_s if recorded else jobs.duration_s[row] - jobs.saved_s[row]
     if reason == ENDED:
@@ -301,7 +302,7 @@ def _join(sim: SimArrays, p: int, move: Move, o: StartOptions) -> None:
 
 @kernel
 def _withdraw_loans(sim: SimArrays, slot: int) -> None:
-    """Withdraw the loans of cores that a started job needs. The speed of the borrowers does not change."""
+    """Withdraw the loans of cores that a started job needs, in runs in which cores do not affect speeds."""
     while withdraw_one(sim.state, slot) >= 0:
         pass
 

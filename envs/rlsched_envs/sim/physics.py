@@ -265,7 +265,7 @@ def _under_cap(s: StateArrays, g: int, clock: float) -> float:
 
 @kernel
 def _drawn_w(s: StateArrays, g: int, clock: float) -> float:
-    """Return the power of a group's first GPU at an SM clock, W, if only the group slows its jobs."""
+    """Return the power of a group's first GPU at an SM clock, W, if no other group slows its jobs."""
     kind, added_w = gpu_kind(s, g), 0.0
     for k in range(MAX_TENANTS):
         slot = s.gpu.tenant[g, k]
@@ -306,7 +306,10 @@ def true_share(x: ProgressArrays, s: StateArrays, slot: int, g: int) -> float:
 
 @kernel
 def _settle_group(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> None:
-    """Settle the jobs of a group, and set the group's clock. Running jobs lose `switch_s` if it changes."""
+    """Settle the jobs of a group, and set the group's clock.
+
+    If the clock changes, each job that already ran loses `switch_s` seconds.
+    """
     clock = group_clock(s, g, now_s)
     changed = s.gpu.clock_frac[g] not in (0.0, clock)
     if s.gpu.clock_frac[g] != clock:

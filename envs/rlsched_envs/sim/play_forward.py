@@ -57,9 +57,12 @@ class PlayForward:
         self._copies = _Copies()
 
     def play(self, world: World, asked: HypotheticalJob | None = None) -> Ahead:
-        """Simulate futures of all live jobs. With a hypothetical job `asked`, each ends when it starts."""
+        """Simulate futures of all live jobs.
+
+        If a hypothetical job `asked` is given, each future ends when this job starts.
+        """
         if asked is not None:
-            world.state.demand_number(asked.demand)  # can reallocate the arrays
+            world.state.demand_number(asked.demand)  # first: it can reallocate the arrays of the state
         live = self._copies.take(world)
         like = live.lengths(world)
         futures = self.futures if np.count_nonzero(~live.running) <= MANY else -(-self.futures // 2)
@@ -185,8 +188,8 @@ def go_on(start_s: Floats, end_s: Floats, stopped_s: Floats) -> None:
 
 
 _BLOCKS: Final = tuple(zip(EVERY, (28, 8, 2, 1), strict=True))
-"""Pairs (n, blocks): every n-th future is simulated for this number of blocks of `BLOCK_S`, if no earlier
-pair applies.
+"""Pairs (n, blocks): every n-th future has a length of `blocks` x `BLOCK_S`. If several pairs apply to a
+future, the first one counts.
 """
 _ALL_BLOCKS: Final = 28
 _MARK: Final = -7
@@ -236,7 +239,10 @@ class _LiveJobs(NamedTuple):
         return self._run_times(world, np.full((len(self.slots), 1), _HALF), self.job["predicted_s"])[:, 0]
 
     def run_times(self, world: World, samples: int, like: Lengths) -> Floats:
-        """Return (L, samples) drawn total run times, which are correlated for jobs of a burst (`Bursts`)."""
+        """Return (L, samples) drawn total run times, correlated within a burst of similar jobs (`Bursts`).
+
+        `like`: run times of recent and running jobs, from `lengths`.
+        """
         chances, age_s = self._chances(world), self._age_s(world)
         gpus, past = world.state.arrays.demand.gpus.astype(np.float64), world.past.rows
         mine, said_s = gpus[self.job["demand"]], self._first_predicted_s(world)

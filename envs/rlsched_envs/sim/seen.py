@@ -67,7 +67,7 @@ class Seen:
         return self._seen[self._at - 1][1]
 
     def _apply(self, seen: Observed | SeenMemory, slots: dict[int, int]) -> None:
-        """Apply an observation. `slots`: slot of each live job by row; it may contain ended jobs too."""
+        """Apply an observation. `slots`: slot of each live job by row, and of some ended jobs."""
         state = self._state
         if isinstance(seen, Observed):
             self._learnt.observe(state.arrays.models, state.kind_names, seen, workload_number)

@@ -13,7 +13,9 @@ from rlsched_envs.sim.sim_arrays import ProgressArrays, SimArrays
 
 PRICE: Final = 0
 CARBON: Final = 1
-"""Rows of `ProgressArrays.signal` with the integrals. The values of price and carbon are in rows 2 and 3."""
+"""`PRICE` and `CARBON` are the rows of `ProgressArrays.signal` with the integrals of price and carbon
+intensity. Rows 2 and 3 have the price and the carbon intensity in each step.
+"""
 RATIO: Final = 4
 """Row of `ProgressArrays.signal` with the price relative to its mean. The next rows are the columns of
 `rlsched.energy.relative.OUTLOOK`.
@@ -21,7 +23,7 @@ RATIO: Final = 4
 LIMIT: Final = RATIO + 1 + len(OUTLOOK)
 """Row of `ProgressArrays.signal` with the power limit, W."""
 ROWS: Final = LIMIT + 1
-"""Number of rows if the policy reads neither the prices of the next hours nor ranks of the price."""
+"""Number of rows of the signal if the policy reads neither prices of the next hours nor ranks of prices."""
 RANK: Final = ROWS
 """First of the further rows: rank of the price, start of the step in which the price applies, and sums of the
 prices of the next hours. See `price_rank`, `price_from_s` and `price_sums` in

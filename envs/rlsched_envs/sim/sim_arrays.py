@@ -21,7 +21,7 @@ TRUTH: Final = np.dtype(
         ("limit_s", np.float64),
         ("slack_s", np.float64),  # delay that the user accepts for cheaper electricity, s
         ("weight", np.float64),  # weight of the job's time in a cost; -1: no class, weight 1
-        ("end_order", np.int32),  # jobs that end at the same time end in ascending order of it, then by row
+        ("end_order", np.int32),  # jobs that end at the same time end in ascending `end_order`, then by row
         ("gpus", np.int32),
         ("demand", np.int32),  # demand class: index of the job's resource request
         ("vc", np.int32),
@@ -31,7 +31,7 @@ TRUTH: Final = np.dtype(
         ("reference_kind", np.int32),  # GPU type that `duration_s` refers to; -1: the allocated type
         ("pinned", np.int32),  # 1: must not be preempted
         ("unshared", np.int32),  # 1: shares GPUs with no other job
-        ("gpu_need_mib", np.int64),  # memory that the job needs on each of its GPUs; 0: as its workload
+        ("gpu_need_mib", np.int64),  # memory that the job needs on each GPU; 0: the need of its workload
         ("core_need_milli", np.int64),  # as in `JOB`
         ("dynamic_ratio", np.float64),  # as in `JOB`
     ]
@@ -70,7 +70,7 @@ WORK: Final = np.dtype(
         ("since_s", np.float64),  # time up to which the job's work and energy are settled (see `physics`)
         ("rate", np.float64),  # speed relative to full speed
         ("limit_end_s", np.float64),  # time at which the job is killed, infinite without a time limit
-        ("power_w", np.float64),  # the job's share of its group's power, including its cores
+        ("power_w", np.float64),  # the job's share of its group's power, including the power of its cores
         ("share_frac", np.float64),  # the job's share of each of its GPUs, since `since_s`
         ("used_frac", np.float64),  # the job's share of the GPUs' busy time, since `since_s`
         ("share_s", np.float64),  # integral of `share_frac` over the attempt

@@ -127,7 +127,8 @@ class SleepingNodes:
     def review(self, sim: SimArrays) -> bool:
         """Review the nodes, and plan the next review. Return whether scheduling decisions are due now.
 
-        They are due if a node has become usable; under a power limit, if the status of any node has changed.
+        Decisions are due if a node has become usable, and under a power limit also if the status of any node
+        has changed.
         """
         now_s = float(sim.progress.run.now_s[0])
         self._pass_time(now_s)

@@ -17,7 +17,8 @@ _SHOWN = 60
 
 
 EARLIER_SIZES: Final = ((56, 9),)
-"""(columns, dials) of models of earlier versions. They can still be served; they set only the first dials."""
+"""(columns, dials) of models of earlier versions. Such models can be served; they set only the first dials.
+"""
 
 
 def spaces(columns: int = NUM_COLUMNS, dials: int = NUM_DIALS) -> tuple[gym.spaces.Box, gym.spaces.Box]:

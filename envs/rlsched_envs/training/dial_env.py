@@ -265,8 +265,8 @@ class ClusterEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
     total time in the system) + w x (energy - reference's energy so far) / (reference's total energy)). w is
     the weight of energy. The reward is by how much the excess cost has decreased since the last step. The
     return is thus the saving in per cent; with all dials at 0 it is exactly 0. With prices
-    (`Drawn.slack_fracs`), money takes the place of energy, and only time beyond a job's slack counts
-    (`rlsched_envs.training.dial_episode`).
+    (`Drawn.slack_fracs`), money takes the place of energy, and only time beyond a job's slack (the delay that
+    its user accepts) counts (`rlsched_envs.training.dial_episode`).
 
     Another `objective` replaces this cost by its own terms, weights and bounds (`rlsched.objective`). If
     the ratio of a term to the reference exceeds its bound in an episode, five times the excess is added.

@@ -33,13 +33,13 @@ LEAVE: Final = 2
 
 ACCOUNT: Final = np.dtype(
     [
-        ("at", np.int64),  # index in the reference's cost curve of its latest instant up to now
+        ("at", np.int64),  # index of the latest instant up to now in the reference's cost curve
         ("cost", np.float64),  # excess cost compared with the reference, up to the last step
         ("terms", np.float64, (NUM_TERMS,)),  # results of `costs.terms_so_far` at the last step
         ("weight", np.float64, (NUM_TERMS,)),  # from `Objective.weights`; next two: `offsets`, `limits`
         ("offset", np.float64, (NUM_TERMS,)),
         ("limit", np.float64, (NUM_TERMS,)),
-        ("penalty", np.float64, (NUM_TERMS,)),  # penalty of each bound; -1: `PENALTY` x the excess over it
+        ("penalty", np.float64, (NUM_TERMS,)),  # of each bound; -1: `PENALTY` x the excess over the bound
     ],
     align=True,
 )
@@ -52,7 +52,7 @@ class DialEpisode(NamedTuple):
 
     sim: SimArrays
     curve: Curve
-    quiet: NDArray[np.int64]  # (1,) -1: `Curve.length` that makes a run record no costs
+    quiet: NDArray[np.int64]  # (1,) -1, used as `Curve.length` of runs that record no costs
     account: Records  # (1,) ACCOUNT
 
 
@@ -67,10 +67,10 @@ def _play(sim: SimArrays, o: Any, curve: Curve) -> bool:
 
 @kernel
 def _is_next(curve: Curve, at: int, now_s: float) -> bool:
-    """Return whether the point `at` + 1 of the reference's cost curve is part of its cost up to `now_s`.
+    """Return whether point `at` + 1 of the reference's cost curve belongs to the cost up to `now_s`.
 
-    Of several points at exactly `now_s`, only the first one is, because the later ones include preemptions
-    that were decided at this instant.
+    Of several points at exactly `now_s`, only the first one belongs to this cost, because the later ones
+    include preemptions that were decided at this instant.
     """
     next_s = curve.instant.at_s[at + 1]
     return next_s < now_s or (next_s == now_s and curve.instant.at_s[at] < now_s)
@@ -80,9 +80,9 @@ def _is_next(curve: Curve, at: int, now_s: float) -> bool:
 def _cost(sim: SimArrays, curve: Curve, account: Any, over: bool) -> float:
     """Return the excess cost up to now over the reference, in per cent of the reference's total cost.
 
-    The sum over the terms of the objective (`rlsched.objective`) of 100 x (weight + penalty of the bound) x
-    (term - reference's term so far) / (reference's final term + offset). If the penalty is -1, `PENALTY` x
-    the excess over the bound is added in place of the penalty's part.
+    The result is the sum, over the terms of the objective (`rlsched.objective`), of 100 x (weight + penalty
+    of the bound) x (term - reference's term so far) / (reference's final term + offset). If the penalty is
+    -1, `PENALTY` x the excess over the bound is added in place of the penalty's part.
 
     With prices of electricity, energy that the run has saved so far is only postponed. It is therefore
     charged at the mean price of about a day.
@@ -131,7 +131,11 @@ def _mean_price(sim: SimArrays) -> float:
 
 @kernel
 def _begin(sim: SimArrays, o: Any, curve: Curve, quiet: NDArray[np.int64], account: Any) -> bool:
-    """Run the reference, rewind, and advance until dials are due. Return False if dials are never due."""
+    """Run the reference, rewind, and advance until dials are due; return whether they are.
+
+    Returns False if dials are never due, or if the reference has more instants than its cost curve has room
+    for.
+    """
     rewind(sim)
     curve.length[0], account.at, account.cost = 0, 0, 0.0
     due = True

@@ -243,8 +243,8 @@ class EpisodeJobs(msgspec.Struct, frozen=True):
     """Jobs of one window: arrays with one entry per job.
 
     Time 0 is the submission of the first job; in a thinned window (`Drawn.thins`), it is the midnight (UTC)
-    before that. `nodes`: number of nodes of the window's cluster. `first`: index of the first job in the
-    source. `vc`: empty if the virtual clusters of the jobs are unknown.
+    before that. `nodes`: number of nodes of the window's cluster. `first`: index in the source of the
+    window's first job. `vc`: empty if the virtual clusters of the jobs are unknown.
     """
 
     submit_s: NDArray[np.float64]

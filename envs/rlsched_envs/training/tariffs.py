@@ -18,13 +18,13 @@ from rlsched_envs.sim.bills import price_details
 from rlsched_envs.sim.signals import CARBON, FROM, LIMIT, PRICE, RATIO, ROWS, rows_of
 
 HORIZON_H: Final = 42 * 24
-"""Hours of prices that a window can use; later hours have the price of the last hour."""
+"""Number of hours of prices that a window can use. After them, the price of the last hour continues."""
 LEAST_DAYS: Final = 140
 """Minimum length of a price series, days: the parts for choosing and for confirming then have four weeks."""
 CONFIRMING_FRAC: Final = 0.2
 CHOOSING_FRAC: Final = 0.25
 BLOCK_DAYS: Final = 91
-"""How `split` divides the days of a price series."""
+"""These three constants define how `split` divides the days of a price series."""
 _DAY_H: Final = 24
 _WEEK_H: Final = 7 * _DAY_H
 

@@ -52,7 +52,7 @@ from rlsched_envs.training.tariffs import HORIZON_H, Tariff
 COST: Final = np.dtype(
     [
         ("delay_s", np.float64),  # sum over the jobs of JCT less run time on unshared GPUs at full clock,
-        # less slack, job-seconds
+        # less slack (the delay that the user accepts), job-seconds
         ("energy_j", np.float64),  # energy of the jobs, J
         ("money", np.float64),  # cost of this energy and of the idle power of nodes that run a job,
         # J x price; without prices: as `energy_j`
@@ -71,15 +71,16 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         source: Name of the trace.
-        group: Name of the trace and of the part of it in which the window starts (with prices: name of the
-            tariff and quarter). Windows of a group can have jobs, or prices, in common.
+        group: Name of the trace and of the part of the trace in which the window starts (with prices: name of
+            the tariff and quarter). Windows of a group can have jobs, or prices, in common.
         window: The jobs.
         kinds: Indices in `GPU_TYPES`: node n has the type `kinds[n % len(kinds)]`.
         energy_weight: Weight of energy relative to time, 0 to 1.
         preemptible_frac: Fraction of the jobs without slack that may be preempted.
         restart_s: Restart cost of a preempted job, seconds.
         key: Key of the random draws.
-        slack_frac: Fraction of the jobs that have slack. All jobs with slack may be preempted.
+        slack_frac: Fraction of the jobs that have slack (a delay that the user accepts). All jobs with slack
+            may be preempted.
         tariff: Prices of electricity; None: the window has no prices.
         day: Day of the tariff on which the window begins.
     """
@@ -262,7 +263,7 @@ def run_windows(b: SimArrays, o: Any, which: NDArray[np.int64], cost: Any, curve
 
 
 class Windows:
-    """N windows that are loaded and ready to run. The other arguments are as in `DialledRuns`.
+    """N windows that are loaded and ready to run. Arguments except `settings` are as in `DialledRuns`.
 
     Attributes:
         settings: The windows and their conditions.
