@@ -115,6 +115,11 @@ _SILENT: Final = ("--help", "--verbose", "--oversubscribe", "--overcommit", "--n
 _LONG_VALUED: Final = frozenset(long or short for short, long in (_VALUED | _NO_EFFECT).items())
 _LONG_FLAGS: Final = frozenset(long or short for short, long in _FLAGS.items())
 _LONG: Final = (*sorted(_LONG_VALUED | _LONG_FLAGS), *_OPTIONAL.values())
+_INSTEAD: Final = {
+    "--pty": "; tasks have no terminal",
+    "--multi-prog": "; run a script that chooses the program by SLURM_PROCID",
+}
+"""What to do in place of options that there are not."""
 _COUNTS: Final = ("--ntasks", "--ntasks-per-node", "--cpus-per-task")
 _VARIABLES: Final = (
     ("SLURM_NTASKS", "job_ntasks", "--ntasks"),
@@ -207,7 +212,7 @@ def _full_name(name: str) -> str:
     if name in _LONG:
         return name
     if len(found) != 1:
-        raise UsageError(f"{name}: rlsched's srun has no such option")
+        raise UsageError(f"{name}: rlsched's srun has no such option{_INSTEAD.get(name, '')}")
     return found[0]
 
 

@@ -31,7 +31,8 @@ _FLAGS: Final = (
 )
 _CALLS: Final = re.compile(
     r"(?:^[^\S\n]*(?:exec |time )?|[$]\(\s*|`)"
-    r"(srun|scontrol|sbcast|sbatch|salloc|sattach|squeue|scancel|sacct|sinfo|sstat)\s+(?!\()(\S*)\s*(\S*)"
+    r"(srun|scontrol|sbcast|sbatch|salloc|sattach|squeue|scancel|sacct|sinfo|sstat)"
+    r"(?:$|\s+(?!\())(\S*)\s*(\S*)"
 )
 _SERVED: Final = (("scontrol", "show", "hostnames"), ("scontrol", "show", "hostname"))
 _STARTERS: Final = re.compile(r"\b(srun|mpirun|mpiexec|prun)\b")

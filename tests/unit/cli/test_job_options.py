@@ -412,6 +412,7 @@ def test_rows_of_a_table_have_the_steps_of_their_scripts(tmp_path: Path) -> None
         ("scontrol update JobId=7 TimeLimit=5", "scontrol update", "scontrol update"),
         ("sbcast data /tmp/data", "sbcast", "sbcast"),
         ("time sbatch next.sh", "sbatch", "sbatch"),
+        ("squeue", "squeue", "squeue"),
         ("# srun python train.py", "", ""),
         ("echo srun is not here", "", ""),
         ('srun () { "$@"; }', "", ""),

@@ -109,7 +109,7 @@ def test_double_dash_ends_the_options() -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("--pty bash", "--pty: rlsched's srun has no such option"),
+        ("--pty bash", "--pty: rlsched's srun has no such option; tasks have no terminal"),
         ("--multi-prog x", "--multi-prog: rlsched's srun has no such option"),
         ("-Z x", "-Z: rlsched's srun has no such option"),
         ("--n 3 x", "--n: rlsched's srun has no such option"),
