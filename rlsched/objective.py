@@ -178,7 +178,8 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         for name, bound in self.bounds.items():
             if bound == 0.0:
                 raise InputError(
-                    f"{where}: objective.bounds.{name}: expected more than 0, got 0; 1 is the reference run"
+                    f"{where}: objective.bounds.{name}: expected more than 0, got 0; 1 allows the value of "
+                    "the reference run"
                 )
             if name not in (*TERMS, "carbon"):
                 raise InputError(

@@ -235,7 +235,9 @@ def node(
     if simulated_truth is not None and not is_simulated:
         raise InputError("--simulated-truth can be used only together with --simulated")
     if gpus is not None and replay_gpus is not None:
-        raise InputError("--gpus has no effect with --replay-gpus, which has its own GPUs: omit --gpus")
+        raise InputError(
+            "--gpus has no effect with --replay-gpus, because the recording defines the GPUs: omit --gpus"
+        )
     if name is None:
         raise click.UsageError("Missing option '--name'.", ctx)
     set_up(log_format, node=name)

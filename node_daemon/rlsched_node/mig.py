@@ -190,8 +190,9 @@ class MigInstances:
                 surplus.append(one)
             elif not missing[one.profile]:
                 raise InputError(
-                    f"{OPTION} does not name {_named(one)} of GPU {gpu.number}, which this node has created, "
-                    "and jobs run here: start with the earlier value, drain the node, then change the value"
+                    f"{OPTION} does not name {_named(one)} of GPU {gpu.number}, which this node has created "
+                    "and cannot remove while jobs run here: start with the earlier value, drain the node, "
+                    "then change the value"
                 )
         names = sorted(missing.elements())
         if names and has_jobs:

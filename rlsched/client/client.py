@@ -139,8 +139,9 @@ class Client:
                 `--share`. `auto` means `yes` if `workload` is given, or if jobs with this command have been
                 measured.
             lost_after_s: Time without contact between the broker and a node of the job, seconds, after which
-                the node ends the job and the broker requeues it; at least the broker's `--lease-s`. With 0,
-                the job continues until the node returns. None selects the broker's `--lost-after`.
+                the node ends the job and the broker requeues it: 0, or at least the broker's `--lease-s`.
+                With 0, the node never ends the job for this reason: it continues, and the broker waits until
+                the node returns. None selects the broker's `--lost-after`.
             priority: `low`, `normal`, `high` or `urgent`; jobs of a higher priority start first. The broker's
                 `--user-priority` limits the priority that users can request.
             account: Account to charge in addition to the user. "" selects the user's first account, if the

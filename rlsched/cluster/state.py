@@ -316,7 +316,9 @@ class ClusterState(ClusterShape):
         """
         nodes = {int(self.arrays.gpu.node[g]) for g in gpus}
         if len(nodes) != 1 or any(self.arrays.gpu.free_milli[g] != WHOLE_GPU_MILLI for g in gpus):
-            raise AllocationError(f"GPUs {list(gpus)} cannot be held: expected free GPUs of one node")
+            raise AllocationError(
+                f"GPUs {list(gpus)} cannot be marked as in use: expected free GPUs of one node"
+            )
         n = nodes.pop()
         left_s = _UNKNOWN_HOLD_S if until_s is None else max(until_s - now_s, 1.0)
         seq = self.add_job(

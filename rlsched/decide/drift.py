@@ -21,7 +21,7 @@ BEGIN_FRAC: Final = 0.5
 """Drift begins when a column is outside its range in more than this fraction of the stored looks."""
 END_FRAC: Final = 0.25
 """Drift ends when no column is outside its range in more than this fraction of the stored looks."""
-NO_RANGES: Final = "not watched: no ranges in its strategy"
+NO_RANGES: Final = "not monitored: the strategy has no ranges"
 
 
 class Familiar(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):

@@ -149,11 +149,11 @@ def job_of(reader: StoreReader, job: str) -> JobSeen:
         known = list(reader.timeline.jobs)
         tasks = [one for one in known if one.startswith(f"{job}_")]
         if tasks:
-            have = f"{job} is an array, and its tasks are in it: name one, such as {tasks[-1]}"
+            have = f"{job} is an array whose tasks are in the store: name a task, such as {tasks[-1]}"
         elif known:
-            have = f"it has {len(known):,} jobs, the first {known[0]}, the last {known[-1]}"
+            have = f"the store has {len(known):,} jobs, {known[0]} (the first) to {known[-1]} (the last)"
         else:
-            have = "it has none yet"
+            have = "the store has no jobs yet"
         raise InputError(f"{reader.folder}: no job {job!r} in this store; {have}")
     return found
 

@@ -140,8 +140,8 @@ def release(reader: Reader, writer: Writer, wait_s: float = APART_S, *, why: str
                 writer.leave(job.key, marks_of_left(job, why), asked_gres(job), again=job.restarts > 0)
             writer.flush()
     raise InputError(
-        f"{len(held) + len(ready) + len(ordered)} jobs are still held or ordered by rlsched: run as "
-        "root, SlurmUser or a user with Slurm's admin level Operator, who can change jobs"
+        f"{len(held) + len(ready) + len(ordered)} jobs are still held or ordered (by nice values) by "
+        "rlsched: run as root, SlurmUser or a user with Slurm's admin level Operator, who can change jobs"
     )
 
 

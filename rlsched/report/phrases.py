@@ -52,5 +52,5 @@ def days_note(clock: Report) -> str:
     return (
         "Hours and days are relative to the trace's origin, whose wall-clock time is not in the trace: "
         "hour 00 of day 1 begins at its second 0, and day 8 counts as day 1 again. --origin 2024-04-01T08:00 "
-        "or the column origin gives true ones."
+        "or the column origin gives the true hours and days."
     )

@@ -281,8 +281,9 @@ class Connection:
             )
         if hung_up >= MANY_HANG_UPS:
             return (
-                f"the process at {self.address} is not the broker of {self._keys}/broker.public; "
-                "give the address of the broker of these keys, or the --keys directory of the broker there"
+                f"the process at {self.address} does not have the broker key {self._keys}/broker.public; "
+                "give the address of the broker with this key, or with --keys a directory with the key of "
+                "the broker at this address"
             )
         starts = self._starting(self._addresses)
         if starts:

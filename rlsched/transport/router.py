@@ -258,7 +258,7 @@ class Transport:
             return self._of_node(peer, _Route(route, key), envelope)
         if isinstance(message, OfNode):
             if not peer.speaks_for(message.node):
-                refused = Refused(message=f"the key of engine {peer.name!r} does not represent this node")
+                refused = Refused(message=f"the key of engine {peer.name!r} may not report this node")
                 self._send(route, encode(ForNode(node=message.node, message=refused), envelope.request))
                 return None
             inner = Envelope(envelope.version, envelope.request, message.message)
@@ -282,7 +282,10 @@ class Transport:
                 self._say(
                     route,
                     peer.name,
-                    Refused(message=f"another key represents node {peer.name!r}; stop that node or engine"),
+                    Refused(
+                        message=f"node {peer.name!r} is already connected with another key; stop that node "
+                        "or engine"
+                    ),
                 )
                 return None
             self._routes[peer.name] = route

@@ -142,7 +142,7 @@ def test_tensorboard_serves_curves_and_decisions(address: str) -> None:
         ("decision?run=fifo&row=" + "9" * 5000, 400, "row: expected a whole number"),
         ("moment?run=fifo&at=nan", 400, "at: expected a number, got 'nan'"),
         ("job?run=fifo&job=" + "x" * 5000, 400, "job: expected 1 to 200 characters, got 5,000"),
-        ("job?run=fifo&job=missing", 400, "no job 'missing' in this store; it has none yet"),
+        ("job?run=fifo&job=missing", 400, "no job 'missing' in this store; the store has no jobs yet"),
         ("static/..%2Fplugin.py", 404, "no such file"),
     ):
         found = refused(plugin + path)

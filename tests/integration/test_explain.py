@@ -304,7 +304,7 @@ def test_invalid_requests_are_one_line(replay: Path, tmp_path: Path) -> None:
         (("missing", "--run", str(replay / "qssf")), "no job 'missing' in this store; it has 80"),
         (
             ("--decision", "99999", "--run", str(replay / "qssf")),
-            "no decision 99999 in this store; it has 0 to",
+            "no decision 99999 in this store; the store has decisions 0 to",
         ),
         (("7", "--at", "noon", "--run", str(replay / "qssf")), "expected seconds of the trace"),
     ):

@@ -225,7 +225,7 @@ def test_output_fits_a_screen_and_errors_are_one_line(runs: Path, tmp_path: Path
             CliRunner().invoke(explain, arguments, catch_exceptions=False)
         assert said in str(error.value)
         assert "\n" not in str(error.value)
-    with pytest.raises(RlschedError, match="could not finish within 1e-09 s"):
+    with pytest.raises(RlschedError, match="not finished within 1e-09 s"):
         instead(reader, row, str(other.number), hours=HOURS, within_s=1e-9)
 
 

@@ -151,7 +151,7 @@ def test_co_tenant_slower_than_predicted_is_seen_within_a_minute(tmp_path: Path,
         other = cluster.begin(client, "other", NEIGHBOUR)
         slowed = cluster.begin(client, "slowed", SLOWED, preemptible=True)
         assert client.job(slowed).beside == [str(other)]
-        predicted = found(r"predicted to keep (\d\.\d\d) of its own", why(client, slowed))
+        predicted = found(r"predicted to run at (\d\.\d\d) of its", why(client, slowed))
         assert predicted > 0.8, "by the catalogue"
 
         cluster.moved.advance(10.0)
@@ -169,14 +169,14 @@ def test_co_tenant_slower_than_predicted_is_seen_within_a_minute(tmp_path: Path,
 
 def seen_speed(text: str) -> float:
     """The speed in the report of a slow job."""
-    return found(r"it ran at (\d\.\d\d) of its own speed for", text)
+    return found(r"it ran at (\d\.\d\d) of its unshared speed for", text)
 
 
 def learns(cluster: OneGpu, client: Client, slowed: int, other: int) -> None:
     """Both go on sharing; after the time for which a pair is watched, the prediction changes."""
     assert "slower than predicted, or than the policy permits" in why(client, slowed)
     assert client.stats().slow_sharing == 1
-    before = found(r"predicted to keep (\d\.\d\d) of its own", why(client, slowed))
+    before = found(r"predicted to run at (\d\.\d\d) of its", why(client, slowed))
     assert not cluster.facts(PairSeen)
     cluster.pass_time(client, slowed, WATCH_S)
     until(lambda: any(one.job == slowed for one in cluster.facts(PairSeen)), "the pair is learnt")
@@ -184,7 +184,7 @@ def learns(cluster: OneGpu, client: Client, slowed: int, other: int) -> None:
     assert (pair.workload, pair.partner, pair.gpu_type) == (SLOWED, NEIGHBOUR, GPU_TYPE)
     assert pair.speed == pytest.approx(SPEED, abs=0.02)
     until(
-        lambda: found(r"predicted to keep (\d\.\d\d) of its own", why(client, slowed)) < before - 0.05,
+        lambda: found(r"predicted to run at (\d\.\d\d) of its", why(client, slowed)) < before - 0.05,
         "the prediction of the pair follows",
     )
     assert client.job(slowed).beside == [str(other)]

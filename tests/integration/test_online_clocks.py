@@ -207,7 +207,10 @@ def test_job_at_full_speed_changes_no_clock_and_lists_show_clocks(
     (row,) = json.loads(capfd.readouterr().out)
     assert (row["workload"], row["speed_energy"], row["sm_clocks_mhz"]) == ("vit-tiny", 1.0, [mhz])
     assert run(["why", str(job)]) == 0
-    assert f"of the highest SM clock, {mhz} MHz, energy counting 1" in capfd.readouterr().out
+    assert (
+        f"of the highest SM clock, {mhz} MHz, with 1 as the weight of energy against speed"
+        in capfd.readouterr().out
+    )
     assert run(["status"]) == 0
     assert "energy counts 1 against time: 1 of 1 running jobs are at a lower" in capfd.readouterr().out
     assert run(["nodes"]) == 0

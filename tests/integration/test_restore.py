@@ -43,7 +43,7 @@ def test_cluster_continues_after_a_restore(tmp_path: Path) -> None:
         with cluster.client() as client:
             until(lambda: [node.state for node in client.nodes()] == ["drained"], "the node is back")
             [node] = client.nodes()
-            assert f"jobs {unknown} run on" in node.reason
+            assert f"jobs {unknown} continue" in node.reason
             assert client.job(known).state == "running"
             later = client.submit(["true"])
             assert later > 1_000_000

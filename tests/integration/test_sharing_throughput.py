@@ -267,7 +267,9 @@ def live_span_s(
                     if other is None:
                         continue
                     pair = device.processes[job].workload, device.processes[other].workload
-                    assert f"predicted to keep {predicted[pair]:.2f} of its own" in why(client, job)
+                    assert f"predicted to run at {predicted[pair]:.2f} of its unshared speed" in why(
+                        client, job
+                    )
                     if speed < Share().min_speed:
                         slow.add(job)
                         shown = partial(is_shown_slow, client, job, speed)

@@ -479,8 +479,16 @@ def test_step_in_a_task(tmp_path: Path) -> None:
         ("srun", 2, "srun: error: expected a command"),
         ("srun -n0 a", 2, "srun: error: --ntasks '0': expected a number from 1"),
         ("srun -N3 a", 1, "srun: error: --nodes 3: expected at most the 2 nodes that the step may use"),
-        ("srun -n1 --gpus=3 a", 1, "srun: error: expected nodes with 3 GPUs for the step"),
-        ("srun -n1 --gpu-bind=map_gpu:2 a", 1, "srun: error: --gpu-bind map_gpu:2: expected GPUs below 2"),
+        (
+            "srun -n1 --gpus=3 a",
+            1,
+            "srun: error: the nodes of this job cannot run the step, which needs up to 3 GPUs per node",
+        ),
+        (
+            "srun -n1 --gpu-bind=map_gpu:2 a",
+            1,
+            "srun: error: --gpu-bind map_gpu:2: expected GPU indices below 2",
+        ),
         (
             "srun -n1 --mem=3G --hint=x true",
             0,

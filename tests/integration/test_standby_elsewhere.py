@@ -145,7 +145,7 @@ def cluster(tmp_path: Path) -> Iterator[Apart]:
 
 def started_elsewhere(reason: str) -> bool:
     """Whether a job was removed from the queue because it started elsewhere, unknown to the copy."""
-    return "it goes on there" in reason or "lacks that" in reason
+    return "this attempt continues" in reason or "lacks this attempt" in reason
 
 
 def serves(client: Client, began_s: float, what: str) -> int:

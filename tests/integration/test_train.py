@@ -126,7 +126,7 @@ def test_slurms_history_is_used_unchanged(tmp_path: Path) -> None:
     assert (code, report["better"], report["written"]) == (0, False, []), "6 windows confirm nothing"
     assert list(report["chosen"]["constants"]["by_source"]) == ["sacct"]
     (tmp_path / "sacct.csv").write_text("\n".join(lines[:1_000]) + "\n")
-    with pytest.raises(InputError, match="too few jobs: expected 720 or more"):
+    with pytest.raises(InputError, match=r"too few jobs: .* must have 720 or more"):
         smoke("--out", str(tmp_path / "mine.toml"), source=source)
 
 

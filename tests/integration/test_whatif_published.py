@@ -51,14 +51,14 @@ def test_fifo_is_found_to_the_second(week: Path, capsys: pytest.CaptureFixture[s
         assert best["all"][key] == best["last"][key] == 0.0
     assert [fit["grade"] for fit in found["fits"][1:]] == ["D"]
     assert found["best"] == ""  # two days in the last fifth: no interval, and no claim
-    assert found["verdict"].startswith("nothing is claimed: the last fifth has submissions on 2 days")
+    assert found["verdict"].startswith("no result: the last fifth has submissions on only 2 days")
 
 
 @pytest.mark.parametrize(
     ("nodes", "reason"),
     [
-        (48, "philly_week has 384 GPUs, and 480 were busy at once"),
-        (72, "never more than 480 of 576 GPUs were busy: the cluster may have fewer than its file says"),
+        (48, "philly_week has 384 GPUs, but up to 480 were busy at once"),
+        (72, "never more than 480 of 576 GPUs were busy: the cluster may have fewer GPUs than"),
     ],
 )
 def test_wrong_capacity_is_refused(

@@ -53,5 +53,5 @@ def shadow(directory: Path, day: str | None, as_json: bool, html_path: Path | No
         if one.rows:
             print_table(one.title, one.columns, one.rows, one.note)
     if found.refused:
-        click.echo(f"nothing is claimed about waiting times: {found.refused}")
+        click.echo(f"no results about waiting times: {found.refused}")
     return 0

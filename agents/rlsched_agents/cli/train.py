@@ -97,9 +97,9 @@ def train(
 ) -> int:
     """Train a policy on past jobs: better settings, and a strategy that adapts to the state of the cluster.
 
-    A strategy sets dials, which are numbers that change the prices and margins of the policy. The last lines
-    of the output give the result, the file of the last weights and the next step. After Ctrl-C, --resume
-    continues the training if --logdir was given.
+    A strategy sets dials: numbers that adjust the policy's settings, such as margins and prices, while it
+    runs. The last lines of the output give the result, the file of the last weights and the next step. After
+    Ctrl-C, --resume continues the training if --logdir was given.
 
     The data is split by time. Of a --history, 70 % are for training, 10 % to select the best candidate, and
     20 % for one final comparison with --policy. Of a --trace, 70 % are for training, 5 % to select the best

@@ -174,9 +174,9 @@ class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         jobs = sum(use.jobs for one in data for use in one.uses)
         longer = f", about {_rounded(jobs * needed / have):,} jobs in all" if have else ""
         raise InputError(
-            f"too few jobs: expected {needed:,} or more with whole GPUs in the part for confirmation (the "
-            f"last 20 % of the time of a --history, 5 % of a --trace), got {have:,} of {jobs:,}; give a "
-            f"longer trace or history{longer}"
+            f"too few jobs: the part of the data for confirmation (the last 20 % of the time of a --history, "
+            f"5 % of a --trace) must have {needed:,} or more jobs with whole GPUs, got {have:,} of {jobs:,} "
+            f"jobs in all; give a longer trace or history{longer}"
         )
 
     def with_prices(self) -> DialRecipe:

@@ -20,7 +20,7 @@ from rlsched_agents.dials.training_data import TrainingData
 from rlsched_agents.dials.verdict import Trained
 
 DESCRIPTIONS: Final = {
-    "settings/cost_frac": "Cost of each other setting / cost of the policy's own, "
+    "settings/cost_frac": "Cost of each tried variant of the settings / cost of the policy's own settings, "
     "measured on the windows for choosing.",
     "(constants|following)/cost_frac": "Mean cost of a generation's candidates / cost of the settings, "
     "on windows for training; below 1 is better.",
@@ -31,25 +31,26 @@ DESCRIPTIONS: Final = {
     "ppo/explained_variance": "Share of the variance of the returns that the critic explains; 1 is perfect.",
     "ppo/value_loss": "Mean squared error of the critic.",
     "ppo/std": "Standard deviation of the weights of the noise.",
-    "ppo/.*_ratio": "Mean ratio of this term of the objective, which has a bound, to the settings.",
+    "ppo/.*_ratio": "Mean of this term of the objective, which has a bound, / its value under the "
+    "policy's settings.",
     "chosen/.*/cost_frac": "Cost of the result of this stage / cost of the settings, "
     "measured on the windows for choosing.",
-    "chosen/.*/(low|high)_frac": "Bounds of the 95 % interval of that cost.",
-    "chosen/best_cost_frac": "The lowest of these costs.",
+    "chosen/.*/(low|high)_frac": "Bounds of the 95 % interval of the stage's cost.",
+    "chosen/best_cost_frac": "Lowest cost of all stages.",
     "confirmed/(cost|delay|energy)_frac": "Chosen policy / the policy's settings, "
     "measured on the windows for confirming.",
     "confirmed/cost_(low|high)_frac": "Bounds of the 95 % interval of the confirmed cost.",
-    "confirmed/terms/.*_ratio": "Ratio of this term of the objective to the policy's settings, "
+    "confirmed/terms/.*_ratio": "This term of the objective / its value under the policy's settings, "
     "measured on the windows for confirming.",
     "run/made_with": "The recipe, the objective and the policy to improve.",
     "run/data": "The training data.",
     "run/outcome": "The result.",
     "importance/columns": "Permutation importance: how much less the strategy saves on held-out windows if "
     "this column has its value from a different moment, per cent of the cost of the settings.",
-    "importance/table": "The same as a table.",
+    "importance/table": "Permutation importance of the columns, as a table.",
     "dials/by_hour_and_price": "Mean position of each dial on held-out windows, by hour of the day and, with "
     "prices, by price relative to the mean of about a day (below 0.8, above 1.2).",
-    "dials/table": "The same as a table, by blocks of four hours.",
+    "dials/table": "Mean position of each dial, as a table by blocks of four hours.",
 }
 LAYOUT: Final = {
     "Training": {

@@ -47,9 +47,9 @@ class AsRecorded(msgspec.Struct, frozen=True, kw_only=True):
         known = "" if self.jobs == self.of_jobs else f", known of {self.jobs:,} of {self.of_jobs:,} jobs"
         nodes = "; the cluster here was scaled and has other nodes than the site" if self.scaled else ""
         return (
-            f"recorded is what happened at the site{known}: under its own scheduler, with nodes that failed, "
-            f"with its priorities and limits, and with jobs that this trace leaves out{nodes}. It is for "
-            "orientation, and no part of the comparison."
+            f"The row recorded has the waits at the site{known}: under the site's own scheduler, priorities "
+            f"and limits, with nodes that failed, and with jobs that this trace leaves out{nodes}. The row "
+            "is for orientation, and is not part of the comparison."
         )
 
 

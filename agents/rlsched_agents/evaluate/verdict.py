@@ -61,8 +61,8 @@ def verdict_of(report: Findings) -> str:
     if not ratios:
         if all(name in report.fed_truth for name in report.paired):
             return (
-                f"Under {baseline}, {_plain(measure, mean)}; the others are fed the true run times, and no "
-                "broker can run them."
+                f"Under {baseline}, {_plain(measure, mean)}; the other policies use the true run "
+                "times, so no broker can run them."
             )
         return f"No job waits under {baseline}: there is nothing to save here."
     best = _best_of(ratios)
@@ -84,7 +84,7 @@ def verdict_of(report: Findings) -> str:
         )
     between = f"95 % interval over {_days(days)} of submissions"
     if f"{ratio.low:.4f}" == f"{ratio.high:.4f}" == "1.0000":
-        return f"{best} and {baseline} come to the same: {_plain(measure, mine)} under both."
+        return f"{best} and {baseline} have equal results: {_plain(measure, mine)} under both."
     if ratio.low <= 1.0 <= ratio.high:
         return (
             f"No difference is shown between {best} and {baseline}: {mine} and {mean} on average, and the "

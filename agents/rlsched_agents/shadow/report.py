@@ -113,7 +113,7 @@ def report(directory: Path, day: str | None = None) -> ShadowReport:
 
 def _refused(change: Change | None, rule: str) -> str:
     if change is None:
-        return "no job of that day has started under both"
+        return "no job of that day has started under both the site's rule and the policy"
     if change.grade == NO_CLAIMS:
         return (
             f"no rule explains what Slurm did; the nearest, {rule}, is off by "

@@ -93,7 +93,7 @@ def features(report: ShadowReport) -> Table:
         )
         for one in report.guarding.outside
     ]
-    columns = ("feature", "minutes", "of the looks, at most", "last", "trained on")
+    columns = ("feature", "minutes", "outside, at most", "last", "trained on")
     return Table("Features outside the range of training", columns, rows)
 
 

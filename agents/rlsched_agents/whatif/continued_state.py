@@ -185,8 +185,9 @@ class Life:
         self._scheduler.begin_instant(state.cluster, now_s)
         if state.cluster.digest() != record.state_digest:
             raise InputError(
-                f"the journal does not lead to the state of decision {record.number}: another version of "
-                "rlsched made this decision (use that version), or the journal was restored from a backup"
+                f"a replay of the journal does not reach the state in which decision {record.number} was "
+                "made: another version of rlsched made this decision (use that version), or the journal "
+                "was restored from a backup"
             )
         partition = state.cluster.partition_names.index(record.partition)
         decision = other_decision(self._scheduler, record, choice, state.cluster, partition, now_s)

@@ -52,6 +52,6 @@ class Watch:
         """
         if self.took_s() > self._limit_s:
             raise RlschedError(
-                f"could not finish within {self._limit_s:g} s: the replay reached second {now_s:,.0f}; "
+                f"not finished within {self._limit_s:g} s: the replay reached simulated second {now_s:,.0f}; "
                 "request fewer hours, or raise the limit (--within)"
             )

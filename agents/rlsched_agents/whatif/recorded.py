@@ -100,8 +100,9 @@ def _check_capacity(trace: Trace, cluster: ClusterSpec, wait_s: Floats, which: M
 def _refuse_above(trace: Trace, there: str, most: float, above_s: float) -> None:
     if above_s > max(MOST_ABOVE_S, MOST_ABOVE_FRAC * span_s(trace)):
         raise InputError(
-            f"{trace.name} cannot have happened here: {there}, and {most:,.0f} were busy at once (too many "
-            f"for {in_words(above_s)} in all); the cluster file has too few GPUs, or jobs shared GPUs"
+            f"{trace.name} cannot have happened on this cluster: {there}, but up to {most:,.0f} were busy at "
+            f"once (more than there are for {in_words(above_s)} in all); the cluster file has too few GPUs, "
+            "or jobs shared GPUs"
         )
 
 

@@ -109,12 +109,12 @@ def why_refused(best: RuleFit, most_busy: float, gpus: int) -> str:
     if worse.mean_frac < -most and most_busy < gpus:
         return (
             f"{text}; never more than {most_busy:,.0f} of {gpus:,} GPUs were busy: the cluster may have "
-            "fewer than its file says, or nodes were down (node_events)"
+            "fewer GPUs than the cluster file says, or nodes were down (node_events)"
         )
     if worse.mean_frac > most:
         return (
-            f"{text}; the cluster may have more GPUs than its file says, or jobs are ordered by an unknown "
-            "rule"
+            f"{text}; the cluster may have more GPUs than the cluster file says, or jobs are ordered by an "
+            "unknown rule"
         )
     return f"{text}; the site may use priorities, reservations or limits that are not in the history"
 
@@ -135,7 +135,7 @@ def verdict(site: Under, policies: list[Under], best: str, days: int, grade: str
         return f"keep what you have: under {site.policy} jobs hardly waited at all"
     if days < MIN_BLOCKS:
         return (
-            f"nothing is claimed: the last fifth has submissions on {days} days, and an interval needs "
+            f"no result: the last fifth has submissions on only {days} days, and an interval needs "
             f"{MIN_BLOCKS}: give a longer history"
         )
     if not best:
@@ -160,5 +160,5 @@ def verdict(site: Under, policies: list[Under], best: str, days: int, grade: str
             more = f" and {len(losers) - _MOST_NAMED} more" if len(losers) > _MOST_NAMED else ""
             parts.append(f"{waits} would wait {', '.join(losers[:_MOST_NAMED])}{more}")
     if fewer is not None and fewer.gpus_spared:
-        parts.append(f"{fewer.gpus_spared:,} of the GPUs need not be there for waits as they were")
+        parts.append(f"the waits would be the same without {fewer.gpus_spared:,} of the GPUs")
     return f"{'; '.join(parts)} (fidelity {grade})"

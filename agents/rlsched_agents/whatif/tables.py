@@ -10,11 +10,11 @@ from rlsched_agents.whatif.groups import JobGroup
 from rlsched_agents.whatif.results import Under, WhatIf
 
 GRADES_NOTE = (
-    "Errors are shares of the mean wait. A: mean within 5 %, by size, partition and day within 15 %, job by "
-    "job within 30 %; B: 10, 20, 40 %; C: 15, 25, 50 %; D: nothing is claimed."
+    "Errors are relative to the mean wait. A: mean within 5 %, by size, partition and day within 15 %, job "
+    "by job within 30 %; B: 10, 20, 40 %; C: 15, 25, 50 %; D: larger errors, no results are reported."
 )
 PAIRED_NOTE = (
-    "Relative to the replayed site's rule, on the same jobs; below 1 is better. In brackets: the 95 % "
+    "Relative to a replay under the site's rule, on the same jobs; below 1 is better. In brackets: the 95 % "
     "interval over days of submissions, if there are ten days. Of twenty rows without a difference, one "
     "appears to have one."
 )
@@ -142,7 +142,7 @@ def spare(found: WhatIf) -> Table:
         "node-minutes waited a day",
         "GPUs not needed",
     )
-    note = "GPUs not needed: on the rest, jobs wait no longer than under the site's rule on all of them."
+    note = "GPUs not needed: on the other GPUs, jobs wait no longer than under the site's rule on all GPUs."
     return Table("Nodes that could sleep, GPUs that need not be bought", columns, rows, note)
 
 

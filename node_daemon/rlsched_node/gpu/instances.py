@@ -72,8 +72,8 @@ def select(found: Sequence[Unit], wanted: str) -> Selection:
     if wanted and wanted not in counts:
         there = ", ".join(sorted(counts)) or "none"
         raise InputError(
-            f"--gpu-type with the MIG profile {wanted}: this machine has MIG instances of the profiles: "
-            f"{there}; create instances with nvidia-smi mig -cgi, or choose one of these"
+            f"--gpu-type: no MIG instance of this machine has the profile {wanted}; profiles of its "
+            f"instances: {there}; create instances with nvidia-smi mig -cgi, or name a profile of the list"
         )
     is_whole = any(not unit.uuid and unit.has_mig is False for unit in found)
     usual = "" if is_whole else min(counts, key=lambda one: (-counts[one], one), default="")

@@ -66,7 +66,7 @@ class JobUsers:
         self._allow_root, self._accounts = allow_root, dict(accounts or {})
         self._as_owner, self._directory = as_owner, SystemAccounts()
         if as_owner and run_as is not None:
-            raise InputError("--run-as and --run-as-owner: give one of them")
+            raise InputError("--run-as and --run-as-owner exclude each other: give only one")
         if accounts is not None and not as_owner:
             raise InputError("--users maps owners to accounts, so it needs --run-as-owner")
         if as_owner and os.geteuid() != 0:

@@ -176,7 +176,7 @@ class Link:
             self._received += 1
             assert self._keys is not None
             if not hmac.compare_digest(code, _code(self._keys[1], self._received, body)):
-                raise LinkError("a frame with a wrong code: expected the key of this job")
+                raise LinkError("a frame whose authentication code was not made with the key of this job")
             self.is_proven = True
             head, _, data = body.partition(b"\n")
             self.receive(json.loads(head), data)

@@ -137,7 +137,7 @@ def _allowed(options: dict[str, Any], job: Sequence[JobNode]) -> list[int]:
     named = set(_numbers("--nodelist", options["nodelist"], job))
     found = [node for node in range(options["relative"] or 0, len(job)) if node not in excluded]
     if not found or named - set(found):
-        raise PlanError("the nodes that the options name are excluded, or not nodes of this job")
+        raise PlanError("the options leave no node, or name a node that --exclude or --relative leaves out")
     if named and (options["nodes"] or 0) <= len(named):
         return sorted(named)
     return sorted(found, key=lambda node: (node not in named, node))
@@ -224,7 +224,9 @@ def _chosen(
     if possible < len(counts):
         most = max(need or 0 for need in needs)
         have = ", ".join(f"{job[node].name} {job[node].gpus}" for node in allowed)
-        raise PlanError(f"expected nodes with {most} GPUs for the step; GPUs of this job: {have}")
+        raise PlanError(
+            f"the nodes of this job cannot run the step, which needs up to {most} GPUs per node; GPUs: {have}"
+        )
     return found if len(found) == len(counts) else None
 
 
@@ -262,5 +264,5 @@ def _of_task(options: dict[str, Any], gpus: list[int], local: int) -> list[int]:
         mask = int(wanted[local % len(wanted)], 16)
         places = [place for place in range(mask.bit_length()) if mask >> place & 1]
     if max(places, default=0) >= len(gpus):
-        raise PlanError(f"--gpu-bind {options['gpu_bind']}: expected GPUs below {len(gpus)}")
+        raise PlanError(f"--gpu-bind {options['gpu_bind']}: expected GPU indices below {len(gpus)}")
     return [gpus[place] for place in places]

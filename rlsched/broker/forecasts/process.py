@@ -257,13 +257,15 @@ class Process:
             yield "any GPU type", base._replace(demand=of_any), "if its run time is the same on all types"
         if not asked.preemptible:
             yield "preemptible", base._replace(preemptible=True), "if a preemption loses no work"
-        shared = "this broker shares no GPUs among jobs"
+        shared = "this broker does not let jobs share GPUs"
         if state.models.shares:
-            shared = "forecasts assume that new jobs share no GPUs; with --share, the job may start sooner"
+            shared = (
+                "forecasts assume that new jobs share no GPUs; with --share yes, the job may start sooner"
+            )
         yield "shared", base._replace(demand=NO_GPUS), shared
         slower = frugal_factor(asked.workload, state.cluster.kind_names)
         if slower is None:
-            note = "its workload is not known; name it with --workload"
+            note = "the job's workload is unknown; name the workload with --workload"
             yield "frugal clock", base._replace(demand=NO_GPUS), note
         else:
             frugal = base._replace(predicted_s=predicted_s * slower)
@@ -323,10 +325,10 @@ def with_fewer(
         and (not gpu_types or any(stands_for(asked, name) for asked in gpu_types))
     ]
     if not known:
-        return num_gpus / fewer, "if its run time grows in inverse proportion to its GPUs"
+        return num_gpus / fewer, "if the run time is inversely proportional to the number of GPUs"
     name, speeds = max(known, key=lambda one: min(one[1][num_gpus].count, one[1][fewer].count))
     factor = speeds[num_gpus].value / speeds[fewer].value
-    return factor, f"runs {factor:.2f} times as long, by earlier jobs of its command on {name}"
+    return factor, f"runs {factor:.2f} times as long, as earlier jobs with this command did on {name}"
 
 
 def frugal_factor(workload: str, kinds: Sequence[str]) -> float | None:

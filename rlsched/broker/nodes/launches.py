@@ -80,7 +80,7 @@ again without counting a retry, unless all its ranks ended with exit code 0.
 """
 _BY_MPS_FAULT = {
     MPS_FAULT: "ended with its co-tenants by a GPU fault under MPS, cause unknown: it will not share again",
-    MPS_NEIGHBOUR_FAULT: "ended with a co-tenant, whose GPU fault ended all under MPS",
+    MPS_NEIGHBOUR_FAULT: "ended by the GPU fault of a co-tenant, which ends all jobs of a GPU under MPS",
 }
 """Reasons for the end of a rank by a GPU fault under MPS, with a text for users. Such a fault ends all
 co-tenants. The job is then queued again without counting a retry (`_forgive`).

@@ -10,8 +10,8 @@ from rlsched.models.slice_name import is_slice
 from rlsched.wire.messages import MPS, TIME_SLICING
 
 _IN_WORDS = {
-    TIME_SLICING: "time slicing: co-tenants take turns, with no bound on GPU time or memory of one",
-    MPS: "MPS: a fatal GPU fault of one co-tenant ends all; no multiprocessors are reserved",
+    TIME_SLICING: "time slicing: co-tenants take turns, and no co-tenant's GPU time or memory is limited",
+    MPS: "MPS: a fatal GPU fault of one co-tenant ends all co-tenants; no multiprocessors are reserved",
 }
 
 

@@ -131,8 +131,8 @@ class SlowSharing:
         self._reported[job.number] = attempt.number, others
         names = ", ".join(f"job {self._state.job_of_seq[seq].called}" for seq in others)
         why = (
-            f"next to {names} it ran at {seen.speed_frac:.2f} of its own speed for {seen.slow_s:.0f} s, "
-            f"predicted {seen.predicted_frac:.2f}"
+            f"next to {names} it ran at {seen.speed_frac:.2f} of its unshared speed for {seen.slow_s:.0f} s; "
+            f"{seen.predicted_frac:.2f} was predicted"
         )
         acts = self._rules.on_slow != "warn" and not job.alone and not attempt.ending
         then = "; it will share no GPUs from its next start on" if acts else ""

@@ -127,7 +127,7 @@ class UnknownAttempts:
             if self._state.restored_s is None
             else "begun after the backup from which the journal was restored"
         )
-        why = f"attempt {report.attempt} of it runs on node {node}, {since}; it goes on there"
+        why = f"attempt {report.attempt} of this job runs on node {node}, {since}; this attempt continues"
         if job.state == QUEUED:
             self._out.record(JobCancelled(job=job.number, reason=why))
         else:
@@ -139,8 +139,9 @@ class UnknownAttempts:
         if job is None or job.state != QUEUED or report.reason not in ("", "time_limit"):
             return
         why = (
-            f"attempt {report.attempt} of it has ended on node {node} with exit code {report.exit_code}; the "
-            "journal that was taken up lacks that"
+            f"attempt {report.attempt} of this job has ended on node {node} with exit code "
+            f"{report.exit_code}; "
+            "the journal lacks this attempt"
         )
         self._out.record(JobCancelled(job=job.number, reason=why))
 
@@ -150,7 +151,9 @@ class UnknownAttempts:
             return  # drained by an operator
         if running:
             jobs = ", ".join(map(self._state.called, sorted({key.job for key in running})))
-            reason = f"{self._mine()} jobs {jobs} run on, `rlsched cancel` ends them; no others meanwhile"
+            reason = (
+                f"{self._mine()} jobs {jobs} continue (`rlsched cancel` ends them); no other jobs start here"
+            )
         elif self.is_settling and (node.drained or name not in self._drained):
             self._drained.add(name)
             reason = (

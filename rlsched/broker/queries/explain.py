@@ -55,7 +55,10 @@ NAMED_JOBS = 5
 NAMED_NODES = 20
 MAX_LINE_CHARS = 2_000
 MAX_RECORD_BYTES = 1 << 19
-_WHO = {"automatic": "with no alternative", "engine": "by its engine itself, which takes the queue's order"}
+_WHO = {
+    "automatic": "with no alternative",
+    "engine": "by the engine itself, which follows the order of the queue",
+}
 
 
 def explain(
@@ -166,7 +169,7 @@ def _waiting(state: BrokerState, job: Job, record: DecisionRecord | None, now_s:
     if not places(state, job.spec.vc):
         largest = max(open_rooms, key=lambda room: room.gpus)
         return [
-            "its engine starts it where it likes, by the order of the queue",
+            "the engine starts it on nodes that the engine chooses, in the order of the queue",
             _ahead(state, job, largest),
             *tail,
         ]
@@ -244,13 +247,13 @@ def _no_room(state: BrokerState, room: Room, demand: Demand) -> str:
         nodes, able, empty, away = counts
         more = f", and {away} are absent" if away else ""
         return (
-            f"it needs {nodes} whole node{'' if nodes == 1 else 's'} {where}, without other jobs: {empty} of "
-            f"the {able} that it can use are up and have no job{more}"
+            f"it needs {nodes} whole node{'' if nodes == 1 else 's'} {where}, without other jobs: of the "
+            f"{able} nodes that it can use, {empty} are up and have no job{more}"
         )
     if beside and gpus_fit_now(state, need, room):
         absent = absent_of_types(state, demand, [room])
         waits = f"; it waits for {', '.join(absent[:NAMED_NODES])}" if absent else ""
-        return f"not all is free together with {need} GPUs {where}: it needs {beside}{waits}"
+        return f"nodes with enough free GPUs {where} cannot fit the whole request: it needs {beside}{waits}"
     if room.free_gpus < need:
         return (
             f"not enough free GPUs: it needs {need}, {room.free_gpus} of {room.gpus} are free {where} "
@@ -464,7 +467,7 @@ def _kept_apart(state: BrokerState, job: Job) -> list[str]:
     """Describe why the job shares no GPUs although the broker allows sharing."""
     if not state.models.shares or not state.cluster.arrays.job.unshared[state.cluster.slot_of(job.seq)]:
         return []
-    why = "`rlsched update --share yes` lets it: nothing is known of its workload"
+    why = "its workload is unknown; `rlsched update --share yes` permits sharing"
     if job.alone:
         why = job.alone_reason or (
             "it was out of GPU memory on shared GPUs, or ended with co-tenants by a GPU fault"
@@ -486,7 +489,7 @@ def _beside(state: BrokerState, job: Job, seen: SeenSpeed | None) -> list[str]:
         f"job {name} ({frac:.2f} of its unshared speed)" for name, frac in zip(others, speeds, strict=True)
     )
     mine = state.models.shared_frac(job.seq)
-    line = f"shares its GPUs with {told}, and is predicted to keep {mine:.2f} of its own"
+    line = f"shares its GPUs with {told}, and is predicted to run at {mine:.2f} of its unshared speed"
     if seen is None:
         return [line]
     slow_s = seen.slow_s
@@ -518,7 +521,8 @@ def _clock(state: BrokerState, job: Job, attempt: Attempt) -> list[str]:
     limited = state.models.limits_power
     if weight == 0.0 and attempt.sm_clock_frac == 1.0 and not limited:
         return []
-    weighed = f"energy counting {weight:g}{' as it says itself' if own is not None else ''} against time"
+    whose = "" if own is None else " (set for this job)"
+    weighed = f"with {weight:g} as the weight of energy against speed{whose}"
     lines: list[str] = []
     if attempt.sm_clock_frac == 1.0:
         lines = [f"at the highest SM clock, {weighed}"] if weight else []

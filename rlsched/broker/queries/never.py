@@ -48,8 +48,8 @@ def never_runs(state: BrokerState, vc: str, demand: Demand) -> str:
         return ""
     if state.is_uneven(vc, num_gpus):
         return (
-            f"{num_gpus} GPUs can never be given: their engine gives a gang the same GPU numbers on every "
-            "node, so that a gang on several nodes needs all GPUs of its nodes"
+            f"{num_gpus} GPUs can never be allocated: the engine of the nodes gives a job the same GPU "
+            "numbers on every node, so that a job on several nodes needs all GPUs of these nodes"
         )
     if not rooms(state, vc):
         return f"no node serves VC {vc!r}; known: {', '.join(state.cluster.partition_names)}"

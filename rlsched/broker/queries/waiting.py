@@ -288,7 +288,7 @@ class WaitingReasons:
         if not state.can_ever_run(vc, demand):
             return "Resources: does not fit the nodes that have registered so far"
         if not places(state, vc):
-            return "Priority: its engine starts it, by the order of the queue"
+            return "Priority: the engine starts it, in the order of the queue"
         open_rooms = self._rooms_of(vc)
         fitting = [room for room in open_rooms if fits_now(state, demand, room)]
         if not fitting:
@@ -299,7 +299,7 @@ class WaitingReasons:
             first = state.job_of_seq[state.cluster.waiting(room.partition)[0]]
             if not fits_now(state, needs(first), room):
                 return f"Reservation: GPUs are kept for job {first.called}, which needs {first.spec.num_gpus}"
-        return "Priority: it would fit, and others go first"
+        return "Priority: it would fit, but other jobs start first"
 
     def _no_room(self, demand: Demand, open_rooms: Sequence[Room]) -> str:
         sleeping = sleeping_for(self.state, demand, open_rooms)
@@ -312,7 +312,7 @@ class WaitingReasons:
             absent = absent_of_types(self.state, demand, open_rooms)
             if absent:
                 return f"NodeDown: needs {more}, and nodes with such GPUs are absent: {', '.join(absent)}"
-            return f"Resources: needs {more}, which are not free with as many GPUs"
+            return f"Resources: needs {more}, which are not free on nodes with enough free GPUs"
         return _no_room(demand.gpus, open_rooms)
 
 

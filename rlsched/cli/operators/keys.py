@@ -43,8 +43,8 @@ def keys() -> None:
 @click.option(
     "--person",
     default="",
-    help="User who owns the jobs submitted with this key; give it if a user has several keys.  [default: "
-    "NAME]",
+    help="User who owns the jobs submitted with this key; if a user has several keys, give the same value "
+    "for each.  [default: NAME]",
 )
 @shown(
     "--nodes",

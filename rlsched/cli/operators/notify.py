@@ -71,8 +71,8 @@ def notify(
 
     Runs as a separate process, so that a slow receiver does not delay the broker. The process reads the
     broker's journal: run it as the broker's user on the broker's machine. Every notice is sent at least once,
-    in order, even if a process restarts. A receiver can detect duplicates by the id of a notice. The first
-    start skips the events that are already in the journal.
+    in order, even if this process or the broker restarts. A receiver can detect duplicates by the id of a
+    notice. The first start skips the events that are already in the journal.
 
     \b
     Example:

@@ -89,7 +89,7 @@ def _print_forecasts(report: ForecastReport, now_s: float) -> None:
         return
     click.echo(
         visible(
-            f"forecasts: {report.jobs:,} jobs in {report.futures} futures under {report.by}, made "
+            f"forecasts: {report.jobs:,} jobs in {report.futures} simulated futures under {report.by}, made "
             f"{in_words(now_s - report.said_s)} ago, {report.cpu_s or 0.0:.2f} CPU s"
             + (f"; {report.note}" if report.note else "")
         )

@@ -92,15 +92,15 @@ _log = logging.getLogger("rlsched.broker")
     "--keep-decisions-days",
     default="all",
     metavar="DAYS|all",
-    help="Time for which decisions are recorded, days, within the size of --keep-decisions-mib; with the "
-    "value all, only the size limits them.",
+    help="Remove recorded decisions that are older than this number of days; with the value all, only "
+    "--keep-decisions-mib limits the decisions.",
 )
 @click.option(
     "--new-cluster",
     is_flag=True,
-    help="If the journal was lost: give up its jobs, and start with an empty journal. Nodes join when their "
-    "old jobs have ended, or immediately with `rlsched node --forget-cluster`. The broker refuses "
-    "this option if the journal is intact.",
+    help="If the journal was lost: start with an empty journal, without the jobs of the lost journal. Nodes "
+    "join when their old jobs have ended, or immediately with `rlsched node --forget-cluster`. The broker "
+    "refuses this option if the journal is intact.",
 )
 @shown(
     "--ended-s",
@@ -129,7 +129,7 @@ _log = logging.getLogger("rlsched.broker")
     default="off",
     metavar="HALF_LIFE",
     help="Start jobs of users with little recent usage before jobs of other users. HALF_LIFE, such as 7d, "
-    "is the time after which usage counts half.",
+    "is the time after which past usage counts half.",
 )
 @shown(
     "--priority-age",
@@ -201,8 +201,8 @@ _log = logging.getLogger("rlsched.broker")
     "--suspend-plan",
     metavar="FILE",
     type=PATH,
-    help="TOML file with a table power_down, which replaces --suspend-idle: it defines how many nodes stay "
-    "powered on for expected jobs.",
+    help="TOML file whose table power_down defines how many nodes stay powered on for expected jobs; "
+    "replaces --suspend-idle.",
 )
 @click.option(
     "--standby",

@@ -46,10 +46,10 @@ def up(
     keys: Path | None,
     **decided: Any,
 ) -> int:
-    """Start a local cluster, a broker and nodes with simulated GPUs, in the foreground.
+    """Start a local cluster in the foreground: a broker, and nodes with simulated GPUs.
 
-    Ctrl-C stops the cluster and its jobs. If it is started again on the same directory, the cluster continues
-    with the jobs that waited or were stopped.
+    Ctrl-C stops the cluster and its jobs. If `rlsched up` is started again on the same directory, the cluster
+    continues with the jobs that waited or were stopped.
 
     \b
     Example:

@@ -82,7 +82,7 @@ _DECIDING = (
         type=PATH,
         metavar="FILE",
         help="Cluster file, or another TOML file, whose table [energy] names a CSV file with electricity "
-        "prices or carbon intensities, or has a power limit of the nodes. Under the policies `priced` and "
+        "prices or carbon intensities, or limits the power of the nodes. Under the policies `priced` and "
         "`ppo`, jobs submitted with --slack then wait for cheaper hours. The broker reads CSV files again "
         "when they change.  [default: no prices, no limit]",
     ),

@@ -59,7 +59,8 @@ def cluster() -> None:
 @click.option(
     "--timezone",
     metavar="NAME",
-    help="Time zone of the times in the event file, such as Europe/Berlin; must be that of the trace.",
+    help="Time zone of the times in the event file, such as Europe/Berlin; must be the time zone of the "
+    "trace.",
 )
 @JSON
 def import_(

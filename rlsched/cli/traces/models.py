@@ -68,7 +68,7 @@ def models(ctx: click.Context, gpu_type: str, workload: str | None, as_json: boo
 @click.option("--gpu-type", metavar="NAME", help="Show only this GPU type.")
 @JSON
 def share(gpu_type: str | None, as_json: bool) -> None:
-    """Print the share of figures that are measured or fitted, not assumed, by field and GPU type.
+    """Print, by field and GPU type, which fraction of the figures is measured or fitted, not assumed.
 
     \b
     Example:

@@ -59,8 +59,8 @@ def predict(
     """Predict the run time of every job from the data known at its arrival; write the predictions to a trace.
 
     Writes the columns predicted_duration, predicted_spread, x_predicted_median_s, and the probabilities of a
-    longer run time x_p_longer_10min, _1h, _4h, _1d. Only jobs that ended before an arrival are used; a replay
-    of the trace on the cluster determines the ends. Existing predictions are replaced.
+    longer run time x_p_longer_10min, _1h, _4h, _1d. A job is predicted only from jobs that ended before its
+    arrival; a replay of the trace on the cluster determines when jobs end. Existing predictions are replaced.
 
     \b
     Example:

@@ -57,9 +57,9 @@ def signal() -> None:
     "--forecast-sd",
     type=float,
     metavar="X",
-    help="Also write a forecast of each day, known at 12:00 UTC of the day before: the standard deviation of "
-    "its error 24 hours ahead, relative to the mean. The error grows with the square root of the lead time. "
-    "[default: no forecast]",
+    help="Also write a forecast of each day, made at 12:00 UTC of the day before. X is the standard "
+    "deviation of the forecast's error 24 hours ahead, relative to the mean of the series. The error grows "
+    "with the square root of the lead time. [default: no forecast]",
 )
 @seed_option("Random seed; the same seed gives the same file.")
 @click.argument("out", metavar="OUT", type=PATH)

@@ -140,7 +140,7 @@ trace.add_command(convert)
 @click.option(
     "--habit",
     type=click.FloatRange(0.0, 1.0),
-    help="Share of the variance of run times that user and job name explain, 0 to 1.  [default: as in the "
+    help="Fraction of the variance of run times that user and job name explain, 0 to 1.  [default: as in the "
     "imitated trace, where it is small]",
 )
 @TRACE_OUT

@@ -216,8 +216,8 @@ def _store(run: Path | None) -> Path:
 
 def _numbers(reader: StoreReader) -> str:
     if not len(reader):
-        return "it has none yet"
-    return f"it has {reader.numbers.min()} to {reader.numbers.max()}"
+        return "the store has no decisions yet"
+    return f"the store has decisions {reader.numbers.min()} to {reader.numbers.max()}"
 
 
 def _when(folder: Path, text: str) -> float:

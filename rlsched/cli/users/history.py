@@ -45,7 +45,7 @@ _UNTIL = click.option(
     "--until",
     "--endtime",
     metavar="WHEN",
-    help="Only jobs that ended before this time, in the forms of --since.",
+    help="Only jobs that ended before this time; WHEN as in --since.",
 )
 _USER = click.option("-u", "--user", metavar="NAME", help="Only jobs of this user.")
 _VC = selecting_by(("vc",))

@@ -71,8 +71,8 @@ class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
             ),
             Option(
                 "-N --nodes N",
-                "Number of nodes; the values of --gpus-per-node, --gres and --mem are per node. The broker "
-                "chooses the actual nodes.",
+                "Number of nodes by which --gpus-per-node, --gres and --mem are multiplied. The broker "
+                "chooses the nodes, and can place the job on another number of nodes.",
                 kind="count",
             ),
             Option(
@@ -83,7 +83,8 @@ class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
             ),
             Option(
                 "--ntasks-per-node N",
-                "Number of tasks on each node; replaces --ntasks, which is then this number times --nodes.",
+                "Number of tasks on each node, in place of --ntasks; the job has this number times --nodes "
+                "tasks.",
                 kind="count",
             ),
             least=1,

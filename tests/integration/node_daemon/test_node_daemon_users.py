@@ -256,7 +256,7 @@ def test_contradicting_options_are_refused_at_once(
     assert broker.port
     node = start_node(*OPTIONS, "--run-as-owner", "--run-as", "games")
     assert node.process.wait(DEADLINE_S) == 2
-    assert "--run-as and --run-as-owner: give one of them" in node.log
+    assert "--run-as and --run-as-owner exclude each other" in node.log
     assert len(node.log.splitlines()) == 1
 
 

@@ -145,7 +145,7 @@ def test_key_of_another_broker_is_reported_as_such(stub: Stub, tmp_path: Path) -
     other.broker()
     with (
         Client(stub.address, home=other.directory, timeout_s=1.0) as client,
-        pytest.raises(BrokerUnavailableError, match=r"is not the broker of .*other/broker\.public"),
+        pytest.raises(BrokerUnavailableError, match=r"does not have the broker key .*other/broker\.public"),
     ):
         client.jobs()
 

@@ -112,7 +112,7 @@ def test_narrow_intervals_have_more_digits(report: EvaluationReport) -> None:
     said = verdict_of(with_ratios(report, queue_mean_ratio=Ratio(1.0, 0.9998, 1.0003)))
     assert "from 0.9998 to 1.0003 (" in said
     same = verdict_of(with_ratios(report, queue_mean_ratio=Ratio(1.0, 0.99999, 1.00001)))
-    assert same.startswith("qssf-backfill and fifo come to the same: jobs wait ")
+    assert same.startswith("qssf-backfill and fifo have equal results: jobs wait ")
 
 
 def test_reference_may_be_the_best(report: EvaluationReport) -> None:
@@ -192,7 +192,7 @@ def test_single_policy_has_no_comparison(report: EvaluationReport) -> None:
     idle = with_ratios(report, queue_mean_ratio=None)
     assert verdict_of(idle) == "No job waits under fifo: there is nothing to save here."
     bound = msgspec.structs.replace(report, paired={"sjf": report.paired["sjf"]})
-    assert "the others are fed the true run times, and no broker can run them" in verdict_of(bound)
+    assert "the other policies use the true run times, so no broker can run them" in verdict_of(bound)
     none = msgspec.structs.replace(report.policies["fifo"], queue_mean_s=None)
     ended = msgspec.structs.replace(report, policies={**report.policies, "fifo": none})
     assert verdict_of(ended).startswith("No measured job ended under fifo")
@@ -240,10 +240,10 @@ def test_recorded_schedule_has_a_row_and_a_caution(report: EvaluationReport) -> 
     assert known is not None
     assert (known.jobs, known.of_jobs, known.scaled) == (400, 600, True)
     assert (known.queue_mean_s, known.queue_max_s, known.queue_p999_s) == (7_200.0, 7_200.0, 7_200.0)
-    (said,) = [one for one in report.cautions if one.startswith("recorded is ")]
+    (said,) = [one for one in report.cautions if one.startswith("The row recorded ")]
     assert "known of 400 of 600 jobs" in said
     assert "the cluster here was scaled" in said
-    assert "no part of the comparison" in said
+    assert "not part of the comparison" in said
     rows = [line.split() for line in str(report).splitlines() if line.strip().startswith("recorded ")]
     assert [row[:2] for row in rows] == [["recorded", "400"]]
     assert rows[0][-8:] == ["2.0", "h"] * 4

@@ -67,7 +67,7 @@ def test_only_root_can_run_jobs_as_other_accounts(monkeypatch: pytest.MonkeyPatc
 
 
 def test_contradicting_options_are_refused() -> None:
-    with pytest.raises(InputError, match="--run-as and --run-as-owner: give one of them"):
+    with pytest.raises(InputError, match="--run-as and --run-as-owner exclude each other"):
         JobUsers("ada", as_owner=True)
     with pytest.raises(InputError, match="--users maps owners to accounts, so it needs --run-as-owner"):
         JobUsers("ada", accounts={})

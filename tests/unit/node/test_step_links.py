@@ -94,7 +94,7 @@ def test_peer_with_another_key_is_refused(ends: Ends) -> None:
     ends.run()
     assert not ends.received
     assert not server.is_proven
-    assert ends.ended == ["a frame with a wrong code: expected the key of this job"]
+    assert ends.ended == ["a frame whose authentication code was not made with the key of this job"]
 
 
 @pytest.mark.parametrize("fault", ["another connection", "changed", "repeated", "left out"])
@@ -116,7 +116,7 @@ def test_forged_frames_are_refused(ends: Ends, fault: str) -> None:
     attacker.sendall(own_number + b"".join(sent))
     ends.run()
     assert ends.received == ([] if fault == "another connection" else [({"number": 0}, b"")])
-    assert ends.ended == ["a frame with a wrong code: expected the key of this job"]
+    assert ends.ended == ["a frame whose authentication code was not made with the key of this job"]
     assert server.is_proven == bool(ends.received)
 
 

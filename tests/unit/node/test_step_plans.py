@@ -153,10 +153,10 @@ def test_exclusive_step_takes_slots() -> None:
         ("-N 3", "--nodes 3: expected at most the 2 nodes that the step may use"),
         ("-w n9", "--nodelist: n9 is not a node of this job: 10.0.0.0, 10.0.0.1"),
         ("-w n[0", "--nodelist 'n[0': unbalanced brackets"),
-        ("-x n[0-1]", "the nodes that the options name are excluded, or not nodes of this job"),
-        ("-w n0 -x n0", "the nodes that the options name are excluded"),
-        ("-n1 -G5", "expected nodes with 5 GPUs for the step; GPUs of this job: 10.0.0.0 4, 10.0.0.1 4"),
-        ("-n1 --gpu-bind=map_gpu:4", "--gpu-bind map_gpu:4: expected GPUs below 4"),
+        ("-x n[0-1]", "the options leave no node"),
+        ("-w n0 -x n0", "or name a node that --exclude or --relative leaves out"),
+        ("-n1 -G5", "which needs up to 5 GPUs per node; GPUs: 10.0.0.0 4, 10.0.0.1 4"),
+        ("-n1 --gpu-bind=map_gpu:4", "--gpu-bind map_gpu:4: expected GPU indices below 4"),
     ],
 )
 def test_step_that_can_never_run_is_refused(line: str, said: str) -> None:

@@ -198,7 +198,7 @@ def test_report_states_its_limits(tmp_path: Path) -> None:
     assert "starts are recorded for 1 of its 1 jobs" in found.refused
     said = CliRunner().invoke(shadow, [str(bench.directory), "--html", str(tmp_path / "page.html")])
     assert said.exit_code == 0, said.output
-    assert "nothing is claimed about waiting times" in said.output
+    assert "no results about waiting times" in said.output
     assert "same instant" in (tmp_path / "page.html").read_text()
     with pytest.raises(InputError, match="--day 2001-01-01"):
         report(bench.directory, "2001-01-01")

@@ -121,7 +121,7 @@ def test_verdict_claims_only_the_shown_result() -> None:
         "1.0 h on average (fidelity B)"
     )
     assert verdict(site, [unsure], "", 12, "B", None).startswith("keep what you have: no policy is shown")
-    assert verdict(site, [unsure], "", 9, "B", None).startswith("nothing is claimed: the last fifth has")
+    assert verdict(site, [unsure], "", 9, "B", None).startswith("no result: the last fifth has")
 
 
 def test_verdict_names_the_slower_jobs() -> None:

@@ -58,7 +58,7 @@ def test_replay_of_the_same_rule_has_no_error() -> None:
 
 def test_cluster_with_a_fifth_too_few_gpus_is_refused() -> None:
     trace, spec = easy_history(JOBS, 0.8, GPUS, late_s=30.0)
-    with pytest.raises(InputError, match=r"has 48 GPUs, and 64 were busy at once"):
+    with pytest.raises(InputError, match=r"has 48 GPUs, but up to 64 were busy at once"):
         Recorded.from_history(trace, scaled_to_nodes(spec, round(0.8 * spec.num_nodes)))
 
 
@@ -92,7 +92,7 @@ def test_ends_come_before_starts_of_the_same_second() -> None:
 def test_vc_cannot_hold_more_than_its_nodes() -> None:
     spec = ClusterSpec(name="two", nodes=(NodeGroup(gpus=8, vc="a"), NodeGroup(gpus=8, vc="b")))
     trace = small([1800.0, 0.0], ["a"])
-    with pytest.raises(InputError, match=r"jobs of a may use 8 GPUs, and 16 were busy at once"):
+    with pytest.raises(InputError, match=r"jobs of a may use 8 GPUs, but up to 16 were busy at once"):
         Recorded.from_history(trace, spec)
 
 

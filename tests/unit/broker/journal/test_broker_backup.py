@@ -158,7 +158,7 @@ def test_jobs_that_only_nodes_know_keep_running(directory: Path) -> None:
     assert welcome.forget == [(9, 1)]
     assert broker.says("n1", launched(8)) == []
     node = broker.state.nodes["n1"]
-    assert (node.state, "jobs 8 run on" in node.reason) == ("drained", True)
+    assert (node.state, "jobs 8 continue" in node.reason) == ("drained", True)
     broker.says("n1", ended(8), after_s=100.0)
     assert broker.state.nodes["n1"].state == "up"
     broker.journal.close()
@@ -204,7 +204,10 @@ def test_nothing_starts_before_every_node_of_the_backup_has_registered(directory
     assert (broker.state.jobs[1].state, broker.state.nodes["n0"].state) == ("queued", "drained")
     assert launches(broker) == []
     broker.says("n1", hello("n1", 2, report(2), cluster="c1", epoch=7))
-    assert (broker.state.jobs[2].state, "goes on there" in broker.state.jobs[2].reason) == ("cancelled", True)
+    assert (broker.state.jobs[2].state, "this attempt continues" in broker.state.jobs[2].reason) == (
+        "cancelled",
+        True,
+    )
     assert launches(broker) == [(1, 1_001, ["n0"])]
     broker.journal.close()
 

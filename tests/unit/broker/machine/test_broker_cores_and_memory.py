@@ -87,8 +87,11 @@ def test_job_that_requests_more_than_is_free_waits_with_a_reason(journal: Journa
     broker.ask(submit(1, num_cpus=13))
     broker.ask(submit(1, num_cpus=12, memory_mib=16 * GIB))
     assert [state(broker, job) for job in (1, 2, 3, 4)] == ["launching", "queued", "queued", "launching"]
-    assert reason(broker, 2) == "Resources: needs 32 GiB of memory, which are not free with as many GPUs"
-    assert reason(broker, 3) == "Resources: needs 13 cores, which are not free with as many GPUs"
+    assert (
+        reason(broker, 2)
+        == "Resources: needs 32 GiB of memory, which are not free on nodes with enough free GPUs"
+    )
+    assert reason(broker, 3) == "Resources: needs 13 cores, which are not free on nodes with enough free GPUs"
     assert "it needs 32 GiB of memory" in why(broker, 2)[0]
     broker.says("n0", launched(1))
     broker.says("n0", ended(1))
@@ -257,7 +260,10 @@ def test_job_gets_or_waits_for_gpus_with_enough_memory(journal: Journal) -> None
     ]
     broker.ask(submit(2, gpu_memory_mib=48 * GIB))
     assert state(broker, 2) == "queued"
-    assert reason(broker, 2) == "Resources: needs GPUs of 48 GiB, which are not free with as many GPUs"
+    assert (
+        reason(broker, 2)
+        == "Resources: needs GPUs of 48 GiB, which are not free on nodes with enough free GPUs"
+    )
     broker.ask(submit(2, gpu_memory_mib=40 * GIB))
     assert node_of(broker, 3) == "n0"
     refused = broker.ask(submit(1, gpu_memory_mib=81 * GIB))

@@ -83,7 +83,9 @@ def test_job_gets_only_gpus_of_its_types(journal: Journal) -> None:
     broker.ask(submit(1, gpu_types=["H100", "a100"]))
     assert [on(broker, job) for job in (1, 2, 3)] == [["n1"], [], ["n0"]]
     reason, types = listed(broker, 2)
-    assert reason == "Resources: needs GPUs of type h100-80gb, which are not free with as many GPUs"
+    assert (
+        reason == "Resources: needs GPUs of type h100-80gb, which are not free on nodes with enough free GPUs"
+    )
     assert types == ["h100-80gb"]
     assert listed(broker, 1)[1] == ["H100"], "a type of the table has the spelling of the table"
     assert listed(broker, 3)[1] == ["A100", "H100"]
@@ -143,7 +145,8 @@ def test_memory_and_type_must_hold_for_the_same_gpu(journal: Journal) -> None:
     jobs = [job for job in broker.state.jobs.values() if job.state != "rejected"]
     assert [on(broker, job.number) for job in jobs] == [["n1"], []]
     assert listed(broker, jobs[1].number)[0] == (
-        "Resources: needs GPUs of type A100 or H200 of 80 GiB, which are not free with as many GPUs"
+        "Resources: needs GPUs of type A100 or H200 of 80 GiB, which are not free on nodes with enough free "
+        "GPUs"
     )
 
 

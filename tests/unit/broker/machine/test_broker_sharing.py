@@ -516,7 +516,7 @@ def test_why_names_the_reason_against_sharing(journal: Journal) -> None:
     begin(broker)
     begin(broker, workload=LIGHT, share="no")
     begin(broker, workload=FULL_MEMORY)
-    assert "`rlsched update --share yes` lets it" in why(broker, 2)
+    assert "`rlsched update --share yes` permits sharing" in why(broker, 2)
     assert "it shares no GPUs: as it was submitted" in why(broker, 3)
     assert "share the GPUs of job 1 (V100) (not open: GPU memory does not suffice)" in why(broker, 4)
 
@@ -725,7 +725,7 @@ def test_fault_under_mps_costs_neighbours_nothing(journal: Journal) -> None:
     assert state(broker, 2) == "failed"
     job = broker.state.jobs[1]
     assert (job.retries, job.losses, job.alone) == (0, 0, False)
-    assert "ended with a co-tenant, whose GPU fault ended all under MPS" in why(broker, 1)
+    assert "ended by the GPU fault of a co-tenant, which ends all jobs of a GPU under MPS" in why(broker, 1)
 
 
 def test_fault_of_unknown_cause_under_mps_ends_sharing(journal: Journal) -> None:

@@ -163,7 +163,7 @@ def test_node_that_cannot_set_clocks_gets_none_and_shows_the_reason(journal: Jou
     assert start(broker).sm_clock_mhz == 0
     assert jobs(broker)[0].sm_clock_frac == 1.0
     words = explained(broker, 1)
-    assert "at the highest SM clock, energy counting 1 against time" in words
+    assert "at the highest SM clock, with 1 as the weight of energy against speed" in words
     assert "node n0 cannot set clocks: GPU 0: Insufficient Permissions" in words
     stats = broker.ask(Stats())
     assert isinstance(stats, StatsReport)
@@ -216,7 +216,7 @@ def test_clock_is_shown(journal: Journal) -> None:
     (job,) = jobs(broker)
     assert (job.sm_clocks_mhz, job.speed_energy, job.workload) == ([mhz], 1.0, BUSY)
     assert f"at {job.sm_clock_frac:.2f} of the highest SM clock, {mhz} MHz" in explained(broker, 1)
-    assert "energy counting 1 as it says itself against time" in explained(broker, 1)
+    assert "with 1 as the weight of energy against speed (set for this job)" in explained(broker, 1)
 
 
 def test_restart_and_replay_have_the_same_clocks(journal: Journal) -> None:

@@ -199,7 +199,7 @@ def test_starts_by_the_engine_are_tracked_like_decisions(journal: Journal) -> No
     assert "order of the queue" in listed.jobs[0].reason
     why = broker.ask(Why(job=3))
     assert isinstance(why, Explanation)
-    assert "its engine starts it" in why.summary
+    assert "the engine starts it" in why.summary
     assert "2 of 3 waiting jobs are ahead" in why.details[0]
     assert ask(broker, begin(1, 3, job=2)) == Ok()
     assert ask(broker, begin(1, 3, job=2)) == Ok(), "the answer was lost"

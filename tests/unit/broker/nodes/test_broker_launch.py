@@ -300,7 +300,7 @@ def test_attempt_missing_in_a_truncated_journal_keeps_running(journal: Journal) 
     assert of_kind(out, Welcome)[0].forget == []
     assert of_kind(out, Kill) == []
     assert states(broker) == {"n0": "drained"}
-    assert "the journal does not know what runs here: jobs 7 run on" in broker.state.nodes["n0"].reason
+    assert "the journal does not know what runs here: jobs 7 continue" in broker.state.nodes["n0"].reason
     assert getattr(broker.ask(submit()), "job", None) == 8
     assert of_kind(broker.says("n0", ended(7)), Launch) != []
     assert states(broker) == {"n0": "up"}

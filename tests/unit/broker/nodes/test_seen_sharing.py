@@ -150,7 +150,7 @@ def test_nothing_is_claimed_without_a_profile_or_by_process_utilisation(
     else:
         runs(broker, 400.0, {one: 300, two: 300})
     assert info(broker, one).seen_speed_frac is None
-    assert "of its own; seen" not in why(broker, one)
+    assert "of its unshared speed; seen" not in why(broker, one)
     assert not seen_pairs(journal)
 
 
@@ -273,7 +273,7 @@ def test_slow_job_is_shown_and_logged_once(journal: Journal, caplog: pytest.LogC
         runs(broker, 20.0, {one: 240, two: 590})
         assert len(caplog.records) == 1, "within a minute"
         runs(broker, 50.0, {one: 240, two: 590})
-    assert [record.getMessage().split(" of its own")[0] for record in caplog.records] == [
+    assert [record.getMessage().split(" of its unshared")[0] for record in caplog.records] == [
         f"job {one}: next to job {two} it ran at 0.40"
     ]
     assert info(broker, one).seen_speed_frac == pytest.approx(0.4, abs=0.01)
@@ -322,7 +322,9 @@ def test_slow_job_shares_no_more_if_the_operator_wants_that(
         return
     broker.says("n0", ended(one, exit_code=143, reason="killed"))
     assert (state(broker, one), job.retries) == ("queued", 0)
-    assert f"it shares no GPUs: next to job {two} it ran at 0.40 of its own speed for " in why(broker, one)
+    assert f"it shares no GPUs: next to job {two} it ran at 0.40 of its unshared speed for " in why(
+        broker, one
+    )
     broker.says("n0", ended(two))
     assert state(broker, one) == "launching"
     assert [record.action for record in redecide(journal_events(journal.path), load_scheduler("pack"))] == [

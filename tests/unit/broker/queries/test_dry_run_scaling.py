@@ -36,7 +36,7 @@ def test_factor_is_that_of_the_accepted_type_with_most_jobs(
 ) -> None:
     found, note = with_fewer(learnt.profiles_of(SIGNATURE), gpu_types, 4, 2)
     assert found == pytest.approx(factor)
-    assert ("by earlier jobs of its command" in note) == (factor != 2.0)
+    assert ("as earlier jobs with this command did" in note) == (factor != 2.0)
 
 
 def test_unknown_numbers_of_gpus_are_in_inverse_proportion(learnt: Profiles) -> None:
@@ -44,7 +44,7 @@ def test_unknown_numbers_of_gpus_are_in_inverse_proportion(learnt: Profiles) -> 
     for num_gpus, fewer in ((8, 4), (2, 1), (7, 3)):
         found, note = with_fewer(profiles, (), num_gpus, fewer)
         assert found == num_gpus / fewer
-        assert note == "if its run time grows in inverse proportion to its GPUs"
+        assert note == "if the run time is inversely proportional to the number of GPUs"
     assert with_fewer({}, (), 4, 2)[0] == 2.0
 
 

@@ -124,11 +124,11 @@ def test_job_started_after_the_copy_keeps_running_and_is_not_restarted(path: Pat
     back(broker, "n0", report(3))
     back(broker, "n1", report(2))
     assert state(broker, 3) == "cancelled"
-    assert "it goes on there" in broker.state.jobs[3].reason
+    assert "this attempt continues" in broker.state.jobs[3].reason
     assert state(broker, 2) == "running"
     assert state(broker, 1) == "queued", "its end was not copied or was lost"
     assert states(broker) == {"n0": "drained", "n1": "up"}
-    assert broker.state.nodes["n0"].drained_reason.startswith("a standby took over: jobs 3 run on")
+    assert broker.state.nodes["n0"].drained_reason.startswith("a standby took over: jobs 3 continue")
 
 
 def test_end_missing_in_the_copy_is_reported_again_and_the_job_runs_once(path: Path) -> None:

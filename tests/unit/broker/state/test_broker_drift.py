@@ -166,7 +166,7 @@ def test_strategy_without_ranges_is_not_watched_and_reports_it(journal: Journal,
     scheduler = dialled(tmp_path / "old.json", None)
     broker = HandBroker(scheduler, journal, limits=LIMITS)
     page = _lines(report(broker))
-    assert "drift: not watched: no ranges in its strategy" in page
+    assert "drift: not monitored: the strategy has no ranges" in page
     assert problems(report(broker)) == []
     assert drift_curves(scheduler) == {}
 
