@@ -56,7 +56,7 @@ class PastJob(msgspec.Struct, frozen=True, kw_only=True):
     wait_s: float | None
     """Queueing delay: first start minus submission; None if the job never started."""
     gpu_s: float
-    """GPU-seconds of all attempts; while the job runs, up to now. A GPU that n jobs share counts as 1/n GPU."""
+    """GPU-seconds of all attempts; while the job runs, up to now. A GPU that n jobs share counts as 1/n."""
     energy_j: float | None
     """Energy of all attempts, joules; None if no node has measured it."""
     exit_code: int | None
