@@ -116,9 +116,9 @@ def _gang(s: StateArrays, p: int, c: int, out: NDArray[np.int32]) -> int:
 
 @array_kernel
 def _spread(s: StateArrays, p: int, c: int, out: NDArray[np.int32]) -> int:
-    """Place one GPU at a time, on the node with most free places.
+    """Choose one GPU after the other, each on the node with the most free GPUs at that moment.
 
-    Returns the first node, -1 if the job does not fit.
+    Returns the node of the first GPU in `out`, -1 if the job does not fit.
     """
     nodes, needed = s.node.shape[0], s.demand.gpus[c]
     room = np.zeros(nodes, np.int64)

@@ -102,9 +102,10 @@ def plugin(
 
 
 def release(reader: Reader, writer: Writer, wait_s: float = APART_S, *, why: str = RELEASED) -> int:
-    """Release to Slurm's own scheduling all jobs that are held or ordered for the broker. Return how many.
+    """Give all jobs that the broker controls back to Slurm's own scheduling. Return how many.
 
-    An ordered job waits in Slurm's own queue with a nice from the broker's queue (`is_ordered`).
+    They are the held jobs, and the jobs that wait in Slurm's own queue with a nice value by the broker's order
+    (`is_ordered`).
 
     Args:
         reader: Queries Slurm.

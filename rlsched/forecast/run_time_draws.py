@@ -28,12 +28,18 @@ LEAST_LEFT_S: Final = 1.0
 
 
 def strata(keys: NDArray[np.int64], samples: int) -> Floats:
-    """Return (L, samples) stratified numbers: for each key, one in each of `samples` equal parts of (0, 1).
+    """Return stratified numbers: for each key, one in each of `samples` equal parts of (0, 1).
 
     The numbers depend only on the keys. A job therefore gets the same numbers in each refresh, and its
-    forecast changes with events and not with the draws. The numbers of every 16th, every 4th and every 2nd
-    future are evenly spread as well, because only few futures reach a week ahead, and these futures must not
-    be a biased choice.
+    forecast changes with events and not with the draws. Distant times are simulated only in every 2nd, 4th or
+    16th future. Therefore the numbers of each of these subsets of futures are evenly spread too.
+
+    Args:
+        keys: (L,) keys of the jobs.
+        samples: Number of futures.
+
+    Returns:
+        (L, samples) numbers.
     """
     salt = np.arange(samples, dtype=np.uint64)
     mixed = _mixed(keys.astype(np.uint64)[:, None] * np.uint64(0x9E3779B97F4A7C15) + salt[None, :])

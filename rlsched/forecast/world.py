@@ -68,8 +68,8 @@ class World:
         chances: Predicted (BINS,) distribution of the run time, by the job's sequence number in the state. A
             job without an entry has the lognormal distribution of the prediction in the state.
         past: Recent jobs.
-        numbers: ID of a job in `past`, by the job's sequence number in the state. A live job without an entry
-            belongs to no burst.
+        numbers: ID of each live job in `past`, by the job's sequence number in the state. Bursts are found in
+            `past`, so a live job without an entry belongs to no burst.
     """
 
     state: ClusterState

@@ -160,13 +160,13 @@ class PairKnowledge:
 def seen_factor(speed: float, other: float) -> float:
     """Return the sensitivity, or the pressure, that explains the observed speed of a pair of workloads.
 
-    It is (1 / speed - 1) / `other`, with the limits of `PairKnowledge`: a speed of 1 or more, as measured by
-    jobs that do not disturb each other, gives a small factor, not 0.
+    It is (1 / speed - 1) / `other`, with the limits of `PairKnowledge`: a speed of 1 or more, which is
+    measured if jobs do not disturb each other, gives a small factor, not 0.
 
     Args:
         speed: Speed of the job next to its only co-tenant, relative to its speed without co-tenants; above 0.
-        other: Pressure of the co-tenant for the job's sensitivity; sensitivity of the job for the co-tenant's
-            pressure; above 0.
+        other: The known factor, above 0. For the job's sensitivity, it is the pressure of the co-tenant. For
+            the co-tenant's pressure, it is the sensitivity of the job.
     """
     slowdown = 1.0 / min(max(speed, SLOWEST), FASTEST) - 1.0
     return math.exp(min(max(math.log(slowdown / other), -WIDEST), WIDEST))

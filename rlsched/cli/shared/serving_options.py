@@ -135,7 +135,10 @@ def listening(command: Command) -> Command:
 
 
 def deciding(command: Command) -> Command:
-    """Add the options that determine decisions; `given_policies` reads `policy`, `fallback` and `changes`."""
+    """Add the options that determine decisions to a command.
+
+    `given_policies` returns the values of `policy`, `fallback` and `changes` in the order of the command line.
+    """
     return with_options(_DECIDING, command)
 
 

@@ -40,8 +40,8 @@ class TextRow(NamedTuple):
 
         Args:
             column: Name of the column.
-            *missing: Words that mean unknown in this column. The words in `UNKNOWN` do not, because a user
-                can have the name `None`, `nan` or `NA`.
+            *missing: Words that count as blank in this column. The words in `UNKNOWN` count as text, because
+                a user can have the name `None`, `nan` or `NA`.
         """
         at = self.places.get(column)
         if at is None:
