@@ -137,7 +137,7 @@ def listening(command: Command) -> Command:
 def deciding(command: Command) -> Command:
     """Add the options that determine decisions to a command.
 
-    `given_policies` returns the values of `policy`, `fallback` and `changes` in the order of the command line.
+    `given_policies` returns the values of `policy`, `fallback` and `changes` in the order of their options.
     """
     return with_options(_DECIDING, command)
 
