@@ -119,7 +119,7 @@ _INSTEAD: Final = {
     "--pty": "; tasks have no terminal",
     "--multi-prog": "; run a script that chooses the program by SLURM_PROCID",
 }
-"""What to do in place of options that there are not."""
+"""Advice for options that rlsched does not have."""
 _COUNTS: Final = ("--ntasks", "--ntasks-per-node", "--cpus-per-task")
 _VARIABLES: Final = (
     ("SLURM_NTASKS", "job_ntasks", "--ntasks"),
