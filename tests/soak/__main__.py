@@ -51,6 +51,9 @@ def main() -> int:
             sweep = Sweep(directory, system, args.seed, say=lambda line: print(line, flush=True))
             for number in range(args.rounds):
                 sweep.round(number)
+            gpus = system.gpus if isinstance(system, Ours) else None
+            if gpus is not None:
+                sweep.adoption(args.rounds, lambda: gpus.counts.adopted)
         finally:
             system.close()
         found, faults = sweep.outcome, len(sweep.outcome.faults)

@@ -82,6 +82,20 @@ def plan(
     return found
 
 
+def held(token: str, gpus: int, lines: Path, gate: Path) -> Planned:
+    """A job that runs until its gate exists."""
+    script = SCRIPT.format(
+        token=token,
+        environment="",
+        lines=lines,
+        lock=lines.with_name(f"lock-{token}"),
+        before="",
+        work=f"until [ -e {gate} ]; do sleep 0.1; done",
+        code=3,
+    )
+    return Planned(token, gpus, script, 3, cancelled=False)
+
+
 @dataclass
 class Lines:
     """Lines that the jobs wrote.

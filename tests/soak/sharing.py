@@ -46,6 +46,11 @@ class Counts(NamedTuple):
     adopted_jobs: int
     adopted_daemons: int
 
+    @property
+    def adopted(self) -> tuple[int, int]:
+        """Ranks and control daemons that were adopted."""
+        return self.adopted_jobs, self.adopted_daemons
+
 
 def lacking() -> str:
     """Why nodes cannot share on this machine; "" if they can."""

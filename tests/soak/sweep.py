@@ -14,11 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from tests.soak.jobs import Lines, Planned, children, kill_9, plan
+from tests.soak.jobs import Lines, Planned, children, held, kill_9, plan
 from tests.soak.systems import CONTROLLER, NODES, Found, System
 from tests.support.online.cluster import until
 
 JOBS = 10
+GANG_GPUS = 8
+"""All GPUs of both nodes."""
 
 
 @dataclass
@@ -68,17 +70,51 @@ class Sweep:
         system = self._system
         planned = plan(self.chance, f"r{number}", JOBS, self._lines, system.environment, system.run_times_s)
         self._plans |= {job.token: job for job in planned}
-        path = self._directory / "plan.json"
-        path.write_text(json.dumps([(job.token, job.gpus, job.script, job.cancelled) for job in planned]))
-        submitter = self._system.submit(path, self._acknowledged)
+        submitter = self._submit(planned)
         time.sleep(self.chance.uniform(0.0, 2.5))
         for target in targets:
             self._inject(target, submitter)
             time.sleep(self.chance.choice((0.0, 0.0, 0.2)))
         self._system.restart_dead()
         if submitter.wait() != 0:
-            self._system.submit(path, self._acknowledged).wait()
+            self._submit(planned).wait()
         self._check(number, targets)
+
+    def adoption(self, number: int, adopted: Callable[[], tuple[int, int]]) -> None:
+        """Kill each node's daemon while a gang runs on both nodes, and expect that the gang is adopted there.
+
+        In other rounds, it depends on times and places whether a job runs on a node whose daemon is killed.
+
+        Args:
+            number: Number of the round.
+            adopted: Returns how many ranks, and how many control daemons of MPS, have been adopted so far.
+        """
+        gate, (ranks, daemons) = self._directory / f"gate-{number}", adopted()
+        gang = held(f"r{number}-held", GANG_GPUS, self._lines, gate)
+        self._plans[gang.token] = gang
+
+        def is_adopted() -> bool:
+            now_ranks, now_daemons = adopted()
+            return now_ranks >= ranks + len(NODES) and now_daemons > daemons
+
+        try:
+            assert self._submit([gang]).wait() == 0, "the gang is submitted"
+            until(lambda: len(self._system.shims()) == len(NODES), "the gang runs on both nodes")
+            for node in NODES:
+                self.outcome.injections += 1
+                self._system.kill(node)
+                self._system.restart_dead()
+            until(is_adopted, "the gang and its control daemon of MPS are adopted")
+        except AssertionError as error:
+            self._fault(number, str(error))
+        finally:
+            gate.touch()
+        self._check(number, ("node",))
+
+    def _submit(self, planned: Sequence[Planned]) -> subprocess.Popen[bytes]:
+        path = self._directory / "plan.json"
+        path.write_text(json.dumps([(job.token, job.gpus, job.script, job.cancelled) for job in planned]))
+        return self._system.submit(path, self._acknowledged)
 
     def _inject(self, target: str, submitter: subprocess.Popen[bytes]) -> None:
         self.outcome.injections += 1

@@ -54,13 +54,16 @@ def test_kills_of_node_daemons_harm_no_job_that_shares_its_gpus(short_path: Path
     system = Ours(short_path, shares=True, only="node")
     try:
         sweep = Sweep(short_path, system, seed=11)
+        assert system.gpus is not None
+        gpus = system.gpus
         for number in range(times(4)):
             sweep.round(number)
+        sweep.adoption(times(4), lambda: gpus.counts.adopted)
     finally:
         system.close()
     assert sweep.outcome.faults == []
     made = records_by_number(short_path / "broker").values()
     assert sum(isinstance(one.action, Start) and one.action.share_with >= 0 for one in made) > 0
-    assert system.gpus is not None
-    counts = system.gpus.counts
+    counts = gpus.counts
     assert min(counts.daemons, counts.locks) > 0, "jobs ran under MPS, and at lower clocks"
+    assert min(counts.adopted) > 0, "a new node daemon adopted ranks, and control daemons of MPS"
