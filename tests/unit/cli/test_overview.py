@@ -90,6 +90,19 @@ def test_shows_who_has_which_gpus_and_what_starts_next() -> None:
     assert queue[0][3:] == ["2", "2h03m", "priority high; Resources: needs 2 GPUs"]
 
 
+@pytest.mark.parametrize("columns", [80, 120])
+def test_speed_is_the_predicted_one_and_the_observed_one_in_parentheses(columns: int) -> None:
+    jobs = [
+        runs(1, "ada", {"n0": [0]}, speed_frac=0.9, seen_speed_frac=0.7249, beside=["2"]),
+        runs(2, "bob", {"n0": [0]}, speed_frac=1.0, seen_speed_frac=1.0, beside=["1"]),
+        runs(3, "eve", {"n0": [1]}, speed_frac=0.88),
+    ]
+    text = page(Picture(NOW_S, STATS, NODES, jobs), columns)
+    head, *rows = text[text.index("RUNNING 3") + 1 :][:4]
+    end = head.index("speed (seen)") + len("speed (seen)")
+    assert [row[end - 12 : end].strip() for row in rows] == ["90% (72%)", "100% (100%)", "88%"]
+
+
 def test_array_waits_while_its_other_tasks_run() -> None:
     array = job(
         7,
