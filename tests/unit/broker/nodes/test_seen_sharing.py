@@ -22,6 +22,7 @@ from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.known import Known
 from rlsched.broker.state.predictions import Predictions
 from rlsched.decide.registry import load_scheduler
+from rlsched.decide.start import policy_start
 from rlsched.models.learning import WIDEST, Observed
 from rlsched.wire.messages import (
     Capabilities,
@@ -62,11 +63,17 @@ def make(journal: Journal, *, gpus: int = 1, known: bool = True, **rules: Any) -
     )
     broker.says("n0", h100(gpus))
     if known:
-        broker.ask(submit(workload=LIGHT))
-        broker.says("n0", launched(1))
-        usage = RankUsage(measured_s=60, gpu_milli=SOLO, gpu_memory_mib=4_000)
-        broker.says("n0", Ended(job=1, attempt=1, rank=0, exit_code=0, usage=usage), after_s=60.0)
+        run_unshared(broker)
     return broker
+
+
+def run_unshared(broker: HandBroker) -> None:
+    """A job without co-tenants, which ends after a minute."""
+    broker.ask(submit(workload=LIGHT))
+    job = len(broker.state.jobs)
+    broker.says("n0", launched(job))
+    usage = RankUsage(measured_s=60, gpu_milli=SOLO, gpu_memory_mib=4_000)
+    broker.says("n0", Ended(job=job, attempt=1, rank=0, exit_code=0, usage=usage), after_s=60.0)
 
 
 def share(broker: HandBroker, **facts: Any) -> tuple[int, int]:
@@ -287,6 +294,25 @@ def test_slow_job_is_shown_and_logged_once(journal: Journal, caplog: pytest.LogC
     assert (stats.sharing, stats.slow_sharing) == (2, 1)
     runs(broker, 20.0, {one: 590, two: 590})
     assert info(broker, one).slow_sharing_s == 0.0
+
+
+@pytest.mark.parametrize(("earlier_jobs", "is_slow"), [(1, False), (20, True)])
+def test_job_above_the_minimum_is_slow_if_it_is_below_its_prediction_by_more_than_the_scatter(
+    journal: Journal, earlier_jobs: int, is_slow: bool
+) -> None:
+    """With one earlier job, the speed without co-tenants is uncertain, so the scatter includes this speed."""
+    broker = make(journal, known=False)
+    for _ in range(earlier_jobs):
+        run_unshared(broker)
+    one, two = share(broker)
+    runs(broker, 60.0, {one: 528, two: 590})
+    least = float(policy_start(broker.state.cluster).min_speed)
+    assert least < 0.88 < broker.state.models.shared_frac(broker.state.jobs[one].seq)
+    told = why(broker, one)
+    assert "is predicted to keep 1.00 of its own; seen 0.88 for 1 min" in told
+    assert ("slower than predicted, or than the policy permits" in told) == is_slow
+    assert (info(broker, one).slow_sharing_s > 0.0) == is_slow
+    assert "slower than" not in why(broker, two)
 
 
 def test_program_that_loads_is_not_slow(journal: Journal) -> None:
