@@ -118,7 +118,7 @@ def utilisation(used: HeldGpus | None, clock: WeekClock, wait_s: Floats, gpus: i
     Returns:
         The mean number of GPUs held between the first and the last submission: for the whole time, by hour
         of the day, by weekday, and by hour of the week (7 rows of 24 hours). `mean_frac` is the mean for the
-        whole time, divided by `gpus`. If no waits are recorded, the result says so (`missing`).
+        whole time, divided by `gpus`. If no waits are recorded, the result of `missing`.
     """
     if used is None:
         return missing(NO_STARTS, "queue_s")
