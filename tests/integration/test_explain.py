@@ -301,7 +301,7 @@ def test_invalid_requests_are_one_line(replay: Path, tmp_path: Path) -> None:
         ((), "expected a JOB, --at WHEN or --decision N"),
         (("7", "--run", str(tmp_path)), "expected a store of decisions"),
         (("7", "--run", str(replay)), "2 decision stores there; name one: fifo-backfill, qssf"),
-        (("missing", "--run", str(replay / "qssf")), "no job 'missing' in this store; it has 80"),
+        (("missing", "--run", str(replay / "qssf")), "no job 'missing' in this store; the store has 80"),
         (
             ("--decision", "99999", "--run", str(replay / "qssf")),
             "no decision 99999 in this store; the store has decisions 0 to",

@@ -212,7 +212,7 @@ def test_output_fits_a_screen_and_errors_are_one_line(runs: Path, tmp_path: Path
     early = (*of_job[:3], "--at", "-1", *of_job[3:])
     for arguments, said in (
         (early, f"no decision about job {job.job} in this store"),
-        ((*asked, "rule"), f"decision {record.number} is the rule's own"),
+        ((*asked, "rule"), f"the rule itself made decision {record.number}"),
         ((*asked, "99"), "expected 'rule' or the number of a candidate"),
         ((*asked, "yes"), "expected 'rule' or the number of a candidate"),
         (("--run", str(folder), "--instead", "1"), "use it together with --decision N"),

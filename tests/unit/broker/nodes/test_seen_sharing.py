@@ -309,7 +309,7 @@ def test_job_above_the_minimum_is_slow_if_it_is_below_its_prediction_by_more_tha
     least = float(policy_start(broker.state.cluster).min_speed)
     assert least < 0.88 < broker.state.models.shared_frac(broker.state.jobs[one].seq)
     told = why(broker, one)
-    assert "is predicted to keep 1.00 of its own; seen 0.88 for 1 min" in told
+    assert "is predicted to run at 1.00 of its unshared speed; seen 0.88 for 1 min" in told
     assert ("slower than predicted, or than the policy permits" in told) == is_slow
     assert (info(broker, one).slow_sharing_s > 0.0) == is_slow
     assert "slower than" not in why(broker, two)
