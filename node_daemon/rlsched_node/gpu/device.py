@@ -76,7 +76,7 @@ class Tenant(NamedTuple):
 
     pid: int
     workload: str = ""
-    """Name of the workload in the catalogue; "" if the job names no workload."""
+    """The workload that simulated GPUs simulate; "": unknown."""
 
 
 class GpuReading(NamedTuple):

@@ -33,7 +33,9 @@ class SimulatedTruth(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """Figures for simulated GPUs, read from a TOML file.
 
     Attributes:
-        workload: Figures by name of the workload; other workloads have the catalogue's figures.
+        workload: Figures by name of the workload; other workloads have the catalogue's figures. A job without
+            a named workload can give a name, also one that is not in the catalogue, in the environment
+            variable `SIMULATED_VARIABLE` (`rlsched_node.processes.attempt`), which the broker does not read.
         pair: Speeds of pairs of workloads that share a GPU. Other pairs divide the GPU's time as described in
             `SimulatedGpus`.
     """

@@ -12,7 +12,13 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from rlsched.wire.messages import AttemptKey, Launch, LaunchRefused
-from rlsched_node.processes.attempt import EXIT_KILLED, LocalRank, Phase, launch_refused
+from rlsched_node.processes.attempt import (
+    EXIT_KILLED,
+    LocalRank,
+    Phase,
+    launch_refused,
+    simulated_workload,
+)
 from rlsched_node.processes.steps import (
     Acknowledge,
     ClocksLocked,
@@ -119,7 +125,7 @@ class NodeAttempts:
             Phase.WAITING,
             launch=launch,
             asked_mhz=launch.sm_clock_mhz,
-            workload=launch.workload,
+            workload=simulated_workload(launch),
         )
         self._add(attempt)
         yield from self._start_waiting()

@@ -26,11 +26,19 @@ VANISHED = "vanished"
 """Reason for an end with `EXIT_VANISHED` if the daemon had not ordered the rank to end."""
 EXIT_KILLED = shim.EXIT_KILLED
 """Exit code of a rank that was ended before it started (128 + SIGTERM)."""
+SIMULATED_VARIABLE = "RLSCHED_SIMULATED_WORKLOAD"
+"""Environment variable of a job without a named workload: the workload that simulated GPUs simulate for its
+ranks; for tests."""
 
 
 def grace_s_of(launch: Launch) -> float:
     """Return the seconds between SIGTERM and SIGKILL of a rank; the default if the broker sends none."""
     return shim.DEFAULT_GRACE_S if launch.grace_s is None else launch.grace_s
+
+
+def simulated_workload(launch: Launch) -> str:
+    """Return the workload that simulated GPUs simulate for a rank; "": unknown. Real GPUs do not use it."""
+    return launch.workload or launch.env.get(SIMULATED_VARIABLE, "")
 
 
 def launch_refused(
@@ -84,7 +92,7 @@ class LocalRank:
             "".
         limit_s: Time limit that the shim enforces, seconds; infinite: no limit. None: an older daemon started
             the shim, so the limit cannot change.
-        workload: Name of the workload in the catalogue; "" if the job names no workload.
+        workload: The workload that simulated GPUs simulate for the rank (`simulated_workload`); "": unknown.
         usage: Measured usage of an ENDED rank; None if not measured.
     """
 

@@ -18,7 +18,7 @@ from rlsched_node.isolation.cgroup import Cgroup
 from rlsched_node.isolation.devices import FOR_ALL, capability_major, close_others
 from rlsched_node.isolation.limits import RankLimits, hold
 from rlsched_node.isolation.user import JobUser
-from rlsched_node.processes.attempt import grace_s_of
+from rlsched_node.processes.attempt import grace_s_of, simulated_workload
 from rlsched_node.processes.shims import Shims, Spawned
 from rlsched_node.processes.store import AttemptDir, LaunchRecord, MpsTerms
 
@@ -372,7 +372,7 @@ def start_rank(
         limits=terms.limits,
         setup=hold(group, terms.limits),
         hears_limits=True,
-        workload=launch.workload,
+        workload=simulated_workload(launch),
         grace_s=grace_s_of(launch),
         mps=terms.mps,
         output=launch.output,

@@ -154,7 +154,7 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
         limits: Resource limits for the rank; absent in records of older daemons.
         setup: Limits that the shim sets on each process of the rank.
         hears_limits: The shim reads a new time limit when it gets SIGUSR1. Shims of older daemons do not.
-        workload: Name of the workload in the catalogue; "" if the job names no workload.
+        workload: As in `LocalRank`.
         grace_s: Seconds between SIGTERM and SIGKILL if the rank ends without an order: at the time limit, or
             because no broker answers.
         mps: MPS control daemon that serves the rank; None: the rank runs without MPS.

@@ -17,6 +17,7 @@ from rlsched_node.gpu.simulated import SimulatedGpus
 from rlsched_node.home import NodeHome
 from rlsched_node.isolation.cgroup import Cgroup
 from rlsched_node.processes import shim
+from rlsched_node.processes.attempt import SIMULATED_VARIABLE
 from rlsched_node.processes.launch import (
     MASTER_PORT_FIRST,
     MASTER_PORTS,
@@ -227,6 +228,19 @@ def test_rank_and_shim_have_the_grace(
     record = store.directories_of(KEY).launch()
     assert record is not None
     assert record.grace_s == expected_s
+
+
+@pytest.mark.parametrize(("workload", "expected"), [("", "first"), ("vit-tiny", "vit-tiny")])
+def test_simulated_workload_without_a_named_one_is_the_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workload: str, expected: str
+) -> None:
+    monkeypatch.setattr(Shims, "start", lambda *_: None)
+    order = launch(rank=0, workload=workload, env={SIMULATED_VARIABLE: "first"})
+    store = AttemptStore(tmp_path)
+    start_rank(order, store.directories_of(KEY), {}, Terms(), Cgroup(""), Shims())
+    record = store.directories_of(KEY).launch()
+    assert record is not None
+    assert record.workload == expected, "as an adopting daemon reads it"
 
 
 def test_grace_of_the_shim_is_the_default() -> None:
