@@ -306,7 +306,7 @@ def test_invalid_requests_are_one_line(replay: Path, tmp_path: Path) -> None:
             ("--decision", "99999", "--run", str(replay / "qssf")),
             "no decision 99999 in this store; the store has decisions 0 to",
         ),
-        (("7", "--at", "noon", "--run", str(replay / "qssf")), "expected seconds of the trace"),
+        (("7", "--at", "noon", "--run", str(replay / "qssf")), "times in this store are seconds of a trace"),
     ):
         with pytest.raises(InputError, match=r"\w") as error:
             CliRunner().invoke(explain, arguments, catch_exceptions=False)
