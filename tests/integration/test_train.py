@@ -272,7 +272,9 @@ def test_short_traces_get_short_windows(data: list[TrainingData]) -> None:
     assert mixed.drawn.mixed_frac == 0.5
     assert list(mixed.others(Policy("tuned"))) == list(mixed.settings), "several types have prices"
     short = with_last(700)
-    with pytest.raises(InputError, match=r"must have 1,500 or more .* got 700 of 70,000 jobs in all; give a longer"):
+    with pytest.raises(
+        InputError, match=r"must have 1,500 or more .* got 700 of 70,000 jobs in all; give a longer"
+    ):
         recipe.fitted(short)
 
 
