@@ -128,9 +128,7 @@ def test_type_with_a_profile_selects_it(monkeypatch: pytest.MonkeyPatch) -> None
     assert gpus.uuid(0) == "MIG-fake-1-1"
     assert type_of(gpus, "H200-141GB/3g.71gb") == "H200-141GB/3g.71gb"
     assert gpus.note.endswith("1 x MIG 1g.18gb, 2 x whole GPU")
-    with pytest.raises(
-        InputError, match=r"profile 2g\.35gb: .* profiles of its instances: 1g\.18gb, 3g\.71gb;"
-    ):
+    with pytest.raises(InputError, match=r"profile 2g\.35gb; profiles of its instances: 1g\.18gb, 3g\.71gb;"):
         open_gpus(None, is_simulated=False, node="n0", gpu_type="H200-141GB/2g.35gb")
 
 
