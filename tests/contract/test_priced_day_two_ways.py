@@ -40,6 +40,7 @@ from rlsched.wire.messages import Ended, Kill, Launch, Launched, Submit
 from rlsched.workload.trace import Trace
 from rlsched_envs.sim.attempt_log import PreemptionCosts, RunRules
 from rlsched_envs.sim.engine import Engine, PredictedTimes
+from tests.quick import quick
 from tests.support.broker.hand import hello
 from tests.support.broker.hand_broker import HandBroker
 
@@ -74,6 +75,10 @@ POLICIES = {
     "price-percentile": Policy("price-percentile", preempt=ONLY_PAUSES),
     "dials": with_dials(),
 }
+
+
+QUICK = ("deferrals and pauses", "price-window", "price-percentile")
+"""Policies of which each follows the price in another way; `make test` runs only these."""
 
 
 @dataclass
@@ -202,7 +207,7 @@ def simulated(policy: Policy, events: JournalEvents, folder: Path) -> list[tuple
     return [(now_s, action) for now_s, action in found if isinstance(action, Start | Preempt)]
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", quick(POLICIES, QUICK.__contains__))
 def test_broker_and_simulator_start_and_pause_the_same_jobs_at_the_same_times(
     name: str, tmp_path: Path
 ) -> None:
