@@ -66,7 +66,7 @@ def _parting(reader: StoreReader, other: StoreReader) -> dict[str, Any] | None:
     Returns:
         `this`: first differing decision of the run `reader`. `other`: first differing decision of the run
         `other`. Each is None if the run has no further start or preemption.
-        `worth`: a decision of `reader`, with its candidate (alternative) that would do what `other` did. A
+        `worth`: a decision of `reader`, and the candidate (alternative) that would do what `other` did. A
         replay of `reader` with this candidate shows the effect of that choice. None: there is no such
         candidate.
     """
@@ -81,7 +81,10 @@ def _parting(reader: StoreReader, other: StoreReader) -> dict[str, Any] | None:
 
 
 def _worth(reader: StoreReader, mine: Act | None, theirs: DecisionRecord | None) -> dict[str, Any] | None:
-    """Return a decision of `reader`, with its candidate that would do what `theirs` did; None if none."""
+    """Return a decision of `reader`, and the candidate (alternative) that would do what `theirs` did.
+
+    Return None if there is no such candidate.
+    """
     rows = [] if mine is None else [mine[0]]
     if theirs is not None and (
         mine is None or theirs.now_s < mine[1]

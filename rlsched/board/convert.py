@@ -55,8 +55,8 @@ def draw_run(store: str | Path, folder: str | Path) -> int:
 def _course(timeline: Timeline) -> Iterator[tuple[float, dict[str, float]]]:
     """Yield pairs (time, values), where `values` has the value of each of the cluster's curves by tag.
 
-    At times when the power of a running job is unknown, the power is missing. If no job has started since the
-    previous time, the waiting time is missing.
+    `values` has no power at times when the power of a running job is unknown. It has no waiting time if no
+    job has started since the previous time.
     """
     if not timeline.first_s < timeline.last_s:
         return

@@ -31,7 +31,7 @@ from rlsched.errors import InputError
 STATIC: Final = Path(__file__).with_name("static")
 TYPES: Final = {".js": "text/javascript", ".css": "text/css"}
 UNTIL: Final = " until "
-"""Separator in the name of a part, between the name of the store and the end time of the part."""
+"""Separator in the name of a part of a store, between the store's name and the end time of the part."""
 MOST_TEXT: Final = 200
 """Maximum length of a text in a request, characters."""
 
@@ -95,8 +95,8 @@ class RequestQuery:
 class Stores:
     """Readers of the stores below a folder. Readers are kept, so that a request reads only new rows.
 
-    A large store is listed in parts. The last part has the name of the store. The name of each earlier part
-    ends with the part's end time.
+    A large store is listed in parts, each for a period. The last part has the name of the store. The name of
+    each earlier part ends with the part's end time.
 
     Args:
         logdir: The folder.
@@ -113,11 +113,11 @@ class Stores:
         return list(self._found())
 
     def opened(self, name: str) -> bool:
-        """Return whether a store or part can be shown quickly: it was read before, or is a last part."""
+        """Return whether a part can be shown quickly: it was read before, or is the store's last part."""
         return name in self._readers or self._found().get(name, (None, None))[1] is None
 
     def _found(self) -> dict[str, tuple[Path, Part | None]]:
-        """Return a dict: name -> (folder of the store, part). Part None is the last part of the store."""
+        """Return (folder of the store, part) by name; part None is the last part of the store."""
         found: dict[str, tuple[Path, Part | None]] = {}
         for name, folder in find_stores(self._logdir).items() if self._logdir.is_dir() else ():
             found[name] = folder, None
@@ -266,7 +266,11 @@ def _row(reader: StoreReader, query: RequestQuery) -> int:
 
 
 def _number_of(reader: StoreReader, query: RequestQuery) -> int:
-    """Return the number of the requested decision, after a check that it has the requested candidate."""
+    """Return the sequence number of the requested decision.
+
+    Raises:
+        InputError: the decision does not have the requested candidate.
+    """
     record, wanted = reader.record(_row(reader, query)), query.whole("candidate")
     if not any(one.number == wanted for one in candidates(record)):
         raise InputError(f"candidate: decision {record.number} has no candidate {wanted}")

@@ -26,7 +26,7 @@ from rlsched.yielding import give_way
 LIMIT_S: Final = 120.0
 """Time limit, seconds, that the process of a replay itself enforces and reports."""
 GRACE_S: Final = 240.0
-"""Additional time, seconds, after which the process of a replay is killed.
+"""Time after the time limit at which the process of a replay is killed, seconds.
 
 The time is long, because the process starts and compiles code at low CPU priority.
 """

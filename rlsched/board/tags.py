@@ -12,7 +12,7 @@ CLUSTER_TAGS: Final = (
     "cluster/wait_mean_s",
     "cluster/power_w",
 )
-"""Tags of the cluster's curves. The first three are counts of waiting jobs, one per size class in order."""
+"""Tags of the cluster's curves. The first three are counts of waiting jobs by size, small jobs first."""
 
 DESCRIPTIONS: Final = {
     "cluster/waiting_1_gpu_jobs": "Waiting jobs of up to 1 GPU.",

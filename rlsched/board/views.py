@@ -40,9 +40,9 @@ def overview(reader: StoreReader, from_s: float, to_s: float) -> dict[str, Any]:
     """Return the data of the chart for the period from `from_s` to `to_s`, seconds.
 
     The chart has a row for each GPU of each node, and a bar for each attempt. `bars` has a list for each
-    property of the bars, with one element per bar. An element of the list `rows` contains the ranges of
-    adjacent rows that the bar covers: first row, number of rows, first row, ... If there are more than
-    `MOST_BARS` bars, the shortest bars are left out.
+    property of the bars, with one element per bar. The property `rows` lists the rows that a bar covers, as
+    ranges: [first row, number of rows, first row, ...]. If there are more than `MOST_BARS` bars, the shortest
+    bars are left out.
     """
     timeline = reader.timeline
     first_row, rows, nodes = {}, 0, []

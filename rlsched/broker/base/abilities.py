@@ -9,7 +9,7 @@ NOT_LIVE: Final = (
     "power caps",
     "profiling runs",
 )
-"""Decisions of the simulator that a broker cannot make, with any options."""
+"""Decisions of the simulator that a broker cannot make, even with other options."""
 
 
 def not_live(*, shares: bool, speed_energy: float) -> str:

@@ -30,14 +30,14 @@ class Eligibility:
         self._barred: dict[Reason, set[int]] = {}
 
     def bar(self, seqs: Sequence[int], reason: Reason) -> None:
-        """Keep waiting jobs out of the queues for a reason, which none of the jobs has yet."""
+        """Keep waiting jobs out of the queues for a reason. No job may have this reason already."""
         leave = self._without_other(seqs, reason)
         self._barred.setdefault(reason, set()).update(seqs)
         if leave:
             self._cluster.make_ineligible(leave)
 
     def clear(self, seqs: Sequence[int], reason: Reason, now_s: float) -> None:
-        """Remove a reason, which all these jobs have. Jobs without another reason enter the queues."""
+        """Remove a reason from jobs that all have it. Jobs without another reason enter the queues."""
         self._barred[reason].difference_update(seqs)
         enter = self._without_other(seqs, reason)
         if enter:

@@ -71,8 +71,8 @@ class BrokerStarted(Fact, frozen=True, kw_only=True, tag="broker_started"):
     chosen: ChosenPolicy | None = None
     """The policy set by `rlsched policy set`; None: the broker uses its `--policy` (but see `goes_on`)."""
     goes_on: bool = False
-    """Whether the broker uses the policy that an earlier entry stores in `chosen`. The policy is not stored
-    again, because it can be large (it may contain a checkpoint).
+    """Whether the broker continues to use the policy in the field `chosen` of an earlier entry. The policy is
+    not stored again, because it can be large (it may contain a checkpoint).
     """
 
 
@@ -294,7 +294,7 @@ class JobHeld(Fact, frozen=True, kw_only=True, tag="job_held"):
 
 
 class TasksHeld(Fact, frozen=True, kw_only=True, tag="tasks_held"):
-    """Tasks of an array that are not jobs yet are held by `user` or `admin`; if `by` is "", released."""
+    """Tasks of an array that are not jobs yet were held by `user` or `admin`, or released (`by` is "")."""
 
     asks_scheduler: ClassVar[bool] = True
     array: int
@@ -438,8 +438,8 @@ class AttemptOver(Fact, frozen=True, kw_only=True, tag="attempt_over"):
     GPUs.
     """
     alone: bool = False
-    """Whether the job shares no GPUs from now on, because the attempt ran out of GPU memory on shared GPUs or
-    under a memory limit, or ended with its co-tenants because of a GPU fault under MPS.
+    """Whether the job shares no GPUs from now on. Reasons: the attempt ran out of GPU memory on shared GPUs
+    or under a memory limit, or a GPU fault under MPS ended the attempt and its co-tenants.
     """
 
 
@@ -460,8 +460,8 @@ class PairSeen(Fact, frozen=True, kw_only=True, tag="pair_seen"):
     speed: float
     """Speed of the job relative to its speed without co-tenants at the same clock."""
     beside: int = 0
-    """Number of the co-tenant's job, whose profile learns its pressure; 0 in journals of earlier versions, in
-    which profiles learnt nothing from pairs.
+    """Job number of the co-tenant. The co-tenant's profile learns its pressure (how much it slows other jobs
+    down). 0 in journals of earlier versions, in which profiles learnt nothing from pairs.
     """
 
 

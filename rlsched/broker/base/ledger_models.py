@@ -31,8 +31,8 @@ class LedgerModels:
 
     - If jobs can share GPUs, the ledger has all models, as in a simulator. Jobs get at least the cores that
       they requested, and idle cores are lent (`rlsched.cluster.loans`).
-    - Otherwise, if energy has a weight (of the broker, or of a live job) or power is limited, the ledger has
-      only the models of clocks.
+    - Otherwise, if the broker or a live job weighs energy against time, or if power is limited, the ledger
+      has only the models of clocks.
     - Otherwise the ledger has no models: all jobs start at the highest clock, and nodes get no clock orders.
 
     A job is modelled by its workload in the catalogue (`rlsched.broker.state.job_requests.runs_as`) on its
@@ -232,10 +232,11 @@ def traits_of(gpu_type: str) -> Records:
 
 @cache
 def factors_of(gpu_type: str) -> tuple[tuple[float, float], ...]:
-    """Return (sensitivity, pressure) of each workload on a GPU type; workload i of the catalogue is at i - 1.
+    """Return (sensitivity, pressure) of each workload on a GPU type, in catalogue order.
 
-    If the catalogue lacks the factors of a workload, they are computed from the workload's GPU time
-    (`factors_of_util`), like the workload's predicted speeds.
+    Sensitivity is how much a co-tenant slows the workload down. Pressure is how much the workload slows a
+    co-tenant down. If the catalogue lacks the factors of a workload, they are computed from the workload's
+    GPU time (`factors_of_util`), like the workload's predicted speeds.
     """
     found = []
     for row in traits_of(gpu_type)[1:]:

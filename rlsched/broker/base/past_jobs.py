@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from rlsched.workload.trace import Trace
 
 MOST_JOBS: Final = 10_000
-"""Maximum number of past jobs, the latest ones. Each makes the broker's start some tenths of a ms longer."""
+"""Maximum number of past jobs; the latest jobs are used. Each job makes the broker's start some tenths of a
+millisecond longer.
+"""
 _ENDS, _COMES, _STARTS, _ENDS_AT_ONCE = range(4)
 
 

@@ -17,9 +17,9 @@ import msgspec
 
 Status = Literal["learnt", "measured", "estimated", "named", "median"]
 """Source of a figure; the most certain source is first. `learnt`: from earlier attempts with the same
-signature. `measured`: in the present attempt. `estimated`: the catalogue's value for the workload nearest to
-the job's learnt figures. `named`: the catalogue's value for the workload that the user named. `median`: the
-median of all workloads.
+signature. `measured`: in the present attempt. `estimated`: the value in the catalogue (table of measured
+workloads) for the workload nearest to the job's learnt figures. `named`: the catalogue's value for the
+workload that the user named. `median`: the median of all workloads.
 """
 FIELDS: Final = (
     "util_frac",
@@ -35,22 +35,24 @@ FIELDS: Final = (
 )
 """Names of the figures. `host_mib`: resident memory of the largest rank. `full_util_frac`: as `util_frac`,
 but only from attempts at the highest clock. `run_s`: run time of a completed job of one GPU; it is
-compared between GPU types (`learnt_speeds`). `sensitivity` and `pressure`: factors of the speed next to a
-co-tenant (`rlsched.models.learning.seen_factor`). The other figures are per GPU and defined as in the
-catalogue.
+compared between GPU types (`learnt_speeds`). `sensitivity` and `pressure`: how much a co-tenant slows the job
+down, and how much the job slows a co-tenant down (`rlsched.models.learning.seen_factor`). The other figures
+are per GPU and defined as in the catalogue.
 """
 OF_PAIRS: Final = ("sensitivity", "pressure")
 """Figures learnt from pairs of jobs: `count` is the number of observed co-tenants. For all other figures,
 `count` is the number of attempts.
 """
 MOST_COUNT: Final = 40
-"""Effective number of attempts in the mean of very many attempts. Because the weights of older attempts
-decay, this mean is only as certain as the mean of about (1 + f) / (1 - f) equally weighted attempts, with f =
-`LATEST` / (`LATEST` + 1)."""
+"""Maximum number of attempts that counts for the certainty of a mean. The weights of older attempts decay.
+The mean of very many attempts is therefore only as certain as a mean of about (1 + f) / (1 - f) equally
+weighted attempts, with f = `LATEST` / (`LATEST` + 1).
+"""
 MOST_SPEED_SD: Final = 0.15
-"""Largest standard deviation of ln(speed) of a learnt relative speed. Runs of a signature can do different
-amounts of work, because numbers are not part of the signature. Assumed: half of the difference between
-successive generations of GPUs."""
+"""Largest standard deviation of ln(speed) at which a learnt relative speed is used. Learnt speeds are
+uncertain, because runs of a signature can do different amounts of work (numbers are not part of the
+signature). The value is assumed: half of the difference between successive generations of GPUs.
+"""
 MAX_GPU_COUNTS: Final = 8
 """Maximum number of different GPU counts above 1 with stored run times, for each signature and GPU type. If
 there are more, the least recently observed GPU count is removed. 8 are enough for the powers of two up to
@@ -96,8 +98,8 @@ class WorkloadProfile(msgspec.Struct, frozen=True, omit_defaults=True):
     """Figures of a job on one GPU type; fields as in `FIELDS`, None if a figure is unknown.
 
     Attributes:
-        scaling: Speed of the job by its number of GPUs. The number with the most completed jobs is first and
-            has the speed 1. Empty if fewer than two speeds are known (`relative_speeds`).
+        scaling: Speed of the job by GPU count, relative to the GPU count with the most completed jobs. That
+            count is first. Empty if fewer than two speeds are known (`relative_speeds`).
     """
 
     util_frac: Estimate | None = None
@@ -146,12 +148,14 @@ class Learnt(msgspec.Struct, array_like=True):
         self.squares += off * off * (1.0 - 1.0 / self.weight)
 
     def estimate(self, field: str = "") -> Estimate:
-        """Return the estimate for the next attempt. More attempts reduce the effect of `ATTEMPT_SPREAD`.
+        """Return the estimate for the next attempt. More attempts reduce the effect of the assumed spread.
 
-        The variance is that of the attempts plus that of their mean, as for predictions from a sample mean.
+        The variance of the estimate is the variance of the attempts plus the variance of their mean, as for
+        predictions from a sample mean.
 
         Args:
-            field: Name of the figure; it matters only for `OF_PAIRS`.
+            field: Name of the figure. The assumed spread is `PAIR_SPREAD` for figures in `OF_PAIRS`, else
+                `ATTEMPT_SPREAD`.
         """
         first, noun = (PAIR_SPREAD, "observed co-tenant") if field in OF_PAIRS else _OF_ATTEMPTS
         variance = (first**2 + self.squares) / self.weight * (1.0 + 1.0 / self.weight)
@@ -161,7 +165,7 @@ class Learnt(msgspec.Struct, array_like=True):
 
 
 class KeptProfile(msgspec.Struct, frozen=True, array_like=True):
-    """Statistics of one signature on one GPU type, as stored in the base of a journal.
+    """Statistics of one signature on one GPU type, as stored in a base (state that begins a journal).
 
     `run_s_of`: run times of completed jobs of more than one GPU, by number of GPUs.
     """

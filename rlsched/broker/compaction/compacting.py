@@ -30,13 +30,13 @@ FIRST_S: Final = 600.0
 EVERY_S: Final = DAY_S
 """Interval of later checks for old entries, seconds."""
 GROWN_EVERY_S: Final = 30.0
-"""Minimum time between two bases if a number of entries is kept (`Keeps.entries`), seconds."""
+"""Minimum time between two bases, seconds, if the latest `Keeps.entries` entries are kept."""
 AGAIN_S: Final = 3600.0
-"""Minimum time from an attempt that failed or would have saved no space to the next attempt, seconds."""
+"""As `GROWN_EVERY_S`, after an attempt to make a base that failed or would have saved no space, seconds."""
 PIECE: Final = 500
 PIECE_EVERY_S: Final = 0.25
 PIECE_BUSY_S: Final = 1.0
-"""Additional interval between two removals in turns of the loop with messages, seconds."""
+"""Time added to `PIECE_EVERY_S` in turns of the loop with messages, seconds."""
 LIMIT_S: Final = 4 * 3600.0
 """Time-out for the process that makes a base, seconds."""
 
@@ -107,8 +107,8 @@ class Compacting:
     def _is_grown(self) -> bool:
         """Return whether the journal needs a new base.
 
-        If entries are kept by age, return True, unless all are kept. If a number of entries is kept, return
-        whether the journal has at least `GROWN` times this number.
+        If `Keeps.days` sets how long entries are kept, return whether it is finite. Otherwise, return whether
+        the journal has at least `GROWN` times `Keeps.entries` entries.
         """
         if self._keeps.days is not None:
             return self._keeps.days < math.inf

@@ -161,10 +161,10 @@ def _start_at(journal: Reading, cut: int) -> CheckedRow | None:
 
 
 def _scheduler(journal: Reading, cut: int) -> Scheduler:
-    """Load the policy in use at entry `cut`, or `fifo` if that cannot be loaded.
+    """Load the policy in use at entry `cut`. If the policy cannot be loaded, load `fifo`.
 
-    With `fifo`, the base has default values for dials (numbers that adjust a rule while it runs) and for
-    predictions that are revised by bursts (similar jobs submitted in a row).
+    With `fifo`, two parts of the base have default values: the dials (numbers that adjust a rule while it
+    runs), and the predictions revised by bursts (similar jobs submitted in a row).
     """
     start = _start_at(journal, cut)
     if start is None:

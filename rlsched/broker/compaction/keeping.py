@@ -7,7 +7,9 @@ from typing import Final
 import msgspec
 
 KEEP_ENTRIES: Final = 4_000
-"""Default of `Keeps.entries`. A start restores the base and replays these entries in a few seconds."""
+"""Default of `Keeps.entries`. A start restores the base (state that replaces older entries) and replays these
+entries in a few seconds.
+"""
 GROWN: Final = 3
 """Number of entries in the journal at which a base is made, as a multiple of `Keeps.entries`."""
 KEEP_ENDED_DAYS: Final = 730.0
@@ -17,7 +19,7 @@ class Keeps(msgspec.Struct, frozen=True, kw_only=True):
     """Retention of a journal.
 
     Attributes:
-        days: Days for which entries are kept; infinite: all entries are kept; None: see `entries`.
+        days: Days for which entries are kept; infinite: all entries are kept; None: `entries` applies.
         entries: Number of latest entries that are kept if `days` is None.
         ended_days: Days for which rows of ended jobs are kept; infinite: all rows are kept.
     """

@@ -42,8 +42,9 @@ MAX_RETRY_S: Final = 600.0
 ANSWER_S: Final = 60.0
 MAX_QUESTIONS: Final = 16
 MAX_ASKERS: Final = 8
-"""Maximum number of requests that get the answer to the same question. A client that has no answer yet
-repeats its request over a new connection."""
+"""Maximum number of requests that get the answer to one dry run; the latest requests are kept. A client
+without an answer repeats its request over a new connection.
+"""
 MAX_OF_ONE: Final = 4
 """Maximum number of unanswered dry runs per user, so that one user cannot occupy the forecaster."""
 _BUSY: Final = f"{MAX_QUESTIONS} dry runs already wait for an answer; try again when one has arrived"
@@ -62,7 +63,8 @@ class _Waiting(NamedTuple):
 
     Attributes:
         question: The dry run.
-        askers: Requests of one user that get the answer, at most `MAX_ASKERS`; the latest is last.
+        askers: Requests of one user for this dry run, at most `MAX_ASKERS`; the latest is last. All get the
+            answer.
         since_s: Time of the first request, seconds of a monotonic clock.
     """
 
@@ -138,7 +140,7 @@ class Forecasting(Forecasts):
         return None if self._child is None else self._child.process.pid
 
     def use(self, setup: ForecasterSetup) -> None:
-        """Replace the setup, for example after a change of policy, and restart the process with it."""
+        """Replace the setup, for example after a change of policy, and restart the process."""
         self._setup = setup
         if self._child is not None:
             self._stop()

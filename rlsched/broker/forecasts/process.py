@@ -63,7 +63,7 @@ STALE_S: Final = 60.0
 IDLE_SHARE: Final = 9.0
 """Pause after a refresh of the forecasts, as a multiple of the CPU time of the refresh."""
 NO_GPUS: Final = Demand(gpus=0)
-"""Demand of a variant of a dry run that is listed with a note but not simulated."""
+"""Demand that marks a variant of a dry run as not simulated. The answer lists the variant with a note."""
 FRUGAL_CLOCK_FRAC: Final = 0.6
 RECORD_S: Final = 30 * 86_400.0
 TELLS: Final = 2_000
@@ -71,7 +71,7 @@ TELLS: Final = 2_000
 
 
 class _FollowedBook(Warm):
-    """The broker's state, replayed from the journal, with recently submitted jobs and mean run times."""
+    """The broker's state, replayed from the journal, and also recent submissions and mean run times."""
 
     keeps_ended = True
 
@@ -309,8 +309,9 @@ def with_fewer(
 ) -> tuple[float, str]:
     """Return the factor by which a job runs longer with fewer GPUs, and the assumption behind it.
 
-    The factor is learnt from completed jobs of the same signature with both numbers of GPUs, on the GPU type
-    with the most such jobs; else run times are in inverse proportion to the number of GPUs.
+    The factor is learnt from completed jobs of the same signature (user and command line) with both numbers
+    of GPUs, on the GPU type with the most such jobs. Without such jobs, run times are assumed to be in
+    inverse proportion to the number of GPUs.
 
     Args:
         profiles: Profiles of the job's signature by GPU type.

@@ -36,7 +36,7 @@ class JournalCheck(msgspec.Struct, frozen=True, kw_only=True):
         version: Version of the journal.
         damage: The first `MAX_DAMAGE` errors in the entries, one line each; empty if there are none.
         derived: Errors in data that are derived from the entries (table of ended jobs, snapshots), one line
-            each; empty if the entries are damaged.
+            each. Empty if there are none, or if the entries themselves are damaged.
         entries: Number of readable entries.
         replaced: Number of entries that a base replaces (`rlsched journal compact --keep-days`).
         last_s: Time of the last entry, Unix seconds; 0 if there is none.
@@ -64,8 +64,8 @@ class JournalCheck(msgspec.Struct, frozen=True, kw_only=True):
 def check(path: str | Path) -> JournalCheck:
     """Check a whole journal, even if a broker has it open.
 
-    The check covers the pages of the file, the checksums, whether each entry is legal after the entries
-    before it, the table of ended jobs, and the snapshots.
+    The check covers the pages of the file, the checksums, the table of ended jobs, and the snapshots. Each
+    entry must be legal after the entries before it.
 
     Raises:
         JournalError: the journal is missing, or so damaged that nothing can be read.

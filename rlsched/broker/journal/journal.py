@@ -280,8 +280,8 @@ class Journal:
 
         Args:
             rows: The rows.
-            holds_at: Entry number up to which the table is complete with these rows; None: further calls
-                follow.
+            holds_at: Entry number up to which the table is complete after this call; None: the table is not
+                complete until further calls.
 
         Raises:
             JournalError: the rows cannot be written; the table is unchanged.

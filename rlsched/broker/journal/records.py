@@ -111,9 +111,10 @@ class RecordLog:
         return not segment_files(self.folder, "nodes")
 
     def begin_with(self, events: Sequence[JobEvent | NodeChange]) -> None:
-        """Write the present state (`events`) to a new store, or pass the live jobs to an existing store.
+        """Write the present state to a new store. In an existing store, only set the live jobs.
 
-        `events`: present states of all nodes, and submissions and starts of live jobs.
+        Each new file of a store begins with the submissions and starts of live jobs. `events`: present states
+        of all nodes, and submissions and starts of live jobs.
         """
         if self.begins():
             self.add([], events)

@@ -266,7 +266,7 @@ def redecide(events: JournalEvents, scheduler: Scheduler) -> list[DecisionRecord
 
 
 def _happen_to_arrays(arrays: Arrays, specs: dict[int, JobSubmitted], change: Change, now_s: float) -> None:
-    """Apply a change to the job arrays, after it was applied to the jobs."""
+    """Apply a change to the job arrays. The caller has already applied the change to the jobs."""
     match change:
         case JobSubmitted(rejected="") if change.tasks:
             arrays.add_array(change, now_s)

@@ -35,8 +35,8 @@ boosting model is stored unfitted.
 def made_for(scheduler: Scheduler, predictions: str, half_life_s: float) -> str:
     """Return a hash of everything on which a snapshot depends, except the journal's entries.
 
-    This is the code, the scheduler's queue order and abilities, the ID of the policy if it has a strategy,
-    the key of the predictions, and the half-life.
+    The hash covers the code, the scheduler's queue order and abilities, the key of the predictions, and the
+    half-life. If the policy has a strategy (which sets dials), the hash also covers the policy's ID.
 
     Args:
         scheduler: Policy that decides.

@@ -94,7 +94,7 @@ class LogReads:
         )
 
     def data(self, node: str, request: int, data: LogData) -> None:
-        """Forward a node's answer to the client whose request has ID `request`; ignore other answers."""
+        """Forward a node's answer to the client of request `request`; ignore it if no such request waits."""
         wait = self._waits.get(request)
         if wait is None or wait.node != node:
             return

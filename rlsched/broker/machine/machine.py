@@ -82,7 +82,9 @@ from rlsched.wire.states import LAUNCHING, QUEUED, RUNNING
 
 _log = logging.getLogger("rlsched.broker")
 LISTENS_EVERY_S = 0.5
-"""All leases restart if the pause between two batches exceeds both this time, seconds, and 1/4 of a lease."""
+"""Pause between two batches after which all leases restart, seconds, if the pause also exceeds 1/4 of a
+lease.
+"""
 
 
 class Machine:
@@ -423,7 +425,7 @@ class Machine:
             self._out.record(entry)
 
     def _rank_again(self, job: Job) -> None:
-        """Update the priority level of a requeued job: the end of its attempt can change the level."""
+        """Update the priority level of a requeued job, which the end of the attempt can have changed."""
         level = level_of(self._ranks, job, self.now_s)
         if level != self.state.priorities.level(job.number):
             self._out.record(JobsRanked(ln_weights={}, levels={job.number: level}))
@@ -431,7 +433,7 @@ class Machine:
     def _tick_job(self, job: Job, launching_s: float) -> None:
         """Repeat orders that nodes have not carried out, and end an attempt that was not started in time.
 
-        `launching_s`: earliest start of the launch time-out, Unix seconds.
+        `launching_s`: Unix seconds. The launch time-out of an attempt begins at this time or later.
         """
         attempt = job.active
         if attempt is None:
@@ -571,7 +573,11 @@ class Machine:
     # ---- facts ------------------------------------------------------------------------------------
 
     def _recorded(self, fact: Entry) -> None:
-        """Handle an applied entry: buffer events, set whether to decide, update a requeued job's priority."""
+        """Process the consequences of a fact (journal entry) that was applied to the state.
+
+        Buffer the fact's events, note whether the scheduler must be called, and update the priority of a
+        requeued job.
+        """
         self._keep_event(fact)
         is_rejected = isinstance(fact, JobSubmitted) and bool(fact.rejected)
         self._dirty = self._dirty or (fact.asks_scheduler and not is_rejected)

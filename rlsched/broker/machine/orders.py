@@ -142,7 +142,14 @@ class JobOrders:
             self.obey(msgspec.structs.replace(order, tasks=[]), job, by)
 
     def _say_over(self, order: JobOrder, array: JobArray) -> None:
-        """Refuse an order for tasks that have all ended, unless it is to cancel cancelled tasks."""
+        """Refuse an order for tasks that have all ended.
+
+        An order to cancel is accepted for one cancelled task, and for tasks that were all cancelled before
+        they became jobs.
+
+        Raises:
+            InputError: the order is refused.
+        """
         is_gone = not minus(order.tasks, array.dropped)
         if count(order.tasks) == 1:
             job = self._state.task(array, order.tasks[0].first)
@@ -251,7 +258,7 @@ class JobOrders:
         return JobUpdated(job=spec.job, **asked | {"depends_on": others} | types)
 
     def _types_of(self, order: Update, spec: JobSubmitted) -> dict[str, list[str]]:
-        """Return the GPU types that an update changes, by field, as the journal stores them.
+        """Return the new GPU types that an update sets, by name of the changed field, as in the journal.
 
         Raises:
             InputError: no node has such GPUs, or the job does not accept any of its preferred types.

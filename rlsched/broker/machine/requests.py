@@ -184,7 +184,10 @@ class Requests:
         return None
 
     def _signed(self, asked: ClientAsked) -> ClientAsked | None:
-        """Return a request; in a submission, set the key's owner as the user. None if it was refused."""
+        """Return a request, with the key's owner as the user if the request is a submission.
+
+        If the submission is refused, reply to the client and return None.
+        """
         if not isinstance(asked.message, Submit):
             return asked
         try:

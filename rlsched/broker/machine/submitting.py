@@ -182,7 +182,7 @@ class Submitting:
         Args:
             messages: The submissions.
             `beside`: Number of jobs that will be journalled before these submissions, by party (user, account
-                or VC). This method adds the valid submissions to it.
+                or VC). This method adds the valid submissions to these numbers.
             numbered: Total number of jobs that will be journalled before these submissions.
         """
         found, beside = Drafts({}, {}), Counter() if beside is None else beside

@@ -62,7 +62,7 @@ class ForeignNodes:
         return name in self._seen
 
     def infos(self, now_s: float) -> dict[str, NodeInfo]:
-        """Return list entries, by name, of foreign nodes that run jobs and sent a `Hello` within a lease."""
+        """Return the rows, by name, of foreign nodes that run jobs and have sent a `Hello` within a lease."""
         return {
             name: _info(name, seen)
             for name, seen in self._seen.items()

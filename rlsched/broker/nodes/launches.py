@@ -460,13 +460,13 @@ class Launches:
         return 0 if job.enlarged or not had_mib else self._if_possible(job, had_mib + 1)
 
     def _had_mib(self, job: Job, attempt: Attempt) -> int:
-        """Return the GPU memory that a job needs after co-tenants or a limit left it too little, MiB per GPU.
+        """Return the GPU memory to request for a job that ran out of it on a part of a GPU, MiB per GPU.
 
-        The memory that the job could not allocate is unknown; without co-tenants and limit, the job could
-        have had the whole GPU. So the result is the largest memory of the GPUs on which memory ran out, as
-        the ledger counts it for their type. The result is 0 if this memory is unknown, or if the job cannot
-        get such GPUs any more. It is also 0 if all ranks without enough memory are ranks that a node refused
-        to start.
+        The job could use only a part, because the GPU had co-tenants or a memory limit. How much memory the
+        job lacked is unknown, so the result is the memory of a whole GPU, as the ledger counts it: the
+        largest memory of the GPU types on which memory ran out. The result is 0 if this memory is unknown,
+        if the job can no longer get such GPUs, or if memory ran out only for ranks that a node refused to
+        start.
         """
         of_types = self._state.cluster.gpu_memory_of_types()
         short = [
@@ -546,10 +546,10 @@ class Launches:
                 self._out.send(rank.node, order)
 
     def _hosts(self, attempt: Attempt) -> list[str]:
-        """Return the address of each rank's node: its host address.
+        """Return the host address of each rank's node.
 
-        If the host address is `LOCALHOST` and another node of the attempt has a different one, the address is
-        the node's name instead.
+        If some of these addresses are `LOCALHOST` and others are not, return the node's name in place of
+        `LOCALHOST`.
         """
         hosts = [(rank.node, self._state.nodes[rank.node].spec.host) for rank in attempt.ranks]
         is_local = all(host == LOCALHOST for _, host in hosts)
@@ -587,7 +587,7 @@ class Launches:
                 )
 
     def follow_limit(self) -> None:
-        """Order the new SM clock of each attempt whose clock a power limit changed since the last order."""
+        """Send new orders to attempts whose SM clock was changed by a power limit since the last order."""
         live = [job for job in self._state.job_of_seq.values() if job.active is not None]
         for job in live:
             attempt = job.active
@@ -619,8 +619,8 @@ def _is_forgivable(attempt: Attempt) -> bool:
     """Return whether a GPU fault under MPS that is reported now changes the outcome of an attempt.
 
     The outcome does not change if the job was cancelled or preempted, or if a node refused to start the
-    attempt. It does not change either if the attempt is already being ended to queue the job again, without
-    counting as a retry or as a loss.
+    attempt. The outcome does not change either if the job will be queued again anyway, and the attempt counts
+    neither as a retry nor as a loss.
     """
     if attempt.ending == QUEUED:
         return attempt.charged or attempt.lost
@@ -634,7 +634,7 @@ def _is_done(attempt: Attempt) -> bool:
 
 
 def _stopped_by(attempt: Attempt) -> str:
-    """Return the cause of a rank's end if it was not the job, such as `node n0 was stopped`; else ""."""
+    """Return which node ended a rank, such as `node n0 was stopped`; "" if the job caused all ends."""
     found = (
         f"node {one.node} {_NOT_ITS_DOING[one.reason]}"
         for one in attempt.ranks

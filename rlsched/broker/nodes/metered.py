@@ -33,7 +33,8 @@ class NodeUse(NamedTuple):
     """Use of a node's resources by jobs. A field is None if it was not measured.
 
     Attributes:
-        energy_day_j: Energy of the node's GPUs since the node's day began, joules, with and without jobs.
+        energy_day_j: Energy that the node's GPUs have used today (by the node's date), joules. It includes
+            the energy of idle GPUs.
         gpu_frac: Fraction of recent time in which the node's GPUs worked for jobs, mean of all its GPUs.
         cores: Number of CPU cores that jobs keep busy.
         memory_mib: Host memory that jobs use, MiB.
@@ -90,8 +91,8 @@ class MeteredUsage:
     def take_gpu_memory(self) -> dict[int, int]:
         """Return the GPU memory of each job measured since the last call, MiB on a GPU, by job number.
 
-        The memory of a rank is the lower value of its last two reports at that time. The memory of a job is
-        the highest value of all its ranks and reports since the last call.
+        For each report of a rank, the lower value of this report and the previous report counts. The result
+        for a job is the highest of these values over all its ranks and reports since the last call.
         """
         found, self._gpu_memory = self._gpu_memory, {}
         return found

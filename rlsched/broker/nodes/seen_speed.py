@@ -104,8 +104,8 @@ class SeenSpeeds:
     windows of 10 s. GPM is not used here, because it measures a whole GPU, not a process.
 
     The speed of a job is unknown if the command has no profile, or if the command uses a GPU for less than
-    `LEAST_SOLO_FRAC` of the time. It is also unknown if the SM clock is below the highest, if the job got
-    lent cores, if the GPUs are of several types, or if the driver does not report utilisation by process.
+    `LEAST_SOLO_FRAC` of the time. The speed is also unknown if the SM clock is below the highest, if the job
+    got lent cores, if the GPUs are of several types, or if the driver does not report utilisation by process.
 
     Args:
         state: State of the broker.

@@ -2,8 +2,9 @@
 
 `rlsched.power_down.PowerDownService`, which the simulator uses too, decides for each set of identical nodes
 of a partition. The broker journals an order before it runs the suspend or resume command. If the broker is
-killed between these two steps, the restarted broker runs a resume command again, which is harmless. It does
-not run a suspend command again; if the node still sends heartbeats, the broker marks it up.
+killed between these two steps, the restarted broker runs a resume command again, which is harmless. The
+restarted broker does not run a suspend command again. If the node still sends heartbeats, the broker marks
+the node up.
 """
 
 from __future__ import annotations

@@ -106,8 +106,8 @@ class SlowSharing:
         """Return whether something can be learnt from the observed speed of a pair of jobs.
 
         The models learn nothing about pairs of workloads that were measured for the catalogue. The
-        observation is still useful for such a pair if a user has not named the workload of one of the jobs,
-        because the job may run differently from the workload that models it.
+        observation is still useful if one of the two jobs has no workload named by the user. This job may run
+        differently from the workload that models it.
 
         Args:
             kind: Index of the GPU type in the ledger.

@@ -30,7 +30,9 @@ from rlsched.wire.messages import AttemptKey, AttemptReport, Kill
 from rlsched.wire.states import CANCELLED, ENDED, QUEUED
 
 MAX_STEP = 10_000_000
-"""Maximum increase of the last job number by a registration of a node. Higher job numbers are ignored."""
+"""Maximum amount by which the registration of a node can raise the last job number. Higher job numbers in the
+registration are ignored.
+"""
 _log = logging.getLogger("rlsched.broker")
 
 
@@ -118,7 +120,7 @@ class UnknownAttempts:
             self._out.record(NumbersTaken(last=highest))
 
     def _leave_to(self, node: str, report: AttemptReport) -> None:
-        """Record the job of a report as cancelled, because an unknown attempt of it continues on the node."""
+        """Record the job of a report as cancelled, because the reported unknown attempt continues."""
         job = self._state.jobs.get(report.job)
         if job is None or not job.live:
             return
@@ -134,7 +136,7 @@ class UnknownAttempts:
             self._attempts.end(job, CANCELLED, why)
 
     def _has_run(self, node: str, report: AttemptReport) -> None:
-        """Cancel a queued job if an unknown attempt of it ended by itself. The job must not run twice."""
+        """Cancel a queued job if its unknown attempt has ended by itself. The job must not run twice."""
         job = self._state.jobs.get(report.job)
         if job is None or job.state != QUEUED or report.reason not in ("", "time_limit"):
             return

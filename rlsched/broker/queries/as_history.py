@@ -349,8 +349,8 @@ def _made(path: Path, read: _Reading) -> JournalHistory:
 def _slices(node: NodeUp) -> int:
     """Return the number of MIG instances of each GPU of a node; 0: the node has no MIG instances.
 
-    Nodes do not report to which GPU an instance belongs. It is assumed that all GPUs have the same number of
-    instances, and the largest number that is possible.
+    Nodes do not report to which GPU an instance belongs. All GPUs of the node are assumed to have the same
+    number of instances. The result is the largest number that is possible.
     """
     if not is_slice(node.gpu_type):
         return 0

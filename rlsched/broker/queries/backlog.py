@@ -14,10 +14,10 @@ TOO_MANY = (
 
 
 class Backlog:
-    """Questions that wait for an answer. In each round, one question of each client is answered.
+    """Questions that wait for an answer. In each round, one question of each client connection is answered.
 
     Attributes:
-        refused: Number of questions refused because too many questions of the same client waited.
+        refused: Number of questions refused because too many questions of the same connection waited.
     """
 
     def __init__(self) -> None:

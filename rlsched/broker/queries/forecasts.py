@@ -34,5 +34,5 @@ NO_FORECASTS = Forecasts()
 
 
 def wired(times: Sequence[float]) -> list[float | None]:
-    """Return times as in messages, Unix seconds. Infinity (a time beyond the horizon) becomes None."""
+    """Convert times for a message, Unix seconds. Infinity (a time beyond the horizon) becomes None."""
     return [time if time < float("inf") else None for time in times]

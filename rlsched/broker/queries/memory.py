@@ -49,7 +49,7 @@ class RecordMemory:
             self._made_room.pop(seq, None)
 
     def _note_room(self, record: DecisionRecord) -> None:
-        """Store a preemption. For a start, store the preemptions of this instant that made room for it."""
+        """Store a preemption. For a start, store the preemptions at that instant that made room for it."""
         action = record.action
         if self._preempted and self._preempted[-1][0].now_s != record.now_s:
             self._preempted.clear()
@@ -74,9 +74,10 @@ class RecordMemory:
         return made if start == number else []
 
     def last_record(self, seq: int, partitions: Iterable[str] = ()) -> DecisionRecord | None:
-        """Return the last record of job `seq`, or the latest record of the partitions if it has none.
+        """Return the last record of job `seq`.
 
-        Return None if the partitions have no record either.
+        If the job has no record, return the latest record of the partitions, or None if they have no record
+        either.
         """
         found = [self._latest[name] for name in partitions if name in self._latest]
         return self._last.get(seq) or max(found, key=lambda record: record.number, default=None)

@@ -61,8 +61,8 @@ def figures_of(
 
     All figures except `speed` are for one GPU type: the type on which the job runs or ran last; else the type
     with the most earlier attempts; else the type of the first node. There is a figure `speed` for each GPU
-    type of the cluster, relative to the catalogue's reference type, and a figure `scaling` for each count of
-    GPUs with a learnt speed. The result is empty without nodes.
+    type of the cluster, relative to the catalogue's reference type. There is a figure `scaling` for each
+    count of GPUs with a learnt speed. The result is empty without nodes.
 
     Args:
         state: State of the broker.
@@ -158,9 +158,10 @@ def _spread(gpu_type: str, field: str) -> float:
 
 
 def _factors(state: BrokerState, job: Job, number: int, gpu_type: str) -> Iterator[tuple[str, Estimate]]:
-    """Yield sensitivity and pressure, each learnt, else from the job's workload, else from all workloads.
+    """Yield the sensitivity and pressure of a job, each from the most certain source.
 
-    Figures learnt for the job's signature take precedence over figures learnt for its workload.
+    The sources are, in this order: figures learnt for the job's signature, figures learnt for its workload,
+    the catalogue's figures of its workload, and the figures of all workloads.
     """
     name, own = workload_name(number), job.spec.profiles.get(gpu_type, WorkloadProfile()).known_figures()
     for field, population in zip(("sensitivity", "pressure"), POPULATION, strict=True):
@@ -179,10 +180,10 @@ def _factors(state: BrokerState, job: Job, number: int, gpu_type: str) -> Iterat
 
 
 def _speeds(job: Job, number: int, types: list[str]) -> Iterator[tuple[str, Estimate]]:
-    """Yield the speed on each GPU type relative to the reference type: learnt, else from the catalogue.
+    """Yield the speed on each GPU type relative to the reference type.
 
-    Learnt speeds are ratios of run times. They are relative to the type with the most attempts, which keeps
-    the catalogue's speed.
+    A learnt speed is computed from run times, relative to the type with the most attempts. For that type, and
+    for types without a learnt speed, the speed is from the catalogue.
     """
     learnt = learnt_speeds(job.spec.profiles)
     base = next(iter(learnt), "")
@@ -275,7 +276,7 @@ def _gpus(number: int | None) -> str:
 
 
 def _with_static(dynamic_w: Estimate | None, gpu_type: str) -> Estimate | None:
-    """Return an estimate of dynamic power to whose value the static power of the GPU type is added."""
+    """Return an estimate of total power: dynamic power plus the static power of the GPU type."""
     if dynamic_w is None:
         return None
     static_w = GPU_FIGURES[canonical_kind(gpu_type)]["static_w"].value

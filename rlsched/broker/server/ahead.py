@@ -63,7 +63,7 @@ def entries_of(scheduler: Scheduler, *, has_models: bool = False) -> list[Entry]
     """Return the kernels that a broker calls for a scheduler with a rule, each with example arguments.
 
     The kernel of a decision is first, because it takes half of the compile time. Kernels that share no code
-    with it are next, so that the processes that compile do not wait for each other.
+    with the first kernel are next, so that the processes that compile do not wait for each other.
     """
     s, rule = empty_state(2, 8, 256, 1, 4, order=queue.OrderedQueue(scheduler.order).arrays), scheduler.rule
     assert rule is not None
@@ -89,7 +89,7 @@ def entries_of(scheduler: Scheduler, *, has_models: bool = False) -> list[Entry]
 
 
 def _of_prices(s: Any, o: RuleOptions, needs: Needs) -> Iterator[Entry]:
-    """Yield the kernels that react to the price of electricity, and the kernels of `rlsched why` for it."""
+    """Yield the kernels that react to the price of electricity, or with which `rlsched why` explains this."""
     slot, partition, now_s, preempts = 0, 0, 0.0, False
     yield for_needs(price.defer_jobs, needs=needs), (s, o.start.price, preempts, now_s)
     yield for_needs(price.next_to_pause, needs=needs), (s, partition, o.start.price, preempts, now_s)

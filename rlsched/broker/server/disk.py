@@ -1,8 +1,9 @@
 """Monitors the journal's disk. New jobs are refused if little space is free, and a full disk loses no data.
 
 A reserve file in the journal's directory occupies some space. If the disk becomes full, the broker deletes
-this file, so that it can still commit the ends of jobs, and creates it again when there is space. If a batch
-still cannot be committed, the broker retries the commit, and sends the batch's output only after the commit.
+this file, so that it can still commit the ends of jobs. When there is space, the broker creates the file
+again. If a batch still cannot be committed, the broker retries the commit, and sends the batch's output only
+after the commit.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ class DeferredMessages:
     """Messages that wait for the next batch.
 
     Args:
-        knows: Function that returns whether a submission with this token was accepted, including the batch
-            that waits for disk space.
+        knows: Function that returns whether a submission with this token was accepted, including submissions
+            in the batch that waits for disk space.
         event_of: Function that converts a message to an event for the state machine.
     """
 

@@ -30,8 +30,8 @@ class Taken:
     Attributes:
         warm: The policy, and the state after the last entry that was replayed.
         open: Function that opens the journal for writing.
-        previous: Description of the broker from which the journal was taken over; "": the journal belongs to
-            an earlier broker in this directory, and was not taken over.
+        previous: Description of the broker from which the journal was taken over; "": an earlier broker in
+            this directory used the journal, and this process continues with it.
         since_s: Time of the take-over, seconds of `time.monotonic`.
     """
 

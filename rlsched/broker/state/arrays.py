@@ -84,8 +84,8 @@ class JobArray(Head):
         """State of the array, one of the states of a job.
 
         An unfinished array is `running` if one of its unfinished tasks has had GPUs, else `queued`. A
-        finished array is `cancelled` if it was stopped or all tasks were cancelled, `completed` if all tasks
-        completed, else `failed`.
+        finished array is `cancelled` if it was stopped or all tasks were cancelled. It is `completed` if all
+        tasks completed. Otherwise, a finished array is `failed`.
         """
         if self.end_s is None:
             return RUNNING if len(self.live) > len(self.fresh) else QUEUED

@@ -161,9 +161,9 @@ of its start."""
 def _past_events(predictor: Predictor, job_id: str, past: PredictorSample) -> list[_Event]:
     """Return the events of a past job.
 
-    The predictor's history learns from the job. The hedge does not, because the base stores the hedge's
-    losses. At each event, the hedge only updates the losses of the live jobs, which depend on how long each
-    live job has run.
+    The predictor's history learns from the job. The hedge (a weighted average of predictors) does not learn
+    from the job, because the base stores the hedge's losses. Each event only updates the hedge's losses for
+    live jobs, which depend on how long these jobs have run.
     """
     facts = JobFacts(job_id, past.gpus, past.vc, past.user, past.name, past.command, past.limit_s)
 

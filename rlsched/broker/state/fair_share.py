@@ -57,7 +57,7 @@ class FairShareUsage:
     def _charge(self, job: Job, attempt: Attempt, end_s: float, now_s: float) -> float:
         """Return the usage of an attempt, GPU-seconds: the integral of GPUs x SM clock x decay over its time.
 
-        For an attempt that shared GPUs, its mean fraction of the GPUs is used for the whole run time.
+        If the attempt shared GPUs, it is charged its mean fraction of the GPUs for the whole run time.
         """
         ran_s, rate = max(end_s - attempt.seated_s, 0.0), job.spec.num_gpus * attempt.sm_clock_frac
         if attempt.lent_s > 0.0 and ran_s > 0.0:

@@ -97,8 +97,8 @@ def differences(
     Args:
         db: The journal.
         expected: Correct rows of all jobs that the entries up to `ended_at` end, in any order.
-        over_before: Returns the number of jobs that had finished before the journal's base. It is called
-            after `expected` is exhausted.
+        over_before: Function that returns the number of jobs that finished before the journal's base
+            (compacted start). The function is called after `expected` is exhausted.
     """
     count = missing = 0
     from_s = began_at(db)

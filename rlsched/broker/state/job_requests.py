@@ -26,15 +26,15 @@ CORE_HEADROOM: Final = 1.25
 """Cores that a job is assumed to need, relative to the mean use in earlier attempts. The factor allows for
 peaks. If too few cores limited the job, its next attempt gets more and shows whether it uses them."""
 MOST_FOR_SPEED: Final = 0.1
-"""Upper limit of the distance between learnt speeds and a workload's speeds (`_speed_distances`). The
-distance is added to the difference of GPU times. The limit is low, because GPU times matter more: they
-determine how two jobs share a GPU.
+"""Upper limit of the distance between learnt speeds and a workload's speeds (`_speed_distances`).
+`workload_like` adds the distance to the difference of GPU times. The limit is low, because GPU times matter
+more: they determine how two jobs share a GPU.
 """
 MOST_FOR_PAIRS: Final = POPULATION_SD
 """Upper limit of the distance between learnt factors of sharing and a workload's factors (`_pair_distances`).
-The distance is added to the difference of GPU times. The limit is the standard deviation of factors between
-workloads: a larger distance means that no workload fits. Of limits from .1 to .6, and no limit, .6 gives
-nearly the lowest errors (`studies/models/nearest_by_pairs.py`).
+`workload_like` adds the distance to the difference of GPU times. The limit is the standard deviation of
+factors between workloads: a larger distance means that no workload fits. In a comparison of limits from .1 to
+.6 and no limit, .6 gave nearly the lowest errors (`studies/models/nearest_by_pairs.py`).
 """
 MOST_RATIO: Final = 10.0
 """Largest ratio of learnt power to the workload's power; a larger ratio is an error of measurement."""
@@ -74,10 +74,10 @@ def sharing_of(spec: JobSubmitted, learnt_gpu_mib: int = 0, *, alone: bool = Fal
     """Return whether a job can share GPUs, and how much memory it needs on each GPU, MiB.
 
     The needed memory is the largest of three values: the requested GPU memory, `learnt_gpu_mib`, and the
-    memory that 99 % of similar jobs stay below. If none of them is known, it is -1, and the ledger uses the
-    value of the workload in the catalogue. A job with whole nodes never shares. With `share` set to `auto`, a
-    job shares if the user named a workload, or if the needed memory and the GPU time of similar jobs are
-    known.
+    memory that 99 % of similar jobs stay below. If none of the three is known, the needed memory is -1, and
+    the ledger uses the value of the workload in the catalogue. A job with whole nodes never shares. With
+    `share` set to `auto`, a job shares if the user named a workload, or if the needed memory and the GPU time
+    of similar jobs are known.
 
     `learnt_gpu_mib`: as in `demand_of`. `alone`: True if the job must not share, even if its submission
     permits it.
@@ -128,18 +128,18 @@ def runs_as(spec: JobSubmitted) -> int:
 
     The index starts at 1. If the user named no workload, choose the workload whose GPU time (fraction of
     time in which the GPU works) is nearest to the GPU time of similar jobs. GPU time is the best predictor
-    of how two jobs share a GPU before they have shared one. If the clock-bound fraction of similar jobs is
-    known too, its difference counts as much as the difference of GPU times. The workload then also models
-    how the jobs depend on the clock. If speeds of GPU types are known from run times, they affect the
-    choice among workloads with nearly the same GPU time. If similar jobs were observed with co-tenants, the
-    difference of the factors of sharing counts too, so that predicted speeds with co-tenants fit the
-    observed ones.
+    of how two jobs share a GPU before they have shared one. If the clock-bound fraction (fraction of the run
+    time that depends on the SM clock) of similar jobs is known too, the difference of clock-bound fractions
+    counts as much as the difference of GPU times. The workload then also models how the jobs depend on the
+    clock. If speeds of GPU types are known from run times, they affect the choice among workloads with nearly
+    the same GPU time. If similar jobs were observed with co-tenants, the difference of the factors of sharing
+    counts too, so that predicted speeds with co-tenants fit the observed ones.
     """
     return workload_number(spec.workload) or nearest_workload(spec.profiles)
 
 
 def nearest_workload(profiles: Mapping[str, WorkloadProfile]) -> int:
-    """Return the catalogue index of the workload nearest to learnt profiles; 0: no GPU time was learnt.
+    """Return the catalogue index of the workload most similar to learnt profiles; 0: no GPU time was learnt.
 
     Args:
         profiles: Profiles by GPU type. Each figure is taken from the GPU type with the most attempts.
@@ -161,7 +161,7 @@ def _summed(one: Sequence[float], other: Sequence[float]) -> Sequence[float]:
 
 
 def _pair_distances(profiles: Mapping[str, WorkloadProfile]) -> Sequence[float]:
-    """Return how much each workload's factors of sharing differ from learnt factors, by index - 1.
+    """Return how much each workload's factors of sharing differ from learnt factors, in catalogue order.
 
     The difference is the mean of |ln(learnt factor / workload's factor)| over sensitivity and pressure. Each
     factor is from the GPU type with the most observations. The difference is at most `MOST_FOR_PAIRS`. The
@@ -177,11 +177,11 @@ def _pair_distances(profiles: Mapping[str, WorkloadProfile]) -> Sequence[float]:
 
 
 def _speed_distances(profiles: Mapping[str, WorkloadProfile]) -> Sequence[float]:
-    """Return how much each workload's speeds on GPU types differ from learnt speeds, by index - 1.
+    """Return how much each workload's speeds on GPU types differ from learnt speeds, in catalogue order.
 
     The difference is the mean of |ln(learnt speed / workload's speed)| over the GPU types with a learnt speed
-    except the first, which is the reference. It is at most `MOST_FOR_SPEED`. The result is empty if no speed
-    was learnt.
+    except the first, which is the reference. The difference is at most `MOST_FOR_SPEED`. The result is empty
+    if no speed was learnt.
     """
     speeds = learnt_speeds(profiles)
     columns = _ln_speeds(tuple(speeds)) if speeds else ()
@@ -192,11 +192,11 @@ def _speed_distances(profiles: Mapping[str, WorkloadProfile]) -> Sequence[float]
 def _mean_distances(
     found: Sequence[tuple[float, Sequence[float]]], count: int, most: float
 ) -> Sequence[float]:
-    """Return each workload's mean distance from learnt figures, by catalogue index - 1.
+    """Return each workload's mean distance from learnt figures, in catalogue order.
 
     Args:
         found: For each figure: the logarithm of the learnt value, and the logarithm of each workload's value.
-        count: Number by which the sum of the distances is divided.
+        count: Divisor of the sum of the distances.
         most: Upper limit of the mean.
     """
     if not found:
@@ -211,8 +211,8 @@ def workload_like(util_frac: float, clock_bound: float | None = None, distances:
     """Return the catalogue index of the workload with the GPU time nearest to `util_frac`.
 
     GPU time is the fraction of time in which the GPU works, 0 to 1. If `clock_bound` is given, the difference
-    of the clock-bound fractions is added. `distances` (by index - 1) are added too. If two workloads are
-    equally near, return the lower index.
+    of the clock-bound fractions is added. `distances` (one for each workload, in catalogue order) are added
+    too. If two workloads are equally near, return the lower index.
     """
     off = [abs(one - util_frac) for one in _utils()]
     if distances:
@@ -224,13 +224,13 @@ def workload_like(util_frac: float, clock_bound: float | None = None, distances:
 
 @cache
 def _dynamic_w(gpu_type: str) -> tuple[float, ...]:
-    """Return the dynamic power of each workload of the catalogue on a GPU type, by index, W."""
+    """Return the dynamic power of workloads on a GPU type, W, by catalogue index (0: median of all)."""
     return tuple(traits_of(gpu_type)["dynamic_w"].tolist())
 
 
 @cache
 def _ln_speeds(gpu_types: tuple[str, ...]) -> tuple[tuple[float, ...], ...]:
-    """Return ln(speed) relative to the first GPU type, by GPU type and the workload's catalogue index - 1."""
+    """Return, for each GPU type, ln(speed relative to the first type) of all workloads in catalogue order."""
     columns = [traits_of(name)["speed"][1:].tolist() for name in gpu_types]
     return tuple(
         tuple(math.log(speed / base) for speed, base in zip(column, columns[0], strict=True))
@@ -240,19 +240,19 @@ def _ln_speeds(gpu_types: tuple[str, ...]) -> tuple[tuple[float, ...], ...]:
 
 @cache
 def _ln_factors(gpu_type: str) -> tuple[tuple[float, ...], ...]:
-    """Return ln(sensitivity) and ln(pressure) of the workloads on a GPU type, each by catalogue index - 1."""
+    """Return (ln(sensitivity), ln(pressure)) on a GPU type, each of all workloads in catalogue order."""
     return tuple(tuple(map(math.log, column)) for column in zip(*factors_of(gpu_type), strict=True))
 
 
 @cache
 def _utils() -> tuple[float, ...]:
-    """Return the GPU time of each workload without co-tenants on the reference GPU type, by index - 1."""
+    """Return each workload's GPU time without co-tenants on the reference type, in catalogue order."""
     return tuple(traits_of(REFERENCE_TYPE)["util_frac"][1:].tolist())
 
 
 @cache
 def _clock_bounds() -> tuple[float, ...]:
-    """Return the clock-bound fraction of each workload on the reference GPU type, by index - 1."""
+    """Return the clock-bound fraction of each workload on the reference GPU type, in catalogue order."""
     return tuple(traits_of(REFERENCE_TYPE)["clock_bound"][1:].tolist())
 
 

@@ -78,8 +78,8 @@ class Attempt:
             enforce it as a limit. 0: unknown, or the job cannot share GPUs.
         speed_frac: Mean speed of the ended attempt (`learning.mean_speed`); None: unknown.
         was_shared: Whether another job has used the GPUs at the same time.
-        lent_s: Time up to `tenants_since_s` that is charged to co-tenants, seconds per GPU. While n jobs
-            share the GPUs, this is (n - 1) / n of the time.
+        lent_s: Part of the time up to `tenants_since_s` that is charged to co-tenants instead of this job,
+            seconds per GPU. While n jobs share the GPUs, it is (n - 1) / n of the time.
         tenants: Number of jobs on the GPUs, including this attempt's job.
         tenants_since_s: Time at which `tenants` last changed, Unix seconds.
         is_learnt: Whether the speed of the job together with its present co-tenant has been learnt.

@@ -34,10 +34,10 @@ def learn(
 ) -> None:
     """Learn from the usage of an attempt, if all its ranks were on one GPU type and measured long enough.
 
-    Each rank must be measured for at least `LEAST_MEASURED_S`. GPU time, power and run time are not learnt
-    from an attempt that shared GPUs, whose clock a node lowered because of a limit, or that got lent cores
-    (the next attempt may have fewer cores). From an attempt that ran out of GPU memory, only the memory need
-    is learnt (`UNMET`), even if it was measured for a shorter time.
+    Each rank must be measured for at least `LEAST_MEASURED_S`. GPU time, power and run time are not learnt if
+    the attempt shared GPUs, or if a node lowered its clock because of a limit. They are not learnt either if
+    the attempt got lent cores, because the next attempt may have fewer cores. From an attempt that ran out of
+    GPU memory, only the memory need is learnt (`UNMET`), even if the attempt was measured for a shorter time.
     """
     types = {nodes[rank.node].spec.gpu_type for rank in attempt.ranks}
     used = [rank.usage for rank in attempt.ranks]
@@ -64,8 +64,9 @@ def learn_pair(profiles: Profiles, seen: PairSeen, job: Job, co_tenant: Job) -> 
     """Learn from the observed speed of a job next to its only co-tenant.
 
     The speed depends on the product of the job's sensitivity and the co-tenant's pressure. The sensitivity is
-    learnt for the job's signature. For this, the pressure is the catalogue's value for the workload that
-    models the co-tenant. The pressure is learnt for the co-tenant's signature in the same way.
+    learnt for the job's signature, on the assumption that the co-tenant's pressure is the catalogue's value
+    for its workload. The pressure is learnt for the co-tenant's signature, on the assumption that the job's
+    sensitivity is the catalogue's value.
 
     Args:
         profiles: Profiles of all signatures.
@@ -122,10 +123,11 @@ def _measured(profiles: Profiles, job: Job, attempt: Attempt, gpu_type: str) -> 
 def _at_clock(
     profiles: Profiles, job: Job, attempt: Attempt, gpu_type: str, util_frac: float
 ) -> dict[str, float]:
-    """Return `full_util_frac` if an attempt ran at the highest clock, else `clock_bound`, by field name.
+    """Return the figure that an attempt without co-tenants shows about clocks, by field name.
 
-    `util_frac`: GPU time of the attempt without co-tenants, 0 to 1. The result is empty if `clock_bound`
-    cannot be computed.
+    The figure is `full_util_frac` if the attempt ran at the highest clock, else `clock_bound` (fraction of
+    the run time that depends on the clock). `util_frac`: GPU time of the attempt, 0 to 1. The result is empty
+    if `clock_bound` cannot be computed.
     """
     if attempt.sm_clock_frac == 1.0:
         return {"full_util_frac": util_frac}
@@ -137,8 +139,9 @@ def _at_clock(
 def solo_frac(profiles: Profiles, job: Job, attempt: Attempt, nodes: Mapping[str, Node]) -> Estimate | None:
     """Return the GPU time of the job's command in earlier runs without co-tenants, as a fraction.
 
-    The result is None if this figure is unknown or less than `LEAST_SOLO_FRAC`. It is also None if the
-    attempt's clock is or was below the highest, if it got lent cores, or if its GPUs are of several types.
+    The result is None if this figure is unknown or less than `LEAST_SOLO_FRAC`. The result is also None if
+    the attempt's clock is or was below the highest, if the attempt got lent cores, or if its GPUs are of
+    several types.
     """
     solo = _full_frac(profiles, job, attempt, nodes) if attempt.sm_clock_frac == 1.0 else None
     return None if solo is None or solo.value < LEAST_SOLO_FRAC else solo
@@ -160,7 +163,8 @@ def mean_speed(profiles: Profiles, job: Job, attempt: Attempt, nodes: Mapping[st
 
     Returns:
         The speed. None if a rank was not measured long enough, or if the GPU time of earlier runs is unknown.
-        Also None if the attempt had both co-tenants and a lower clock, or neither (it is a reference then).
+        Also None if the attempt had both co-tenants and a lower clock. Also None if it had neither, because
+        such attempts are the reference.
     """
     gpus, busy = sum(len(rank.gpus) for rank in attempt.ranks), 0.0
     if attempt.was_shared == (attempt.sm_clock_frac < 1.0) or not gpus:
