@@ -495,9 +495,9 @@ class Client:
             time_limit_s: Time limit, seconds.
             preemptible: Whether the job may be preempted for another job.
             workload: Workload of the job.
-            tonight_s: Time, Unix seconds. The job is forecast in addition for a submission at this time.
-            command: Command of the job. If you have completed jobs with this command on different numbers of
-                GPUs, their run times give the run time of this job on fewer GPUs.
+            tonight_s: Time, Unix seconds. An additional forecast assumes that the job is submitted then.
+            command: Command of the job. The run time on fewer GPUs is predicted from your completed jobs with
+                this command, if they had different numbers of GPUs.
 
         Raises:
             InputError: the broker makes no forecasts, has no forecast now, or the job can never run.

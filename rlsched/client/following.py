@@ -135,7 +135,7 @@ class Tail:
 
 
 def tail(client: AsksBroker, info: JobInfo, num_bytes: int = TAIL_BYTES) -> Tail:
-    """Return the last lines of the output of a job's first `TAIL_RANKS` ranks; empty before its start."""
+    """Return the last lines of the output of a job's first `TAIL_RANKS` ranks; none before its start."""
     ranks = num_ranks(info) if info.attempt else 0
     found = Tail(info, left_out=max(ranks - TAIL_RANKS, 0))
     for rank in range(min(ranks, TAIL_RANKS)):
@@ -163,9 +163,9 @@ def is_gang(info: JobInfo) -> bool:
 
 
 class _RankOutput:
-    """Reads the output of one rank, from the position up to which it has been read.
+    """Reads the output of one rank. Each call of `new` continues where the previous call stopped.
 
-    If the job has several ranks, it returns whole lines.
+    If the job has several ranks, the output is returned as whole lines.
     """
 
     def __init__(self, number: int, *, is_labelled: bool, is_gang: bool) -> None:

@@ -42,7 +42,7 @@ class _LocalProcess:
     process: subprocess.Popen[bytes]
     log: Path
     log_from: int
-    """Size of the log, bytes, when this process was started: earlier processes wrote the part before it."""
+    """Position in the log, bytes, at which the output of this process begins."""
     began_s: float
     restarts: Restarts
     again_s: float | None = None

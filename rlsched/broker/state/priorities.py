@@ -67,7 +67,9 @@ class _RankedJob(NamedTuple):
 
 
 class Priorities:
-    """Priority level and weight of every live job, as set by the entries of the journal.
+    """Priority levels of live jobs and weights of users, as set by the entries of the journal.
+
+    A job has the weight of its user.
 
     Args:
         cluster: The ledger (cluster state), which contains the order of the queue.
@@ -130,7 +132,7 @@ def due_ranks(
     live: Iterable[Job],
     now_s: float,
 ) -> JobsRanked | None:
-    """Return the journal entry for weights and levels that change now; None if nothing changes."""
+    """Return the journal entry that changes weights and levels now; None if nothing changes."""
     jobs = list(live)
     fair: dict[str, float] = {}
     if math.isfinite(ranks.half_life_s):
@@ -154,9 +156,10 @@ def due_ranks(
 def level_of(ranks: PriorityRules, job: Job, now_s: float) -> int:
     """Return the level of a waiting job: its priority, raised by its waiting time and by a stop of its node.
 
-    The job rises by one priority, up to `high`, if its last attempt ended because a node was stopped with all
-    jobs, declared down or removed. After a restart of the cluster, later jobs then cannot get its GPUs first.
-    If a node was lost for another reason, the job does not rise, because it may have crashed the node.
+    The job rises by one priority, up to `high`, if its last attempt ended because a node was stopped together
+    with its jobs, declared down, or removed. Without this rise, later jobs could get the job's GPUs first
+    after a restart of the cluster. If a node was lost for another reason, the job does not rise, because the
+    job may have crashed the node.
     """
     level = LEVELS[job.spec.priority]
     more = 0 if math.isinf(ranks.age_s) else int((now_s - job.submit_s) / ranks.age_s)

@@ -110,7 +110,9 @@ class Party:
 
 @dataclass(slots=True, eq=False)
 class QuotaGroup:
-    """Jobs with the same parties and number of GPUs. A quota bars all of the group's waiting jobs or none.
+    """Jobs with the same parties and the same number of GPUs.
+
+    The waiting jobs of a group are either all eligible or all barred by a quota.
 
     Attributes:
         gpu_milli: GPUs of each job, thousandths of a GPU.

@@ -164,12 +164,12 @@ def task_of(head: JobSubmitted, entry: TaskSubmitted) -> JobSubmitted:
 
 @dataclass(slots=True)
 class Head:
-    """Submission of an array, and later changes for the tasks that are not jobs yet.
+    """Submission of an array, and later changes of its settings, for tasks that are not jobs yet.
 
     Attributes:
-        spec: The submission, with later changes of the whole array.
-        changes: The first change of single tasks and all later changes, in order; empty if only the whole
-            array was changed.
+        spec: The submission after all changes of the whole array.
+        changes: All changes from the first change of single tasks on, in order; some of them can be changes
+            of the whole array. Empty if no single task was changed.
     """
 
     spec: JobSubmitted

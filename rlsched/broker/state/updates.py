@@ -1,4 +1,4 @@
-"""Changes of a job after its submission. The module `gates` applies begin times and dependencies."""
+"""Changes of a job after its submission. The module `gates` applies new begin times and dependencies."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from rlsched.logs import LogFormat, set_up
 _DIRECTORY = Path("/var/lib/rlsched/slurm")
 _SHADOW_DIRECTORY = Path("/var/lib/rlsched/shadow")
 WRITTEN_S = 0.5
-"""Time for which `--remove` waits until a running gateway has written its last changes, seconds."""
+"""Time that `--remove` gives a running gateway to write its last changes, seconds."""
 _SECONDS = click.FloatRange(min=0.05, max=86_400)
 
 

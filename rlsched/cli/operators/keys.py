@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _UNITS_S = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _MAX_EXPIRES_S = 7 * 86400.0
 JOBS_DIRECTORY = "/var/lib/rlsched-jobs"
-"""Value of --dir in printed commands for a node daemon of root: a directory that all users can enter."""
+"""`--dir` in printed commands for a node daemon that runs as root: a directory that all users can enter."""
 _YES = ("1", "true", "t", "yes", "y", "on")
 _ROLE = click.Choice(["user", "admin", "node", "engine"])
 

@@ -13,7 +13,7 @@ _GOT: Final = re.compile(r"('.*'|\".*\"|\S+) (?:is not|does not match) .*", re.D
 
 
 def message_of(error: click.UsageError) -> str:
-    """Return the message of a usage error. For a bad value, it names the option and the expected values."""
+    """Return the message of a usage error. For a bad value, name the option and the expected values."""
     if isinstance(error, click.NoSuchOption):
         return error.format_message().rstrip(".") + _other_case(error)
     param = error.param if isinstance(error, click.BadParameter) else None

@@ -176,7 +176,7 @@ def exported(text: str, own: Mapping[str, str]) -> dict[str, str]:
 
 
 def _text_of(own: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that `ALL` selects: valid texts that are not specific to this shell or process."""
+    """Return the variables that `ALL` selects: valid text, and not specific to this shell or process."""
     return {
         name: value
         for name, value in own.items()
@@ -354,7 +354,7 @@ _PARSED: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
     ),
     "notify": lambda asked: notices(asked["notify"], asked["mail_type"]),
 }
-"""Setting -> function that computes its value from the options. Click parses the others."""
+"""Setting -> function that computes its value from the options. Click parses all other settings."""
 _TIMES: Final[Mapping[str, Callable[[Mapping[str, Any], float], float | None]]] = {
     "begin_s": _begin_s,
     "slack_s": _slack_s,

@@ -124,7 +124,10 @@ def sorted_by(rows: list[Row], column: str | None, kind: type[Row]) -> list[Row]
 
 
 def in_columns(rows: Sequence[Row], columns: str) -> list[Text]:
-    """Return a line of column names and a line per row, in aligned columns without blanks for `awk`."""
+    """Return a line of column names and a line per row, in aligned columns.
+
+    An empty cell is written as `-`, so that `awk` counts its column.
+    """
     from rich.text import Text
 
     names = columns.split(",")

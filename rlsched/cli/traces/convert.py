@@ -92,7 +92,7 @@ def convert(
 def _source(
     files: tuple[Path, ...], name: str | None, since: str | None, until: str | None
 ) -> Iterator[tuple[tuple[Path, ...], Path]]:
-    """Yield the input files and OUT. With `--since`, the input is a temporary file with sacct's output."""
+    """Yield the input files and the output file. With `--since`, the input is a file with sacct's output."""
     import time
 
     from rlsched.cli.shared.when import span_s

@@ -185,7 +185,7 @@ def directives(where: str, lines: list[str], command: click.Command) -> tuple[li
 
 
 class _Taken(NamedTuple):
-    """Parsed words: options of the verb, ignored options, and all words from the first other word on."""
+    """Parsed words: options of the verb, ignored options, and the words from the first non-option on."""
 
     arguments: list[str]
     left_out: list[str]
@@ -193,7 +193,7 @@ class _Taken(NamedTuple):
 
 
 def _options(words: list[str], command: click.Command, *, left_out: bool) -> _Taken:
-    """Split words into options and other words.
+    """Split words into the options at the beginning and the remaining words.
 
     `left_out`: whether the options of Slurm that rlsched ignores are accepted.
     """
@@ -243,7 +243,7 @@ def _slurms_variables(asked: Mapping[str, Any], *, has_steps: bool) -> list[str]
 
 
 def _note_calls(where: str, script: Script, asked: Mapping[str, Any], *, has_steps: bool) -> None:
-    """Print notes on calls of Slurm's commands that do not exist in a job, and on nodes that are not used."""
+    """Print notes on Slurm's commands that the job cannot call, and on nodes that the script does not use."""
     missing = [f"line {one.line}: {one.command}" for one in script.calls if not (has_steps and one.is_served)]
     if missing and has_steps:
         why = "of Slurm's commands, a job has only srun and scontrol show hostnames"

@@ -154,7 +154,7 @@ def own_broker(kept: str = STORE_FOLDER) -> Path:
     was written last, and print the choice on standard error.
 
     Args:
-        kept: File or folder; a directory without it does not count.
+        kept: File or folder that a directory must contain in order to count.
     """
     from rlsched.broker.journal.journal import JOURNAL_FILE
     from rlsched.files.lock import Holder
@@ -178,9 +178,10 @@ def own_broker(kept: str = STORE_FOLDER) -> Path:
 
 
 def _part_that(folder: Path, has: Callable[[StoreReader], bool]) -> StoreReader:
-    """Return a reader of the latest part of a decision store (its rows of a period) that meets `has`.
+    """Return a reader of the latest part of a decision store for which `has` returns True.
 
-    If no part meets the condition, return a reader of the last part.
+    A part contains the decisions of one period. If `has` returns True for no part, return a reader of the
+    latest part.
     """
     from rlsched.decisions.reading import StoreReader, parts
 

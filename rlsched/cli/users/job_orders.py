@@ -126,7 +126,7 @@ def order_verb(
 
 
 def _those_that_wait(jobs: Sequence[JobName], state: str) -> tuple[JobName, ...]:
-    """Return the IDs with the restriction that only waiting jobs, and waiting tasks of arrays, are selected.
+    """Return the same IDs, restricted to waiting jobs and to waiting tasks of arrays.
 
     Raises:
         InputError: `state`, the value of `--state`, is not `queued`.

@@ -115,7 +115,7 @@ def _options(path: str, header: list[str], ctx: click.Context) -> dict[str, clic
 
 
 def _asked(given: dict[str, str], options: dict[str, click.Option], ctx: click.Context) -> dict[str, Any]:
-    """Return the option values of a row. For empty cells, they are from the command line, or defaults."""
+    """Return the option values of a row; for an empty cell, the value on the command line or the default."""
     words: list[str] = []
     for name, option in options.items():
         value = given[name]

@@ -33,7 +33,7 @@ _KEYS: Final = {
 _TYPED: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z~]|\x1bO.|\x1b|[^\x1b]")
 _BEGUN: Final = re.compile(r"\x1b(\[[0-9;]*|O)?\Z")
 _REST_S: Final = 0.05
-"""Maximum time between two characters of an escape sequence, seconds. After it, the key counts as Escape."""
+"""Maximum pause within an escape sequence, seconds. After a longer pause, the key counts as Escape."""
 _STOPPED = 128
 
 

@@ -103,7 +103,7 @@ def _head(picture: Picture, columns: int) -> list[Text]:
 
 
 def _forecasts(picture: Picture) -> list[list[str]]:
-    """Return texts on the accuracy of the last week's forecasts: for each line, a list of texts.
+    """Return the accuracy of the last week's forecasts as lines; each line is a list of texts.
 
     The result is empty if no outcome of a forecast is known.
     """
@@ -123,7 +123,7 @@ def _forecasts(picture: Picture) -> list[list[str]]:
 
 
 def _energy(picture: Picture) -> list[str]:
-    """Return texts on measured power and energy, and on the weight of energy if it has an effect."""
+    """Return texts on power, energy and its weight, electricity price and power limit, as far as known."""
     stats, told = picture.stats, []
     if picture.power_w is not None:
         told.append(f"{picture.power_w / 1e3:,.2f} kW")
@@ -229,7 +229,7 @@ def _jobs(
     now_s: float,
     chosen: int | None,
 ) -> list[Text]:
-    """Return a table of at most `room` lines. If not all jobs fit, it has the jobs around the cursor."""
+    """Return a table of at most `room` lines. If not all jobs fit, show the jobs around the cursor."""
     if not jobs or room == 0:
         return []
     shown, more = jobs, 0

@@ -84,7 +84,7 @@ class Picture:
 
     @cached_property
     def jobs_by_gpu(self) -> dict[str, dict[int, JobInfo]]:
-        """Node -> (GPU index -> the job that has the GPU). For a shared GPU, it is one of its jobs."""
+        """Node -> (GPU index -> the job that has the GPU). For a shared GPU, one of its jobs is listed."""
         found: dict[str, dict[int, JobInfo]] = {}
         for job in self.running:
             for node, gpus in zip(job.nodes, job.gpus, strict=True):
