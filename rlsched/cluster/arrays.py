@@ -41,8 +41,8 @@ LEAVING: Final = 3
 INELIGIBLE: Final = 4
 """Status of a job that is in no queue until a condition is met: `rlsched/broker/base/eligibility.py`."""
 DEFERRED: Final = 5
-"""Status of a waiting job with slack that a policy keeps out of the queues while electricity is expensive
-(`rlsched.decide.price`).
+"""Status of a waiting job that is kept out of the queues because of the price of electricity or the power
+limit (`rlsched.decide.price`).
 """
 
 CLOCKS_ALONE: Final = 2
@@ -401,7 +401,7 @@ def records(count: int | tuple[int, ...], dtype: np.dtype[Any]) -> Records:
 
 
 def columns(entries: Records) -> NDArray[Any]:
-    """Return the entries as a plain array, which finds a column by name ten times as fast."""
+    """Return the entries as a plain array. Access to a column by name is then ten times as fast."""
     return np.ndarray.view(entries, np.ndarray)
 
 

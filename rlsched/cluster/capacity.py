@@ -118,8 +118,8 @@ def places_on(s: StateArrays, c: int, n: int) -> int:
 
     If the class gets whole nodes, a node on which a job runs has no free places.
 
-    Cores and memory do not limit a plain class (`demand.plain_demands`). If spare cores are lent to other
-    jobs (`clocks.cores_for`), a job of a plain class may start with fewer cores than it requested.
+    Cores and memory do not limit a plain class (`demand.plain_demands`). If other jobs have got additional
+    cores (`clocks.cores_for`), a job of a plain class may start with fewer cores than it requested.
     """
     if not will_do(s, c, n):
         return 0

@@ -2,17 +2,17 @@
 
 - *consolidate*: see `placement`. A job that requests a share (a part) of a GPU gets the GPU with the smallest
   sufficient free share.
-- *best-fit*: as consolidate, but the GPUs of a gang (all GPUs of a job) that remain after whole nodes are on
-  the node that has the fewest free GPUs afterwards.
+- *best-fit*: as consolidate, except for a gang (all GPUs of a job) that needs several nodes. Such a gang gets
+  whole nodes, and its remaining GPUs are on the node that has the fewest free GPUs afterwards.
 - *worst-fit*: the node with most free GPUs; for a share, the GPU with the largest free share.
 - *spread*: one GPU at a time, each on the node with most free GPUs. A gang can therefore span many nodes
   although it would fit on one node; all other rules place a gang on as few nodes as possible.
 - *fgd*: the node and GPU where fragmentation grows least (`fragmentation`; Weng et al., ATC'23); ties go to
   the fewest free GPUs.
 
-The rule places a job with preferred GPU types on GPUs of these types. If the job does not fit there now, it
-is placed as if it had no preference (`placement.class_to_place`). A preference never splits a gang that fits
-on one node.
+The rule places a job with preferred GPU types on GPUs of these types. If the job does not fit there now, the
+job is placed as if it had no preference (`placement.class_to_place`). A preference never splits a gang that
+fits on one node.
 
 A job without GPUs gets the node with the fewest GPUs; of several such nodes, the node with the fewest free
 cores (*worst-fit*, *spread*: the most). All other ties go to the lowest node number.
@@ -157,7 +157,10 @@ def choose(s: StateArrays, p: int, slot: int, node: int, out: NDArray[np.int32])
 
 @array_kernel
 def gang_of_kind(s: StateArrays, p: int, c: int, kind: int, out: NDArray[np.int32]) -> int:
-    """Choose GPUs for a gang on several nodes of one GPU type. Return the first node; -1: does not fit."""
+    """Choose GPUs for a gang on several nodes of one GPU type.
+
+    Returns the first node, -1 if the gang does not fit.
+    """
     admitted = s.demand.kinds[c]
     if admitted != ANY_KIND and (admitted >> kind) & 1 == 0:
         return -1

@@ -29,8 +29,8 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         gpus: GPUs of the gang; 0: CPU only.
         share_milli: Requested share of a GPU, thousandths; 1,000: whole GPUs.
-        gpu_types: Accepted GPU models, in name order; `stands_for` tells which GPU names match a model.
-            Empty: any model, within the limits of `accepts`.
+        gpu_types: Accepted GPU models, in name order; `stands_for` defines which GPU names match a model.
+            Empty: any model (see `accepts`).
         preferred_types: Preferred GPU models, in the same form; empty: no preference.
         cpu_milli: CPU cores of the whole job, thousandths; 0: unknown, not counted.
         memory_mib: Host memory of the whole job, MiB; 0: unknown, not counted.
@@ -38,7 +38,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         exclusive: Whether the job gets whole nodes: it starts only on nodes without other jobs, and no other
             job starts there while it runs.
         only_preferred: Whether only preferred models are accepted. A job with a preference has two demand
-            classes: its own, and one with this flag, by which the job is placed if it fits there.
+            classes, without and with this flag. The job is placed by the class with the flag if it fits.
     """
 
     gpus: int
@@ -171,7 +171,10 @@ def named_types(text: str) -> tuple[str, ...]:
 
 
 def within_parts(demands: Sequence[Demand], nodes: Sequence[NodeSpec]) -> bool:
-    """Return whether each demand requests at most the cores and memory per GPU that every node has."""
+    """Return whether no demand requests more than its GPUs' parts of the cores and memory of any node.
+
+    Each GPU's part is an equal part of its node's cores and memory. False if a demand requests no GPUs.
+    """
     owners = [node for node in nodes if node.gpus]
     cpus = min((node.cpus * 1000 / node.gpus for node in owners if node.cpus), default=math.inf)
     memory = min((node.memory_mib / node.gpus for node in owners if node.memory_mib), default=math.inf)
@@ -181,9 +184,9 @@ def within_parts(demands: Sequence[Demand], nodes: Sequence[NodeSpec]) -> bool:
 def plain_demands(demands: Sequence[Demand], nodes: Sequence[NodeSpec]) -> list[bool]:
     """Return for each demand whether counts of free GPUs suffice to place it on these nodes (*plain*).
 
-    Counts suffice for demands that request whole GPUs of any type in the cluster, but not whole nodes. Such
-    demands can also request cores and memory if these never run short: no demand may request more cores or
-    memory per GPU than every node has per GPU.
+    Counts suffice for demands that request whole GPUs, accept all GPU types of the cluster, and do not
+    request whole nodes. Such demands can also request cores and memory if these never run short. This is the
+    case if no demand requests more than its GPUs' parts of the cores and memory (`within_parts`).
     """
     owners = [node for node in nodes if node.gpus]
     modest = within_parts(demands, owners)

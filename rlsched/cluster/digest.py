@@ -54,8 +54,8 @@ def sums(
 
     Args:
         s: The state.
-        rows: (J, W) jobs as words.
-        masks: Bit masks of the first words of a row: only the bits in the mask of a word are hashed.
+        rows: (J, W) job entries as 64-bit words.
+        masks: One bit mask for each of the first words of a row: only the bits in the mask are hashed.
         learnt: Number of words at the end of a row that are hashed only if they are not 0.
     """
     jobs, places = _NOTHING, _NOTHING
@@ -78,9 +78,9 @@ def sums(
 
 @cache
 def _masks(modelled: bool, revises: bool, priced: bool) -> NDArray[np.uint64]:
-    """Return bit masks of a job's words, without the fields `_LEARNT`: the bits that are in the digest.
+    """Return bit masks of a job's words: a bit is 1 if it is in the digest. Fields `_LEARNT` have no mask.
 
-    `slack_s`, the last of these words, is in the digest only if a price of electricity is known.
+    `slack_s`, the last word before `_LEARNT`, is in the digest only if a price of electricity is known.
     """
     unread = _FOLLOWS | (frozenset() if modelled else _OF_MODELS) | (frozenset() if revises else _BURST)
     one = np.zeros(1, JOB)

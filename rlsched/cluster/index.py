@@ -8,8 +8,8 @@ Pairing heaps (Fredman et al., 1986) need no memory of their own: their links ar
 at most two heaps: `side` 0 is the heap in the partition of the VC's own nodes, `side` 1 the heap in the
 shared partition. Running jobs are in linked lists, which have no order.
 
-A set of nodes finds its lowest member in a few steps for any number of nodes. It is an array of words: one
-bit per node, then one bit for each word that is not 0.
+A set of nodes is an array of words: one bit per node, then one bit per word of the first part, which is 1 if
+that word is not 0. The lowest member is found in a few steps for any number of nodes.
 """
 
 from __future__ import annotations

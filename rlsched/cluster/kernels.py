@@ -432,7 +432,7 @@ def _run(
 
 @kernel
 def spare_cpu_milli(s: StateArrays, n: int) -> int:
-    """Return how many free cores of node `n` are spare: its free GPUs do not need them; in thousandths.
+    """Return the spare cores of node `n`, in thousandths: free cores that its free GPUs do not need.
 
     Each GPU needs an equal part of all cores of the node.
     """
@@ -503,8 +503,8 @@ def _share_out(s: StateArrays, g: int, now_s: float) -> None:
     """Give equal shares to all jobs on GPU `g`; these jobs have all their GPUs in common.
 
     `release` computes the service of an attempt (GPU-seconds) as if the job had had its last share all the
-    time. Therefore `attained_gpu_s` is corrected here: it receives the service so far at the previous share,
-    less the service so far at the new share.
+    time. Therefore `attained_gpu_s` is corrected here: the service so far at the previous share is added, and
+    the service so far at the new share is deducted.
     """
     count, job = tenants_of(s, g), s.job
     left = WHOLE_GPU_MILLI

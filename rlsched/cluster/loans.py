@@ -1,13 +1,13 @@
 """Loans of CPU cores: idle cores of its node that a job gets in addition to the cores that it requested.
 
 Loans exist if `config.lends_cores` is set: in a broker, and in a simulator with `lends_cores`. A job gets a
-loan when it starts on free GPUs of one node, if its policy moves cores and its input pipeline needs more
-cores than the job requested. A loan is a number of whole cores per GPU. Lent cores count as free. If too few
-cores are left after a start, loans on that node are withdrawn, each as a whole, in the order of the GPUs, and
-the borrowers continue with the cores that they requested. The node's daemon follows the same rule
-(`rlsched_node.processes.cores`) at the start of each rank, so that the broker need not command a withdrawal.
-If a rank ends at another time on the node than in the ledger, the loan can also end at another time on the
-node.
+loan when it starts on free GPUs of one node, if two conditions are met: the option `cores` of the policy is
+on, and the job's input pipeline needs more cores than the job requested. A loan is a number of whole cores
+per GPU. Lent cores count as free. If too few cores are left after a start, loans on that node are withdrawn,
+each as a whole, in the order of the GPUs, and the borrowers continue with the cores that they requested. The
+node's daemon follows the same rule (`rlsched_node.processes.cores`) at the start of each rank, so that the
+broker need not command a withdrawal. If a rank ends at another time on the node than in the ledger, the loan
+can also end at another time on the node.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ def loan_milli_each(s: StateArrays, slot: int, gpus: NDArray[np.int32], needed_m
     """Return the cores per GPU that a job is lent if it starts on these free GPUs, thousandths.
 
     The loan is the least number of whole cores with which the job has `needed_milli`, limited by the idle
-    cores of the node that are not lent. It is 0 for a gang on several nodes, for a job with whole nodes or
-    with a request of a fraction of a core per GPU, and if the node does not lend (`lends` of `NODE`).
+    cores of the node that are not lent. The loan is 0 for a gang on several nodes, for a job that gets whole
+    nodes, and for a job that requests a fraction of a core per GPU. It is also 0 if the node does not lend
+    cores (`lends` of `NODE`).
 
     Args:
         s: The state.
@@ -104,9 +105,11 @@ def lacks_cores(s: StateArrays, slot: int, share_with: int) -> bool:
     """Return whether a waiting job cannot share the GPUs of a running job, because cores are missing.
 
     Always False on a cluster that does not lend cores. On a cluster that lends cores, the waiting job needs
-    spare cores for its whole request. If no job requests more than its GPUs' part of the cores, jobs are
-    placed by counts of free GPUs (`plain_demands`), which requires that each free GPU's part of the cores is
-    free. Therefore the jobs on one GPU may then together request at most the part of this GPU.
+    spare cores for its whole request.
+
+    If `config.within_parts` is set, there is a second condition: the jobs on one GPU together request at most
+    this GPU's part of the cores. In this case, jobs are placed by counts of free GPUs (`plain_demands`),
+    which is correct only if the cores of every free GPU are also free.
     """
     asked = s.demand.cpu_milli_each[s.job.demand[slot]]
     if not s.config[0].lends_cores or asked == 0:

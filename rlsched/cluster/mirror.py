@@ -12,7 +12,7 @@ from rlsched.cluster.state import ClusterState
 
 
 def mirror_of(state: ClusterState) -> ClusterState:
-    """Return an independent copy of a state, which kernels compiled for the state accept.
+    """Return an independent copy of a state. Kernels compiled for the state also accept the copy.
 
     The copy shares immutable data with the state: descriptions of nodes, and read-only arrays. A copy of a
     read-only array would be writable, and numba compiles a separate kernel for writable arrays.

@@ -173,7 +173,7 @@ def node_with(s: StateArrays, p: int, free: int) -> int:
 
 @kernel
 def take_from(s: StateArrays, n: int, count: int, out: NDArray[np.int32], at: int) -> int:
-    """Write the `count` first wholly free GPUs of node `n` to `out` from position `at`; return the end."""
+    """Write the first `count` wholly free GPUs of node `n` to `out` from `at` on; return the end position."""
     g = s.node.first_gpu[n]
     while count > 0:
         if s.gpu.free_milli[g] == WHOLE_GPU_MILLI:

@@ -361,7 +361,7 @@ class ClusterShape:
 
     @property
     def energy_counts(self) -> float:
-        """Weight of energy against time, 0 to 1, for jobs without their own weight; independent of models."""
+        """Weight of energy against time, 0 to 1, for jobs without their own weight; also without models."""
         return float(self.arrays.config[0].energy_ppm) / 1e6
 
     @property
@@ -396,7 +396,7 @@ class ClusterShape:
     def demand_number(self, demand: Demand) -> int:
         """Return the index of a demand class; a new class is added at the end.
 
-        A new class with preferred GPU types comes after its class `Demand.on_preferred`.
+        For a new class with preferred GPU types, the class of `Demand.on_preferred` is added before it.
         """
         number = self._demands.get(demand)
         if number is None:

@@ -87,7 +87,7 @@ def gpu_rate(s: StateArrays, slot: int, kind: int, x: float, shared: float, node
 
 @kernel
 def type_speed(s: StateArrays, slot: int, kind: int) -> float:
-    """Return a job's full speed on GPUs of this type, relative to the GPU type of its stated run time."""
+    """Return a job's full speed on this GPU type; 1: full speed on the GPU type of its stated run time."""
     t, w, reference = s.models.trait, s.job.workload[slot], s.job.reference_kind[slot]
     return 1.0 if reference < 0 or reference == kind else t.speed[w, kind] / t.speed[w, reference]
 
@@ -139,7 +139,7 @@ def fed_rate(s: StateArrays, slot: int, kind: int, allowed: float, cores_each: f
         s: The state.
         slot: The job.
         kind: Type of its GPUs.
-        allowed: Speed that the GPUs allow, as a fraction of the speed on fully used GPUs of this type.
+        allowed: Speed that the GPUs allow, as a fraction of the full speed on this type (`gpu_rate`).
         cores_each: CPU cores per GPU.
     """
     delivered = feed(s, slot, kind, cores_each)
@@ -261,7 +261,7 @@ def placed_rate(s: StateArrays, slot: int, clock: float, shared: float) -> float
 
 @kernel
 def use_of_gpus(s: StateArrays, slot: int, kind: int, rate: float) -> float:
-    """Convert a job's rate to a fraction of its speed with enough cores on GPUs of this type."""
+    """Convert a job's rate to a fraction of the job's full speed on GPUs of this type with enough cores."""
     return rate * reference_feed(s, slot, kind) / type_speed(s, slot, kind)
 
 
@@ -283,7 +283,8 @@ def dynamic_w(s: StateArrays, slot: int, kind: int) -> float:
 def at_clock_w(s: StateArrays, slot: int, kind: int, clock: float, busy: float) -> float:
     """Return the power that a job adds to each of its GPUs of a type at an SM clock, W.
 
-    `busy`: fraction of the job's speed at this clock; 1: the GPU works for the job all the time.
+    `busy`: speed of the job, as a fraction of its solo speed at this clock with enough cores (`busy_frac`).
+    1: the GPU works for the job all the time.
     """
     bound = s.models.trait.clock_bound[s.job.workload[slot], kind]
     return dynamic_power_w(s.models.gpu, kind, dynamic_w(s, slot, kind), bound, clock, busy)
@@ -300,7 +301,8 @@ def at_work_frac(s: StateArrays, slot: int, kind: int, clock: float, rate: float
     """Return the fraction of time in which a job of this rate itself keeps a GPU busy.
 
     The work of co-tenants does not count. The fraction is the catalogue's solo utilisation, reduced if too
-    few cores, co-tenants or more nodes slow the job down. It ignores that a lower clock shortens pauses.
+    few cores, co-tenants or more nodes slow the job down. The fraction ignores that a lower clock shortens
+    pauses.
     """
     util_frac = s.models.trait.util_frac[s.job.workload[slot], kind]
     return util_frac * busy_frac(s, slot, kind, clock, rate)

@@ -47,8 +47,9 @@ class LearntUse(NamedTuple):
     """Use of CPU cores and power, learnt from earlier attempts of a job's command.
 
     Attributes:
-        core_need_milli: Cores per GPU that the job can use, thousandths; 0: as its workload.
-        dynamic_ratio: Dynamic power relative to that of its workload; 0: as its workload.
+        core_need_milli: Cores per GPU that the job can use, thousandths; 0: not learnt.
+        dynamic_ratio: Dynamic power of the job / dynamic power of its workload; 0: not learnt. The workload's
+            value is used for a quantity that is not learnt.
     """
 
     core_need_milli: int = 0
@@ -279,10 +280,10 @@ class ClusterState(ClusterShape):
         self.ordering.note_start(self.arrays, slot, now_s)
 
     def check_parts(self) -> None:
-        """Mark the plain classes again if cores are lent and the jobs on a GPU exceed its part of the cores.
+        """Mark the plain classes again if the jobs on a GPU together request more than its part of the cores.
 
-        Rules never share a GPU in this way. Such a start can come from the journal of an earlier version, or
-        from a user-defined policy.
+        Only on a cluster that lends cores. Rules never let jobs share a GPU in this way. Such a start can
+        come from the journal of an earlier version, or from a user-defined policy.
         """
         config = self.arrays.config[0]
         if config.lends_cores and config.within_parts and loans.exceed_parts(self.arrays):

@@ -85,7 +85,7 @@ class _CompilerProcess:
         return True
 
     def goes_on(self, left: Iterator[Piece]) -> bool:
-        """Handle one report of the process: of progress, or of a finished piece; then send the next piece.
+        """Handle one report of the process: show progress, or, after a finished piece, send the next piece.
 
         Return False if no piece is left, or the process has exited.
         """

@@ -1,9 +1,9 @@
 """Faster versions of functions that numba's front end calls millions of times while it compiles kernels.
 
 A start without cached kernels spends most of its time in numba's Python code. This module replaces a few of
-numba's functions with faster ones, which give the same compiled code. It takes effect when it is imported (by
-`rlsched.compile.jit`). numba's version is pinned in `constraints.txt`. The replaced parts of numba are slow
-for these reasons:
+numba's functions with faster ones, which give the same compiled code. The replacement takes effect when
+`rlsched.compile.jit` imports this module. numba's version is pinned in `constraints.txt`. The replaced parts
+of numba are slow for these reasons:
 
 - For every function that can be the target of a call, numba compares two sets of compiler flags. For each
   comparison, numba makes two dictionaries of thirty properties of each set.
@@ -11,12 +11,12 @@ for these reasons:
   call of LLVM notifies two listeners of the lock that the call takes.
 - Types have an abstract metaclass, which makes `isinstance` slow, although no class is registered as a
   virtual subclass.
-- The hash of a type combines the hashes of all types inside it; the type of a cluster's state has several
-  hundred.
+- The hash of a type combines the hashes of all types inside it. The type of a cluster's state contains
+  several hundred types.
 - The type of `a + b` is searched among thirty overloads, although it is always the same for the same argument
   types.
 - For each access to an array, numba makes a class, and checks whether the array type has a class of its own.
-  If it has not, numba searches all registries again.
+  If the array type has no such class, numba searches all registries again.
 - The type of an attribute of a state's tuples, records and arrays, and the size of a type in memory, are
   always the same. To find the size, LLVM parses a module that is written for it.
 - At every call of a function, numba selects and sorts the function's templates for this processor again.
@@ -84,7 +84,7 @@ _TypeMetaclass.__subclasscheck__ = type.__subclasscheck__  # type: ignore[method
 
 
 class _Kept:
-    """A stored hash. It is not pickled with its type, because hashes of strings differ between processes."""
+    """A stored hash. Pickling leaves out its value, because hashes of strings differ between processes."""
 
     __slots__ = ("value",)
 

@@ -36,7 +36,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Kernel:
-    """A compiled function. Other kernels call the function directly, Python through a separate entry.
+    """A compiled function. Kernels call the function directly; Python calls it through a separate entry.
 
     numba gives every function an entry for calls from Python. The entry unpacks the arrays of a state, and
     takes about as long to compile as most kernels. Because Python calls only few kernels, an entry is made
@@ -44,8 +44,8 @@ class Kernel:
 
     Attributes:
         py_func: The original Python function.
-        kind: How the function is compiled: `kernel` or `array_kernel`, with the prefix `shared_` if the
-            kernel has its own machine code (`shared`).
+        kind: How the function is compiled: `kernel` or `array_kernel`; with the prefix `shared_` if the
+            decorator `shared` gives the kernel machine code of its own.
     """
 
     def __init__(self, function: Callable[..., Any], kind: str) -> None:
@@ -155,7 +155,7 @@ class _Latest:
 
 
 _LATEST: dict[type, _Latest] = {}
-"""The latest tuple of each class: Python passes tuples of several classes in turn, as a run and its state."""
+"""The latest tuple of each class. Python passes tuples of several classes in turn: runs, states, ..."""
 _NUMBERS = frozenset((int, float, bool))
 _ARRAYS = frozenset((np.ndarray, np.recarray))
 _dtype: Callable[[Any], np.dtype[Any]] = np.ndarray.dtype.__get__
@@ -260,7 +260,10 @@ class CompileTime:
 
 
 def compile_time(name: str) -> Any:
-    """Return an open name (`CompileTime`). Branches that the value given later excludes are not compiled."""
+    """Return an open name (`CompileTime`).
+
+    `specialise` gives the name a value. Branches that this value excludes are not compiled.
+    """
     return CompileTime(name)
 
 
@@ -290,7 +293,7 @@ def specialise(template: F, **bound: Any) -> F:
 
     Args:
         template: The template; a kernel without open names is returned unchanged.
-        **bound: Value of each open name: a number, or a kernel, which can itself be a template with these
+        **bound: Value of each open name: a number or a kernel. The kernel can itself be a template with these
             names.
 
     Raises:

@@ -116,7 +116,7 @@ def _versions() -> str:
 
 
 def is_kept(function: types.FunctionType) -> bool:
-    """Return whether the cache has an entry of a kernel for calls from Python, for some argument types."""
+    """Return whether the cache has a kernel's code for calls from Python, for any argument types."""
     return any(folder("entries").glob(f"*-{DIGESTS.digest_of(function).hex()[:16]}.*.nbi"))
 
 
@@ -124,7 +124,11 @@ def is_kept(function: types.FunctionType) -> bool:
 
 
 def folder(part: str) -> Path:
-    """Return the folder of a cache part: `inside`, `shared`, or `entries` (called by Python)."""
+    """Return the folder of a cache part.
+
+    `part`: `inside` (functions that only kernels call), `shared` (shared kernels), or `entries` (functions
+    that Python calls).
+    """
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(root) / "rlsched" / f"kernels-{_versions()}" / part
 
@@ -226,7 +230,10 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
         _prune(Path(self.cache_path).parent.parent)
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
-        """See `numba.core.caching`. A digest replaces the types, which are ten times as long as the rest."""
+        """See `numba.core.caching`. In the key, a digest replaces the argument types.
+
+        The types are ten times as long as the rest of the key.
+        """
         return types_digest(sig), codegen.magic_tuple(), DIGESTS.digest_of(self._function)
 
     @property

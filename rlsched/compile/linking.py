@@ -30,10 +30,10 @@ _long_name = funcdesc.default_mangler
 
 
 def _name(name: str, argtypes: Any, **more: Any) -> str:
-    """Return a function's name for the linker, with a digest of the argument types.
+    """Return a function's name for the linker; a digest replaces long argument types.
 
-    numba includes the types themselves, at every call: ten thousand characters for a state with all fields
-    of its records.
+    numba itself writes the types into the name at every call of the function. For a state, these are ten
+    thousand characters, because a type contains all fields of its records.
     """
     said = " ".join(map(str, argtypes))
     if len(said) <= _LONGEST_NAME:
@@ -71,7 +71,7 @@ class InsideLibrary(_Library):
     _final_module: Any
 
     def finalize(self) -> None:
-        """Link the library only; the `EntryLibrary` that uses it is optimised and compiled."""
+        """Link this library. Only the `EntryLibrary` that uses this library is optimised and compiled."""
         whole = self._linked()
         for function in whole.functions:
             if not function.is_declaration and function.linkage == llvm.Linkage.external:
@@ -169,8 +169,8 @@ class _Into(Compiler):  # type: ignore[misc]
 
     Attributes:
         library: Class of the library that the pipeline makes.
-        mark: Prefix of the part of a symbol that identifies code and argument types. "": numba numbers the
-            functions instead.
+        mark: Prefix of the digest of code and argument types in a function's symbol. "": no digest; numba
+            numbers the functions instead.
     """
 
     library: Any

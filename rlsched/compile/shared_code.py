@@ -1,8 +1,9 @@
 """Machine code of shared kernels, which every function that calls them uses.
 
-A `shared` is compiled to an object file of its own. Its symbol is named after a digest of its code, so
-the symbol is the same in all processes. Functions that call the kernel only declare this symbol; before the
-machine code of such a function is loaded, the object files that it needs are loaded, each once per process.
+A shared kernel (`jit.shared`) is compiled to an object file of its own. Its symbol is named after a digest of
+its code, so the symbol is the same in all processes. Functions that call the kernel only declare this symbol;
+before the machine code of such a function is loaded, the object files that it needs are loaded, each once per
+process.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import llvmlite.binding as llvm
 import msgspec
 
 MARK: Final = "shared"
-"""Begins the part of a symbol that names a shared kernel's code."""
+"""Prefix of the digest of a shared kernel's code in the kernel's symbol."""
 SUFFIX: Final = ".o"
 
 

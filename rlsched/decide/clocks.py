@@ -114,8 +114,8 @@ def cores_for(s: StateArrays, slot: int, gpus: NDArray[np.int32], o: StartOption
 
     If the option `cores` is off, the job gets the cores that it requested. If the option is on, the job gets
     the cores that it can use: fewer than requested if fewer suffice, more if its nodes have spare cores. A
-    job keeps its additional cores until it ends. Until then, a node may have fewer free cores than jobs on
-    its free GPUs would request. A job that starts on these GPUs gets a proportional part of the free cores.
+    job keeps its additional cores until it ends. Therefore a node may have fewer free cores than jobs on its
+    free GPUs request. A job that starts on these GPUs then gets only a proportional part of the free cores.
 
     If the cluster lends cores, the job gets the cores that it requested, and a loan (`rlsched.cluster.loans`)
     if its workload is known and needs more.

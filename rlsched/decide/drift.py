@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 SLACK: Final = 0.1
 """Each range is widened on both sides by this fraction of its width."""
 TOLERANCE: Final = 1e-5
-"""Each range is also widened on both sides by this amount: rows are float32, and a column may be constant in
-training."""
+"""Each range is also widened on both sides by this amount, because inputs are float32 numbers, and a column
+may be constant in training."""
 BEGIN_FRAC: Final = 0.5
-"""Drift begins when a column is outside its range in more than this fraction of the stored looks."""
+"""Drift begins when a column is outside its range in more than this fraction of the stored looks (recent
+inputs, see `DriftWatch`)."""
 END_FRAC: Final = 0.25
 """Drift ends when no column is outside its range in more than this fraction of the stored looks."""
 NO_RANGES: Final = "not monitored: the strategy has no ranges"

@@ -1,12 +1,11 @@
 """Compiled functions that keep a cluster under a power limit: clocks, pauses, and jobs that must wait.
 
 The power is the most that the running jobs can draw, by the models (`rlsched.cluster.power`). Jobs without
-slack are urgent, jobs with slack are flexible. If the power exceeds the limit, the following steps are taken,
-in this order, until it does not: lower the clocks of flexible jobs, pause flexible jobs, lower the clocks of
+slack are urgent, jobs with slack are flexible. If the power exceeds the limit, these steps are taken in this
+order until the limit is kept: lower the clocks of flexible jobs, pause flexible jobs, lower the clocks of
 urgent jobs, pause other jobs that may be preempted. Jobs pause only under a policy that preempts. A flexible
-job starts only if no urgent job needs a lower clock because of it, neither a running urgent job now nor a
-waiting urgent job at its start. An urgent job starts only if the limit can be kept with all jobs at the
-lowest clocks and the flexible jobs paused.
+job starts only if all urgent jobs, running and waiting, can still have their full clocks. An urgent job
+starts only if the limit can be kept with all jobs at the lowest clocks and the flexible jobs paused.
 """
 
 from __future__ import annotations
@@ -187,9 +186,10 @@ def _note_hosts(s: StateArrays) -> None:
 def start_w(s: StateArrays, slot: int, clock: float) -> float:
     """Return the power that a waiting job adds at an SM clock, W, on the GPU type where it adds most.
 
-    Only types that the job accepts count. Of these, only the types whose node has the highest rank count
-    (`_usable`, `_note_hosts`): types with free GPUs on a node that is up, if there are any. For nodes that
-    sleep or boot, the result includes the idle power that they draw in addition once they are up.
+    Of the GPU types that the job accepts, only the types of the highest rank count (`_usable`,
+    `_note_hosts`): if possible, types with free GPUs on a node that is up; otherwise, types with a node that
+    sleeps or boots. For nodes that sleep or boot, the result includes the additional idle power that they
+    draw once they are up.
     """
     t, gpu, w, scratch = s.models.trait, s.models.gpu, s.job.workload[slot], s.scratch[0]
     gpus, demand = s.job.gpus[slot], s.demand[s.job.demand[slot]]
@@ -228,9 +228,9 @@ def _all_start_w(s: StateArrays) -> float:
 def reserve_power(s: StateArrays, now_s: float) -> None:
     """Keep power for the urgent jobs that wait, before flexible jobs start.
 
-    Power is also kept for one urgent job before urgent jobs submitted later start (`scratch.first_seq`,
-    `scratch.first_w`). It is the first urgent job that has waited for `PATIENCE_S` and could start on an idle
-    cluster.
+    For one urgent job, power is also kept before urgent jobs that were submitted later start
+    (`scratch.first_seq`, `scratch.first_w`). This job is the first urgent job that has waited for
+    `PATIENCE_S` and could start on an idle cluster.
     """
     scratch, most_w, kept_w = s.scratch[0], s.config[0].limit_w - nodes_w(s), 0.0
     if scratch.room_w[PowerClass.FLEXIBLE] == np.inf:
@@ -277,7 +277,8 @@ def next_to_stop(s: StateArrays, now_s: float) -> int:
     """Return the slot of the job to preempt next in order to keep the limit, -1 for none.
 
     Of the jobs whose pause suffices, it is the job that saves the least power; if no single pause suffices,
-    the job that saves the most. Of equal jobs, it is the latest. Call `hold_limit` before.
+    the job that saves the most. Of jobs that save equal power, it is the job submitted last. Call
+    `hold_limit` before.
     """
     if not is_limited(s) or s.scratch[0].room_w[PowerClass.FLEXIBLE] == np.inf:
         return -1

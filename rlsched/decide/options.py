@@ -50,7 +50,7 @@ class Gate(NamedTuple):
         by_left: Factor of tanh(ln(predicted remaining time of the running job / 1 h) / 3).
         by_queue: Factor of 1 - exp(-4 x waiting jobs per GPU).
         by_slowest: Factor of the amount by which the slowest job is below a speed of 0.85.
-        by_hold: Factor of (2 h)^3 x t / (t + 1 h). h is the fraction of the partition's GPUs that the jobs
+        by_hold: Factor of (2 f)^3 x t / (t + 1 hour). f is the fraction of the partition's GPUs that the jobs
             would share, and t the predicted time by which the new job delays the release of these GPUs.
     """
 

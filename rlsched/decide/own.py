@@ -1,7 +1,7 @@
 """User-defined policies: `FILE.py`, or `FILE.py:NAME` for one of several policies in a file.
 
-A rule (`rlsched.decide.rules`) is a file or a class that contains the kernel `next_move` and, optionally,
-other kernels, or the kernel `next_move` itself. A scheduler in plain Python is a class derived from
+A rule (`rlsched.decide.rules`) is a kernel `next_move`, or a file or class that contains this kernel. The
+file or class can contain further kernels of the rule. A scheduler in plain Python is a class derived from
 `rlsched.decide.scheduler.Scheduler`.
 """
 
@@ -59,7 +59,7 @@ def content_of(rule: str) -> str:
 
 
 def rule_in_copy(rule: str, file: Path) -> str:
-    """Return the value of the setting `rule` for the same rule in `file`, a copy of its file."""
+    """Return the value of the setting `rule` for the same rule in `file`, a copy of the rule's file."""
     name = _parts(rule)[1]
     return f"{file}:{name}" if name else str(file)
 

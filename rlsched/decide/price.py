@@ -61,9 +61,9 @@ def _defers(s: StateArrays, o: PriceOptions) -> bool:
 def _defer_slope(s: StateArrays, slot: int, o: PriceOptions) -> float:
     """Return the slope of `slack_frac` that applies to a waiting job.
 
-    For a job that may pause, the slope is at least the slope of a pause, because otherwise the job could
-    start and pause immediately. Before the job's first start, only the setting of this slope counts, not its
-    dial.
+    For a job that may pause, the result is at least the slope of a pause, because otherwise the job could
+    start and pause immediately. The slope of a pause is the setting `pause`. The dial `pause` is added to
+    this setting only after the job's first start.
     """
     job, dial = s.job, s.dials.dial[partition_of(s, slot)]
     slope = o.defer
@@ -171,7 +171,8 @@ def review_s(s: StateArrays, o: PriceOptions) -> float:
     """Return the next time, s, to check deferrals and pauses without an event; infinite: never.
 
     If a job is deferred or may pause, or there is a power limit, this is the time of the next change of the
-    price or the limit. If the slack that a deferred job may use ends earlier, this is the earlier time.
+    price or the limit. If a deferred job may use its slack only until an earlier time, this is the earlier
+    time.
     """
     if s.config[0].limited and s.counters[0].live_jobs > 0:
         return min(s.scratch[0].defer_s, s.config[0].price_until_s)

@@ -401,7 +401,7 @@ def _giving_way(action: Preempt) -> PlanSeen:
 def prices_of(state: ClusterState, partition: int, start: StartOptions) -> dict[str, float]:
     """Return the current prices in a partition, by name; empty without models.
 
-    `gpu_types`: exponent of a GPU type's usual speed in the worth of the type. `gpu_time`: factor of the
+    `gpu_types`: exponent in the worth of a GPU type (`StartOptions.type_price`). `gpu_time`: factor of the
     price of time when a clock is chosen by weighted cost. `energy`: weight of energy against time.
     """
     if not state.needs.models:

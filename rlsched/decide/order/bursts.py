@@ -5,9 +5,9 @@ and the errors of their predictions are alike too. For job i, ln(run time / pred
 normal: u is common to the burst, e_i belongs to job i. A sibling (another job of the burst) that has ended
 reveals u + e_i. A running sibling shows that u + e_i exceeds ln(age / prediction), and therefore that the
 other jobs will be long too. A prediction is revised to (prediction at submission) x exp(E[u]). E[u] is
-computed by numerical integration: empirical Bayes for a model with one random effect. The share of the
+computed by numerical integration: empirical Bayes for a model with one random effect. The fraction of the
 variance that is common to a burst is learned from finished jobs, for each request (demand class). Initially,
-the variance is that of the predictions (`spread`), and half of it is common.
+the variance is taken from the predictions (`spread`), and half of this variance is common.
 
 Predictions change only when a job arrives or ends; the prediction of a job also changes when it is queued
 again. The same events therefore give the same predictions in a simulator, in a broker, and in a broker that
@@ -25,7 +25,7 @@ from rlsched.compile.jit import kernel
 SIBLING_GAP_S: Final = 300.0
 """Maximum time, seconds, between the submissions of two successive jobs of one burst."""
 FIRST_SHARE: Final = 0.5
-"""Share of an error's variance that is assumed to be common to a burst before any job has ended."""
+"""Fraction of an error's variance that is assumed to be common to a burst before any job has ended."""
 FIRST_COUNT: Final = 2.0
 """Weight of the assumed variances: they count like the errors of this many finished jobs."""
 KEPT: Final = 0.999
@@ -189,7 +189,7 @@ def note_ended(s: StateArrays, slot: int, run_s: float) -> int:
 
 @kernel
 def look_at_ages(s: StateArrays, burst: int, now_s: float) -> int:
-    """Set the time of the next age check for the running jobs of a burst whose check is due.
+    """For each running job of a burst whose age check is due, set the time of the job's next check.
 
     Returns the slot of a waiting job of the burst, -1 if none waits.
     """

@@ -10,7 +10,7 @@ Serving the job of least cost first minimises the mean JCT on a single machine w
 1979; Aalto, Ayesta and Righter, Queueing Systems 2009). A gang's service is its time multiplied by a power of
 its GPUs, as in the 2D-Gittins index of Tiresias (Gu et al., NSDI'19), which uses the distribution of all
 finished jobs. A job that must not be preempted runs to its end once it starts: d is infinite for such a job,
-and its cost before it starts is its mean.
+and its cost before its start is its mean run time.
 """
 
 from __future__ import annotations

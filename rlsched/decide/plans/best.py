@@ -42,7 +42,7 @@ def best_shared(
     """Return the best plan on the GPUs of running jobs of partition `p` that is worth more than `above`.
 
     Of plans with equal worth, returns the plan on the GPUs of the job that arrived first. `among`: demand
-    class whose GPUs count: the class of the job, or the class of its preferred types.
+    class that limits the GPU types: the class of the job, or the class of its preferred types.
     """
     best = refused(NO_ROOM, -1, -1)
     if s.demand.share_milli[s.job.demand[slot]] < WHOLE_GPU_MILLI or s.job.gpus[slot] == 0:

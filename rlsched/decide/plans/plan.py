@@ -140,7 +140,7 @@ def free_plan(s: StateArrays, p: int, slot: int, o: StartOptions, only: int, c: 
         slot: Slot of the job.
         o: Start options.
         only: GPU type to which plans are restricted; -1: no restriction.
-        c: Demand class whose GPUs count: the class of the job, or the class of its preferred types
+        c: Demand class that limits the GPU types: the class of the job, or the class of its preferred types
             (`class_to_place`).
 
     Of the nodes of one type on which the job fits, the node with the fewest free GPUs is chosen. A gang of

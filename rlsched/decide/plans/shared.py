@@ -162,7 +162,7 @@ def _priced(
     now_s: float,
     least: float,
 ) -> Plan:
-    """Return the plan for the given speeds; refuse it below the minimum speed or the least gain."""
+    """Return the plan for the given speeds. Not allowed if a speed, the worth or the gain is too low."""
     if slowest < o.min_speed:
         return refused(TOO_SLOW, share_with, kind)
     worth = gain

@@ -13,15 +13,16 @@ Differences from the paper:
   Tsafrir, Etsion and Feitelson call this correction («Backfilling Using System-Generated Predictions Rather
   than User Runtime Estimates», IEEE TPDS 18(6), 2007). They add fixed steps, this rule adds half of the time
   that the job has run.
-- GPUs are on nodes instead of in a flat pool: they become free node by node. A later job leaves room
-  if the reserved job still fits while the later job holds the GPUs that the placement rule would allocate
-  now.
+- GPUs are on nodes instead of in a flat pool: they become free node by node. The rule assumes that a later
+  job gets the GPUs that the placement rule would allocate now. The later job leaves room if the reserved job,
+  at its reserved time, fits without these GPUs.
 - There is one reservation per partition. A job that would not fit even if all nodes of the partition were
   idle gets no reservation, and blocks no job.
-- The queue can have another order than submission. A minimum waiting time for reservations can be set,
-  because with the shortest jobs first, the head of the queue is usually a new job.
+- The queue can have another order than submission. With the shortest jobs first, the head of the queue is
+  usually a new job. Therefore a minimum waiting time for reservations can be set.
 - Decisions are made when a job arrives or ends, with no timer in between. If jobs outlive their predictions,
-  the reservation moves to a later time. A job that may start for this reason starts at the next event.
+  the reservation moves to a later time. Another job may then fit before it, but starts only at the next
+  event.
 
 With exact predictions, the head of the queue never starts later than its first reservation. Otherwise a job
 that runs longer than predicted may delay the head.
