@@ -47,8 +47,8 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         preempts: The scheduler may return `Preempt`. While jobs wait, it is called at every event and timer.
-        reserve_after_s: Waiting time, seconds, after which a job that does not fit gets a reservation, which
-            no start delays; infinite: never.
+        reserve_after_s: Waiting time, seconds, after which a job that does not fit gets a reservation. Other
+            jobs start only if they do not delay it. Infinite: no reservations.
         shares: If models predict speeds, the scheduler may start jobs on GPUs that other jobs use. It is
             called even if no GPU is free.
         needs_models: The scheduler shares GPUs, sets clocks or moves cores based on models.
@@ -81,8 +81,8 @@ class Scheduler(ABC):
         abilities: Abilities of the scheduler in addition to starting jobs on free GPUs.
         rule: The rule, if the scheduler only follows a rule; simulators then run the compiled rule itself.
         strategy: Strategy that sets the dials of a rule (`decide.dials`); None: the dials stay at 0.
-        reference: The policy that decides if the scheduler fails; None: there is no such policy.
-        familiar: Ranges of the strategy's columns in training; None: no ranges are known.
+        reference: Policy that decides instead when the scheduler has failed; None: there is no such policy.
+        familiar: Ranges of the strategy's inputs and of clusters in its training; None: no ranges are known.
     """
 
     name: str

@@ -43,12 +43,13 @@ class Share(_Part, frozen=True, kw_only=True):
         by_length: This setting x tanh(ln(predicted run time of the new job / 1 h) / 3) is added to `min_gain`
             and `min_gain_more`.
         by_left: This setting x tanh(ln(predicted remaining time of the running job / 1 h) / 3) is added to
-            both.
-        by_queue: This setting x (1 - exp(-4 x waiting jobs per GPU)) is added to both.
-        by_slowest: This setting x (0.85 - speed of the slowest job, at least 0) is added to both.
-        by_hold: This setting x (2 h)^3 x t / (t + 1 h) is added to both. h is the fraction of the partition's
-            GPUs that the jobs hold, and t the predicted time by which the new job delays the release of these
-            GPUs.
+            both minimum gains.
+        by_queue: This setting x (1 - exp(-4 x waiting jobs per GPU)) is added to both minimum gains.
+        by_slowest: This setting x (0.85 - speed of the slowest job, at least 0) is added to both minimum
+            gains.
+        by_hold: This setting x (2 f)^3 x t / (t + 1 h) is added to both minimum gains. f is the fraction of
+            the partition's GPUs that the jobs hold, and t is the predicted time by which the new job delays
+            the release of these GPUs.
     """
 
     min_speed: float = 0.85
@@ -94,7 +95,8 @@ class PreemptSettings(_Part, frozen=True, kw_only=True):
         trust: `gittins`: factor of the standard deviation that comes with each prediction.
         of_mean: `gittins`: predictions are means of their lognormals instead of medians.
         gpus_power: `gittins`: exponent p; the service of a gang is its time x (number of GPUs)^p.
-        margin: `gittins`: a job is preempted for a job whose ln(cost) is lower by more than this value.
+        margin: `gittins`: a running job is preempted for a waiting job whose index is lower by more than this
+            value; the index is the logarithm of a cost.
         age_step: `gittins`: ratio of successive age steps; ages are rounded down to steps.
         first_age: `gittins`: the first age step, a time.
         tick: Interval between decisions that depend on time. `quota`: all decisions are made at multiples of
@@ -124,8 +126,8 @@ class Types(_Part, frozen=True, kw_only=True):
     Attributes:
         price: Exponent p in the worth of a type: (the job's speed on it) / (the usual speed on it)^p. 0:
             fastest first; 1: fast GPUs go to the jobs that gain most.
-        later: Factor by which the wait for better GPUs than the free GPUs is multiplied; infinite: no job
-            waits for better GPUs.
+        later: Factor by which the predicted wait for GPUs of a better type than the free GPUs is multiplied;
+            infinite: no job waits for better GPUs.
     """
 
     price: float = 0.0
@@ -143,8 +145,8 @@ class PriceSettings(_Part, frozen=True, kw_only=True):
         pause: A preemptible running job is preempted, and does not start again, while it has used less than
             the fraction tanh(pause x ln(price / mean)) of its slack, at most 0.8; 0: no job is preempted for
             the price.
-        window: Whether a waiting job with slack starts at the beginning of the cheapest window of its
-            predicted run time, among the starts that use at most 0.8 of its slack.
+        window: Whether a waiting job with slack starts at the time at which its predicted run costs least.
+            Only starts that use at most 0.8 of its slack count.
         percentile: While the price is above this quantile of the prices of the past 7 days, jobs that have
             used less than 0.8 of their slack do not start, and preemptible ones are preempted; 0: off.
     """

@@ -27,7 +27,7 @@ def policy_start(state: ClusterState) -> StartOptions:
 def start_action(
     state: ClusterState, partition: int, seq: int, node: int = -1, *, start: StartOptions = PLAIN_START
 ) -> Start:
-    """Return the `Start` of a job that fits; `node` is as in `choose`.
+    """Return the `Start` of a job that fits; `node` is a node, BY_RULE or NO_PREFERENCE, as in `choose`.
 
     `start`: options that determine the clock and the CPU cores, and, if `node` is negative, the GPU type.
     """

@@ -41,7 +41,7 @@ def knows_prices_ahead(s: StateArrays) -> bool:
 
 @kernel
 def _cost_until(s: StateArrays, at_s: float) -> float:
-    """Return the cost of constant power from `price_from_s` to a time; 1: one hour at the mean price."""
+    """Return the cost of constant power from `price_from_s` to `at_s`, in hours at the mean price."""
     config = s.config[0]
     hours = (at_s - config.price_from_s) / HOUR_S
     h = int(hours)
@@ -55,10 +55,11 @@ def _cost_until(s: StateArrays, at_s: float) -> float:
 def cheapest_window(s: StateArrays, slot: int, now_s: float) -> Window:
     """Return the start at which the predicted run of a waiting job costs least; the earliest of equal starts.
 
-    The job can start from the last change of the price on, or from its submission if that is later, until it
-    has used `MOST_SLACK_FRAC` of its slack. The result is therefore the same until the next change of the
-    price, and may be in the past. The cost changes linearly between the starts at which the window begins or
-    ends on the boundary of an hour, so that only these starts, the first and the last are compared.
+    The earliest start is the last change of the price, or the submission of the job if that is later. At the
+    latest start, the job has used `MOST_SLACK_FRAC` of its slack. The result is therefore the same until the
+    next change of the price, and may be in the past. Between two starts at which the window begins or ends on
+    the boundary of an hour, the cost is a linear function of the start. Therefore only these starts, the
+    earliest start and the latest start are compared.
     """
     from_s, job = s.config[0].price_from_s, s.job
     first_s = max(from_s, job.submit_s[slot])

@@ -39,8 +39,9 @@ class Candidate:
 def candidates(record: DecisionRecord) -> list[Candidate]:
     """Return the candidates of a decision, including the chosen one.
 
-    If a policy decided, or a rule with dials (settings that change while the rule runs), the first candidate
-    is the choice of the static rule, without dials. Plans that were not possible are not candidates.
+    The first candidate is the choice of the static rule, without dials (settings that change while the rule
+    runs). It is left out if the static rule itself made the decision. Plans that were not possible are not
+    candidates.
     """
     found: list[Candidate] = []
     if record.source != "rule" or record.reference:
@@ -86,9 +87,10 @@ def numbers_of_plans(record: DecisionRecord) -> dict[int, int]:
 
 
 def as_another(record: DecisionRecord, other: DecisionRecord | None) -> Candidate | None:
-    """Return the candidate of a decision that would do what another run did; None: no candidate would.
+    """Return the candidate that does the same as the decision of another run; None: there is none.
 
-    The candidate that the scheduler chose is left out. Jobs of the two runs are matched by displayed ID.
+    The result is never the candidate that the scheduler chose. Jobs of the two runs are matched by displayed
+    ID.
 
     Args:
         record: Record of the decision.

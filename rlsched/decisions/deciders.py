@@ -30,7 +30,7 @@ class Decider(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def note_decider(folder: Path, policy: Policy, since_s: float) -> None:
-    """Record that a broker uses a policy since `since_s`, Unix seconds.
+    """Record that a broker has used a policy since `since_s`, Unix seconds.
 
     Do nothing if the last record has the same policy.
 

@@ -41,7 +41,8 @@ class StoreReader:
 
     Attributes:
         info: Description of the store.
-        numbers: (D,) numbers of the D decisions, in the order of writing. A row is an index in this order.
+        numbers: (D,) number of each decision, in the order of writing. The row of a decision is its index in
+            this array.
         times_s: (D,) times of the decisions, seconds.
         rows_of: Job -> rows of the decisions that started or preempted the job, or considered it
             (`DecisionRecord.turn`).

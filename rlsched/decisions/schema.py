@@ -62,7 +62,8 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
             the speed on the same GPUs at full clock without co-tenants. nan if not predicted. Files of
             earlier versions do not have this column and the next two.
         predicted_energy_j: In a `start`, predicted energy until the job ends, joules; nan if not predicted.
-        speed_frac: In an `end`, mean speed of the attempt, in the same unit; nan if not measured.
+        speed_frac: In an `end`, mean speed of the attempt, in the unit of `predicted_speed_frac`; nan if not
+            measured.
     """
 
     time_s: float

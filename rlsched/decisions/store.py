@@ -26,11 +26,11 @@ from rlsched.wire.states import QUEUED
 
 HELD_ROWS: Final = 1024
 HELD_S: Final = 0.1
-"""Time for which rows stay in memory, seconds. A write of 1 to 100 rows takes half a millisecond."""
+"""Default minimum time between two writes, seconds. A write of 1 to 100 rows takes half a millisecond."""
 KEEP_BYTES: Final = KEEP_MIB << 20
 """Default maximum size of all tables together, bytes."""
 _OF_JOBS: Final = 4
-"""Maximum size of the store, divided by the maximum size of the table of job events."""
+"""Ratio of a store's maximum size to the maximum size of each table except `decisions`."""
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -105,7 +105,7 @@ class DecisionStore:
             self._take(name, [list(msgspec.structs.astuple(event)) for event in own])
 
     def note_standing(self, events: Sequence[JobEvent]) -> None:
-        """Set the unfinished jobs of an existing store, by their submissions and starts in order.
+        """Set the unfinished jobs of an existing store; `events` are their submissions and starts, in order.
 
         Call this method when an earlier process has written the store. The events are not written now. Each
         new segment of job events begins with the submissions and starts of unfinished jobs, because earlier

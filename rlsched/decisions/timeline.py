@@ -285,7 +285,7 @@ class Timeline:
         ]
 
     def before_on(self, attempt: AttemptSeen) -> list[AttemptSeen]:
-        """Return the attempts that had a GPU of this attempt until this attempt started, or longer."""
+        """Return the earlier attempts that used a GPU of this attempt until its start, or longer."""
         return [
             other
             for other in self.attempts

@@ -61,7 +61,7 @@ def next_in_order(s: StateArrays, p: int, blocks: bool) -> int:
 
 @kernel
 def or_share(s: StateArrays, p: int, slot: int, o: RuleOptions, now_s: float) -> Move:
-    """Return a move: it starts the job in `slot`, or, if no job fits (-1), a job that shares GPUs.
+    """Return the move that starts the job in `slot`, or a job that shares GPUs if `slot` is -1 (none fits).
 
     A job that fits has precedence over jobs that share. Lucid's rule instead chooses the first job in queue
     order that can start or share, and prefers sharing.

@@ -1,11 +1,11 @@
 """The rule `reserve`, compiled: a long job may start only if it leaves a share of the GPUs free.
 
 Jobs start in order of predicted run time x GPUs, and jobs that do not fit are skipped, as in `qssf-backfill`.
-Short jobs and gangs can start on the share that long jobs leave free, instead of waiting for days. No paper
-on GPU clusters has this rule; it is the simplest rule that is not greedy. Holding servers back from one class
-of work is «trunk reservation» in telephony (Key, «Optimal Control and Trunk Reservation in Loss Networks»,
-Probability in the Engineering and Informational Sciences 4(2), 1990). This rule classifies by predicted run
-time, and queues instead of rejecting.
+Short jobs, gangs included, can start on the share that long jobs leave free, instead of waiting for days. No
+paper on GPU clusters has this rule; it is the simplest rule that is not greedy. Holding servers back from one
+class of work is «trunk reservation» in telephony (Key, «Optimal Control and Trunk Reservation in Loss
+Networks», Probability in the Engineering and Informational Sciences 4(2), 1990). This rule classifies jobs by
+predicted run time, and queues jobs instead of rejecting them.
 
 A gang that could not leave the share free even on the idle partition is exempt, because otherwise it could
 never start. Every waiting job can therefore start once the partition is idle.
@@ -38,7 +38,7 @@ def leaves_share(
 ) -> bool:
     """Return whether a job that fits may start, because it is short, leaves the share free, or is exempt.
 
-    `node`: as in `choose`.
+    `node`: a node, BY_RULE or NO_PREFERENCE, as in `choose`.
     """
     if s.job.predicted_s[slot] <= longer_than_s:
         return True
@@ -48,9 +48,9 @@ def leaves_share(
 
 @kernel
 def next_by_reserve(s: StateArrays, p: int, longer_than_s: float, free_frac: float) -> tuple[int, int]:
-    """Return (queue position, BY_RULE or NO_PREFERENCE) of the next job that starts in partition `p`.
+    """Return (queue position, `node` for `choose`) of the next job that starts in partition `p`.
 
-    The position is -1 if no job starts.
+    `node` is BY_RULE or NO_PREFERENCE. The position is -1 if no job starts.
     """
     at = first_fitting(s, p, 0)
     while at >= 0:

@@ -2,21 +2,21 @@
 
 The *quota* of a partition is its free GPUs plus the GPUs of its *movable* jobs: running jobs that may be
 preempted, on nodes that are up. The *walk* is one pass over all waiting and movable jobs of the partition, in
-a common order. If the quota that is left covers the GPUs of a job, the GPUs are deducted from it, and the job
-*has quota*. A movable job without quota is preempted, a waiting job with quota may start.
+a common order. If the quota that is left covers the GPUs of a job, the GPUs are deducted from the quota, and
+the job *has quota*. A movable job without quota is preempted, and a waiting job with quota may start.
 
 The walk counts GPUs (a part of a GPU counts as one GPU) and ignores fragmentation: if a job with quota does
 not fit yet, its GPUs stay free until it fits.
 
-The order is by the level of attained service, then by the order of the queue: jobs with more than a threshold
-of attained service permanently follow all others. This is the rule of Lucid's simulator (Hu et al.,
+The jobs are ordered by the level of attained service, then by the order of the queue. Jobs with more attained
+service than a threshold permanently follow all other jobs. This is the rule of Lucid's simulator (Hu et al.,
 ASPLOS'23) for Tiresias and for SRTF. This implementation differs in five points:
 
 - Ties are broken by `seq`.
 - Running jobs that are not preemptible, or run on a node that is not up, keep their GPUs, which are excluded
   from the quota.
-- A job that would not fit even without all movable jobs gets no quota, so that no job is preempted for it in
-  vain.
+- A waiting job gets no quota if it would not fit even after the end of all movable jobs. No job is therefore
+  preempted for it in vain.
 - A job with whole nodes counts with all GPUs of its nodes.
 - The walk is made only at events and at due ticks, because between these times its result does not change.
 """
@@ -79,8 +79,9 @@ def after(s: StateArrays, p: int, o: RuleOptions, move: Move, now_s: float) -> N
 def next_look_s(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> float:
     """Return the next time at which the walk of partition `p` can change a decision without an event.
 
-    Between ticks, this time is the next tick. At a tick, it is the first later tick at which another running
-    job has attained more service than the threshold. It is infinite if no job waits, or if `tick_s` is 0.
+    Between ticks, this time is the next tick. At a tick, this time is the first later tick at which one more
+    running job has exceeded the threshold of attained service. It is infinite if no job waits, or if `tick_s`
+    is 0.
     """
     if s.derived.part.queue_len[p] == 0 or o.tick_s <= 0.0:
         return np.inf
@@ -168,7 +169,11 @@ def _in_order(
 
 @array_kernel
 def _room(s: StateArrays, p: int, movable: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return (`holes`, `whole`) as in `Index` of partition `p`, as if the jobs in `movable` had ended."""
+    """Return counts of the nodes of partition `p`, as if the jobs in `movable` had ended.
+
+    The result is (`holes`, `whole`): the number of nodes by number of free GPUs, and the number of wholly
+    free nodes by number of GPUs, as in `Index`.
+    """
     free = s.node.free.copy()
     for slot in movable:
         place, exclusive = s.job.head[slot], s.demand.exclusive[s.job.demand[slot]] != 0
@@ -217,8 +222,8 @@ def _could_start(
 ) -> bool:
     """Return whether a waiting job would fit the partition if all movable jobs had ended.
 
-    `holes`, `whole`: results of `_room`. For a job with whole nodes, `quota` must also cover the GPUs that it
-    takes.
+    `holes`, `whole`: results of `_room`. For a job with whole nodes, `quota` must also cover all GPUs of
+    these nodes.
     """
     if not s.demand.exclusive[s.job.demand[slot]]:
         return fits_in(holes, whole, s.derived.part.node_size[p], s.job.gpus[slot])
@@ -240,7 +245,7 @@ def walk(s: StateArrays, p: int, now_s: float, threshold_gpu_s: float) -> None:
     """Mark in the scratch fields which jobs of partition `p` to preempt, and which waiting jobs have quota.
 
     The caller first preempts the marked jobs, and then starts the jobs with quota that fit. A second walk at
-    the same instant would decide the same for the remaining jobs, except after the moves that `after`
+    the same instant would mark the same jobs among the remaining jobs, except after the moves that `after`
     describes. A job that started at this instant is not preempted.
     """
     queue, waiting = s.derived.queue[p], s.derived.part.queue_len[p]

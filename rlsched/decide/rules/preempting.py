@@ -1,4 +1,8 @@
-"""Common parts of rules that preempt by keys, compiled: the next job, and the jobs to preempt for it."""
+"""Compiled parts of rules that preempt by keys: the next job, and the jobs to preempt for it.
+
+A waiting job has a key; the job with the least key is first. A running job has a preemption score,
+`slot.leave`.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +43,8 @@ def _elsewhere(s: StateArrays, p: int, slot: int) -> int:
 def may_claim(s: StateArrays, p: int, slot: int) -> bool:
     """Return whether running jobs may be preempted for a job that waits for partition `p`.
 
-    The demand class of the job must be plain or get whole nodes (`DEMAND`), and the job must not fit the
-    other partition for which it waits.
+    The demand class of the job must have the flag `plain` (counts of free GPUs decide whether a job fits) or
+    `exclusive` (jobs get whole nodes). The job must not fit the other partition for which it waits.
     """
     other, demand = _elsewhere(s, p, slot), s.job.demand[slot]
     may = s.demand.plain[demand] or s.demand.exclusive[demand]
@@ -49,7 +53,7 @@ def may_claim(s: StateArrays, p: int, slot: int) -> bool:
 
 @kernel
 def most_preemptible(s: StateArrays) -> float:
-    """Return the highest `slot.leave` of all running jobs, -inf if none may be preempted."""
+    """Return the highest preemption score of all running jobs, -inf if none may be preempted."""
     most = -math.inf
     for position in range(s.derived.running_len[0]):
         most = max(most, s.derived.slot.leave[s.derived.slot.running[position]])
@@ -62,10 +66,10 @@ def next_by_key(
 ) -> Move:
     """Return the next move of a rule that orders waiting jobs by `key` (J,), least first.
 
-    A running job may be preempted for a waiting job with a key below `slot.leave` of the running job.
-    Jobs with the same request that wait for the same partitions fit alike, and the same jobs can be preempted
-    for them. Once the first of these waiting jobs can neither start nor preempt, the others are skipped.
-    Without `preempts`, no job is preempted.
+    A running job may be preempted for a waiting job whose key is below the preemption score of the running
+    job (`slot.leave`). Jobs with the same request that wait for the same partitions fit alike, and the same
+    jobs can be preempted for them. Once the first of these waiting jobs can neither start nor preempt, the
+    others are skipped. Without `preempts`, no job is preempted.
     """
     queue, waiting, partitions = s.derived.queue[p], s.derived.part.queue_len[p], s.derived.part.shape[0]
     left, kind = np.empty(waiting), np.empty(waiting, np.int64)

@@ -1,9 +1,9 @@
 """Compiled look-ahead: a copy of the cluster, from which running jobs are removed at their predicted ends.
 
-Rules that reserve GPUs for a job that does not fit yet use the copy to predict when the job fits. In this
-module, `future` is the copy as predicted for that time, and the reservation is for that job and time. The
-ledger's functions `vacate` and `occupy` modify the copy, so a job fits the copy under the same conditions as
-the current cluster.
+Rules that reserve GPUs for a job that does not fit yet (the reserved job) use the copy to predict when this
+job will fit. The reservation is for this time. In this module, `future` is the copy of the cluster as
+predicted for this time. The ledger's functions `vacate` and `occupy` modify the copy, so a job fits the copy
+under the same conditions as the current cluster.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ UNKNOWN: Final = 0
 _LEAVES_ROOM: Final = 1
 _DELAYS: Final = 2
 _CLOSED: Final = 3
-"""Verdicts on jobs of a demand class that run past a reservation: they leave room for the reserved job, or
-delay it. _CLOSED: no waiting job of the class can start now.
+"""Verdicts on the jobs of a demand class: not checked yet; jobs that run past the reservation leave room for
+the reserved job; such jobs delay the reserved job; no waiting job of the class can start now (_CLOSED).
 """
 NOWHERE: Final = -3
 """Result of `place_beside` for a job that must not start now."""
@@ -139,9 +139,9 @@ def let_end_until_fits(s: StateArrays, future: StateArrays, p: int, slot: int, n
     """Remove running jobs from `future` at their predicted ends, until the waiting job in `slot` fits.
 
     Returns the time at which the job fits; infinite if the job does not fit even the idle partition. `future`
-    is a result of `copy_nodes`; afterwards it is partition `p` at the returned time. The job must not fit
-    now. Jobs with the same predicted end are removed together. With R running jobs, of which k must end, the
-    function takes O(R + k log R) time.
+    is a result of `copy_nodes`; afterwards it has the state of partition `p` predicted for the returned time.
+    The job must not fit now. Jobs with the same predicted end are removed together. With R running jobs, of
+    which k must end, the function takes O(R + k log R) time.
     """
     running = s.derived.running_len[0]
     ends_s, slots = np.empty(running, np.float64), np.empty(running, np.int32)
@@ -181,7 +181,7 @@ def fits_beside(s: StateArrays, future: StateArrays, p: int, slot: int, other: i
     """Return whether the job in `slot` still fits the copy `future` if the job in `other` starts now.
 
     The function assumes that the job in `other` still runs at the time of `future`, on the GPUs that `choose`
-    with this `node` would choose for it now. `future` is unchanged afterwards.
+    would return for it now with the argument `node`. `future` is unchanged afterwards.
     """
     gpus = np.empty(s.job.gpus[other], np.int32)
     host = choose(s, p, other, node, gpus)
@@ -211,8 +211,8 @@ def place_beside(
 
     Returns:
         BY_RULE: the job in `slot` can start where the placement rule places it.
-        NO_PREFERENCE: on GPUs of its preferred types, the job would delay the reserved job, but not if its
-        preference is ignored.
+        NO_PREFERENCE: on GPUs of its preferred types, the job in `slot` would delay the reserved job. It does
+            not delay the reserved job if this preference is ignored.
         NOWHERE: the job would always delay the reserved job, so it must not start now.
     """
     if _leaves_alone(s, future, p, reserved, shadow_s, slot, o, now_s, verdicts, BY_RULE):
@@ -236,12 +236,12 @@ def _leaves_alone(
     verdicts: NDArray[np.int8],
     node: int,
 ) -> bool:
-    """Return whether the job in `slot`, placed by `node`, leaves the start of the reserved job unchanged.
+    """Return whether the reserved job can start in time if the job in `slot` starts now.
 
-    This is the case if the job is predicted to end by `shadow_s`, the time of the reservation, or if both
-    jobs fit `future`, the partition at that time. If rules do not choose GPU types, all jobs of a demand
-    class would get the same GPUs now. Therefore `verdicts`, created by `no_verdicts`, stores the results by
-    class until a job starts.
+    The job in `slot` must be predicted to end by `shadow_s`, the time of the reservation, or both jobs must
+    fit `future`, the partition at that time. `node`: BY_RULE or NO_PREFERENCE. If rules do not choose GPU
+    types, all jobs of a demand class would get the same GPUs now. Therefore `verdicts`, created by
+    `no_verdicts`, stores the results by class until a job starts.
     """
     c = own = s.job.demand[slot]
     typed, place = chooses_type(s, slot, o), node_to_place(s, p, slot, o, node)

@@ -20,10 +20,10 @@ class Steps:
     Attributes:
         begin, next_move, after, next_look_s: The functions that `rlsched.decide.rules` describes.
         looks: Whether `next_look_s` can be finite.
-        skips_quiet: Whether the loop can skip a partition if it has not changed since the last call of the
-            rule, which returned no move.
+        skips_quiet: Whether the loop can skip a partition that has not changed since the rule last returned
+            no move for it.
         sorted_queue: Whether the rule reads the sorted queue; False: the rule reads only the heaps of the
-            demand classes.
+            demand classes, one heap of waiting jobs per class.
         dialled: Whether dials adjust the settings of the rule.
         priced: Whether decisions follow the price of electricity, or a power limit.
     """
@@ -86,10 +86,10 @@ class CompiledRule:
         options: The options of the rule.
         order: Order of the queue.
         strategy: Strategy that sets the dials; None: all dials stay at 0.
-        plain_without_models: Whether the rule can run on a cluster without models. It then neither shares
-            GPUs, nor sets clocks, nor moves cores. False: the rule requires models.
-        profile_s: Duration of a profiler's run, seconds; 0: no profiler. The first attempt of a job that runs
-            longer than `profile_s` takes `profile_s` longer.
+        plain_without_models: Whether the rule can run on a cluster without models. Without models, the rule
+            neither shares GPUs, nor sets clocks, nor moves cores. False: the rule requires models.
+        profile_s: Duration of a profiler's run, seconds; 0: no profiler. If the run time of a job exceeds
+            `profile_s`, the first attempt of the job takes `profile_s` longer.
         profile_max_gpus: Largest number of GPUs of a job that is profiled.
     """
 

@@ -3,8 +3,8 @@
 A *group* is a job and all jobs that share its GPUs. A group is preempted as a whole, and only if all of its
 jobs may be preempted. A gang that fits on one node gets the node whose preempted jobs have the fewest GPUs in
 total; their GPUs on other nodes count too. A larger gang gets whole nodes of the largest size, each chosen by
-the same rule, and a node for the remainder. On each node, jobs with the highest index are preempted first,
-and only as many jobs as needed.
+the same rule, and a node for the remainder. On each node, jobs with the highest index (preemption score) are
+preempted first, and only as many jobs as needed.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _worst(s: StateArrays, index: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @kernel
 def _withhold(s: StateArrays, slot: int, worst: NDArray[np.float64], index: float) -> None:
-    """Set `worst` to `index` on all GPUs of a job's whole nodes; to -inf if the job has no GPUs."""
+    """Set `worst` of all GPUs on a job's whole nodes: to `index`, or to -inf if the job has no GPUs."""
     place, n = s.job.head[slot], s.job.host[slot]
     if place < 0:
         for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
@@ -115,7 +115,7 @@ def _clear_node(
     free: NDArray[np.bool_],
     gone: NDArray[np.int32],
 ) -> int:
-    """Choose groups to preempt so that `needed` GPUs of node `n`, those marked in `free` included, are free.
+    """Choose groups to preempt until `needed` GPUs of node `n` are free; GPUs marked in `free` count as free.
 
     Marks the GPUs of the chosen groups in `free` (G,), and writes one GPU of each group to `gone`. `worst`
     (G,): result of `_worst`. `above`: only groups with a `worst` above this value may be preempted. Returns
@@ -183,9 +183,9 @@ def find_victims(
         above: Only jobs with an index above this value may be preempted.
 
     Returns:
-        (slot, GPUs, index). Slot of a running job to preempt now, -1 if no preemptions make the gang fit.
-        Number of GPUs that all preempted groups hold; GPUs that the jobs of a group share count once. Least
-        index of the preempted groups.
+        (slot, GPUs, index): the slot of a running job to preempt now, -1 if no preemptions make the gang fit;
+            the number of GPUs that all preempted groups hold (GPUs that the jobs of a group share count
+            once); the least index of the preempted groups.
     """
     worst = _worst(s, index)
     size, left, groups = min(gpus, s.derived.part.node_size[p]), gpus, 0
@@ -264,9 +264,10 @@ def find_victims_of_nodes(
 def _cost_of_node(
     s: StateArrays, n: int, worst: NDArray[np.float64], above: float, free: NDArray[np.bool_]
 ) -> int:
-    """Return the number of GPUs of the groups that must still be preempted so that node `n` is idle.
+    """Return the number of GPUs of the groups that must be preempted so that node `n` becomes idle.
 
-    Returns -1 if one of the groups must not be preempted.
+    Groups whose GPUs are marked in `free` do not count. Returns -1 if one of the other groups must not be
+    preempted.
     """
     seen, held = free.copy(), 0
     for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
