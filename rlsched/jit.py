@@ -1,4 +1,4 @@
-"""The decorators that compile kernels (functions on arrays), for user-written rules: examples/own_rule.py."""
+"""Decorators that compile kernels (functions on arrays) of user-written rules, as in examples/own_rule.py."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             their ratios matter.
         carbon: Weight of the carbon of the energy. A run has one series, of prices or of carbon intensities,
             so `money` and `carbon` cannot both have a weight or a bound.
-        tail_after: Delay beyond the slack from which on a delay counts in `tail`.
+        tail_after: Part of a delay beyond the slack that does not count in `tail`.
         classes: Classes of jobs; the first class that matches a job gives the weight of its time.
         bounds: Upper limits of the ratios to the reference run, by term.
     """
@@ -136,7 +136,7 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @classmethod
     def of(cls, named: str | Path | Objective) -> Objective:
-        """Return the objective of this name (`PRESETS`) or in this TOML file; checks an objective.
+        """Return the objective with this name (`PRESETS`) or from this TOML file. Check a given objective.
 
         Raises:
             InputError: the name or the file does not exist, or a setting is invalid.
@@ -370,6 +370,7 @@ PRESETS: Final = {
     "peak": Objective(time=0.3, money=0.4, peak=0.3, bounds=_BOUNDS),
     "small-first": Objective(time=0.8, energy=0.2, classes=_SMALL, bounds={"rest": 1.1, "tail": 1.1}),
 }
-"""Named objectives: time and energy as weighted by the cluster; the bill of electricity; its carbon; the bill
-and the highest power (a demand charge); small and urgent jobs first, with bounds for the other jobs.
+"""Named objectives, in order: time and energy as weighted by the cluster; the bill for electricity; the
+carbon of the electricity; the bill and the highest power (a demand charge); small and urgent jobs first, with
+bounds for the other jobs.
 """

@@ -35,8 +35,8 @@ class Conversion(NamedTuple):
         form: Name of the file's form, as in `FORMS`.
         column: Column of the values.
         filled: Number of steps without a value that were filled.
-        left_out: Number of steps that are left out at the start and the end of the file: steps without a
-            value and, after the last value, without a forecast.
+        left_out: Number of steps that are left out at the start and the end of the file, because they have no
+            value. Steps after the last value are kept if they have a forecast.
         other_auctions: Number of rows that were left out because they are of another auction (ENTSO-E).
     """
 
@@ -51,7 +51,7 @@ class Conversion(NamedTuple):
 class Row(NamedTuple):
     """A row of a file: line, start (UTC), length in seconds (None: one step), value (None: unknown).
 
-    `forecast` is the value that was forecast and the time at which this was known, None: there is none.
+    `forecast`: (value that was forecast, time at which this forecast was known); None: there is no forecast.
     """
 
     line: int
@@ -191,8 +191,8 @@ FORMS: Final[dict[str, Callable[[Table, str | None], tuple[str, list[Row], int]]
     "entsoe": _entsoe,
     "plain": _plain,
 }
-"""Reader of each form, by name. A reader returns the column of the values, the rows, and the number of rows
-of other auctions.
+"""Reader of each form (kind of file), by name. A reader returns the column of the values, the rows, and the
+number of rows of other auctions.
 """
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rlsched.energy.series import DAY_S, HOUR_S, WEEK_S, Series
 
 LEADS_H: Final = (0.0, 6.0, 12.0, 24.0, 48.0, math.inf)
-"""Limits of the lead times by which forecast errors are reported, hours."""
+"""Limits of the ranges of lead times, hours; forecast errors are reported for each range."""
 _LEAST_CELL_S = 60.0
 
 

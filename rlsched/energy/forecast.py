@@ -19,12 +19,11 @@ FORECAST_COLUMNS: Final = ("forecast", "forecast_utc")
 
 @dataclass(frozen=True)
 class Forecast:
-    """Forecasts of a series, one for each step; both arrays have an entry for each step of the series.
+    """Forecasts of M steps: of each step of a series and, after its last value, of later steps.
 
     Attributes:
-        values: (M,) values that were forecast; nan: there is no forecast of this step. Entries after the last
-            value of the series are forecasts of later steps.
-        known_s: (M,) time at which the forecast was known, seconds after the start of the series.
+        values: (M,) values that were forecast; nan: there is no forecast of this step.
+        known_s: (M,) time at which each forecast was known, seconds after the start of the series.
     """
 
     values: NDArray[np.float64]
@@ -45,14 +44,15 @@ class Forecast:
         return cls(np.array(values), np.array(known_s))
 
     def averaged(self, first: int, steps: int, step_s: float) -> Forecast:
-        """Return the forecast in longer steps of `steps` steps each, from step `first` on.
+        """Return a forecast in which `steps` successive steps are merged into one, from step `first` on.
 
-        A longer step has a forecast from the time at which the forecasts of all its steps are known.
+        The forecast of a merged step is the mean of the forecasts of its steps, and is known when all of
+        these are known.
 
         Args:
             first: First step, which becomes the start of the series.
-            steps: Number of steps that become one.
-            step_s: Length of a step, seconds.
+            steps: Number of steps that are merged into one.
+            step_s: Length of a step before the merge, seconds.
         """
         last = first + (len(self.values) - first) // steps * steps
         values = self.values[first:last].reshape(-1, steps).mean(axis=1)

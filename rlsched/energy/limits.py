@@ -79,7 +79,7 @@ class ConstantLimit(NamedTuple):
 class EnergyAt(NamedTuple):
     """Price and power limit at one time; fields as in `PriceAt` and `LimitAt`.
 
-    `price` and `limit_w` are None if the cluster has no price, or no power limit.
+    `price` is None if no price is known at this time; `limit_w` is None if the cluster has no power limit.
     """
 
     price: float | None
@@ -93,7 +93,7 @@ class EnergyAt(NamedTuple):
 
 
 class EnergyTable(NamedTuple):
-    """Prices and power limits by Unix time. A table that is None: the cluster has no price, or no limit."""
+    """Prices and power limits by Unix time; None: the cluster has no prices, or no power limits."""
 
     prices: PriceTable | None
     limits: LimitTable | ConstantLimit | None = None

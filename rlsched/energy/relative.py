@@ -85,17 +85,17 @@ def steps_of_day(series: Series) -> int:
 
 
 def values_ahead(series: Series, now: NDArray[np.int64], steps: int, ahead: int) -> NDArray[np.float64]:
-    """Return the values of `steps` steps from each of R steps `now` on, (R, steps), as known in step `now`.
+    """Return (R, steps) values: for each step in `now`, `steps` values from this step on, as known then.
 
-    A value that is not known is replaced by its forecast, if this was known at the start of step `now`,
-    otherwise by the value or the replacement of 24 hours earlier. It is nan if that time is before the start
-    of the series.
+    A value that is not known is replaced by its forecast, if this forecast was known at the start of the step
+    in `now`. Otherwise it is replaced by the value or the replacement of 24 hours earlier; the result is nan
+    if that time is before the start of the series.
 
     Args:
         series: The series.
-        now: (R,) steps.
+        now: (R,) indices of steps.
         steps: Number of steps to return.
-        ahead: Number of steps after `now` whose values are known.
+        ahead: Number of steps whose values are known, after each step in `now`.
     """
     day, values, forecast = steps_of_day(series), series.values, series.forecast
     later = np.arange(steps)
@@ -117,7 +117,7 @@ def values_ahead(series: Series, now: NDArray[np.int64], steps: int, ahead: int)
 
 
 def _parts(now: NDArray[np.int64], steps: int) -> Iterator[NDArray[np.int64]]:
-    """Split steps into parts, which saves memory: each step needs the values of `steps` further steps."""
+    """Split `now` into parts to save memory: each step needs the values of `steps` further steps."""
     rows = max(_CELLS // steps, 1)
     return (now[first : first + rows] for first in range(0, len(now), rows))
 
@@ -172,7 +172,10 @@ def _set_next_day(
     week_mean: NDArray[np.float64],
     least: NDArray[np.float64],
 ) -> None:
-    """Write the columns about the next day into `found`; `seen`: from `values_ahead`, for the same steps."""
+    """Write the columns of `OUTLOOK` about the next day into `found`.
+
+    All arrays have one row for each of the same steps. `seen`: result of `values_ahead`.
+    """
     present = seen[:, :1]
     day_values = np.where(np.isnan(seen), present, seen)
     for column, span_s in enumerate(_RANKS_S):
@@ -190,10 +193,11 @@ def prices_ahead(
 ) -> NDArray[np.float64]:
     """Return the (end - first, AHEAD_H) prices of the next hours in the steps `first` to `end` - 1.
 
-    Hour h is the hour that begins h hours after the start of the step. Its price is the mean of its steps, or
-    the price in its middle if steps do not divide an hour, relative to the mean that `relative` uses. Prices
-    that are not known are replaced as in `relative`; on the second day, by the price of the first day. If the
-    replacement would be before the start of the series, the price now is used.
+    Hour h begins h hours after the start of the step. Its price is the mean price of the steps in this hour;
+    if steps do not divide an hour, its price is the price in the middle of the hour. Prices are relative to
+    `means`. Prices that are not known are replaced as in `values_ahead`: on the second day, by the prices of
+    the first day. If a replacement would be before the start of the series, the price of the present step is
+    used.
 
     Args:
         series: The series, N steps.

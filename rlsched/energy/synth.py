@@ -24,11 +24,11 @@ MEANS: Final = {"solar": 50.0, "wind": 95.0, "spiky": 70.0, "flat": 100.0}
 WIND_H: Final = 30.0
 """Correlation time of `wind`, hours."""
 LOWEST: Final = -0.08
-"""Lowest value of `wind`, as a multiple of the mean before values are clipped."""
+"""Limit below which values of `wind` are clipped, as a multiple of the mean before clipping."""
 SPIKES: Final = (10.0, 60.0)
 """Lowest and highest value of a spike, as multiples of the mean."""
 MOST_SPIKES_FRAC: Final = 0.6
-"""Largest part of the sum of the values of `spiky` that belongs to spikes, as a fraction."""
+"""Maximum fraction of the sum of the values of `spiky` that comes from spikes."""
 FORECAST_HOUR: Final = 12
 """Hour of the day at which the next day is forecast."""
 _TIGHT_STARTS, _TIGHT_STAYS = 0.06, 0.6  # per day; supply is tight for 2.5 days on average

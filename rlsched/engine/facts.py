@@ -125,8 +125,8 @@ class SlurmNode(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         gpus: Number of GPUs.
-        types: GRES type of each GPU, by GPU index. Empty unless every GPU has its own type, by which a job
-            can request this GPU.
+        types: GRES type of each GPU, by GPU index, if every GPU of the node has a different type. A job can
+            then request one particular GPU by its type. Empty otherwise.
         unusable: Reason why the node can get no jobs; "" if the node can get jobs.
     """
 

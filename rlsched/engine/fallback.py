@@ -104,8 +104,8 @@ def plugin(
 def release(reader: Reader, writer: Writer, wait_s: float = APART_S, *, why: str = RELEASED) -> int:
     """Give all jobs that the broker controls back to Slurm's own scheduling. Return how many.
 
-    They are the held jobs, and the jobs that wait in Slurm's own queue with a nice value from the broker's
-    order (`is_ordered`).
+    The broker controls the held jobs, and the jobs that wait in Slurm's own queue with a nice value from the
+    broker's order (`is_ordered`).
 
     Args:
         reader: Queries Slurm.

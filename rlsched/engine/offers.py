@@ -101,7 +101,7 @@ class Offers:
                 self._desk.writer.take_back(job.key, marks)
 
     def _learn_of_cancelled(self, facts: Facts) -> None:
-        """Add offers for jobs cancelled while no gateway ran, because the broker may still have the jobs."""
+        """Add offers of jobs cancelled while no gateway ran, so that the broker's jobs are cancelled too."""
         for job in facts.jobs.values():
             if self._desk.is_ours(job) and job.state == "CANCELLED":
                 self._add(job)

@@ -82,7 +82,8 @@ class Placing:
     ) -> None:
         """End an attempt. The caller repeats the call until Slurm's facts show that the attempt has ended.
 
-        A released job may have started since the last query of Slurm. To hold such a job does not stop it.
+        A job that was released may have started since the last query of Slurm. A hold does not stop such a
+        job.
         """
         if job is None or job.is_over:
             return

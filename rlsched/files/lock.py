@@ -73,7 +73,7 @@ def locked(path: Path) -> FileIO:
 
     Raises:
         JournalHeldError: another broker has the lock.
-        JournalError: the directory is not writable, or a write-ahead log has no journal.
+        JournalError: the directory is not writable, or there is a write-ahead log without a journal.
     """
     log = path.with_name(path.name + "-wal")
     if log.exists() and log.stat().st_size and not (path.exists() and path.stat().st_size):

@@ -5,9 +5,9 @@ run time in its predicted distribution, as a normal quantile. The score of job i
 sqrt(c) u + sqrt(1 - c) e_i. The factor u is common to the burst, e_i belongs to the job, and both are
 standard normal (a Gaussian copula with one factor). While nothing about the burst is known, each single run
 time keeps its predicted distribution. An ended job reveals its score. A running job reveals that its score is
-above the score of its age, so that the waiting jobs of the burst are predicted to run longer. A running job
-keeps its own distribution, given its age: jobs that ended early say little about jobs that still run. The
-common share c of the variance is learned from bursts in which several jobs have ended.
+above the score of a run time equal to its age. The waiting jobs of the burst are then predicted to run
+longer. A running job keeps its own distribution, given its age: jobs that ended early say little about jobs
+that still run. The common share c of the variance is learned from bursts in which several jobs have ended.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ Whole = NDArray[np.int64]
 FIRST_SHARE: Final = 0.5
 """Assumed common share of the variance before any burst is known."""
 FIRST_PAIRS: Final = 20.0
-"""Weight of `FIRST_SHARE`: it counts like this many ended jobs, without the first ended job of each burst."""
+"""Weight of `FIRST_SHARE`, as a number of ended jobs. The first ended job of each burst does not count."""
 MOST_SHARE: Final = 0.9
 _U: Final = np.linspace(-4.0, 4.0, 81)
 _HALF: Final = 0.5 * (_U[1] - _U[0])
 MOST_HEARD: Final = 1.0
-"""Maximum total weight of the running jobs of a burst, as a number of jobs: these jobs are not
-independent."""
+"""Maximum total weight of the running jobs of a burst, as a number of jobs. There is a limit because these
+jobs are not independent."""
 _MOST: Final = 5.0
 """Maximum absolute value of a score."""
 _Z: Final = np.linspace(-12.0, 12.0, 4801)
@@ -57,14 +57,14 @@ class Bursts:
     """The bursts that N recent jobs belong to.
 
     Args:
-        vc: (N,) number of each job's VC.
+        vc: (N,) index of each job's VC.
         demand: (N,) demand class of each job.
         submit_s: (N,) submission time of each job.
         gpus: (N,) GPUs of each job.
         score: (N,) normal score of each job's run time; nan: unknown.
 
     Attributes:
-        shares: (SIZES,) share of the variance of scores that the common factor explains, by size class.
+        shares: (SIZES,) fraction of the variance of scores that the common factor explains, by size class.
     """
 
     def __init__(self, vc: Whole, demand: Whole, submit_s: Floats, gpus: Floats, score: Floats) -> None:
@@ -117,7 +117,7 @@ class Bursts:
         Args:
             rows: (L,) position of each job among the N jobs; -1: the job is not among the N jobs, and belongs
                 to no burst.
-            seqs: (L,) number of each job.
+            seqs: (L,) sequence number of each job.
             gpus: (L,) GPUs of each job.
             outlived: (L,) probability, by prediction, of a run time below the job's age; 0: the job waits.
             samples: Number of futures.

@@ -41,7 +41,7 @@ BLEND_TRUST: Final = 10.0
 the best candidate."""
 _END_S: Final = HORIZON_S * (1.0 - 1e-9)
 _UNIT_S: Final = 60.0
-"""Unit u in ln(1 + time / u), by which times are compared, seconds: a minute counts less in a longer time."""
+"""Unit u, seconds. Times are compared by ln(1 + time / u), so that a minute counts less in a longer time."""
 
 
 def size_class(num_gpus: float) -> int:
@@ -93,7 +93,7 @@ def teaching(count: int) -> NDArray[np.int64]:
 
 
 def _levels(said_s: Floats, weights: Floats) -> Floats:
-    """Return the (3,) levels of the quantiles of past errors that estimate `QUANTILES` of future errors.
+    """Return the (3,) levels at which quantiles of past errors estimate the `QUANTILES` of future errors.
 
     With G exchangeable groups, the quantile at (G + 1) / G times 90 % bounds a new group's value with
     probability 90 % (conformal prediction for two-layer models, Dunn, Wasserman, Ramdas, JASA 2023). A group
@@ -152,12 +152,12 @@ class Record:
     """The outcomes of a forecaster's earlier forecasts, and the corrections computed from them.
 
     A forecast blends the quantiles of the simulated futures with list scheduling, as logarithms, and is then
-    corrected. The weights of the blend follow from the pinball losses of the two over the last forecasts of
-    the size class (exponential weights, Vovk 1990). The correction is conformal, for each quantile: the
-    correction of the 10 % quantile is the 10 % quantile of (outcome - forecast 10 % quantile). The correction
-    is 0 if the forecasts are calibrated. Forecasts of one refresh (one run of the forecaster) share their
-    simulated futures. Therefore at most `OF_ONE` of them per class are used for corrections, and intervals
-    are wider with fewer refreshes.
+    corrected. The weight of the futures in the blend is a mean of the candidates in `BLENDS`. Each candidate
+    is weighted by its pinball loss over the last forecasts of the size class (exponential weights, Vovk
+    1990). The correction is conformal, for each quantile: for example, the correction of the 10 % quantile is
+    the 10 % quantile of (outcome - forecast 10 % quantile). The correction is 0 if the forecasts are
+    calibrated. Forecasts of one refresh (one run of the forecaster) share their simulated futures. Therefore
+    at most `OF_ONE` of them per class are used for corrections, and intervals are wider with fewer refreshes.
     """
 
     def __init__(self) -> None:
@@ -249,7 +249,7 @@ class Record:
         return tuple(made)
 
     def rules(self, what: What, num_gpus: float, now_s: float) -> tuple[float, list[float]]:
-        """Return (last outcome, quantiles of the last week's outcomes) of a size class, s; nan: unknown."""
+        """Return (last outcome, quantiles of the last week), seconds, of a size class; nan: unknown."""
         mine = self._class(what, num_gpus)
         while mine.came and mine.came[0][0] < now_s - WEEK_S:
             mine.came.popleft()

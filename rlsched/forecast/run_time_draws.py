@@ -21,7 +21,8 @@ _GONE: Final = 1e-6
 _BEYOND: Final = 0.5
 """Assumed mean remaining time of a job that has outlived its prediction, as a fraction of the job's age."""
 EVERY: Final = (16, 4, 2, 1)
-"""Futures (simulated runs) differ in length: every 16th is the longest, then every 4th, and so on."""
+"""Futures (simulated runs) differ in length: every 16th future is simulated for the longest time, then every
+4th, every 2nd, and all others."""
 _LAST: Final = np.uint64(2**64 - 1)
 LEAST_LEFT_S: Final = 1.0
 """Minimum remaining time of a running job, seconds."""

@@ -81,7 +81,7 @@ class World:
 
     @cached_property
     def served(self) -> NDArray[np.int32]:
-        """Partitions that serve each VC, (1 + VCs, 2): its own and the shared partition; -1: none.
+        """Partitions that serve each VC, (1 + count of VCs, 2): its own and the shared partition; -1: none.
 
         Row 0 is for jobs without a VC, row 1 + v for the VC with index v.
         """

@@ -104,8 +104,8 @@ def capped_clock(gpu: Records, kind: int, clock_bound: float, dynamic_w: float, 
     """Return the SM clock of a GPU that runs only this job under a power cap, as a fraction of the maximum.
 
     The result is the largest x <= 1 with P(x) <= `cap_w`, rounded down by less than 1e-9. It is at least
-    MIN_CLOCK_FRAC, even if the power at this clock exceeds the cap. The search relies on P(x) not falling as
-    x grows.
+    MIN_CLOCK_FRAC, even if the power at this clock exceeds the cap. The search assumes that P(x) does not
+    fall as x grows.
     """
     if power_at(gpu, kind, clock_bound, dynamic_w, 1.0) <= cap_w:
         return 1.0

@@ -1,8 +1,8 @@
 """Effect of CPU cores: a job runs at the lower of its GPU's speed and its input pipeline's speed.
 
-The throughput of image and audio jobs, relative to three cores per GPU, is min(G, 0.40 * c^0.83) with c cores
-per GPU and the limit G of the GPU. Fitted to Synergy's profiles (OSDI'22; V100, data in memory); errors:
-`docs/explanation/clocks.md`.
+Throughputs are relative to the throughput with three cores per GPU. The throughput of image and audio jobs is
+min(G, 0.40 * c^0.83), with c cores per GPU and the limit G of the GPU. Fitted to Synergy's profiles (OSDI'22;
+V100, data in memory); errors: `docs/explanation/clocks.md`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from rlsched.compile.jit import kernel
 
 CORE_EXPONENT: Final = 0.83
 THROUGHPUT_OF_ONE_CORE: Final = 0.40
-"""Coefficient, relative to the throughput at three cores. A fit of coefficient and exponent together gives
-0.40 to 0.41 for ResNet-18, ResNet-50 and MobileNet.
+"""Coefficient of the formula, relative to the throughput with three cores per GPU. A fit of coefficient and
+exponent together gives 0.40 to 0.41 for ResNet-18, ResNet-50 and MobileNet.
 """
 FEWEST_CORES: Final = 1.0
 """Minimum number of cores per GPU that a job needs. Profiles begin at one core, so a job that may need less
@@ -25,7 +25,7 @@ than one core counts as needing one.
 
 
 class CoreRow(NamedTuple):
-    """One row of Synergy's profiles: throughput by cores per GPU, relative to three cores per GPU."""
+    """One row of Synergy's profiles: throughput by cores per GPU, relative to the throughput with three."""
 
     cores_each: float
     throughput: float
@@ -54,7 +54,7 @@ def cores_needed(rows: Iterable[CoreRow]) -> float:
     0.40 * c^0.83 reaches G. A job that is as fast with one core as with any number needs FEWEST_CORES.
 
     Args:
-        rows: Throughput by cores per GPU, relative to three cores; measured with enough host memory.
+        rows: Throughput by cores per GPU, measured with enough host memory.
 
     Raises:
         ValueError: there are no rows, or a throughput is not above 0.
@@ -71,6 +71,6 @@ def cores_needed(rows: Iterable[CoreRow]) -> float:
 def throughput(cores_each: float, gpu_bound: float) -> float:
     """Return the throughput with `cores_each` cores per GPU, at most `gpu_bound`.
 
-    Both throughputs are relative to three cores per GPU.
+    Both throughputs are relative to the throughput with three cores per GPU.
     """
     return min(gpu_bound, THROUGHPUT_OF_ONE_CORE * cores_each**CORE_EXPONENT)

@@ -52,7 +52,7 @@ class _Curve(NamedTuple):
 
 
 class _Type(NamedTuple):
-    """Figures of a GPU type. Only sources that differ by type are here; `GPU_FIGURES` has all."""
+    """Figures of a GPU type. Only sources that differ by type are here; `GPU_FIGURES` has all sources."""
 
     tdp_w: float
     memory_mib: float
@@ -121,8 +121,9 @@ _PATTERNS: Final = (
     (r"^t4(?!\d)", "T4"),
     (r"^k80", "K80"),
 )
-"""Prefixes of GPU names without vendor, `Tesla` and separators, and the type for each prefix. RTX A6000: the
-A40's chip and limit; A800 and H800: an A100 and an H100 with slower links; GH200: the GPU of an H100.
+"""Patterns of GPU names, and the type for each pattern. A pattern matches the start of a name without vendor,
+`Tesla` and separators. An RTX A6000 has the A40's chip and limit; A800 and H800 are an A100 and an H100 with
+slower links; a GH200 has the GPU of an H100.
 """
 _MEMORY: Final = re.compile(r"(?:^|[^0-9])(\d{2,3})G(?:I?B)?\b|[0-9]M(\d{2})$", re.IGNORECASE)
 
@@ -158,9 +159,9 @@ def stands_for(asked: str, name: str) -> bool:
 
     True if the names are equal, or if all words of the request are words of the name, ignoring vendors and
     case: `H100` and `h100-80gb` match `NVIDIA H100 80GB HBM3`, and `rtx4090` matches `NVIDIA GeForce RTX
-    4090`. A type of the table matches only that type: `RTX6000` does not match `RTX 6000 Ada`. A slice of a
-    GPU matches if the GPU and the profile match: `H100/1g.10gb` and `NVIDIA H100 80GB HBM3/1g.10gb`. A node
-    of several types (`A40+T4`) matches only by its own name.
+    4090`. A request for a type in `GPU_FIGURES` matches only GPUs of this type: `RTX6000` does not match `RTX
+    6000 Ada`. A slice of a GPU matches if the GPU and the profile match: `H100/1g.10gb` and `NVIDIA H100 80GB
+    HBM3/1g.10gb`. A node of several types (`A40+T4`) matches only by its own name.
     """
     if asked == name:
         return True

@@ -2,9 +2,9 @@
 
 The module has no I/O and no compiled code, so that the broker and a node's telemetry can use it; `observing`
 compiles the same formulas for the simulator. Each workload has two factors on each GPU type, *sensitivity*
-and *pressure*; a job next to another job runs at 1 / (1 + sensitivity x pressure) (`sharing.latent_speed`).
-The beliefs about the logarithms of the factors are normal, with a mean and a variance, and each observed pair
-updates both factors by Bayes' rule.
+and *pressure*. The speed of a job next to another job is 1 / (1 + its own sensitivity x the other job's
+pressure) (`sharing.latent_speed`). The beliefs about the logarithms of the factors are normal, with a mean
+and a variance, and each observed pair updates both factors by Bayes' rule.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ K80 (same source), root mean square .58.
 INTRODUCED_SD: Final = 0.20
 """Standard deviation of the logarithm of factors that were fitted on other pairs of the same workload."""
 OBSERVATION_SD: Final = 0.10
-"""Standard deviation of ln(speed) around the product form with fitted factors: .10 on P100, .09 on K80; .29
-on V100, where half of the pairs are within .14 (`studies/models/fit_sharing.py`)."""
+"""Standard deviation of ln(speed) around 1 / (1 + sensitivity x pressure) with fitted factors: .10 on P100,
+.09 on K80; .29 on V100, where half of the pairs are within .14 (`studies/models/fit_sharing.py`)."""
 REPEAT_SD: Final = 0.03
 """Standard deviation of ln(speed) when the same pair is observed again. Assumed."""
 FLOOR_SD: Final = 0.05
@@ -160,8 +160,9 @@ class PairKnowledge:
 def seen_factor(speed: float, other: float) -> float:
     """Return the sensitivity, or the pressure, that explains the observed speed of a pair of workloads.
 
-    It is (1 / speed - 1) / `other`, with the limits of `PairKnowledge`: a speed of 1 or more, which is
-    measured if jobs do not disturb each other, gives a small factor, not 0.
+    The result is (1 / speed - 1) / `other`, with the speed and the result limited as in `PairKnowledge`. A
+    speed of 1 or more, which is measured if jobs do not disturb each other, therefore gives a small factor
+    instead of 0.
 
     Args:
         speed: Speed of the job next to its only co-tenant, relative to its speed without co-tenants; above 0.
@@ -178,8 +179,9 @@ def seen_factor(speed: float, other: float) -> float:
 def most_likely(before: float, variance: float, log_speed: float) -> float:
     """Return the most likely z = ln(sensitivity x pressure) after observing ln(speed) = -ln(1 + e^z) + noise.
 
-    The slope of the likelihood changes sign between the prior and the observation. Newton's step is taken if
-    it stays within that interval, else the interval is halved, so a maximum is found at any distance.
+    The maximum lies between the prior mean and the z that the observation implies. A Newton step is taken if
+    it stays within this interval; otherwise the interval is halved. The maximum is therefore found even if
+    the two values are far apart.
 
     Args:
         before: Mean of z before the observation.

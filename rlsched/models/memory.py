@@ -65,7 +65,7 @@ def is_device_fault(key: np.uint64, failure: int, fault_frac: float) -> bool:
 
 @kernel
 def memory_limit_mib(gpu_memory_mib: float, tenants: int) -> float:
-    """Return the GPU memory that `tenants` jobs can use together, MiB; with two or more, less a margin."""
+    """Return the GPU memory that `tenants` jobs can use together, MiB; two or more jobs leave a margin."""
     return gpu_memory_mib if tenants <= 1 else (1.0 - MARGIN_FRAC) * gpu_memory_mib
 
 

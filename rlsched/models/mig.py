@@ -58,7 +58,7 @@ found: twice the memory of its 2g is assumed.
 """
 
 _STARTS: Final = {1: (0, 1, 2, 3, 4, 5, 6), 2: (0, 2, 4), 3: (0, 4), 4: (0,), 7: (0,)}
-"""Memory slices at which a slice can begin, by its compute slices (NVIDIA's MIG guide, placements)."""
+"""Memory slices at which a slice can begin, by number of compute slices (NVIDIA's MIG guide, placements)."""
 _LENGTH: Final = {1: 1, 2: 2, 3: 4, 4: 4, 7: 8}
 
 MEASURED_A100: Final[dict[tuple[str, int], tuple[float, float, float, float]]] = {
@@ -117,14 +117,14 @@ have nearly the same shares per slice.
 def slice_speed(demand: float, compute: int) -> float:
     """Return the speed on a MIG slice relative to the whole GPU (7g), in (0, 1], without measurements.
 
-    A smooth roofline, as for clocks: a job that needs the fraction d = `demand` of the GPU slows down once
-    the slice (size r) is smaller: (1 + d^p (r^-p - 1))^(-1/p). Jobs on other slices have no effect, because
-    slices share no relevant resource.
+    A smooth roofline, as for clocks: a job that needs the fraction d = `demand` of the GPU slows down if the
+    size r of the slice is less than d. The speed is (1 + d^p (r^-p - 1))^(-1/p). Jobs on other slices have no
+    effect, because slices share no relevant resource.
 
     Args:
         demand: Fraction of the GPU that the job keeps busy, 0 to 1. The job's solo utilisation is used (an
             assumption: MISO's logs contain no utilisation).
-        compute: Compute slices: 1, 2, 3, 4 or 7.
+        compute: Number of compute slices: 1, 2, 3, 4 or 7.
     """
     return (1.0 + demand**BEND * (SIZE_FRAC[compute] ** -BEND - 1.0)) ** (-1.0 / BEND)
 
@@ -258,7 +258,7 @@ def layout_fits(compute: tuple[int, ...]) -> bool:
     """Return whether slices of these sizes fit on one GPU. MIG restricts their positions and their sum.
 
     Args:
-        compute: Compute slices of each slice: 1, 2, 3, 4 or 7.
+        compute: Number of compute slices of each slice: 1, 2, 3, 4 or 7.
     """
     return _placed(sorted(compute, key=lambda size: -_LENGTH[size]), 0)
 

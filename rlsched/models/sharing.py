@@ -19,11 +19,13 @@ from rlsched.models.arrays import ModelArrays
 from rlsched.models.learning import REPEAT_SD
 
 SATURATION: Final = 1.194
-"""Slowdown that each further unit of utilisation adds on a full GPU. This constant and the next three were
-fitted by `studies/models/fit_sharing.py` to two sets of values with equal weight: an earlier formula, fitted
-to the speeds of Lucid's pairs relative to solo (RTX 3090; R2 .45, but its value for a solo job is not exactly
-1), and the mean combined throughput of the 1,091 measured pairs by bands of utilisation. Error against the
-formula: rms .013, at most .031; against the bands: at most .05 of 2.
+"""Slowdown that each further unit of utilisation adds on a full GPU.
+
+`studies/models/fit_sharing.py` fitted this constant and the next three to two sets of values with equal
+weight. The first set is from an earlier formula, which was fitted to the speeds of Lucid's pairs relative to
+solo (RTX 3090; R2 .45, but its value for a solo job is not exactly 1). The second set is the mean combined
+throughput of the 1,091 measured pairs, by bands of utilisation. Error against the formula: rms .013, at most
+.031; against the bands: at most .05 of 2.
 """
 THRESHOLD: Final = 1.487
 """Total utilisation of all tenants at which the GPU is full."""
@@ -38,8 +40,8 @@ OF_JOBS: Final = REPEAT_SD / RESIDUAL_SD
 """Part of a deviate (random noise) that belongs to the two jobs; the rest belongs to their workloads."""
 OF_SINGLES: Final = math.sqrt(0.55)
 """Part of a deviate that belongs to the single workloads: the sensitivity of one, the pressure of the other.
-On held-out pairs of Lucid (RTX 3090), the formula leaves .60 of the variance, and the formula with factors of
-each workload .27: so .55 of the formula's residual belongs to single workloads.
+On held-out pairs of Lucid (RTX 3090), the formula leaves .60 of the variance unexplained, and the formula
+with factors of each workload leaves .27. Therefore .55 of the formula's residual belongs to single workloads.
 """
 OF_PAIRS: Final = math.sqrt(1.0 - OF_JOBS**2 - OF_SINGLES**2)
 """Part of a deviate that belongs to the pair of workloads. The squares of the three parts add up to 1."""
@@ -123,13 +125,15 @@ def known_pair(m: ModelArrays, kind: int, workload: int, partner: int) -> float:
 def shared_speed(m: ModelArrays, kind: int, workload: int, others: NDArray[np.int64], count: int) -> float:
     """Return the predicted speed of a job on a shared GPU, from the best data for each co-tenant.
 
-    With one co-tenant, this is the measured speed of the pair if the table has the pair; else the speed by
-    latent factors if the job's sensitivity and the co-tenant's pressure are known; else the speed by the
-    formula (`stranger_speed`). With several co-tenants, the slowdowns of measured pairs and of latent factors
-    add up. The remaining co-tenants add the formula's slowdown with all co-tenants, minus the formula's
-    slowdown without the remaining co-tenants. An additional tenant therefore never makes the job faster
-    (except for table entries above 1). Without data the result is the formula; if all factors are known, it
-    is `latent_speed`. More than one co-tenant is an extrapolation: all fits are of pairs.
+    With one co-tenant, this is the measured speed of the pair, if the table has the pair. Otherwise it is the
+    speed by latent factors, if the job's sensitivity and the co-tenant's pressure are known. Otherwise it is
+    the speed by the formula (`stranger_speed`).
+
+    With several co-tenants, the slowdowns of measured pairs and of latent factors add up. The other
+    co-tenants add the formula's slowdown with all co-tenants, minus the formula's slowdown without these
+    other co-tenants. An additional tenant therefore never makes the job faster (except for table entries
+    above 1). Without data the result is the formula; if all factors are known, it is `latent_speed`. More
+    than one co-tenant is an extrapolation: all fits are of pairs.
 
     Args:
         kind: GPU type.

@@ -83,7 +83,7 @@ class _Watched:
 
 @dataclass(slots=True)
 class _WatchedArray:
-    """An array with requested notices. `come`: number of tasks that are jobs, or were cancelled before."""
+    """An array with requested notices. `come`: number of tasks that became jobs or were cancelled."""
 
     head: Head
     since: int

@@ -16,7 +16,7 @@ from rlsched.workload.predict.node_demand import SLOT_S, DemandForecast, Persist
 CHOSEN_FOR_NODES: Final = 420
 """Number of nodes of the cluster for which the defaults of `KeepRule` were chosen."""
 _WAKE_SHARE: Final = 1.6
-"""Default ratio of the buffer after a wake-up to the normal buffer, from 40 and 25 nodes in `KeepRule`."""
+"""Default ratio of `wake_buffer_nodes` to `buffer_nodes`, as in `KeepRule` (40 and 25 nodes)."""
 
 _NUMBERS: Final = ("buffer_nodes", "wake_buffer_nodes", "ramp_nodes", "headroom_nodes")
 

@@ -37,7 +37,10 @@ class KeepRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     buffer_nodes: int = 25
     """Number of nodes to keep awake above the forecast."""
     wake_buffer_nodes: int = 40
-    """Nodes to keep awake above demand after a wake-up; more, so that one rise causes one wake-up."""
+    """Number of nodes to keep awake above demand after a wake-up.
+
+    The default exceeds `buffer_nodes`, so that one rise of demand causes only one wake-up.
+    """
     ramp_nodes: int = 2
     """Maximum number of nodes to put to sleep per review; 0: no limit."""
     falling_slots: int = 6

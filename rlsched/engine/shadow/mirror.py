@@ -28,7 +28,7 @@ _ORDER: Final[dict[str, int]] = {"ended": 0, "left": 1, "came": 2, "began": 3}
 KILLED_EXIT_CODE: Final = 143
 STEP_S: Final = 0.001
 BEHIND_S: Final = 1.0
-"""Length of the period before a query in which events can be missing in the facts, seconds."""
+"""Time before a query, seconds, for which the facts may not show all events yet."""
 AGAIN_S: Final = 1.0
 """If Slurm reports a start more than this time after the recorded start, the job was requeued, seconds."""
 
@@ -253,7 +253,7 @@ def key_of(token: str) -> str:
 
 
 def is_first_offer(token: str) -> bool:
-    """Return whether a token is the first token of its job, which was never withdrawn before."""
+    """Return whether a token is the first token of its job: the job was never withdrawn and offered again."""
     return token.endswith("-0")
 
 

@@ -102,7 +102,8 @@ class Shadow:
     def _nodes_after(self, facts: Facts) -> list[Event]:
         """Return heartbeats of all nodes; a heartbeat also reports that a node can get no new jobs.
 
-        These events are processed last, so that jobs that Slurm started on such a node before are accepted.
+        These events are processed last. A job that Slurm started on a node before the node became unusable is
+        therefore accepted.
         """
         nodes = self._mirror.nodes(facts)
         said = [

@@ -215,7 +215,8 @@ class ShadowBroker:
     def _with_slurm_number(self, event: JobEvent | NodeChange) -> JobEvent | NodeChange | None:
         """Return an event with Slurm's job ID instead of the broker's.
 
-        Return None if only the broker's job was withdrawn or submitted again, while the job waits in Slurm.
+        Return None if the event concerns only the broker's job: the job was withdrawn from the broker or
+        submitted again, but still waits in Slurm.
         """
         if isinstance(event, NodeChange):
             return event
