@@ -1,10 +1,10 @@
 """Lowers the CPU priority of background processes on the broker's machine.
 
-If the kernel groups sessions (`/proc/sys/kernel/sched_autogroup_enabled`), the niceness of a process and the
-policies SCHED_IDLE and SCHED_BATCH count only within its session. Between sessions, the niceness of the
-session counts (`/proc/PID/autogroup`). Therefore a process that leads a session sets its own niceness and
-that of its session. If a control group limits the CPU, or the kernel does not group sessions, only the
-niceness of the process counts.
+If the kernel groups processes by session (`/proc/sys/kernel/sched_autogroup_enabled`), the niceness of a
+process and the policies SCHED_IDLE and SCHED_BATCH count only within its session. Between sessions, the
+niceness of each session counts (`/proc/PID/autogroup`). Therefore a process that leads a session sets both
+its own niceness and the niceness of its session. If a control group limits the CPU, or the kernel does not
+group by session, only the niceness of the process counts.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from typing import Final
 from rlsched.signals import end_with_parent
 
 BACKGROUND: Final = 10
-"""Niceness of the broker's background work, which gets a tenth of a normal process's CPU time if both wait
-for a core."""
+"""Niceness of the broker's background work. If background work and a normal process wait for the same core,
+the work gets a tenth of the CPU time of the process."""
 AGAIN_S: Final = 0.02
 PATIENCE_S: Final = 2.0
-"""Time for which a change of session niceness is retried, seconds; the kernel accepts ten per second."""
+"""Time for which a refused change of a session's niceness is retried, seconds. The kernel accepts ten changes
+per second."""
 
 
 def give_way(niceness: int, pid: int = 0) -> None:

@@ -1,7 +1,7 @@
-"""Progress file of a broker that is starting, in its key directory. Clients read the progress from the file.
+"""Progress file of a starting broker, in the broker's key directory. Clients read the file.
 
-The starting process holds a shared lock on the file. When the process dies, the kernel releases the lock, and
-clients ignore the content of the file.
+The broker's process holds a shared lock on the file. When the process dies, the kernel releases the lock, and
+clients then ignore the content of the file.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _MOST_BYTES: Final = 600
 
 
 class Starting:
-    """Progress report of a starting broker, which exists until `remove_report`.
+    """Progress report of a starting broker. The report exists until `remove_report` is called.
 
     If the file cannot be written, there is no report.
 
     Args:
-        home: Key directory, which clients have too.
+        home: Key directory. Clients look for the report in the same directory.
         address: Address at which the broker will listen. For port 0 there is no report, because clients
             cannot know the port.
     """
@@ -58,7 +58,7 @@ class Starting:
                 os.pwrite(self._fd, line.ljust(_MOST_BYTES, b"\n"), 0)
 
     def remove_report(self) -> None:
-        """Remove the report, because the broker listens now, or its start has failed."""
+        """Remove the report. Call this when the broker listens, or when its start has failed."""
         if self._fd >= 0:
             with suppress(OSError):
                 os.unlink(self._path)
@@ -67,9 +67,9 @@ class Starting:
 
 
 def starting_at(home: str | os.PathLike[str], addresses: Sequence[str]) -> str:
-    """Return, as text, the first of these addresses at which a broker is starting, and the broker's step.
+    """Return the first of these addresses at which a broker is starting, and the current step of its start.
 
-    The text has the form `ADDRESS: STEP`; "" if no broker is starting.
+    The result is the text `ADDRESS: STEP`; "" if no broker is starting.
     """
     for address in addresses:
         listens, what = _read(_file(home, address))
@@ -98,7 +98,7 @@ def _file(home: str | os.PathLike[str], address: str) -> str:
 
 
 def _read(path: str) -> tuple[str, str]:
-    """Return (address, current step) from a progress file; empty if no broker is starting."""
+    """Return (address, current step) from a progress file; ("", "") if no broker is starting."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -54,8 +54,8 @@ class Setting:
 
     Args:
         options: Command-line options for the setting, the main option first.
-        least: Lowest value.
-        most: Highest value; None: there is no highest value, and values must be above `least`.
+        least: Lowest value; None: the range is not checked.
+        most: Highest value. None: there is no highest value, and `least` itself is not permitted.
         expects: The range in words, for errors; "": the error prints the numbers.
         characters: Maximum length of a text; 0: no limit.
         changes: When the setting can change. "": never; `waiting`: while the job waits; `task`: as `waiting`,

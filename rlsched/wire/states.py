@@ -28,4 +28,4 @@ FINISHED: Final[tuple[JobState, ...]] = (COMPLETED, FAILED, CANCELLED, REJECTED)
 """States of a job that has ended."""
 
 WITHDRAWN: Final = "withdrawn by its engine"
-"""Reason for the cancellation of a job that its engine no longer offers, see `rlsched.engine`."""
+"""Reason of a cancelled job that its engine (such as Slurm) no longer offers; see `rlsched.engine`."""

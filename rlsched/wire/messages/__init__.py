@@ -1,15 +1,15 @@
 """Messages between client, broker and node: msgpack, tagged, one closed union for each direction.
 
 Every frame is an `Envelope`: the protocol version, a request ID that the reply repeats (0: not a request),
-and the message. Every message about a started job contains the pair (job, attempt). If the job is a
-gang (a job on several nodes), the message also contains the rank and the node.
+and the message. A message about a rank (the part of a started job on one node) contains the job ID, the
+attempt and the index of the rank.
 
     job_settings.py the settings of a submission, each declared once
     basic.py        messages that every client sends or receives: submissions, the serving broker, refusals
     client.py       all messages from client to broker
     replies.py      broker -> client; report.py and predictions.py contain the report of the broker's state
     forecasts.py    requests for forecasts of starts and ends, and the answers
-    history.py      requests for finished jobs, and the answers
+    history.py      requests for running and finished jobs, and the answers
     node.py         node -> broker
     orders.py       broker -> node
     usage.py        usage of ranks, as measured by a node

@@ -57,7 +57,8 @@ class Submit(
 ):
     """Queue a job. If this `token` was used before, no job is added, and the answer names the earlier job.
 
-    Fields with default values are not sent, because an older broker refuses requests with new fields.
+    A field that has its default value is not sent: an older broker refuses requests with fields that it does
+    not know.
     """
 
     hold: Annotated[bool, Setting(Option("-H --hold", "Hold the job until `rlsched release`."))] = False
@@ -79,7 +80,7 @@ class SubmitMany(
     env: dict[str, str] = {}
     """Environment variables common to all jobs; a job's own variables override them."""
     check: bool = False
-    """Whether to queue nothing, and only report whether all jobs would be accepted."""
+    """True: the broker queues nothing, and only reports whether it would accept all jobs."""
 
 
 class Submitted(msgspec.Struct, frozen=True, kw_only=True, tag="submitted"):

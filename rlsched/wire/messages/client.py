@@ -14,7 +14,10 @@ PartyKind = Literal["user", "account", "vc"]
 
 
 class Begin(msgspec.Struct, frozen=True, kw_only=True, tag="begin", forbid_unknown_fields=True):
-    """Report that an engine has started a queued job on nodes that it chose itself. May be repeated."""
+    """Report that an engine has started a queued job on nodes that the engine chose. May be repeated.
+
+    Engine: the part that runs the jobs, such as Slurm (`rlsched.broker.nodes.engine`).
+    """
 
     job: int
     nodes: list[str]
@@ -197,8 +200,8 @@ class ListAccounts(
 
 
 MAX_POLICY_BYTES = 960 << 10
-"""Maximum size of a policy and its fallback together, as TOML. The journal stores them in one entry, which
-must fit in a message to a standby."""
+"""Maximum size of a policy and its fallback together, as TOML. The journal stores both in one entry, and an
+entry must fit in a message to a standby."""
 
 
 class SetPolicy(msgspec.Struct, frozen=True, kw_only=True, tag="set_policy", forbid_unknown_fields=True):
@@ -208,7 +211,7 @@ class SetPolicy(msgspec.Struct, frozen=True, kw_only=True, tag="set_policy", for
     """The policy as TOML, with the files that its settings name (`rlsched.decide.policies.files.to_send`)."""
     name: str
     fallback: str = ""
-    """The fallback rule, as TOML; "": the rule that the policy follows."""
+    """The fallback rule, as TOML; "": the rule on which the policy is based."""
     fallback_name: str = ""
 
     def too_large(self) -> str:
@@ -233,7 +236,7 @@ class ReadJournal(
 ):
     """Ask for the journal entries after the last entry of a standby's copy.
 
-    If there are none, the broker waits a short time for a new entry before it answers.
+    If there are no such entries, the broker waits a short time for a new entry before it answers.
     """
 
     after: int
@@ -243,12 +246,12 @@ class ReadJournal(
     access: int = 0
     """Checksum of the copy's access list, see `JournalRows.access`; 0: the copy has no access list."""
     ended_after: int = -1
-    """Also send the stored rows of ended jobs with a higher job ID than this, because journal entries do not
-    contain these rows. -1: send no rows."""
+    """Also send the stored rows of ended jobs whose ID is higher than this; -1: send no rows. Journal entries
+    do not contain these rows."""
 
 
 class LaterBroker(msgspec.Struct, frozen=True, kw_only=True, tag="later_broker", forbid_unknown_fields=True):
-    """Order a broker to stop, because a later broker (with a higher epoch) of its cluster serves.
+    """Order a broker to stop, because its cluster has a later broker: a broker with a higher epoch.
 
     Admins and nodes send this. The broker obeys nodes only if a majority of them report a later broker.
     """

@@ -26,8 +26,8 @@ class DryRun(
     tonight_s: float | None = None
     """Time of submission of the variant `tonight`, Unix seconds; None: no such variant."""
     command: tuple[str, ...] = ()
-    """Command of the job. Completed jobs with the same command show the run time with fewer GPUs. Empty: not
-    given."""
+    """Command of the job; empty: not given. The run time with fewer GPUs is estimated from completed jobs
+    with the same command."""
 
 
 class DryRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,8 +66,9 @@ class ForecastScore(msgspec.Struct, frozen=True, kw_only=True):
     loss_s: float
     """Mean pinball loss of the three quantiles."""
     rules: dict[str, float | None]
-    """The same loss for simple forecasts: `last`, the latest outcome for this size; `week`, the 10, 50 and
-    90 % quantiles of the last week's outcomes; `list`, list scheduling with predicted run times."""
+    """`loss_s` of simple forecasts for the same jobs: `last`, the latest outcome for this size; `week`, the
+    10, 50 and 90 % quantiles of the last week's outcomes; `list`, list scheduling with predicted run times.
+    """
 
 
 class ForecastReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Requests for finished jobs, and the answers: jobs in full, and the few values per job needed for totals."""
+"""Requests for running and finished jobs. Answers have each job in full, or only its values for totals."""
 
 import msgspec
 

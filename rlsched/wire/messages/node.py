@@ -42,8 +42,8 @@ END_REASONS: Final = (
 
 
 HELD_TO: Final = ("cores", "memory", "processes", "devices")
-"""Limits that a node can enforce: `Launch.cores`, `Launch.memory_mib`, the node's own limit of processes,
-and access to the device files of the job's GPUs only."""
+"""Limits that a node can enforce: `Launch.cores`, `Launch.memory_mib`, the node's own limit on the number of
+processes, and access to the device files of the job's GPUs only."""
 
 TIME_SLICING: Final = "time-slicing"
 MPS: Final = "mps"
@@ -72,7 +72,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     gpu_memory_mib: int = 0
     """Memory of the node's smallest GPU, MiB; 0: unknown."""
     shares: bool = False
-    """The node runs several jobs on a GPU (`Launch.beside`); False from nodes without this field."""
+    """The node can run several jobs on one GPU (`Launch.beside`); False from nodes without this field."""
     sharing: str = ""
     """How jobs share the node's GPUs: `MPS`; "": time slicing."""
     lends: bool = False
@@ -147,7 +147,8 @@ class Hello(
 ):
     """Register or reconnect a node, and report all attempts that run or have an unacknowledged end.
 
-    Fields with default values are not sent, because an older broker refuses messages with new fields.
+    A field that has its default value is not sent: an older broker refuses messages with fields that it does
+    not know.
     """
 
     name: str
@@ -196,7 +197,8 @@ class Heartbeat(
     """The sender is alive, but its engine does not answer. Orders may be delayed until the engine answers; no
     rank is marked as lost for this reason. `unhealthy` contains the cause."""
     power_w: float | None = None
-    """Power of the node's GPUs, W; None if a GPU does not report it, or `Welcome.hears_power` is False."""
+    """Power of the node's GPUs, W; None if a GPU does not report its power, or `Welcome.hears_power` is
+    False."""
     wall_s: float | None = None
     """See `Hello.wall_s`; None if `Welcome.hears_clock` is False."""
 
@@ -288,7 +290,7 @@ class OutputFailed(OfRank, frozen=True, kw_only=True, tag="output_failed", forbi
 
 
 class TimeLimited(OfRank, frozen=True, kw_only=True, tag="time_limited", forbid_unknown_fields=True):
-    """The answer to `LimitTime`: the time limit of a running rank that is now in force, seconds."""
+    """The answer to `LimitTime`: the time limit that is now in force for a running rank, seconds."""
 
     limit_s: float
 
@@ -319,7 +321,7 @@ NodeMessage = (
 
 
 class OfNode(msgspec.Struct, frozen=True, kw_only=True, tag="of_node", forbid_unknown_fields=True):
-    """A message from an engine for one of its nodes. All nodes of the engine share a connection and a key."""
+    """A message of an engine on behalf of one of its nodes, which all share one connection and one key."""
 
     node: str
     message: NodeMessage

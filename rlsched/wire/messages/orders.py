@@ -39,13 +39,13 @@ class HeartbeatAck(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat_ack
     """The answer to the heartbeat with this request ID.
 
     The answer protects a job that runs on the node: for at least the job's `Launch.lost_after_s` after the
-    heartbeat was sent, the broker does not start the job on other nodes. If the node gets no later answer, it
-    ends the ranks of the job within this time.
+    heartbeat was sent, the broker does not start the job on other nodes. If the node gets no later answer,
+    the node ends the ranks of the job within this time.
     """
 
 
 class Launch(OfRank, frozen=True, kw_only=True, tag="launch"):
-    """Start one rank of an attempt. If the node has a record of this rank and attempt, it starts nothing."""
+    """Start one rank of an attempt. A node that has a record of this rank and attempt starts nothing."""
 
     epoch: int
     num_ranks: int
@@ -66,12 +66,12 @@ class Launch(OfRank, frozen=True, kw_only=True, tag="launch"):
     whole_lines: bool = False
     """Whether to write only whole lines, because other ranks may write to the same files at the same time."""
     person: str = ""
-    """Owner of the job, as given by the key that submitted it; "" from an older broker."""
+    """Owner of the job: the owner of the key that submitted the job; "" from an older broker."""
     time_limit_s: float | None = None
     grace_s: float | None = None
     """Seconds between SIGTERM and SIGKILL, for every reason to end the rank; None from an older broker."""
     sm_clock_mhz: int = 0
-    """Highest SM clock of the rank's GPUs while it runs, MHz; 0: unchanged."""
+    """Highest SM clock of the rank's GPUs while the rank runs, MHz; 0: unchanged."""
     lost_after_s: float = 0.0
     """Longest time without an answered heartbeat, seconds: the node ends the rank before this time has passed
     (see `HeartbeatAck`). 0: never."""
@@ -81,13 +81,13 @@ class Launch(OfRank, frozen=True, kw_only=True, tag="launch"):
     master: str = ""
     """Address at which other nodes reach rank 0's node; "" from an older broker."""
     hosts: list[str] = msgspec.field(default_factory=list)
-    """Address at which other nodes reach the node of each rank, the first equal to `master`; empty for one
-    rank, or from an older broker."""
+    """For each rank, the address at which other nodes reach its node; the first address is `master`. Empty
+    for one rank, or from an older broker."""
     cores: int = 0
-    """Number of processors that only this rank uses; 0: it shares processors. Nodes without limits ignore
-    this field."""
+    """Number of processors that only this rank uses; 0: the rank shares processors with other ranks. Nodes
+    without limits ignore this field."""
     lent_cores: int = 0
-    """Number of further processors for this rank until another rank needs them; only for nodes with
+    """Number of further processors that this rank may use until another rank needs them; only for nodes with
     `Capabilities.lends`."""
     memory_mib: int = 0
     """Maximum host memory of this rank, MiB; 0: the maximum is in proportion to the rank's GPUs."""
@@ -101,8 +101,8 @@ class Launch(OfRank, frozen=True, kw_only=True, tag="launch"):
     shares: bool = False
     """Whether jobs that start later may share the rank's GPUs."""
     gpu_need_mib: int = 0
-    """Memory that the rank needs on each GPU, as requested or measured, MiB. It is the rank's limit under
-    MPS. 0: unknown."""
+    """Memory that the rank needs on each GPU, as requested or measured, MiB. Under MPS, this is the rank's
+    limit. 0: unknown."""
 
 
 class Kill(OfRank, frozen=True, kw_only=True, tag="kill"):
@@ -115,7 +115,8 @@ class Kill(OfRank, frozen=True, kw_only=True, tag="kill"):
     epoch: int
     grace_s: float = DEFAULT_GRACE_S
     again: bool = False
-    """Whether the job will start again later; an engine with its own queue then keeps the job there."""
+    """Whether the job will start again later; an engine then keeps the job in its own queue, if it has one.
+    """
 
 
 class HoldClock(OfRank, frozen=True, kw_only=True, tag="hold_clock"):
@@ -138,7 +139,7 @@ class LimitTime(OfRank, frozen=True, kw_only=True, tag="limit_time"):
 
 
 class SayHello(msgspec.Struct, frozen=True, kw_only=True, tag="say_hello"):
-    """Ask a node for its `Hello`, because the broker does not know its connection (after a restart)."""
+    """Ask a node for its `Hello`: after a restart, the broker does not know the node's connection."""
 
     cluster: str = ""
     """See `Welcome.cluster`; "" from an older broker."""
@@ -162,7 +163,7 @@ BrokerToNode = (
 
 
 class ForNode(msgspec.Struct, frozen=True, kw_only=True, tag="for_node"):
-    """A message for one of an engine's nodes, sent on the connection that they share, see `OfNode`."""
+    """A message to one node of an engine, sent on the connection that the engine's nodes share (`OfNode`)."""
 
     node: str
     message: BrokerToNode

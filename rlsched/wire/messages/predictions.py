@@ -69,7 +69,7 @@ class PredictionReport(msgspec.Struct, frozen=True, kw_only=True):
     without boosting."""
     fitted_s: float | None
     fitted_jobs: int | None
-    """Number of ended jobs when the fit of the models in use began."""
+    """Number of jobs that had ended when the fit of the models in use began."""
     next_fit_jobs: int | None
     """Number of ended jobs at which the next fit starts."""
     fitting: bool | None

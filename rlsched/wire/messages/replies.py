@@ -26,7 +26,7 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     submit_s: float
     predicted_s: float | None
-    """Run time predicted at submission, seconds; policies can sort the queue by it."""
+    """Run time predicted at submission, seconds; policies can sort the queue by this time."""
     start_s: float | None
     end_s: float | None
     exit_code: int | None
@@ -70,7 +70,7 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     num_cpus: int = 0
     """Number of CPU cores that the job requests; 0: no cores, or the job has ended."""
     lent_cpus: int = 0
-    """Number of idle CPU cores that the job has in addition, until another job requests them."""
+    """Number of idle CPU cores that are lent to the job until another job requests them."""
     memory_mib: int = 0
     """Host memory that the job requests, MiB; 0: the job requests no amount."""
     gpu_memory_mib: int = 0
@@ -82,7 +82,8 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     exclusive: bool = False
     """Whether the job gets whole nodes."""
     speed_frac: float | None = None
-    """Speed of the job predicted by the models; 1: without sharing, at the highest clock; None: unknown."""
+    """Speed that the models predict for the job; 1: speed without sharing at the highest clock; None:
+    unknown."""
     usage: SeenUsage | None = None
     """Usage of the job; None if no node has measured it."""
     energy_j: float | None = None
@@ -98,7 +99,7 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 MAX_CLOCK_SKEW_S = 5.0
-"""Maximum difference between the clocks of node and broker that is not reported, seconds."""
+"""Difference between the clocks of a node and the broker above which the node is reported, seconds."""
 
 
 class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,7 +129,7 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     power_w: float | None = None
     """Power of the node's GPUs now, W; None if not measured."""
     energy_day_j: float | None = None
-    """Energy of the node's GPUs since the day began at the node, joules; None if not measured."""
+    """Energy of the node's GPUs since the last midnight at the node, joules; None if not measured."""
     gpu_frac: float | None = None
     """Fraction of the recent GPU time in which the node's GPUs worked for jobs. `gpu_frac`, `cores` and
     `memory_mib` are None if not measured."""
@@ -247,7 +248,7 @@ class JournalRows(msgspec.Struct, frozen=True, kw_only=True, tag="journal_rows")
     is_other: bool = False
     """Whether the standby must start a new copy, because its present copy differs from this journal."""
     access: dict[str, str] | None = None
-    """Files of the access list by name; None if the standby has the same list, or it is too long."""
+    """Files of the access list by name; None if the standby has the same list, or if the list is too long."""
     ended: list[tuple[Any, ...]] | None = None
     """Rows of ended jobs with their checksums, by job ID; None if the standby requested no rows, or from an
     older broker."""

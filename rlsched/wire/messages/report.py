@@ -26,7 +26,7 @@ class OutsideReport(msgspec.Struct, frozen=True, kw_only=True):
     share_frac: float
     """Fraction of the recent checks that found the column outside its range."""
     value: float
-    """Median value of the column in the last check that found the column outside its range."""
+    """Median of the column over the rows of the last check that found the column outside its range."""
     low: float
     high: float
     """`low` and `high`: range in training."""
@@ -42,8 +42,8 @@ class DriftReport(msgspec.Struct, frozen=True, kw_only=True):
     active: bool = False
     """Whether the fallback decides because of drift."""
     looks: int = 0
-    """Number of checks since the broker started. Each decision is checked or, if the policy is a rule with
-    dials (numbers that adjust the rule), each update of the dials."""
+    """Number of checks since the broker started. Each decision is checked. If the policy is a rule with dials
+    (numbers that adjust the rule), each update of the dials is checked instead."""
     outside: list[OutsideReport] = []
     """Columns outside their ranges in training, most frequent first; ten at most."""
     settings_refused: int = 0
@@ -110,7 +110,7 @@ class GpusReport(msgspec.Struct, frozen=True, kw_only=True):
     """Number of free GPUs on nodes that are up."""
     held: int
     absent: int
-    """Number of free GPUs on nodes that are down, unreachable, drained or asleep, or that boot."""
+    """Number of free GPUs on nodes that are down, unreachable, drained, asleep or booting."""
 
 
 class PriceReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,7 +138,7 @@ class PowerLimitReport(msgspec.Struct, frozen=True, kw_only=True):
         most_w: Maximum power of nodes and running jobs at the present clocks, according to the models, W.
         urgent_clock_frac: Highest SM clock of jobs without slack, as a fraction of the maximum.
         flexible_clock_frac: The same for jobs with slack.
-        waiting: Number of jobs that wait until the limit can be kept with them.
+        waiting: Number of jobs that wait because the limit would be exceeded if they ran.
     """
 
     limit_w: float
@@ -156,7 +156,7 @@ class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report")
     decisions: dict[str, int]
     """Number of decisions by source: policy, rule, guard, automatic."""
     contested: dict[str, int]
-    """Number of these decisions, by source, in which more than one action was legal."""
+    """Number of the decisions in which more than one action was legal, by source."""
     queued: int
     running: int
     ended: int
@@ -178,7 +178,7 @@ class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report")
     sharing: int = 0
     """Number of running jobs that share their GPUs."""
     slow_sharing: int = 0
-    """Number of jobs on shared GPUs, slower than permitted or predicted for at least a minute."""
+    """Number of jobs on shared GPUs below the permitted or predicted speed for at least a minute."""
     lent_cpus: int = 0
     """Number of idle CPU cores that are lent to running jobs."""
     fixed_clocks: dict[str, str] = {}
@@ -199,13 +199,13 @@ class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report")
     absent_nodes: dict[str, str] = {}
     """Nodes that are down, unreachable or drained, with the reason; the first 50."""
     gpus_out: int = 0
-    """Number of GPUs of node daemons that are lost, or in use by a process that rlsched did not start."""
+    """Number of GPUs, on nodes with a node daemon, that are lost or used by processes outside rlsched."""
     nodes_with_gpus_out: dict[str, str] = {}
     """Nodes with GPUs counted in `gpus_out`, with the reason; the first 50."""
     nodes_off_clock: int = 0
     """Number of nodes whose clock differs from the broker's by more than `MAX_CLOCK_SKEW_S`."""
     clock_skews_s: dict[str, float] = {}
-    """By node, for the first 50 in `nodes_off_clock`: seconds by which its clock is ahead of the broker's."""
+    """Node -> seconds by which its clock is ahead, for the first 50 nodes counted in `nodes_off_clock`."""
     journal: JournalReport | None = None
     guard: GuardReport | None = None
     questions: QuestionsReport | None = None

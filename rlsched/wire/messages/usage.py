@@ -4,7 +4,7 @@ import msgspec
 
 
 class RankUsage(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """Usage of one rank while it was measured; a value is None if the node cannot measure it.
+    """Usage of one rank in the measured time; a value that the node cannot measure is None.
 
     The struct is encoded as an array without field names, because it is sent every 10 s and stored in the
     journal. New fields are added at the end. Fractions are in thousandths. Values are means over the rank's
@@ -18,7 +18,7 @@ class RankUsage(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     gpu_milli: int | None = None
     """Fraction of time in which a kernel ran."""
     gpu_memory_mib: int | None = None
-    """Maximum on one GPU: memory of the rank's processes if the driver reports it, else of the whole GPU."""
+    """Maximum memory in use on one GPU: by the rank's processes if the driver reports this, else in total."""
     sm_active_milli: int | None = None
     """Fraction of multiprocessors with work. Measured by GPM (NVML's GPU performance monitoring), like the
     next three fields."""
@@ -41,7 +41,7 @@ class RankUsage(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     cpu_high_milli: int | None = None
     """Maximum of `cpu_milli` in a period of about 10 s."""
     throttled_milli: int | None = None
-    """Fraction of CPU periods in which the rank's control group was throttled; None: it has no limit."""
+    """Fraction of CPU periods in which the rank's control group was throttled; None: no limit."""
     io_wait_milli: int | None = None
     """Fraction of time in which a process waited for input or output (pressure stall information)."""
     read_mib: int | None = None
@@ -49,17 +49,17 @@ class RankUsage(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     memory_mib: int | None = None
     """Maximum resident memory; with control groups, the anonymous and shared memory of the rank's group."""
     shared_gpu_milli: int | None = None
-    """Fraction of time in which a kernel of the rank's own processes ran while other ranks used its GPUs too.
-    None: no other rank used them, or the driver does not report usage by process."""
+    """Fraction of time in which a kernel of the rank's own processes ran while other ranks used the same
+    GPUs. None: no other rank used these GPUs, or the driver does not report usage by process."""
 
     def is_sound(self) -> bool:
-        """Return whether all fields are None or at least 0 and below `MOST`, for checks on arrival."""
+        """Return whether each field is None, or at least 0 and below `MOST`; for received messages."""
         values = (getattr(self, field) for field in self.__struct_fields__)
         return all(value is None or 0 <= value < MOST for value in values)
 
 
 MOST = 1 << 53
-"""Upper bound of the fields of `RankUsage`, up to which floats represent integers exactly."""
+"""Upper bound of the fields of `RankUsage`. Floats represent all integers up to this bound exactly."""
 
 
 class SeenUsage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -77,7 +77,7 @@ class SeenUsage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     gpu_frac: float | None = None
     """Fraction of time in which a kernel ran."""
     gpu_memory_mib: int | None = None
-    """Maximum on one GPU."""
+    """Maximum memory in use on one GPU."""
     sm_active_frac: float | None = None
     """Fraction of multiprocessors with work."""
     sm_occupancy_frac: float | None = None
@@ -115,7 +115,7 @@ class ProfileFigure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         source: Description of the origin.
         count: Number of attempts or observations behind a learnt value.
         seen: Value observed in the present or last attempt; None: not measured.
-        num_gpus: Number of GPUs to which `scaling` applies; None for all other figures.
+        num_gpus: Number of GPUs to which the figure `scaling` applies; None for all other figures.
     """
 
     field: str
@@ -147,9 +147,9 @@ class Metered(msgspec.Struct, frozen=True, kw_only=True, tag="metered", forbid_u
     """Measurements of a node. Sent only if `Welcome.hears_usage` is True; a lost message is not repeated."""
 
     ranks: list[RankMetered] = []
-    """Usage of the ranks with changed values; once a minute, of all ranks."""
+    """Usage of the ranks whose values have changed; once a minute, usage of all ranks."""
     power_w: float | None = None
-    """Power of all GPUs of the node, W; None if not all of them report it."""
+    """Power of all GPUs of the node, W; None if a GPU does not report its power."""
     day: str = ""
     """Date at the node, such as 2026-11-25."""
     energy_day_j: float | None = None
