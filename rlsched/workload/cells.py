@@ -32,7 +32,7 @@ class Where(NamedTuple):
         return self.rows[position] if self.rows is not None else position + 1
 
     def refuse(self, position: int, column: str, expected: str, got: object) -> NoReturn:
-        """Raise a `TraceError` for an invalid cell, with its row, its column, and the arguments.
+        """Raise a `TraceError` for an invalid cell: its row, its column, the expected and the found value.
 
         `position` is the index of the cell in its column, `expected` describes valid values, and `got` is the
         invalid value.

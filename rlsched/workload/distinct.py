@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 _ROWS: Final = 1 << 14
 """Number of texts processed in one step; their bytes fit the second-level cache."""
 _SMALL: Final = 1 << 16
-"""A column of integers below this value is not sorted: its values are indices of a table with this size."""
+"""A column of integers below this value is not sorted. Its values are used as indices of a table of this
+size."""
 
 
 def distinct_rows(columns: list[NDArray[Any]]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

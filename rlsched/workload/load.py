@@ -93,7 +93,7 @@ def _find_demands(trace: Trace) -> tuple[list[Demand], NDArray[np.intp]]:
 
 
 def runnable_mask(trace: Trace, spec: ClusterSpec) -> Runnable:
-    """Find the jobs that can never run on this cluster, with the reasons.
+    """Find the jobs that can never run on this cluster, and the reason for each of them.
 
     A node with `vc` serves only that VC, a node without `vc` serves every VC. All nodes of a gang (a job with
     several GPUs) are in one partition: the nodes of one VC, or the nodes without VC
@@ -142,7 +142,7 @@ def _reason(vc: str, demand: Demand, groups: dict[str | None, list[NodeGroup]]) 
 
 
 def _too_large(vc: str, demand: Demand) -> str:
-    """Return the reason for a job that fits by its GPUs, but not with its other requests as well."""
+    """Return the reason for a job whose GPUs fit, but not together with its other requests."""
     asks = [f"{demand.gpus} GPUs" if demand.gpus else ""]
     asks += ["|".join(demand.gpu_types), f"{demand.cpu_milli / 1000:g} cores" if demand.cpu_milli else ""]
     asks += [f"{demand.memory_mib} MiB" if demand.memory_mib else ""]

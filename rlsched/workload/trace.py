@@ -247,7 +247,7 @@ def slack_s(trace: Trace) -> Floats:
 
 
 def reject_dependents(trace: Trace, reasons: NDArray[np.str_]) -> NDArray[np.str_]:
-    """Return `reasons`, and add a reason for each job that depends on a job that can never run.
+    """Return `reasons`, with a reason added for each job that depends on a job that can never run.
 
     `reasons`: (J,) text that explains why the job can never run; "" if it can run.
     """

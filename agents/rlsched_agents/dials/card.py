@@ -162,8 +162,8 @@ def _effects(strategy: Strategy) -> tuple[Floats, Floats]:
     """Return the (D,) dials if all columns are 0, and the (D, F) effects of the columns on the dials.
 
     The F columns are the observed features. Positions and effects are fractions of the dials' ranges. In a
-    linear strategy, the effect of a column on a dial is its weight. In a network, it is half the difference
-    between the dial if the column is 1 and the dial if it is -1, with all other columns at 0.
+    linear strategy, the effect of a column on a dial is its weight. In a network, the effect is half of (the
+    dial if the column is 1) - (the dial if the column is -1), with all other columns at 0.
     """
     layers = strategy.matrices
     probes = np.vstack([np.zeros(NUM_COLUMNS), np.eye(NUM_COLUMNS), -np.eye(NUM_COLUMNS)])

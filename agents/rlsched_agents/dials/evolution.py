@@ -2,9 +2,9 @@
 
 After Salimans et al., «Evolution Strategies as a Scalable Alternative to Reinforcement Learning» (2017), with
 the steps of Adam (Kingma, Ba, ICLR 2015). A pair of candidates is the mean plus and minus the same noise
-(antithetic). Both run on the same window with the same random numbers. Each pair has its own window: many
-pairs on one window each give a better gradient than few pairs on many windows. With fewer pairs than weights,
-most of a step is chance, however precisely each pair is measured.
+(antithetic). Both run on the same window with the same random numbers. Each pair runs on its own window: the
+gradient is better with many pairs that run on one window each than with few pairs that run on many windows
+each. With fewer pairs than weights, most of a step is chance, however precisely each pair is measured.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class EvolutionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         averaged_frac: The result is the mean of the weights over this fraction of the generations, the last
             ones.
         patience: Number of generations after which evolution stops if its signal-to-noise ratio
-            (`Generation.signal`) is too low: below the value that pure chance exceeds in one of ten cases.
+            (`Generation.signal`) is below the value that pure chance exceeds in one of ten cases.
         dials: Dials that evolve; the others stay at 0.
         columns: Columns (observed features) on which the dials depend; empty: the dials are constants.
     """
@@ -91,7 +91,7 @@ class EvolutionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     columns: tuple[str, ...] = COLUMNS
 
     def with_prices(self) -> EvolutionConfig:
-        """Return a copy for windows with prices. Dials or columns that are not the defaults stay as they are.
+        """Return a copy for windows with prices. Non-default `dials` or `columns` stay unchanged.
 
         If `columns` is empty, all dials evolve as constants. With the default columns, `PRICED_DIALS` depend
         on `PRICED_COLUMNS`, and the noise is halved, because columns of prices have larger values than
@@ -120,7 +120,7 @@ class Generation(msgspec.Struct, frozen=True):
     Attributes:
         number: Index of this step in its stage; the first step has index 1.
         cost: Cost relative to the reference. For a setting, and for the candidates of a generation: geometric
-            mean over the windows. For a rollout of PPO: mean over the episodes that ended in it.
+            mean over the windows. For a rollout of PPO: mean over the episodes that ended in the rollout.
         signal: Signal-to-noise ratio of all pairs so far: (square of the mean gradient / the value of this
             square that is expected by pure chance) - 1. 0: only chance. None: not measured.
         figures: Further figures for the training curves, by name.

@@ -2,8 +2,8 @@
 
 Each teacher has its own windows, for example one has windows with prices, and one has windows without. In the
 first round, a teacher sets the dials in its windows. In later rounds, the network sets them, and learns what
-the teacher would have set (DAgger: Ross, Gordon, Bagnell, AISTATS 2011). It therefore also learns what to do
-in states to which its own errors lead.
+the teacher would have set (DAgger: Ross, Gordon, Bagnell, AISTATS 2011). The network therefore also learns
+what to do in states to which its own errors lead.
 """
 
 from __future__ import annotations

@@ -56,7 +56,8 @@ class Scored(msgspec.Struct, frozen=True):
     Attributes:
         objective: The objective.
         terms: (n, NUM_TERMS) terms of the runs.
-        offsets: (n, NUM_TERMS) amounts that are added to both sides of each ratio (`Objective.offsets`).
+        offsets: (n, NUM_TERMS) amounts that are added to numerator and denominator of each ratio
+            (`Objective.offsets`).
         weights: (n, NUM_TERMS) weights of the terms in the cost (`Objective.weights`).
     """
 
@@ -129,9 +130,9 @@ class Costs(msgspec.Struct, frozen=True):
     def ln_ratio(self, other: Costs, energy_weight: Floats, penalties: Floats | None = None) -> Floats:
         """Return the (n,) logarithms of the cost relative to the results `other`.
 
-        The objective defines the cost (`rlsched.objective.cost`). By default, it is the weighted mean of the
-        ratio of times and the ratio of money, or of energies without prices. `energy_weight`: (n,) weight of
-        money or energy. `penalties`: as in `Scored.ln_cost`.
+        The objective defines the cost (`rlsched.objective.cost`). The default cost is the weighted mean of
+        two ratios: of the times, and of money (without prices: of the energies). `energy_weight`: (n,) weight
+        of money or energy. `penalties`: as in `Scored.ln_cost`.
         """
         if self.scored is not None and other.scored is not None:
             return self.scored.ln_cost(other.scored, penalties)

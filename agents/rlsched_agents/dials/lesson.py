@@ -19,7 +19,7 @@ from rlsched_envs.training.sources import Drawn, EpisodeSource
 from rlsched_envs.training.windows import Windows, draw_setting
 
 LEAST_STRETCHES: Final = 6
-"""Minimum number of windows that must fit in the parts of the traces for confirmation. With fewer windows, a
+"""Minimum number of windows that must fit in the confirmation parts of the traces. With fewer windows, a
 confidence interval is not possible.
 """
 LEAST_JOBS: Final = 250
@@ -131,8 +131,8 @@ class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         choosing: Number of windows for choosing among the results.
         confirming: Number of windows for confirming the chosen result.
         settings: Alternatives to the policy's settings, in the form of `--set`, which are tried one by one.
-            Settings of features that the policy does not use are skipped, and prices of GPU types if no
-            window has several types.
+            Settings of features that the policy does not use are skipped. Prices of GPU types are skipped if
+            no window has several types.
         constants: Evolution of constant dials.
         following: Evolution of dials that depend on the cluster's state; starts from the constant dials.
         ppo: Training of a network by PPO; starts from the evolved strategy.

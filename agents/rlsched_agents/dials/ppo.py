@@ -43,7 +43,7 @@ class MirroredNoise(StateDependentNoiseDistribution):
     """gSDE in which cluster 2 k + 1 has the noise of cluster 2 k with the opposite sign."""
 
     def sample_weights(self, log_std: torch.Tensor, batch_size: int = 1) -> None:
-        """Draw noise for half of the clusters. The other half gets it with the opposite sign."""
+        """Draw noise for half of the clusters. The other half gets the same noise with the opposite sign."""
         std = self.get_std(log_std)
         self.weights_dist = Normal(torch.zeros_like(std), std)
         self.exploration_mat = self.weights_dist.rsample()

@@ -127,7 +127,7 @@ class Training:
         )
 
     def _strategy(self, layers: Layers) -> Strategy:
-        """Return the strategy with these matrices. If the training had no prices, it ignores prices."""
+        """Return the strategy with these matrices. The strategy ignores prices if the training had none."""
         made = Strategy.from_layers(*layers)
         return made if self.recipe.drawn.has_prices else made.without_prices()
 
@@ -223,12 +223,12 @@ class Training:
     ) -> tuple[dict[str, StrategyComparison], str, dict[str, Interval]]:
         """Compare each stage with the original policy on the windows for choosing, and choose one to confirm.
 
-        A later stage can fail in more ways. Therefore it is chosen only if it is significantly better than
-        the stage chosen so far.
+        A later stage can fail in more ways. Therefore a later stage is chosen only if it is significantly
+        better than the stage chosen so far.
 
         Returns:
-            The costs of each stage relative to the original policy; the chosen stage, or "" for none; and
-            the costs, relative to the chosen stage, of all stages that cost less than it.
+            The costs of each stage relative to the original policy; the chosen stage, or "" for none; and the
+            costs, relative to the chosen stage, of all stages that cost less than the chosen stage.
         """
         with self._judge("choosing") as judge:
             (zero,), costs = judge.run([ALL_ZERO]), judge.run(list(found.values()), policy=policy)
@@ -329,7 +329,7 @@ class Training:
 def dials_frozen(
     judge: Judge, found: Layers, mine: Costs, policy: Policy, reference: Costs | None = None
 ) -> dict[str, Interval]:
-    """Return, for each dial in use, the cost with this dial fixed at 0 / the cost with the dial in use.
+    """Return, for each dial in use, the cost with this dial at 0, relative to the cost with the dial in use.
 
     `reference`: as in `verdict.compared`.
     """

@@ -44,8 +44,8 @@ class RunRules:
     """Settings of a run that the trace does not contain.
 
     Attributes:
-        costs: Restart costs of jobs for which the trace has none. None: `PreemptionCosts()`, or in runs with
-            models the cost in the catalogue for the job's workload (`checkpoint_s`).
+        costs: Restart costs of jobs for which the trace has none. None: in runs with models, the cost in the
+            catalogue for the job's workload (`checkpoint_s`); in other runs, `PreemptionCosts()`.
         max_retries: How many times a job is requeued after a failure of its own; None: no limit.
         node_events: Failures, drains and returns of nodes, by time.
         always: Whether to log attempts even if nothing can interrupt a job.
@@ -237,7 +237,7 @@ def _add_failures(trace: Trace, rows: NDArray[np.intp], jobs: Records) -> NDArra
 
 
 def _add_dependencies(trace: Trace, rows: NDArray[np.intp], jobs: Records) -> NDArray[np.int32]:
-    """Write the dependencies to `jobs`, and return the dependent rows, grouped by the row they wait for.
+    """Write the dependencies to `jobs`, and return the dependent rows, grouped by the row that they wait for.
 
     Dependencies on jobs outside the run count as met.
     """

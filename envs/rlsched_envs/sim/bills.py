@@ -86,11 +86,11 @@ def signals_of(
 ) -> Integrals | None:
     """Return the series of a cluster's electricity over the seconds of a trace.
 
-    The series are the price, the carbon intensity, the relative price that policies follow, the columns of
-    the outlook of this price (`rlsched.energy.relative`), and the power limit in W. The series that policies
-    follow is the price or the carbon intensity. After the end of that series, the relative price and its
-    outlook are 0. After the end of the power limits, the last limit applies. If `asked` has details of the
-    price, the `rates` of the result have further rows: `rlsched_envs.sim.signals.RANK` and the rows after it.
+    The series are: the price, the carbon intensity, the relative price, the columns of its outlook
+    (`rlsched.energy.relative`), and the power limit in W. Policies follow either the price or the carbon
+    intensity. The relative price and its outlook are computed from the followed series, and are 0 after the
+    end of that series. After the end of the power limits, the last limit applies. If `asked` has details of
+    the price, the `rates` of the result have further rows, from `rlsched_envs.sim.signals.RANK` on.
 
     Returns None if the cluster has no price, carbon intensity or series of power limits.
 

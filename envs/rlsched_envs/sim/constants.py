@@ -25,7 +25,7 @@ FINISHED: Final = 1
 NEED_SLOTS: Final = 2
 STOPPED: Final = 3
 NEED_ROOM: Final = 4
-"""Result: the attempt log is full. Replace it by `grown_log(log)`, then continue the run."""
+"""Result: the attempt log is full. Replace the log by `grown_log(log)`, then continue the run."""
 DIALS_DUE: Final = 6
 """Result: the caller must set the dials (numbers that adjust the rule). Call `turn_due`, set the dials, then
 continue the run.

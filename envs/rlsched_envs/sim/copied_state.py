@@ -57,8 +57,8 @@ def pack(run: SimArrays) -> PackedRun:
 def fill(to: StateArrays, s: StateArrays, slots: NDArray[np.int32], partition: int = -1) -> None:
     """Copy nodes, GPUs, demand classes and some jobs from the state `s` to the state `to`.
 
-    The job in slot `slots[k]` of `s` gets slot k of `to`. The copied jobs belong only to `partition`; if it
-    is -1, they keep their partitions. The caller then rebuilds the index.
+    The job in slot `slots[k]` of `s` gets slot k of `to`. The copied jobs belong only to `partition`; if
+    `partition` is -1, the jobs keep their partitions. The caller then rebuilds the index.
     """
     number = np.zeros(len(s.job) + 1, np.int32)
     number[-1] = -1
@@ -78,7 +78,7 @@ def fill(to: StateArrays, s: StateArrays, slots: NDArray[np.int32], partition: i
 
 @kernel
 def let_run(run: SimArrays, live: int) -> None:
-    """Let the run continue with its first `live` rows, the copied jobs.
+    """Let the run continue with the copied jobs, which are its first `live` rows.
 
     A running job ends at its `fixed_end_s`, unless it is preempted.
     """

@@ -21,8 +21,8 @@ def terms_so_far(sim: SimArrays, found: NDArray[np.float64]) -> None:
     """Write the terms of an objective up to now (`rlsched.objective.TERMS`) to `found`, (NUM_TERMS,).
 
     - Energy is the energy of the jobs, J; 0 without models.
-    - Money is the integral of price x power of the jobs, J x price; without prices, it equals the energy. If
-      unused nodes sleep (`unused_sleep`), money includes the idle power of nodes that run a job.
+    - Money is the integral of price x power of the jobs, J x price; without prices, money equals the energy.
+      If unused nodes sleep (`unused_sleep`), money includes the idle power of nodes that run a job.
     - Time is the delay, summed over the jobs: time in the system less the run time on unshared GPUs at full
       clock, job-seconds. If `by_job` is set, only the part of a delay beyond the job's slack counts,
       multiplied by the job's weight.

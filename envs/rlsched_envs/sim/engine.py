@@ -91,8 +91,8 @@ def predict_trace(
     With `oracle`, the predictions are the true run times. Otherwise, a job keeps the prediction in the trace,
     if there is one, and a predictor predicts the other jobs. The *reference history* is a replay of the trace
     on this cluster under `fifo-backfill`. When a job is submitted, the predictor knows the jobs that have
-    ended by then in this history. If the trace has a prediction without a spread, the spread is that of the
-    errors of the trace's predictions so far.
+    ended by then in this history. If a prediction of the trace has no spread, the spread is computed from the
+    errors of the trace's earlier predictions.
 
     Args:
         trace: J jobs.
@@ -100,8 +100,8 @@ def predict_trace(
         oracle: Whether to use the true run times.
         recorded_until_s: Jobs submitted before this time end in the reference history as recorded in the
             trace: at submission + recorded queueing delay (0 if unknown) + duration. `fifo-backfill` runs
-            only the later jobs. Use it for a cluster that is scaled to the load of a window of the trace:
-            with the earlier jobs, this cluster would be overloaded, or almost idle.
+            only the later jobs. Set this time if the cluster is scaled to the load of a window of the trace:
+            with the earlier jobs, such a cluster would be overloaded, or almost idle.
         kind: The predictor, one of `rlsched.workload.predict.kinds`.
         progress: Called with the progress of the predictor.
 
@@ -157,17 +157,18 @@ class Engine:
         predictions: Predicted run time of each job; default: `predict_trace`.
         oracle: Whether to use true run times if no predictions are given.
         fixed_end_s: (J,) time at which each job ended in a broker's run, to repeat that run; nan: the job
-            ends at start + duration. With fixed ends, models only predict, as in the broker, and no energy is
-            computed. A job has only the workload that its column `workload` names, and only the cores that it
-            requests. Its run time refers to the GPUs that it gets.
+            ends at start + duration. With fixed ends, models predict speeds, as in the broker, but do not
+            change the ends of jobs, and no energy is computed. A job has only the workload that its column
+            `workload` names, and only the cores that it requests. The run time of a job refers to the GPUs
+            that the job gets.
         end_order: (J,) jobs that end at the same time end in ascending order of this value. None: in the
             order of the trace.
         keep_placements: Whether to store the GPUs of each job.
         rules: Restart costs, retries and node events.
         models: Models of speed and power; None: jobs run as recorded in the trace, without energy.
         seen: Observations of a broker as (time, observation), ascending: speeds of jobs that shared GPUs, and
-            GPU memory of jobs. Decisions made at the time of an observation already use it. Requires
-            `models` and `fixed_end_s`.
+            GPU memory of jobs. Decisions made at the time of an observation already use the observation.
+            Requires `models` and `fixed_end_s`.
 
     Attributes:
         trace, spec: The arguments.
@@ -311,8 +312,8 @@ class Engine:
         Args:
             rule: The rule; it must have the engine's order.
             until_started: (J,) mask of jobs. The run stops soon after these jobs have started, because their
-                ends are known then. If jobs can be interrupted, it stops soon after these jobs have ended.
-                None: the run does not stop early.
+                ends are known then. If jobs can be interrupted, the run stops soon after these jobs have
+                ended. None: the run does not stop early.
         """
         run = self.begun_by(rule)
         stop = self._stop(until_started)

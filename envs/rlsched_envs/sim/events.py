@@ -131,7 +131,7 @@ def _try_again(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def _fail(sim: SimArrays, slot: int, reason: int) -> None:
-    """Stop a running job because of its node or of a co-tenant (`reason`), and requeue it."""
+    """Stop and requeue a running job. `reason`: code of the fault of its node or of a co-tenant."""
     forget_end(sim.progress, slot)
     log_end(sim, slot, reason)
     _try_again(sim, slot)

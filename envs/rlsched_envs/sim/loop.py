@@ -66,9 +66,10 @@ def _nothing_new(s: StateArrays, p: int) -> bool:
 
 @kernel
 def decide(sim: SimArrays, o: Any) -> None:
-    """Make all decisions of one instant, partition by partition; if jobs were preempted, repeat this.
+    """Make all decisions of one instant, partition by partition. Repeat this as long as jobs are preempted.
 
-    `o`: options of the rule, which its functions get: `RuleOptions`, or another tuple with a field `start`.
+    `o`: options that are passed to the functions of the rule: `RuleOptions`, or another tuple with a field
+    `start`.
     """
     s, run, again = sim.state, sim.progress.run[0], True
     now_s, part = run.now_s, s.derived.part

@@ -42,7 +42,8 @@ class Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Models of speed and power: the settings of a models file (TOML).
 
     Attributes:
-        workload_seed: Seed for the workloads of jobs for which the trace names none, and for `noise`.
+        workload_seed: Seed of the draws for `noise`, and of the workloads of jobs whose workload is not in
+            the trace.
         assumed_scale: Factor by which figures of the catalogue that are assumed, not measured, are
             multiplied.
         noise: Whether the speeds of a pair (two workloads on one GPU) that was not measured deviate at random
@@ -57,10 +58,10 @@ class Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             last entry counts.
         node_power: Power of nodes without their GPUs.
         power_down: When idle nodes are put to sleep; None: all nodes stay on.
-        lends_cores: How a policy that moves CPU cores does this. True: it lends idle cores, as in a broker.
-            No job gets fewer cores than it requested, and a loan is withdrawn when another job needs the
-            cores. False: a job also gives up cores that it cannot use, and keeps additional cores until it
-            ends.
+        lends_cores: How CPU cores move between jobs, if the policy moves cores. True: idle cores are lent, as
+            in a broker. No job gets fewer cores than it requested, and a loan is withdrawn when another job
+            needs the cores. False: a job also gives up cores that it cannot use, and keeps additional cores
+            until it ends.
     """
 
     workload_seed: int = 0
@@ -91,7 +92,8 @@ class Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         """Check that the settings are in range.
 
         Raises:
-            InputError: a setting is out of range. The message names it, the expected and the given value.
+            InputError: a setting is out of range. The message names the setting, the expected and the given
+            value.
         """
         for name, (low, high, expected) in _RANGES.items():
             value = getattr(self, name)
@@ -174,7 +176,7 @@ def fair_cores_milli(spec: ClusterSpec) -> int:
 
 
 def with_fair_cores(demand: Demand, fair_milli: int) -> Demand:
-    """Return the demand; if it requests no cores, with `fair_milli` thousandths of a core per GPU."""
+    """Return the demand; if it requests GPUs but no cores, add `fair_milli` thousandths of a core per GPU."""
     if demand.cpu_milli or not demand.gpus:
         return demand
     share = demand.gpus * demand.share_milli / 1000
@@ -185,9 +187,9 @@ def reference_kinds(demands: list[Demand], spec: ClusterSpec, kind_names: list[s
     """Return the (D,) GPU types to which the run times of jobs refer, by demand.
 
     A GPU type is an index in `kind_names`. Traces do not record this type. If a demand requests exactly one
-    type, it is this type, otherwise the most common type of the cluster. For GPUs in MIG slices it is the
-    type of the whole GPU, which must be in `kind_names`. All entries are -1 if all nodes have the same type
-    and no slices.
+    type, the result is this type, otherwise the most common type of the cluster. For GPUs in MIG slices, the
+    result is the type of the whole GPU, which must be in `kind_names`. All entries are -1 if all nodes have
+    the same type and no slices.
     """
     gpus: Counter[str] = Counter()
     for group in spec.nodes:
@@ -213,12 +215,12 @@ def core_need_milli(trace: Trace) -> NDArray[np.int64]:
 
 
 def power_ratio(trace: Trace) -> NDArray[np.float64]:
-    """Return the (J,) dynamic power of each job in the trace / that of the job's workload; 0: unknown."""
+    """Return the (J,) ratio of a job's dynamic power to the dynamic power of its workload; 0: unknown."""
     return np.nan_to_num(np.asarray(trace.extra.get("power_ratio", np.zeros(len(trace))), np.float64))
 
 
 def restart_costs_s(arrays: SimArrays) -> NDArray[np.float64]:
-    """Return the (T,) restart cost (time to save and to load) of each job in the catalogue, seconds."""
+    """Return the (T,) restart cost (time to save and to load) of each job's workload, seconds."""
     truth = arrays.truth
     return np.asarray(
         arrays.state.models.trait.checkpoint_s[truth.workload, np.maximum(truth.reference_kind, 0)]

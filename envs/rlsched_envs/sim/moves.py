@@ -70,7 +70,7 @@ def _plan_end(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def refresh_group(sim: SimArrays, g: int) -> None:
-    """Update the rates of the jobs on GPU `g` after a change there, and plan their ends again if needed."""
+    """Update the rates of the jobs on GPU `g` after a change, and plan their ends again if needed."""
     s, x, now_s = sim.state, sim.progress, sim.progress.run[0].now_s
     physics.refresh(x, s, g, now_s)
     lessons.watch(x, s, g, now_s)
@@ -201,9 +201,9 @@ def _work_kept_s(jobs: Records, row: int, done_s: float, reason: int, recorded: 
 
     A job with a checkpoint interval (`checkpoint_s`) keeps its work up to the last checkpoint; with the
     interval 0, it keeps all its work. A job without an interval (nan) keeps all its work if it is preempted.
-    It loses its work if the job or its node fails, or if a co-tenant's fault stops it. A job that reaches its
-    time limit is not started again, so it loses no work. `recorded`: whether the end of the job is from a
-    recorded run, so that its duration is unknown.
+    The job loses its work if it or its node fails, or if a co-tenant's fault stops the job. A job that
+    reaches its time limit is not started again, so it loses no work. `recorded`: whether the end of the job
+    is from a recorded run, so that its duration is unknown.
     """
     left_s = done_s if recorded else jobs.duration_s[row] - jobs.saved_s[row]
     if reason == ENDED:

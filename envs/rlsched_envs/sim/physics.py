@@ -149,7 +149,7 @@ def add_idle_w(x: ProgressArrays, watts: float) -> None:
 
 @kernel
 def settle(x: ProgressArrays, s: StateArrays, slot: int, now_s: float) -> None:
-    """Add the work and the energy of a job since it was last settled to its accounts."""
+    """Add to a job's accounts the work and the energy since the last time that the job was settled."""
     work = x.work
     lasted_s = now_s - work.since_s[slot]
     work.done_s[slot] += lasted_s * work.rate[slot]
@@ -202,7 +202,7 @@ def enter(x: ProgressArrays, s: StateArrays, slot: int) -> None:
 
 @kernel
 def leave(x: ProgressArrays, s: StateArrays, slot: int) -> bool:
-    """Remove a job from its group after its GPUs were released; return whether other jobs remain there.
+    """Remove a job from its group after its GPUs were released; return whether the group has other jobs.
 
     The job's work and energy must be up to date (`settle`). If other jobs remain, the caller then calls
     `refresh` for the group.
@@ -225,8 +225,9 @@ def leave(x: ProgressArrays, s: StateArrays, slot: int) -> bool:
 def group_clock(s: StateArrays, g: int, now_s: float) -> float:
     """Return the SM clock of a group: the highest clock of its jobs, limited by the power cap of its GPUs.
 
-    Without a power cap, the clock is not lowered within `DWELL_S` after its last change, but later, when a
-    job joins or leaves the group. A power limit of the cluster lowers the clock at once.
+    Without a power cap, the clock is not lowered for `DWELL_S` after its last change. After that, the clock
+    can be lowered when a job joins or leaves the group. A power limit of the cluster lowers the clock at
+    once.
     """
     clock = chosen_clock(s, g)
     if s.models.gpu.cap_w[gpu_kind(s, g)] < s.models.gpu.tdp_w[gpu_kind(s, g)]:

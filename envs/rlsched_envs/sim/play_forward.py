@@ -110,7 +110,7 @@ class PlayForward:
 
         Without `draws` no new jobs arrive. With `draws` the future ends after `blocks` x `BLOCK_S`, or at the
         horizon if that is earlier, and `ran_s` (N,) has the run time of each recent job in this future; nan
-        if it is neither known nor drawn.
+        if the run time is neither known nor drawn.
         """
         run, rule = self._copies.work.sim, world.rule
         go_on_until = loop.for_run(loop.run_rule, rule.steps, logged=False, modelled=False)
@@ -158,8 +158,9 @@ def go_on(start_s: Floats, end_s: Floats, stopped_s: Floats) -> None:
     """Fill in the starts and ends that are missing in stopped futures with times from longer futures.
 
     A job that had not started when a future stopped gets its start and end from a longer future in which it
-    starts after this stop. A job that was running gets its run time from a longer future in which it runs
-    longer than it had run at the stop. If no longer future qualifies, the missing times are the stop time.
+    starts after this stop. A job that was running gets its run time from a longer future. In that future, the
+    job's run time must exceed the time that the job had run at the stop. If no longer future qualifies, the
+    missing times are the stop time.
 
     Args:
         start_s: (L, S) start of each job in each future. Infinite if the future stopped before the start;
@@ -265,7 +266,8 @@ class _LiveJobs(NamedTuple):
     def _first_predicted_s(self, world: World) -> Floats:
         """Return the (L,) median run times that were predicted at submission.
 
-        Later predictions already include what the other jobs of a burst show, which would then count twice.
+        Later predictions already contain information from the other jobs of a burst. This information would
+        then count twice.
         """
         said_s = self.job["predicted_s"].copy()
         rows = self._rows(world)
@@ -299,7 +301,7 @@ class _LiveJobs(NamedTuple):
 
 
 class _Copies:
-    """Buffers for copies of a cluster's state, each with a simulated run that continues from it."""
+    """Buffers for copies of a cluster's state, each with a simulated run that continues from the copy."""
 
     def __init__(self) -> None:
         self._base: PackedRun | None = None

@@ -49,13 +49,13 @@ class Seen:
 
     @property
     def next_s(self) -> float:
-        """Time of the next review: just before the next observation, so that decisions at its time use it."""
+        """Time of the next review, just before the next observation: decisions at that time then use it."""
         if self._at == len(self._seen):
             return math.inf
         return float(np.nextafter(self._seen[self._at][0], -math.inf))
 
     def review(self, sim: SimArrays) -> bool:
-        """Apply what was observed by now, and plan the next review. Returns False: no decisions are due."""
+        """Apply all observations up to now, and plan the next review. Return False: no decisions are due."""
         slots = {int(row): slot for slot, row in enumerate(sim.progress.ends.row)}
         while self.next_s <= float(sim.progress.run.now_s[0]):
             self._apply(self._take(), slots)

@@ -29,8 +29,8 @@ def fit_slices(trace: Trace, spec: ClusterSpec, models: Models) -> Fitted:
     """Restrict the `gpu_type` of each job to slices with enough memory.
 
     If the scheduler chooses the type of slice, a job can use at most 90 % of the slice's usable memory (the
-    margin of `rlsched.models.memory`). If a job requests a type by name, it can use all of this memory,
-    because its user knows how much it needs.
+    margin of `rlsched.models.memory`). If a job requests a type by name, the job can use all of this memory,
+    because the user knows how much memory the job needs.
 
     Args:
         trace: J jobs.

@@ -17,7 +17,8 @@ _SHOWN = 60
 
 
 EARLIER_SIZES: Final = ((56, 9),)
-"""(columns, dials) of models of earlier versions. Such models can be served; they set only the first dials.
+"""(number of columns, number of dials) of models of earlier versions. Such models can be served, and set only
+the first dials.
 """
 
 

@@ -131,7 +131,7 @@ def _mean_price(sim: SimArrays) -> float:
 
 @kernel
 def _begin(sim: SimArrays, o: Any, curve: Curve, quiet: NDArray[np.int64], account: Any) -> bool:
-    """Run the reference, rewind, and advance until dials are due; return whether they are.
+    """Run the reference, rewind, and advance until dials are due. Return whether dials are due.
 
     Returns False if dials are never due, or if the reference has more instants than its cost curve has room
     for.

@@ -30,7 +30,7 @@ class ClusterVectorEnv(VectorEnv[Floats, NDArray[Any], NDArray[Any]]):
     """N independent clusters: `gymnasium.make_vec("rlsched/Cluster-v0", num_envs=N)`.
 
     The clusters step together, like the environments of a `SyncVectorEnv`. After the end of an episode, the
-    next step of this cluster only starts another episode: it ignores the action, and its reward is 0
+    next step of this cluster only starts another episode. This step ignores the action, and its reward is 0
     (`AutoresetMode.NEXT_STEP`). See `dial_env.ClusterEnv` for a single cluster and for the other arguments.
 
     Args:

@@ -50,7 +50,7 @@ def gang_sizes(sources: Sequence[EpisodeSource], drawn: Drawn) -> list[int]:
 
 
 def class_numbers(gangs: Sequence[int]) -> NDArray[np.int32]:
-    """Return an array that has at index g the demand class of jobs with g GPUs. `gangs`: ascending sizes."""
+    """Return an array; element g is the demand class of jobs with g GPUs. `gangs`: ascending sizes."""
     numbers = np.zeros(max(gangs) + 1, np.int32)
     numbers[list(gangs)] = np.arange(len(gangs))
     return numbers

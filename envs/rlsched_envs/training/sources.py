@@ -53,17 +53,17 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             at random, with replacement, and joined in time, so that windows rarely repeat. A job keeps its
             prediction and its time since the previous job. 0: a window is one part of the trace.
         known_low: Lower bound of the correlation between a window's predictions and its true run times.
-        known_high: Upper bound of this correlation, which is drawn uniformly for each window; the predictions
-            are then drawn too (`predict.informed`). 0, or a source that does not support this: the source's
-            own predictions are used.
+        known_high: Upper bound of this correlation. For each window, a correlation is drawn uniformly, and
+            then predictions with this correlation (`predict.informed`). If the bound is 0, or the source does
+            not support this, the source's own predictions are used.
         preemptible_fracs: Choices for the fraction of jobs that may be preempted. In windows with prices, the
             fraction applies to the jobs without slack; all jobs with slack may be preempted.
         restart_low_s: Lower bound of the restart cost of a preempted job, log-uniform.
         restart_high_s: Upper bound of the restart cost.
         energy_weights: Choices for the weight of energy relative to time.
         kinds: Choices for the GPU type of a window's cluster, indices in `GPU_TYPES`.
-        mixed_frac: Fraction of windows whose cluster has all these types: its nodes have them in turn, in a
-            random order. Run times then refer to the first type.
+        mixed_frac: Fraction of windows whose cluster has all types in `kinds`: its nodes have these types in
+            turn, in a random order. Run times then refer to the first type.
         thins: Whether windows keep the times of day at which jobs were submitted. If so, times are not
             scaled. Jobs are drawn at random from a part of the trace that is long enough to give the load.
         slack_fracs: Choices for the fraction of jobs with slack (`SHORT_SLACK_S`, `LONG_SLACK_S`). If a
@@ -242,9 +242,9 @@ def _seconds_of_day(origin: datetime | None) -> float:
 class EpisodeJobs(msgspec.Struct, frozen=True):
     """Jobs of one window: arrays with one entry per job.
 
-    Time 0 is the submission of the first job; in a thinned window (`Drawn.thins`), it is the midnight (UTC)
-    before that. `nodes`: number of nodes of the window's cluster. `first`: index in the source of the
-    window's first job. `vc`: empty if the virtual clusters of the jobs are unknown.
+    Time 0 is the submission of the first job; in a thinned window (`Drawn.thins`), time 0 is the midnight
+    (UTC) before this submission. `nodes`: number of nodes of the window's cluster. `first`: index in the
+    source of the window's first job. `vc`: empty if the virtual clusters of the jobs are unknown.
     """
 
     submit_s: NDArray[np.float64]
@@ -300,7 +300,7 @@ def _capped(source: EpisodeSource, nodes: int) -> NDArray[np.int32]:
 def _thinned(
     source: EpisodeSource, jobs: int, nodes: int, load: float, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], int]:
-    """Draw jobs from a part of a trace; its length is such that the jobs give this load on these nodes.
+    """Draw jobs from a part of a trace, as long as needed for the jobs to give this load on these nodes.
 
     If the part has fewer than `jobs` jobs, a longer part and fewer nodes are used.
 

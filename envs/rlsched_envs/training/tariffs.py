@@ -20,11 +20,13 @@ from rlsched_envs.sim.signals import CARBON, FROM, LIMIT, PRICE, RATIO, ROWS, ro
 HORIZON_H: Final = 42 * 24
 """Number of hours of prices that a window can use. After them, the price of the last hour continues."""
 LEAST_DAYS: Final = 140
-"""Minimum length of a price series, days: the parts for choosing and for confirming then have four weeks."""
+"""Minimum length of a price series, days. The parts for choosing and for confirming then have four weeks
+each."""
 CONFIRMING_FRAC: Final = 0.2
 CHOOSING_FRAC: Final = 0.25
 BLOCK_DAYS: Final = 91
-"""These three constants define how `split` divides the days of a price series."""
+"""`CONFIRMING_FRAC`, `CHOOSING_FRAC` and `BLOCK_DAYS` define how `split` divides the days of a price series.
+"""
 _DAY_H: Final = 24
 _WEEK_H: Final = 7 * _DAY_H
 

@@ -46,13 +46,13 @@ class WeekClock(NamedTuple):
         return DAYS if self.origin is None else WEEKDAYS
 
     def hour(self, at_s: Floats) -> Ints:
-        """Return the index of the clock hour that contains each time; hour 0 starts at -`offset_s`."""
+        """Return the index of the clock hour that contains each time; hour 0 starts at second -`offset_s`."""
         return np.floor((at_s + self.offset_s) / HOUR_S).astype(np.int64)
 
     def hours_in_slots(self) -> Ints:
-        """Return the (168,) number of times that the trace contains each hour of the week.
+        """Return how often the trace contains each hour of the week, (168,).
 
-        Index 0 is hour 0 of day 1.
+        Index 0 is hour 0 of day 1 (Monday, or the first day if the origin is unknown).
         """
         first, last = self.hour(np.array([self.first_s, self.last_s])).tolist()
         whole, left = divmod(last - first + 1, SLOTS)

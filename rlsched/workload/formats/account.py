@@ -69,7 +69,8 @@ class Account:
         kept: Rows that became a job of the trace, or a part of one.
         skipped: Reason -> rows that were skipped.
         noted: Remark -> rows that were kept, but with a change that the remark describes.
-        seen: Digests of the rows read so far; all exports of one list of jobs share this set.
+        seen: Digests of the rows read so far. If a list of jobs is in several files (exports), the accounts
+            of these files share this set.
     """
 
     path: Path

@@ -64,7 +64,8 @@ class TimeParser:
         return first_s
 
     def instant(self, seconds: float) -> datetime | None:
-        """Convert seconds since 1970 to a time in the zone; without a zone, to a time as the file writes it.
+        """Convert seconds since 1970 to a time in the zone; without a zone, to the time as written in the
+        file.
 
         None: the time is after the year 9999.
         """
@@ -75,7 +76,7 @@ class TimeParser:
         return at.astimezone(self._zone) if self._zone else at.replace(tzinfo=None)
 
     def show(self, seconds: float) -> str:
-        """Convert seconds since 1970 to text, in UTC; without a zone, to a time as the file writes it."""
+        """Convert seconds since 1970 to text, in UTC; without a zone, to the time as written in the file."""
         try:
             text = (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%d %H:%M:%S")
         except OverflowError:

@@ -35,8 +35,9 @@ class Request:
         strict: Whether to stop at the first malformed row.
         timezone: Zone of times that are written without a zone; None: the format's own zone.
         processors: Meaning of the word processor in the Standard Workload Format: `cpus` or `gpus`.
-        cluster_name: Name of the cluster to create from the description of the nodes; None: do not read it.
-        more: Further exports of the same list of jobs; a line that occurs in several exports counts once.
+        cluster_name: Name of the cluster to create from the description of the nodes; None: create none.
+        more: Further files (exports) with the same list of jobs; a line that occurs in several files counts
+            once.
     """
 
     path: Path
@@ -53,8 +54,8 @@ class Conversion:
 
     Attributes:
         trace: The jobs that were kept.
-        accounts: Counts of rows, one account per file. The first `exports` accounts are of the files with the
-            list of jobs; the rows that these accounts count as `kept` are in the trace.
+        accounts: Counts of rows, one account per file. The first `exports` accounts belong to the files with
+            the list of jobs. The rows that these accounts count as `kept` are in the trace.
         origin: Second 0 of the trace as text, in the publisher's clock.
         lost: Data of the original files that the trace lacks.
         cluster: The nodes; None: they were not requested.

@@ -68,7 +68,7 @@ def convert(request: Request) -> Conversion:
 
 
 def _items(path: Path) -> Iterator[tuple[int, tuple[int, Any] | MalformedError]]:
-    """Yield (line number, (line number, value)) for each item of the JSON list.
+    """Yield (line number, row) for each item of the JSON list; a row is the pair (line number, value).
 
     For a damaged item, yield its line number and a `MalformedError`. Reading then continues at the next text
     that looks like a job.

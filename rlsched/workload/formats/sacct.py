@@ -226,7 +226,7 @@ def _seconds(text: str, column: str) -> float | None:
 def _jobs_of(lines: list[_SacctLine]) -> Iterable[list[_SacctLine]]:
     """Split the lines with one job ID into jobs; a job is a list of its attempts.
 
-    Slurm uses a job ID for another job after its counter was reset.
+    After a reset of its counter of job IDs, Slurm uses a job ID again for another job.
     """
     job: list[_SacctLine] = []
     for attempt in lines:

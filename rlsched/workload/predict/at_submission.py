@@ -1,4 +1,7 @@
-"""Predictions of `Predictor` for each job of a trace at its submission, given a history with the job ends."""
+"""Predictions of `Predictor` for the jobs of a trace, each made when the job is submitted.
+
+The predictor learns from a history, which gives the end of each job.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,8 @@ class AtSubmission:
     Attributes:
         probabilities: (J, BINS) predicted distribution of each job's run time over the bins of `EDGES_S`.
         experts: (J, EXPERTS, BINS) distribution of each expert (single predictor), float32.
-        weights: (J, EXPERTS) weights of the experts in the hedge when each job is submitted.
+        weights: (J, EXPERTS) weights of the experts in the hedge (mixture of the experts) when each job is
+            submitted.
         limit_s: (J,) time limits of the users, seconds, nan: no limit. Predicted times are at most the limit.
         fits: Number of fits of boosting.
     """
@@ -69,9 +73,9 @@ class AtSubmission:
 def with_predictions(trace: Trace, predictions: AtSubmission, point: str = "median") -> Trace:
     """Return the trace with columns for the predictions.
 
-    `predicted_s` becomes the mean or the median, as `point` names, and `predicted_spread` the spread around
-    it. The median and the probabilities of longer run times, which no policy reads, become the columns
-    `x_predicted_median_s` and `x_p_longer_10min`, `_1h`, `_4h`, `_1d`.
+    `point` (`mean` or `median`) selects the value of `predicted_s`; `predicted_spread` is the spread around
+    this value. The median and the probabilities of longer run times are in further columns, which no policy
+    reads: `x_predicted_median_s` and `x_p_longer_10min`, `_1h`, `_4h`, `_1d`.
     """
     predicted_s = predictions.mean_s if point == "mean" else predictions.median_s
     extra = dict(trace.extra)

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 LATEST_JOBS: Final = 14000
 OLDER_JOBS: Final = 6000
-"""Maximum number of older jobs in a fit, evenly spaced. The latest `LATEST_JOBS` jobs are all used."""
+"""Maximum number of older jobs in a fit, chosen at even intervals. All the latest `LATEST_JOBS` jobs are
+used."""
 MIN_ENDED: Final = 200
 """Minimum number of ended jobs for a fit: with fewer, boosting is no better than the running mean."""
 
@@ -81,7 +82,7 @@ def sklearn_installed() -> bool:
 
 @lru_cache(maxsize=1)
 def _pools() -> ThreadpoolController:
-    """Return the thread pools of scikit-learn, which must be imported.
+    """Return the thread pools of scikit-learn. The caller must have imported scikit-learn.
 
     The result is cached, because the search takes milliseconds.
     """

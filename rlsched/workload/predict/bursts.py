@@ -20,10 +20,11 @@ from rlsched.workload.predict.facts import JobFacts, Key, stem, words
 BURST_GAP_S: Final = 60.0
 """Longest gap between successive submissions of a burst, seconds, as in `studies/workload/fit_synth.py`."""
 LOOK_BACK: Final = (1, 2, 5, 20)
-"""Earlier submissions of the key, counted back from now. The time gaps to them describe the rhythm."""
+"""Earlier submissions of a key (VC and GPU count), counted back from now. The gaps to them describe the
+rhythm."""
 NEIGHBOURS: Final = 24
 MEMORY: Final = 600
-"""Maximum number of started jobs of a key with which a new job is compared: the latest ones."""
+"""Number of jobs of a key with which a new job is compared: the jobs that started last."""
 CONTEXT: Final = len(LOOK_BACK) + 3
 _LOOK_BACK: Final = np.array(LOOK_BACK)
 _PULL: Final = 4.0
@@ -42,9 +43,9 @@ class Rhythm:
     def context(self, now_s: float) -> Floats:
         """Return the (CONTEXT,) numbers that describe the rhythm of the key for a job submitted now.
 
-        They are: ln of the gaps to the earlier submissions in `LOOK_BACK`, ln of the number of jobs in the
-        burst so far, ln of the period (the gap that was repeated most often up to now), and the number of
-        its repetitions.
+        The numbers are: ln of the gaps to the earlier submissions in `LOOK_BACK`; ln of the number of jobs in
+        the burst so far; ln of the period (the gap that was repeated most often up to now); and how often the
+        period was repeated.
         """
         out = np.empty(CONTEXT)
         rhythm_of(

@@ -102,7 +102,7 @@ def survive(
     Args:
         counts: (K, 2, BINS) ended jobs (index 0) and jobs at risk (index 1) of K keys in each bin.
         levels: (L, 3) for each level: index of the key in `counts` (-1: no key), number of starts of the key
-            so far, and end index of the level's jobs in `running`.
+            so far, and index in `running` after the last job of the level.
         running: (N, 2) start time, and sequence number of the start, of each running job; grouped by level.
         fades: (L,) factor by which each later start of the key reduces the weight of a job.
         prior: (BINS,) hazards towards which the widest level is shrunk.
@@ -156,15 +156,15 @@ def become(
     Args:
         past: (M, CONTEXT) context (rhythm of submissions) of each of the latest M started jobs of the key, in
             a ring buffer.
-        owners: (M, O) owners of these jobs, as O checksums each.
+        owners: (M, O) owners of these jobs; O checksums describe an owner.
         starts_s: (M,) start times of these jobs, seconds.
         bins: (M,) bins of their run times, -1 while a job runs.
         count: Number of starts of the key so far.
         context: (CONTEXT,) context of the job to predict.
         owner: (O,) owner of the job to predict: checksums of the user, the name and the command.
         otherwise: (BINS,) distribution towards which the result is shrunk.
-        weights: (CONTEXT,) factors by which differences in context are multiplied; their sum is a distance.
-        stranger: Distance that each checksum of the owner adds if it differs.
+        weights: (CONTEXT,) weights of the differences in context. The weighted sum is the distance to a job.
+        stranger: Distance that is added for each checksum of the owner that differs.
         pull: Weight of `otherwise`, in jobs.
         now_s: Current time, seconds.
         scratch: (3, NEIGHBOURS) working memory; NEIGHBOURS is at least BINS.
@@ -213,7 +213,7 @@ def become(
 
 @kernel
 def _kept(times_s: Floats, count: int, now_s: float, lag_s: float) -> int:
-    """Return how often submissions followed each other at the interval `lag_s` until now, 1 to 4."""
+    """Return how many successive gaps between submissions up to now are `lag_s` long, 1 to 4."""
     kept, tolerance_s = 1, max(2.0, 0.005 * lag_s)
     while kept < 4:
         target_s = now_s - (kept + 1) * lag_s
@@ -253,7 +253,7 @@ def rhythm_of(
         min_period_s: Shortest period considered, seconds.
         now_s: Time of the submission, seconds.
         out: (K + 3,) output: ln of each gap, ln(`burst`), ln of the period (the gap that was repeated most
-            often up to now), and the number of its repetitions.
+            often up to now), and how often the period was repeated.
     """
     for at in range(len(look_back)):
         back = look_back[at]
@@ -321,7 +321,7 @@ def hedged(
         floor: Minimum weight, as in `weigh`.
         least: Minimum probability, as in `mix_rows`.
         said: (E, BINS) distributions, normalised in place.
-        read: (E, SAID) output: the result of `read_off`. (The weights are in its first column meanwhile.)
+        read: (E, SAID) output: the result of `read_off`. Until then, the first column holds the weights.
         out: (BINS,) output: the mixture.
     """
     weights = read[:, 0]

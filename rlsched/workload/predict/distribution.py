@@ -117,7 +117,7 @@ def point_and_spread(probabilities: Floats, limit_s: Floats) -> tuple[Floats, Fl
 
     A run time is the median of the distribution, but at most the user's limit in `limit_s` (N,), s (nan: no
     limit). The spread is the root mean square of ln(true / predicted). The Gittins index takes a prediction
-    as the median of a lognormal distribution. If predictions are means, jobs with heavy tails start too late
+    as the median of a lognormal distribution. With means as predictions, jobs with heavy tails start too late
     (`python -m studies.policy.information choose`).
     """
     predicted_s, spread = np.empty(len(probabilities)), np.empty(len(probabilities))
@@ -169,9 +169,9 @@ def shortfall(probabilities: Floats, duration_s: Floats) -> Floats:
 def given_age(probabilities: Floats, age_s: float) -> Floats:
     """Return the (BINS,) distribution of the total run time of a job, given that it has reached this age.
 
-    The bin that contains the age keeps the part of its probability above the age. The result does not contain
-    where in the bin this part is, so compute remaining times by `remaining_s`. For a job older than the last
-    edge, the last bin has probability 1.
+    In the bin that contains the age, only the probability above the age remains. The result does not show
+    where in the bin this probability is, so compute remaining times by `remaining_s`. For a job older than
+    the last edge, the last bin has probability 1.
     """
     left = np.array(probabilities, dtype=np.float64)
     bin_ = bin_of(age_s)
@@ -197,7 +197,7 @@ def remaining_s(probabilities: Floats, age_s: float) -> float:
 def remaining_median_s(probabilities: Floats, age_s: float) -> float:
     """Return the median remaining run time of a job of this age, s.
 
-    For a distribution with a heavy tail, it is shorter than the mean that `remaining_s` returns.
+    For a distribution with a heavy tail, the median is shorter than the mean that `remaining_s` returns.
     """
     left = given_age(probabilities, age_s)
     bin_ = bin_of(age_s)

@@ -94,7 +94,7 @@ class EventHistory:
         self._live: dict[str, _LiveJob] = {}
 
     def submit(self, job: JobFacts, now_s: float) -> SubmissionQuery:
-        """Record a submission; return its features and forecasts, computed from the events before it."""
+        """Record a submission; return its features and forecasts, computed from earlier events."""
         keys = keys_of(job)
         own = keys[_VC_GPUS]
         assert own is not None
@@ -152,7 +152,7 @@ class EventHistory:
             self.nearest.again(own, live.number, now_s)
 
     def end(self, job_id: str, duration_s: float, now_s: float) -> None:
-        """Record that a job has ended after `duration_s`, from which an unrecorded start is derived."""
+        """Record that a job has ended after `duration_s`; if its start was not recorded, derive the start."""
         if self._live[job_id].number < 0:
             self.start(job_id, now_s - duration_s)
         live = self._live.pop(job_id)

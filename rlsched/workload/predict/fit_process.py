@@ -1,7 +1,8 @@
 """Program that does one fit: reads pickled `TrainingSet.arguments()`, writes a pickled `HazardModel`.
 
-It reads standard input and writes standard output. The argument LIMIT_S is the longest duration of the
-process, seconds. `background_command` starts it at the lowest priority, and it ends with its parent process.
+The program reads standard input and writes standard output. The argument LIMIT_S is the longest duration of
+the process, seconds. `background_command` starts the process at low priority. The process ends with its
+parent.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ RATE: Final = 0.25
 FLOOR: Final = 0.01
 """Minimum weight of a predictor."""
 SIZES: Final = {"1": 1.0, "2-7": 2.0, "8+": 8.0}
-"""Size of jobs (range of GPUs) that has its own weights -> a number of GPUs in this range."""
+"""Class of jobs (range of GPU counts) with its own weights -> a GPU count in this range."""
 _LEAST: Final = 1e-4
 _SPARE: Final = 64
 _CLASSES: Final = (1.0, 7.0)
@@ -68,7 +68,7 @@ class Hedge:
         return self._loss.copy()
 
     def restore_losses(self, losses: Floats) -> None:
-        """Replace the losses by (SIZES, E) `losses`, from the property of an earlier hedge."""
+        """Replace the losses by `losses` (SIZES, E), which the property of an earlier hedge returned."""
         self._loss[:] = losses
 
     def mix(self, job_id: str, gpus: float, said: Floats) -> Floats:
@@ -115,7 +115,7 @@ class Hedge:
         return job
 
     def count_outlived(self, now_s: float) -> None:
-        """Add the losses for the thresholds that running jobs have outlived until `now_s`."""
+        """Add the losses for the thresholds that running jobs have outlived by `now_s`."""
         while self._due and self._due[0][0] <= now_s:
             due_s, job_id = heapq.heappop(self._due)
             job = self._tracked.get(job_id)

@@ -69,8 +69,9 @@ def require(kind: str) -> None:
 def kind_for(trace: Trace, kind: str | None = None) -> str:
     """Return the kind of predictor for a trace (one of `KINDS`).
 
-    If `kind` is None, it is the running mean if no job has a user, name or command, else as in `chosen_kind`.
-    For the default, installed packages are not checked: call `require` before the first prediction.
+    If `kind` is None and no job has a user, a name or a command, the result is the running mean. Otherwise
+    the result is as in `chosen_kind`. For the default, installed packages are not checked: call `require`
+    before the first prediction.
 
     Raises:
         InputError: the kind is unknown, or the hedge was requested and scikit-learn is missing.

@@ -50,7 +50,7 @@ class TrailingMaximum(DemandForecast):
     """Forecast that the highest demand of the last `window` slots occurs again.
 
     This forecast needs no training. A gap of half an hour in a log, during which the demand seems to be 0,
-    does not change it.
+    does not change the forecast.
     """
 
     window: int = 18

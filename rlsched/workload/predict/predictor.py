@@ -41,7 +41,7 @@ class TrainingSet:
     """Data of a fit, independent of the predictor, so that another process can do the fit.
 
     Attributes:
-        rows: (FEATURES,) features of each of N jobs, in order of submission.
+        rows: N arrays (FEATURES,), the features of each job, in order of submission.
         lasted_s: (N,) run time of each job until its end, or until now if it still runs, seconds.
         ended: (N,) whether the job has ended.
         seed: Seed of the fit.
@@ -56,7 +56,7 @@ class TrainingSet:
     def features(self) -> Floats:
         """The rows as one (N, FEATURES) array.
 
-        `Predictor.training` does not build it, because the broker waits for `training`.
+        The array is built here, and not in `Predictor.training`, because the broker waits for `training`.
         """
         return np.stack(self.rows)
 
@@ -174,8 +174,8 @@ class Predictor:
     def remaining_s(self, job_id: str, now_s: float) -> float | None:
         """Return the expected remaining run time of a job, s, given its age; None if the job does not run.
 
-        It is computed from the distribution predicted at submission, under the condition that the job has
-        reached its age. Predictors that expected a run time above this age therefore count more.
+        The time is computed from the distribution predicted at submission, given that the job has reached its
+        age. Predictors that expected a run time above this age therefore count more.
         """
         age_s = self.history.age_s(job_id, now_s)
         return None if age_s is None else remaining_s(self._said[job_id], age_s)
@@ -229,7 +229,7 @@ class Predictor:
         return query
 
     def note_recalled(self, job: JobFacts, features: Floats, now_s: float) -> None:
-        """Record a submission of an earlier process in the history.
+        """Record a job in the history that was submitted while an earlier process ran.
 
         `features` are from the job's `SubmissionForecast`.
         """

@@ -1,7 +1,7 @@
 """Run times predicted from history: a running mean over the ended jobs, by VC and number of GPUs.
 
 The simulator uses `RunningMean` through `causal_predictions`, for a whole trace. The broker passes each ended
-job to it.
+job to a `RunningMean`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rlsched.workload.trace import Trace
 
 PRIOR_S = 1800.0
-"""Predicted run time before a job has ended, s; it is between the medians of Helios and Philly."""
+"""Predicted run time while no job has ended yet, s; the value is between the medians of Helios and Philly."""
 PRIOR_SPREAD = 2.0
 _PRIOR_WEIGHT = 3.0
 _FALLBACK_WEIGHT = 5.0
@@ -46,7 +46,7 @@ class RunningMean:
         return dict(self._sums)
 
     def restore_sums(self, sums: dict[Key, tuple[int, float, float]]) -> None:
-        """Replace all sums by `sums`, from the property of an earlier running mean."""
+        """Replace all sums by `sums`, which the property of an earlier running mean returned."""
         self._sums = dict(sums)
 
     def observe(self, vc: str, gpus: int, duration_s: float) -> None:

@@ -46,7 +46,7 @@ def _near_bins() -> Floats:
     Index 0 of the second axis is the number of ended jobs, index 1 the number of jobs at risk, in each bin.
 
     The next job of a narrow key usually ends in a bin close to this job's bin, and seldom in the same bin. An
-    end is therefore spread over its bin and the bins around it, as by two random steps. Each step goes to one
+    end is therefore spread over its bin and the adjacent bins, as by two random steps. Each step goes to one
     of the two adjacent bins with probability 2/3 in total.
     """
     step = np.zeros((BINS, BINS))
@@ -105,7 +105,7 @@ class Survival:
                 self._running.get(key, {}).pop(job_id, None)
 
     def end(self, keys: tuple[Key | None, ...], started: Started, duration_s: float) -> None:
-        """Record that a job has ended. Every later start of the same key has reduced its weight."""
+        """Record that a job has ended. The job counts less for each later start of the same key."""
         bin_ = bin_of(duration_s)
         rows = [-1 if key is None else self._index.get(key, -1) for key in keys]
         weights = [
