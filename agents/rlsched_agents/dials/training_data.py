@@ -81,12 +81,12 @@ class TrainingData:
 
     @classmethod
     def cut(cls, trace: Trace, spec: ClusterSpec, *, own: bool = False) -> TrainingData:
-        """Split a trace by time: 70 % for training, 10 % for validation, and the last 20 %.
+        """Split a trace by time: 70 % for training, 10 % for validation, and the last 20 % for a test.
 
         The first half of the validation jobs is for choosing a result, and the second half for confirming it.
-        The last 20 % are not used. A user's own history (`own`) is an exception: there, all validation jobs
-        are for choosing, and the last 20 % are for confirming. The run time of a job is predicted only from
-        jobs that had ended before its submission.
+        If there are too few validation jobs, all are for choosing. The test part is not used. If the trace is
+        a user's own history (`own`), all validation jobs are for choosing, and the test part is for
+        confirming. The run time of a job is predicted only from jobs that had ended before its submission.
 
         Raises:
             InputError: a part has no jobs, or nodes differ in size.
@@ -113,7 +113,10 @@ class TrainingData:
         return cls(train, (chooses,), confirms, (use,), mixed)
 
     def with_tariffs(self, tariffs: Sequence[Tariff]) -> TrainingData:
-        """Return a copy whose windows get prices from these tariffs, which `tariffs.split` splits by time."""
+        """Return a copy whose windows get prices from these tariffs.
+
+        Training, choosing and confirming use different days of each tariff (`tariffs.split`).
+        """
         parts = split(tariffs)
         return replace(
             self,
@@ -181,11 +184,11 @@ def read_data(
 
 
 def synthetic_data(like: str, seed: int, predictability: Predictability) -> TrainingData:
-    """Return synthetic traces at load 0.95 on 64 GPUs: one for training, and short ones for validation.
+    """Return synthetic traces at load 0.95 on 64 GPUs: a long one for training, short ones for validation.
 
-    The trace for training has 40,000 jobs, of which the first 70 % of the time are used. The short traces
-    have other seeds, so that no burst of jobs occurs both in training and in validation. The last two of them
-    are for confirming, and the others for choosing.
+    The trace for training has 40,000 jobs. Only the jobs submitted in the first 70 % of its time are used.
+    The short traces have other seeds, so that no burst of jobs occurs both in training and in validation. The
+    last two short traces are for confirming a result, and the other short traces for choosing it.
     """
 
     def drawn(jobs: int, draw: int) -> tuple[Trace, ClusterSpec]:

@@ -1,4 +1,4 @@
-"""Computes the ranges of observations in training, which the file of a strategy contains."""
+"""Computes the ranges that observations have in training. The file of a strategy contains these ranges."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from rlsched_envs.training.sources import GPU_TYPES, Drawn, EpisodeSource
 from rlsched_envs.training.vector import ClusterVecEnv
 
 CLUSTERS: Final = 32
-"""Number of clusters that are simulated in parallel until each has finished a window. A cluster that finishes
-early starts another window.
+"""Number of clusters that are simulated in parallel. The simulation ends when each cluster has finished a
+window. A cluster that finishes early starts another window.
 """
 
 

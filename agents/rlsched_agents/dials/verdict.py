@@ -24,8 +24,8 @@ class StrategyComparison(msgspec.Struct, frozen=True):
     """Ratios of a strategy's costs to another strategy's costs on the same windows; below 1 is better.
 
     Attributes:
-        cost: Ratio of the cost: weighted time in the system and energy (or money), or as the objective
-            defines it.
+        cost: Ratio of the cost. By default, the cost combines time in the system and energy (or money), with
+            weights; an objective can define another cost.
         delay: Ratio of delays. The delay of a job is its JCT less its run time on unshared GPUs at full
             clock.
         energy: Ratio of the energy of the jobs.
@@ -61,8 +61,8 @@ class StrategyComparison(msgspec.Struct, frozen=True):
 def compared(judge: Judge, mine: Costs, other: Costs, reference: Costs | None = None) -> StrategyComparison:
     """Compare one strategy with another on all windows of a judge.
 
-    `reference`: results to which the bounds of the objective refer; None: `other`. Without bounds, it has no
-    effect.
+    `reference`: results to which the bounds of the objective refer; None: `other`. If the objective has no
+    bounds, `reference` has no effect.
     """
     weight = judge.energy_weight
     if reference is not None and mine.scored is not None and mine.scored.objective.bounds:
@@ -128,8 +128,9 @@ class Trained(msgspec.Struct, frozen=True):
     Attributes:
         policy: Chosen policy: the settings, without a strategy.
         strategy: Strategy that sets the dials; all weights 0 if none was chosen.
-        stage: Chosen stage: `settings`, `constants`, `following` or `ppo`; "": no stage is better than the
-            original policy on the windows for choosing.
+        stage: Chosen stage of the training: `settings` (a changed setting), `constants` (constant dials),
+            `following` (dials that depend on observations) or `ppo`; "": no stage is better than the original
+            policy on the windows for choosing.
         setting: Changed setting, in the form of `--set`; "": none.
         tried: Costs of each alternative setting relative to the original policy, on the windows for choosing.
         chosen: Costs of each stage relative to the original policy, on the windows for choosing.

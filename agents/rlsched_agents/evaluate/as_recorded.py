@@ -26,7 +26,7 @@ class AsRecorded(msgspec.Struct, frozen=True, kw_only=True):
         queue_mean_s: Mean recorded wait (trace column `queue_s`), seconds. The next fields are the
             percentiles and the maximum of the wait.
         jct_mean_s: Mean of `queue_s` + `duration_s`, seconds. The next fields are percentiles of this sum.
-        scaled: Whether the simulated cluster has another number of nodes than its file (`--load`, `--nodes`).
+        scaled: Whether `--load` or `--nodes` has changed the number of nodes of the simulated cluster.
     """
 
     jobs: int
@@ -63,7 +63,7 @@ def as_recorded(
         measured: (J,) whether each job is measured.
         rejected: (J,) whether each job can never run on this cluster. Such jobs are left out, as in the
             policies' results.
-        scaled: Whether the simulated cluster has another number of nodes than its file.
+        scaled: Whether the number of nodes of the simulated cluster differs from the number in its file.
     """
     if QUEUE not in trace.extra:
         return None

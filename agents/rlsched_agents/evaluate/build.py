@@ -60,7 +60,7 @@ def build_report(
         baseline: The policy to compare with; None: the first policy.
         models: Models of speed and power of the runs; None: jobs ran as recorded in the trace.
         prediction: Predictor for jobs whose run time the trace does not predict.
-        scaled: Whether the simulated cluster has another number of nodes than its file.
+        scaled: Whether the number of nodes of the simulated cluster differs from the number in its file.
         profiled: (J,) whether the workload of each job comes from a learnt profile; None: no profiles were
             given.
         objective: Defines the cost of a policy relative to the baseline; None: no costs are reported.

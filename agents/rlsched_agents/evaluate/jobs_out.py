@@ -88,7 +88,7 @@ def seed_stem(policy: str, seed: int, seeds: Sequence[int]) -> str:
 class _Books:
     """Formats the CSV cells `share`, `sm_clock_frac` and `energy_j` of jobs and attempts.
 
-    The share of a job is the part of each of its GPUs that it has. Without models, the share is as requested,
+    The share is the fraction of each of its GPUs that a job has. Without models, the share is as requested,
     the clock is 1, and the energy is blank. With models, share and clock are means over the time in which the
     job had GPUs.
     """
@@ -139,11 +139,11 @@ def write_jobs(
     """Write `folder`/`stem`.csv and `folder`/`stem`.segments.csv for the measured jobs, in submission order.
 
     The first file has a row per job, the second a row per attempt. Times are seconds of the trace; a time is
-    blank if the event never happened. A job with several attempts has its first start, its last end and the
-    GPUs of its last attempt in the first file. For a job without GPUs, the cells `node` to `sm_clock_frac`
-    are blank. Share and clock are means over the time in which the job had GPUs. Without models, share is as
-    requested, the clock is 1, and energy is blank. Cost (in the currency of the cluster file) and carbon are
-    blank if the price or the carbon intensity is unknown.
+    blank if the event never happened. In the first file, a job with several attempts has its first start, its
+    last end, and the GPUs of its last attempt. For a job without GPUs, the cells from `node` to
+    `sm_clock_frac` are blank. Share and clock are means over the time in which the job had GPUs. Without
+    models, share is as requested, the clock is 1, and energy is blank. Cost (in the currency of the cluster
+    file) and carbon are blank if the price or the carbon intensity is unknown.
 
     Raises:
         InputError: the folder is not writable.

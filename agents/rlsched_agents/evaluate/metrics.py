@@ -111,16 +111,16 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
         wall_s: Wall time of the replay without compiling, seconds.
         by_gpus: Metrics by number of GPUs, smallest first.
         by_vc: Metrics by VC, `-` for jobs without a VC.
-        by_source: Number of decisions by source; empty if not counted.
+        by_source: Number of decisions, by the component that made them (`rlsched.decide.record.Source`);
+            empty if not counted.
         bounded_slowdown_mean: Mean `bounded_slowdown`; `bounded_slowdown_p99` is the 99th percentile.
         lost_gpu_s: GPU-seconds of measured jobs without lasting progress: work lost to a preemption, a
             failure or a node failure, and restart costs. The work of a job that reaches its time limit is not
-            counted, because no attempt repeats it. Counted as GPU-seconds at full speed.
+            counted, because no attempt repeats it. The unit is GPU-seconds at full speed.
         decision_p50_us: Median time per decision, microseconds; None if `decision_p99_us` is None.
-        gpu_used_frac: As `gpu_utilisation_frac`, but an allocated GPU counts only in proportion to its
-            utilisation, which is the utilisation of the job's workload in the catalogue, less stalls. The
-            utilisation of a shared GPU is 1 - product over the jobs of (1 - own utilisation) (`physics`).
-            None without models.
+        gpu_used_frac: As `gpu_utilisation_frac`, but each allocated GPU is weighted by its utilisation. This
+            is the catalogue's utilisation for the workload of the job, less stalls. The utilisation of a
+            shared GPU is 1 - product over the jobs of (1 - own utilisation) (`physics`). None without models.
         fragmentation_frac: Fraction of the free GPU-seconds, from the first to the last submission, that a
             job drawn at random could not have used (`occupancy.fragmentation`). None if placements were not
             kept, or no GPU was free.

@@ -33,21 +33,21 @@ MAX_STEPS: Final = 200
 class OverTime(msgspec.Struct, frozen=True, kw_only=True):
     """Means in equal steps of time, from the first to the last submission of the measured jobs.
 
-    The step is the shortest of 1, 5 and 15 minutes, 1 and 6 hours, a day and a week that gives at most 200
-    steps, or a week if none does.
+    A step is 1, 5 or 15 minutes, 1 or 6 hours, a day or a week long. The shortest of these lengths that gives
+    at most 200 steps is used. If every length gives more steps, a step is a week long.
 
     Attributes:
         from_s: Start of the first step, seconds of the trace.
         to_s: End of the last step, which can be shorter than the other steps.
         step_s: Length of a step, seconds.
         gpus_allocated: Mean number of allocated GPUs in each step.
-        gpus_used: Mean number of busy GPUs in each step. In every step, an attempt counts with its mean over
-            its whole run time. None without models.
+        gpus_used: Mean number of busy GPUs in each step. Each attempt is assumed to have the same number of
+            busy GPUs, its mean, during its whole run time. None without models.
         fragmentation_frac: Unusable / free GPU-seconds (`fragmentation`) of each step; None for a step
             without free GPUs. The list is None if placements were not kept, or if jobs requested parts of a
             GPU.
-        power_kw: Mean power of the jobs in each step, without idle power. In every step, an attempt counts
-            with its mean over its whole run time. None without models.
+        power_kw: Mean power of the jobs in each step, without idle power. Each attempt is assumed to have the
+            same power, its mean, during its whole run time. None without models.
         price: Mean price of electricity in each step, currency per MWh; None if it is unknown.
         carbon_g_kwh: Mean carbon intensity in each step, g CO2e per kWh; None if it is unknown.
     """
@@ -213,7 +213,7 @@ def _changes(table: JobTable, edges: Floats) -> _Changes | None:
 
 
 def _unordered_changes(table: JobTable, edges: Floats) -> _Changes | None:
-    """Return the changes as `_changes`, but not sorted, and possibly several per node and time."""
+    """Return the same changes as `_changes`, but unsorted, and not added up."""
     attempts, held = table.attempts, _within(gpu_holds(table), edges)
     gpus = table.trace.num_gpus[attempts.job[held.attempt]]
     if np.any((gpus > 0) & (gpus < 1)):
@@ -323,9 +323,9 @@ def _useless(spec: ClusterSpec, demand: dict[tuple[str, float], int]) -> dict[Ki
 
 
 def _as_array(useless: dict[Kind, Floats], kinds: list[Kind]) -> tuple[Floats, Mask]:
-    """Return the dict `useless` as an array (kinds, most GPUs + 1), and a (kinds,) mask of its keys.
+    """Return `useless` as an array (kinds, most GPUs + 1), and (kinds,) whether each kind is in `useless`.
 
-    Rows of kinds that are not in the dict are 0.
+    Rows of kinds that are not in `useless` are 0.
     """
     table = np.zeros((len(kinds), max(gpus for _, gpus in kinds) + 1))
     for number, kind in enumerate(kinds):

@@ -84,10 +84,10 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ratio_of_sums(ours: Floats, theirs: Floats, *, draws: int = DRAWS, seed: int = 0) -> Ratio | None:
-    """Return the total of `ours` / the total of `theirs`, with an interval; None if the latter is 0.
+    """Return the total of `ours` / the total of `theirs`, with an interval; None if `theirs` totals 0.
 
     Both arguments are (B,) sums over the jobs of each block. The bootstrap draws whole blocks with
-    replacement, the same ones for both. With fewer than ten blocks there is no interval.
+    replacement, and uses the same blocks for both arguments. With fewer than ten blocks there is no interval.
     """
     if not len(ours) or theirs.sum() <= 0:
         return None

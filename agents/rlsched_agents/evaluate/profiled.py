@@ -40,10 +40,10 @@ class Profiled(NamedTuple):
 
 
 def with_profiles(trace: Trace, store: str | Path) -> Profiled:
-    """Give each job for which the broker has a profile the figures that the broker would assume.
+    """Add the figures that the broker would assume to each job for which the broker has a profile.
 
-    - Workload: the catalogue's workload whose GPU time is nearest to the learnt one. A job keeps the workload
-      that its column `workload` names.
+    - Workload: the catalogue's workload whose GPU time is nearest to the learnt GPU time. A job keeps the
+      workload that its column `workload` names.
     - GPU memory: the highest of three values: the bound below which 99 % of similar jobs stay, and the
       columns `gpu_need_mib` and `gpu_memory_mib`.
     - Cores and power: from `job_requests.learnt_use`. Values in the columns `core_need` and

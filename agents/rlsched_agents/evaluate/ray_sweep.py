@@ -58,7 +58,8 @@ _TCP_TIMEOUT_S: Final = 5.0
 TRANSIENT: Final = ("Starting Ray client server failed", "psutil.ZombieProcess")
 """Error texts of Ray after which another attempt can succeed. For each Ray Client, Ray starts a process on
 the head node. If the port of this process is in use, the process exits at once, and Ray reports the first
-text, or the second if it inspects the process after its end. The next attempt gets the next port.
+text. If Ray inspects the process after its exit, Ray reports the second text. The next attempt gets the next
+port.
 """
 _ATTEMPTS: Final = 3
 _SAY_EVERY_S: Final = 1.0

@@ -165,7 +165,8 @@ def predictions_for(
         loaded: The policies to run.
         trace: The whole trace.
         spec: The cluster.
-        window: Defines which jobs are measured. Jobs submitted before the replay begins ended as recorded.
+        window: Defines which jobs are measured, and when the replay begins. The predictor uses the recorded
+            ends of jobs that were submitted before the replay begins.
         looked_at: Whether predictions are needed for models or for records of decisions.
         kind: Predictor for jobs whose run time the trace does not predict
             (`rlsched.workload.predict.kinds`).

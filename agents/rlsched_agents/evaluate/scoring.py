@@ -158,7 +158,10 @@ def _by_job(table: JobTable, which: NDArray[np.intp], objective: Objective) -> F
 
 
 def _of_run(table: JobTable) -> Floats:
-    """Return the (NUM_TERMS,) terms of a whole run plus offsets; 0 for terms that are sums over jobs."""
+    """Return the (NUM_TERMS,) terms that measure a whole run; 0 for terms that are sums over jobs.
+
+    The term `wake_ups` includes its offset, the number of nodes (`Objective.offsets`).
+    """
     found = np.zeros(NUM_TERMS)
     found[Term.PEAK] = 0.0 if table.energy is None else table.energy.peak_w
     found[Term.WAKE_UPS] = table.spec.num_nodes + (0 if table.slept is None else table.slept.nodes_booted)

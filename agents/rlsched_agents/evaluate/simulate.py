@@ -76,7 +76,8 @@ class Runs(Mapping[str, Run]):
         models: Models of speed and power; None: jobs ran as recorded in the trace.
         load_frac: Offered load of the measured jobs; None if undefined.
         prediction: Predictor for jobs whose run time the trace does not predict.
-        scaled: Whether the simulated cluster has another number of nodes than its description.
+        scaled: Whether the number of nodes of the simulated cluster differs from the number in its
+            description.
         profiled: (J,) whether the workload of each job comes from a learnt profile; None: no profiles were
             given.
         objective: Defines the cost of a policy relative to the baseline; None: no costs are reported.

@@ -36,7 +36,8 @@ class _Measure(NamedTuple):
 
 
 LEAST_JOBS: Final = 20
-"""The verdict names a size whose jobs wait longer only if there are this many jobs; fewer can be chance."""
+"""Minimum number of jobs of the same size. With fewer jobs, the verdict does not report that they wait
+longer, because that can be chance."""
 _WAITING: Final = _Measure("jobs wait least", "queue_mean_s", "queue_mean_ratio")
 _JCT: Final = _Measure("jobs are done soonest", "jct_mean_s", "jct_mean_ratio")
 
@@ -153,7 +154,7 @@ def _ratios_of(report: Findings, measure: _Measure) -> dict[str, Ratio]:
 
 
 def _best_of(ratios: dict[str, Ratio]) -> str:
-    """Return the policy with the lowest ratio, if possible one whose ratio is not significantly above 1."""
+    """Return the policy with the lowest ratio. Prefer policies whose ratio is not significantly above 1."""
     best = min(ratios, key=lambda name: ratios[name].ratio)
     if _low(ratios[best]) <= 1.0:
         return best

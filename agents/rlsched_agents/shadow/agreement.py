@@ -83,7 +83,7 @@ class Guarding(msgspec.Struct, frozen=True, kw_only=True):
         outside: Features that were outside their ranges, most frequent first.
         note: Reason why features are not monitored; "" if they are.
         left: Number of jobs that are not compared, by reason.
-        standing: Number of jobs that, at the end of the period, the policy wanted to start, and Slurm had not
+        standing: Number of jobs at the end of the period that the policy wanted to start, but Slurm had not
             started.
     """
 

@@ -54,10 +54,10 @@ class Fewer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sleep(table: JobTable, since_s: float) -> SleepPotential | None:
-    """Compute how many nodes of a replay could have slept by the default `PowerDownPlan`.
+    """Compute how many nodes could have slept in a replay under the default `PowerDownPlan`.
 
-    Time is divided into slots of ten minutes. In each slot, the highest demand of the slot counts, so waits
-    for booting nodes are overestimated.
+    Time is divided into slots of ten minutes. The highest demand in a slot is used for the whole slot, so
+    waits for booting nodes are overestimated.
 
     Args:
         table: Result of the replay.
@@ -106,7 +106,8 @@ def fewer(
         replay: Replays the policy on a cluster.
         measured: (J,) mask of the jobs whose waits count. A cluster on which one of them does not start is
             too small.
-        most_wait_s: Largest permitted mean wait: that under the site's rule on the full cluster, seconds.
+        most_wait_s: Largest permitted mean wait, seconds: the mean wait under the site's rule on the full
+            cluster.
         tell: Called with the progress, 0 to 1.
 
     Returns:

@@ -76,9 +76,11 @@ class Ends:
     def end_of(self, job: Job, attempt: Attempt) -> tuple[float, Outcome]:
         """Return the end time of an attempt, and the outcome of its job.
 
-        - According to the journal, the job completed or failed in an attempt: if both attempts have the same
-          start, `attempt` ends at the recorded time. If not, `attempt` runs for the recorded run time.
-        - According to the journal, the job was cancelled: if `attempt` has the same start as the job's last
+        - The journal records an attempt in which the job completed or failed: if `attempt` has the same start
+          as the recorded attempt, `attempt` ends at the recorded time. If not, `attempt` runs for the
+          recorded run time. If the job already ran at the start of the journal, `attempt` ends at the
+          recorded time.
+        - The journal records that the job was cancelled: if `attempt` has the same start as the job's last
           recorded attempt, `attempt` ends at the recorded time. If not, the returned time is infinite,
           because the cancellation will end the attempt.
         - Otherwise the run time is predicted.
@@ -175,10 +177,10 @@ class Life:
             self._events += events_of_fact(row.entry, self.state, row.now_s)
 
     def choose(self, record: DecisionRecord, choice: Candidate) -> None:
-        """Make another choice in place of a recorded decision, which must be the next one.
+        """Replace a recorded decision, which must be the next decision of the journal, by another choice.
 
         Raises:
-            InputError: the state is not the one in which the decision was made, or the choice is not
+            InputError: the state differs from the state before the recorded decision, or the choice is not
                 possible.
         """
         state, now_s = self.state, record.now_s
@@ -245,9 +247,9 @@ class Life:
         return self.timeline
 
     def _due_s(self, now_s: float) -> float:
-        """Return the earliest time at which a requested wait ends, or eligibility must be reviewed.
+        """Return the earliest time at which a requested wait ends, or job eligibility must be reviewed.
 
-        The time is rounded up to milliseconds. It is infinite if there is no such event.
+        The time is rounded up to milliseconds. If there is no such event, the time is infinite.
         """
         asked_s = min(self.state.asked_for_s.values(), default=math.inf)
         reviewed_s = min(self.state.quotas.due_s, self.state.gates.due_s)

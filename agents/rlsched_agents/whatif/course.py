@@ -16,7 +16,7 @@ class Course(NamedTuple):
 
     Attributes:
         timeline: Jobs with their attempts.
-        to_s: Time up to which the course is known, seconds; infinite: to its end.
+        to_s: Time up to which the course is known, seconds; infinite: the whole course is known.
         last_s: Time of the last event, seconds.
         energy_j: Energy up to the last event, joules; None without models.
         by_predictions: Number of jobs for which a predicted run time was used.

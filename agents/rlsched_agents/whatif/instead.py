@@ -1,4 +1,4 @@
-"""Answers what would have happened if one decision had been another one."""
+"""Computes what would have happened after another choice at one decision."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ from rlsched.decisions.candidates import Candidate
 from rlsched.errors import AllocationError, InputError
 
 LATER_S: Final = 600.0
-"""If the other choice is to start a job later that could start at once: how long the job waits, seconds. The
-next event ends the wait earlier.
+"""Wait, seconds, if the other choice is to start a job later although the job could start at once. The next
+event ends the wait earlier.
 """
 
 
@@ -151,9 +151,10 @@ def _plan(
 def _on_free(
     record: DecisionRecord, plan: PlanSeen, state: ClusterState, partition: int, start: StartOptions
 ) -> Start:
-    """Return the start of a plan (candidate of the decision) on free GPUs.
+    """Return the start of a job on free GPUs as in `plan`, a candidate of the decision.
 
-    The placement rule chooses the GPUs if it chooses the plan's node.
+    The placement rule chooses the GPUs, unless the decision has several candidates on free GPUs and the rule
+    chooses another node than the plan.
     """
     several = sum(one.how == "free" and not one.verdict for one in record.plans) > 1
     for place in (BY_RULE, NO_PREFERENCE):

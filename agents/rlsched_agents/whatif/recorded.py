@@ -21,10 +21,10 @@ LEAST_JOBS: Final = 100
 """With fewer jobs that have a recorded start, no rule is identified."""
 LEAST_KNOWN_FRAC: Final = 0.5
 MOST_UNABLE_FRAC: Final = 0.01
-"""Fraction of the jobs that may be unable to run on the cluster, because nodes may have been removed."""
+"""Maximum fraction of jobs that cannot run on the cluster, for example because nodes were removed."""
 MOST_ABOVE_S: Final = 60.0
 MOST_ABOVE_FRAC: Final = 0.001
-"""Fraction of the time in which more GPUs may be busy than exist, because system clocks differ a little."""
+"""Maximum fraction of time with more busy GPUs than exist, which occurs because system clocks differ."""
 
 
 @dataclass(frozen=True)

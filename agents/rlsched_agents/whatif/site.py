@@ -28,7 +28,7 @@ Tell = Callable[[str, float], None]
 """Callback that gets the current step, and the progress of the whole run (0 to 1)."""
 
 LEAST_WAIT_S: Final = 60.0
-"""Errors are divided by the mean wait, but at least by this, seconds: real schedulers run at intervals."""
+"""Minimum of the mean wait that errors are divided by, seconds, because real schedulers run at intervals."""
 SAME_START_S: Final = 60.0
 LEAST_LIMITS_FRAC: Final = 0.5
 """If a smaller fraction of the jobs has a time limit, rules that use time limits are not tried."""
@@ -92,11 +92,12 @@ class RuleFit(msgspec.Struct, frozen=True, kw_only=True):
         toml: Settings of the rule as TOML.
         all: Errors of one continuous replay of the whole history.
         last: Errors of the same replay in the last fifth of the history, for which results are reported.
-        stretches: Errors of replays of each day of the history, from the recorded state at its start
-            (`whatif.stretches`). None: not computed, because a rule has the best grade without them.
+        stretches: Errors of separate replays of the days of the history, each from the recorded state at the
+            start of the day (`whatif.stretches`). None: not computed, because a rule has the best grade
+            without them.
         grade: The worse grade of `all` and `last`, or the grade of `stretches` if that is better.
         by_size: Recorded mean wait and mean wait in the replay, by number of GPUs.
-        by_partition: The same by partition.
+        by_partition: Recorded mean wait and mean wait in the replay, by partition.
     """
 
     rule: str

@@ -108,7 +108,9 @@ def _replay(
 
 
 def _part(trace: Trace, rows: Ints, since_s: float, runs: int, ran_s: Floats) -> Trace:
-    """Return the jobs of a stretch: first `runs` running jobs with their remaining times, then the others.
+    """Return the jobs of a stretch, at the times at which they are submitted in its replay.
+
+    The first `runs` jobs already run at the start of the stretch, and get their remaining run times.
 
     `ran_s`: run time of each job before the stretch, seconds.
     """
