@@ -88,7 +88,7 @@ CLEAN_SLICE_S = 0.2
 """Maximum time for the removal of old output in one turn of the loop, seconds."""
 END_JOBS_GRACE_S = 3.0
 ACKNOWLEDGE_WAIT_S = 2.0
-"""Maximum time for which a node that has ended its jobs waits for the broker's acknowledgements, seconds."""
+"""Maximum time to wait for the broker's acknowledgements after the node has ended its jobs, seconds."""
 _POLL_WITHOUT_PIDFD_S = 0.05
 _log = logging.getLogger("rlsched.node")
 

@@ -39,8 +39,8 @@ class NodeHome:
     It contains `lock`, `state.json`, `lease`, `records/` and `attempts/`.
 
     Raises:
-        InputError: another daemon has the lock, the directory belongs to a node with another name, or it
-            cannot be used.
+        InputError: another daemon has the lock, the directory belongs to a node with another name, or the
+            directory cannot be used.
     """
 
     def __init__(self, path: Path, name: str) -> None:

@@ -271,7 +271,7 @@ class MigInstances:
 
         Return None if the instance does not exist, or if another program has created another instance in its
         place. If the daemon was killed while it created the GPU instance, the record has no ID. In this case,
-        the record describes the instance that has its profile and place, and no compute instance.
+        an instance with the recorded profile and place matches the record if it has no compute instance.
         """
         if not gpu.is_in_mig_mode:
             return None

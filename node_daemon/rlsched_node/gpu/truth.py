@@ -1,4 +1,4 @@
-"""Figures that replace the catalogue's for simulated GPUs, for tests of what rlsched learns from jobs."""
+"""Figures that replace the catalogue's figures for simulated GPUs. Used in tests of learnt figures."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ class SimulatedTruth(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """Figures for simulated GPUs, read from a TOML file.
 
     Attributes:
-        workload: Figures by name of the workload; other workloads have the catalogue's figures. A job without
-            a named workload can give a name, also one that is not in the catalogue, in the environment
-            variable `SIMULATED_VARIABLE` (`rlsched_node.processes.attempt`), which the broker does not read.
+        workload: Figures by name of the workload; other workloads have the catalogue's figures. For a job
+            without a named workload, the environment variable `SIMULATED_VARIABLE`
+            (`rlsched_node.processes.attempt`) can name a workload, which may be missing from the catalogue.
+            The broker does not read this variable.
         pair: Speeds of pairs of workloads that share a GPU. Other pairs divide the GPU's time as described in
             `SimulatedGpus`.
     """

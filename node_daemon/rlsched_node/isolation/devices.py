@@ -1,8 +1,8 @@
 """Denies a control group the GPUs and MIG instances that its rank does not hold, with BPF programs (bpf(2)).
 
-GPUs have files /dev/nvidiaN, MIG instances have files /dev/nvidia-caps/nvidia-capM. A program that uses an
-instance opens two of the latter: the files of its GPU instance and of its compute instance. The driver lists
-their minor numbers M in /proc/driver/nvidia/capabilities (NVIDIA's MIG guide, device nodes and capabilities).
+GPUs have files /dev/nvidiaN, MIG instances have files /dev/nvidia-caps/nvidia-capM. A program that uses a MIG
+instance opens two such files: one for the GPU instance, and one for the compute instance. The driver lists
+the minor numbers M in /proc/driver/nvidia/capabilities (NVIDIA's MIG guide, device nodes and capabilities).
 Processes with CAP_SYS_ADMIN, such as processes of root, need no files in /dev/nvidia-caps.
 
 cgroup v2 has no file for devices. Instead, the kernel runs a program of type BPF_PROG_TYPE_CGROUP_DEVICE
@@ -27,7 +27,7 @@ NVIDIA_MAJOR: Final = 195
 FOR_ALL: Final = (254, 255)
 """Minor numbers of devices that every CUDA program opens: nvidia-modeset, nvidiactl."""
 CAPABILITIES: Final = "nvidia-caps"
-"""Name in /proc/devices of the major number of files in /dev/nvidia-caps; the kernel chooses the number."""
+"""Name in /proc/devices for the files in /dev/nvidia-caps, whose major number the kernel chooses."""
 DEVICES_FILE: Final = "/proc/devices"
 CAPABILITIES_DIRECTORY: Final = "/proc/driver/nvidia/capabilities"
 _MINOR_FIELD: Final = "DeviceFileMinor"

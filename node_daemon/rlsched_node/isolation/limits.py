@@ -70,9 +70,9 @@ class ProcessSetup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 def hold(group: Cgroup, limits: RankLimits) -> ProcessSetup:
     """Set a rank's limits on its new control group. Return the limits that the group does not enforce.
 
-    The shim sets the returned limits on the rank's processes. They limit memory only if the job requested
-    memory, because RLIMIT_DATA counts memory that a process has reserved but never used, and would end
-    harmless programs.
+    The shim sets the returned limits on the rank's processes. The returned limits include memory only if the
+    job requested memory. RLIMIT_DATA also counts memory that a process has reserved but never used, and could
+    end harmless programs.
     """
     cpus = on_machine(limits.cpus)
     held = group.write(

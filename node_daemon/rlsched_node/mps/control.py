@@ -62,12 +62,12 @@ class MpsControl:
         directory: Directory of this daemon; `pipe` and `log` in it belong to the account, with mode 0700.
         uuids: UUIDs of the GPUs that the clients share. GPU indices are not used, because MPS renumbers GPUs.
         user: Account of the clients, which also runs the daemon; None: the account of this process.
-        inherited: Environment from which `PATH` and `LD_LIBRARY_PATH` are taken.
+        inherited: Environment from which `PATH`, `LD_LIBRARY_PATH` and `LANG` are taken.
         spared: Process IDs that the node daemon never treats as processes of a rank. This class adds the IDs
             of the control daemon, its servers and its commands.
 
     Attributes:
-        servers: Process IDs of the daemon's servers at its last answer.
+        servers: Process IDs of the control daemon's servers, as listed in its last answer.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """The MPS control daemons of a node: one for each account and set of GPUs that jobs share.
 
-A control daemon starts with the first rank that shares its GPUs, and ends after the last such rank. Its
-record is written to disk before it starts, so that the next node daemon can adopt or end it. The loop of the
-node daemon waits only for the start; a thread sends all other commands.
+A control daemon is started for the first rank that shares the GPUs, and ends after the last such rank. Before
+the start, a record of the control daemon is written to disk, so that the next node daemon can adopt or end
+the control daemon. The node daemon's loop waits only for this start. A thread sends all other commands.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ TURN_S: Final = 1.0
 FAULT_S: Final = 60.0
 """Seconds after the fault of an MPS server during which a rank's failure is attributed to the fault."""
 LEFT_S: Final = 10.0
-"""Seconds after the failure of a rank during which a fault of an MPS server counts as related to the failure:
-the node can notice that the rank was killed before the server does.
+"""Seconds after the failure of a rank during which a fault of an MPS server counts as related to the failure.
+The node can detect the end of a killed rank before the server detects it.
 """
 FIRST_S: Final = 30.0
-"""Seconds after the start of a rank during which the clients are listed every `TURN_S` instead of every
-`LOOK_S`, as long as no server is known."""
+"""Seconds after the start of a rank. During this time, the clients are listed every `TURN_S` until a server
+is known, and then every `LOOK_S`."""
 RETRY_S: Final = 60.0
 """Seconds after the failed start of a control daemon during which no other start is attempted."""
 CLOSE_S: Final = 20.0
@@ -102,8 +102,8 @@ class _Daemon:
         failed: Ranks that failed in the last `LEFT_S`, each with the time of its failure, monotonic seconds.
         joined_s: Time at which the last rank joined, monotonic seconds.
         clients: Process IDs of the clients at the last answer.
-        directories: Directory of the job, by process ID. Contains all clients that were ever listed, and the
-            processes that ran when this node daemon adopted the control daemon.
+        directories: Directory of the job, by process ID. The keys are all clients that were ever listed, and
+            the processes that ran when this node daemon adopted the control daemon.
         servers: Process IDs of the servers that ran at the last answer.
         on_gpus: Processes of its ranks on GPUs, as the meter reports them.
         suspects: Ranks with a process that used a GPU and was not an MPS client at the last answer.

@@ -1,1 +1,1 @@
-"""Processes of jobs, each under a shim (a process that outlives the daemon); output, health checks."""
+"""Processes of ranks under shims (processes that outlive the daemon), output of ranks, health checks."""

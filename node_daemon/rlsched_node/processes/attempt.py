@@ -27,8 +27,8 @@ VANISHED = "vanished"
 EXIT_KILLED = shim.EXIT_KILLED
 """Exit code of a rank that was ended before it started (128 + SIGTERM)."""
 SIMULATED_VARIABLE = "RLSCHED_SIMULATED_WORKLOAD"
-"""Environment variable of a job without a named workload: the workload that simulated GPUs simulate for its
-ranks; for tests."""
+"""Environment variable for tests. If a job has no named workload, the variable names the workload that
+simulated GPUs simulate for the ranks of the job."""
 
 
 def grace_s_of(launch: Launch) -> float:

@@ -58,7 +58,7 @@ def minors_of(gpus: GpuSet) -> list[int | None]:
 def capabilities_of(gpus: GpuSet, directory: str | Path = CAPABILITIES_DIRECTORY) -> list[list[int] | None]:
     """Return the minor numbers of the files in /dev/nvidia-caps that each GPU's ranks need.
 
-    Whole GPUs need none. None: unknown, because the GPU does not answer, or the driver does not list its
+    Whole GPUs need none. None: unknown, because the GPU does not answer, or the driver does not list the
     instance.
 
     Args:
@@ -89,8 +89,8 @@ class RankBounds:
         max_processes: Maximum number of processes and threads per rank; 0: no limit.
         minors: Function that returns the result of `minors_of`. It is called again at each start of a rank
             while its last result contains None.
-        capabilities: Function that returns the result of `capabilities_of`. It is called again in the same
-            case.
+        capabilities: Function that returns the result of `capabilities_of`. It is called again while its last
+            result contains None, like `minors`.
     """
 
     def __init__(
@@ -165,7 +165,8 @@ class RankBounds:
     def _devices(self, gpus: Sequence[int]) -> list[int] | None:
         """Return the minor numbers of the device files that a rank may open.
 
-        None: all device files, because the node cannot deny devices, or the number of one GPU is unknown.
+        None: all device files, because the node cannot deny devices, or the minor number of one of these GPUs
+        is unknown.
         """
         if self._opens_all or not self._minors:
             return None
@@ -206,9 +207,9 @@ class RankBounds:
             self._share_anew()
 
     def _withdraw_loans(self) -> None:
-        """Withdraw the loans whose processors were allocated to another rank.
+        """Withdraw each loan with a processor that was allocated to another rank.
 
-        Without the controller `cpuset`, the borrower still runs on these processors, together with that rank.
+        Without the controller `cpuset`, the rank with the loan still runs on the lent processors.
         """
         for borrower in self._cores.withdraw():
             group = self._borrowing.pop(borrower, None)

@@ -1,9 +1,9 @@
-"""The forker: a small process that forks shims for its daemon, faster than new interpreters start.
+"""The forker: a small process that forks shims for its daemon, because a new interpreter starts slowly.
 
-The daemon starts it with the isolated interpreter (`python -I -S forker.py FD`) before the daemon has sockets
-or threads. FD is a packet socket: the daemon sends the path of an attempt's records and a pipe, and receives
-the process ID of the shim. The shim is a child of the daemon, and outlives the daemon and the forker. When
-the daemon exits, the socket closes and the forker exits too.
+The daemon starts the forker with the isolated interpreter (`python -I -S forker.py FD`) before the daemon has
+sockets or threads. FD is a packet socket. The daemon sends the path of an attempt's records and a pipe, and
+receives the process ID of the shim. The shim is a child of the daemon, and outlives the daemon and the
+forker. When the daemon exits, the socket closes and the forker exits too.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _fork_twice(path: str, pipe: int) -> int:
 def _become_shim(path: str, pipe: int) -> None:
     """Turn the new process into a shim. Never returns.
 
-    Sets up the descriptors with which `python shim.py` would start, with the shim's pipe in place of the
+    The shim gets the same descriptors as after a start with `python shim.py`. The shim's pipe replaces the
     forker's socket.
     """
     code = 1

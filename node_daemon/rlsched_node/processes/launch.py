@@ -31,8 +31,8 @@ SLURMS_VARIABLE = "SLURM_SUBMIT_DIR"
 """Variable that `rlsched submit` sets for a script with `#SBATCH` lines. Such a job also gets
 `slurm_variables`."""
 STEPS_VARIABLE = "RLSCHED_STEPS_KEY"
-"""Variable that `rlsched submit` sets for a script with `#SBATCH` lines without `--launch`: the key of the
-job's steps. Such a script runs on the first node only (`rlsched_node.slurm`)."""
+"""Variable with the key of the job's steps. `rlsched submit` sets this variable for a script with `#SBATCH`
+lines, unless `--launch` is given. Such a script runs on the first node only (`rlsched_node.slurm`)."""
 STEP_PORT_FIRST = 30_000
 STEP_PORTS = 2_768
 STEP_PORTS_OF_A_JOB = 8

@@ -27,12 +27,12 @@ from rlsched_node.processes import shim
 from rlsched_node.processes.launch import LaunchError
 
 UNLISTED_MIB, UNLISTED_FRAC = 2048, 0.05
-"""Limit for memory that is in use but belongs to no listed process, MiB and as a fraction of the GPU's
-memory; the larger value applies. A GPU with more unlisted memory goes out of service. Assumed: the driver
-reserves some hundred MiB, and version 1 of NVML's query counts them as used."""
+"""Limit for unlisted memory (in use, but of no listed process): in MiB, and as a fraction of the GPU's
+memory. The larger limit applies. A GPU with more unlisted memory goes out of service. The values are assumed:
+the driver reserves some hundred MiB, and version 1 of NVML's query counts them as used."""
 UNLISTED_MOST_FRAC = 0.10
-"""Upper bound of `UNLISTED_MIB` on small GPUs, as a fraction of the GPU's memory: the fraction that
-placement leaves free on a shared GPU (`rlsched.models.memory.MARGIN_FRAC`)."""
+"""Upper bound of `UNLISTED_MIB` on small GPUs, as a fraction of the GPU's memory. Placement leaves the same
+fraction free on a shared GPU (`rlsched.models.memory.MARGIN_FRAC`)."""
 OUT_AFTER_LOOKS = 30
 """Number of consecutive checks with unlisted memory above the limit after which a GPU is out of service. When
 a process is killed, the driver removes it from the list some seconds before it frees the memory."""
@@ -50,7 +50,7 @@ class _Outage(NamedTuple):
         why: Reason that is shown to users. A lost GPU keeps the first reason during the outage.
         pid: The foreign process; `_UNLISTED`: no process is known; 0: the GPU is lost, or is not the GPU that
             the node offers.
-        good_looks: Number of consecutive good checks at present.
+        good_looks: Number of consecutive good checks up to now.
     """
 
     why: str

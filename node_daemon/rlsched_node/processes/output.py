@@ -33,9 +33,9 @@ class OutputBound:
     Args:
         path: The file.
         max_bytes: Maximum size on disk, at least 4 x 64 KiB; None: no limit.
-        copied: Function that returns how many bytes, from the start of the file, the copier does not need any
-            more. Bytes that the copier needs are dropped only if the file reaches `MOST_KEPT` times the
-            limit. None: the file is not copied.
+        copied: Function that returns the number of bytes at the start of the file that the copier does not
+            need any more. Bytes that the copier needs are dropped only if the file reaches `MOST_KEPT` times
+            the limit. None: the file is not copied.
     """
 
     def __init__(self, path: str, max_bytes: int | None, copied: Callable[[], int] | None = None) -> None:

@@ -243,8 +243,8 @@ class LiveRanks:
     def _look(self, events: list[Event]) -> None:
         """Restart killed copiers, add failed copies to `events`, and record the descendants of some shims.
 
-        The processes of a rank are recorded if the rank has no control group, and its orphans do not become
-        children of this daemon. Otherwise, they could not be found after the shim is killed.
+        The descendants are recorded if the rank has no control group, and its orphans do not become children
+        of this daemon. Without the record, they could not be found after the shim is killed.
         """
         now_s = time.monotonic()
         if now_s >= self._look_at_s:

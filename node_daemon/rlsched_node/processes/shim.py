@@ -1,21 +1,21 @@
 """The shim: the process between the node daemon and one rank of a job.
 
-It outlives the daemon, runs the command in its own process group, enforces the time limit, and writes the
-exit code to disk.
+The shim outlives the daemon, runs the command in its own process group, enforces the time limit, and writes
+the exit code to disk.
 
-The isolated interpreter runs it as a plain script (`python -I -S shim.py LABEL`), so it imports only the
-standard library, and modules of this package with the same restriction. Shim and daemon communicate by files
-in the directory of the attempt's records. The shim receives this directory as an open descriptor, so that
-neither its command line nor the job's environment shows the path:
+The isolated interpreter runs this file as a plain script (`python -I -S shim.py LABEL`), so it imports only
+the standard library, and modules of this package with the same restriction. Shim and daemon communicate by
+files in the directory of the attempt's records. The shim receives this directory as an open descriptor, so
+that neither its command line nor the job's environment shows the path:
 
     launch.json   in:  the command and its conditions: `LaunchRecord` in store.py
     kill          in:  grace_s, reason; read when SIGTERM arrives
     limit         in:  time_limit_s, replaces the value of launch.json; read at the start and at SIGUSR1
     pid           out: identity of this process; made with link(2), so exactly one side can claim an attempt
-    exit          out: exit_code, reason, ended_s, ran_s; written over `exit.tmp`, whose space was reserved
+    exit          out: exit_code, reason, ended_s, ran_s; made from `exit.tmp`, whose space was reserved
 
-A running daemon also receives a byte on a pipe when the attempt is claimed, and the exit record at its end.
-The daemon prefers the pipe to the file, because a job of the same user could write the file.
+A running daemon also receives a byte on a pipe when the attempt is claimed, and the exit record when the
+attempt ends. The daemon prefers the pipe to the file, because a job of the same user could write the file.
 
 Exit codes: the command's exit code; 128 + n if signal n ended the command; 124 at the time limit; 127 if the
 command does not exist; 126 if the command or its working directory cannot be used. A failed command gets

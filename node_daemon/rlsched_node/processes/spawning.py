@@ -1,4 +1,4 @@
-"""Starts processes that outlive the daemon: isolated interpreters with an attempt's records and output."""
+"""Starts isolated interpreters that outlive the daemon, with an attempt's records and output open."""
 
 from __future__ import annotations
 

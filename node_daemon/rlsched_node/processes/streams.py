@@ -77,10 +77,10 @@ def write_progress(fd: int, num_bytes: int, failure: str = "") -> None:
 
 
 def copied_bytes(source: str) -> int:
-    """Return how many bytes, from the start of a file, its copier does not need any more.
+    """Return the number of bytes at the start of a file that its copier does not need any more.
 
-    These bytes are copied, or the copy has failed. The file is in the current directory. Return 0 if its
-    copier has not started yet.
+    The copier has copied these bytes, or the copy has failed. The file is in the current directory. Return 0
+    if the copier has not started yet.
     """
     try:
         return read_progress(records.read(progress_name(source))) or 0

@@ -51,7 +51,7 @@ class Agent:
         self._signal = 0
 
     def run(self, signals: Sequence[int]) -> int:
-        """Run until the server ends the job. Return 0 then, or another exit code if the server is lost."""
+        """Run until the server ends the job, and return 0. Return another exit code if the server is lost."""
         give_up_s = time.monotonic() + GIVE_UP_S
         pause_s = PAUSE_S
         while not self._connect():

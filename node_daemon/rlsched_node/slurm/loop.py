@@ -19,9 +19,10 @@ class Loop:
     """Calls functions when descriptors are ready, when times have come, and after signals.
 
     Attributes:
-        on_signal: Function that is called with each received signal; None: signals wait until it is set. It
-            is called before the functions of descriptors. If a signal was sent to a process group, it is
-            therefore handled before the messages that other processes of the group send because of it.
+        on_signal: Function that is called with each received signal; None: signals wait until the function is
+            set. The function is called before the functions of descriptors. If a signal goes to a whole
+            process group, this process therefore handles the signal first, and then messages that other
+            processes of the group send as a reaction.
     """
 
     def __init__(self) -> None:

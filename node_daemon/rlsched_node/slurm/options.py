@@ -109,8 +109,8 @@ _NO_EFFECT: Final[dict[str, str]] = {
 }
 _LONG_NO_EFFECT: Final = frozenset(long or short for short, long in _NO_EFFECT.items())
 _AS_HERE: Final = (("--cpu-bind", "none"), ("--mem-bind", "none"), ("--mem", "0"))
-"""(Option, value) pairs for which `srun` does not note that the option has no effect: rlsched behaves like
-this anyway."""
+"""(Option, value) pairs that describe the usual behaviour of rlsched. For these pairs, `srun` does not report
+that the option has no effect."""
 _SILENT: Final = ("--help", "--verbose", "--oversubscribe", "--overcommit", "--no-kill", "--job-name")
 _LONG_VALUED: Final = frozenset(long or short for short, long in (_VALUED | _NO_EFFECT).items())
 _LONG_FLAGS: Final = frozenset(long or short for short, long in _FLAGS.items())

@@ -1,4 +1,4 @@
-"""Files for the output of a step: Slurm's patterns of `srun --output` and `--error`."""
+"""Names of the files for the output of a step, from Slurm's patterns in `srun --output` and `--error`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ OUT, ERR = 1, 2
 
 
 def step_values(environ: Mapping[str, str], step: int) -> dict[str, str]:
-    """Return the values of patterns that are the same for all tasks of a step, by letter of the pattern."""
+    """Return the texts that replace letters of patterns, by letter: `j` for the job ID, for example.
+
+    Only letters with the same text for all tasks of a step are included.
+    """
     job = environ.get("SLURM_JOB_ID", "")
     return {
         "j": job,
@@ -58,7 +61,7 @@ def of_task(pattern: str | None, number: int, values: Mapping[str, str], cwd: st
     Args:
         pattern: Value of `--output` or `--error`; None: not given.
         number: ID of the task (`SLURM_PROCID`).
-        values: Values of the patterns, by letter.
+        values: Texts that replace letters of the pattern, by letter.
         cwd: Directory to which relative paths refer.
     """
     if pattern is None or pattern == "all" or is_of_srun(pattern):

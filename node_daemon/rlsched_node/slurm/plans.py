@@ -187,7 +187,7 @@ def _size(options: dict[str, Any], allowed: int, actual: int, asked: int) -> tup
 
 
 def _gpus_needed(options: dict[str, Any], counts: Sequence[int]) -> list[int | None]:
-    """Return the number of GPUs that the step requests on each node; None: it shares all GPUs."""
+    """Return the number of GPUs that the step requests on each node; None: the step shares all GPUs."""
     if options["gpus_per_node"] is not None:
         return [options["gpus_per_node"]] * len(counts)
     if options["gpus"] is not None:

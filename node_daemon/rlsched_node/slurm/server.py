@@ -106,7 +106,7 @@ class Server:
             self._tasks.signal_all(SIGCONT)
 
     def _end_steps(self) -> None:
-        """End the steps that outlive the script. If the job is being ended, they get its grace period."""
+        """End the steps that outlive the script, with the job's grace period if the job is being ended."""
         for step in list(self._steps.values()):
             if step.plan is None:
                 self._refuse(step, "the script has ended")

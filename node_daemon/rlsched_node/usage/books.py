@@ -218,7 +218,10 @@ class NodeUsage:
 
     @staticmethod
     def _while_nobody_looked(here: list[_RankAccount], gpu: int, reading: GpuReading, now_s: float) -> None:
-        """Add the energy that a GPU used while no daemon ran to the ranks that an earlier daemon started."""
+        """Divide the energy that a GPU used while no daemon ran among the ranks of the earlier daemon.
+
+        Each rank gets the same part. These ranks started before that time, and still run.
+        """
         stayed = [rank for rank in here if gpu in rank.kept_j]
         for rank in stayed:
             drawn_j = -1.0 if reading.energy_j is None else reading.energy_j - rank.kept_j.pop(gpu)
@@ -226,7 +229,10 @@ class NodeUsage:
                 rank.window.draw(drawn_j / len(stayed))
 
     def news(self, now_s: float) -> list[RankMetered]:
-        """Return the usage to report: if changed, every `WINDOW_S`; if unchanged, every `TOLD_EVERY_S`."""
+        """Return the usage to report now.
+
+        The usage of a rank is reported every `WINDOW_S` if it changes, else every `TOLD_EVERY_S`.
+        """
         told = []
         for key, rank in self._ranks.items():
             if now_s - rank.window_s < WINDOW_S:

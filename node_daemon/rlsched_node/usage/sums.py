@@ -29,7 +29,8 @@ class UsageSums(msgspec.Struct):
 
     Attributes:
         measured_s: Length of the period, seconds.
-        sums: (Sum of value x weight, sum of the weights) by name of the value, for means over time and GPUs.
+        sums: By name of the value: (sum of value x weight, sum of the weights). Their ratio is the mean over
+            time and GPUs.
         highest: Maximum by name of the value.
         energy_j: Energy, J; None: not measured.
         read_bytes: Bytes read; None: not measured.
@@ -81,7 +82,7 @@ class UsageSums(msgspec.Struct):
         self.high("temperature_c", reading.temperature_c)
 
     def add(self, later: UsageSums) -> None:
-        """Add the usage of the next period. The maximum of `cpu` is the highest mean of one period."""
+        """Add the usage of the next period. For `cpu`, the maximum is the highest mean of a single period."""
         self.measured_s += later.measured_s
         for name, (total, weight) in later.sums.items():
             mine = self.sums.get(name, (0.0, 0.0))
