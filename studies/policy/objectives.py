@@ -5,7 +5,7 @@
 For each objective, `tuned` is trained by one recipe on the real traces and price zones of `make checkpoint`.
 `studies.policy.price_bar` draws the windows; for the objective `carbon`, with carbon intensities. Costs are
 by the objective, relative to `tuned` with the best constant dials, which evolution finds for the objective on
-the training windows.
+the training windows. One recipe sets the windows and the length of both searches.
 """
 
 from __future__ import annotations
@@ -107,10 +107,9 @@ def main(words: Sequence[str] | None = None) -> int:
         market = CARBON if objective.counts("carbon") else MARKETS[given.market]
         sources = source_sets(given.traces, given.energy, market)
         found = trained(given.traces, given.energy, market, recipe, objective, given.seed, given.workers)
-        sets = window_sets(sources, given.windows, DialRecipe().with_prices(), Policy("tuned"), objective)
-        evolving = DialRecipe().with_prices()
-        static = constant_dials(sets["training"], evolving, given.workers)
-        rule = constant_dials(sets["training"], evolving, given.workers, tuple(RANGES))
+        sets = window_sets(sources, given.windows, recipe, Policy("tuned"), objective)
+        static = constant_dials(sets["training"], recipe, given.workers)
+        rule = constant_dials(sets["training"], recipe, given.workers, tuple(RANGES))
         for label in SHOWN:
             with Judge(sets[label], workers=given.workers) as judge:
                 (reference,), (base,) = judge.run([ALL_ZERO]), judge.run([static])

@@ -14,6 +14,7 @@ import argparse
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -32,7 +33,7 @@ from rlsched.workload.trace import Trace
 from rlsched_agents.dials.evolution import UNPRICED_DIALS, Evolution
 from rlsched_agents.dials.judging import ALL_ZERO, Costs, Interval, Judge, Layers, interval
 from rlsched_agents.dials.lesson import DialRecipe, draw_windows
-from rlsched_envs.sim.engine import predict_trace
+from rlsched_envs.sim.engine import PredictedTimes, predict_trace
 from rlsched_envs.training.sources import EpisodeSource
 from rlsched_envs.training.tariffs import Tariff
 from rlsched_envs.training.windows import Windows
@@ -90,13 +91,18 @@ def source(
     folder: Path, name: str, tariffs: Sequence[Tariff], days: tuple[float, float], part: str
 ) -> EpisodeSource:
     """Return a part of a trace (`train`, `test` or `all`) with the prices of a part of the days."""
-    trace = Trace.read(folder / f"{name}.csv.gz")
-    spec = ClusterSpec.read(folder / f"{name}.cluster.toml")
+    trace, spec, predicted = _predicted(folder, name)
     split = time_split(trace)
     since_s, until_s = {"train": split.train, "test": split.test, "all": (0.0, split.test[1])}[part]
-    predicted = predict_trace(trace, spec, kind=kind_for(trace))
     jobs = EpisodeSource.from_trace(trace, spec, since_s=since_s, until_s=until_s, predictions=predicted)
     return replace(jobs, tariffs=tuple(one.part(*days) for one in tariffs))
+
+
+@cache
+def _predicted(folder: Path, name: str) -> tuple[Trace, ClusterSpec, PredictedTimes]:
+    trace = Trace.read(folder / f"{name}.csv.gz")
+    spec = ClusterSpec.read(folder / f"{name}.cluster.toml")
+    return trace, spec, predict_trace(trace, spec, kind=kind_for(trace))
 
 
 def source_sets(traces: Path, energy: Path, market: Market = DAY_AHEAD) -> dict[str, list[EpisodeSource]]:

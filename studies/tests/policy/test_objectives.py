@@ -41,7 +41,15 @@ def test_later_jobs_are_in_no_training(shared_data: Path) -> None:
 
 
 @pytest.mark.slow
-def test_table_has_every_policy_and_bound(shared_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_has_every_policy_and_bound(
+    shared_data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, name, traces in (
+        (objectives, "REAL", ["philly"]),
+        (price_bar, "REAL", ["philly"]),
+        (price_bar, "OTHERS", ["ms_itp_09"]),
+    ):
+        monkeypatch.setattr(module, name, traces)
     words = ["--traces", str(shared_data / "traces"), "--energy", str(shared_data / "energy")]
     words += ["--objective", "bill", "--recipe", "smoke", "--windows", "6"]
     assert objectives.main(words) == 0
