@@ -124,6 +124,7 @@ def test_limit_below_the_power_of_idle_nodes_starts_no_job_and_ends() -> None:
     assert table.energy.limit.exceeded_s > 0.0
 
 
+@pytest.mark.slow
 def test_limit_is_kept_with_nodes_that_sleep(tmp_path: Path) -> None:
     policy, models = Policy("tuned"), Models(energy_weight=0.3, power_down=PowerDownPlan())
     energy = limits(tmp_path, 0.3, (8, 12), 0.95 * peak_kw(policy))

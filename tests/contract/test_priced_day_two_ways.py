@@ -77,7 +77,7 @@ POLICIES = {
 }
 
 
-QUICK = ("deferrals and pauses", "price-window", "price-percentile")
+QUICK = ("deferrals and pauses", "price-window")
 """Policies of which each follows the price in another way; `make test` runs only these."""
 
 

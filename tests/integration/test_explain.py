@@ -73,6 +73,7 @@ def test_jobs_of_a_broker_have_their_names_in_the_queue(tmp_path: Path) -> None:
         cluster.close()
 
 
+@pytest.mark.slow
 def test_prediction_and_outcome_of_a_shared_start_online(tmp_path: Path) -> None:
     cluster = Cluster(
         tmp_path,

@@ -320,6 +320,7 @@ def test_training_resumes_where_it_stopped(data: list[TrainingData], tmp_path: P
         )
 
 
+@pytest.mark.slow
 def test_ppo_resumes_where_it_stopped(data: list[TrainingData], tmp_path: Path) -> None:
     recipe = msgspec.structs.replace(
         SMOKE,
@@ -394,6 +395,7 @@ def test_recipes(tmp_path: Path) -> None:
     assert Strategy.from_layers(*ALL_ZERO).arrays(1).output.shape == (NUM_DIALS, NUM_COLUMNS + 1)
 
 
+@pytest.mark.slow
 def test_bounds_of_an_objective_resume_too(data: list[TrainingData], tmp_path: Path) -> None:
     """The prices of bounds are part of PPO's state; another objective is another training."""
     recipe = msgspec.structs.replace(

@@ -19,12 +19,15 @@ from rlsched.cluster.spec import NodeSpec, Placement
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
+from tests.quick import quick
 
 A, H, T, MIG = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "Tesla T4", "NVIDIA H100 80GB HBM3/1g.10gb"
 ASKED: Final = ((), (), (), ("H100",), ("A100", "H100"), ("T4", "h100/1g.10gb"))
 PREFERRED: Final = (("H100",), ("a100-sxm4",), ("A100", "T4"), ("h100/1g.10gb",), ("V100",), ("H100", "T4"))
 UNKNOWN: Final = 1 << 60
 RULES: Final = ("consolidate", "best-fit", "worst-fit", "spread")
+QUICK: Final = ("consolidate", "fgd")
+"""Rules of which `make test` draws random jobs."""
 
 
 def cluster(nodes: Sequence[NodeSpec], placement: Placement = "consolidate") -> ClusterState:
@@ -193,7 +196,7 @@ def in_order(gpus: list[int] | None) -> list[int] | None:
     return None if gpus is None else sorted(gpus)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", quick(RULES, QUICK.__contains__))
 def test_random_jobs_are_placed_as_by_the_second_implementation(rule: Placement) -> None:
     rng, counts = random.Random(PLACEMENT_CODES[rule]), {"preferred": 0, "other": 0, "none": 0}
     for _ in range(250):
@@ -210,7 +213,7 @@ def test_random_jobs_are_placed_as_by_the_second_implementation(rule: Placement)
     assert min(counts.values()) > 100, counts
 
 
-@pytest.mark.parametrize("rule", sorted(PLACEMENT_CODES))
+@pytest.mark.parametrize("rule", quick(sorted(PLACEMENT_CODES), QUICK.__contains__))
 def test_job_of_one_gpu_gets_the_gpu_of_a_job_that_accepts_only_preferred_ones(rule: Placement) -> None:
     """Under every rule; the jobs that arrived before are the same (`fgd` counts arrivals)."""
     rng, found = random.Random(7), 0

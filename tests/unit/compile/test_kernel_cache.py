@@ -61,6 +61,7 @@ def test_versions_with_other_types_share_a_cache(tmp_path: Path) -> None:
     assert len(entries(tmp_path)) == 3
 
 
+@pytest.mark.slow
 def test_unreadable_entry_is_made_again(tmp_path: Path) -> None:
     run_version(tmp_path, "Pair")
     for kind in ("inside", "entries"):

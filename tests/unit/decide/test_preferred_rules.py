@@ -32,6 +32,7 @@ from rlsched.workload.trace import Trace
 from rlsched_envs.sim.attempt_log import RunRules
 from rlsched_envs.sim.engine import Engine, predict_trace
 from rlsched_envs.sim.modelling import Models
+from tests.quick import quick
 from tests.support.sim.board import add, modelled, node, running
 from tests.support.sim.play import attempts, trace_of
 
@@ -259,6 +260,8 @@ POLICIES = (
     Policy("easy", order="area", reserve_after="2s"),
     Policy("reserve", leave_free={"longer_than": "3s"}),
 )
+QUICK = (POLICIES[2], POLICIES[-1])
+"""Policies that `make test` runs."""
 
 
 def drawn(rng: np.random.Generator) -> tuple[Trace, ClusterSpec]:
@@ -327,7 +330,7 @@ class Watching(RuleScheduler):
         self.before = now_s, seq, float(at_s)
 
 
-@pytest.mark.parametrize("policy", POLICIES, ids=str)
+@pytest.mark.parametrize("policy", quick(POLICIES, QUICK.__contains__), ids=str)
 def test_preferences_keep_no_job_back_and_delay_no_reservation(policy: Policy | str) -> None:
     rng, one = np.random.default_rng(3), policy if isinstance(policy, Policy) else Policy(policy)
     counts = np.zeros(3, int)

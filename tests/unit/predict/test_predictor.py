@@ -83,6 +83,7 @@ def test_as_sharp_as_the_truth_allows(known: tuple[Trace, AtSubmission]) -> None
         assert row["auc"] > best_row["auc"] - 0.02
 
 
+@pytest.mark.slow
 def test_bins_of_p_longer_are_right_one_by_one(known: tuple[Trace, AtSubmission]) -> None:
     """Reliability: among jobs with a probability of about p, a share of about p were longer."""
     trace, predictions = known

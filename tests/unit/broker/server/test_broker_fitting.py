@@ -112,6 +112,7 @@ def test_finished_fit_is_used(watch: Callable[..., Watched]) -> None:
     assert watched.started == [0.0]
 
 
+@pytest.mark.slow
 def test_fit_after_a_failed_one_is_used(watch: Callable[..., Watched]) -> None:
     watched = watch(learnt(), "raise SystemExit(1)")
     watched.step_until_logged()
