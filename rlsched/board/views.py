@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from rlsched.collector import no_garbage
 from rlsched.decisions.reading import StoreReader
 from rlsched.decisions.story import places, state_of, when
 from rlsched.decisions.timeline import AttemptSeen, JobSeen
@@ -44,6 +45,11 @@ def overview(reader: StoreReader, from_s: float, to_s: float) -> dict[str, Any]:
     ranges: [first row, number of rows, first row, ...]. If there are more than `MOST_BARS` bars, the shortest
     bars are left out.
     """
+    with no_garbage():
+        return _overview(reader, from_s, to_s)
+
+
+def _overview(reader: StoreReader, from_s: float, to_s: float) -> dict[str, Any]:
     timeline = reader.timeline
     first_row, rows, nodes = {}, 0, []
     for node in timeline.nodes.values():
@@ -108,6 +114,8 @@ def _runs(one: AttemptSeen, first_row: dict[str, int]) -> list[int]:
     rows = sorted(
         first_row[node] + gpu for node, gpu in zip(one.nodes, one.gpus, strict=True) if node in first_row
     )
+    if rows and rows[-1] - rows[0] == len(rows) - 1:
+        return [rows[0], len(rows)]
     runs: list[int] = []
     for _, group in groupby(enumerate(rows), lambda pair: pair[1] - pair[0]):
         mine = [row for _, row in group]

@@ -18,13 +18,23 @@ from rlsched.collector import no_garbage
 from rlsched.decide.record import DecisionRecord
 from rlsched.decisions.forecast_outcomes import KnownForecasts
 from rlsched.decisions.schema import ForecastSeen, JobEvent, NodeChange, StoreInfo, read_info, schemas
-from rlsched.decisions.segments import SegmentReader, segment_files, times_of
+from rlsched.decisions.segments import (
+    SEGMENT_ROWS,
+    SegmentReader,
+    StoredBatch,
+    first_number,
+    segment_files,
+    times_of,
+)
 from rlsched.decisions.timeline import Timeline
 from rlsched.errors import InputError
 
 RECORD: Final = "record"
 PART_BYTES: Final = 32 << 20
-"""Maximum size, bytes, of the decisions in one part of a store: about 250,000 decisions of a broker."""
+PART_ROWS: Final = 50_000
+"""Maximum size in bytes, and maximum number, of the decisions in one part of a store."""
+COMPLETE: Final = 8
+"""Number of batches that a reader keeps with their records, a batch of 1,000 decisions takes about 2 MiB."""
 _BESIDE: Final = ("jobs", "forecasts")
 """Tables that are split into parts at the same times as the table `decisions`."""
 _DAMAGED: Final = (msgspec.MsgspecError, UnicodeDecodeError)
@@ -58,7 +68,8 @@ class StoreReader:
         self._part = part
         self.info: StoreInfo = read_info(self.folder)
         self._segments: dict[Path, SegmentReader] = {}
-        self._batches: list[Any] = []  # batches of the table `decisions`
+        self._batches: list[StoredBatch] = []  # batches of the table `decisions`
+        self._complete: dict[int, Any] = {}  # the last batches of which records were read, by index
         self._first_row: list[int] = [0]  # first row of each batch; last, the number of all rows
         self._numbers: list[NDArray[np.int64]] = []
         self._times_s: list[NDArray[np.float64]] = []
@@ -75,8 +86,9 @@ class StoreReader:
 
     def _refresh(self) -> bool:
         batches = [*self._added("decisions")]
-        for batch in batches:
-            self._batches.append(batch)
+        for stored in batches:
+            batch = stored.batch
+            self._batches.append(stored)
             self._first_row.append(self._first_row[-1] + batch.num_rows)
             self._numbers.append(batch.column("number").to_numpy())
             self._times_s.append(batch.column("time_s").to_numpy())
@@ -87,12 +99,12 @@ class StoreReader:
             self._numbers, self._times_s = [self.numbers], [self.times_s]
         nodes, jobs = [*self._added("nodes")], [*self._added("jobs")]
         forecasts = [*self._added("forecasts")]
-        for batch in nodes:
-            self.timeline.add_nodes(_rows(batch, NodeChange))
-        for batch in jobs:
-            self.timeline.add_jobs(_rows(batch, JobEvent))
-        for batch in forecasts:
-            self.foreseen.add(batch)
+        for stored in nodes:
+            self.timeline.add_nodes(_rows(stored.batch, NodeChange))
+        for stored in jobs:
+            self.timeline.add_jobs(_rows(stored.batch, JobEvent))
+        for stored in forecasts:
+            self.foreseen.add(stored.batch)
         if batches:
             self.timeline.saw(float(self.times_s.min()), float(self.times_s.max()))
         if self._part is not None and self.timeline.first_s < self._part.first_s:
@@ -109,7 +121,7 @@ class StoreReader:
             if turn and turn != job:
                 rows_of.setdefault(turn, []).append(row)
 
-    def _added(self, table: str) -> Iterator[Any]:
+    def _added(self, table: str) -> Iterator[StoredBatch]:
         if self._part is None:
             found = parts(self.folder)
             self._part = found[-1] if found else None
@@ -117,7 +129,8 @@ class StoreReader:
             if self._part is not None and not self._part.includes_segment(path):
                 continue
             if path not in self._segments:
-                self._segments[path] = SegmentReader(path, schemas()[table])
+                on_request = RECORD if table == "decisions" else ""
+                self._segments[path] = SegmentReader(path, schemas()[table], on_request)
             yield from self._segments[path].batches()
 
     def __len__(self) -> int:
@@ -129,10 +142,12 @@ class StoreReader:
         Raises:
             InputError: the record is damaged.
         """
-        batch, at = self._at(row)
+        import pyarrow as pa
+
+        number, at = self._at(row)
         try:
-            return _decoder.decode(batch.column(RECORD)[at].as_py())
-        except _DAMAGED as error:
+            return _decoder.decode(self._all_columns(number).column(RECORD)[at].as_py())
+        except (*_DAMAGED, pa.ArrowException, OSError) as error:
             raise InputError(
                 f"{self.folder}: the record of decision {self.numbers[row]} is damaged; "
                 "choose another decision"
@@ -140,7 +155,8 @@ class StoreReader:
 
     def cells(self, row: int) -> dict[str, Any]:
         """Return the values of a row by column name, without the decision record."""
-        batch, at = self._at(row)
+        number, at = self._at(row)
+        batch = self._batches[number].batch
         return {name: batch.column(name)[at].as_py() for name in batch.schema.names if name != RECORD}
 
     def row_of(self, number: int) -> int | None:
@@ -153,11 +169,20 @@ class StoreReader:
 
     def column(self, name: str) -> list[Any]:
         """Return the values of a column for all decisions."""
-        return [cell for batch in self._batches for cell in batch.column(name).to_pylist()]
+        return [cell for stored in self._batches for cell in stored.batch.column(name).to_pylist()]
 
-    def _at(self, row: int) -> tuple[Any, int]:
-        batch = bisect.bisect_right(self._first_row, row) - 1
-        return self._batches[batch], row - self._first_row[batch]
+    def _at(self, row: int) -> tuple[int, int]:
+        """Return the index of a row's batch, and the position of the row in this batch."""
+        number = bisect.bisect_right(self._first_row, row) - 1
+        return number, row - self._first_row[number]
+
+    def _all_columns(self, number: int) -> Any:
+        """Return the batch with index `number`, with its records. The last `COMPLETE` batches are kept."""
+        if number not in self._complete:
+            if len(self._complete) >= COMPLETE:
+                self._complete.pop(next(iter(self._complete)))
+            self._complete[number] = self._batches[number].all_columns()
+        return self._complete[number]
 
     def cut_short(self) -> list[str]:
         """Return the names of files that end with an incomplete batch, after a crash or during a write."""
@@ -192,16 +217,20 @@ class Part(NamedTuple):
 def parts(folder: Path) -> list[Part]:
     """Return the parts of a store, oldest first.
 
-    The decisions of a part have a size of at most `PART_BYTES`, unless a single segment is larger. A small
-    store has one part.
+    A part has at most about `PART_ROWS` decisions, with a size of at most `PART_BYTES`, unless a single
+    segment has more. A small store has one part. The decisions of a segment are counted by the numbers of its
+    first decision and of the first in the next segment; the newest segment counts as full.
     """
     groups: list[list[Path]] = []
-    size = PART_BYTES + 1
+    size = rows = 0
+    later: int | None = None  # number of the first decision in the next segment
     for path in reversed(segment_files(folder, "decisions")):
-        size += path.stat().st_size
-        if size > PART_BYTES:
+        begin = first_number(path)
+        own = path.stat().st_size, SEGMENT_ROWS if begin is None or later is None else max(0, later - begin)
+        size, rows, later = size + own[0], rows + own[1], begin
+        if not groups or size > PART_BYTES or rows > PART_ROWS:
             groups.append([])
-            size = path.stat().st_size
+            size, rows = own
         groups[-1].append(path)
     if len(groups) <= 1:
         everything = dict.fromkeys(("decisions", *_BESIDE), "")
@@ -263,8 +292,8 @@ def last_records(folder: str | Path, most: int) -> list[DecisionRecord]:
     found: list[DecisionRecord] = []
     for path in reversed(segment_files(Path(folder), "decisions")):
         records: list[DecisionRecord] = []
-        for batch in SegmentReader(path, schemas()["decisions"]).batches():
-            for packed in batch.column(RECORD).to_pylist():
+        for stored in SegmentReader(path, schemas()["decisions"]).batches():
+            for packed in stored.batch.column(RECORD).to_pylist():
                 with suppress(*_DAMAGED):
                     records.append(_decoder.decode(packed))
         found = records + found
@@ -278,7 +307,7 @@ def last_forecasts(folder: str | Path, since_s: float) -> list[ForecastSeen]:
     found = [
         ForecastSeen(**dict(zip(ForecastSeen.__struct_fields__, row, strict=True)))
         for path in segment_files(Path(folder), "forecasts")
-        for batch in SegmentReader(path, schemas()["forecasts"]).batches()
-        for row in _rows(batch, ForecastSeen)
+        for stored in SegmentReader(path, schemas()["forecasts"]).batches()
+        for row in _rows(stored.batch, ForecastSeen)
     ]
     return [one for one in found if one.time_s >= since_s]

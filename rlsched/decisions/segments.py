@@ -4,7 +4,8 @@ A segment, such as `decisions-000001.arrow`, is an Arrow IPC stream to which bat
 Large batches are compressed. A segment can be read while it is written. After a crash or on a full disk, it
 can end with an incomplete batch, which readers ignore.
 
-Each writer begins a new segment, and another one when the segment has reached its maximum size or age. If all
+Each writer begins a new segment, and another one when the segment has reached its maximum size, number of
+rows or age. If all
 segments of a table together are too large, the oldest segments are removed. Segments in which all rows are
 too old are removed too.
 """
@@ -17,11 +18,13 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rlsched.decisions.schema import ADDED
 
 SEGMENT_BYTES: Final = 16 << 20
+SEGMENT_ROWS: Final = 24_000
+"""No batches are added to a segment with this size in bytes, or this number of rows after its first batch."""
 SUFFIX: Final = ".arrow"
 COMPRESSED_BYTES: Final = 4096
 """Minimum size of a batch that is compressed, bytes.
@@ -68,6 +71,19 @@ def times_of(path: Path) -> tuple[float, float] | None:
         return None
 
 
+def first_number(path: Path) -> int | None:
+    """Return the number of the first decision in a segment of `decisions`; None if it cannot be read."""
+    import pyarrow as pa
+
+    try:
+        with pa.memory_map(str(path)) as file:
+            schema = pa.ipc.read_schema(pa.ipc.read_message(file))
+            batch = pa.ipc.read_record_batch(pa.ipc.read_message(file), schema)
+            return int(batch.column("number")[0].as_py())
+    except (EOFError, pa.ArrowException, OSError, KeyError, IndexError, TypeError):
+        return None
+
+
 class SegmentWriter:
     """Appends batches of rows to a table.
 
@@ -78,6 +94,8 @@ class SegmentWriter:
         keep_bytes: Maximum size of all segments together, bytes; the oldest segments are removed.
         keep_s: Age, seconds, above which `remove_older` removes rows; infinite: it removes no rows.
         segment_bytes: Size, bytes, from which on no more batches are added to a segment.
+        segment_rows: Number of rows after a segment's first batch from which on no more batches are added.
+            The first batch of job events repeats the events of all unfinished jobs.
     """
 
     def __init__(
@@ -89,10 +107,13 @@ class SegmentWriter:
         keep_bytes: int,
         keep_s: float = math.inf,
         segment_bytes: int = SEGMENT_BYTES,
+        segment_rows: int = SEGMENT_ROWS,
     ) -> None:
         self._folder, self._table, self._schema = folder, table, schema
         self._keep_bytes, self._keep_s, self._segment_bytes = keep_bytes, keep_s, segment_bytes
+        self._segment_rows = segment_rows
         self._path: Path | None = None
+        self._rows = 0  # rows of the segment after its first batch
         self._begun_s = math.nan  # time of the newest row of the segment's first batch
 
     def begins(self, time_s: float) -> bool:
@@ -116,10 +137,12 @@ class SegmentWriter:
         newest_s = columns["time_s"][-1]
         data = batch.serialize() if batch.nbytes < COMPRESSED_BYTES else self._compressed(batch)
         if self.begins(newest_s):
-            self._path, self._begun_s = self._next_path(), newest_s
+            self._path, self._begun_s, self._rows = self._next_path(), newest_s, -batch.num_rows
             data = b"".join((self._schema.serialize(), data))
         assert self._path is not None
-        if self._append(self._path, data) >= self._segment_bytes:
+        size = self._append(self._path, data)
+        self._rows += batch.num_rows
+        if size >= self._segment_bytes or self._rows >= self._segment_rows:
             self._path = None
 
     def _compressed(self, batch: Any) -> memoryview:
@@ -187,6 +210,34 @@ class SegmentWriter:
             sizes.pop(0)
 
 
+class StoredBatch(NamedTuple):
+    """A batch of rows in a segment.
+
+    Attributes:
+        batch: The rows, as a `pyarrow.RecordBatch`. A column that is read only on request can be missing.
+        message: The message in the file, from which `all_columns` reads the batch again.
+        schema: Columns of the file.
+    """
+
+    batch: Any
+    message: Any
+    schema: Any
+
+    def all_columns(self) -> Any:
+        """Return the batch with all its columns.
+
+        Raises:
+            pyarrow.ArrowException, OSError: a column is damaged.
+        """
+        import pyarrow as pa
+
+        if len(self.batch.schema) == len(self.schema):
+            return self.batch
+        found = pa.ipc.read_record_batch(self.message, self.schema)
+        found.validate(full=True)
+        return found
+
+
 @dataclass
 class SegmentReader:
     """Reads a segment that can still grow. Each batch is read once.
@@ -194,16 +245,19 @@ class SegmentReader:
     Attributes:
         path: The file.
         expected: Columns that the file must have, except columns in `ADDED`. Further columns are allowed.
+        on_request: Name of a column that large batches leave out (see `StoredBatch`); "": all columns are
+            read.
         at: Position in the file, bytes, up to which batches have been read.
         schema: Columns of the file; None until they have been read.
     """
 
     path: Path
     expected: Any = field(repr=False)
+    on_request: str = ""
     at: int = 0
     schema: Any = field(default=None, repr=False)
 
-    def batches(self) -> Iterator[Any]:
+    def batches(self) -> Iterator[StoredBatch]:
         """Yield the batches added since the last call.
 
         An invalid or incomplete batch ends the iteration. The next call tries to read that batch again.
@@ -227,12 +281,23 @@ class SegmentReader:
                             return
                         self.schema, self.at = schema, file.tell()
                         continue
-                    batch = pa.ipc.read_record_batch(message, self.schema)
+                    batch = self._decoded(message)
                     batch.validate(full=True)
                 except (EOFError, pa.ArrowException, OSError):
                     return
                 self.at = file.tell()
-                yield batch
+                yield StoredBatch(batch, message, self.schema)
+
+    def _decoded(self, message: Any) -> Any:
+        """Return the batch of a message; without the column `on_request` if the batch is large."""
+        import pyarrow as pa
+
+        if not self.on_request or message.body.size < COMPRESSED_BYTES:
+            return pa.ipc.read_record_batch(message, self.schema)
+        fields = [at for at, name in enumerate(self.schema.names) if name != self.on_request]
+        options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
+        stream = b"".join((self.schema.serialize(), message.serialize()))
+        return pa.ipc.open_stream(pa.py_buffer(stream), options=options).read_next_batch()
 
     def left_bytes(self) -> int:
         """Return the number of bytes at the end of the file that have not been read, or cannot be read."""

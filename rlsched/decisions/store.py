@@ -29,7 +29,7 @@ HELD_S: Final = 0.1
 """Default minimum time between two writes, seconds. A write of 1 to 100 rows takes half a millisecond."""
 KEEP_BYTES: Final = KEEP_MIB << 20
 """Default maximum size of all tables together, bytes."""
-_OF_JOBS: Final = 4
+_OF_OTHERS: Final = 8
 """Ratio of a store's maximum size to the maximum size of each table except `decisions`."""
 
 _encoder = msgspec.msgpack.Encoder()
@@ -65,16 +65,18 @@ class DecisionStore:
         self.folder = Path(folder)
         begin_store(self.folder, info)
         self._held_s, self._clock = held_s, clock
-        of_jobs = keep_bytes // _OF_JOBS
+        of_others = keep_bytes // _OF_OTHERS
+        limits = {name: of_others for name in schemas() if name != "decisions"}
+        limits["decisions"] = keep_bytes - sum(limits.values())
         self._tables = {
             name: (_Jobs if name == "jobs" else _Table)(
                 SegmentWriter(
                     self.folder,
                     name,
                     schema,
-                    keep_bytes=keep_bytes - of_jobs if name == "decisions" else of_jobs,
+                    keep_bytes=limits[name],
                     keep_s=math.inf if name == "nodes" else keep_s,
-                    segment_bytes=min(SEGMENT_BYTES, keep_bytes // PER_KEPT),
+                    segment_bytes=min(SEGMENT_BYTES, limits[name] // PER_KEPT),
                 ),
                 [column.name for column in schema],
             )

@@ -152,6 +152,82 @@ def test_oldest_rows_are_dropped_at_the_limit(tmp_path: Path) -> None:
     assert sum(path.stat().st_size for path in segment_files(tmp_path, "decisions")) < 1 << 17
 
 
+def test_all_tables_together_keep_the_limit(tmp_path: Path) -> None:
+    kept = DecisionStore(tmp_path, StoreInfo(time="trace", of="a test"), keep_bytes=1 << 18, held_s=0.0)
+    for number in range(1_000):
+        about: dict[str, Any] = {"job": f"j{number}", "reason": "r" * 200}
+        kept.add_decisions([record(number)])
+        kept.add_events(
+            [
+                JobEvent(time_s=float(number), kind="submit", **about),
+                JobEvent(time_s=float(number), kind="end", state="cancelled", **about),
+                NodeChange(time_s=float(number), node="n0", num_gpus=8, reason="r" * 400),
+            ]
+        )
+        kept.flush()
+    size = sum(path.stat().st_size for path in tmp_path.glob("*.arrow"))
+    assert (1 << 18) * 0.8 < size <= 1 << 18
+
+
+def test_segment_ends_after_a_number_of_rows_of_its_own(tmp_path: Path) -> None:
+    """Submissions and starts of unfinished jobs, with which a segment begins, do not count."""
+    kept = SegmentWriter(tmp_path, "jobs", schemas()["jobs"], keep_bytes=1 << 30, segment_rows=3)
+    event = msgspec.structs.asdict(JobEvent(time_s=0.0, kind="submit", job="j"))
+    for rows in (100, 1, 1, 1, 100, 2, 2, 1):
+        kept.add({name: [value] * rows for name, value in event.items()})
+    read = [SegmentReader(path, schemas()["jobs"]) for path in segment_files(tmp_path, "jobs")]
+    found = [[stored.batch.num_rows for stored in reader.batches()] for reader in read]
+    assert found == [[100, 1, 1, 1], [100, 2, 2], [1]]
+
+
+def test_part_has_a_limited_number_of_decisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "PART_ROWS", 250)
+    monkeypatch.setattr(reading, "SEGMENT_ROWS", 100)
+    kept = SegmentWriter(tmp_path, "decisions", schemas()["decisions"], keep_bytes=1 << 30, segment_rows=100)
+    store(tmp_path)
+    names = schemas()["decisions"].names
+    for number in range(1_000):
+        row = decision_row(msgspec.structs.replace(record(number), now_s=float(number)))
+        kept.add({name: [cell] for name, cell in zip(names, row, strict=True)})
+    read = [StoreReader(tmp_path, part) for part in parts(tmp_path)]
+    assert all(reader.refresh() for reader in read)
+    assert [len(reader) for reader in read] == [202, 202, 202, 202, 192]
+    assert [number for reader in read for number in reader.numbers.tolist()] == list(range(1_000))
+
+
+def test_records_are_decoded_on_request(tmp_path: Path) -> None:
+    kept = store(tmp_path)
+    for first in range(0, 4_000, 100):  # large batches; a reader keeps the records of few of them
+        kept.add_decisions([record(number) for number in range(first, first + 100)])
+        kept.flush()
+    reader = StoreReader(tmp_path)
+    reader.refresh()
+    for path in segment_files(tmp_path, "decisions"):
+        path.unlink()  # as the writer does at the limit
+    for row in (3_999, 0, 2_050, 2_051, 0):
+        assert reader.record(row) == record(row)
+        assert reader.cells(row)["number"] == row
+
+
+def test_damaged_records_leave_the_other_columns(tmp_path: Path) -> None:
+    kept = store(tmp_path)
+    kept.add_decisions([record(number) for number in range(200)])
+    kept.flush()
+    kept.add_decisions([record(200)])
+    kept.flush()
+    (path,) = segment_files(tmp_path, "decisions")
+    (stored, _) = SegmentReader(path, schemas()["decisions"]).batches()
+    packed, content = bytes(stored.message.body), path.read_bytes()
+    at = content.index(packed) + packed.rindex(b"\x28\xb5\x2f\xfd")  # the last zstd frame: the records
+    path.write_bytes(content[:at] + b"\0" * 16 + content[at + 16 :])
+    reader = StoreReader(tmp_path)
+    reader.refresh()
+    assert reader.numbers.tolist() == list(range(201))
+    with pytest.raises(InputError, match="the record of decision 7 is damaged"):
+        reader.record(7)
+    assert reader.record(200) == record(200)
+
+
 def aged(folder: Path, days: range, keep_days: float = 8.0) -> DecisionStore:
     """Write a decision and the events of a short job for each day, and then remove what is too old."""
     kept = DecisionStore(folder, StoreInfo(time="unix", of="a test"), keep_s=keep_days * DAY_S, held_s=0.0)
