@@ -21,7 +21,8 @@ def adopt_attempts(store: AttemptStore, ranks: LiveRanks) -> list[LocalRank]:
     """Return every attempt on disk that a shim has claimed. Each attempt is in one of three states.
 
     - Running: the shim that is recorded in the file `pid` still runs. This daemon watches the shim.
-    - Ended: there is an exit record. The end is reported until the broker acknowledges it.
+    - Ended: there is an exit record. The end is reported until the broker acknowledges it. If the record says
+      that processes are left, they are killed first.
     - Vanished: the shim does not run, and there is no exit record. The attempt's remaining processes are
       killed, and its exit code is 137. If the machine has rebooted since the shim started, the reason is
       `node_stopped`, and the broker can requeue the job. Otherwise, the reason is copied from the daemon's
@@ -59,11 +60,11 @@ def _adopt(key: AttemptKey, directory: AttemptDir, ranks: LiveRanks) -> LocalRan
         ranks.adopt(key, process)
         return LocalRank(key, gpus, Phase.RUNNING, pid, limit_s=_limit_s(directory), workload=workload)
     record = record or directory.exit()  # the shim may have written the record just now
-    has_vanished = record is None
+    has_left = record is None or record.has_left
     if record is None:
         reason = "node_stopped" if directory.is_of_earlier_boot else directory.told_to_end() or VANISHED
         record = directory.record_exit(EXIT_VANISHED, reason)
-    if not ranks.clear(key, record, has_vanished=has_vanished):
+    if not ranks.clear(key, record, has_left=has_left):
         return LocalRank(key, gpus, Phase.RUNNING, pid)
     return LocalRank(
         key,

@@ -127,12 +127,18 @@ def claim(directory: str, identity: dict[str, Any]) -> bool:
     return True
 
 
-def exit_record(exit_code: int, reason: str, ran_s: float | None = None) -> bytes:
+def exit_record(exit_code: int, reason: str, ran_s: float | None = None, *, has_left: bool = False) -> bytes:
     """Return the exit record of a rank that ends now, as one line of JSON with a length of `RESERVED_BYTES`.
 
-    `ran_s`: run time, seconds; None if unknown.
+    Args:
+        exit_code: Exit code of the rank.
+        reason: Reason for the end.
+        ran_s: Run time, seconds; None if unknown.
+        has_left: Processes of the rank may still run.
     """
     record = {"exit_code": exit_code, "reason": reason, "ended_s": time.time(), "ran_s": ran_s}
+    if has_left:
+        record["has_left"] = True
     return json.dumps(record).ljust(RESERVED_BYTES - 1).encode() + b"\n"
 
 

@@ -3,25 +3,41 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from rlsched_node.adopt import adopt_attempts
 from rlsched_node.isolation.cgroup import Cgroups
+from rlsched_node.isolation.limits import RankLimits
+from rlsched_node.processes import shim
 from rlsched_node.processes.attempt import Phase
 from rlsched_node.processes.ranks import LiveRanks
+from rlsched_node.processes.shims import Shims
 from rlsched_node.processes.steps import Exited, Started
 from rlsched_node.processes.store import AttemptStore
 from tests.support.exited import has_exited
-from tests.support.online.ranks import KEY, collect, has_output, output, start, until
+from tests.support.online.ranks import (
+    KEY,
+    collect,
+    has_output,
+    output,
+    own_children,
+    start,
+    until,
+    unused_user,
+)
 
 AWAY = "setsid env -i /bin/sh -c 'trap \"\" TERM HUP; echo $$; while :; do /bin/sleep 1; done' &"
 """Another session, no environment, ignores SIGTERM: only its parents identify its job."""
-SHOOT = "until [ -s $RLSCHED_ATTEMPT_DIR/output.log ]; do sleep 0.02; done; kill -9 $PPID"
+WAIT_FOR_OUTPUT = "until [ -s $RLSCHED_ATTEMPT_DIR/output.log ]; do sleep 0.02; done;"
+SHOOT = f"{WAIT_FOR_OUTPUT} kill -9 $PPID"
 VANISHED = Exited(KEY, 137, "vanished")
 
 WITH_SUBREAPER = """
@@ -118,6 +134,90 @@ def test_without_groups_the_next_daemon_knows_the_processes_of_the_last(store: A
     collect(first, Exited)
     first.close()
     second.close()
+
+
+BOMB = """
+$SIG{TERM} = $SIG{HUP} = $SIG{CHLD} = "IGNORE"; $end = time + 60;
+while (time < $end) { $pid = fork; defined $pid ? $pid || setpgrp(0, 0) : select(undef, undef, undef, 1e-4) }
+"""
+"""Every process forks without end: a free place is taken before another process is killed."""
+BOMB_PROCESSES = 100
+
+
+@pytest.fixture
+def without_groups(store: AttemptStore) -> Iterator[LiveRanks]:
+    """A daemon's ranks without control groups."""
+    is_subreaper = shim.become_subreaper()
+    shims, spared = Shims(forks=is_subreaper), own_children()
+    ranks = LiveRanks(store, is_subreaper=is_subreaper, shims=shims, spared=spared)
+    yield ranks
+    for key in list(store.scan()):
+        ranks.hard_kill(key)
+    ranks.close()
+    shim.prctl(36, 0)  # PR_SET_CHILD_SUBREAPER: off for the other tests
+
+
+def processes_of(uid: int) -> list[int]:
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if os.stat(f"/proc/{pid}").st_uid == uid and not has_exited(int(pid)):
+                found.append(int(pid))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("perl") is None, reason="needs perl")
+@pytest.mark.parametrize("kills_shim", [False, True])
+def test_without_groups_a_fork_bomb_is_killed(
+    without_groups: LiveRanks, store: AttemptStore, kills_shim: bool
+) -> None:
+    user = unused_user()
+    if user is None:
+        pytest.skip("needs root: the limit of processes holds for all processes of the tests' user")
+    start(without_groups, store, "perl", "-e", BOMB, limits=RankLimits(processes=BOMB_PROCESSES), user=user)
+    until(lambda: len(processes_of(user.uid)) > BOMB_PROCESSES // 2)
+    without_groups.collect()
+    if kills_shim:
+        without_groups.hard_kill(KEY)
+    else:
+        without_groups.end(KEY, 0.1, "killed")
+    collect(without_groups, Exited)
+    assert processes_of(user.uid) == [], "before the GPU counts as free"
+
+
+IMPATIENT = """
+import sys
+sys.path[:0] = {path!r}
+from rlsched_node.processes import shim
+shim.GIVE_UP_S = -60.0
+sys.exit(shim.begin())
+"""
+
+
+@pytest.mark.parametrize("is_adopted", [False, True])
+def test_daemon_kills_the_processes_that_a_shim_could_not_kill(
+    store: AttemptStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_adopted: bool
+) -> None:
+    """The shim gives up at once, and ends with its command."""
+    program = tmp_path / "impatient.py"
+    program.write_text(IMPATIENT.format(path=[path for path in sys.path if path]))
+    monkeypatch.setattr(shim, "__file__", str(program))
+    first = LiveRanks(store)
+    away = "setsid sh -c 'trap \"\" TERM HUP; echo $$; while :; do sleep 1; done' &"
+    directory = start(first, store, "sh", "-c", f"{away} {WAIT_FOR_OUTPUT} exit 3")
+    if is_adopted:
+        until(directory.exit)
+        assert not has_exited(int(output(directory).split()[0]))
+        second = LiveRanks(store)
+        [attempt] = adopt_attempts(store, second)
+        assert attempt.phase is Phase.RUNNING, "its GPUs are in use"
+        assert collect(second, Exited)[-1] == Exited(KEY, 3)
+        second.close()
+    else:
+        assert collect(first, Exited)[-1] == Exited(KEY, 3)
+    assert has_exited(int(output(directory).split()[0])), "before the GPU counts as free"
+    first.close()
 
 
 FORKS = """

@@ -5,7 +5,6 @@ The job limits itself too, so that a failure here does not bring down the machin
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,13 +13,21 @@ import pytest
 
 from rlsched_node.isolation.cgroup import Cgroup, Cgroups
 from rlsched_node.isolation.limits import RankLimits
-from rlsched_node.isolation.user import JobUser
 from rlsched_node.processes import shim
 from rlsched_node.processes.ranks import LiveRanks
 from rlsched_node.processes.shims import Shims
 from rlsched_node.processes.steps import Event, Exited, Started
 from rlsched_node.processes.store import AttemptDir, AttemptStore
-from tests.support.online.ranks import KEY, collect, has_output, output, own_children, start, until
+from tests.support.online.ranks import (
+    KEY,
+    collect,
+    has_output,
+    output,
+    own_children,
+    start,
+    until,
+    unused_user,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -117,14 +124,6 @@ def node(store: AttemptStore, tmp_path: Path, request: pytest.FixtureRequest) ->
         ranks.hard_kill(key)
     ranks.close()
     shim.prctl(36, 0)  # PR_SET_CHILD_SUBREAPER: off for the other tests
-
-
-def unused_user() -> JobUser | None:
-    """A user without processes, as root has no limit of processes; None: the user of the test."""
-    if os.geteuid() != 0:
-        return None
-    uid = 60_000 + os.getpid() % 5_000
-    return JobUser("rlsched-test", uid, uid, "/", "/bin/sh")
 
 
 def test_fork_bomb_is_limited_in_processes(node: Node) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
@@ -55,12 +54,7 @@ class Leftovers:
         Args:
             shims: Process IDs of shims and other children of the daemon, which are not killed.
         """
-        killed = int(self.cgroup.kill())
-        for pid in self._find(shims):
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-            killed += 1
-        return killed
+        return int(self.cgroup.kill()) + shim.kill_all(lambda: self._find(shims))
 
     def _find(self, shims: Collection[int]) -> set[int]:
         parents: dict[int, int] = {}

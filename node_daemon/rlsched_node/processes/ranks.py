@@ -52,7 +52,7 @@ class _WatchedShim:
             shim is polled.
         record: How the rank ended; None while the shim runs. The rank's GPUs count as in use until all
             processes of the rank (`leftovers`) have ended.
-        has_vanished: The shim was killed, so that processes of the rank may be left.
+        has_left: The shim was killed, or could not end all processes of the rank, so that some may be left.
         copy_failure: Last reported failure of the rank's copiers; "": no failure.
         copied_by_s: Time until which the report of the rank's end waits for the copiers, monotonic seconds;
             None: the rank has not ended yet.
@@ -68,7 +68,7 @@ class _WatchedShim:
     is_child: bool
     told: bytes = b""
     record: ExitRecord | None = None
-    has_vanished: bool = False
+    has_left: bool = False
     copy_failure: str = ""
     copied_by_s: float | None = None
 
@@ -147,10 +147,10 @@ class LiveRanks:
         )
         self._copiers.start(directory, pid)
 
-    def clear(self, key: AttemptKey, record: ExitRecord, *, has_vanished: bool) -> bool:
+    def clear(self, key: AttemptKey, record: ExitRecord, *, has_left: bool) -> bool:
         """End the remaining processes of a rank whose shim does not run. Return whether all have ended.
 
-        If processes remain, `collect()` reports the end of the rank later. If `has_vanished` is False, the
+        If processes remain, `collect()` reports the end of the rank later. If `has_left` is False, the
         shim has ended the processes itself, and only the rank's control group is checked.
         """
         directory = self._store.directories_of(key)
@@ -165,7 +165,7 @@ class LiveRanks:
             None,
             is_child=False,
             record=record,
-            has_vanished=has_vanished,
+            has_left=has_left,
         )
         self._copiers.start(directory, 0)
         if self._is_clear(rank):
@@ -309,7 +309,7 @@ class LiveRanks:
     def _is_clear(self, rank: _WatchedShim) -> bool:
         """End the remaining processes of a rank whose shim has exited. Return whether no process was left."""
         left = rank.leftovers
-        if left.kill(self._shims()) if rank.has_vanished else left.cgroup.kill():
+        if left.kill(self._shims()) if rank.has_left else left.cgroup.kill():
             return False
         left.cgroup.remove()
         return True
@@ -342,12 +342,14 @@ class LiveRanks:
         """
         on_disk = rank.directory.exit()
         record = _told_record(rank.told) if rank.is_child else on_disk
-        rank.has_vanished = record is None
+        rank.has_left = record is None or record.has_left
         if record is None:
             record = ExitRecord(EXIT_VANISHED, rank.directory.told_to_end() or VANISHED, time.time())
         if record != on_disk:
             try:
-                rank.directory.record_exit(record.exit_code, record.reason, record.ran_s)
+                rank.directory.record_exit(
+                    record.exit_code, record.reason, record.ran_s, has_left=record.has_left
+                )
             except OSError as error:
                 _log.warning("attempt %s: its end is remembered in memory only: %s", rank.key, error)
         return record

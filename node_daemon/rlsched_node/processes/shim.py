@@ -12,7 +12,8 @@ that neither its command line nor the job's environment shows the path:
     kill          in:  grace_s, reason; read when SIGTERM arrives
     limit         in:  time_limit_s, replaces the value of launch.json; read at the start and at SIGUSR1
     pid           out: identity of this process; made with link(2), so exactly one side can claim an attempt
-    exit          out: exit_code, reason, ended_s, ran_s; made from `exit.tmp`, whose space was reserved
+    exit          out: exit_code, reason, ended_s, ran_s, has_left; made from `exit.tmp`, whose space was
+                  reserved
 
 A running daemon also receives a byte on a pipe when the attempt is claimed, and the exit record when the
 attempt ends. The daemon prefers the pipe to the file, because a job of the same user could write the file.
@@ -35,6 +36,7 @@ import resource
 import signal
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 if __name__ == "__main__":  # the isolated interpreter's path lacks this directory and the package
@@ -62,6 +64,10 @@ UMASK_VARIABLE = "RLSCHED_UMASK"
 DEFAULT_GRACE_S = 30.0
 """Copy of `rlsched.wire.messages.DEFAULT_GRACE_S`, for launch records without a grace period."""
 STRAGGLER_GRACE_S = 2.0
+GIVE_UP_S = 5.0
+"""Time from the first SIGKILL after which the shim leaves remaining processes to the daemon, seconds."""
+KILL_ROUNDS = 10
+"""Maximum number of listings of the processes to kill in one call of `kill_all`."""
 LOOK_AT_LIMIT = signal.SIGUSR1
 SIGNALS = {
     *(signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT),
@@ -118,6 +124,28 @@ def start_ticks(pid: int) -> int | None:
     """Return the clock ticks from boot to a process's start; None if it has exited or is a zombie."""
     fields = read_stat(pid)
     return None if fields is None or fields[0] in "ZX" else int(fields[19])
+
+
+def kill_all(find: Callable[[], set[int]]) -> int:
+    """SIGKILL processes, also if they fork faster than they are listed. Return how many were listed last.
+
+    All listed processes are stopped first, so that they create no more processes, until a listing has no new
+    process. A stopped process counts for the limit of processes, so that few listings are needed.
+
+    Args:
+        find: Function that lists the processes. It is called again after each round of SIGSTOP.
+    """
+    found, stopped = find(), set[int]()
+    for _ in range(KILL_ROUNDS):
+        if found <= stopped:
+            break
+        for pid in found - stopped:
+            _kill(os.kill, pid, signal.SIGSTOP)
+        stopped |= found
+        found = find()
+    for pid in found:
+        _kill(os.kill, pid, signal.SIGKILL)
+    return len(found)
 
 
 def write_line(line: str) -> None:
@@ -352,6 +380,7 @@ class ProcessGroup:
         if now_s >= self.kill_at_s:
             self.end_gpu_work()
             self.cgroup.kill()
+            kill_all(functools.partial(descendants, os.getpid()))
             self.signal(signal.SIGKILL)
             self.kill_at_s = now_s + 0.2
 
@@ -399,13 +428,17 @@ def _kill(send: Any, target: int, number: int) -> None:
         send(target, number)
 
 
-def supervise(launch: dict[str, Any]) -> tuple[int, str]:
-    """Run the command to its end, and end all its processes. Return (exit code, reason)."""
+def supervise(launch: dict[str, Any]) -> tuple[int, str, bool]:
+    """Run the command to its end, and end all its processes.
+
+    Returns:
+        Exit code, reason, and whether processes that could not be ended are left.
+    """
     fence = Fence(
         launch.get("lease", ""), launch.get("lost_after_s", 0.0), launch.get("grace_s", DEFAULT_GRACE_S)
     )
     if fence.closed_grace_s() is not None:
-        return EXIT_KILLED, "fenced"
+        return EXIT_KILLED, "fenced", False
     rank = ProcessGroup(launch, fence)
     while True:
         left = rank.reap()
@@ -422,12 +455,14 @@ def supervise(launch: dict[str, Any]) -> tuple[int, str]:
         reason = GPU_OUT_OF_MEMORY
     if left:
         rank.end_rest()
-    give_up_s = rank.kill_at_s + 5.0
-    while rank.reap() and time.monotonic() < give_up_s:
+    give_up_s = rank.kill_at_s + GIVE_UP_S
+    while (left := rank.reap()) and time.monotonic() < give_up_s:
         rank.step()
+    if left:
+        write_line("some processes of this job survive SIGKILL; its GPUs are in use until they have exited")
     rank.streams.close()
     rank.output.enforce(is_last=True)
-    return exit_code, reason
+    return exit_code, reason, left
 
 
 def send_to_daemon(data: bytes) -> None:
@@ -450,8 +485,8 @@ def main(records_fd: int) -> int:
     send_to_daemon(CLAIMED)
     become_subreaper()
     began_s = since_boot_s()
-    exit_code, reason = supervise(launch)
-    record = exit_record(exit_code, reason, round(since_boot_s() - began_s, 3))
+    exit_code, reason, has_left = supervise(launch)
+    record = exit_record(exit_code, reason, round(since_boot_s() - began_s, 3), has_left=has_left)
     try:
         write_exit(".", record)
     except OSError as error:

@@ -82,12 +82,14 @@ class ExitRecord(msgspec.Struct, frozen=True):
         reason: One of `REASONS`.
         ended_s: Time of the end, Unix seconds; 0: unknown.
         ran_s: Run time, seconds of a monotonic clock; None if unknown.
+        has_left: The shim could not end all processes of the rank, so that some may still run.
     """
 
     exit_code: Annotated[int, msgspec.Meta(ge=0, le=255)]
     reason: str = ""
     ended_s: float = 0.0
     ran_s: float | None = None
+    has_left: bool = False
 
     @property
     def when_s(self) -> float | None:
@@ -301,13 +303,17 @@ class AttemptDir:
         """Claim the attempt, so that its shim cannot start it. Return False if the shim has claimed it."""
         return records.claim(str(self.path), {"pid": 0, "start_ticks": None, "boot_id": ""})
 
-    def record_exit(self, exit_code: int, reason: str, ran_s: float | None = None) -> ExitRecord:
+    def record_exit(
+        self, exit_code: int, reason: str, ran_s: float | None = None, *, has_left: bool = False
+    ) -> ExitRecord:
         """Write the exit record of a shim that wrote none, or replace the exit record to change its reason.
+
+        The arguments are as in `records.exit_record`.
 
         Raises:
             OSError: the directory is missing, or the disk is faulty.
         """
-        line = records.exit_record(exit_code, reason, ran_s)
+        line = records.exit_record(exit_code, reason, ran_s, has_left=has_left)
         records.write_exit(str(self.path), line)
         return msgspec.json.decode(line, type=ExitRecord)
 

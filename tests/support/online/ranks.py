@@ -27,6 +27,14 @@ def own_children() -> set[int]:
     return set(children_of_all().get(os.getpid(), ()))
 
 
+def unused_user() -> JobUser | None:
+    """A user without processes, as root has no limit of processes; None: the user of the test."""
+    if os.geteuid() != 0:
+        return None
+    uid = 60_000 + os.getpid() % 5_000
+    return JobUser("rlsched-test", uid, uid, "/", "/bin/sh")
+
+
 def start(
     ranks: LiveRanks,
     store: AttemptStore,
