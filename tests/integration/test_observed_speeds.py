@@ -1,14 +1,15 @@
 """Speeds that a broker and a node observe on GPUs that differ from the catalogue: shared GPUs, and clocks.
 
-Jobs are real processes. The readings of the simulated GPUs follow `--simulated-truth`. The test moves the
-clock of broker and node, so nothing depends on the speed of the machine.
+Jobs are real processes. The readings of simulated GPUs follow `--simulated-truth`. The readings of the fake
+NVML, which the node gets through NVIDIA's Python bindings, follow the processes that the jobs list there. The
+test moves the clock of broker and node, so nothing depends on the speed of the machine.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,7 @@ from rlsched.wire.states import FINISHED
 from tests.support.broker.preempting import replayed
 from tests.support.moved_clock import MovedClock, needs_moved_clock
 from tests.support.online.cluster import Cluster, all_up, until
+from tests.support.online.fake_nvml import LIST_ITSELF, FakeNvml, needs_gcc
 
 pytestmark = [pytest.mark.slow, needs_moved_clock]
 
@@ -58,13 +60,18 @@ dynamic_w = {DYNAMIC_W}
 """Figures of jobs without a workload. Other workloads with this GPU time depend less on the clock."""
 COMMAND: Final = 'until [ -e "$GATE" ]; do sleep 0.05; done'
 SOLO_S: Final = 60.0
+PERCENT: Final = {"solo": 60, "other": 30, "slowed": 21}
+"""Part of the GPU's time of each job on the fake NVML, by gate, percent: the speed of `slowed` is `SPEED`."""
+MEMORY_MIB: Final = {"solo": 3000, "other": 2000, "slowed": 3000}
+"""GPU memory of these jobs, MiB."""
 F = TypeVar("F")
 
 
 class OneGpu(Cluster):
     """A broker, and a node with one simulated GPU."""
 
-    gpu_options = ("--gpus", "1", "--simulated")
+    gpu_options: Sequence[str] = ("--gpus", "1", "--simulated")
+    command_of_jobs = COMMAND
 
     def __init__(self, directory: Path, truth: str, *options: str) -> None:
         self.moved, self._gates = MovedClock(directory / "clock"), list[Path]()
@@ -74,15 +81,24 @@ class OneGpu(Cluster):
             directory,
             nodes=("n0",),
             broker_options=(*usual, "--lease-s", "1e6", *options),
-            node_options=("--gpu-type", GPU_TYPE, "--simulated-truth", str(directory / "truth.toml")),
+            node_options=("--gpu-type", GPU_TYPE, *self.truth_options(directory / "truth.toml")),
             clock=self.moved,
         )
+
+    def truth_options(self, truth: Path) -> tuple[str, ...]:
+        """Options of the node for what its readings follow."""
+        return ("--simulated-truth", str(truth))
+
+    def environment(self, gate: str) -> dict[str, str]:  # noqa: ARG002 - subclasses look at it
+        """Further variables of a job."""
+        return {}
 
     def submit(self, client: Client, gate: str, workload: str = "", **facts: Any) -> int:
         """Submit a job that runs until its gate opens; the command differs by the workload only."""
         self._gates.append(self.directory / gate)
-        env = {"GATE": str(self._gates[-1])}
-        return client.submit(["sh", "-c", COMMAND, workload], env=env, workload=workload, **facts)
+        env = {"GATE": str(self._gates[-1]), **self.environment(gate)}
+        command = ["sh", "-c", self.command_of_jobs, workload]
+        return client.submit(command, env=env, workload=workload, **facts)
 
     def begin(self, client: Client, gate: str, workload: str = "", **facts: Any) -> int:
         """Submit a job, and wait until it runs."""
@@ -119,9 +135,31 @@ class OneGpu(Cluster):
         return [one for instant in instants for one in instant.changes if isinstance(one, kind)]
 
 
+class OneNvmlGpu(OneGpu):
+    """A node with one GPU of the fake NVML, which lists the processes of the jobs."""
+
+    gpu_options = ("--gpus", "1", "--no-gpm")
+    command_of_jobs = f"{LIST_ITSELF}; {COMMAND}"
+
+    def __init__(self, directory: Path, truth: str, *options: str) -> None:
+        self._nvml = FakeNvml(directory, gpus=1, memory_mib=81_559)
+        super().__init__(directory, truth, *options)
+
+    def command(self, name: str, *args: str) -> list[str]:
+        return self._nvml.command(super().command(name, *args))
+
+    def truth_options(self, truth: Path) -> tuple[str, ...]:  # noqa: ARG002 - the jobs determine the readings
+        return ()
+
+    def environment(self, gate: str) -> dict[str, str]:
+        return self._nvml.of_job(MEMORY_MIB[gate], PERCENT[gate])
+
+
 @contextmanager
-def running(directory: Path, truth: str, *options: str) -> Iterator[tuple[OneGpu, Client]]:
-    cluster = OneGpu(directory, truth, *options)
+def running(
+    directory: Path, truth: str, *options: str, kind: type[OneGpu] = OneGpu
+) -> Iterator[tuple[OneGpu, Client]]:
+    cluster = kind(directory, truth, *options)
     try:
         with cluster.client(60.0) as client:
             all_up(client, 1)
@@ -141,10 +179,15 @@ def found(pattern: str, text: str) -> float:
     return float(match[1])
 
 
+@pytest.mark.parametrize(
+    "kind", [pytest.param(OneGpu, id="simulated"), pytest.param(OneNvmlGpu, id="nvml", marks=needs_gcc)]
+)
 @pytest.mark.parametrize("on_slow", ["warn", "unshare", "move"])
-def test_co_tenant_slower_than_predicted_is_seen_within_a_minute(tmp_path: Path, on_slow: str) -> None:
+def test_co_tenant_slower_than_predicted_is_seen_within_a_minute(
+    tmp_path: Path, on_slow: str, kind: type[OneGpu]
+) -> None:
     options = ("--policy", "pack", "--share", "--on-slow-sharing", on_slow)
-    with running(tmp_path, PAIR, *options) as (cluster, client):
+    with running(tmp_path, PAIR, *options, kind=kind) as (cluster, client):
         solo = cluster.begin(client, "solo", SLOWED)
         cluster.pass_time(client, solo, SOLO_S)
         cluster.end(client, solo, "solo")

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #ifndef GPUS
@@ -249,12 +250,71 @@ static int is_lost(void) {
     const char *path = getenv("FAKE_NVML_LOST");
     return path && access(path, F_OK) == 0;
 }
+struct process { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; };
+static int is_alive(unsigned pid) {
+    char path[32];
+    snprintf(path, sizeof path, "/proc/%u", pid);
+    return access(path, F_OK) == 0;
+}
+/* Lines `GPU PID`, `GPU PID MIB` or `GPU PID MIB PERCENT` of the file that FAKE_NVML_PROCESSES names, in place of the
+ * two processes that are always there. A line without MIB is a process with 100 MiB; a line with MIB counts while its
+ * process lives. PERCENT is its part of the GPU's time, -1 without one. The instance I of a GPU G with MIG is `GPU`
+ * 100 (G + 1) + I. */
+enum { MOST_LINES = 64 };
+struct line { unsigned pid; u64 mib; int percent; };
+static unsigned lines_of(const char *path, int gpu, struct line *lines) {
+    FILE *file = path ? fopen(path, "r") : NULL;
+    char text[64];
+    unsigned count = 0;
+    while (file && count < MOST_LINES && fgets(text, sizeof text, file)) {
+        int of;
+        struct line one = {0, 100, -1};
+        int fields = sscanf(text, "%d %u %llu %d", &of, &one.pid, &one.mib, &one.percent);
+        if (fields < 2 || of != gpu || (fields > 2 && !is_alive(one.pid))) continue;
+        lines[count++] = one;
+    }
+    if (file) fclose(file);
+    return count;
+}
+static int processes_of(const char *path, int gpu, unsigned *count, unsigned room, struct process *processes) {
+    struct line lines[MOST_LINES];
+    unsigned found = lines_of(path, gpu, lines);
+    for (unsigned i = 0; i < found && i < room && processes; i++)
+        processes[i] = (struct process){lines[i].pid, lines[i].mib << 20, 0, 0};
+    *count = found;
+    return found > room || (found && !processes) ? INSUFFICIENT_SIZE : SUCCESS;
+}
+/* With FAKE_NVML_SUMS, memory in use and utilisation are sums over the listed processes: 250 MiB and their MIB, and
+ * their PERCENT. Processes without PERCENT divide the remaining time evenly. */
+static unsigned working(int gpu, struct line *lines, unsigned *percent) {
+    unsigned count = lines_of(getenv("FAKE_NVML_PROCESSES"), gpu, lines), without = 0;
+    count += lines_of(getenv("FAKE_NVML_MPS_PROCESSES"), gpu, lines + count);
+    *percent = 0;
+    for (unsigned i = 0; i < count; i++) {
+        without += lines[i].percent < 0;
+        *percent += lines[i].percent < 0 ? 0 : lines[i].percent;
+    }
+    for (unsigned i = 0; i < count && without; i++)
+        if (lines[i].percent < 0) lines[i].percent = *percent < 100 ? (100 - *percent) / without : 0;
+    if (without || *percent > 100) *percent = 100;
+    return count;
+}
+static u64 used_mib(int gpu) {
+    struct line lines[2 * MOST_LINES];
+    unsigned percent, count = working(gpu, lines, &percent);
+    u64 mib = 250;
+    if (!getenv("FAKE_NVML_SUMS")) return mib;
+    for (unsigned i = 0; i < count; i++) mib += lines[i].mib;
+    count = lines_of(getenv("FAKE_NVML_GRAPHICS_PROCESSES"), gpu, lines);
+    for (unsigned i = 0; i < count; i++) mib += lines[i].mib;
+    return mib;
+}
 struct memory { unsigned long long total, free, used; };
 int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory) {
     FAIL_ANY(device);
     const char *mib = getenv("FAKE_NVML_MEMORY_MIB"); /* of a whole GPU, in place of 1000 */
     memory->total = (is_instance(device) ? 300ull : mib ? strtoull(mib, NULL, 10) : 1000ull) << 20;
-    memory->used = 250ull << 20;
+    memory->used = (is_instance(device) ? 250 : used_mib(gpu_of(device))) << 20;
     memory->free = memory->total - memory->used;
     return is_lost() ? GPU_IS_LOST : error_of[MEMORY];
 }
@@ -286,9 +346,11 @@ int nvmlSystemGetDriverVersion(char *version, unsigned length) {
 struct utilisation { unsigned gpu, memory; };
 int nvmlDeviceGetUtilizationRates(void *device, struct utilisation *rates) {
     FAIL(device);
+    struct line lines[2 * MOST_LINES];
     if (has_mig(device)) return NOT_SUPPORTED;
     rates->gpu = 42;
     rates->memory = 7;
+    if (getenv("FAKE_NVML_SUMS")) working(gpu_of(device), lines, &rates->gpu);
     return error_of[UTILISATION];
 }
 int nvmlDeviceGetPowerUsage(void *device, unsigned *milliwatts) {
@@ -365,6 +427,7 @@ int nvmlDeviceSetGpuLockedClocks(void *device, unsigned low, unsigned high) {
     if (low > high || high > HIGHEST || (HIGHEST - high) % STEP) return INVALID_ARGUMENT;
     locked[gpu] = high;
     note("lock", gpu, low, high);
+    killing(__func__, "+");
     return SUCCESS;
 }
 int nvmlDeviceResetGpuLockedClocks(void *device) {
@@ -373,33 +436,8 @@ int nvmlDeviceResetGpuLockedClocks(void *device) {
     if (lock_error()) return lock_error();
     locked[gpu] = 0;
     note("reset", gpu, 0, 0);
+    killing(__func__, "+");
     return SUCCESS;
-}
-struct process { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; };
-static int is_alive(unsigned pid) {
-    char path[32];
-    snprintf(path, sizeof path, "/proc/%u", pid);
-    return access(path, F_OK) == 0;
-}
-/* Lines `GPU PID`, or `GPU PID MIB`, of the file that FAKE_NVML_PROCESSES names, in place of the two that are always
- * there. A line without MIB is a process with 100 MiB; a line with MIB, of the fake CUDA, counts while its process lives.
- * The instance I of a GPU G with MIG is `GPU` 100 (G + 1) + I. */
-static int processes_of(const char *path, int gpu, unsigned *count, unsigned room, struct process *processes) {
-    FILE *file = fopen(path, "r");
-    char line[64];
-    unsigned found = 0;
-    while (file && fgets(line, sizeof line, file)) {
-        int of;
-        unsigned pid;
-        u64 mib = 100;
-        int fields = sscanf(line, "%d %u %llu", &of, &pid, &mib);
-        if (fields < 2 || of != gpu || (fields == 3 && !is_alive(pid))) continue;
-        if (found < room && processes) processes[found] = (struct process){pid, mib << 20, 0, 0};
-        found++;
-    }
-    if (file) fclose(file);
-    *count = found;
-    return found > room || (found && !processes) ? INSUFFICIENT_SIZE : SUCCESS;
 }
 int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, struct process *processes) {
     FAIL_ANY(device);
@@ -582,21 +620,36 @@ int nvmlDeviceGetMPSComputeRunningProcesses_v3(void *device, unsigned *count, st
     unsigned room = *count;
     const char *path = getenv("FAKE_NVML_MPS_PROCESSES");
     *count = 0;
-    return path ? processes_of(path, device == &gpu_1, count, room, processes) : SUCCESS;
+    return path ? processes_of(path, gpu_of(device), count, room, processes) : SUCCESS;
 }
 int nvmlDeviceGetGraphicsRunningProcesses_v3(void *device, unsigned *count, struct process *processes) {
     FAIL(device);
     unsigned room = *count;
     const char *path = getenv("FAKE_NVML_GRAPHICS_PROCESSES");
     *count = 0;
-    return path ? processes_of(path, device == &gpu_1, count, room, processes) : SUCCESS;
+    return path ? processes_of(path, gpu_of(device), count, room, processes) : SUCCESS;
 }
-/* The first of the two has had the GPU for 30 % of the time since the clock was moved on last. */
+/* The first of the two has had the GPU for 30 % of the time since the clock was moved on last. With FAKE_NVML_SUMS,
+ * each listed process has a sample of this moment. */
 struct process_sample { unsigned pid; u64 at_us; unsigned sm, memory, encoder, decoder; };
+static int samples_of(int gpu, struct process_sample *samples, unsigned *count, u64 since_us) {
+    struct line lines[2 * MOST_LINES];
+    struct timespec now;
+    unsigned percent, room = *count, found = working(gpu, lines, &percent);
+    clock_gettime(CLOCK_REALTIME, &now);
+    u64 at_us = now.tv_sec * 1000000ull + now.tv_nsec / 1000;
+    if (!found || at_us <= since_us) return NOT_FOUND;
+    *count = found;
+    if (room < found || !samples) return INSUFFICIENT_SIZE;
+    for (unsigned i = 0; i < found; i++)
+        samples[i] = (struct process_sample){lines[i].pid, at_us, lines[i].percent, 0, 0, 0};
+    return SUCCESS;
+}
 int nvmlDeviceGetProcessUtilization(void *device, struct process_sample *samples, unsigned *count, u64 since_us) {
     FAIL(device);
     unsigned room = *count;
     if (error_of[PROCESS_UTILISATION]) return error_of[PROCESS_UTILISATION];
+    if (getenv("FAKE_NVML_SUMS")) return samples_of(gpu_of(device), samples, count, since_us);
     if (device != &gpu_1 || since_us >= clock_us) return 6; /* not found */
     *count = 2;
     if (room < 2 || !samples) return INSUFFICIENT_SIZE;
