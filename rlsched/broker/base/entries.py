@@ -477,7 +477,11 @@ class GpuMemorySeen(Fact, frozen=True, kw_only=True, tag="gpu_memory_seen"):
 
 
 class JobUnshared(Fact, frozen=True, kw_only=True, tag="job_unshared"):
-    """A job shares no GPUs from its next start on because a co-tenant slowed it down too much."""
+    """A job shares no GPUs from its next start on.
+
+    Either a co-tenant slowed it down too much, or a node refused to start it on shared GPUs, because one of
+    them is out of service.
+    """
 
     job: int
     reason: str

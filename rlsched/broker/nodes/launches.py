@@ -21,6 +21,7 @@ from rlsched.broker.base.entries import (
     AttemptEnding,
     AttemptOver,
     Decided,
+    JobUnshared,
     NodeDrained,
     RankClocked,
     RankEnded,
@@ -221,7 +222,9 @@ class Launches:
 
         The node is drained for `Limits.drain_s`, because it could otherwise refuse until the job's retries
         are used up. If a GPU of the rank is in `held` (GPUs that other jobs use, or that are out of service),
-        the node is not drained, and the attempt does not count as a retry.
+        the node is not drained, and the attempt does not count as a retry. If the attempt shares its GPUs
+        then, the job shares no GPUs from its next start on: the ledger excludes a GPU out of service only
+        after its running jobs have ended, so the job would be started on the same GPU again at once.
 
         If `message.is_about_memory` and the attempt shares its GPUs, the broker acts as if the attempt had
         run out of GPU memory: the node is not drained, and the job shares no GPUs from its next start on.
@@ -265,6 +268,9 @@ class Launches:
             reason = f"it refused to start a rank: {why}"
             self._out.record(NodeDrained(name=node, until_s=until_s, reason=reason))
         why = f"{node} refused to start rank {message.rank}: {why}"
+        if has_held and attempt.was_shared and not job.alone:
+            self._out.record(JobUnshared(job=job.number, reason=why))
+            why += "; it will not share again"
         self.end(job, QUEUED, why, charged=charged and not has_held)
 
     def record_rank_end(self, node: str, message: Ended, *, rebooted: bool = False) -> None:

@@ -37,8 +37,10 @@ from rlsched.wire.messages import (
     Capabilities,
     Ended,
     Explanation,
+    Held,
     Hello,
     History,
+    Holding,
     JobInfo,
     Jobs,
     Kill,
@@ -331,6 +333,22 @@ def test_job_refused_for_memory_on_shared_gpus_shares_no_more_and_drains_no_node
     assert state(broker, 2) == "launching"
     broker.says("n0", msgspec.structs.replace(refusal, attempt=2))
     assert broker.state.nodes["n0"].state == "drained", "without co-tenants, the node is the cause"
+    assert shape(replayed(journal)) == shape(broker.state)
+
+
+def test_job_refused_on_a_shared_gpu_out_of_service_shares_no_more(journal: Journal) -> None:
+    """Its co-tenant continues there, so that the ledger cannot exclude the GPU yet."""
+    broker = make(journal)
+    begin(broker, workload=LIGHT)
+    broker.ask(submit(workload=LIGHT))
+    assert (state(broker, 2), info(broker, 2).beside) == ("launching", ["1"])
+    why_not = "GPU 0 is in use by process 4711 (python, 100 MiB), not started by rlsched"
+    broker.says("n0", Held(held=[Holding(by=why_not.removeprefix("GPU 0 is "), gpus=[0])]))
+    broker.says("n0", LaunchRefused(job=2, attempt=1, rank=0, message=why_not, is_for_now=True))
+    job = broker.state.jobs[2]
+    assert (job.state, job.alone, job.retries, job.attempts) == ("queued", True, 0, 1)
+    assert broker.state.nodes["n0"].state == "up"
+    assert f"it shares no GPUs: n0 refused to start rank 0: {why_not}" in why(broker, 2)
     assert shape(replayed(journal)) == shape(broker.state)
 
 
