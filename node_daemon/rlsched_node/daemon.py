@@ -45,7 +45,6 @@ from rlsched_node.processes.launch import (
     Terms,
     rank_environment,
     refuse_on_full_disk,
-    refuse_on_full_gpus,
     torch_memory_limit,
 )
 from rlsched_node.processes.leftovers import attempt_directory_of
@@ -447,8 +446,11 @@ class NodeDaemon:
         try:
             user = self._users.user_of(launch.person)
             refuse_on_full_disk(self._config.directory, self._config.min_free_mib)
-            self._usage.gpus.outages.refuse(self._gpus, launch.gpus)
-            refuse_on_full_gpus(self._gpus, launch.gpus, launch.gpu_memory_mib)
+            outages = self._usage.gpus.outages
+            outages.refuse(self._gpus, launch.gpus)
+            outages.refuse_short(
+                self._gpus, launch.gpus, launch.gpu_memory_mib, are_shared=bool(launch.beside)
+            )
             env = rank_environment(
                 launch,
                 gpus=self._gpus,

@@ -1,6 +1,8 @@
 """GPUs out of service: lost or unfit GPUs, and GPUs with memory in use that belongs to no rank.
 
-Such memory belongs to a process that rlsched did not start, or to no process that the driver lists.
+Such memory belongs to a process that rlsched did not start, or to no process that the driver lists. A GPU
+with less free memory than a job requested is out of service for half a minute, so that the job gets another
+one.
 
 The meter's thread checks the GPUs once a second. The daemon checks them again before each start, because the
 last check may be out of date.
@@ -24,7 +26,7 @@ from rlsched_node.gpu.device import (
     GpuUnfitError,
 )
 from rlsched_node.processes import shim
-from rlsched_node.processes.launch import LaunchError
+from rlsched_node.processes.launch import LaunchError, refuse_on_full_gpus
 
 UNLISTED_MIB, UNLISTED_FRAC = 2048, 0.05
 """Limit for unlisted memory (in use, but of no listed process): in MiB, and as a fraction of the GPU's
@@ -38,7 +40,10 @@ OUT_AFTER_LOOKS = 30
 a process is killed, the driver removes it from the list some seconds before it frees the memory."""
 BACK_AFTER_LOOKS = 3
 """Number of consecutive good checks after which a GPU returns to service."""
-_UNLISTED = -1
+BACK_AFTER_SHORT_LOOKS = 30
+"""Number of checks after which a GPU with too little free memory for a job returns to service, because other
+jobs may request less. With enough free memory for that job, `BACK_AFTER_LOOKS` applies."""
+_UNLISTED, _SHORT = -1, -2
 _VSIZE = 20
 """Index of `vsize` in the fields of `/proc/PID/stat` from the third on; `vsize` is 0 once memory is freed."""
 
@@ -48,14 +53,18 @@ class _Outage(NamedTuple):
 
     Attributes:
         why: Reason that is shown to users. A lost GPU keeps the first reason during the outage.
-        pid: The foreign process; `_UNLISTED`: no process is known; 0: the GPU is lost, or is not the GPU that
-            the node offers.
+        pid: The foreign process; `_UNLISTED`: no process is known; `_SHORT`: a job requested more memory than
+            was free; 0: the GPU is lost, or is not the GPU that the node offers.
         good_looks: Number of consecutive good checks up to now.
+        short_looks: Number of checks since the job was refused.
+        asked_mib: Memory that the job requested, MiB.
     """
 
     why: str
     pid: int = 0
     good_looks: int = 0
+    short_looks: int = 0
+    asked_mib: int = 0
 
 
 class Outages:
@@ -144,10 +153,23 @@ class Outages:
                 self._take_out(gpu, why, _UNLISTED)
             elif unlisted_mib and outage is not None:
                 self._out[gpu] = outage._replace(good_looks=0)
+            elif outage is not None and outage.pid == _SHORT:
+                self._look_again(gpu, outage, reading, total_mib)
             elif outage is not None and (outage.pid != _UNLISTED or _has_memory(reading)):
                 self._out[gpu] = outage._replace(good_looks=outage.good_looks + 1)
                 if self._out[gpu].good_looks >= BACK_AFTER_LOOKS:
                     del self._out[gpu]
+
+    def _look_again(
+        self, gpu: int, outage: _Outage, reading: GpuReading | None, total_mib: int | None
+    ) -> None:
+        """Record a reading of a GPU that had too little free memory for a job."""
+        used_mib = None if reading is None else reading.memory_used_mib
+        is_enough = used_mib is not None and (total_mib or 0) - used_mib >= outage.asked_mib
+        good_looks, short_looks = outage.good_looks + 1 if is_enough else 0, outage.short_looks + 1
+        self._out[gpu] = outage._replace(good_looks=good_looks, short_looks=short_looks)
+        if good_looks >= BACK_AFTER_LOOKS or short_looks >= BACK_AFTER_SHORT_LOOKS:
+            del self._out[gpu]
 
     def look_done(self) -> None:
         """Remove cached processes that are no longer on any GPU. Called after all GPUs were read."""
@@ -165,7 +187,7 @@ class Outages:
         for gpu in wanted:
             with self._lock:
                 outage = self._out.get(gpu)
-            if outage is not None and outage.pid <= 0:
+            if outage is not None and outage.pid in (0, _UNLISTED):
                 raise LaunchError(f"GPU {gpu} is {outage.why}", is_for_now=True)
             try:
                 foreign = gpus.foreign_processes(gpu, lambda pid, gpu=gpu: not self._is_foreign(gpu, pid))  # type: ignore[misc]
@@ -176,6 +198,30 @@ class Outages:
                 with self._lock:
                     self._take_out(gpu, _in_words(foreign), foreign[0].pid)
                 raise LaunchError(f"GPU {gpu} is {_in_words(foreign)}", is_for_now=True)
+
+    def refuse_short(
+        self, gpus: GpuSet, wanted: Sequence[int], gpu_memory_mib: int, *, are_shared: bool
+    ) -> None:
+        """Check that each GPU of a launch order has the free memory that the job requested.
+
+        Args:
+            gpus: The node's GPUs.
+            wanted: GPUs of the order.
+            gpu_memory_mib: Requested memory, MiB per GPU; 0: none.
+            are_shared: Whether other jobs run on these GPUs.
+
+        Raises:
+            LaunchError: a GPU has less free memory. Unless it is shared, it is out of service from now on.
+        """
+        for gpu in wanted:
+            try:
+                refuse_on_full_gpus(gpus, [gpu], gpu_memory_mib)
+            except LaunchError as error:
+                with self._lock:
+                    if not are_shared and gpu not in self._out:
+                        why = str(error).removeprefix(f"GPU {gpu} has ")
+                        self._out[gpu] = _Outage(f"short of memory: {why}", _SHORT, asked_mib=gpu_memory_mib)
+                raise
 
     def _take_out(self, gpu: int, why: str, pid: int) -> None:
         outage = self._out.get(gpu)

@@ -16,7 +16,7 @@ LIST_ITSELF: Final = (
     'for gpu in $(echo "$CUDA_VISIBLE_DEVICES" | tr , " "); do '
     'echo "${gpu##*-} $$ $FAKE_MIB $FAKE_PERCENT" >> "$FAKE_NVML_PROCESSES"; done'
 )
-"""Shell code by which a job lists its shell as a process on each of its GPUs; for the variables see `of_job`."""
+"""Shell code by which a job lists its shell as a process on each of its GPUs; `of_job` sets its variables."""
 
 
 class FakeNvml:

@@ -14,7 +14,13 @@ from rlsched.wire.messages import Holding
 from rlsched_node.gpu.device import GpuError, GpuLostError, GpuProcess, GpuReading
 from rlsched_node.gpu.simulated import SimulatedGpus
 from rlsched_node.processes.launch import LaunchError
-from rlsched_node.processes.outages import BACK_AFTER_LOOKS, OUT_AFTER_LOOKS, UNLISTED_MOST_FRAC, Outages
+from rlsched_node.processes.outages import (
+    BACK_AFTER_LOOKS,
+    BACK_AFTER_SHORT_LOOKS,
+    OUT_AFTER_LOOKS,
+    UNLISTED_MOST_FRAC,
+    Outages,
+)
 
 
 class CrowdedGpus(SimulatedGpus):
@@ -187,3 +193,61 @@ def test_memory_that_small_gpus_may_lack_stays_free_on_shared_gpus() -> None:
         for _ in range(OUT_AFTER_LOOKS):
             outages.is_read(0, GpuReading(memory_used_mib=used_mib, processes=()), frozenset(), 16_160)
         assert bool(outages.holdings) == is_out
+
+
+class FullGpus(SimulatedGpus):
+    """GPU 1 has 9,000 MiB in use by no job."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.used_mib = 9000
+
+    def memory_used_mib(self, gpu: int) -> int:
+        return self.used_mib if gpu == 1 else 0
+
+
+def look_at_memory(outages: Outages, gpus: FullGpus, looks: int) -> None:
+    reading = GpuReading(memory_used_mib=gpus.used_mib, processes=(GpuProcess(1, gpus.used_mib),))
+    for _ in range(looks):
+        outages.is_read(1, reading, frozenset({1}), gpus.memory_total_mib(1))
+
+
+def short_of_memory() -> tuple[Outages, FullGpus, int, list[Holding]]:
+    """A GPU on which a job was refused, with the request of the job, MiB, and the reason."""
+    gpus, outages = FullGpus(), Outages(2, lambda _: False)
+    total_mib = gpus.memory_total_mib(1) or 0
+    asked_mib = total_mib - 8999
+    with pytest.raises(LaunchError) as failed:
+        outages.refuse_short(gpus, [0, 1], asked_mib, are_shared=False)
+    assert failed.value.is_for_now
+    assert failed.value.is_about_memory
+    found = f"{total_mib - 9000} of {total_mib} MiB free, and the job asks for {asked_mib}"
+    assert str(failed.value) == f"GPU 1 has {found}"
+    return outages, gpus, asked_mib, [Holding(by=f"short of memory: {found}", gpus=[1])]
+
+
+def test_gpu_with_too_little_memory_for_a_job_is_out_for_half_a_minute() -> None:
+    outages, gpus, asked_mib, why = short_of_memory()
+    assert outages.holdings == why
+    outages.refuse(gpus, [1])  # an order that was sent before the broker knew: its own memory decides
+    outages.refuse_short(gpus, [1], asked_mib - 1, are_shared=False)
+    look_at_memory(outages, gpus, BACK_AFTER_SHORT_LOOKS - 1)
+    assert outages.holdings == why
+    look_at_memory(outages, gpus, 1)
+    assert outages.holdings == [], "other jobs may request less"
+
+
+def test_gpu_with_enough_memory_again_returns_at_once() -> None:
+    outages, gpus, _, why = short_of_memory()
+    gpus.used_mib = 8999
+    look_at_memory(outages, gpus, BACK_AFTER_LOOKS - 1)
+    assert outages.holdings == why
+    look_at_memory(outages, gpus, 1)
+    assert outages.holdings == []
+
+
+def test_shared_gpu_with_too_little_memory_for_a_job_stays_in_service() -> None:
+    gpus, outages = FullGpus(), Outages(2, lambda _: False)
+    with pytest.raises(LaunchError, match="GPU 1 has"):
+        outages.refuse_short(gpus, [1], 10**6, are_shared=True)
+    assert outages.holdings == []
