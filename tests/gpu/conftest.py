@@ -25,7 +25,7 @@ from rlsched_node.processes.mps_commands import PROGRAM
 from tests.support.online.cluster import Cluster, all_up, until
 
 LOAD = Path(__file__).parents[1] / "support" / "gpu_load.py"
-PASSED = ("LD_LIBRARY_PATH", "FAKE_NVML_PROCESSES", "FAKE_NVML_MPS_PROCESSES")
+PASSED = ("LD_LIBRARY_PATH", "FAKE_NVML_PROCESSES", "FAKE_NVML_MPS_PROCESSES", "FAKE_NVML_MEMORY_MIB")
 """Variables that a load needs to find the driver's libraries; jobs do not get them from the node."""
 FOUR_JOBS = 'order = "area"\nshare = { max_jobs = 4, min_speed = 0.05 }\n'
 """Policy that lets four jobs share a GPU, at any predicted speed."""

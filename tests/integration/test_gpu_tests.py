@@ -1,7 +1,8 @@
 """The tests of `tests/gpu` without a GPU: skipped with a reason; the tests of jobs on fake libraries.
 
-The fake libraries list processes with a context and the memory that they hold, but the GPU's own memory and
-work are constants. The remaining tests need a real GPU. The tests of MPS use a fake control program.
+The fake libraries list processes with a context and the memory that they hold. Memory in use and GPU time are
+sums over these processes; power, energy and counters are constants. The tests of energy and of counters need a
+real GPU. The tests of MPS use a fake control program.
 """
 
 from __future__ import annotations
@@ -19,14 +20,17 @@ from rlsched_node.processes.mps_commands import PROGRAM
 from tests.support import fake_mps
 
 TESTS = Path(__file__).parents[1]
-ON_FAKES = "nvidia_smi or two_jobs_share or out_of_gpu_memory or next_daemon_adopts"
+ON_FAKES = "not test_mps and (nvidia_smi or keeps_the_gpu_busy or told_apart or test_jobs)"
+TOTAL_MIB = 4000
+"""Memory of a GPU of the fake libraries, enough for the loads of all tests."""
 needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc to compile the fake libraries")
 SMI = """#!/bin/sh
-# Stands for nvidia-smi: the constants of the fake NVML.
+# Stands for nvidia-smi: the constants of the fake NVML, and the memory of the listed processes.
 case "$1" in
-  --query-gpu=uuid,name,memory.total) printf 'GPU-fake-0, Fake H200, 1000\nGPU-fake-1, Fake H200, 1000\n' ;;
+  --query-gpu=uuid,name,memory.total) printf 'GPU-fake-0, Fake H200, 4000\nGPU-fake-1, Fake H200, 4000\n' ;;
   --query-gpu=power.draw,memory.used,memory.reserved,utilization.gpu,clocks.sm,temperature.gpu)
-    printf '301.50, 200, 50, 42, 1980, 61\n%.0s' 1 2 ;;
+    used=$(awk '{ mib += $3 } END { print 200 + mib }' "$FAKE_NVML_PROCESSES")
+    printf "301.50, $used, 50, 100, 1980, 61\n%.0s" 1 2 ;;
   *) exit 1 ;;
 esac
 """
@@ -69,6 +73,8 @@ def fakes(tmp_path: Path) -> dict[str, str]:
         "LD_LIBRARY_PATH": str(tmp_path),
         "FAKE_NVML_PROCESSES": str(processes),
         "FAKE_NVML_MPS_PROCESSES": str(clients),
+        "FAKE_NVML_MEMORY_MIB": str(TOTAL_MIB),
+        "FAKE_NVML_SUMS": "1",
         "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
     }
 
@@ -80,7 +86,7 @@ def test_readings_and_jobs_on_fake_libraries(fakes: dict[str, str], tmp_path: Pa
     smi.write_text(SMI)
     smi.chmod(0o755)
     output = run("-k", ON_FAKES, env=fakes)
-    assert re.search(r"(?m)^=* ?5 passed", output), output
+    assert re.search(r"(?m)^=* ?10 passed", output), output
 
 
 @pytest.mark.slow
