@@ -69,7 +69,7 @@ class ClockLocks:
     def __init__(self, directory: Path, gpus: GpuSet) -> None:
         self._path, self._gpus = directory / CLOCKS_FILE, gpus
         self._locked: dict[int, int] = {}
-        self._absent: dict[str, int] = {}  # clocks of locked GPUs that do not answer, MHz by UUID
+        self._absent: dict[str, int] = {}  # clocks of locked GPUs that this daemon cannot reset, MHz by UUID
 
     def lowest_clock_mhz(self, gpus: Sequence[int]) -> int:
         """Return the lowest clock to which any of these GPUs is locked, MHz; 0: no GPU is locked."""
@@ -98,7 +98,8 @@ class ClockLocks:
     def recover(self, held: Collection[int]) -> None:
         """Unlock the clocks that an earlier daemon locked for jobs that have ended.
 
-        `held`: GPUs of running jobs; their clocks stay locked.
+        `held`: GPUs of running jobs. They are locked again to the clocks in the file, because the earlier
+        daemon may have been killed after it wrote the file, and before it changed the clocks.
         """
         try:
             found = msgspec.json.decode(self._path.read_bytes(), type=_Locked)
@@ -110,9 +111,12 @@ class ClockLocks:
         if found.boot_id == shim.boot_id():
             by_uuid = self._by_uuid()
             self._locked = {by_uuid[uuid]: mhz for uuid, mhz in found.mhz.items() if uuid in by_uuid}
-            if len(by_uuid) < self._gpus.count:
-                self._absent = {uuid: mhz for uuid, mhz in found.mhz.items() if uuid not in by_uuid}
-        self.reset([gpu for gpu in self._locked if gpu not in held])
+            self._absent = {uuid: mhz for uuid, mhz in found.mhz.items() if uuid not in by_uuid}
+            for uuid, mhz in self._absent.items():
+                _log.warning("%s stays at %d MHz: it does not answer, or is no GPU of this daemon", uuid, mhz)
+        kept = {gpu: mhz for gpu, mhz in self._locked.items() if gpu in held and mhz}
+        self._lock_again(kept)
+        self.reset([gpu for gpu in self._locked if gpu not in kept])
 
     def lock(self, gpus: Sequence[int], mhz: int) -> Lock:
         """Lock these GPUs to a clock. If a GPU cannot be locked, all return to their previous clocks."""
@@ -137,9 +141,9 @@ class ClockLocks:
         return Lock(mhz)
 
     def _lock_again(self, before: Mapping[int, int]) -> None:
-        """Restore the previous locks after a failed call of `lock`.
+        """Restore the previous locks after a failed call of `lock`, or after an earlier daemon.
 
-        `before`: clocks of the GPUs that were locked before that call, MHz by GPU index.
+        `before`: clocks of the GPUs that were locked before, MHz by GPU index.
         """
         for gpu, mhz in before.items():
             try:

@@ -232,11 +232,11 @@ def test_next_daemon_resets_the_clock_of_a_killed_one(
     daemon.wait()
     daemon = node()
     until(lambda: client.job(job).state == "running")
-    assert cluster.calls() == [], "the job keeps running at its clock"
+    assert cluster.calls() == [lock], "the job keeps running at its clock"
     assert client.job(job).sm_clocks_mhz == [int(lock.split()[-1])]
     (place / "gate").touch()
     assert client.wait(job).exit_code == 7
-    until(lambda: cluster.calls() == ["reset 0 0 0"])
+    until(lambda: cluster.calls() == [lock, "reset 0 0 0"])
 
     command, place = cluster.job(then="exit 8")
     job = client.submit(command)

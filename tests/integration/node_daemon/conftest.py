@@ -30,8 +30,8 @@ def broker(home: Path) -> Iterator[FakeBroker]:
 def start_node(home: Path, broker: FakeBroker) -> Iterator[Callable[..., Node]]:
     nodes: list[Node] = []
 
-    def start(*options: str, libraries: Path | None = None) -> Node:
-        nodes.append(Node(home, broker.address, *options, libraries=libraries))
+    def start(*options: str, libraries: Path | None = None, dies_at: tuple[object, ...] = ()) -> Node:
+        nodes.append(Node(home, broker.address, *options, libraries=libraries, dies_at=dies_at))
         return nodes[-1]
 
     yield start

@@ -108,6 +108,7 @@ class FakeBroker:
         beside: tuple[int, ...] = (),
         output: str = "",
         gpu_need_mib: int = 0,
+        sm_clock_mhz: int = 0,
     ) -> Launch:
         order = Launch(
             epoch=self.epoch,
@@ -129,6 +130,7 @@ class FakeBroker:
             beside=list(beside),
             output=output,
             gpu_need_mib=gpu_need_mib,
+            sm_clock_mhz=sm_clock_mhz,
         )
         self.send(order)
         return order
@@ -156,17 +158,28 @@ class FakeBroker:
 
 
 class Node:
-    """`rlsched node` in a directory."""
+    """`rlsched node` in a directory.
 
-    def __init__(self, home: Path, address: str, *options: str, libraries: Path | None = None) -> None:
+    `dies_at`: arguments of `die_at` for the daemon; (): it does not kill itself.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        address: str,
+        *options: str,
+        libraries: Path | None = None,
+        dies_at: tuple[object, ...] = (),
+    ) -> None:
         self.directory = home / "nodes" / "n0"
         self._log = home / "node.log"
+        dies = f"from tests.support.killed import die_at; die_at(*{dies_at!r}); " if dies_at else ""
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
                 [
                     sys.executable,
                     "-c",
-                    "from rlsched.cli.main import main; main()",
+                    f"{dies}from rlsched.cli.main import main; main()",
                     "node",
                     "--name",
                     "n0",

@@ -14,7 +14,7 @@ from rlsched_node.processes import shim
 
 
 class Gpus(SimulatedGpus):
-    """Three GPUs; each call that changes a clock is recorded or refused.
+    """Three GPUs, or `count`; each call that changes a clock is recorded or refused.
 
     Attributes:
         done: (call, GPU, MHz), 0 MHz for a reset.
@@ -22,8 +22,8 @@ class Gpus(SimulatedGpus):
         on_disk: Contents of the file at each lock.
     """
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__(3, "n0")
+    def __init__(self, directory: Path, count: int = 3) -> None:
+        super().__init__(count, "n0")
         self.directory = directory
         self.done: list[tuple[int, int]] = []
         self.bad, self.refusal = -1, GpuError("no")
@@ -69,12 +69,26 @@ def test_next_daemon_resets_clocks_without_a_job(gpus: Gpus, tmp_path: Path) -> 
     gpus.done.clear()
     after_kill = ClockLocks(tmp_path, gpus)
     after_kill.recover(held={1})
-    assert gpus.done == [(0, 0), (2, 0)]
+    assert gpus.done == [(1, 1200), (0, 0), (2, 0)]
     assert after_kill.lowest_clock_mhz([1]) == 1200
     after_kill.reset([1])
-    assert gpus.done == [(0, 0), (2, 0), (1, 0)]
+    assert gpus.done[3:] == [(1, 0)]
     ClockLocks(tmp_path, gpus).recover(held=())
-    assert len(gpus.done) == 3
+    assert len(gpus.done) == 4
+
+
+def test_clock_of_a_gpu_that_the_next_daemon_does_not_offer_is_reset_by_a_later_one(
+    gpus: Gpus, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ClockLocks(tmp_path, gpus).lock([0, 2], 1200)
+    fewer = Gpus(tmp_path, count=2)
+    ClockLocks(tmp_path, fewer).recover(held=())
+    assert fewer.done == [(0, 0)]
+    assert "SIMULATED-n0-2 stays at 1200 MHz" in caplog.text
+    gpus.done.clear()
+    ClockLocks(tmp_path, gpus).recover(held=())
+    assert gpus.done == [(2, 0)]
+    assert not (tmp_path / CLOCKS_FILE).exists()
 
 
 def test_locks_of_an_earlier_boot_are_dropped(gpus: Gpus, tmp_path: Path) -> None:
@@ -86,8 +100,10 @@ def test_locks_of_an_earlier_boot_are_dropped(gpus: Gpus, tmp_path: Path) -> Non
 
 def test_unreadable_file_resets_all_clocks(gpus: Gpus, tmp_path: Path) -> None:
     (tmp_path / CLOCKS_FILE).write_bytes(b"\x00\x01")
-    ClockLocks(tmp_path, gpus).recover(held={1})
-    assert gpus.done == [(0, 0), (2, 0)]
+    locks = ClockLocks(tmp_path, gpus)
+    locks.recover(held={1})
+    assert gpus.done == [(0, 0), (1, 0), (2, 0)], "the clock of the running job is unknown"
+    assert locks.lowest_clock_mhz([1]) == 0
 
 
 def test_refused_lock_resets_the_other_gpus_and_reports_if_permanent(gpus: Gpus, tmp_path: Path) -> None:
