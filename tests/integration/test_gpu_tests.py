@@ -1,8 +1,8 @@
 """The tests of `tests/gpu` without a GPU: skipped with a reason; the tests of jobs on fake libraries.
 
 The fake libraries list processes with a context and the memory that they hold. Memory in use and GPU time are
-sums over these processes; power, energy and counters are constants. The tests of energy and of counters need a
-real GPU. The tests of MPS use a fake control program.
+sums over these processes; power, energy and counters are constants. The tests of energy and of counters need
+a real GPU. The tests of MPS use a fake control program.
 """
 
 from __future__ import annotations

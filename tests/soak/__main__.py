@@ -62,6 +62,7 @@ def main() -> int:
             counts = system.gpus.counts
             print(f"{counts.locks} clock locks, {counts.daemons} MPS control daemons")
             print(f"adopted: {counts.adopted_jobs} ranks, {counts.adopted_daemons} MPS control daemons")
+            print(f"GPUs out of service because of processes of jobs: {counts.foreign}")
     return int(faults > 0)
 
 

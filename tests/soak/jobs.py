@@ -82,11 +82,11 @@ def plan(
     return found
 
 
-def held(token: str, gpus: int, lines: Path, gate: Path) -> Planned:
-    """A job that runs until its gate exists."""
+def held(token: str, gpus: int, lines: Path, gate: Path, environment: str = "") -> Planned:
+    """A job that runs until its gate exists. `environment`: shell code before its script."""
     script = SCRIPT.format(
         token=token,
-        environment="",
+        environment=environment,
         lines=lines,
         lock=lines.with_name(f"lock-{token}"),
         before="",

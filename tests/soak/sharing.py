@@ -24,10 +24,13 @@ WORKLOAD = "a2c-b64"
 SECONDS = (0.0, 0.3, 1.0, 4.0)
 """Run times of the jobs, seconds. The longest outlast the restart of a node daemon, which adopts them."""
 MEMORY_MIB = 143_771
+USED_MIB, PERCENT = 512, 20
+"""GPU memory of each job, MiB, and its part of the GPU's time, percent, as the fake NVML reports them."""
 _SOURCE = Path(__file__).parents[1] / "support" / "fake_nvml.c"
 _REBOOT = "reboot"
 _STARTED = re.compile(r"MPS control daemon \d+ serves")
 _ADOPTED = re.compile(r", (\d+) jobs adopted")
+_FOREIGN = re.compile(r"GPU \d+ gets no new jobs: in use by process \d+")
 _ADOPTED_MPS = re.compile(r"MPS control daemon \d+ is adopted")
 
 
@@ -39,12 +42,14 @@ class Counts(NamedTuple):
         locks: Calls that locked a clock.
         adopted_jobs: Ranks that a new node daemon adopted while they ran.
         adopted_daemons: Control daemons of MPS that a new node daemon adopted.
+        foreign: GPUs that a node took out of service because of a process that it did not recognise.
     """
 
     daemons: int
     locks: int
     adopted_jobs: int
     adopted_daemons: int
+    foreign: int
 
     @property
     def adopted(self) -> tuple[int, int]:
@@ -90,8 +95,18 @@ class SharedGpus:
             f"PATH={self._directory / 'bin'}:{os.environ['PATH']}",
             f"FAKE_NVML_CLOCKS={self._calls(name)}",
             f"FAKE_NVML_MEMORY_MIB={MEMORY_MIB}",
-            "FAKE_NVML_PROCESSES=/dev/null",
+            f"FAKE_NVML_PROCESSES={self._processes_of(name)}",
+            "FAKE_NVML_SUMS=1",
         ]
+
+    @property
+    def job_environment(self) -> str:
+        """Shell code by which a job lists its shell as a process on its GPUs."""
+        files = self._processes_of('$(expr "$RLSCHED_ATTEMPT_DIR" : ".*/\\(n[01]\\)/")')
+        return (
+            f'list="{files}"; for gpu in $(echo "$CUDA_VISIBLE_DEVICES" | tr , " "); do '
+            f'echo "${{gpu##*-}} $$ {USED_MIB} {PERCENT}" >> "$list"; done'
+        )
 
     def reboot(self, name: str) -> None:
         """Unlock the clocks of a node, as its driver does when the machine boots."""
@@ -99,7 +114,12 @@ class SharedGpus:
             file.write(f"{_REBOOT}\n")
 
     def left(self) -> list[str]:
-        """MPS processes, directories of control daemons, and locked clocks, a line each."""
+        """MPS processes, directories of control daemons, and locked clocks, a line each.
+
+        The lists of the fake NVML become empty, because another process may get the number of an ended one.
+        """
+        for name in SHARING:
+            self._processes_of(name).write_text("")
         return [*self._processes(), *self._directories(), *self._locked()]
 
     @property
@@ -111,6 +131,7 @@ class SharedGpus:
             locks=sum(call.startswith("lock ") for name in SHARING for call in self._read(name)),
             adopted_jobs=sum(map(int, _ADOPTED.findall(logs))),
             adopted_daemons=len(_ADOPTED_MPS.findall(logs)),
+            foreign=len(_FOREIGN.findall(logs)),
         )
 
     def _processes(self) -> Iterator[str]:
@@ -135,6 +156,10 @@ class SharedGpus:
                 elif what == _REBOOT:
                     locked.clear()
             yield from (f"GPU {gpu} of {name} locked to {mhz} MHz" for gpu, mhz in locked.items())
+
+    def _processes_of(self, name: str) -> Path:
+        """File of the processes on a node's GPUs."""
+        return self._directory / f"processes-{name}"
 
     def _calls(self, name: str) -> Path:
         """File of the calls that change a node's clocks."""

@@ -90,7 +90,7 @@ class Sweep:
             adopted: Returns how many ranks, and how many control daemons of MPS, have been adopted so far.
         """
         gate, (ranks, daemons) = self._directory / f"gate-{number}", adopted()
-        gang = held(f"r{number}-held", GANG_GPUS, self._lines, gate)
+        gang = held(f"r{number}-held", GANG_GPUS, self._lines, gate, self._system.environment)
         self._plans[gang.token] = gang
 
         def is_adopted() -> bool:

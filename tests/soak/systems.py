@@ -201,18 +201,20 @@ class Ours:
         gpus: GPUs of nodes whose jobs share them; None: no jobs share.
     """
 
-    environment = ""
-
     def __init__(self, directory: Path, *, shares: bool = False, only: str = "") -> None:
         self._directory, self._workload = directory, sharing.WORKLOAD if shares else ""
         self.left_out = cannot_reboot()
         self.gpus = SharedGpus(directory) if shares else None
+        self.environment: str = self.gpus.job_environment if self.gpus is not None else ""
         self._cluster = _Machines(directory, has_boots=not self.left_out, gpus=self.gpus)
         self.run_times_s: Sequence[float] = sharing.SECONDS if shares else SECONDS
         self._stopping: set[str] = set()
         own = [targets for targets in OWN_TARGETS if not (self.left_out and REBOOT in targets)]
         self.targets: Sequence[Sequence[str]] = ((only,),) if only else (*own, *TARGETS)
-        self.others = {RESTART: self._stop_all, REBOOT: self._cluster.reboot}
+        self.others: Mapping[str, Callable[[str], None]] = {
+            RESTART: self._stop_all,
+            REBOOT: self._cluster.reboot,
+        }
 
     def kill(self, name: str) -> None:
         """kill -9."""

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.broker.base.entries import NodeUp
+from rlsched.broker.base.entries import NodeUp, RankEnded
 from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.journal.replay import records_by_number
 from rlsched.decide.actions import Start
-from tests.soak.sharing import lacking
+from tests.soak.sharing import USED_MIB, lacking
 from tests.soak.sweep import Sweep
 from tests.soak.systems import NODES, Ours
 from tests.support.soak_size import times
@@ -44,12 +44,19 @@ def short_path() -> Iterator[Path]:
         yield Path(directory)
 
 
+def ends(directory: Path) -> list[RankEnded]:
+    """Ends of ranks, from the journal."""
+    rows = read_journal(directory / "broker" / "journal.sqlite")
+    return [row.entry for row in rows if isinstance(row.entry, RankEnded)]
+
+
 @pytest.mark.soak
 @pytest.mark.skipif(bool(lacking()), reason=lacking())
 def test_kills_of_node_daemons_harm_no_job_that_shares_its_gpus(short_path: Path) -> None:
     """Every job that had started is adopted, starts no second time, and ends with its own exit code.
 
-    No control daemon of MPS and no locked clock is left after a round.
+    No control daemon of MPS and no locked clock is left after a round. NVML lists the jobs' processes, and no
+    daemon takes a process of an earlier daemon's job for a foreign one.
     """
     system = Ours(short_path, shares=True, only="node")
     try:
@@ -66,4 +73,7 @@ def test_kills_of_node_daemons_harm_no_job_that_shares_its_gpus(short_path: Path
     assert sum(isinstance(one.action, Start) and one.action.share_with >= 0 for one in made) > 0
     counts = gpus.counts
     assert min(counts.daemons, counts.locks) > 0, "jobs ran under MPS, and at lower clocks"
+    assert counts.foreign == 0
+    measured = [one.usage.gpu_memory_mib for one in ends(short_path) if one.usage is not None]
+    assert USED_MIB in measured, "the memory of the jobs' processes is in the journal"
     assert min(counts.adopted) > 0, "a new node daemon adopted ranks, and control daemons of MPS"
