@@ -126,7 +126,7 @@ def test_process_of_others_keeps_jobs_off_its_gpu(cluster: TwoGpus, client: Clie
 def test_memory_of_the_display_sends_a_job_to_another_gpu(
     cluster: TwoGpus, client: Client, foreign: int
 ) -> None:
-    """A graphics process is no foreign one. Its GPU stays in service for jobs that fit beside it."""
+    """A graphics process is no foreign one. Its GPU stays in service for jobs that fit together with it."""
     cluster.nvml.graphics.write_text(f"0 {foreign} 9000\n")
     small = cluster.begin(client, "gate-1", asks_mib=6000, uses_mib=6001)
     assert runs_on(client, small, 0)()
@@ -154,7 +154,7 @@ def test_memory_of_a_job_beyond_its_request_is_counted_from_nvml_to_the_journal(
     assert runs_on(client, holder, 0)()
     alone = cluster.begin(client, "gate-0", asks_mib=1000, uses_mib=1001, share="no")
     assert runs_on(client, alone, 1)()
-    # before the meter reports: the broker expects room beside the holder, and the node finds none
+    # before the meter reports: the broker expects room next to the holder, and the node finds none
     refused = cluster.submit(client, "gate-2", asks_mib=8000, uses_mib=8005, **shares)
     why_not = (
         "refused to start it on shared GPUs: GPU 0 has 6750 of 16000 MiB free, and the job asks for 8000"
@@ -178,7 +178,7 @@ def test_memory_of_a_job_beyond_its_request_is_counted_from_nvml_to_the_journal(
     assert (usage["gpu_memory_mib"], usage["gpu_frac"]) == (9000, PERCENT / 100)
     waits = cluster.submit(client, "gate-3", asks_mib=6000, uses_mib=6005, **shares)
     until(lambda: "its plans now" in str(client.why(waits)), "it was considered")
-    assert (client.job(waits).state, client.job(waits).attempt) == ("queued", 0), "no room beside the holder"
+    assert (client.job(waits).state, client.job(waits).attempt) == ("queued", 0), "no room next to the holder"
 
     # a process of others on the holder's GPU: no further job starts there, and the holder continues
     with cluster.nvml.processes.open("a") as file:
