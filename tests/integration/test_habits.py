@@ -123,17 +123,37 @@ def test_exclusive_job_has_its_node_to_itself(place: Place) -> None:
     place.clear()
 
 
-def test_interrupt_cancels_the_job(place: Place) -> None:
+def test_interrupt_cancels_the_job_and_shows_its_last_output(place: Place) -> None:
+    """The state line is the last one. A second interrupt does not wait for the end of the job."""
     env = os.environ | {"RLSCHED_HOME": str(place.home), "RLSCHED_BROKER": place.address}
-    with subprocess.Popen(
-        [sys.executable, "-m", "rlsched", "run", "--", "sh", "-c", "echo on; sleep 600"],
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"on\n"
-        process.send_signal(signal.SIGINT)
-        assert process.wait(DEADLINE_S) == 130
+    script = "trap 'while [ ! -e go ]; do sleep 0.1; done; echo saved; exit 9' TERM; echo on; " + (
+        "while :; do sleep 0.1; done"
+    )
+    for interrupts in (1, 2):
+        with subprocess.Popen(
+            [sys.executable, "-m", "rlsched", "run", "--", "bash", "-c", script],
+            cwd=place.folder,
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert process.stdout.readline() == b"on\n"
+            process.send_signal(signal.SIGINT)
+            while b"cancelling" not in process.stderr.readline():
+                pass
+            if interrupts == 1:
+                (place.folder / "go").touch()
+                assert b"saved" in process.stdout.read()
+                assert re.fullmatch(rb"job \d+ cancelled: .*\n", process.stderr.read())
+                assert not place.client.jobs()
+                (place.folder / "go").unlink()
+            else:
+                process.send_signal(signal.SIGINT)
+            assert process.wait(DEADLINE_S) == 130
+    (job,) = place.client.jobs()
+    assert job.state == "running"
+    (place.folder / "go").touch()
     until(lambda: not place.client.jobs(), "it has ended")
-    assert place.client.jobs(finished=True)[-1].state == "cancelled"
+    assert [job.state for job in place.client.jobs(finished=True)[-2:]] == ["cancelled"] * 2

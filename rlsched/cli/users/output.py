@@ -4,37 +4,50 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
 
 from rlsched.cli.shared.job_number import called
-from rlsched.wire.states import CANCELLED, COMPLETED, FAILED, QUEUED, REJECTED, RUNNING
+from rlsched.wire.states import CANCELLED, COMPLETED, FAILED, FINISHED, QUEUED, REJECTED, RUNNING
 
 if TYPE_CHECKING:
     from rlsched.client.client import Client
     from rlsched.wire.messages import JobInfo
 
 
-def show_output(client: Client, job: int, *, to_its_end: bool) -> bool:
+def show_output(
+    client: Client, job: int, *, to_its_end: bool, each: Callable[[], object] | None = None
+) -> bool:
     """Print the output of all ranks of a job; return whether there is any output.
 
     Args:
         client: Client of the broker.
         job: Job number; the job need not have started.
-        to_its_end: True: follow the output until the job has finished, and print a line for each new state.
-            If the job has finished before, a state other than completed is printed. False: print the output
-            so far.
+        to_its_end: True: follow the output until the job has finished, and print a line for each new state;
+            the line of the last state follows all output. If the job has finished before, a state other than
+            completed is printed. False: print the output so far.
+        each: Function that is called after each query and each piece of output.
     """
-    said, silent = "", True
-    for piece in client.output(job, to_its_end=to_its_end):
-        if isinstance(piece, bytes):
-            silent = False
-            sys.stdout.buffer.write(piece)
-            sys.stdout.buffer.flush()
-        elif to_its_end and (said or piece.state != COMPLETED) and (line := state_line(piece)) != said:
-            said = line
-            print_status(line)
+    said, last, silent = "", "", True
+    try:
+        for piece in client.output(job, to_its_end=to_its_end):
+            if isinstance(piece, bytes):
+                silent = False
+                sys.stdout.buffer.write(piece)
+                sys.stdout.buffer.flush()
+            elif to_its_end and (said or piece.state != COMPLETED) and (line := state_line(piece)) != said:
+                said = line
+                if piece.state in FINISHED:
+                    last = line
+                else:
+                    print_status(line)
+            if each is not None:
+                each()
+    finally:
+        if last:
+            print_status(last)
     return not silent
 
 

@@ -13,6 +13,7 @@ import click
 from rlsched.cli.shared.job_options import command_of, job_options, submission
 from rlsched.cli.shared.options import BrokerAt, asking, json_option
 from rlsched.cli.users.batch_script import BatchCommand
+from rlsched.errors import InputError
 
 if TYPE_CHECKING:
     from rlsched.client.client import Client
@@ -133,9 +134,10 @@ def _submit_table(ctx: click.Context, table: str, at: BrokerAt, *, parsable: boo
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @asking
 def run(*, command: tuple[str, ...], at: BrokerAt, **asked: Any) -> int:
-    """Run a job in the foreground: show its output live, and return its exit code; Ctrl-C ends the job.
+    """Run a job in the foreground: show its output live, and return its exit code.
 
-    Closing the terminal also ends the job, except under `nohup`.
+    Ctrl-C cancels the job, and shows its output until its processes have ended; a second Ctrl-C exits at
+    once. Closing the terminal also cancels the job, except under `nohup`.
 
     \b
     Example:
@@ -149,11 +151,13 @@ def run(*, command: tuple[str, ...], at: BrokerAt, **asked: Any) -> int:
         job = client.submit(words, **submission(asked))
         try:
             click.echo(f"job {job}", err=True)
-            return _shown(client, job)
+            with _first_ctrl_c() as interrupts:
+                return _shown(client, job, interrupts)
         except (KeyboardInterrupt, OSError) as error:
             if isinstance(error, OSError) and error.errno not in (errno.EPIPE, errno.EIO):
                 raise
-            client.cancel(job)
+            with contextlib.suppress(InputError):  # it has ended
+                client.cancel(job)
             with contextlib.suppress(OSError):  # standard error may be closed
                 click.echo(f"job {job}: cancelled", err=True)
             return INTERRUPTED
@@ -177,12 +181,46 @@ def _as_ctrl_c() -> Iterator[None]:
         yield
 
 
-def _shown(client: Client, job: int) -> int:
-    """Print the output of all ranks of a job until the job has finished; return its exit code."""
+@contextlib.contextmanager
+def _first_ctrl_c() -> Iterator[list[int]]:
+    """Append the first SIGINT in the `with` block to the yielded list; a second raises KeyboardInterrupt."""
+    import signal
+
+    from rlsched.signals import on_signals
+
+    seen: list[int] = []
+
+    def note(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        if seen:
+            raise KeyboardInterrupt
+        seen.append(signum)
+
+    is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    with on_signals(note, [] if is_ignored else [signal.SIGINT]):
+        yield seen
+
+
+def _shown(client: Client, job: int, interrupts: list[int]) -> int:
+    """Print the output of all ranks of a job until the job has finished; return its exit code.
+
+    When `interrupts` is no longer empty, the job is cancelled. The result is then `INTERRUPTED`.
+    """
     from rlsched.cli.users.output import show_output
 
-    show_output(client, job, to_its_end=True)
-    return _code(client.job(job))
+    is_cancelled = False
+
+    def cancel_if_interrupted() -> None:
+        nonlocal is_cancelled
+        if interrupts and not is_cancelled:
+            is_cancelled = True
+            with contextlib.suppress(InputError):  # it has ended
+                client.cancel(job)
+                click.echo(
+                    f"job {job}: cancelling, waiting for its end; Ctrl-C again exits at once", err=True
+                )
+
+    show_output(client, job, to_its_end=True, each=cancel_if_interrupted)
+    return INTERRUPTED if interrupts else _code(client.job(job))
 
 
 def _wait(client: Client, job: int) -> int:

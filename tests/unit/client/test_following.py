@@ -161,8 +161,12 @@ def test_ranks_of_a_gang_share_the_last_lines() -> None:
 class Submits(Story):
     """A `Story` that also accepts a submission and its cancel."""
 
-    def __init__(self, happens: Callable[[], object]) -> None:
-        super().__init__((GANG, [b"a\n", b"b\n"]))
+    def __init__(
+        self,
+        happens: Callable[[], object],
+        *later: tuple[JobInfo, list[bytes]],
+    ) -> None:
+        super().__init__((GANG, [b"a\n", b"b\n"]), *later)
         self._happens = happens
         self.cancelled: list[int] = []
 
@@ -200,4 +204,38 @@ def test_run_cancels_its_job_when_its_terminal_closes(
     with on_signals(signal.SIG_DFL, both):  # a test run under `nohup` ignores SIGHUP
         done = CliRunner().invoke(run, ["--", "true"], standalone_mode=False)
         assert {signal.getsignal(number) for number in both} == {signal.SIG_DFL}
+    assert (done.return_value, client.cancelled) == (130, [7]), done.exception
+
+
+class Interrupted(Submits):
+    """A `Submits` whose cancel is not interrupted."""
+
+    def cancel(self, job: int) -> None:
+        self.cancelled.append(job)
+
+
+def test_run_shows_output_until_the_end_after_the_first_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state line follows all output."""
+    ended = msgspec.structs.replace(OVER, state="cancelled", reason="cancelled by its user")
+    client = Interrupted(
+        partial(os.kill, os.getpid(), signal.SIGINT),
+        (ended, [b"a\nlast\n", b"b\n"]),
+    )
+    monkeypatch.setattr("rlsched.cli.shared.options.BrokerAt.reach", lambda *_, **__: client)
+    with on_signals(signal.default_int_handler, (signal.SIGINT,)):
+        done = CliRunner().invoke(run, ["--", "true"], standalone_mode=False)
+    assert (done.return_value, client.cancelled) == (130, [7]), done.exception
+    assert done.stdout == "0: a\n1: b\n0: last\n"
+    assert done.output.splitlines()[-2:] == ["0: last", "job 7 cancelled: cancelled by its user"]
+
+
+def test_run_leaves_at_the_second_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt_twice() -> None:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    client = Interrupted(interrupt_twice)  # the job does not end
+    monkeypatch.setattr("rlsched.cli.shared.options.BrokerAt.reach", lambda *_, **__: client)
+    with on_signals(signal.default_int_handler, (signal.SIGINT,)):
+        done = CliRunner().invoke(run, ["--", "true"], standalone_mode=False)
     assert (done.return_value, client.cancelled) == (130, [7]), done.exception
