@@ -561,16 +561,19 @@ class Client:
             else:
                 time.sleep(POLL_S)
 
-    def output(self, job: int, *, to_its_end: bool = True) -> Iterator[messages.JobInfo | bytes]:
+    def output(
+        self, job: int, *, to_its_end: bool = True, labelled: bool | None = None
+    ) -> Iterator[messages.JobInfo | bytes]:
         """Yield a job's states and the output of all its ranks, until the job has finished.
 
         Args:
             job: Job number; the job need not have started.
             to_its_end: Whether to follow the job until it has finished; False: stop after the current output.
+            labelled: Whether lines begin with `RANK: `; None: they do if the job has several ranks.
         """
         from rlsched.client.following import follow
 
-        return follow(self, job, to_its_end=to_its_end)
+        return follow(self, job, to_its_end=to_its_end, labelled=labelled)
 
     def wait(
         self, job: int, *, patience_s: float = 60.0, seen: Callable[[messages.JobInfo], object] | None = None

@@ -100,6 +100,32 @@ def test_script_for_two_nodes_needs_only_another_verb(place: Place) -> None:
     place.clear()
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("-n 4 -l", ["0: 0 of 4", "1: 1 of 4", "2: 2 of 4", "3: 3 of 4"]),
+        ("-l", ["0: 0 of 1"]),
+        ("-N 2 --ntasks-per-node=1 --gpus-per-node=2", ["0 of 2", "1 of 2"]),
+    ],
+)
+def test_run_starts_tasks_as_srun_does(place: Place, options: str, expected: list[str]) -> None:
+    done = place.type(
+        f"rlsched run {options} -- sh -c 'echo $SLURM_PROCID of $SLURM_NTASKS; exit $SLURM_PROCID'"
+    )
+    lines = [line for line in done.stdout.splitlines() if not line.startswith("srun: error: ")]
+    assert sorted(lines) == expected, done.stderr
+    assert done.returncode == len(expected) - 1
+    assert "note: " not in done.stderr
+    assert place.client.jobs(finished=True)[-1].name == "sh"
+
+
+def test_run_notes_another_number_of_nodes(place: Place) -> None:
+    done = place.type("rlsched run -N 2 -G 2 true")
+    assert "note: --nodes 2: the job has 1 node" in done.stderr
+    done = place.type("rlsched run -N 2 -G 2 -l echo on")
+    assert "the job asked for 2 nodes, and has 1" in done.stdout
+
+
 def test_job_has_the_umask_of_its_submitter(place: Place) -> None:
     done = place.type("umask 027; rlsched run --export=NONE -- sh -c umask")
     assert done.stdout == "0027\n", done.stderr

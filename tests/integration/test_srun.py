@@ -462,7 +462,7 @@ def test_job_on_fewer_nodes_than_requested(tmp_path: Path) -> None:
     )
     with BatchJob(tmp_path, script, gpus=[4], env=TWO_PER_NODE) as job:
         assert lines(job) == ["0: x", "1: x", "2: x", "3: x", "one", *["plain"] * 4]
-        assert "the script asks for 2 nodes, and the job has 1; srun uses all of them" in job.errors()
+        assert "the job asked for 2 nodes, and has 1; srun uses all of them" in job.errors()
 
 
 def test_step_in_a_task(tmp_path: Path) -> None:

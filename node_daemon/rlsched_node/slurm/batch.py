@@ -60,7 +60,7 @@ def main(terms: dict[str, Any], command: list[str]) -> int:
     env[AT_VARIABLE] = f"127.0.0.1:{listener.getsockname()[1]}"
     asked = terms["asked_nodes"]
     if asked and asked != len(nodes):
-        _say(f"the script asks for {asked} nodes, and the job has {len(nodes)}; srun uses all of them")
+        _say(f"the job asked for {asked} nodes, and has {len(nodes)}; srun uses all of them")
     slots = slots_of(terms["gpus"], env)
     shapes = [JobNode(*one) for one in zip(names, nodes, terms["gpus"], slots, strict=True)]
     server = Server(

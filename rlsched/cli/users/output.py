@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
 
 def show_output(
-    client: Client, job: int, *, to_its_end: bool, each: Callable[[], object] | None = None
+    client: Client,
+    job: int,
+    *,
+    to_its_end: bool,
+    labelled: bool | None = None,
+    each: Callable[[JobInfo | bytes], object] | None = None,
 ) -> bool:
     """Print the output of all ranks of a job; return whether there is any output.
 
@@ -28,11 +33,12 @@ def show_output(
         to_its_end: True: follow the output until the job has finished, and print a line for each new state;
             the line of the last state follows all output. If the job has finished before, a state other than
             completed is printed. False: print the output so far.
-        each: Function that is called after each query and each piece of output.
+        labelled: Whether lines begin with `RANK: `; None: they do if the job has several ranks.
+        each: Function that is called with the job after each query, and with each piece of output.
     """
     said, last, silent = "", "", True
     try:
-        for piece in client.output(job, to_its_end=to_its_end):
+        for piece in client.output(job, to_its_end=to_its_end, labelled=labelled):
             if isinstance(piece, bytes):
                 silent = False
                 sys.stdout.buffer.write(piece)
@@ -44,7 +50,7 @@ def show_output(
                 else:
                     print_status(line)
             if each is not None:
-                each()
+                each(piece)
     finally:
         if last:
             print_status(last)

@@ -9,14 +9,17 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
+from click.core import ParameterSource
 
 from rlsched.cli.shared.job_options import command_of, job_options, submission
 from rlsched.cli.shared.options import BrokerAt, asking, json_option
+from rlsched.cli.users.as_tasks import AsTasks, as_tasks
 from rlsched.cli.users.batch_script import BatchCommand
 from rlsched.errors import InputError
 
 if TYPE_CHECKING:
     from rlsched.client.client import Client
+    from rlsched.wire.messages import JobInfo
 
 _ITS_OWN = {"allow_interspersed_args": False}
 INTERRUPTED = 130
@@ -131,28 +134,38 @@ def _submit_table(ctx: click.Context, table: str, at: BrokerAt, *, parsable: boo
 
 @click.command(cls=BatchCommand, context_settings=_ITS_OWN)
 @job_options
+@click.option(
+    "-l", "--label", is_flag=True, help="Begin each line of output with the number of its task, as in srun."
+)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @asking
-def run(*, command: tuple[str, ...], at: BrokerAt, **asked: Any) -> int:
+@click.pass_context
+def run(ctx: click.Context, /, *, command: tuple[str, ...], label: bool, at: BrokerAt, **asked: Any) -> int:
     """Run a job in the foreground: show its output live, and return its exit code.
 
     Ctrl-C cancels the job, and shows its output until its processes have ended; a second Ctrl-C exits at
     once. Closing the terminal also cancels the job, except under `nohup`.
 
+    With --ntasks, --ntasks-per-node or --label, COMMAND runs as tasks, as in `srun`; else it runs once on
+    each node of the job. Standard input is not forwarded to the job.
+
     \b
     Example:
       rlsched run --gpus 2 -- python train.py
       rlsched run -- nvidia-smi
+      rlsched run -n 4 --gpus-per-task=1 -l -- python train.py
     """
     words = command_of(command, None)
     if asked["array"]:
         raise click.UsageError("--array: each task has its own output; use `rlsched submit` for arrays")
+    has_launcher = ctx.get_parameter_source("launch") is ParameterSource.COMMANDLINE
+    own = as_tasks(words, asked, label=label, has_launcher=has_launcher)
     with at.reach(is_patient=True) as client, _as_ctrl_c():
-        job = client.submit(words, **submission(asked))
+        job = client.submit(own.command, **submission(own.asked))
         try:
             click.echo(f"job {job}", err=True)
             with _first_ctrl_c() as interrupts:
-                return _shown(client, job, interrupts)
+                return _shown(client, job, interrupts, own)
         except (KeyboardInterrupt, OSError) as error:
             if isinstance(error, OSError) and error.errno not in (errno.EPIPE, errno.EIO):
                 raise
@@ -200,17 +213,24 @@ def _first_ctrl_c() -> Iterator[list[int]]:
         yield seen
 
 
-def _shown(client: Client, job: int, interrupts: list[int]) -> int:
+def _shown(client: Client, job: int, interrupts: list[int], own: AsTasks) -> int:
     """Print the output of all ranks of a job until the job has finished; return its exit code.
 
     When `interrupts` is no longer empty, the job is cancelled. The result is then `INTERRUPTED`.
     """
     from rlsched.cli.users.output import show_output
+    from rlsched.client.following import num_ranks
 
     is_cancelled = False
+    attempt_noted = 0
 
-    def cancel_if_interrupted() -> None:
-        nonlocal is_cancelled
+    def look(info: JobInfo | bytes) -> None:
+        """Cancel the job after Ctrl-C. Note, once per attempt, that the job has other nodes than asked."""
+        nonlocal is_cancelled, attempt_noted
+        if not isinstance(info, bytes) and info.nodes and info.attempt != attempt_noted:
+            attempt_noted = info.attempt
+            if note := own.note_on_nodes(num_ranks(info)):
+                click.echo(note, err=True)
         if interrupts and not is_cancelled:
             is_cancelled = True
             with contextlib.suppress(InputError):  # it has ended
@@ -219,7 +239,7 @@ def _shown(client: Client, job: int, interrupts: list[int]) -> int:
                     f"job {job}: cancelling, waiting for its end; Ctrl-C again exits at once", err=True
                 )
 
-    show_output(client, job, to_its_end=True, each=cancel_if_interrupted)
+    show_output(client, job, to_its_end=True, labelled=own.labelled, each=look)
     return INTERRUPTED if interrupts else _code(client.job(job))
 
 

@@ -77,8 +77,8 @@ class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
             ),
             Option(
                 "-n --ntasks N",
-                "Number of tasks; the values of --gpus-per-task and -c are per task. In a script with "
-                "#SBATCH lines, srun starts this number of tasks.",
+                "Number of tasks; the values of --gpus-per-task and -c are per task. `rlsched run`, and srun "
+                "in a script with #SBATCH lines, start this number of tasks.",
                 kind="count",
             ),
             Option(

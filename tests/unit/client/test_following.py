@@ -183,9 +183,9 @@ class Submits(Story):
         os.kill(os.getpid(), signal.SIGHUP)  # as a shell sends it a second time
         self.cancelled.append(job)
 
-    def output(self, job: int, *, to_its_end: bool) -> Iterator[JobInfo | bytes]:
+    def output(self, job: int, *, to_its_end: bool, labelled: bool | None) -> Iterator[JobInfo | bytes]:
         self._happens()
-        return follow(self, job, to_its_end=to_its_end)
+        return follow(self, job, to_its_end=to_its_end, labelled=labelled)
 
 
 @pytest.mark.parametrize(
