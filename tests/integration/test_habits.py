@@ -119,6 +119,13 @@ def test_run_starts_tasks_as_srun_does(place: Place, options: str, expected: lis
     assert place.client.jobs(finished=True)[-1].name == "sh"
 
 
+def test_run_notes_that_it_forwards_no_input(place: Place) -> None:
+    for line, is_noted in (("echo on | rlsched run cat", True), ("rlsched run cat < /dev/null", False)):
+        done = place.type(line)
+        assert (done.returncode, done.stdout) == (0, ""), done.stderr
+        assert ("note: standard input is not forwarded" in done.stderr) is is_noted
+
+
 def test_run_notes_another_number_of_nodes(place: Place) -> None:
     done = place.type("rlsched run -N 2 -G 2 true")
     assert "note: --nodes 2: the job has 1 node" in done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -159,6 +160,7 @@ def run(ctx: click.Context, /, *, command: tuple[str, ...], label: bool, at: Bro
     if asked["array"]:
         raise click.UsageError("--array: each task has its own output; use `rlsched submit` for arrays")
     has_launcher = ctx.get_parameter_source("launch") is ParameterSource.COMMANDLINE
+    _note_input()
     own = as_tasks(words, asked, label=label, has_launcher=has_launcher)
     with at.reach(is_patient=True) as client, _as_ctrl_c():
         job = client.submit(own.command, **submission(own.asked))
@@ -174,6 +176,18 @@ def run(ctx: click.Context, /, *, command: tuple[str, ...], label: bool, at: Bro
             with contextlib.suppress(OSError):  # standard error may be closed
                 click.echo(f"job {job}: cancelled", err=True)
             return INTERRUPTED
+
+
+def _note_input() -> None:
+    """Note that the job does not get standard input, if standard input is a pipe or a file."""
+    import stat
+
+    with contextlib.suppress(OSError):  # standard input is closed
+        kind = os.fstat(0).st_mode
+        if stat.S_ISFIFO(kind) or stat.S_ISREG(kind):
+            click.echo(
+                "note: standard input is not forwarded to the job; let its command read a file", err=True
+            )
 
 
 @contextlib.contextmanager
