@@ -13,6 +13,8 @@ from rlsched.cli.shared.options import JSON, BrokerAt, asking
 from rlsched.errors import InputError
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from rlsched.client.client import Client
 
 
@@ -71,14 +73,18 @@ def nodes(
     check_columns(columns, sort, NodeInfo)
     since_s, _ = span_s(since, None, time.time())
     states = None if state is None else _states(state)
+    num_registered = 0
 
     def fetch(client: Client) -> list[NodeInfo]:
+        nonlocal num_registered
         theirs = None
         if user is not None:
             theirs = {job.job for job in client.jobs() if job.user in user.split(",")}
+        known = client.nodes()
+        num_registered = len(known)
         found = [
             node
-            for node in client.nodes()
+            for node in known
             if states is None or node.state in states
             if theirs is None or not theirs.isdisjoint(node.jobs)
             if name is None or fnmatchcase(node.name, name)
@@ -87,7 +93,10 @@ def nodes(
         ]
         return sorted_by(found, sort, NodeInfo)
 
-    listed("nodes", at.reach, fetch, node_lines, columns=columns, as_json=as_json, watch=watch)
+    def lines(found: list[NodeInfo], width: int | None) -> list[Text]:
+        return node_lines(found, width, num_registered)
+
+    listed("nodes", at.reach, fetch, lines, columns=columns, as_json=as_json, watch=watch)
 
 
 def _states(text: str) -> set[str]:

@@ -14,7 +14,7 @@ from rlsched.cli.shared.job_number import called
 from rlsched.decide.record import DecisionRecord
 from rlsched.forecast.forecast_text import cell
 from rlsched.terminal.layout import Column, table
-from rlsched.terminal.show import clock_skew
+from rlsched.terminal.show import clock_skew, count
 from rlsched.wire.messages import MAX_CLOCK_SKEW_S, Explanation, JobInfo, NodeInfo
 from rlsched.wire.states import CANCELLED, COMPLETED, FAILED, LAUNCHING, QUEUED, REJECTED, RUNNING
 
@@ -155,8 +155,13 @@ _NODES: Final = {
 }
 
 
-def node_lines(nodes: list[NodeInfo], width: int | None) -> list[Text]:
-    """Return a table of nodes; columns that are empty for all nodes are left out."""
+def node_lines(nodes: list[NodeInfo], width: int | None, num_registered: int = 0) -> list[Text]:
+    """Return a table of nodes; columns that are empty for all nodes are left out.
+
+    `num_registered`: number of nodes from which `nodes` were selected.
+    """
+    if not nodes and num_registered:
+        return [Text(f"no such node; `rlsched nodes` lists {count(num_registered, 'node')}")]
     if not nodes:
         return [Text("no node has registered yet; start one with `rlsched node --name n0`")]
     clocked = any(node.max_sm_clock_mhz or node.clocks_note for node in nodes)
