@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
@@ -47,7 +49,12 @@ _UNTIL = click.option(
     metavar="WHEN",
     help="Only jobs that ended before this time; WHEN as in --since.",
 )
-_USER = click.option("-u", "--user", metavar="NAME", help="Only jobs of this user.")
+_USER = click.option(
+    "-u",
+    "--user",
+    metavar="NAME",
+    help="Only jobs of this user, or of several users separated by commas.",
+)
 _VC = selecting_by(("vc",))
 _CSV = click.option(
     "--csv", "as_csv", is_flag=True, help="Print CSV instead of a table; times are Unix seconds."
@@ -115,16 +122,22 @@ def history(
 
     def fetch(client: Client) -> list[PastJob]:
         since_s, until_s = span_s(since, until, time.time())
-        found = client.history(
-            limit=LATEST if limit is None and since is None else limit,
-            since_s=since_s,
-            until_s=until_s,
-            user=user,
-            vc=vc,
-            states=asked_states,
-            name=name or "",
-        )
-        return sorted_by(found, sort, PastJob)
+        most = LATEST if limit is None and since is None else limit
+        found = [
+            job
+            for one in _users(user)
+            for job in client.history(
+                limit=most,
+                since_s=since_s,
+                until_s=until_s,
+                user=one,
+                vc=vc,
+                states=asked_states,
+                name=name or "",
+            )
+        ]
+        found.sort(key=lambda job: (math.inf if job.end_s is None else job.end_s, job.job))
+        return sorted_by(found if most is None else found[-most:], sort, PastJob)
 
     if as_csv:
         with at.reach() as client:
@@ -180,7 +193,9 @@ def account(
     if since_s is None:
         since_s = month_start_s(now_s if until_s is None else min(until_s, now_s))
     with at.reach() as client:
-        used = client.usage(since_s=since_s, until_s=until_s, user=user, vc=vc)
+        used = chain.from_iterable(
+            client.usage(since_s=since_s, until_s=until_s, user=one, vc=vc) for one in _users(user)
+        )
         rows, total = sums(used, names, day_of)
     if as_json:
         print_json(
@@ -206,6 +221,11 @@ def account(
 def _sum_cells(row: Sums) -> list[Any]:
     cells = [getattr(row, name) for name in SUM_COLUMNS[:6]]
     return [*cells, *(row.outcomes[state] for state in SUM_COLUMNS[6:])]
+
+
+def _users(text: str | None) -> list[str | None]:
+    """Return the users in the text of `--user`, each once; `[None]` selects all users."""
+    return [None] if text is None else [*dict.fromkeys(text.split(","))]
 
 
 def _without_names(row: dict[str, Any]) -> dict[str, Any]:

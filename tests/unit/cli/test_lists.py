@@ -2,25 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from rlsched.cli.main import run
-from rlsched.wire.messages import NodeInfo
+from rlsched.wire.messages import JobUsage, NodeInfo, PastJob
 
 
 def node(name: str, **more: Any) -> NodeInfo:
-    told = {
+    told: dict[str, Any] = {
         "state": "up",
         "gpus": 2,
         "free_gpus": 2,
         "gpu_type": "A100",
         "vc": "",
         "jobs": [],
-        "last_seen_s": 0.0,
     }
+    told["last_seen_s"] = 0.0
     return NodeInfo(name=name, **(told | more))
+
+
+def past(number: int, **more: Any) -> PastJob:
+    told: dict[str, Any] = {
+        "name": "a",
+        "user": "ada",
+        "account": "",
+        "vc": "",
+        "state": "completed",
+        "num_gpus": 1,
+    }
+    told |= {
+        "submit_s": 0.0,
+        "start_s": 1.0,
+        "end_s": float(number),
+        "wait_s": 1.0,
+        "gpu_s": 1.0,
+        "energy_j": None,
+    }
+    told |= {
+        "exit_code": 0,
+        "reason": "",
+        "nodes": "n0[0]",
+        "gpu_types": "A100",
+        "attempts": 1,
+        "preemptions": 0,
+    }
+    return PastJob(job=number, **(told | more))
 
 
 class Lists:
@@ -28,6 +57,13 @@ class Lists:
 
     def __init__(self) -> None:
         self.nodes_known = [node("n0"), node("n1", state="drained")]
+        self.past = [
+            past(1),
+            past(3, user="bob", name="b"),
+            past(5),
+            past(7, user="eve"),
+            past(6, user="bob", state="running", end_s=None),
+        ]
 
     def __enter__(self) -> Lists:
         return self
@@ -37,6 +73,15 @@ class Lists:
 
     def nodes(self) -> list[NodeInfo]:
         return self.nodes_known
+
+    def history(self, *, limit: int | None, user: str | None, **_: object) -> list[PastJob]:
+        found = [job for job in self.past if user in (None, job.user)]
+        return found if limit is None else found[-limit:]
+
+    def usage(self, *, user: str | None, **_: object) -> Iterator[JobUsage]:
+        for job in self.past:
+            if user in (None, job.user) and job.end_s is not None:
+                yield JobUsage(job.user, "", "", 1.0, job.state, 3600.0, None, 1.0)
 
 
 @pytest.fixture
@@ -56,3 +101,17 @@ def test_nodes_that_are_left_out_are_counted(broker: Lists, capsys: pytest.Captu
     assert said("nodes -p debug", capsys) == "no such node; `rlsched nodes` lists 2 nodes\n"
     broker.nodes_known = []
     assert "no node has registered yet" in said("nodes -p debug", capsys)
+
+
+@pytest.mark.usefixtures("broker")
+def test_history_of_several_users(capsys: pytest.CaptureFixture[str]) -> None:
+    def numbers(words: str) -> list[str]:
+        return said(f"history -o job {words}", capsys).split()[1:]
+
+    assert numbers("-u ada,bob,ada") == ["1", "3", "5", "6"]
+    assert numbers("-u ada,bob --limit 3") == ["3", "5", "6"]
+    assert numbers("-u bob") == ["3", "6"]
+    assert [line[:5] for line in said("account -u ada,bob --csv", capsys).splitlines()[1:]] == [
+        "ada,2",
+        "bob,1",
+    ]
