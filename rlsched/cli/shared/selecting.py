@@ -132,6 +132,11 @@ def of_numbers(jobs: list[JobInfo], text: str | None) -> list[JobInfo]:
     ]
 
 
+def names_finished(text: str | None) -> bool:
+    """Return whether the text of `--state` selects finished jobs: it is `all`, or has a finished state."""
+    return text is not None and not (states_of(text) or set(FINISHED)).isdisjoint(FINISHED)
+
+
 def states_of(text: str | None, known: Sequence[str] = STATES) -> set[str] | None:
     """Return the states in the text of an option, which can contain Slurm's names; None: all states.
 

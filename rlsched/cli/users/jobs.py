@@ -11,7 +11,7 @@ import click
 from rlsched.cli.shared.job_number import JobName, JobParam
 from rlsched.cli.shared.listing import check_columns, listed, listing, sorted_by
 from rlsched.cli.shared.options import JSON, BrokerAt, asking, json_option
-from rlsched.cli.shared.selecting import of_numbers, of_whom, selected, selecting
+from rlsched.cli.shared.selecting import names_finished, of_numbers, of_whom, selected, selecting
 from rlsched.terminal.show import print_json, print_sentences
 from rlsched.wire.states import FAILED
 
@@ -24,7 +24,12 @@ LAST_LINES = 10
 
 
 @click.command()
-@click.option("--all", "finished", is_flag=True, help="Also list finished jobs.")
+@click.option(
+    "--all",
+    "finished",
+    is_flag=True,
+    help="Also list finished jobs, as with --state all or a finished state.",
+)
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
@@ -85,7 +90,9 @@ def queue(
     left_out: list[str] = []
 
     def fetch(client: Client) -> list[JobInfo]:
-        found = client.list_jobs(finished=finished, limit=limit, before=before)
+        found = client.list_jobs(
+            finished=finished or names_finished(wanted["state"]), limit=limit, before=before
+        )
         left_out.clear()
         if found.jobs and found.omitted:
             lists = f"--before {found.jobs[0].job} lists them"

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from rlsched.cli.main import run
-from rlsched.wire.messages import JobUsage, NodeInfo, PastJob
+from rlsched.wire.messages import JobInfo, Jobs, JobUsage, NodeInfo, PastJob
+from tests.support.listed import job
 
 
 def node(name: str, **more: Any) -> NodeInfo:
@@ -57,6 +58,8 @@ class Lists:
 
     def __init__(self) -> None:
         self.nodes_known = [node("n0"), node("n1", state="drained")]
+        self.now = [job(8), job(9, state="queued", user="bob"), job(10, state="queued")]
+        self.over = [job(4, state="completed"), job(5, state="failed")]
         self.past = [
             past(1),
             past(3, user="bob", name="b"),
@@ -74,14 +77,23 @@ class Lists:
     def nodes(self) -> list[NodeInfo]:
         return self.nodes_known
 
+    def list_jobs(self, *, finished: bool, **_: object) -> Jobs:
+        return Jobs(jobs=[*(self.over if finished else []), *self.now])
+
+    def jobs(self) -> list[JobInfo]:
+        return self.now
+
+    def me(self) -> str:
+        return "ada"
+
     def history(self, *, limit: int | None, user: str | None, **_: object) -> list[PastJob]:
         found = [job for job in self.past if user in (None, job.user)]
         return found if limit is None else found[-limit:]
 
     def usage(self, *, user: str | None, **_: object) -> Iterator[JobUsage]:
-        for job in self.past:
-            if user in (None, job.user) and job.end_s is not None:
-                yield JobUsage(job.user, "", "", 1.0, job.state, 3600.0, None, 1.0)
+        for one in self.past:
+            if user in (None, one.user) and one.end_s is not None:
+                yield JobUsage(one.user, "", "", 1.0, one.state, 3600.0, None, 1.0)
 
 
 @pytest.fixture
@@ -101,6 +113,22 @@ def test_nodes_that_are_left_out_are_counted(broker: Lists, capsys: pytest.Captu
     assert said("nodes -p debug", capsys) == "no such node; `rlsched nodes` lists 2 nodes\n"
     broker.nodes_known = []
     assert "no node has registered yet" in said("nodes -p debug", capsys)
+
+
+@pytest.mark.usefixtures("broker")
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("", "8 9 10"),
+        ("-t completed", "4"),
+        ("-t CD,R", "4 8"),
+        ("--me -t all", "4 5 8 10"),
+        ("-t pd", "9 10"),
+        ("--all", "4 5 8 9 10"),
+    ],
+)
+def test_queue_with_finished_states(words: str, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(f"queue -o job {words}", capsys).split()[1:] == expected.split()
 
 
 @pytest.mark.usefixtures("broker")
