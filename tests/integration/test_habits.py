@@ -69,7 +69,8 @@ def test_unsupported_habit_is_refused_by_name(place: Place, line: str) -> None:
     done = place.type(place.with_numbers(f"rlsched {line}"))
     assert done.returncode == 2, done.stdout
     (said,) = (one for one in done.stderr.splitlines() if not one.startswith("note: "))
-    words = [word for word in line.split() if word.startswith(("-", "Num")) or word in ("salloc", "scontrol")]
+    named = ("-", "Num", "NodeName", "PartitionName")
+    words = [word for word in line.split() if word.startswith(named) or word in ("salloc", "scontrol")]
     word = words[0]
     assert word.partition("=")[0].lstrip("-") in said
     place.clear()

@@ -8,6 +8,8 @@ from typing import Any, Final
 import click
 from click.types import FloatParamType, IntParamType
 
+from rlsched.cli.shared.slurms_options import INSTEAD
+
 _GOT: Final = re.compile(r"('.*'|\".*\"|\S+) (?:is not|does not match) .*", re.DOTALL)
 """Pattern of click's error messages about a bad value; its group matches the value."""
 
@@ -15,7 +17,7 @@ _GOT: Final = re.compile(r"('.*'|\".*\"|\S+) (?:is not|does not match) .*", re.D
 def message_of(error: click.UsageError) -> str:
     """Return the message of a usage error. For a bad value, name the option and the expected values."""
     if isinstance(error, click.NoSuchOption):
-        return error.format_message().rstrip(".") + _other_case(error)
+        return _slurms(error) or error.format_message().rstrip(".") + _other_case(error)
     param = error.param if isinstance(error, click.BadParameter) else None
     if param is None or isinstance(error, click.MissingParameter):
         return error.format_message()
@@ -23,6 +25,13 @@ def message_of(error: click.UsageError) -> str:
     if found and expected:
         said = f"expected {expected}, got {found[1]}"
     return f"{_name(param)}: {said.rstrip('.')}"
+
+
+def _slurms(error: click.NoSuchOption) -> str:
+    """Return the message for an option of Slurm that the verb lacks; "" if it is no such option."""
+    verb = (error.ctx is not None and error.ctx.command.name) or ""
+    instead = INSTEAD.get(verb, {}).get(error.option_name)
+    return f"No such option {error.option_name!r}; {instead}" if instead else ""
 
 
 def _other_case(error: click.NoSuchOption) -> str:

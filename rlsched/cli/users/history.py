@@ -67,6 +67,7 @@ _JSON = json_option("Print JSON instead of a table; times are Unix seconds.")
 @_VC
 @click.option(
     "-t",
+    "-s",
     "--state",
     "states",
     multiple=True,

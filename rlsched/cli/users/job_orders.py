@@ -14,6 +14,7 @@ from rlsched.cli.shared.job_number import JobName, TasksParam
 from rlsched.cli.shared.job_options import change_options, changes_asked
 from rlsched.cli.shared.options import BrokerAt, asking
 from rlsched.cli.shared.selecting import BY, of_whom, selected, selecting_by, states_of, waits
+from rlsched.cli.shared.slurms_options import UPDATES
 from rlsched.errors import InputError, nearest
 from rlsched.wire.declared import declared
 from rlsched.wire.messages import Submit
@@ -54,6 +55,8 @@ class OrderCommand(click.Command):
                 found += [value] if "[" in value else value.split(",")
             elif name.lower() in options:
                 found += [options[name.lower()], value]
+            elif options and name.lower() in UPDATES:
+                raise click.UsageError(f"{name}: {UPDATES[name.lower()]}", ctx)
             elif options:
                 raise click.UsageError(
                     f"{name}: cannot be changed; {nearest(name.lower(), options)}"

@@ -31,6 +31,18 @@ from rlsched.cli.shared.bad_values import expected_by, message_of
         ("cancel x", "JOB: expected the number of a job, or ARRAY_TASK such as 17_3, got 'x'"),
         ("submit -g 1 -- true", "No such option '-g'; did you mean -G?"),
         ("submit -y 1 -- true", "No such option '-y'"),
+        (
+            "cancel --signal=KILL 2",
+            "No such option '--signal'; jobs get SIGTERM, then SIGKILL after the grace time, and no other",
+        ),
+        (
+            "update NodeName=n1 State=DRAIN",
+            "NodeName: use `rlsched node drain NAME --reason TEXT` or `rlsched node resume NAME`",
+        ),
+        (
+            "update PartitionName=debug State=DOWN",
+            "PartitionName: partitions are VCs here, which have no state; use `rlsched node drain`",
+        ),
         ("quota set gpu bob", "KIND: expected user, account or vc, got 'gpu'"),
     ],
 )

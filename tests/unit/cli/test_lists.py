@@ -139,6 +139,7 @@ def test_history_of_several_users(capsys: pytest.CaptureFixture[str]) -> None:
     assert numbers("-u ada,bob,ada") == ["1", "3", "5", "6"]
     assert numbers("-u ada,bob --limit 3") == ["3", "5", "6"]
     assert numbers("-u bob") == ["3", "6"]
+    assert numbers("-s RUNNING,CD") == numbers("")
     assert [line[:5] for line in said("account -u ada,bob --csv", capsys).splitlines()[1:]] == [
         "ada,2",
         "bob,1",
