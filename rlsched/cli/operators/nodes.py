@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from rlsched.cli.shared.listing import check_columns, listed, listing, sorted_by
+from rlsched.cli.shared.listing import LIST_CONTEXT, check_columns, listed, listing, sorted_by
 from rlsched.cli.shared.options import JSON, BrokerAt, asking
 from rlsched.errors import InputError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 STATES: Final = ("up", "drained", "unreachable", "down", "asleep", "waking", "foreign")
 
 
-@click.command()
+@click.command(context_settings=LIST_CONTEXT)
 @click.option(
     "-u",
     "--user",
@@ -55,6 +55,7 @@ def nodes(
     sort: str | None,
     columns: str | None,
     watch: float | None,
+    no_heading: bool,
     as_json: bool,
     at: BrokerAt,
 ) -> None:
@@ -96,7 +97,9 @@ def nodes(
     def lines(found: list[NodeInfo], width: int | None) -> list[Text]:
         return node_lines(found, width, num_registered)
 
-    listed("nodes", at.reach, fetch, lines, columns=columns, as_json=as_json, watch=watch)
+    listed(
+        "nodes", at.reach, fetch, lines, columns=columns, as_json=as_json, watch=watch, no_heading=no_heading
+    )
 
 
 def _states(text: str) -> set[str]:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 TIMES: Final = ("submit_s", "start_s", "end_s", "last_seen_s")
 """Columns with times in Unix seconds, which lists show as local times."""
+LIST_CONTEXT: Final = {"help_option_names": ["--help"]}
+"""Context settings of verbs in which `-h` omits the heading, as in `squeue` and `sinfo`."""
 _SORT: Final = "Sort by this column, which is a field name of --json; -COLUMN sorts in descending order."
 _OPTIONS: Final = (
     click.option(
@@ -43,14 +45,26 @@ _OPTIONS: Final = (
 )
 
 
-def listing(command: Command, sort: Sequence[str] = ("-S", "--sort")) -> Command:
+def listing(
+    command: Command, sort: Sequence[str] = ("-S", "--sort"), heading: Sequence[str] = ("-h", "--noheader")
+) -> Command:
     """Add options that sort a list, select its columns, and repeat it; `listed` uses the values.
 
-    `sort`: names of the option that sorts. `history` has no short name for it, because `-S` is the start time
-    as in `sacct`.
+    The verb has to use `LIST_CONTEXT`, unless `heading` leaves out `-h`.
+
+    Args:
+        command: The verb.
+        sort: Names of the option that sorts. `history` has no short name for it, because `-S` is the start
+            time as in `sacct`.
+        heading: Names of the option that omits the heading, as in the Slurm command of the same purpose.
     """
     option: Callable[[Command], Command]
-    for option in reversed((click.option(*sort, metavar="COLUMN", help=_SORT), *_OPTIONS)):
+    own = (
+        click.option(*sort, metavar="COLUMN", help=_SORT),
+        *_OPTIONS,
+        click.option(*heading, "no_heading", is_flag=True, help="Omit the heading, for scripts."),
+    )
+    for option in reversed(own):
         command = option(command)
     return command
 
@@ -64,6 +78,7 @@ def listed(
     columns: str | None,
     as_json: bool,
     watch: float | None,
+    no_heading: bool = False,
 ) -> list[Row]:
     """Show a list as lines that fit the terminal, in selected columns, or as JSON; return the last rows.
 
@@ -76,12 +91,14 @@ def listed(
         as_json: Whether to print JSON.
         watch: Interval at which the list is repeated, seconds; a terminal shows a live screen. None: the list
             is shown once.
+        no_heading: Whether the line of column names is left out; an empty list is then no line at all.
     """
     from rlsched.cli.shared.screen.terminal import is_screen
     from rlsched.terminal.show import print_json, print_lines
 
     def render(rows: list[Row], width: int | None) -> list[Text]:
-        return lines(rows, width) if columns is None else in_columns(rows, columns)
+        found = lines(rows, width) if columns is None else in_columns(rows, columns)
+        return found[1:] if no_heading else found
 
     with reach() as client:
         while True:

@@ -74,7 +74,9 @@ _JSON = json_option("Print JSON instead of a table; times are Unix seconds.")
     metavar="STATE",
     help=f"Only jobs in this state: {', '.join(_STATES)}; may be repeated.",
 )
-@selecting_by(("name",))
+@click.option(
+    "--name", "--jobname", metavar="PATTERN", help="Only jobs whose name matches this glob pattern."
+)
 @_SINCE
 @_UNTIL
 @click.option(
@@ -83,7 +85,7 @@ _JSON = json_option("Print JSON instead of a table; times are Unix seconds.")
     metavar="N",
     help="Only the newest N jobs.  [default: 100, or all jobs if --since is given]",
 )
-@partial(listing, sort=("--sort",))
+@partial(listing, sort=("--sort",), heading=("-n", "--noheader"))
 @_CSV
 @_JSON
 @asking
@@ -98,6 +100,7 @@ def history(
     sort: str | None,
     columns: str | None,
     watch: float | None,
+    no_heading: bool,
     as_csv: bool,
     as_json: bool,
     at: BrokerAt,
@@ -145,7 +148,16 @@ def history(
             rows = fetch(client)
         _print_csv(PastJob.__struct_fields__, (msgspec.structs.astuple(job) for job in rows))
         return
-    listed("history", at.reach, fetch, history_lines, columns=columns, as_json=as_json, watch=watch)
+    listed(
+        "history",
+        at.reach,
+        fetch,
+        history_lines,
+        columns=columns,
+        as_json=as_json,
+        watch=watch,
+        no_heading=no_heading,
+    )
 
 
 @click.command()

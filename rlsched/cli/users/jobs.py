@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rlsched.cli.shared.job_number import JobName, JobParam
-from rlsched.cli.shared.listing import check_columns, listed, listing, sorted_by
+from rlsched.cli.shared.listing import LIST_CONTEXT, check_columns, listed, listing, sorted_by
 from rlsched.cli.shared.options import JSON, BrokerAt, asking, json_option
 from rlsched.cli.shared.selecting import names_finished, of_numbers, of_whom, selected, selecting
 from rlsched.terminal.show import print_json, print_sentences
@@ -23,7 +23,7 @@ LAST_LINES = 10
 """Number of output lines that `why` shows for a failed job."""
 
 
-@click.command()
+@click.command(context_settings=LIST_CONTEXT)
 @click.option(
     "--all",
     "finished",
@@ -66,6 +66,7 @@ def queue(
     sort: str | None,
     columns: str | None,
     watch: float | None,
+    no_heading: bool,
     numbers: str | None,
     _long: bool,
     as_json: bool,
@@ -101,7 +102,16 @@ def queue(
         chosen = of_numbers(selected(since_then, of_whom(client, wanted), arrays_wait=True), numbers)
         return sorted_by(chosen, sort, JobInfo)
 
-    listed("queue", at.reach, fetch, job_lines, columns=columns, as_json=as_json, watch=watch)
+    listed(
+        "queue",
+        at.reach,
+        fetch,
+        job_lines,
+        columns=columns,
+        as_json=as_json,
+        watch=watch,
+        no_heading=no_heading,
+    )
     for line in left_out:
         click.echo(line, err=True)
 

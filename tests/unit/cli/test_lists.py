@@ -86,8 +86,16 @@ class Lists:
     def me(self) -> str:
         return "ada"
 
-    def history(self, *, limit: int | None, user: str | None, **_: object) -> list[PastJob]:
-        found = [job for job in self.past if user in (None, job.user)]
+    def history(
+        self, *, limit: int | None, user: str | None, states: list[str], name: str, **_: object
+    ) -> list[PastJob]:
+        found = [
+            one
+            for one in self.past
+            if user in (None, one.user)
+            if not states or one.state in states
+            if name in ("", one.name)
+        ]
         return found if limit is None else found[-limit:]
 
     def usage(self, *, user: str | None, **_: object) -> Iterator[JobUsage]:
@@ -144,3 +152,29 @@ def test_history_of_several_users(capsys: pytest.CaptureFixture[str]) -> None:
         "ada,2",
         "bob,1",
     ]
+
+
+@pytest.mark.usefixtures("broker")
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("queue -h -o job", ["8", "9", "10"]),
+        ("queue --noheader -o job -u eve", []),
+        ("queue -h -u eve", []),
+        ("nodes -h -o name", ["n0", "n1"]),
+        ("nodes -h -p debug", []),
+        ("history -n -o job -s CD,F --name b", ["3"]),
+        ("history --noheader -u nobody", []),
+    ],
+)
+def test_list_without_heading(words: str, expected: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(words, capsys).split() == expected
+
+
+@pytest.mark.usefixtures("broker")
+def test_table_without_heading(capsys: pytest.CaptureFixture[str]) -> None:
+    for verb, short in (("queue", "-h"), ("nodes", "-h"), ("history", "-n")):
+        heading, *rows = said(verb, capsys).splitlines()
+        assert heading.split()[1] in ("name", "state")
+        assert said(f"{verb} {short}", capsys).splitlines() == rows
+        assert "Usage: " in said(f"{verb} --help", capsys)
