@@ -40,8 +40,19 @@ def test_habit_works(place: Place, line: str) -> None:
     done = place.type(place.with_numbers(f"rlsched {line}"))
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
+    assert "no effect" not in done.stderr
     if not line.startswith("node "):
         place.clear()
+
+
+@pytest.mark.parametrize("line", habits("Named and ignored"))
+def test_habit_without_effect_is_noted_by_name(place: Place, line: str) -> None:
+    done = place.type(f"rlsched {line}")
+    assert done.returncode == 0, done.stderr
+    (word,) = (word for word in line.split() if word.startswith("-"))
+    (note,) = re.findall("(?m)^note: .*", done.stderr)
+    assert word in note
+    place.clear()
 
 
 def lines_of_scripts() -> list[str]:
