@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from rlsched.cli.shared.listing import LIST_CONTEXT, check_columns, listed, listing, sorted_by
+from rlsched.cli.shared.listing import LIST_CONTEXT, LONG, check_columns, listed, listing, sorted_by
 from rlsched.cli.shared.options import JSON, BrokerAt, asking
 from rlsched.errors import InputError
 
@@ -16,9 +16,22 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from rlsched.client.client import Client
+    from rlsched.wire.messages import NodeInfo
 
 
 STATES: Final = ("up", "drained", "unreachable", "down", "asleep", "waking", "foreign")
+USES: Final = ("idle", "mixed", "allocated")
+"""How jobs use a node that is up, as in `sinfo`."""
+_SLURMS: Final = {
+    "alloc": "allocated",
+    "mix": "mixed",
+    "drain": "drained",
+    "draining": "drained",
+    "drng": "drained",
+    "powered_down": "asleep",
+    "powering_up": "waking",
+}
+"""State of Slurm -> state or use of a node."""
 
 
 @click.command(context_settings=LIST_CONTEXT)
@@ -31,9 +44,19 @@ STATES: Final = ("up", "drained", "unreachable", "down", "asleep", "waking", "fo
 @click.option(
     "-t",
     "--state",
+    "--states",
     metavar="STATE",
-    help=f"Only nodes in these states, separated by commas: {', '.join(STATES)}.",
+    help=f"Only nodes in these states, separated by commas: {', '.join(STATES)}; or, of nodes that are up, "
+    "idle (without jobs), mixed (with jobs and free GPUs) or allocated.",
 )
+@click.option(
+    "-R",
+    "--list-reasons",
+    is_flag=True,
+    help="Only nodes that are drained, unreachable or down, with reasons.",
+)
+@click.option("-N", "--Node", "_per_node", is_flag=True, hidden=True)
+@LONG
 @click.option("-n", "--name", metavar="PATTERN", help="Only nodes whose name matches this glob pattern.")
 @click.option("-p", "--vc", "--partition", metavar="VC", help="Only nodes of this virtual cluster.")
 @click.option(
@@ -49,6 +72,9 @@ def nodes(
     *,
     user: str | None,
     state: str | None,
+    list_reasons: bool,
+    _per_node: bool,
+    _long: bool,
     name: str | None,
     vc: str | None,
     since: str | None,
@@ -73,7 +99,9 @@ def nodes(
 
     check_columns(columns, sort, NodeInfo)
     since_s, _ = span_s(since, None, time.time())
-    states = None if state is None else _states(state)
+    if state is not None and list_reasons:
+        raise InputError("--state and --list-reasons exclude each other; leave out one")
+    states = {"drained", "unreachable", "down"} if list_reasons else None if state is None else _states(state)
     num_registered = 0
 
     def fetch(client: Client) -> list[NodeInfo]:
@@ -86,7 +114,7 @@ def nodes(
         found = [
             node
             for node in known
-            if states is None or node.state in states
+            if states is None or not states.isdisjoint((node.state, _use(node)))
             if theirs is None or not theirs.isdisjoint(node.jobs)
             if name is None or fnmatchcase(node.name, name)
             if vc is None or node.vc == vc
@@ -102,11 +130,27 @@ def nodes(
     )
 
 
-def _states(text: str) -> set[str]:
-    states = set(text.lower().split(","))
-    for state in sorted(states.difference(STATES)):
-        raise InputError(f"--state {state!r}: expected some of {', '.join(STATES)}, separated by commas")
+def _states(text: str) -> set[str] | None:
+    """Return the states in the text of `--state`, which can contain Slurm's names; None: all states.
+
+    Raises:
+        InputError: there is no such state.
+    """
+    if text.lower() == "all":
+        return None
+    states = {_SLURMS.get(word, word) for word in text.lower().split(",")}
+    for state in sorted(states.difference((*STATES, *USES))):
+        raise InputError(
+            f"--state {state!r}: expected some of {', '.join((*STATES, *USES))}, separated by commas"
+        )
     return states
+
+
+def _use(node: NodeInfo) -> str:
+    """Return how jobs use a node, one of `USES`; "" if the node is not up."""
+    if node.state != "up":
+        return ""
+    return "idle" if not node.jobs else "mixed" if node.free_gpus else "allocated"
 
 
 _REASON = click.option("--reason", default="", metavar="TEXT", help="Reason to show in `rlsched nodes`.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from rlsched.cli.shared.options import Command
+from rlsched.cli.shared.slurms_options import COLUMNS, LETTERS
 from rlsched.errors import InputError, nearest
 from rlsched.terminal.visible import visible
 
@@ -21,10 +23,13 @@ if TYPE_CHECKING:
 
     Row = TypeVar("Row", bound=Struct)
 
+_LETTER: Final = r"%[.\d]*([A-Za-z])"
 TIMES: Final = ("submit_s", "start_s", "end_s", "last_seen_s")
 """Columns with times in Unix seconds, which lists show as local times."""
 LIST_CONTEXT: Final = {"help_option_names": ["--help"]}
 """Context settings of verbs in which `-h` omits the heading, as in `squeue` and `sinfo`."""
+LONG: Final = click.option("-l", "--long", "_long", is_flag=True, hidden=True)
+"""The option `-l` of `squeue` and `sinfo`. It has no effect, because lists show all columns."""
 _SORT: Final = "Sort by this column, which is a field name of --json; -COLUMN sorts in descending order."
 _OPTIONS: Final = (
     click.option(
@@ -162,6 +167,11 @@ def check_columns(columns: str | None, sort: str | None, kind: type[Row]) -> Non
     Raises:
         InputError: there is no such column.
     """
+    if columns is not None and "%" in columns:
+        fields = kind.__struct_fields__
+        named = [name for one in re.findall(_LETTER, columns) if (name := LETTERS.get(one)) in fields]
+        like = ",".join(dict.fromkeys(named)) or ",".join(fields[:3])
+        raise InputError(f"--format {columns!r}: expected names of columns, such as -o {like}")
     for name in [
         *(columns.split(",") if columns is not None else ()),
         *((sort.lstrip("-"),) if sort else ()),
@@ -171,7 +181,9 @@ def check_columns(columns: str | None, sort: str | None, kind: type[Row]) -> Non
 
 def _known(name: str, fields: Sequence[str]) -> str:
     if name not in fields:
-        raise InputError(f"column {name!r}: {nearest(name, fields)}expected one of {', '.join(fields)}")
+        here = COLUMNS.get(name.lower(), "")
+        hint = f"it is {here} here; " if here.split(",")[0] in fields else nearest(name, fields)
+        raise InputError(f"column {name!r}: {hint}expected one of {', '.join(fields)}")
     return name
 
 

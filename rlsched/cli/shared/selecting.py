@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from rlsched.cli.shared.options import Command
+from rlsched.cli.shared.slurms_options import STATES as STATES_INSTEAD
 from rlsched.errors import InputError
 from rlsched.wire.states import CANCELLED, COMPLETED, FAILED, FINISHED, LAUNCHING, LIVE, QUEUED, RUNNING
 
 if TYPE_CHECKING:
     from rlsched.client.client import Client
-    from rlsched.wire.messages import JobInfo
+    from rlsched.wire.messages import JobInfo, NodeInfo, PastJob
+
+    Listed = TypeVar("Listed", JobInfo, PastJob)
 
 STATES: Final = (*LIVE, *FINISHED)
 _SLURMS: Final = {
@@ -27,6 +30,34 @@ _SLURMS: Final = {
     "f": FAILED,
     "ca": CANCELLED,
 }
+
+
+def _named(*short: str) -> Callable[[Command], Command]:
+    return click.option(
+        *short,
+        "--name",
+        "--jobname",
+        metavar="PATTERN",
+        help="Only jobs whose name matches this glob pattern.",
+    )
+
+
+def _of_vc(short: str) -> Callable[[Command], Command]:
+    return click.option(short, "--vc", "--partition", metavar="VC", help="Only jobs of this virtual cluster.")
+
+
+NUMBERS: Final = click.option(
+    "-j",
+    "--jobs",
+    "numbers",
+    metavar="JOB,...",
+    help="Only jobs with these numbers, separated by commas; the number of an array includes all its tasks.",
+)
+"""The option of `queue` and `history` whose value `of_numbers` uses."""
+PAST_NAME: Final = _named()
+"""The option `--name` of `history`, in which `-n` omits the heading as in `sacct`."""
+PAST_VC: Final = _of_vc("-r")
+"""The option `--vc` of `history`, with the short name of `sacct`, in which `-p` is another option."""
 _OPTIONS: Final = {
     "user": click.option(
         "-u",
@@ -42,14 +73,8 @@ _OPTIONS: Final = {
         help=f"Only jobs in these states, separated by commas: {', '.join(STATES)}.",
     ),
     "me": click.option("--me", is_flag=True, help="Only your own jobs."),
-    "name": click.option(
-        "-n",
-        "--name",
-        "--jobname",
-        metavar="PATTERN",
-        help="Only jobs whose name matches this glob pattern.",
-    ),
-    "vc": click.option("-p", "--vc", "--partition", metavar="VC", help="Only jobs of this virtual cluster."),
+    "name": _named("-n"),
+    "vc": _of_vc("-p"),
 }
 BY: Final = tuple(_OPTIONS)
 """Names of the options that select jobs."""
@@ -113,7 +138,7 @@ def of_whom(client: Client, wanted: dict[str, Any]) -> dict[str, Any]:
     return {**wanted, "user": client.me()}
 
 
-def of_numbers(jobs: list[JobInfo], text: str | None) -> list[JobInfo]:
+def of_numbers(jobs: list[Listed], text: str | None) -> list[Listed]:
     """Return the jobs whose IDs are in `text`, such as `7,9,12_3`; None: return all jobs.
 
     Raises:
@@ -132,6 +157,22 @@ def of_numbers(jobs: list[JobInfo], text: str | None) -> list[JobInfo]:
     ]
 
 
+def jobs_on(nodes: Iterable[NodeInfo], names: str) -> set[int]:
+    """Return the numbers of the jobs on nodes whose names match one of the glob patterns, such as `n0,gpu*`.
+
+    Raises:
+        InputError: no node matches a pattern.
+    """
+    found = {node.name: node.jobs for node in nodes}
+    chosen: set[str] = set()
+    for pattern in names.split(","):
+        matching = {name for name in found if fnmatchcase(name, pattern)}
+        if not matching:
+            raise InputError(f"--nodelist {pattern!r}: no such node; `rlsched nodes` lists them")
+        chosen |= matching
+    return {job for name in chosen for job in found[name]}
+
+
 def names_finished(text: str | None) -> bool:
     """Return whether the text of `--state` selects finished jobs: it is `all`, or has a finished state."""
     return text is not None and not (states_of(text) or set(FINISHED)).isdisjoint(FINISHED)
@@ -148,6 +189,8 @@ def states_of(text: str | None, known: Sequence[str] = STATES) -> set[str] | Non
     found = set()
     for word in text.lower().split(","):
         state = _SLURMS.get(word, word)
+        if word in STATES_INSTEAD and state not in known:
+            raise InputError(f"--state {word!r}: {STATES_INSTEAD[word]}")
         if state not in known:
             raise InputError(f"--state {word!r}: expected some of {', '.join(known)}, separated by commas")
         found.add(state)

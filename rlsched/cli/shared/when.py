@@ -38,14 +38,20 @@ def unix_s(option: str, text: str, now_s: float) -> float:
     return found_s
 
 
+def _of_sacct(text: str) -> str:
+    """Return the age that `now-7days` means, as `7d`; other texts unchanged."""
+    found = re.fullmatch(r"now-(\d{1,9})(minute|hour|day|week)s?", text)
+    return text if found is None else found[1] + {"minute": "min"}.get(found[2], found[2][0])
+
+
 def span_s(since: str | None, until: str | None, now_s: float) -> tuple[float | None, float | None]:
     """Return the times of `--since` and `--until`, Unix seconds; None: the option is not given.
 
     Raises:
         InputError: a text is not a time, or `--since` is not before `--until`.
     """
-    since_s = None if since is None else unix_s("--since", since, now_s)
-    until_s = None if until is None else unix_s("--until", until, now_s)
+    since_s = None if since is None else unix_s("--since", _of_sacct(since), now_s)
+    until_s = None if until is None or until == "now" else unix_s("--until", _of_sacct(until), now_s)
     if since_s is not None and since_s >= (now_s if until_s is None else until_s):
         end = "now" if until is None else f"--until {until}"
         raise InputError(f"--since {since}: expected a time before {end}")

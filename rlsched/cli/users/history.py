@@ -13,7 +13,7 @@ import click
 
 from rlsched.cli.shared.listing import check_columns, listed, listing, sorted_by
 from rlsched.cli.shared.options import BrokerAt, asking, json_option, shown
-from rlsched.cli.shared.selecting import selecting_by, states_of
+from rlsched.cli.shared.selecting import NUMBERS, PAST_NAME, PAST_VC, of_numbers, selecting_by, states_of
 from rlsched.errors import InputError
 from rlsched.terminal.show import print_json
 from rlsched.wire.states import FINISHED, RUNNING
@@ -49,12 +49,7 @@ _UNTIL = click.option(
     metavar="WHEN",
     help="Only jobs that ended before this time; WHEN as in --since.",
 )
-_USER = click.option(
-    "-u",
-    "--user",
-    metavar="NAME",
-    help="Only jobs of this user, or of several users separated by commas.",
-)
+_USER = selecting_by(("user",))
 _VC = selecting_by(("vc",))
 _CSV = click.option(
     "--csv", "as_csv", is_flag=True, help="Print CSV instead of a table; times are Unix seconds."
@@ -64,7 +59,7 @@ _JSON = json_option("Print JSON instead of a table; times are Unix seconds.")
 
 @click.command()
 @_USER
-@_VC
+@PAST_VC
 @click.option(
     "-t",
     "-s",
@@ -74,16 +69,17 @@ _JSON = json_option("Print JSON instead of a table; times are Unix seconds.")
     metavar="STATE",
     help=f"Only jobs in this state: {', '.join(_STATES)}; may be repeated.",
 )
-@click.option(
-    "--name", "--jobname", metavar="PATTERN", help="Only jobs whose name matches this glob pattern."
-)
+@NUMBERS
+@click.option("-A", "--account", metavar="NAME", help="Only jobs of this account.")
+@click.option("-X", "--allocations", "_allocations", is_flag=True, hidden=True)
+@PAST_NAME
 @_SINCE
 @_UNTIL
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Only the newest N jobs.  [default: 100, or all jobs if --since is given]",
+    help="Only the newest N jobs.  [default: 100, or all jobs if --since or --jobs is given]",
 )
 @partial(listing, sort=("--sort",), heading=("-n", "--noheader"))
 @_CSV
@@ -93,6 +89,9 @@ def history(
     user: str | None,
     vc: str | None,
     states: tuple[str, ...],
+    numbers: str | None,
+    account: str | None,
+    _allocations: bool,
     name: str | None,
     since: str | None,
     until: str | None,
@@ -126,20 +125,22 @@ def history(
 
     def fetch(client: Client) -> list[PastJob]:
         since_s, until_s = span_s(since, until, time.time())
-        most = LATEST if limit is None and since is None else limit
+        most = LATEST if limit is None and since is None and numbers is None else limit
         found = [
             job
             for one in _users(user)
             for job in client.history(
-                limit=most,
+                limit=most if numbers is None else None,
                 since_s=since_s,
                 until_s=until_s,
                 user=one,
                 vc=vc,
+                account=account,
                 states=asked_states,
                 name=name or "",
             )
         ]
+        found = of_numbers(found, numbers)
         found.sort(key=lambda job: (math.inf if job.end_s is None else job.end_s, job.job))
         return sorted_by(found if most is None else found[-most:], sort, PastJob)
 

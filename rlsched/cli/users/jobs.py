@@ -9,9 +9,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rlsched.cli.shared.job_number import JobName, JobParam
-from rlsched.cli.shared.listing import LIST_CONTEXT, check_columns, listed, listing, sorted_by
+from rlsched.cli.shared.listing import LIST_CONTEXT, LONG, check_columns, listed, listing, sorted_by
 from rlsched.cli.shared.options import JSON, BrokerAt, asking, json_option
-from rlsched.cli.shared.selecting import names_finished, of_numbers, of_whom, selected, selecting
+from rlsched.cli.shared.selecting import (
+    NUMBERS,
+    jobs_on,
+    names_finished,
+    of_numbers,
+    of_whom,
+    selected,
+    selecting,
+)
 from rlsched.terminal.show import print_json, print_sentences
 from rlsched.wire.states import FAILED
 
@@ -43,14 +51,15 @@ LAST_LINES = 10
     help="Only jobs submitted at or after this time: an age (30min, 12h, 7d, 2w), a date (2026-11-01) or a "
     "time (2026-11-01T13:30).",
 )
+@NUMBERS
+@click.option("-A", "--account", metavar="NAME,...", help="Only jobs of these accounts.")
 @click.option(
-    "-j",
-    "--jobs",
-    "numbers",
-    metavar="JOB,...",
-    help="Only jobs with these numbers, separated by commas; the number of an array includes all its tasks.",
+    "-w",
+    "--nodelist",
+    metavar="NAME,...",
+    help="Only jobs with processes on these nodes; names, or glob patterns, separated by commas.",
 )
-@click.option("-l", "--long", "_long", is_flag=True, hidden=True)
+@LONG
 @listing
 @click.option(
     "--before", type=click.IntRange(min=1), metavar="JOB", help="Only jobs whose number is lower than JOB."
@@ -68,6 +77,8 @@ def queue(
     watch: float | None,
     no_heading: bool,
     numbers: str | None,
+    account: str | None,
+    nodelist: str | None,
     _long: bool,
     as_json: bool,
     at: BrokerAt,
@@ -98,7 +109,14 @@ def queue(
         if found.jobs and found.omitted:
             lists = f"--before {found.jobs[0].job} lists them"
             left_out.append(f"{found.omitted:,} older jobs were left out; {lists}")
-        since_then = (job for job in found.jobs if since_s is None or job.submit_s >= since_s)
+        there = None if nodelist is None else jobs_on(client.nodes(), nodelist)
+        since_then = (
+            job
+            for job in found.jobs
+            if since_s is None or job.submit_s >= since_s
+            if account is None or job.account in account.split(",")
+            if there is None or job.job in there
+        )
         chosen = of_numbers(selected(since_then, of_whom(client, wanted), arrays_wait=True), numbers)
         return sorted_by(chosen, sort, JobInfo)
 

@@ -43,6 +43,13 @@ from rlsched.cli.shared.bad_values import expected_by, message_of
             "update PartitionName=debug State=DOWN",
             "PartitionName: partitions are VCs here, which have no state; use `rlsched node drain`",
         ),
+        (
+            "queue --start",
+            "No such option '--start'; the columns starts and ends are forecasts, and `rlsched why JOB` "
+            "explains one job",
+        ),
+        ("nodes -s", "No such option '-s'; use `rlsched status`, which counts nodes by state"),
+        ("history -P", "No such option '-P'; use --csv"),
         ("quota set gpu bob", "KIND: expected user, account or vc, got 'gpu'"),
     ],
 )
@@ -91,3 +98,28 @@ def test_ranges_in_words() -> None:
     assert expected_by(click.FloatRange(0, 1, max_open=True)) == "a number from 0 below 1"
     assert expected_by(click.Choice(["a"])) == "a"
     assert expected_by(click.STRING) == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["queue", "-o", "%.18i %.9P %j %T"],
+            "--format '%.18i %.9P %j %T': expected names of columns, such as -o job,vc,name,state",
+        ),
+        (["nodes", "-o", "%n %G"], "--format '%n %G': expected names of columns, such as -o name,gpus"),
+        (["queue", "-o", "%M"], "--format '%M': expected names of columns, such as -o job,name,user"),
+        (["history", "-o", "JobID,Elapsed"], "column 'JobID': it is job here; expected one of"),
+        (
+            ["history", "-o", "job,Elapsed"],
+            "column 'Elapsed': it is gpu_s, GPU-seconds, here; expected one of",
+        ),
+        (
+            ["history", "-s", "TIMEOUT"],
+            "--state 'timeout': such jobs are failed here, and the column reason has",
+        ),
+    ],
+)
+def test_slurms_names_are_translated(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(words) == 2
+    assert capsys.readouterr().err.startswith(f"error: {said}")

@@ -57,12 +57,12 @@ class Lists:
     """A broker with two nodes and some jobs."""
 
     def __init__(self) -> None:
-        self.nodes_known = [node("n0"), node("n1", state="drained")]
-        self.now = [job(8), job(9, state="queued", user="bob"), job(10, state="queued")]
+        self.nodes_known = [node("n0", jobs=[8], free_gpus=1), node("n1", state="drained"), node("n2")]
+        self.now = [job(8, account="lab"), job(9, state="queued", user="bob"), job(10, state="queued")]
         self.over = [job(4, state="completed"), job(5, state="failed")]
         self.past = [
             past(1),
-            past(3, user="bob", name="b"),
+            past(3, user="bob", name="b", array=2, task=1),
             past(5),
             past(7, user="eve"),
             past(6, user="bob", state="running", end_s=None),
@@ -118,7 +118,7 @@ def said(words: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_nodes_that_are_left_out_are_counted(broker: Lists, capsys: pytest.CaptureFixture[str]) -> None:
-    assert said("nodes -p debug", capsys) == "no such node; `rlsched nodes` lists 2 nodes\n"
+    assert said("nodes -p debug", capsys) == "no such node; `rlsched nodes` lists 3 nodes\n"
     broker.nodes_known = []
     assert "no node has registered yet" in said("nodes -p debug", capsys)
 
@@ -161,10 +161,19 @@ def test_history_of_several_users(capsys: pytest.CaptureFixture[str]) -> None:
         ("queue -h -o job", ["8", "9", "10"]),
         ("queue --noheader -o job -u eve", []),
         ("queue -h -u eve", []),
-        ("nodes -h -o name", ["n0", "n1"]),
+        ("nodes -h -o name", ["n0", "n1", "n2"]),
         ("nodes -h -p debug", []),
         ("history -n -o job -s CD,F --name b", ["3"]),
         ("history --noheader -u nobody", []),
+        ("history -n -o job -j 2_1,5", ["3", "5"]),
+        ("history -n -o job -X -j 2 --limit 1", ["3"]),
+        ("queue -h -o job -w n0", ["8"]),
+        ("queue -h -o job -w n1,n2", []),
+        ("queue -h -o job -A lab,x", ["8"]),
+        ("nodes -h -o name -N -t idle", ["n2"]),
+        ("nodes -h -o name -t mix,drain", ["n0", "n1"]),
+        ("nodes -h -o name -t all", ["n0", "n1", "n2"]),
+        ("nodes -h -o name -R", ["n1"]),
     ],
 )
 def test_list_without_heading(words: str, expected: list[str], capsys: pytest.CaptureFixture[str]) -> None:

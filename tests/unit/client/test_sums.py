@@ -93,6 +93,8 @@ def test_times_are_local() -> None:
     assert unix_s("--since", "2026-11-01T00:00+00:00", NOW_S) == 1_793_487_600.0 + HOUR
     assert month_start_s(NOW_S) == 1_793_487_600.0
     assert span_s(None, "1d", NOW_S) == (None, NOW_S - 86_400)
+    assert span_s("now-7days", "now", NOW_S) == (NOW_S - 7 * 86_400, None)
+    assert span_s("now-1week", "now-2hours", NOW_S) == (NOW_S - 7 * 86_400, NOW_S - 7_200)
 
 
 @pytest.mark.parametrize("text", ["", "7", "d", "-7d", "1y", "2026-13-01", "yesterday", "9" * 9 + "w", "7d "])
