@@ -64,7 +64,7 @@ ELSEWHERE: dict[str, str] = {
     "sinfo": "nodes",
     "sacct": "history",
     "sreport": "account",
-    "scontrol": "hold, release, requeue, update, or node drain",
+    "scontrol": "explain, nodes, hold, release, requeue, update, or node drain",
     "sprio": "why JOB",
     "sshare": "account",
     "sstat": "top",
