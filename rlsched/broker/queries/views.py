@@ -13,8 +13,8 @@ from rlsched.broker.state.arrays import JobArray
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.jobs import Attempt, Job
 from rlsched.broker.state.nodes import Node
-from rlsched.broker.state.tasks import count, in_words
-from rlsched.wire.messages import MPS, TIME_SLICING, JobForecast, JobInfo, NodeInfo, SeenUsage
+from rlsched.broker.state.tasks import count, in_words, joined
+from rlsched.wire.messages import MPS, TIME_SLICING, JobForecast, JobInfo, NodeInfo, SeenUsage, Tasks
 from rlsched.wire.states import COMPLETED, QUEUED
 
 
@@ -136,8 +136,9 @@ def array_info(state: BrokerState, array: JobArray) -> JobInfo:
     """Return the row of an array, with the settings of the tasks that are not jobs yet."""
     spec, jobs = array.spec, state.jobs
     limit = f"%{spec.array_limit}" if spec.array_limit else ""
-    fresh = f"{len(array.fresh)} next" if array.fresh else ""
-    coming = in_words(array.coming, MAX_NAME_CHARS) + limit if array.coming and not array.stopped else fresh
+    fresh = joined([Tasks(task, task) for task in sorted(array.fresh)])
+    waiting = array.coming if array.coming and not array.stopped else fresh
+    coming = in_words(waiting, MAX_NAME_CHARS) + limit if waiting else ""
     reasons = [*kept_out(state, spec), state.arrays.progress_line(array.number, jobs)]
     return JobInfo(
         job=array.number,

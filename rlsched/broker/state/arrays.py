@@ -253,7 +253,10 @@ class Arrays:
         """Describe the progress of an array in one line for users."""
         array = self.known[number]
         states = Counter(jobs[job].state for job in array.live.values())
-        parts = [f"{array.num_left + states.pop(QUEUED, 0):,} tasks wait"] if array.end_s is None else []
+        waiting = array.num_left + states.pop(QUEUED, 0)
+        parts = (
+            [] if array.end_s is not None else ["1 task waits" if waiting == 1 else f"{waiting:,} tasks wait"]
+        )
         parts += [f"{array.num_aside:,} of them held"] if array.num_aside and not array.stopped else []
         running = sum(states.values())
         parts += [f"{running:,} run"] if running else []

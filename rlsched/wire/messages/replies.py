@@ -62,7 +62,7 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     """ID of the array, if the job is a task; 0: it is not."""
     task: int = 0
     tasks: str = ""
-    """Tasks of an array that are not jobs yet, such as `8-99%4`; "" for a job."""
+    """Tasks of an array that are not jobs yet, such as `8-99%4`; if there are none, its waiting tasks."""
     num_tasks: int = 0
     """Number of tasks of an array; 0 for a job."""
     forecast: JobForecast | None = None

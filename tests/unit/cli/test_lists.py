@@ -164,7 +164,7 @@ def test_history_of_several_users(capsys: pytest.CaptureFixture[str]) -> None:
         ("nodes -h -o name", ["n0", "n1", "n2"]),
         ("nodes -h -p debug", []),
         ("history -n -o job -s CD,F --name b", ["3"]),
-        ("history --noheader -u nobody", []),
+        ("history --noheader -u zoe", []),
         ("history -n -o job -j 2_1,5", ["3", "5"]),
         ("history -n -o job -X -j 2 --limit 1", ["3"]),
         ("queue -h -o job -w n0", ["8"]),

@@ -127,6 +127,19 @@ def test_ten_thousand_tasks_are_one_entry_and_one_row(journal: Journal) -> None:
     assert explanation.summary == "an array: 9,999 tasks wait, 1 run"
 
 
+def test_row_of_an_array_has_the_numbers_of_its_waiting_tasks(journal: Journal) -> None:
+    broker = make(journal, 1)
+    number = array(broker, "0-6:2", num_gpus=2)
+    settle(broker)
+    assert (info(broker, number).tasks, info(broker, number).reason) == ("4,6", "2 tasks wait, 2 run")
+    finish(broker, job_of(broker, number, 0))
+    settle(broker)
+    assert (info(broker, number).tasks, info(broker, number).reason) == (
+        "6",
+        "1 task waits, 2 run, 1 completed",
+    )
+
+
 def test_cancelled_array_ends_with_its_tasks(journal: Journal) -> None:
     broker = make(journal, 1)
     number = array(broker, "0-999", num_gpus=2)
