@@ -64,7 +64,7 @@ def test_requeued_job_continues_its_file(place: Place) -> None:
 
 
 def test_gang_shares_a_file_unless_the_pattern_names_the_rank(place: Place) -> None:
-    wrap = "--wrap 'echo rank $RLSCHED_RANK'"
+    wrap = "--launch none --wrap 'echo rank $RLSCHED_RANK'"
     job = submitted(place, f"-N 2 --gpus-per-node 2 -o gang.txt -e gang-%N-%n.err {wrap}")
     wait(place, job)
     assert sorted((place.folder / "gang.txt").read_text().splitlines()) == ["rank 0", "rank 1"]

@@ -108,6 +108,19 @@ def test_tasks_of_an_array_have_their_steps_and_files(place: Place) -> None:
     assert [(place.folder / f"array-{one}.txt").read_text() for one in (1, 2)] == ["end\n"] * 2
 
 
+def test_script_without_directives_and_wrapped_command_have_steps(place: Place) -> None:
+    (place.folder / "plain.sh").write_text('#!/bin/bash\necho "on $SLURM_NODEID"\nsrun sh -c "echo task"\n')
+    asks = "-N 2 --gpus-per-node=2"
+    done = place.type(f"rlsched submit -W {asks} -o plain.txt plain.sh")
+    assert done.returncode == 0, done.stderr
+    assert (place.folder / "plain.txt").read_text() == "on 0\ntask\ntask\n"
+    command = "echo $SLURM_JOB_ID; srun sh -c 'echo $SLURM_PROCID' | sort; exit 3"
+    done = place.type(f'rlsched submit -W {asks} -o wrap.txt --wrap "{command}"'.replace("$", "\\$"))
+    assert done.returncode == 3, done.stderr
+    job = place.client.jobs(finished=True)[-1].job
+    assert (place.folder / "wrap.txt").read_text() == f"{job}\n0\n1\n"
+
+
 def test_piped_script_has_steps(place: Place) -> None:
     (place.folder / "piped.sh").write_text(f"{HEAD}#SBATCH -o piped.txt\nsrun -n 1 hostname\n")
     done = place.type("rlsched submit -W < piped.sh")

@@ -28,11 +28,12 @@ MASTER_PORTS = 10_000
 FIRST_RANK_VARIABLE = "RLSCHED_FIRST_RANK"
 """Environment variable with the `RANK` of a node's first process, for `per_gpu.py`."""
 SLURMS_VARIABLE = "SLURM_SUBMIT_DIR"
-"""Variable that `rlsched submit` sets for a script with `#SBATCH` lines. Such a job also gets
-`slurm_variables`."""
+"""Variable that `rlsched submit` sets for a script for Slurm, or that reads variables of Slurm. Such a job
+also gets `slurm_variables`."""
 STEPS_VARIABLE = "RLSCHED_STEPS_KEY"
-"""Variable with the key of the job's steps. `rlsched submit` sets this variable for a script with `#SBATCH`
-lines, unless `--launch` is given. Such a script runs on the first node only (`rlsched_node.slurm`)."""
+"""Variable with the key of the job's steps. `rlsched submit` sets this variable for a script for Slurm
+(`rlsched.cli.users.batch_script`), unless `--launch` is given. Such a script runs on the first
+node only (`rlsched_node.slurm`)."""
 STEP_PORT_FIRST = 30_000
 STEP_PORTS = 2_768
 STEP_PORTS_OF_A_JOB = 8

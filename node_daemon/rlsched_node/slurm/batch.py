@@ -1,4 +1,4 @@
-"""The command of each rank of a job whose script has `#SBATCH` lines.
+"""The command of each rank of a job whose script is for Slurm.
 
 On the first node, the command runs the script and the server of the job's steps. On each other node, it runs
 an agent. Server and agents end when the script ends. The command is `python -I -S batch.py TERMS SCRIPT...`,

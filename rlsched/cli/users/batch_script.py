@@ -30,10 +30,14 @@ _FLAGS: Final = (
     *("--label", "-l", "--unbuffered"),
 )
 _CALLS: Final = re.compile(
-    r"(?:^[^\S\n]*(?:exec |time )?|[$]\(\s*|`)"
+    r"(?:^|[;&|`{]|[$]\(|=[\"']|\s-\w*c\s+[\"']|\b(?:do|then|else|if|while|until)\s)\s*"
+    r"(?:\(\s*|(?:!|exec|time|nohup|\w+=\S*)\s+)*"
     r"(srun|scontrol|sbcast|sbatch|salloc|sattach|squeue|scancel|sacct|sinfo|sstat)"
-    r"(?:$|\s+(?!\())(\S*)\s*(\S*)"
+    r"(?:$|(?=[;&|)`])|\s+(?!\())([^\s;&|)`]*)\s*([^\s;&|)`\"]*)"
 )
+"""Calls of Slurm's commands: at the start of a command, or of a quoted command such as `RUN="srun -n 2"`."""
+_COMMENTS: Final = re.compile(r"(?:^|\s)#.*")
+_VARIABLES: Final = re.compile(r"[$][{]?[#!]?SLURMD?_[A-Z]")
 _SERVED: Final = (("scontrol", "show", "hostnames"), ("scontrol", "show", "hostname"))
 _STARTERS: Final = re.compile(r"\b(srun|mpirun|mpiexec|prun)\b")
 NO_MEANING: Final = frozenset((*_VALUED, *_FLAGS))
@@ -61,9 +65,11 @@ class Script(NamedTuple):
         command: Command that runs the script.
         arguments: Options in the script's directives.
         left_out: Options in the directives that rlsched ignores.
-        is_slurms: Whether the script has `#SBATCH` lines. If so, the job gets variables with Slurm's names,
-            and can start steps (`srun`).
-        calls: Calls of Slurm's commands, in a script with `#SBATCH` lines.
+        is_slurms: Whether the script is for Slurm: it has `#SBATCH` lines, or is a shell script that calls
+            `srun` or `scontrol show hostnames`. If so, the job runs on its first node, gets variables with
+            Slurm's names, and can start steps (`srun`).
+        reads_variables: Whether the script reads such variables.
+        calls: Calls of Slurm's commands, in a script for Slurm.
         uses_nodes: Whether the script contains a command, such as `srun`, that starts processes on all nodes.
     """
 
@@ -71,6 +77,7 @@ class Script(NamedTuple):
     arguments: list[str]
     left_out: list[str]
     is_slurms: bool
+    reads_variables: bool
     calls: list[Call]
     uses_nodes: bool
 
@@ -127,30 +134,47 @@ def _script(runs: list[str], where: str, text: str, command: click.Command) -> S
     """
     lines = text.splitlines()
     arguments, left_out = directives(where, lines, command)
-    is_slurms = any(line.startswith("#SBATCH") for line in lines)
-    calls = _calls(lines) if is_slurms else []
-    return Script(runs, arguments, left_out, is_slurms, calls, re.search(_STARTERS, text) is not None)
+    has_directives = any(line.startswith("#SBATCH") for line in lines)
+    found = _slurms(runs, text, is_slurms=has_directives)
+    calls_steps = _shell_of(text) is not None and any(call.is_served for call in found.calls)
+    if not (has_directives or calls_steps):
+        return found._replace(arguments=arguments, left_out=left_out, calls=[])
+    return found._replace(arguments=arguments, left_out=left_out, is_slurms=True)
+
+
+def _slurms(runs: list[str], text: str, *, is_slurms: bool) -> Script:
+    """Return a script with this text, without directives. `runs` is the command that runs it."""
+    lines = text.splitlines()
+    reads_variables = re.search(_VARIABLES, text) is not None
+    return Script(
+        runs, [], [], is_slurms, reads_variables, _calls(lines), re.search(_STARTERS, text) is not None
+    )
 
 
 def _calls(lines: list[str]) -> list[Call]:
-    """Return the calls of Slurm's commands, at the start of a line or of a command substitution."""
-    found = [(number, re.search(_CALLS, line)) for number, line in enumerate(lines, 1)]
+    """Return the calls of Slurm's commands, at the start of commands (`_CALLS`)."""
     return [
         Call(
             number,
             f"scontrol {call[2]}" if call[1] == "scontrol" else call[1],
             call[1] == "srun" or call.groups() in _SERVED,
         )
-        for number, call in found
-        if call
+        for number, line in enumerate(lines, 1)
+        for call in re.finditer(_CALLS, re.sub(_COMMENTS, "", line))
     ]
 
 
 def _by_shell(text: str, words: list[str]) -> list[str] | None:
     """Return the command that runs the text of a script in a shell; None: its `#!` line names no shell."""
+    interpreter = _shell_of(text)
+    return None if interpreter is None else [*interpreter, "-c", text, *words]
+
+
+def _shell_of(text: str) -> list[str] | None:
+    """Return the words of the `#!` line of a script; None: they name no shell."""
     interpreter = text.split("\n", 1)[0][2:].split()
     shell = next((os.path.basename(word) for word in reversed(interpreter) if not word.startswith("-")), "")
-    return [*interpreter, "-c", text, *words] if shell in SHELLS else None
+    return interpreter if shell in SHELLS else None
 
 
 def directives(where: str, lines: list[str], command: click.Command) -> tuple[list[str], list[str]]:
@@ -256,6 +280,22 @@ def _note_calls(where: str, script: Script, asked: Mapping[str, Any], *, has_ste
         click.echo(f"note: {where}: {why}", err=True)
 
 
+def _as_slurms(ctx: click.Context, where: str, script: Script) -> None:
+    """Give the job Slurm's variables if its script needs them, and print notes on Slurm's commands."""
+    asked = ctx.params
+    has_launcher = ctx.get_parameter_source("launch") is ParameterSource.COMMANDLINE
+    has_steps = script.is_slurms and not has_launcher
+    if script.is_slurms or script.reads_variables:
+        asked["env"] = (*_slurms_variables(asked, has_steps=has_steps), *asked["env"])
+    if script.is_slurms:
+        _note_calls(where, script, asked, has_steps=has_steps)
+    elif script.reads_variables and not has_launcher and (asked["nodes"] or 1) > 1:
+        why = (
+            "without #SBATCH lines and srun, the script runs once on each node; --launch none omits this note"
+        )
+        click.echo(f"note: {where}: {why}", err=True)
+
+
 class BatchCommand(click.Command):
     """A verb that takes a command, or a job script with directives. The script can be on standard input."""
 
@@ -263,7 +303,8 @@ class BatchCommand(click.Command):
         """Parse the command line.
 
         If the command is a script, the command line is parsed again, after the options in the script. Options
-        on the command line therefore override options in the script.
+        on the command line therefore override options in the script. The text of `--wrap` is a script for
+        Slurm.
         """
         typed = _options(list(args), self, left_out=True)
         given = [*typed.arguments, *typed.odd]
@@ -283,11 +324,12 @@ class BatchCommand(click.Command):
             ctx.params["command"] = tuple(script.command)
             if not ctx.params.get("name"):
                 ctx.params["name"] = os.path.basename(words[0]) if words else "sbatch"
-            if script.is_slurms:
-                has_steps = ctx.get_parameter_source("launch") is not ParameterSource.COMMANDLINE
-                own = _slurms_variables(ctx.params, has_steps=has_steps)
-                ctx.params["env"] = (*own, *ctx.params["env"])
-                _note_calls(words[0] if words else "standard input", script, ctx.params, has_steps=has_steps)
+        elif ctx.params.get("wrap") is not None and not words and not ctx.params.get("table"):
+            script = _slurms([], ctx.params["wrap"], is_slurms=True)
+            ctx.params["name"] = ctx.params.get("name") or "wrap"
+        if script is not None:
+            where = words[0] if words else "standard input" if script.command else "--wrap"
+            _as_slurms(ctx, where, script)
         if left_out:
             what = f"{words[0]}: " if words and script is not None else ""
             click.echo(f"note: {what}ignored, has no effect in rlsched: {', '.join(left_out)}", err=True)

@@ -28,7 +28,11 @@ INTERRUPTED = 130
 
 @click.command(cls=BatchCommand, context_settings=_ITS_OWN)
 @job_options
-@click.option("--wrap", metavar="COMMAND", help="Run this shell command line instead of COMMAND.")
+@click.option(
+    "--wrap",
+    metavar="COMMAND",
+    help="Run this shell command line as a script for Slurm (see --launch), instead of COMMAND.",
+)
 @click.option(
     "-W",
     "--wait",

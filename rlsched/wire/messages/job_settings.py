@@ -78,7 +78,7 @@ class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
             Option(
                 "-n --ntasks N",
                 "Number of tasks; the values of --gpus-per-task and -c are per task. `rlsched run`, and srun "
-                "in a script with #SBATCH lines, start this number of tasks.",
+                "in a script for Slurm (see --launch), start this number of tasks.",
                 kind="count",
             ),
             Option(
@@ -353,8 +353,9 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
             Option(
                 "--launch",
                 "How to start COMMAND. none: once on each node; torchrun: under torchrun, which starts a "
-                "process per GPU; per-gpu: once per GPU, with RANK, WORLD_SIZE and LOCAL_RANK set. A script "
-                "with #SBATCH lines runs on the first node only unless this option is given.",
+                "process per GPU; per-gpu: once per GPU, with RANK, WORLD_SIZE and LOCAL_RANK set. Unless "
+                "this option is given, scripts for Slurm run on the first node only: scripts with #SBATCH "
+                "lines, shell scripts that call srun or scontrol show hostnames, and --wrap.",
             )
         ),
     ] = "none"

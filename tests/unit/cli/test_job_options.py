@@ -402,6 +402,75 @@ def test_rows_of_a_table_have_the_steps_of_their_scripts(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
+    ("line", "is_slurms"),
+    [
+        ("srun python train.py", True),
+        ("OMP_NUM_THREADS=4 srun python train.py &", True),
+        ("if srun true; then srun false; fi", True),
+        ("cd /tmp && time srun true", True),
+        ("(srun -n 1 true)", True),
+        ('LAUNCH="srun -n 2"', True),
+        ("bash -lc 'srun true'", True),
+        ("srun", True),
+        ("nodes=$(scontrol show hostnames)", True),
+        ('x=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)', True),
+        ("scontrol show job 7", False),
+        ("sbatch next.sh", False),
+        ("torchrun train.py  # or srun; srun is not here", False),
+        ("# srun python train.py", False),
+        ("echo srun is not here", False),
+        ('srun () { "$@"; }', False),
+        ("my_srun train", False),
+    ],
+)
+def test_shell_script_that_calls_srun_is_for_slurm(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, is_slurms: bool
+) -> None:
+    text = f"#!/bin/bash\n{line}\n"
+    env = submission(parsed(tmp_path, text, "-N2", "-n4", "--export=NONE"))["env"]
+    assert ("RLSCHED_STEPS_KEY" in env, env.get("SLURM_NTASKS")) == (is_slurms, "4" if is_slurms else None)
+    env = submission(parsed(tmp_path, text, "-N2", "--export=NONE", "--launch=none"))["env"]
+    assert "RLSCHED_STEPS_KEY" not in env
+    capsys.readouterr()
+    env = submission(parsed(tmp_path, f"#!/usr/bin/env python3\n{line}\n", "-N2", "--export=NONE"))["env"]
+    assert "RLSCHED_STEPS_KEY" not in env
+    assert "RLSCHED_STEPS_KEY" not in submission(typed("-N2"))["env"]
+
+
+def test_script_that_reads_slurm_s_variables_has_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "#!/bin/bash\n#RLSCHED -t 5\ntorchrun --rdzv-id ${SLURM_JOB_ID:-0} train.py\n"
+    env = submission(parsed(tmp_path, text, "--export=NONE"))["env"]
+    assert "SLURM_SUBMIT_DIR" in env
+    assert "RLSCHED_STEPS_KEY" not in env
+    assert not capsys.readouterr().err
+    parsed(tmp_path, text, "-N2")
+    assert "note: " in (said := capsys.readouterr().err)
+    assert "without #SBATCH lines and srun, the script runs once on each node" in said
+    parsed(tmp_path, text, "-N2", "--launch=torchrun")
+    assert not capsys.readouterr().err
+
+
+def test_wrapped_command_is_a_script_for_slurm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def wrapped(text: str, *options: str) -> dict[str, object]:
+        return submission(submit.make_context("submit", [*options, "--wrap", text]).params)
+
+    asked = wrapped("srun hostname; sbatch next.sh", "-N2", "--export=NONE")
+    assert asked["name"] == "wrap"
+    assert {"RLSCHED_STEPS_KEY", "SLURM_SUBMIT_DIR"} < set(asked["env"])  # type: ignore[call-overload]
+    said = capsys.readouterr().err
+    assert said.startswith("note: --wrap, line 1: sbatch: of Slurm's commands, a job has only srun")
+    assert "RLSCHED_STEPS_KEY" not in wrapped("true", "--launch", "none")["env"]  # type: ignore[operator]
+    table = tmp_path / "jobs.csv"
+    table.write_text("name,wrap\na,srun true\n,true\n", encoding="utf-8")
+    context = submit.make_context("submit", ["--from", str(table), "--env", "B=2"])
+    first, second = (job.keywords for job in jobs_of(str(table), read_rows(str(table), context)))
+    assert (first["name"], second["name"], first["env"]["B"]) == ("a", "wrap", "2")
+    assert first["env"]["RLSCHED_STEPS_KEY"] != second["env"]["RLSCHED_STEPS_KEY"]
+
+
+@pytest.mark.parametrize(
     ("line", "call", "with_launcher"),
     [
         ("srun python train.py", "", "srun"),
