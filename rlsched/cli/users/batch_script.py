@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import click
@@ -37,6 +37,9 @@ _CALLS: Final = re.compile(
 )
 """Calls of Slurm's commands: at the start of a command, or of a quoted command such as `RUN="srun -n 2"`."""
 _COMMENTS: Final = re.compile(r"(?:^|\s)#.*")
+_PROGRAMS: Final = ("bin", "sbin")
+"""Names of directories whose files can be different on each machine."""
+_SCRIPTS: Final = (".sh", ".bash", ".sbatch", ".slurm")
 _VARIABLES: Final = re.compile(r"[$][{]?[#!]?SLURMD?_[A-Z]")
 _SERVED: Final = (("scontrol", "show", "hostnames"), ("scontrol", "show", "hostname"))
 _STARTERS: Final = re.compile(r"\b(srun|mpirun|mpiexec|prun)\b")
@@ -71,6 +74,7 @@ class Script(NamedTuple):
         reads_variables: Whether the script reads such variables.
         calls: Calls of Slurm's commands, in a script for Slurm.
         uses_nodes: Whether the script contains a command, such as `srun`, that starts processes on all nodes.
+        interpreter: Words of the `#!` line of a script that is not executable and not in `command`.
     """
 
     command: list[str]
@@ -80,6 +84,7 @@ class Script(NamedTuple):
     reads_variables: bool
     calls: list[Call]
     uses_nodes: bool
+    interpreter: Sequence[str] = ()
 
 
 def read_script(words: list[str], command: click.Command) -> Script | None:
@@ -90,23 +95,66 @@ def read_script(words: list[str], command: click.Command) -> Script | None:
         command: The verb of rlsched, whose options directives can set.
 
     Raises:
-        InputError: a directive has an unknown option or an unclosed quote.
+        InputError: a directive has an unknown option or an unclosed quote, or the file is no script that can
+            be read.
     """
+    path = words[0]
     try:
-        with open(words[0], "rb") as file:
+        with open(path, "rb") as file:
             head = file.read(2)
             if head != b"#!":
                 return None
-            text = (head + file.read()).decode()
-    except (OSError, UnicodeDecodeError):
+            whole = head + file.read()
+    except OSError:
         return None
-    from pathlib import Path  # not needed for a program
+    own = [os.path.abspath(path), *words[1:]]
+    text = whole.decode(errors="replace")
+    try:
+        runs = _by_shell(whole.decode(), own)
+    except UnicodeDecodeError:
+        runs = None
+    if runs is None and not os.access(path, os.X_OK):
+        interpreter = text.split("\n", 1)[0][2:].split()
+        return _script(own, path, text, command)._replace(interpreter=interpreter)
+    return _script(runs or own, path, text, command)
 
-    path = Path(words[0])
-    runs = _by_shell(text, [str(path.absolute()), *words[1:]])
-    if runs is None:
-        runs = [str(path.absolute()) if os.access(path, os.X_OK) else words[0], *words[1:]]
-    return _script(runs, str(path), text, command)
+
+def _refuse_no_command(path: str, cwd: str) -> None:
+    """Check that the first word of a command, which is no script, can be a program.
+
+    A name without a slash can be a program in PATH on the job's nodes, unless it is a script's name such as
+    `train.sh`. A file of another machine cannot be seen here.
+
+    Args:
+        path: First word of the command.
+        cwd: Working directory of the job.
+
+    Raises:
+        InputError: the file is missing, although its directory exists on this machine; or it names a text
+            file without `#!`, a file that is not executable, or a directory.
+    """
+    import shutil  # only for checks
+
+    is_name = "/" not in path
+    where = path if is_name else os.path.join(cwd, path)
+    if is_name and (shutil.which(path) or not (os.path.isfile(where) or path.endswith(_SCRIPTS))):
+        return
+    if not os.path.lexists(where):
+        folder = os.path.dirname(where) or "."
+        if os.path.isdir(folder) and not (os.path.isabs(path) and os.path.basename(folder) in _PROGRAMS):
+            raise InputError(f"{path}: no such file")
+        return
+    if os.path.isdir(where):
+        raise InputError(f"{path}: expected a script or a program, got a directory")
+    try:
+        with open(where, "rb") as file:
+            head = file.read(512) if os.path.isfile(where) else b"\0"
+    except OSError:
+        return
+    if b"\0" not in head and not head.startswith(b"#!"):
+        raise InputError(f"{path}: expected a script whose first line begins with #!, such as #!/bin/bash")
+    if b"\0" in head and not os.access(where, os.X_OK):
+        raise InputError(f"{path}: the file is not executable")
 
 
 def piped_script(command: click.Command) -> Script | None:
@@ -311,6 +359,9 @@ class BatchCommand(click.Command):
         rest = super().parse_args(ctx, list(given))
         words = list(ctx.params.get("command") or ())
         script = read_script(words, self) if words else None
+        is_program = words and script is None and ctx.params.get("launch") != "torchrun"
+        if is_program and not ctx.resilient_parsing:
+            _refuse_no_command(words[0], ctx.params.get("cwd") or "")
         if script is None and not words and self._takes_stdin(ctx):
             script = piped_script(self)
         left_out = list(typed.left_out)
@@ -321,7 +372,9 @@ class BatchCommand(click.Command):
             if own and own[-1] == "--":
                 own.pop()
             rest = super().parse_args(ctx, [*script.arguments, *own, "--", *words])
-            ctx.params["command"] = tuple(script.command)
+            ctx.params["command"] = (*script.interpreter, *script.command)
+            if script.interpreter and ctx.params.get("launch") == "torchrun":
+                ctx.params["command"] = tuple(words)  # torchrun runs a Python file
             if not ctx.params.get("name"):
                 ctx.params["name"] = os.path.basename(words[0]) if words else "sbatch"
         elif ctx.params.get("wrap") is not None and not words and not ctx.params.get("table"):

@@ -554,6 +554,84 @@ def test_programs_and_other_scripts_are_run_unchanged(tmp_path: object) -> None:
     assert script.arguments == ["--gpus", "2"]
 
 
+def command_of(*words: str) -> tuple[str, ...]:
+    """The command of a job that a user submits with these words."""
+    return tuple(submit.make_context("submit", list(words)).params["command"])
+
+
+def test_script_that_is_not_executable_is_run_by_its_interpreter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "x.py"
+    script.write_text("#!/usr/bin/env python3\nprint()\n", encoding="utf-8")
+    assert command_of("x.py", "1") == ("/usr/bin/env", "python3", str(script), "1")
+    assert command_of("-D", "/tmp", "./x.py") == ("/usr/bin/env", "python3", str(script))
+    assert command_of("--launch", "torchrun", "x.py", "1") == ("x.py", "1")
+    script.chmod(0o755)
+    assert command_of("x.py", "1") == (str(script), "1")
+    other = tmp_path / "latin.sh"
+    other.write_bytes("#!/bin/bash\n# caf\xe9\n#SBATCH -J latin\ntrue\n".encode("latin-1"))
+    context = submit.make_context("submit", ["latin.sh", "1"])
+    assert context.params["command"] == ("/bin/bash", str(other), "1")
+    assert context.params["name"] == "latin"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("plain.sh", "plain.sh: expected a script whose first line begins with #!, such as #!/bin/bash"),
+        ("./plain.sh", "./plain.sh: expected a script whose first line begins with #!"),
+        ("blank.sh", "blank.sh: expected a script whose first line begins with #!"),
+        ("empty", "empty: expected a script whose first line begins with #!"),
+        ("./missing.sh 3", "./missing.sh: no such file"),
+        ("missing.sh", "missing.sh: no such file"),
+        ("-D sub ./plain.sh", "./plain.sh: no such file"),
+        ("{here}/missing", "{here}/missing: no such file"),
+        ("./sub", "./sub: expected a script or a program, got a directory"),
+        ("./binary", "./binary: the file is not executable"),
+        ("--from jobs.csv", "jobs.csv, line 2: ./missing.sh: no such file"),
+    ],
+)
+def test_command_that_cannot_run_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, said: str
+) -> None:
+    files_without_a_program(tmp_path, monkeypatch)
+    given = words.format(here=tmp_path).split()
+    with pytest.raises(InputError, match=re.escape(said.format(here=tmp_path))):
+        read_rows("jobs.csv", submit.make_context("submit", given))
+
+
+def files_without_a_program(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Enter a folder with files that are no programs."""
+    monkeypatch.chdir(folder)
+    (folder / "sub").mkdir()
+    for name, text in (("plain.sh", "true\n"), ("blank.sh", "\n#!/bin/bash\n"), ("empty", "")):
+        (folder / name).write_text(text, encoding="utf-8")
+    (folder / "plain.sh").chmod(0o755)
+    (folder / "binary").write_bytes(b"\x7fELF\0\0")
+    (folder / "jobs.csv").write_text("command\n./missing.sh\n", encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "nvidia-smi",
+        "sh",
+        "sub",
+        "/usr/bin/missing",
+        "/nowhere/x",
+        "-D /nowhere ./x",
+        "--launch torchrun plain.sh",
+    ],
+)
+def test_program_that_the_nodes_may_have_is_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    files_without_a_program(tmp_path, monkeypatch)
+    assert command_of(*words.split()) == (words.split()[-1],)
+
+
 @pytest.mark.parametrize(
     ("options", "mib"),
     [
