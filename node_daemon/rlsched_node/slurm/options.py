@@ -125,6 +125,7 @@ _VARIABLES: Final = (
     ("SLURM_NTASKS", "job_ntasks", "--ntasks"),
     ("SLURM_NTASKS_PER_NODE", "job_ntasks_per_node", "--ntasks-per-node"),
     ("SLURM_GPUS_PER_TASK", "gpus_per_task", "--gpus-per-task"),
+    ("SLURM_GPU_BIND", "gpu_bind", "--gpu-bind"),
     ("SRUN_CPUS_PER_TASK", "cpus_per_task", "--cpus-per-task"),
     ("SLURM_WAIT", "wait_s", "--wait"),
     ("SLURM_KILL_BAD_EXIT", "kill_on_bad_exit", "--kill-on-bad-exit"),

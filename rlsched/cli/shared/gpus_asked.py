@@ -8,7 +8,6 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from rlsched.cli.shared.sizes import num_tasks
 from rlsched.errors import InputError
 from rlsched.wire.messages.job_settings import MAX_GANG_GPUS
 
@@ -43,9 +42,20 @@ def total_gpus(asked: Mapping[str, Any]) -> int:
     """Return the number of GPUs of the whole job, counted as in `sbatch`.
 
     Raises:
-        InputError: `--gres` requests something other than GPUs.
+        InputError: `--gres` requests something other than GPUs, or the options on tasks exclude each other.
     """
     return _counted(asked).number
+
+
+def num_tasks(asked: Mapping[str, Any]) -> int | None:
+    """Return the number of tasks of the whole job, counted as in `sbatch`; None: no option sets it.
+
+    Raises:
+        InputError: as in `total_gpus`.
+    """
+    per_node, per_gpu = asked["ntasks_per_node"], asked["ntasks_per_gpu"]
+    tasks: int | None = asked["ntasks"] or (per_node and per_node * (asked["nodes"] or 1))
+    return per_gpu * total_gpus(asked) if per_gpu and not tasks else tasks
 
 
 def gpu_types(asked: Mapping[str, Any]) -> list[str]:
@@ -88,7 +98,10 @@ def types_named(text: str, option: str) -> list[str]:
 
 
 def _counted(asked: Mapping[str, Any]) -> _Gpus:
-    nodes, tasks = asked["nodes"] or 1, num_tasks(asked) or 1
+    nodes, per_gpu = asked["nodes"] or 1, asked["ntasks_per_gpu"]
+    odd = next((name for name in ("gpus_per_task", "ntasks_per_node") if per_gpu and asked[name]), "")
+    if odd:
+        raise InputError(f"--ntasks-per-gpu and --{odd.replace('_', '-')}: expected one of the two, got both")
     if asked["gpus"] is not None:
         return _times(asked["gpus"], 1)
     if asked["gpus_per_node"] is not None:
@@ -99,8 +112,8 @@ def _counted(asked: Mapping[str, Any]) -> _Gpus:
             raise InputError(f"--gres {asked['gres']!r}: expected gpu:N or gpu:TYPE:N, the GPUs on each node")
         return _Gpus(int(found[2] or 1) * nodes, found[1] or "")
     if asked["gpus_per_task"] is not None:
-        return _times(asked["gpus_per_task"], tasks)
-    return _Gpus(1)
+        return _times(asked["gpus_per_task"], num_tasks(asked) or 1)
+    return _Gpus(-(-asked["ntasks"] // per_gpu) if per_gpu and asked["ntasks"] else 1)
 
 
 def _times(gpus: _Gpus, factor: int) -> _Gpus:

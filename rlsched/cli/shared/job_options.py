@@ -14,7 +14,7 @@ import click
 from rlsched.cli.shared.gpus_asked import GpusParam, gpu_types, preferred_types, total_gpus
 from rlsched.cli.shared.launch_variables import describes_a_process
 from rlsched.cli.shared.options import Command, with_options
-from rlsched.cli.shared.sizes import memory_mib, num_tasks, size_mib
+from rlsched.cli.shared.sizes import memory_mib, num_cores, size_mib
 from rlsched.errors import InputError
 from rlsched.wire.declared import Declared, Option, declared
 from rlsched.wire.messages import DependencyKind, DependsOn, Submit
@@ -340,7 +340,7 @@ _PARSED: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
     "num_gpus": total_gpus,
     "gpu_types": gpu_types,
     "preferred_types": preferred_types,
-    "num_cpus": lambda asked: (asked["cpus_per_task"] or 0) * (num_tasks(asked) or 1),
+    "num_cpus": lambda asked: num_cores(asked, total_gpus(asked)),
     "memory_mib": lambda asked: memory_mib(asked, total_gpus(asked)),
     "gpu_memory_mib": lambda asked: size_mib(asked["gpu_memory"] or "0", "--gpu-memory"),
     "time_limit_s": _time_limit_s,

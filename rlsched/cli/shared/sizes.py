@@ -7,9 +7,13 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from rlsched.cli.shared.gpus_asked import num_tasks
 from rlsched.errors import InputError
 
 _SIZE: Final = r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?"
+_WHOLE_MEMORY: Final = (
+    "without the option, a job has memory in proportion to its GPUs, and all memory with all GPUs of a node"
+)
 _MIB_OF: Final = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
 
 
@@ -25,11 +29,18 @@ def size_mib(text: str, option: str) -> int:
     return math.ceil(float(found[1]) * _MIB_OF[(found[2] or "M").upper()])
 
 
-def num_tasks(asked: Mapping[str, Any]) -> int | None:
-    """Return the number of tasks of the whole job, counted as in `sbatch`; None: no option sets it."""
-    per_node = asked["ntasks_per_node"]
-    tasks: int | None = asked["ntasks"] or (per_node and per_node * (asked["nodes"] or 1))
-    return tasks
+def num_cores(asked: Mapping[str, Any], num_gpus: int) -> int:
+    """Return the number of CPU cores that the whole job requests; 0: no option requests cores.
+
+    `num_gpus` is the number of GPUs of the whole job.
+
+    Raises:
+        InputError: two options request cores, or the options on tasks are invalid.
+    """
+    per_gpu, per_task = asked["cpus_per_gpu"], asked["cpus_per_task"]
+    if per_gpu and per_task:
+        raise InputError("--cpus-per-gpu and -c: expected one of the two, got both")
+    return per_gpu * num_gpus if per_gpu else (per_task or 0) * (num_tasks(asked) or 1)
 
 
 def memory_mib(asked: Mapping[str, Any], num_gpus: int) -> int:
@@ -38,7 +49,8 @@ def memory_mib(asked: Mapping[str, Any], num_gpus: int) -> int:
     `num_gpus` is the number of GPUs of the whole job.
 
     Raises:
-        InputError: two options request memory, or memory per core is requested without cores.
+        InputError: two options request memory, a size is 0, which requests all memory of a node in Slurm, or
+            memory per core is requested without cores.
     """
     given = [name for name in ("mem", "mem_per_gpu", "mem_per_cpu") if asked[name]]
     if len(given) > 1:
@@ -48,9 +60,12 @@ def memory_mib(asked: Mapping[str, Any], num_gpus: int) -> int:
     times = {
         "mem": asked["nodes"] or 1,
         "mem_per_gpu": num_gpus,
-        "mem_per_cpu": (asked["cpus_per_task"] or 0) * (num_tasks(asked) or 1),
+        "mem_per_cpu": num_cores(asked, num_gpus),
     }[given[0]]
     option = "--" + given[0].replace("_", "-")
     if not times:
         raise InputError(f"{option}: use it together with -c, because it is the memory per core")
-    return size_mib(asked[given[0]], option) * times
+    size = size_mib(asked[given[0]], option)
+    if not size:
+        raise InputError(f"{option} {asked[given[0]]}: expected a size such as 64G; {_WHOLE_MEMORY}")
+    return size * times

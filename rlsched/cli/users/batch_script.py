@@ -15,14 +15,14 @@ from typing import Any, Final, NamedTuple
 import click
 from click.core import ParameterSource
 
-from rlsched.cli.shared.sizes import num_tasks
+from rlsched.cli.shared.gpus_asked import num_tasks
 from rlsched.errors import InputError
 
 SHELLS: Final = ("sh", "bash", "dash", "ksh", "zsh")
 MARKS: Final = ("#RLSCHED", "#SBATCH")
 _VALUED: Final = (
-    *("--signal", "--mail-user", "--cpus-per-gpu", "--qos", "-q", "--nice", "--comment"),
-    *("--kill-on-invalid-dep", "--gpu-bind", "--cpu-bind", "--ntasks-per-gpu", "--threads-per-core"),
+    *("--signal", "--mail-user", "--qos", "-q", "--nice", "--comment"),
+    *("--kill-on-invalid-dep", "--gpu-bind", "--cpu-bind", "--threads-per-core"),
     *("--hint", "--tmp", "--kill-on-bad-exit"),
 )
 _FLAGS: Final = (
@@ -43,6 +43,14 @@ _SCRIPTS: Final = (".sh", ".bash", ".sbatch", ".slurm")
 _VARIABLES: Final = re.compile(r"[$][{]?[#!]?SLURMD?_[A-Z]")
 _SERVED: Final = (("scontrol", "show", "hostnames"), ("scontrol", "show", "hostname"))
 _STARTERS: Final = re.compile(r"\b(srun|mpirun|mpiexec|prun)\b")
+_REFUSED: Final = {
+    "--signal": "give --grace too: a job gets SIGTERM at its time limit, and SIGKILL after the time of "
+    "--grace, such as --grace 120s",
+    "--no-requeue": "the job can be requeued; to end it then, write `[ $RLSCHED_ATTEMPT = 1 ] || exit 1` in "
+    "the script",
+}
+"""Options of `sbatch` that would change the job, and what a job can do instead. `--signal` is ignored if the
+job has `--grace`, so that a script can serve Slurm too."""
 NO_MEANING: Final = frozenset((*_VALUED, *_FLAGS))
 """Options of `sbatch` and `srun` that rlsched accepts and ignores: the policy decides on places and times."""
 
@@ -301,14 +309,17 @@ def _slurms_variables(asked: Mapping[str, Any], *, has_steps: bool) -> list[str]
         "SLURM_SUBMIT_DIR": os.getcwd(),
         "SLURM_JOB_NAME": asked["name"],
         "SLURM_CPUS_PER_TASK": asked["cpus_per_task"],
+        "SLURM_CPUS_PER_GPU": asked["cpus_per_gpu"],
     }
     if has_steps:
-        per_task = asked["gpus_per_task"]
+        per_task, per_gpu = asked["gpus_per_task"], asked["ntasks_per_gpu"]
         variables |= {
             "SLURM_NNODES": asked["nodes"],
             "SLURM_NTASKS": num_tasks(asked),
             "SLURM_NTASKS_PER_NODE": asked["ntasks_per_node"],
             "SLURM_GPUS_PER_TASK": per_task and per_task.number,
+            "SLURM_NTASKS_PER_GPU": per_gpu,
+            "SLURM_GPU_BIND": per_gpu and f"single:{per_gpu}",
             "RLSCHED_STEPS_KEY": os.urandom(32).hex(),
         }
     return [f"{name}={value}" for name, value in variables.items() if value]
@@ -383,8 +394,12 @@ class BatchCommand(click.Command):
         if script is not None:
             where = words[0] if words else "standard input" if script.command else "--wrap"
             _as_slurms(ctx, where, script)
+        what = f"{words[0]}: " if words and script is not None else ""
+        for option in left_out:
+            name = option.replace("=", " ").split()[0]
+            if name in _REFUSED and not (name == "--signal" and ctx.params.get("grace")):
+                raise InputError(f"{what}{option}: rlsched has no such option; {_REFUSED[name]}")
         if left_out:
-            what = f"{words[0]}: " if words and script is not None else ""
             click.echo(f"note: {what}ignored, has no effect in rlsched: {', '.join(left_out)}", err=True)
         return rest
 

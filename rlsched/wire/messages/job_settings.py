@@ -87,6 +87,12 @@ class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
                 "tasks.",
                 kind="count",
             ),
+            Option(
+                "--ntasks-per-gpu N",
+                "Number of tasks for each GPU, in place of --ntasks; with --ntasks and no number of GPUs, it "
+                "sets the number of GPUs. srun gives each task its GPU.",
+                kind="count",
+            ),
             least=1,
             most=MAX_GANG_GPUS,
         ),
@@ -128,6 +134,11 @@ class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
                 "-c --cpus-per-task N",
                 "Number of dedicated CPU cores per task, multiplied by --ntasks.  [default: the job shares "
                 "the cores that no job requested]",
+                kind="count",
+            ),
+            Option(
+                "--cpus-per-gpu N",
+                "Number of dedicated CPU cores for each GPU, in place of -c.",
                 kind="count",
             ),
             least=0,

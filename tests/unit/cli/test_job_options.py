@@ -372,6 +372,40 @@ def test_tasks_of_a_script_for_slurm(tmp_path: Path) -> None:
     assert (asked["num_gpus"], asked["num_cpus"], asked["env"]["SLURM_NTASKS"]) == (6, 18, "6")
 
 
+@pytest.mark.parametrize(
+    ("options", "gpus", "cores", "tasks"),
+    [
+        ("-G 2 --ntasks-per-gpu=1 --cpus-per-gpu=4", 2, 8, "2"),
+        ("-N 2 --gpus-per-node=4 --ntasks-per-gpu=2 -c 3", 8, 48, "16"),
+        ("-n 5 --ntasks-per-gpu=2", 3, 0, "5"),
+        ("-N 2 --gres=gpu:2 -n 4 --cpus-per-gpu=6", 4, 24, "4"),
+    ],
+)
+def test_numbers_for_each_gpu(tmp_path: Path, options: str, gpus: int, cores: int, tasks: str) -> None:
+    asked = submission(parsed(tmp_path, "#!/bin/bash\n#SBATCH -t 5\n", *options.split()))
+    assert (asked["num_gpus"], asked["num_cpus"], asked["env"]["SLURM_NTASKS"]) == (gpus, cores, tasks)
+    bound = re.search(r"ntasks-per-gpu=(\d)", options)
+    assert asked["env"].get("SLURM_GPU_BIND") == (bound and f"single:{bound[1]}")
+    assert asked["env"].get("SLURM_CPUS_PER_GPU") == (
+        None if "cpus-per" not in options else str(cores // gpus)
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--ntasks-per-gpu=1 --gpus-per-task=1", "--ntasks-per-gpu and --gpus-per-task: expected one of the"),
+        ("--ntasks-per-gpu=1 --ntasks-per-node=1", "--ntasks-per-gpu and --ntasks-per-node: expected one of"),
+        ("--cpus-per-gpu=1 -c 1", "--cpus-per-gpu and -c: expected one of the two, got both"),
+        ("--no-requeue", "--no-requeue: rlsched has no such option; the job can be requeued"),
+        ("--signal USR1@60", "--signal USR1@60: rlsched has no such option; give --grace too: a job gets"),
+    ],
+)
+def test_options_that_exclude_each_other_or_do_not_exist(options: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        submission(typed(*options.split()))
+
+
 @pytest.mark.parametrize("launcher", ["none", "torchrun", "per-gpu"])
 def test_script_for_slurm_has_no_steps_with_a_launcher(tmp_path: Path, launcher: str) -> None:
     for text, arguments in (
@@ -528,6 +562,11 @@ def test_default_name_of_a_script_is_its_file_name(tmp_path: object) -> None:
     ("line", "said"),
     [
         ("#SBATCH --licenses=matlab", "line 2: #SBATCH --licenses=matlab: rlsched has no such option"),
+        ("#SBATCH --no-requeue", "job.sh: --no-requeue: rlsched has no such option; the job can be requeued"),
+        (
+            "#SBATCH --signal=B:USR1@120 -t 5",
+            "job.sh: --signal=B:USR1@120: rlsched has no such option; give --grace too",
+        ),
         ("#RLSCHED --memo 3G", "line 2: #RLSCHED --memo 3G: rlsched has no such option"),
         ("#SBATCH --job-name='open", "No closing quotation"),
     ],
@@ -640,7 +679,6 @@ def test_program_that_the_nodes_may_have_is_accepted(
         ({"mem": "500"}, 500),
         ({"mem": "1.5T", "nodes": 2}, 3 << 20),
         ({"mem": "10KB"}, 1),
-        ({"mem": "0"}, 0),
         ({"mem_per_gpu": "2GiB"}, 8192),
         ({"mem_per_cpu": "100M", "cpus_per_task": 3, "ntasks": 2}, 600),
     ],
@@ -655,6 +693,8 @@ def test_memory_has_slurms_syntax(options: dict[str, object], mib: int) -> None:
     [
         ({"mem": "much"}, r"--mem 'much': expected a size such as 64G"),
         ({"mem": "-1"}, r"--mem '-1': expected a size"),
+        ({"mem": "0"}, r"--mem 0: expected a size such as 64G; without the option, a job has memory in"),
+        ({"mem_per_gpu": "0G"}, r"--mem-per-gpu 0G: expected a size"),
         ({"mem": "1G", "mem_per_gpu": "1G"}, "expected only one of --mem, --mem-per-gpu and --mem-per-cpu"),
         ({"mem_per_cpu": "1G"}, "--mem-per-cpu: use it together with -c"),
     ],

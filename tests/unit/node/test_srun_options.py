@@ -68,13 +68,14 @@ def test_variables_of_slurm_set_options() -> None:
         "SLURM_NTASKS": "8",
         "SLURM_NTASKS_PER_NODE": "4",
         "SLURM_GPUS_PER_TASK": "1",
+        "SLURM_GPU_BIND": "single:2",
         "SRUN_CPUS_PER_TASK": "3",
         "SLURM_KILL_BAD_EXIT": "1",
         "SLURM_LABELIO": "0",
         "SLURM_WAIT": "5",
     }
     changed = {"job_ntasks": 8, "job_ntasks_per_node": 4, "gpus_per_task": 1, "cpus_per_task": 3}
-    changed |= {"kill_on_bad_exit": True, "wait_s": 5.0}
+    changed |= {"gpu_bind": "single:2", "kill_on_bad_exit": True, "wait_s": 5.0}
     assert parsed(["x"], environ).options == DEFAULTS | changed
     assert parsed(["-K0", "-c", "1", "x"], environ).options["kill_on_bad_exit"] is False
     with pytest.raises(UsageError, match="SLURM_NTASKS: --ntasks 'many': expected a number from 1"):
