@@ -74,10 +74,12 @@ def test_slurms_variables_of_a_task(tmp_path: Path) -> None:
     }
     job_id = found.pop("SLURM_JOB_ID")
     assert found.pop("SLURM_JOBID") == job_id
-    assert len(found.pop("SLURM_CPUS_ON_NODE")) == 1
+    (cpus,) = found.pop("SLURM_CPUS_ON_NODE")
+    assert found.pop("SLURM_JOB_CPUS_PER_NODE") == {f"{cpus}(x2)"}
     assert found == {
         "SLURM_SUBMIT_DIR": {str(tmp_path)},
         "SLURM_JOB_NAME": {"job.sh"},
+        "SLURM_JOB_USER": {""},
         "SLURM_JOB_NUM_NODES": {"2"},
         "SLURM_NNODES": {"2"},
         "SLURM_JOB_NODELIST": {"127.0.0.1,n1"},

@@ -221,8 +221,10 @@ def slurm_variables(launch: Launch, address: str) -> dict[str, str]:
         launch: The launch order.
         address: Address of the job's first node.
     """
-    return {
+    restarts = {"SLURM_RESTART_COUNT": str(launch.attempt - 1)} if launch.attempt > 1 else {}
+    return restarts | {
         "SLURM_JOB_ID": str(launch.job),
+        "SLURM_JOB_USER": launch.person,
         "SLURM_JOB_NUM_NODES": str(launch.num_ranks),
         "SLURM_NNODES": str(launch.num_ranks),
         "SLURM_NODEID": str(launch.rank),
@@ -264,6 +266,7 @@ def batch_command(launch: Launch, env: Mapping[str, str]) -> list[str]:
         "nodes": launch.nodes,
         "hosts": launch.hosts or [env["RLSCHED_MASTER_ADDR"], *[""] * (launch.num_ranks - 1)],
         "gpus": launch.gpus_of_ranks or [len(launch.gpus)] * launch.num_ranks,
+        "cores": launch.cores,
         "asked_nodes": int(launch.env.get("SLURM_NNODES", "0")),
         "master": env["RLSCHED_MASTER_ADDR"],
         "ports": step_ports(launch.job, launch.attempt),

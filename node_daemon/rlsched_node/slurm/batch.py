@@ -126,9 +126,19 @@ def node_environment(environ: Mapping[str, str], terms: dict[str, Any], names: l
 
 
 def script_environment(environ: Mapping[str, str], terms: dict[str, Any], names: list[str]) -> dict[str, str]:
-    """Return the environment of the script."""
+    """Return the environment of the script.
+
+    Cores are allocated in proportion to GPUs. If the job requested no cores, the other nodes are assumed to
+    have as many as this one.
+    """
     env = node_environment(environ, terms, names)
-    return env | {"SLURM_TASKS_PER_NODE": counted(slots_of(terms["gpus"], env))}
+    gpus: list[int] = terms["gpus"]
+    own, here = int(env["SLURM_CPUS_ON_NODE"]), gpus[terms["rank"]]
+    cpus = [own * number // here if terms["cores"] else own for number in gpus]
+    return env | {
+        "SLURM_TASKS_PER_NODE": counted(slots_of(gpus, env)),
+        "SLURM_JOB_CPUS_PER_NODE": counted(cpus),
+    }
 
 
 def slots_of(gpus: Sequence[int], env: Mapping[str, str]) -> list[int]:

@@ -143,7 +143,14 @@ def task_of(head: JobSubmitted, entry: TaskSubmitted) -> JobSubmitted:
     """Return a task of an array as a submission. `head`: the array's submission."""
     number, task = str(head.job), str(entry.task)
     own = {"RLSCHED_ARRAY_JOB": number, "RLSCHED_ARRAY_TASK": task}
-    slurms = {"SLURM_ARRAY_JOB_ID": number, "SLURM_ARRAY_TASK_ID": task}
+    slurms = {
+        "SLURM_ARRAY_JOB_ID": number,
+        "SLURM_ARRAY_TASK_ID": task,
+        "SLURM_ARRAY_TASK_COUNT": str(count(head.tasks)),
+        "SLURM_ARRAY_TASK_MIN": str(min((one.first for one in head.tasks), default=entry.task)),
+        "SLURM_ARRAY_TASK_MAX": str(max((one.last for one in head.tasks), default=entry.task)),
+        "SLURM_ARRAY_TASK_STEP": str(head.tasks[0].step if len(head.tasks) == 1 else 1),
+    }
     return msgspec.structs.replace(
         head,
         job=entry.job,

@@ -305,8 +305,12 @@ def _slurms_variables(asked: Mapping[str, Any], *, has_steps: bool) -> list[str]
         asked: The options of the job.
         has_steps: Whether the script runs only on the first node, and can start steps by `srun`.
     """
+    import socket  # only for scripts
+
     variables = {
         "SLURM_SUBMIT_DIR": os.getcwd(),
+        "SLURM_SUBMIT_HOST": socket.gethostname(),
+        "SLURM_JOB_ACCOUNT": asked["account"],
         "SLURM_JOB_NAME": asked["name"],
         "SLURM_CPUS_PER_TASK": asked["cpus_per_task"],
         "SLURM_CPUS_PER_GPU": asked["cpus_per_gpu"],
@@ -322,7 +326,8 @@ def _slurms_variables(asked: Mapping[str, Any], *, has_steps: bool) -> list[str]
             "SLURM_GPU_BIND": per_gpu and f"single:{per_gpu}",
             "RLSCHED_STEPS_KEY": os.urandom(32).hex(),
         }
-    return [f"{name}={value}" for name, value in variables.items() if value]
+    given = [f"{name}={value}" for name, value in variables.items() if value]
+    return [*given, f"SLURM_JOB_PARTITION={asked['vc']}"]  # empty without a VC
 
 
 def _note_calls(where: str, script: Script, asked: Mapping[str, Any], *, has_steps: bool) -> None:

@@ -341,12 +341,16 @@ def test_only_a_script_for_slurm_gets_slurm_s_variables(tmp_path: Path) -> None:
     mine = {name: value for name, value in env.items() if name.startswith("SLURM")}
     assert mine == {
         "SLURM_SUBMIT_DIR": os.getcwd(),
+        "SLURM_SUBMIT_HOST": os.uname().nodename,
+        "SLURM_JOB_PARTITION": "",
         "SLURM_JOB_NAME": "mine",
         "SLURM_CPUS_PER_TASK": "4",
     }
     assert re.fullmatch("[0-9a-f]{64}", env["RLSCHED_STEPS_KEY"])
     env = submission(parsed(tmp_path, script, "--name", "other"))["env"]
     assert env["SLURM_JOB_NAME"] == "other"
+    env = submission(parsed(tmp_path, script, "-p", "gpu", "-A", "vision"))["env"]
+    assert (env["SLURM_JOB_PARTITION"], env["SLURM_JOB_ACCOUNT"]) == ("gpu", "vision")
     env = submission(parsed(tmp_path, script.replace("SBATCH", "RLSCHED"), "--export=NONE"))["env"]
     assert list(env) == ["RLSCHED_UMASK"]
 

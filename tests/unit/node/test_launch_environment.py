@@ -53,6 +53,7 @@ def launch(gpus: list[list[int]], rank: int, launcher: Launcher, env: dict[str, 
         command=[sys.executable, "-S", "-c", SHOW],
         env=env,
         cwd="/",
+        person="ada",
         launcher=launcher,
         gpus_of_ranks=[len(one) for one in gpus],
         master="10.0.0.7",
@@ -138,6 +139,8 @@ def test_script_for_slurm_has_slurm_s_names(launcher: Launcher, gpus: list[list[
             "SLURM_SUBMIT_DIR": "/data",
             "SLURM_JOB_NAME": "resnet",
             "SLURM_JOB_ID": "12",
+            "SLURM_JOB_USER": "ada",
+            "SLURM_RESTART_COUNT": "1",
             "SLURM_JOB_NUM_NODES": str(len(gpus)),
             "SLURM_NNODES": str(len(gpus)),
             "SLURM_NODEID": str(rank),
@@ -146,6 +149,8 @@ def test_script_for_slurm_has_slurm_s_names(launcher: Launcher, gpus: list[list[
             "SLURM_GPUS_ON_NODE": str(len(gpus[rank])),
             "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.7",
         }
+        first = msgspec.structs.replace(launch(gpus, rank, launcher, submitted), attempt=1)
+        assert "SLURM_RESTART_COUNT" not in environment(first)
         assert not [name for name in environment(launch(gpus, rank, launcher, {})) if "SLURM" in name]
 
 
@@ -169,6 +174,7 @@ def test_script_with_steps_runs_under_the_program_that_starts_them(gpus: list[li
                 "nodes": nodes,
                 "hosts": expected,
                 "gpus": [len(one) for one in gpus],
+                "cores": 0,
                 "asked_nodes": 2,
                 "master": "10.0.0.7",
                 "ports": step_ports(12, 2),

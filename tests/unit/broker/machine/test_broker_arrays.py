@@ -87,6 +87,8 @@ def test_array_is_one_row_and_its_tasks_get_their_numbers(journal: Journal) -> N
     launches = [order for _, order in broker.sent.orders if isinstance(order, Launch)]
     assert [order.env["RLSCHED_ARRAY_TASK"] for order in launches] == ["3", "5", "7", "9"]
     assert {order.env["SLURM_ARRAY_JOB_ID"] for order in launches} == {str(number)}
+    for name, value in (("COUNT", "4"), ("MIN", "3"), ("MAX", "9"), ("STEP", "2")):
+        assert {order.env[f"SLURM_ARRAY_TASK_{name}"] for order in launches} == {value}
     assert launches[0].env["A"] == "1"
     for task in (3, 5, 7, 9):
         finish(broker, job_of(broker, number, task), exit_code=int(task == 7))
