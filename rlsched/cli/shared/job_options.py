@@ -203,6 +203,17 @@ def notices(notify: str, mail_type: str | None) -> list[str]:
     return found
 
 
+def vc_named(text: str) -> str:
+    """Return the VC in the text of `--partition`; "" if there is none.
+
+    Raises:
+        InputError: the text is a list, of which Slurm chooses the partition that can start the job first.
+    """
+    if "," in text:
+        raise InputError(f"--partition {text}: expected one partition (VC), got a list")
+    return text
+
+
 def lost_after_time_s(text: str) -> float:
     """Return the time in the text of `--lost-after`, seconds; 0 for `never`.
 
@@ -343,6 +354,7 @@ _PARSED: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
     "num_cpus": lambda asked: num_cores(asked, total_gpus(asked)),
     "memory_mib": lambda asked: memory_mib(asked, total_gpus(asked)),
     "gpu_memory_mib": lambda asked: size_mib(asked["gpu_memory"] or "0", "--gpu-memory"),
+    "vc": lambda asked: vc_named(asked["vc"] or ""),
     "time_limit_s": _time_limit_s,
     "env": _environment,
     "cwd": lambda asked: os.path.abspath(asked["cwd"] or "."),

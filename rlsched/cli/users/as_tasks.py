@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from rlsched.cli.users.batch_script import _slurms_variables
+from rlsched.cli.users.batch_script import slurms_variables
 
 _KEY = "RLSCHED_STEPS_KEY="
 
@@ -58,5 +58,5 @@ def as_tasks(words: Sequence[str], asked: Mapping[str, Any], *, label: bool, has
             click.echo(f"note: --label has no effect with --launch {found['launch']}", err=True)
         return AsTasks(list(words), found, None, found["nodes"] or 0)
     found["name"] = found["name"] or os.path.basename(words[0])
-    found["env"] = (*_slurms_variables(found, has_steps=True), *found["env"])
+    found["env"] = (*slurms_variables(found, has_steps=True), *found["env"])
     return AsTasks(["srun", *(["--label"] if label else ()), "--", *words], found, False, 0)

@@ -296,7 +296,7 @@ def _options(words: list[str], command: click.Command, *, left_out: bool) -> _Ta
     return taken
 
 
-def _slurms_variables(asked: Mapping[str, Any], *, has_steps: bool) -> list[str]:
+def slurms_variables(asked: Mapping[str, Any], *, has_steps: bool) -> list[str]:
     """Return the variables that `sbatch` would set at submission, as NAME=VALUE.
 
     A node adds further variables of Slurm if SLURM_SUBMIT_DIR is set.
@@ -350,7 +350,7 @@ def _as_slurms(ctx: click.Context, where: str, script: Script) -> None:
     has_launcher = ctx.get_parameter_source("launch") is ParameterSource.COMMANDLINE
     has_steps = script.is_slurms and not has_launcher
     if script.is_slurms or script.reads_variables:
-        asked["env"] = (*_slurms_variables(asked, has_steps=has_steps), *asked["env"])
+        asked["env"] = (*slurms_variables(asked, has_steps=has_steps), *asked["env"])
     if script.is_slurms:
         _note_calls(where, script, asked, has_steps=has_steps)
     elif script.reads_variables and not has_launcher and (asked["nodes"] or 1) > 1:

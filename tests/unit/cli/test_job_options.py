@@ -400,6 +400,7 @@ def test_numbers_for_each_gpu(tmp_path: Path, options: str, gpus: int, cores: in
     [
         ("--ntasks-per-gpu=1 --gpus-per-task=1", "--ntasks-per-gpu and --gpus-per-task: expected one of the"),
         ("--ntasks-per-gpu=1 --ntasks-per-node=1", "--ntasks-per-gpu and --ntasks-per-node: expected one of"),
+        ("-p gpu,debug", r"--partition gpu,debug: expected one partition \(VC\), got a list"),
         ("--cpus-per-gpu=1 -c 1", "--cpus-per-gpu and -c: expected one of the two, got both"),
         ("--no-requeue", "--no-requeue: rlsched has no such option; the job can be requeued"),
         ("--signal USR1@60", "--signal USR1@60: rlsched has no such option; give --grace too: a job gets"),
