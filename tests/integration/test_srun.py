@@ -65,7 +65,7 @@ def test_tasks_follow_the_directives_unless_srun_has_others(tmp_path: Path) -> N
     ]
 
 
-def testslurms_variables_of_a_task(tmp_path: Path) -> None:
+def test_slurms_variables_of_a_task(tmp_path: Path) -> None:
     with BatchJob(tmp_path, "srun -n1 true\nsrun -c 3 -n 3 -m cyclic env") as job:
         text = job.output()
     found = {
