@@ -87,7 +87,9 @@ def read_forecast(text: str, at: str, begins: datetime, where: str) -> tuple[flo
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise InputError(f"{where}: forecast: expected a number with forecast_utc, got {text!r}")
+        raise InputError(
+            f"{where}: forecast: expected a number, or a blank if forecast_utc is blank too, got {text!r}"
+        )
     known = read_time(at, f"{where}: forecast_utc")
     if known > begins:
         raise InputError(

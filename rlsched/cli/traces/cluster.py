@@ -38,7 +38,8 @@ def cluster() -> None:
     "form",
     type=click.Choice(["scontrol", "sinfo"]),
     default="scontrol",
-    help="Slurm command to run if IN is not given; if IN is given, its format is detected.",
+    help="Slurm command to run if IN is not given. If IN is given, this option has no effect, because the "
+    "format of IN is detected.",
 )
 @click.option("--name", metavar="NAME", help="Name of the cluster. [default: name of the cluster file]")
 @click.option(

@@ -91,10 +91,13 @@ def test_blank_columns_of_forecasts_are_no_forecast(tmp_path: Path) -> None:
     ("line", "message"),
     [
         ("2026-01-01T02:00,1,2,", "line 4: forecast_utc: expected a time such as 2026-03-01T14:00, got ''"),
-        ("2026-01-01T02:00,1,,2026-01-01", "line 4: forecast: expected a number with forecast_utc, got ''"),
+        (
+            "2026-01-01T02:00,1,,2026-01-01",
+            "line 4: forecast: expected a number, or a blank if forecast_utc is blank too, got ''",
+        ),
         (
             "2026-01-01T02:00,1,nan,2026-01-01",
-            "line 4: forecast: expected a number .*, got 'nan'",
+            "line 4: forecast: expected a number, .*, got 'nan'",
         ),
         (
             "2026-01-01T02:00,1,2,2026-01-01T02:01",
