@@ -25,8 +25,8 @@ BACKGROUND: Final = 10
 the work gets a tenth of the CPU time of the process."""
 AGAIN_S: Final = 0.02
 PATIENCE_S: Final = 2.0
-"""Time for which a refused change of a session's niceness is retried, seconds. The kernel accepts ten changes
-per second."""
+"""If the kernel refuses to change a session's niceness, the change is retried for this time, seconds. The
+kernel accepts ten changes per second."""
 
 
 def give_way(niceness: int, pid: int = 0) -> None:

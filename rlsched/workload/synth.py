@@ -73,8 +73,8 @@ def synthesize(
         seed: Seed of all draws.
         predictability: Accuracy of predicted durations: `none` (no predictions in the trace), `causal`,
             `informative`, or the standard deviation of ln(true / predicted); see `predictability`.
-        habit: Fraction, 0 to 1, of the variance of the run times (as normal scores within a size class) that
-            is explained by user and job name. None: the profile's value, which is small.
+        habit: Fraction, 0 to 1, of the variance of the run times that user and job name explain. Run times
+            count as normal scores within a size class. None: the profile's value, which is small.
 
     Raises:
         InputError: an argument is out of its range; the message gives the range.

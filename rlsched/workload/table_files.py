@@ -358,7 +358,7 @@ def _as_text(block: _Block) -> NDArray[np.str_]:
 
 
 def _as_numbers(block: _Block) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return the cells of a block as floats, nan if blank, and a mask of the cells for which this is exact.
+    """Return the cells of a block as floats, nan if blank, and a mask of the floats that are exact.
 
     A value is exact if the cell has at most `_EXACT_DIGITS` digits, at most one point, and no other
     characters. Its digits form an integer below 2^53, which is divided by a power of ten. Float64 stores both

@@ -355,7 +355,7 @@ def _check_dependencies(job_id: NDArray[np.str_], cells: NDArray[np.str_], where
 
 
 def _on_circle(row: int, parents: dict[int, set[int]], open_parents: dict[int, int]) -> int:
-    """Return the lowest row index of a cycle of dependencies, found by following the parents of `row`."""
+    """Follow the parents of `row` to a cycle of dependencies. Return the lowest row index in the cycle."""
     seen: dict[int, None] = {}
     while row not in seen:
         seen[row] = None

@@ -71,8 +71,8 @@ class EvolutionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         spread: Standard deviation of the noise on each weight.
         step: Adam's step size at the start.
         final_step_frac: Step size at the end, as a fraction of `step`.
-        averaged_frac: The result is the mean of the weights over this fraction of the generations, the last
-            ones.
+        averaged_frac: Fraction of the generations, counted from the end, whose weights are averaged. The mean
+            is the result.
         patience: Number of generations after which evolution stops if its signal-to-noise ratio
             (`Generation.signal`) is below the value that pure chance exceeds in one of ten cases.
         dials: Dials that evolve; the others stay at 0.

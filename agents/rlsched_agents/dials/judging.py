@@ -160,7 +160,8 @@ class Judge:
     """Runs strategies on windows in several processes.
 
     Args:
-        pools: Pools (sets) of windows, each with its own models. The index of a window counts over all pools.
+        pools: Pools (sets) of windows, each with its own models. The indices of windows continue from pool to
+            pool.
         workers: Number of processes; None: one per core.
         policy: Policy whose settings apply in calls without a policy; None: the policy of the windows.
 

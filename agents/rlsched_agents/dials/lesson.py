@@ -50,7 +50,8 @@ SETTINGS_TRIED: Final = (
 
 
 _PRICED_PPO: Final = {"gamma": 0.998, "gae_lambda": 0.99, "learning_rate": 3e-5, "noise": 0.2}
-"""Fields of `PpoConfig` for windows with prices: smaller steps, and advantages that look days ahead."""
+"""Fields of `PpoConfig` for windows with prices: smaller steps, and advantages that include rewards days
+ahead."""
 
 
 class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -54,7 +54,7 @@ class StrategyComparison(msgspec.Struct, frozen=True):
 
     @property
     def energy_or_money(self) -> Interval:
-        """The ratio that is part of the cost: the ratio of money, or of energy without prices."""
+        """The ratio that is part of the cost: of money, or of energy if there are no prices."""
         return self.energy if self.money is None else self.money
 
 
@@ -142,8 +142,8 @@ class Trained(msgspec.Struct, frozen=True):
         last: Strategy of the last stage, even if it is not better.
         passed_over: Stages that cost less than the chosen stage on the windows for choosing, but not
             significantly less, with their costs relative to the chosen stage.
-        margin: Fraction by which the confirmed cost may exceed the cost of the original policy for
-            `is_accepted` to be true; 0: the policy must be better.
+        margin: `is_accepted` requires that the cost is confirmed to be less than (1 + `margin`) x the cost of
+            the original policy. 0: the policy must be better.
         also: Confirmed costs on other sets of windows, by name; `is_better` and `is_accepted` check these
             costs too.
     """
@@ -169,7 +169,7 @@ class Trained(msgspec.Struct, frozen=True):
 
     @property
     def is_accepted(self) -> bool:
-        """Whether the chosen policy is confirmed to cost at most 1 + `margin` times the original."""
+        """Whether the cost is confirmed to be less than (1 + `margin`) x the cost of the original policy."""
         return self._is_below(1.0 + self.margin)
 
     def _is_below(self, bound: float) -> bool:

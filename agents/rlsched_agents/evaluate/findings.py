@@ -52,7 +52,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
         recorded: Outcomes of the jobs as recorded in the trace; None: the trace has no waiting times.
         fed_truth: Names of policies that know the true run times. Their results are bounds: no broker can run
             these policies.
-        crowded_vcs: Offered load of each VC on its own nodes, for VCs in which it is above 1.
+        crowded_vcs: Offered load of each VC on its own nodes, for VCs with a load above 1.
         currency: Currency of the costs of electricity; "" without models or without [energy].
         objective: The objective that defines `scores`, as TOML; "": none.
         scores: Cost of each other policy relative to the baseline, as the objective defines it.

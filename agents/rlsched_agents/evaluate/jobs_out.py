@@ -88,9 +88,9 @@ def seed_stem(policy: str, seed: int, seeds: Sequence[int]) -> str:
 class _Books:
     """Formats the CSV cells `share`, `sm_clock_frac` and `energy_j` of jobs and attempts.
 
-    The share is the fraction of each of its GPUs that a job has. Without models, the share is as requested,
-    the clock is 1, and the energy is blank. With models, share and clock are means over the time in which the
-    job had GPUs.
+    The share of a job is the fraction that the job has of each of its GPUs. Without models, the share is as
+    requested, the clock is 1, and the energy is blank. With models, share and clock are means over the time
+    in which the job had GPUs.
     """
 
     def __init__(self, table: JobTable) -> None:

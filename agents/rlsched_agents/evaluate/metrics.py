@@ -136,13 +136,13 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
         idle_energy_kwh: The part of `cluster_energy_kwh` that belongs to no job: nodes, and GPUs without a
             job.
         replay_s: Time from the first replayed submission to the last event, seconds.
-        shared_frac: Fraction of jobs that shared their GPUs at some time, of the ended jobs with whole GPUs.
+        shared_frac: Fraction of the ended jobs with whole GPUs that shared these GPUs at some time.
         sm_clock_mean_frac: Mean SM clock of the GPUs of measured jobs, relative to the maximum.
         measured_cells_frac: Fraction of the catalogue's figures behind the result that are measured or
             fitted, not assumed (`modelled.Basis`).
         power_down: Results of power-down. None without a power-down rule.
-        floor_mean_s: Mean run time on unshared GPUs at full speed, of the jobs that ended. It is a lower
-            bound of JCT, except that idle cores on a node can make a job faster.
+        floor_mean_s: Mean run time on unshared GPUs at full speed, of the jobs that ended. JCT is usually
+            longer. It can be shorter, because idle cores on a node can make a job faster.
         delay_mean_s: Mean JCT less `floor_mean_s`: waiting before the first start and after preemptions,
             repeated work, and slowdown by sharing and lower clocks.
         peak_kw: Highest power of the whole cluster in the whole replay, as a mean over about 15 minutes.

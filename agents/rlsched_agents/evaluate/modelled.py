@@ -226,7 +226,7 @@ def used_gpus(table: JobTable, attempts: AttemptTable, books: ModelledAttempts) 
 def mean_of_jobs(table: JobTable, books: ModelledAttempts) -> tuple[Floats, Floats]:
     """Return the (J,) mean share that each job had of its GPUs, and the (J,) mean SM clock of these GPUs.
 
-    Both are fractions, as means over the time in which the job had GPUs; nan for jobs that never had any.
+    Both are fractions, averaged over the time in which the job had GPUs; nan for jobs that never had GPUs.
     """
     attempts, jobs = table.attempts, len(table.trace)
     timed = np.flatnonzero((attempts.end_s > attempts.start_s) & (table.trace.num_gpus[attempts.job] > 0))

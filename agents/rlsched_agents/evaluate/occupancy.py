@@ -276,7 +276,7 @@ def _free_and_unusable(
 def _time_by_free(
     changes: _Changes, sizes: Ints, kind: Ints, shape: tuple[int, int], edges: Floats
 ) -> Floats:
-    """Return how long nodes had each number of free GPUs, (kinds of nodes, most GPUs + 1), node-seconds."""
+    """Return the node-seconds by kind of node and number of free GPUs, (kinds of nodes, most GPUs + 1)."""
     everyone = np.arange(len(sizes))
     at = np.searchsorted(changes.node, everyone)  # each node also has an entry at the first edge
     node = np.insert(changes.node, at, everyone)

@@ -22,7 +22,8 @@ COMMAND = "x_command"
 NEED = "gpu_need_mib"
 """Trace column of the GPU memory that jobs use, MiB."""
 CORES, POWER = "core_need", "power_ratio"
-"""Trace columns of the cores that jobs can use, and of their power relative to their workload."""
+"""Trace columns of the cores that jobs can use, and of the ratio of their power to the power of the
+workload."""
 
 
 class Profiled(NamedTuple):
@@ -40,7 +41,7 @@ class Profiled(NamedTuple):
 
 
 def with_profiles(trace: Trace, store: str | Path) -> Profiled:
-    """Add the figures that the broker would assume to each job for which the broker has a profile.
+    """For each job with a learnt profile, add to the trace the figures that the broker would assume.
 
     - Workload: the catalogue's workload whose GPU time is nearest to the learnt GPU time. A job keeps the
       workload that its column `workload` names.

@@ -216,7 +216,7 @@ def say_nothing(policy: str, seed: int, done: float) -> None:
 def run_task(task: Task, progress: Callable[[float], None]) -> Outcome:
     """Replay one task, and store its decisions if requested.
 
-    A short replay compiles the kernels first, so that the measured time does not include this.
+    A short replay compiles the kernels first, so that the measured time does not include compilation.
     """
     progress(0.0)
     few, scheduler = first_jobs(task), task.scheduler()
@@ -326,7 +326,7 @@ def _drain(reports: Any) -> Iterator[tuple[int, float]]:
 
 @contextmanager
 def one_thread_each() -> Iterator[None]:
-    """Limit processes that are started in this context to one thread for linear algebra each."""
+    """Limit each process that is started in this context to one thread for linear algebra."""
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     before = {name: os.environ.get(name) for name in names}
     os.environ.update(dict.fromkeys(names, "1"))

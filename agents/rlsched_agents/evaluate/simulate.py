@@ -368,7 +368,7 @@ def models_of(models: Models | str | Path | None) -> Models | None:
 
 
 def _sweep(workers: int, ray: str | None) -> Any:
-    """Return the function that runs tasks. Raises ImportError before the trace is read if Ray is missing."""
+    """Return the function that runs tasks. If Ray is missing, raise ImportError before the trace is read."""
     if ray is None:
         return partial(run_tasks, workers=max(workers, 1))
     from rlsched_agents.evaluate.ray_sweep import run_on_ray

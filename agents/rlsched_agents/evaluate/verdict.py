@@ -45,12 +45,12 @@ _JCT: Final = _Measure("jobs are done soonest", "jct_mean_s", "jct_mean_ratio")
 def verdict_of(report: Findings) -> str:
     """Return a sentence that compares the best policy, which has the lowest mean, to the baseline.
 
-    Both ran the same jobs. The compared mean is the mean queueing delay. With preemption or models, it is
-    the mean JCT, because queueing delay does not include waits after a preemption or changed run times. If
-    the policy is better than the baseline, the sentence also names the jobs that wait longer under it. No
-    gain is claimed if the confidence interval of the ratio contains 1 or is missing. The baseline is
-    reported as best only if the intervals of all policies are above 1. Policies that know the true run
-    times are left out.
+    Both ran the same jobs. The compared mean is the mean queueing delay. With preemption or models, it is the
+    mean JCT, because queueing delay does not include waits after a preemption or changed run times. If the
+    policy is better than the baseline, the sentence also names the jobs that wait longer under this policy.
+    No gain is claimed if the confidence interval of the ratio contains 1 or is missing. The baseline is
+    reported as best only if the intervals of all policies are above 1. Policies that know the true run times
+    are left out.
     """
     measure = _measure_of(report)
     baseline, base = report.baseline, report.policies[report.baseline]
@@ -167,7 +167,7 @@ def _low(ratio: Ratio) -> float:
 
 
 def _has_few(report: Findings, measure: _Measure, name: str) -> bool:
-    """Return whether jobs waited on too few days for a meaningful interval of the queueing delay."""
+    """Return whether the interval of queueing delay is meaningless, because jobs waited on few days."""
     waiting = report.paired[name].waiting_blocks
     return measure is _WAITING and waiting is not None and waiting < MIN_BLOCKS
 

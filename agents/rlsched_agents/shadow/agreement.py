@@ -25,8 +25,8 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
         earlier: Number of starts that the policy wanted too, more than `SAME_INSTANT_S` earlier.
         not_then: Number of starts that the policy did not want at that time.
         same_nodes: Number of wanted starts for which Slurm chose the same nodes as the policy.
-        gpus_known: Number of wanted starts whose GPUs Slurm reported; it does not report them for very short
-            jobs.
+        gpus_known: Number of wanted starts whose GPUs Slurm reported. Slurm does not report the GPUs of very
+            short jobs.
         same_gpus: Number of the `gpus_known` starts for which Slurm chose the same GPUs as the policy.
         instants: Number of instants at which Slurm started jobs, counted per partition.
         next: Number of the `instants` at which Slurm started the job that the policy would start next.
@@ -83,7 +83,7 @@ class Guarding(msgspec.Struct, frozen=True, kw_only=True):
         outside: Features that were outside their ranges, most frequent first.
         note: Reason why features are not monitored; "" if they are.
         left: Number of jobs that are not compared, by reason.
-        standing: Number of jobs at the end of the period that the policy wanted to start, but Slurm had not
+        standing: Number of jobs that, at the end of the period, the policy wanted to start and Slurm had not
             started.
     """
 

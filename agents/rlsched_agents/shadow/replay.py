@@ -138,8 +138,9 @@ def _change(recorded: Recorded, site_s: Floats, policy_s: Floats, which: Mask, f
 def _ratio(since_s: Floats, ours: Floats, theirs: Floats) -> tuple[str, Ratio | None]:
     """Return the kind of blocks, and the ratio of the total waits (policy / site's rule) with an interval.
 
-    The bootstrap draws days if there are at least ten, otherwise hours. Days are replayed separately, and so
-    are independent. Hours of a day are not: the interval is too narrow if queues last longer than an hour.
+    The bootstrap draws days if there are at least ten, otherwise hours. Days are replayed separately, so they
+    are independent. Hours of a day are not independent: the interval is too narrow if queues last longer than
+    an hour.
 
     `since_s`: submission of each job, seconds after the first midnight. `ours`, `theirs`: waits under the
     policy and under the site's rule, seconds.

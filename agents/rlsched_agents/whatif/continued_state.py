@@ -127,7 +127,7 @@ def median_time_left(ran_s: float, predicted_s: float, spread: float) -> float:
 
 
 class _WaitOnce(Scheduler):
-    """A scheduler that decides as a policy, except that it waits in one partition."""
+    """A scheduler that waits in one partition, and in the others makes the decisions of a policy."""
 
     def __init__(self, policy: Scheduler, partition: int, said: Decision) -> None:
         self.name, self.policy_id, self.order = policy.name, policy.policy_id, policy.order
@@ -143,7 +143,7 @@ class _WaitOnce(Scheduler):
         self._policy.begin_instant(state, now_s)
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        """Return the decision to wait in that partition, and the policy's decision in the others."""
+        """Return the wait in the one partition, and the policy's decision in the others."""
         if partition == self._partition:
             return self._said
         return self._policy.decide(state, partition, now_s, record=record)

@@ -76,8 +76,9 @@ def _replays(
 ) -> tuple[Course, Course]:
     """Return the recorded course after a decision of a replay, and the course after another choice.
 
-    The second course is always replayed. The first one is read from the store, unless the run had models (the
-    store has no energy at intermediate times) or the store is so large that only a part of it is read.
+    The second course is always replayed. The first course is read from the store, or replayed in two cases.
+    If the run had models, the store has no energy at intermediate times. If the store is large, only a part
+    of the store is read.
     """
     task = task_of(reader.folder)
     other = replayed(task, record, choice, to_s, watch)

@@ -18,13 +18,13 @@ from rlsched.decisions.candidates import Candidate
 from rlsched.errors import AllocationError, InputError
 
 LATER_S: Final = 600.0
-"""Wait, seconds, if the other choice is to start a job later although the job could start at once. The next
-event ends the wait earlier.
+"""If the other choice is to start a job later, and the job could start at once, the scheduler waits for this
+time, seconds. The next event ends the wait earlier.
 """
 
 
 class OtherChoice(Scheduler):
-    """A scheduler that decides as a policy, except at one recorded decision.
+    """A scheduler that replaces one recorded decision, and otherwise makes the decisions of a policy.
 
     Args:
         policy: The policy.
@@ -153,8 +153,8 @@ def _on_free(
 ) -> Start:
     """Return the start of a job on free GPUs as in `plan`, a candidate of the decision.
 
-    The placement rule chooses the GPUs, unless the decision has several candidates on free GPUs and the rule
-    chooses another node than the plan.
+    The placement rule chooses the GPUs. If the decision has several candidates on free GPUs, and the rule
+    chooses another node than the plan, the job starts on the node of the plan.
     """
     several = sum(one.how == "free" and not one.verdict for one in record.plans) > 1
     for place in (BY_RULE, NO_PREFERENCE):

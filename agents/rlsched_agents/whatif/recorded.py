@@ -24,7 +24,7 @@ MOST_UNABLE_FRAC: Final = 0.01
 """Maximum fraction of jobs that cannot run on the cluster, for example because nodes were removed."""
 MOST_ABOVE_S: Final = 60.0
 MOST_ABOVE_FRAC: Final = 0.001
-"""Maximum fraction of time with more busy GPUs than exist, which occurs because system clocks differ."""
+"""Maximum fraction of time with more busy GPUs than exist. Such times occur because system clocks differ."""
 
 
 @dataclass(frozen=True)

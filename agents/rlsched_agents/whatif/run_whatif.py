@@ -149,7 +149,7 @@ class _Claims:
         )
 
     def _predicted(self) -> PredictedTimes:
-        """Return the predicted run times for all policies. Each is made from jobs that had ended before."""
+        """Return predicted run times for all policies, each from jobs that ended before the submission."""
         return predict_trace(
             self._recorded.trace,
             self._recorded.cluster,

@@ -28,7 +28,8 @@ Tell = Callable[[str, float], None]
 """Callback that gets the current step, and the progress of the whole run (0 to 1)."""
 
 LEAST_WAIT_S: Final = 60.0
-"""Minimum of the mean wait that errors are divided by, seconds, because real schedulers run at intervals."""
+"""Errors are divided by the recorded mean wait, or by this time if it is longer, seconds. Real schedulers run
+only at intervals."""
 SAME_START_S: Final = 60.0
 LEAST_LIMITS_FRAC: Final = 0.5
 """If a smaller fraction of the jobs has a time limit, rules that use time limits are not tried."""

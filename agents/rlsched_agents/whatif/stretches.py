@@ -29,7 +29,8 @@ MOST_STRETCHES: Final = 60
 MOST_AFTER_S: Final = 7 * DAY_S
 """Jobs that are submitted more than this many seconds after the end of a stretch are not in its replay."""
 _BEFORE_S: Final = 1.0
-"""Jobs that run at the start of a stretch are submitted this many seconds before it, so they start first."""
+"""Jobs that run at the start of a stretch are submitted this time before the start, seconds, so that they
+start first."""
 _RELATIONS: Final = ("depends_on", "array_id", "array_limit")
 
 
@@ -108,7 +109,7 @@ def _replay(
 
 
 def _part(trace: Trace, rows: Ints, since_s: float, runs: int, ran_s: Floats) -> Trace:
-    """Return the jobs of a stretch, at the times at which they are submitted in its replay.
+    """Return the jobs of a stretch, with the times at which the replay of the stretch submits them.
 
     The first `runs` jobs already run at the start of the stretch, and get their remaining run times.
 

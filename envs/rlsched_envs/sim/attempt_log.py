@@ -280,7 +280,7 @@ def _events(node_events: tuple[NodeEvent, ...]) -> Records:
 
 
 class Placements(Sequence[tuple[int, ...]]):
-    """Sequence of the GPUs of J jobs, in two arrays. Element k, a tuple, is made only on access.
+    """Sequence of the GPUs of J jobs, in two arrays. The tuple of the GPUs of a job is created on access.
 
     Attributes:
         at: (J + 1,) offsets: job k uses the GPUs `gpu[at[k]:at[k + 1]]`, in the order of allocation.

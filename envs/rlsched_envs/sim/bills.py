@@ -45,7 +45,7 @@ class Bill:
         idle: Amount for nodes, and for GPUs without jobs.
         cluster: Amount for the whole cluster, accumulated separately from `jobs` and `idle`.
         by_hour: (24,) amount for the whole cluster in each hour of the day (UTC).
-        signal: Price (currency per MWh) or carbon intensity (g CO2e per kWh), as a single series (K = 1).
+        signal: Price (currency per MWh) or carbon intensity (g CO2e per kWh), as integrals of one series.
     """
 
     jobs: NDArray[np.float64]
@@ -89,8 +89,9 @@ def signals_of(
     The series are: the price, the carbon intensity, the relative price, the columns of its outlook
     (`rlsched.energy.relative`), and the power limit in W. Policies follow either the price or the carbon
     intensity. The relative price and its outlook are computed from the followed series, and are 0 after the
-    end of that series. After the end of the power limits, the last limit applies. If `asked` has details of
-    the price, the `rates` of the result have further rows, from `rlsched_envs.sim.signals.RANK` on.
+    end of that series. After the end of the power limits, the last limit applies. If the policy reads details
+    of the price (`asked`), the `rates` of the result also have the rows from `rlsched_envs.sim.signals.RANK`
+    on.
 
     Returns None if the cluster has no price, carbon intensity or series of power limits.
 

@@ -66,7 +66,7 @@ from rlsched_envs.sim.sleeping import SleepingNodes
 from rlsched_envs.sim.slices import fit_slices
 
 _ROWS_BETWEEN_LOOKS = 256
-"""Number of arrivals between two checks whether the run can stop early."""
+"""Number of arrivals after which the run checks again whether it can stop early."""
 _REFERENCE = Policy("fifo-backfill")
 
 

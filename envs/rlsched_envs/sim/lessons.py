@@ -32,7 +32,7 @@ WATCH_S: Final = 300.0
 def _can_teach(s: StateArrays, kind: int, slot: int, other: int) -> bool:
     """Return whether a job's speed next to a co-tenant is not known yet, but can be learned.
 
-    For this, the workloads of both jobs must be known.
+    The speed can be learned only if the workloads of both jobs are known.
     """
     mine, theirs = s.job.workload[slot], s.job.workload[other]
     if mine <= 0 or theirs <= 0:

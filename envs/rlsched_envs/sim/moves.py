@@ -99,8 +99,8 @@ def hold_clocks(sim: SimArrays) -> None:
 def begin_attempt(sim: SimArrays, slot: int, work_s: float, limit_s: float) -> None:
     """Start an attempt of the job in a slot, whose resources are allocated. Requires models.
 
-    If cores that were lent to other jobs on its nodes are needed, the loans are withdrawn, and these jobs get
-    slower. `work_s`: work of the attempt, seconds at full speed. `limit_s`: time limit, nan: none.
+    If the job needs cores that were lent to other jobs on its nodes, the loans are withdrawn, and the other
+    jobs get slower. `work_s`: work of the attempt, seconds at full speed. `limit_s`: time limit, nan: none.
     """
     physics.begin(sim.progress, slot, work_s, limit_s, sim.progress.run[0].now_s)
     if sim.state.job.head[slot] < 0:
@@ -130,7 +130,7 @@ def settled_s(sim: SimArrays, slot: int) -> float:
 
 @kernel
 def note_left(sim: SimArrays, slot: int) -> None:
-    """Update the rates of the jobs that remain on the GPUs of a job that has left them."""
+    """After a job has left its GPUs, update the rates of the other jobs on these GPUs."""
     if PHYSICS and sim.state.config[0].modelled and physics.leave(sim.progress, sim.state, slot):
         refresh_group(sim, sim.progress.work.first_gpu[slot])
 
@@ -302,7 +302,7 @@ def _join(sim: SimArrays, p: int, move: Move, o: StartOptions) -> None:
 
 @kernel
 def _withdraw_loans(sim: SimArrays, slot: int) -> None:
-    """Withdraw the loans of cores that a started job needs, in runs in which cores do not affect speeds."""
+    """In runs in which cores do not affect speeds, withdraw the loans of cores that a started job needs."""
     while withdraw_one(sim.state, slot) >= 0:
         pass
 

@@ -1,4 +1,4 @@
-"""Reads when nodes fail, are drained and return during a run, from a CSV file."""
+"""Reads from a CSV file when nodes fail, are drained, or return during a run."""
 
 from __future__ import annotations
 

@@ -6,9 +6,9 @@ joins or leaves, or when its clock changes. The work and the energy of its jobs 
 *rate* of a job is its speed relative to full speed. The end of a job that always has rate 1 is computed once:
 start + run time.
 
-Three accounts of power must agree: cluster = jobs + idle. The cluster's account is computed by groups and
-nodes, a job's account from its share of its group's power, and the idle account from nodes and from GPUs
-without jobs. `tests/property/test_conservation.py` checks this.
+Three accounts of power must agree: cluster = jobs + idle. The cluster's account is computed from groups and
+nodes. A job's account is computed from its share of its group's power, and the idle account from nodes and
+from GPUs without jobs. `tests/property/test_conservation.py` checks this.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ from rlsched_envs.sim.signals import CARBON, PRICE, signal_between
 from rlsched_envs.sim.sim_arrays import ProgressArrays
 
 CAP_HALVINGS: Final = 30
-"""Number of bisections in the search for the clock under a power cap; they reduce the interval to 1e-9."""
+"""Number of bisections in the search for the clock under a power cap. They reduce the range of clocks to 1e-9
+of its width."""
 ROUNDING: Final = 1e-9
-"""Relative rounding error of a sum of powers. Power above the limit by less than this does not count."""
+"""Relative rounding error of a sum of powers. A smaller excess of the power over the limit does not count."""
 DEMAND_S: Final = 900.0 / math.log(10.0)
 """Time constant of the demand meter (`_meter`), seconds."""
 
@@ -110,7 +111,7 @@ def _meter(x: ProgressArrays, watts: float, seconds: float) -> None:
 
 @kernel
 def pass_limit(x: ProgressArrays, s: StateArrays, seconds: float) -> None:
-    """Record for a time span whether the power limit lowered clocks, and whether the power exceeded it."""
+    """Record for a time span whether the limit lowered clocks, and whether the power exceeded the limit."""
     books, config = x.books[0], s.config[0]
     if min(config.clock_cap[PowerClass.URGENT], config.clock_cap[PowerClass.FLEXIBLE]) < 1.0:
         books.capped_s += seconds

@@ -30,7 +30,8 @@ from rlsched_envs.sim.copied_state import PackedRun, fill, let_run, pack
 from rlsched_envs.sim.sim_arrays import TRUTH, SimArrays, new_progress
 
 MORE_SLOTS: Final = 2_048
-"""How many more live jobs a future can have than are live now. A future that exceeds this limit ends."""
+"""Maximum number of live jobs of a future, in addition to the jobs that are live now. A future that exceeds
+this limit ends."""
 MORE_ROWS: Final = 16_384
 """Maximum number of arrivals in a future; a future that exceeds this limit ends."""
 MANY: Final = 500
@@ -425,5 +426,5 @@ def _asked_row(
 
 
 def _within(time_s: Floats, until_s: float | Floats) -> Floats:
-    """Return the times, with infinite in place of times after `until_s` and of unknown times."""
+    """Return the times, but infinity for each unknown time and each time after `until_s`."""
     return np.where(time_s <= until_s, time_s, math.inf)

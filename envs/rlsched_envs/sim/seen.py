@@ -31,7 +31,7 @@ class SeenMemory(NamedTuple):
 
 
 class Seen:
-    """Applies each observation of a broker at its time to the cluster of a run, with the broker's code.
+    """Applies the observations of a broker to the cluster of a run, each at its time, with the broker's code.
 
     Args:
         state: The cluster, with models.
@@ -49,7 +49,7 @@ class Seen:
 
     @property
     def next_s(self) -> float:
-        """Time of the next review, just before the next observation: decisions at that time then use it."""
+        """Time of the next review: just before the next observation, so that decisions already use it."""
         if self._at == len(self._seen):
             return math.inf
         return float(np.nextafter(self._seen[self._at][0], -math.inf))

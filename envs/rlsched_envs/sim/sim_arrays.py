@@ -36,7 +36,7 @@ TRUTH: Final = np.dtype(
         ("dynamic_ratio", np.float64),  # as in `JOB`
     ]
 )
-"""Fields of a row: a job of the run, which can run on the cluster. Rows are in trace order."""
+"""Fields of a row. A row is a job of the run that can run on the cluster. Rows are in trace order."""
 
 OUTCOME: Final = np.dtype(
     [
@@ -268,7 +268,8 @@ def pop_end(r: ProgressArrays) -> int:
 def forget_end(r: ProgressArrays, slot: int) -> None:
     """Remove the planned end of the running job in a slot from the heap.
 
-    Searches the heap from the earliest end, so the search is long only for jobs that are interrupted.
+    Searches the heap from the earliest end. The search is long only for an interrupted job, because the end
+    of another job is the first.
     """
     at = 0
     while r.ends.heap_slot[at] != slot:

@@ -1,6 +1,6 @@
 """Puts idle nodes to sleep and wakes them during a run, as the power-down services decide.
 
-Each set of interchangeable nodes has a power-down service, and a power state of each node
+Each set of interchangeable nodes has a power-down service, and each node has a power state
 (`rlsched.power_down`). The node statuses of the engine follow these states. The compiled event loop stops at
 each review: every `PowerDownPlan.review` seconds, and when a node has booted or powered down.
 """
@@ -69,7 +69,7 @@ class _PoweredSet:
         """Call the service, and apply its commands. Return whether a power state may have changed.
 
         `busy`: whether a job runs on each node of the set. `waiting`: number of nodes that waiting jobs need.
-        `paused`: number of nodes for jobs that wait for a lower price.
+        `paused`: number of nodes that paused jobs need. A paused job waits for a lower price.
         """
         states = self.states
         states.advance(now_s)

@@ -48,7 +48,7 @@ def leaves(episode: Any) -> list[NDArray[Any]]:
 
 
 def restore(episode: Any, saved: Sequence[NDArray[Any]]) -> None:
-    """Copy arrays that `leaves` returned back into `episode`, except read-only arrays, which never change.
+    """Copy the arrays `saved`, a result of `leaves`, to `episode`. Skip read-only arrays, which never change.
 
     Raises:
         ValueError: number, shapes or types of the arrays differ; `episode` is unchanged.

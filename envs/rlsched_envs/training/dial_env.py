@@ -1,4 +1,4 @@
-"""`rlsched/Cluster-v0`: a GPU cluster that a rule schedules, and whose dials (settings) an agent adjusts."""
+"""`rlsched/Cluster-v0`: a rule schedules jobs on a GPU cluster; an agent sets the rule's dials (settings)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class DialFleet:
         dones: (N,) bool, whether the episode of each cluster ended in the last step.
         live: (N,) bool, whether each cluster has an episode that has started and not ended.
         penalties: (NUM_TERMS,) penalty for each bound of the objective, in episodes that start from now on.
-            -1: the excess over the bound in the episode, times `PENALTY`, is added to the cost.
+            -1: `PENALTY` x the excess over the bound in the episode is added to the cost.
     """
 
     def __init__(
@@ -246,7 +246,7 @@ class DialFleet:
 
 
 class ClusterEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
-    """A GPU cluster on which a rule decides, and whose dials the agent sets.
+    """A GPU cluster on which a rule decides. The agent sets the rule's dials.
 
     **Episode.** A window (part) of a trace on a small cluster, with models of speed and power (`Drawn`). The
     rule starts jobs, lets them share GPUs, preempts them and sets clocks. The agent sets dials, which adjust
@@ -268,8 +268,9 @@ class ClusterEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
     (`Drawn.slack_fracs`), money takes the place of energy, and only time beyond a job's slack (the delay that
     its user accepts) counts (`rlsched_envs.training.dial_episode`).
 
-    Another `objective` replaces this cost by its own terms, weights and bounds (`rlsched.objective`). If
-    the ratio of a term to the reference exceeds its bound in an episode, five times the excess is added.
+    Another `objective` replaces this cost by its own terms, weights and bounds (`rlsched.objective`). If the
+    ratio of a term to the reference exceeds the bound of the term in an episode, 5 x the excess is added to
+    the cost.
 
     **Termination.** An episode terminates when the last job of the window has ended. It is never truncated. A
     step before the first `reset`, or after the end, raises `gymnasium.error.ResetNeeded`.

@@ -84,8 +84,8 @@ def _cost(sim: SimArrays, curve: Curve, account: Any, over: bool) -> float:
     of the bound) x (term - reference's term so far) / (reference's final term + offset). If the penalty is
     -1, `PENALTY` x the excess over the bound is added in place of the penalty's part.
 
-    With prices of electricity, energy that the run has saved so far is only postponed. It is therefore
-    charged at the mean price of about a day.
+    With prices of electricity, energy that the run has saved so far is only postponed. This energy is
+    therefore charged at the mean price of about a day.
 
     `over`: whether all jobs have ended. Then no energy is postponed, and the final terms of the reference are
     subtracted.

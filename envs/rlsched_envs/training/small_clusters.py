@@ -104,7 +104,8 @@ def load_window(batch: SimArrays, k: int, window: EpisodeJobs, class_of: NDArray
 def set_models(
     batch: SimArrays, k: int, modelled: bool, kinds: Sequence[int], weight: float, key: int
 ) -> None:
-    """Set whether run `k` of a batch has models, and its GPU types, weight of energy and random draws.
+    """Set the GPU types, the weight of energy and the random draws of run `k` of a batch, and whether it has
+    models.
 
     Args:
         batch: The runs.

@@ -1,4 +1,5 @@
-"""Draws windows from traces for episodes: jobs are cut to fit small clusters, and times scaled to a load."""
+"""Draws windows from traces for episodes: jobs are cut to fit small clusters, and times are scaled to a
+load."""
 
 from __future__ import annotations
 
@@ -54,8 +55,8 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             prediction and its time since the previous job. 0: a window is one part of the trace.
         known_low: Lower bound of the correlation between a window's predictions and its true run times.
         known_high: Upper bound of this correlation. For each window, a correlation is drawn uniformly, and
-            then predictions with this correlation (`predict.informed`). If the bound is 0, or the source does
-            not support this, the source's own predictions are used.
+            then predictions with this correlation (`predict.informed`). If `known_high` is 0, or the source
+            does not support this, the source's own predictions are used.
         preemptible_fracs: Choices for the fraction of jobs that may be preempted. In windows with prices, the
             fraction applies to the jobs without slack; all jobs with slack may be preempted.
         restart_low_s: Lower bound of the restart cost of a preempted job, log-uniform.
@@ -243,8 +244,8 @@ class EpisodeJobs(msgspec.Struct, frozen=True):
     """Jobs of one window: arrays with one entry per job.
 
     Time 0 is the submission of the first job; in a thinned window (`Drawn.thins`), time 0 is the midnight
-    (UTC) before this submission. `nodes`: number of nodes of the window's cluster. `first`: index in the
-    source of the window's first job. `vc`: empty if the virtual clusters of the jobs are unknown.
+    (UTC) before this submission. `nodes`: number of nodes of the window's cluster. `first`: index of the
+    window's first job in the source. `vc`: empty if the virtual clusters of the jobs are unknown.
     """
 
     submit_s: NDArray[np.float64]
@@ -300,7 +301,7 @@ def _capped(source: EpisodeSource, nodes: int) -> NDArray[np.int32]:
 def _thinned(
     source: EpisodeSource, jobs: int, nodes: int, load: float, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], int]:
-    """Draw jobs from a part of a trace, as long as needed for the jobs to give this load on these nodes.
+    """Draw jobs from a part of a trace. The part is so long that the jobs give this load on these nodes.
 
     If the part has fewer than `jobs` jobs, a longer part and fewer nodes are used.
 

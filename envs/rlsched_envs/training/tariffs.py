@@ -20,8 +20,8 @@ from rlsched_envs.sim.signals import CARBON, FROM, LIMIT, PRICE, RATIO, ROWS, ro
 HORIZON_H: Final = 42 * 24
 """Number of hours of prices that a window can use. After them, the price of the last hour continues."""
 LEAST_DAYS: Final = 140
-"""Minimum length of a price series, days. The parts for choosing and for confirming then have four weeks
-each."""
+"""Minimum length of a price series, days. It gives four weeks each to the parts for choosing and for
+confirming."""
 CONFIRMING_FRAC: Final = 0.2
 CHOOSING_FRAC: Final = 0.25
 BLOCK_DAYS: Final = 91

@@ -240,7 +240,7 @@ class DialledRuns:
 
 
 def _indexed(rule: CompiledRule) -> Order:
-    """Return the rule's queue order for runs in which jobs may be preempted: with `by="index"`."""
+    """Return the rule's queue order for runs in which jobs may be preempted: by the Gittins index."""
     return msgspec.structs.replace(rule.order, until_declared=False, by="index")
 
 

@@ -2,8 +2,8 @@
 
 If a job was submitted with `--lost-after T`, the broker starts the job elsewhere after T without a message
 from a node of the job. The node ends the job before that time, so that the job never runs twice at the same
-time. The node records the send time of each heartbeat. If the broker answers a heartbeat, it measures T from
-the send time of that heartbeat or from a later time. The lease file contains the send time of the last
+time. The node records the send time of each heartbeat. If the broker answers a heartbeat, the broker measures
+T from the send time of that heartbeat or from a later time. The lease file contains the send time of the last
 answered heartbeat. The shims read this file, and end their ranks even if no daemon runs. Jobs without
 `--lost-after` continue while the broker is unreachable.
 """

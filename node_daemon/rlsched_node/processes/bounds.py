@@ -207,7 +207,7 @@ class RankBounds:
             self._share_anew()
 
     def _withdraw_loans(self) -> None:
-        """Withdraw each loan with a processor that was allocated to another rank.
+        """Withdraw each loan that contains a processor which was allocated to another rank.
 
         Without the controller `cpuset`, the rank with the loan still runs on the lent processors.
         """

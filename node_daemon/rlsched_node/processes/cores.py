@@ -74,7 +74,7 @@ class Cores:
         return sorted(found)
 
     def withdraw(self) -> list[Hashable]:
-        """Withdraw each loan with a processor that is allocated to another rank now. Return the borrowers."""
+        """Withdraw each loan that contains a processor which another rank now has. Return the borrowers."""
         taken = self._taken()
         found = [rank for rank, (_, cpus) in self._lent.items() if cpus & taken]
         for rank in found:

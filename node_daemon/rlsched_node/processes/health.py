@@ -28,8 +28,8 @@ NOT_YET = "health check: the first run has not finished yet"
 STUCK_S = 60.0
 """Seconds without an answer after which the GPUs count as stuck in the driver."""
 FREE_AGAIN = 1.1
-"""A full disk counts as free again if its free space is at least this factor times the required space. The
-margin avoids frequent changes."""
+"""A full disk counts as free again if its free space is at least this factor x the required space. The margin
+avoids frequent changes."""
 _READ_BYTES = 1 << 16
 _READS = 16
 

@@ -130,7 +130,8 @@ def kill_all(find: Callable[[], set[int]]) -> int:
     """SIGKILL processes, also if they fork faster than they are listed. Return how many were listed last.
 
     All listed processes are stopped first, so that they create no more processes, until a listing has no new
-    process. A stopped process counts for the limit of processes, so that few listings are needed.
+    process. A stopped process still counts towards the limit of processes, so that the other processes can
+    create few new ones.
 
     Args:
         find: Function that lists the processes. It is called again after each round of SIGSTOP.
@@ -466,7 +467,7 @@ def supervise(launch: dict[str, Any]) -> tuple[int, str, bool]:
 
 
 def send_to_daemon(data: bytes) -> None:
-    """Send data to the daemon that started this shim. If it has exited, the next daemon reads the files."""
+    """Send data to this shim's daemon. If the daemon has exited, the next daemon reads the files."""
     with contextlib.suppress(OSError):
         os.write(PIPE_FD, data)
 

@@ -51,7 +51,7 @@ REASONS = frozenset(
 """Reasons that an exit record can contain; see `rlsched.wire.messages.Ended`."""
 _FAR_FUTURE_S = 1e11
 MAX_TURNS = 1000
-"""In a round of removals, at most this number of calls of `clean` continue the removal of one directory."""
+"""Maximum number of calls of `clean` that continue the removal of the same directory in one round."""
 
 
 OUTPUT_GONE = b"rlsched: the output of this attempt has been removed\n"

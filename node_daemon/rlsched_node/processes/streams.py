@@ -31,7 +31,7 @@ _LEAST_BOUND = 1 << 18
 
 
 class Copy(NamedTuple):
-    """A copy of `source`, in the attempt's records, to the user's file `target`, requested by `option`."""
+    """A copy of `source` (in the attempt's records) to the user's file `target`; `option` requests it."""
 
     source: str
     target: str

@@ -1,7 +1,7 @@
 """`srun` in a job of a script with `#SBATCH` lines: runs a command as a step on the job's nodes.
 
-It asks the server of the job's steps to start the tasks, prints their output, and forwards its standard input
-and signals.
+`srun` asks the server of the job's steps to start the tasks, prints their output, and forwards its own
+standard input and signals.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Step:
         code: Highest exit code of the ended tasks.
         input_waits: Number of nodes that have not read the last piece of input.
         is_ending: Its tasks have received SIGTERM, and get SIGKILL later.
-        was_announced: A message that says why the step waits was printed.
+        was_announced: `srun` has printed why the step waits.
     """
 
     number: int

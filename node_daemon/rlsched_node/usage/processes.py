@@ -13,8 +13,8 @@ _PPID, _UTIME, _STIME, _CUTIME, _CSTIME, _RSS = 1, 11, 12, 13, 14, 21
 """Indices in the fields of `/proc/PID/stat` from the third (the state) on."""
 _READ: Final = 1 << 16
 READ_EVERY: Final = 5
-"""A reading queries the bytes that each process has read from storage only once in this number of readings.
-The query takes as long as the queries of all other values together."""
+"""Number of readings for each query of the bytes that processes have read from storage. This query takes as
+long as the queries of all other values together."""
 
 
 class ProcessReading(NamedTuple):

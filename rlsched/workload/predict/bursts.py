@@ -20,11 +20,11 @@ from rlsched.workload.predict.facts import JobFacts, Key, stem, words
 BURST_GAP_S: Final = 60.0
 """Longest gap between successive submissions of a burst, seconds, as in `studies/workload/fit_synth.py`."""
 LOOK_BACK: Final = (1, 2, 5, 20)
-"""Earlier submissions of a key (VC and GPU count), counted back from now. The gaps to them describe the
-rhythm."""
+"""Which earlier submissions of a key (VC and GPU count) describe the rhythm, counted back from now. The
+context contains the gap from each of them to now."""
 NEIGHBOURS: Final = 24
 MEMORY: Final = 600
-"""Number of jobs of a key with which a new job is compared: the jobs that started last."""
+"""A new job is compared with this number of jobs of its key: the jobs that started last."""
 CONTEXT: Final = len(LOOK_BACK) + 3
 _LOOK_BACK: Final = np.array(LOOK_BACK)
 _PULL: Final = 4.0

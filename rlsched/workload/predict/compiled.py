@@ -1,4 +1,4 @@
-"""Compiled arithmetic of the predictors. For short arrays, the call overhead of numpy exceeds the arithmetic.
+"""Compiled arithmetic of the predictors. For short arrays, calls of numpy take longer than the arithmetic.
 
 The models store the data, and pass the part that a prediction needs to these functions. The order of every
 sum is fixed, so a prediction is the same on every processor. `bin` is a range of run times (`EDGES_S`).
@@ -102,7 +102,7 @@ def survive(
     Args:
         counts: (K, 2, BINS) ended jobs (index 0) and jobs at risk (index 1) of K keys in each bin.
         levels: (L, 3) for each level: index of the key in `counts` (-1: no key), number of starts of the key
-            so far, and index in `running` after the last job of the level.
+            so far, and index at which the jobs of the level end in `running`.
         running: (N, 2) start time, and sequence number of the start, of each running job; grouped by level.
         fades: (L,) factor by which each later start of the key reduces the weight of a job.
         prior: (BINS,) hazards towards which the widest level is shrunk.
@@ -213,7 +213,7 @@ def become(
 
 @kernel
 def _kept(times_s: Floats, count: int, now_s: float, lag_s: float) -> int:
-    """Return how many successive gaps between submissions up to now are `lag_s` long, 1 to 4."""
+    """Return how many successive intervals of `lag_s`, back from now, begin at a submission: 1 to 4."""
     kept, tolerance_s = 1, max(2.0, 0.005 * lag_s)
     while kept < 4:
         target_s = now_s - (kept + 1) * lag_s

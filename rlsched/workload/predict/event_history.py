@@ -35,7 +35,7 @@ FEATURES: Final = (
     *(f"near_longer_{k}" for k in range(4)),
     *(f"{level}_{name}" for level in LEVELS[_FIRST_LEVEL:] for name in _PER_LEVEL),
 )
-"""Names of a job's features, in order. A feature is nan if the facts of the job lack its value."""
+"""Names of a job's features, in order. A feature is nan if the facts of the job do not contain the value."""
 _VC: Final = LEVELS.index("vc")
 _VC_GPUS: Final = LEVELS.index("vc_gpus")
 _NAME: Final = LEVELS.index("name")

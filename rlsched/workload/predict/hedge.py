@@ -23,7 +23,7 @@ from rlsched.workload.predict.compiled import hedged, weigh
 from rlsched.workload.predict.distribution import SAID, THRESHOLDS_S, Floats, bin_of, clip
 
 MEMORY: Final = 600.0
-"""Number of later losses after which a loss counts 1/e of its value."""
+"""After this number of later losses, a loss counts 1/e of its value."""
 RATE: Final = 0.25
 """Weights are exp(-RATE x discounted loss in nats)."""
 FLOOR: Final = 0.01
@@ -68,7 +68,7 @@ class Hedge:
         return self._loss.copy()
 
     def restore_losses(self, losses: Floats) -> None:
-        """Replace the losses by `losses` (SIZES, E), which the property of an earlier hedge returned."""
+        """Replace the losses by `losses` (SIZES, E), the value of this property in an earlier hedge."""
         self._loss[:] = losses
 
     def mix(self, job_id: str, gpus: float, said: Floats) -> Floats:

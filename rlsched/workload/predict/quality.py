@@ -19,7 +19,7 @@ from rlsched.workload.predict.distribution import (
 )
 
 LARGE_GPUS = 8
-"""Minimum number of GPUs of the jobs that are also reported separately."""
+"""Jobs with this number of GPUs or more are also reported separately."""
 INTERVAL = (0.1, 0.9)
 MIN_JOBS = 20
 """Minimum number of jobs for which a statistic is computed."""

@@ -46,7 +46,7 @@ class RunningMean:
         return dict(self._sums)
 
     def restore_sums(self, sums: dict[Key, tuple[int, float, float]]) -> None:
-        """Replace all sums by `sums`, which the property of an earlier running mean returned."""
+        """Replace all sums by `sums`, the value of this property in an earlier running mean."""
         self._sums = dict(sums)
 
     def observe(self, vc: str, gpus: int, duration_s: float) -> None:
@@ -101,8 +101,8 @@ def causal_predictions(
 def own_spread(trace: Trace, end_s: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the (J,) spread of the trace's own predictions, as known when each job is submitted.
 
-    The spread is the root mean square of ln(true / predicted). It is computed from the jobs with a prediction
-    that ended before the submission, and from a prior value.
+    The spread is the root mean square of ln(true / predicted). It is computed from a prior value, and from
+    the jobs with predictions. Only jobs that ended before the submission count.
 
     Args:
         trace: J jobs with predictions.

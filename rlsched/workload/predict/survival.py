@@ -18,7 +18,7 @@ from rlsched.workload.predict.distribution import BINS, Floats, bin_of
 from rlsched.workload.predict.facts import LEVELS, Key
 
 MEMORY_JOBS: Final = (1000.0, 500.0, 300.0, 200.0, 100.0, 30.0, 30.0, 30.0, 30.0)
-"""For each level of keys (`facts.LEVELS`): number of later starts of the key after which a job weighs 1/e."""
+"""For each level of keys (`facts.LEVELS`): after this number of later starts of its key, a job weighs 1/e."""
 _FADE: Final = tuple(1.0 - 1.0 / jobs for jobs in MEMORY_JOBS)
 _FADES: Final = np.array(_FADE)
 Started = tuple[int, ...]
@@ -34,7 +34,7 @@ MAX_KEYS: Final = 30_000
 necessary, because each job whose name contains a time has new keys.
 """
 MAX_RUNNING: Final = 64
-"""Maximum number of running jobs of a key that count: the jobs that started last."""
+"""Of the running jobs of a key, at most this number count: the jobs that started last."""
 _CENSORED_FROM: Final = LEVELS.index("vc_gpus")
 _PRIOR: Final = np.linspace(0.1, 0.5, BINS)
 _NARROW_FROM: Final = LEVELS.index("user")
@@ -46,8 +46,8 @@ def _near_bins() -> Floats:
     Index 0 of the second axis is the number of ended jobs, index 1 the number of jobs at risk, in each bin.
 
     The next job of a narrow key usually ends in a bin close to this job's bin, and seldom in the same bin. An
-    end is therefore spread over its bin and the adjacent bins, as by two random steps. Each step goes to one
-    of the two adjacent bins with probability 2/3 in total.
+    end is therefore spread over its bin and the adjacent bins, as by two random steps. In each step, the bin
+    and the two adjacent bins have probability 1/3 each.
     """
     step = np.zeros((BINS, BINS))
     for bin_ in range(BINS):
@@ -105,7 +105,7 @@ class Survival:
                 self._running.get(key, {}).pop(job_id, None)
 
     def end(self, keys: tuple[Key | None, ...], started: Started, duration_s: float) -> None:
-        """Record that a job has ended. The job counts less for each later start of the same key."""
+        """Record that a job has ended. Each later start of the same key reduces the weight of the job."""
         bin_ = bin_of(duration_s)
         rows = [-1 if key is None else self._index.get(key, -1) for key in keys]
         weights = [

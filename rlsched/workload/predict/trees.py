@@ -73,8 +73,8 @@ def hazards_to_end(
 ) -> None:
     """Evaluate the trees' hazard of each bin for N jobs, and write the distributions to `out` (N, BINS).
 
-    `features` (N, F) are the features of the jobs. The trees use the C features whose indices are in
-    `columns`, and the index of the bin as feature C. The other arguments are the fields of `Trees`.
+    `features` (N, F) are the features of the jobs. Feature k of the trees is feature `columns[k]` of the job,
+    for k < C; feature C of the trees is the index of the bin. The other arguments are the fields of `Trees`.
     """
     for job in range(len(features)):
         out[job, :] = base
