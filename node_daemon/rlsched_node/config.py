@@ -34,7 +34,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
             ones (`INHERITED` in `processes.launch`).
         run_as: User that runs the jobs; None: the daemon's own user.
         run_as_owner: Each job runs as the account of its owner.
-        host: Address at which other nodes reach this node; "": the address from which it reaches the broker.
+        host: Address at which other nodes reach this node; "": the address from which this node reaches the
+            broker.
         accounts: Account name by person (user name at the broker), for persons whose account has another
             name; None: `--users` was not given.
         allow_root: Jobs may run as root.

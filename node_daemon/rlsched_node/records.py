@@ -72,7 +72,7 @@ def write_whole(path: str, data: bytes) -> None:
 
 
 def replace_synced(path: str, data: bytes) -> None:
-    """Write a file under a temporary name, rename it over the existing one, and force both to disk.
+    """Write a file under a temporary name, rename it to `path`, and force file and directory to disk.
 
     Raises:
         OSError: the disk is full or missing; the existing file is unchanged.

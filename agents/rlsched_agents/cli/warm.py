@@ -1,4 +1,4 @@
-"""`rlsched warm`: compiles kernels in advance that other commands would compile on first use."""
+"""`rlsched warm`: compiles in advance the kernels that other commands would compile on first use."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ class Evolution:
     def result(self) -> Floats:
         """(D, F + 1) mean weights of the last generations (`averaged_frac`).
 
-        In earlier generations, the current weights.
+        Before the first of these generations, the current weights.
         """
         kept = self.number - self._first_averaged
         return self._total / kept if kept > 0 else self.mean

@@ -93,8 +93,8 @@ class Costs(msgspec.Struct, frozen=True):
     """Results of n windows. All arrays have the shape (n,).
 
     Attributes:
-        delay_s: Sum over the jobs of JCT less run time (as in `work_s`) less slack, job-seconds. The slack of
-            a job is the delay that its user accepts for cheaper electricity.
+        delay_s: Sum over the jobs of JCT - run time (as in `work_s`) - slack, job-seconds. The slack of a job
+            is the delay that its user accepts for cheaper electricity.
         work_s: Sum of the jobs' run times on unshared GPUs at full clock, job-seconds.
         energy_j: Energy of the jobs, joules.
         money: Cost of this energy, in any currency. In a window without prices: the energy itself. None: no

@@ -237,7 +237,7 @@ def ends(table: JobTable, which: Mask) -> dict[str, int]:
 
 
 def migrations(table: JobTable, which: Mask) -> int:
-    """Count the preemptions of the selected jobs after which the job starts again at the same instant."""
+    """Count how often a selected job was preempted and started again at the same instant."""
     attempts = table.attempts
     order = np.lexsort((attempts.attempt, attempts.job))
     job, stopped = attempts.job[order], (attempts.reason[order] == PREEMPTED) & which[attempts.job[order]]
@@ -304,7 +304,7 @@ def utilisation(table: JobTable, num_gpus: int, measured: Mask) -> float | None:
 def used_frac(
     start_s: Floats, end_s: Floats, gpus: Floats, span_s: tuple[float, float], num_gpus: int
 ) -> float:
-    """Return the fraction of the GPU-seconds in a time span that H allocations use; 0 for an empty span.
+    """Return the fraction of a time span's GPU-seconds that H allocations use; 0 for an empty span.
 
     Args:
         start_s: (H,) starts of the allocations, seconds.

@@ -61,8 +61,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         cost_ratio: Cost of their electricity / its cost under the baseline; None without models or a price.
         carbon_ratio: Carbon of their electricity / its carbon under the baseline; None without models or a
             carbon intensity.
-        waiting_blocks: Number of days on which jobs were submitted that waited under either policy. If it is
-            small, the interval of the queueing delay is meaningless. None in older reports.
+        waiting_blocks: Number of days with submissions of jobs that waited under either policy. If this
+            number is small, the interval of the queueing delay is meaningless. None in older reports.
         late_frac: Fraction of the jobs with slack (a delay that the user accepts) that are late. A job is
             late if it ended more than slack + `LATE_S` later than under the baseline. None if no job has
             slack.

@@ -172,7 +172,7 @@ class Runs(Mapping[str, Run]):
         write_json(self.compare(baseline), path)
 
     def to_html(self, path: str | Path, baseline: str | None = None) -> None:
-        """Write a page with plots: waiting by size, tails, utilisation over time, jobs that gained or lost.
+        """Write a page with plots: waits by job size, tails of waits, GPU use over time, gains and losses.
 
         Raises:
             InputError: the file cannot be written, or the baseline is not among the policies.

@@ -15,7 +15,7 @@ from rlsched.decide.scheduler import Abilities, Decision, Scheduler
 from rlsched.decide.start import policy_start, start_action
 
 WAIT_S: Final = 1_800.0
-"""Time after which the scheduler decides again after a *wait*, seconds, unless an event comes first."""
+"""After a *wait*, the scheduler decides again at the next event, but at most this time later, seconds."""
 
 
 class RandomChoice(Scheduler):

@@ -30,8 +30,8 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
         same_gpus: Number of the `gpus_known` starts for which Slurm chose the same GPUs as the policy.
         instants: Number of instants at which Slurm started jobs, counted per partition.
         next: Number of the `instants` at which Slurm started the job that the policy would start next.
-        earlier_median_s: Median of how much earlier the policy wanted the `earlier` starts, seconds; None if
-            there are none.
+        earlier_median_s: Median time from the policy's decision to the start in Slurm, for the `earlier`
+            starts, seconds; None if there are none.
     """
 
     starts: int

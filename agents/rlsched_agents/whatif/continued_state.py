@@ -177,7 +177,7 @@ class Life:
             self._events += events_of_fact(row.entry, self.state, row.now_s)
 
     def choose(self, record: DecisionRecord, choice: Candidate) -> None:
-        """Replace a recorded decision, which must be the next decision of the journal, by another choice.
+        """Make another choice at a recorded decision, which must be the next decision of the journal.
 
         Raises:
             InputError: the state differs from the state before the recorded decision, or the choice is not

@@ -94,7 +94,7 @@ def other_decision(
     partition: int,
     now_s: float,
 ) -> Decision:
-    """Return the decision that chooses a candidate of a recorded decision in the current state.
+    """Return the decision that, in the current state, chooses a candidate of a recorded decision.
 
     Raises:
         InputError: the candidate is not possible.

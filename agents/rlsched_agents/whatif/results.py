@@ -120,7 +120,7 @@ def why_refused(best: RuleFit, most_busy: float, gpus: int) -> str:
 
 
 def best_of(policies: list[Under]) -> str:
-    """Return the name of the policy with the lowest `ratio` that is significantly below 1; "": none."""
+    """Return the policy with the lowest ratio; only ratios significantly below 1 count; "": none."""
     shown = [
         (one.ratio.ratio, one.policy)
         for one in policies

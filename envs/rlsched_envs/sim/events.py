@@ -139,8 +139,7 @@ def _fail(sim: SimArrays, slot: int, reason: int) -> None:
 
 @kernel
 def _spreads(sim: SimArrays, row: int) -> bool:
-    """Return whether a job's failure is a GPU fault, by a draw that depends only on the job and the
-    failure."""
+    """Return whether a job's failure is a GPU fault: a random draw for each job and each failure."""
     frac = sim.log.config[0].fault_ppm / 1e6
     return frac > 0.0 and is_device_fault(sim.progress.outcome.key[row], sim.log.jobs.failures[row], frac)
 

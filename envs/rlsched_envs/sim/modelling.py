@@ -44,10 +44,9 @@ class Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     Attributes:
         workload_seed: Seed of the draws for `noise`, and of the workloads of jobs whose workload is not in
             the trace.
-        assumed_scale: Factor by which figures of the catalogue that are assumed, not measured, are
-            multiplied.
-        noise: Whether the speeds of a pair (two workloads on one GPU) that was not measured deviate at random
-            from the formula.
+        assumed_scale: Factor for figures of the catalogue that are assumed, not measured.
+        noise: For a pair (two workloads on one GPU) that was not measured: whether the speeds deviate at
+            random from the formula.
         learning: Whether predicted speeds of pairs follow observed speeds; no effect without `noise`.
         energy_weight: Weight of energy relative to time, 0 to 1, for policies that consider energy.
         power_cap_frac: Power cap of each GPU, as a fraction of the power limit of its board.

@@ -1,4 +1,4 @@
-"""Applies what a broker observed to a run that repeats the broker's run: speeds on shared GPUs, GPU memory.
+"""Applies what a broker observed (speeds on shared GPUs, GPU memory) to a repetition of the broker's run.
 
 The event loop stops at each observation (`run.review_s`), as it does at each review of nodes that can sleep.
 """
@@ -23,7 +23,7 @@ class SeenMemory(NamedTuple):
 
     Attributes:
         row: Row of the job.
-        gpu_memory_mib: Memory on each of its GPUs that the scheduler assumes from now on, MiB.
+        gpu_memory_mib: Memory that the scheduler assumes from now on, on each GPU of the job, MiB.
     """
 
     row: int

@@ -104,8 +104,7 @@ def load_window(batch: SimArrays, k: int, window: EpisodeJobs, class_of: NDArray
 def set_models(
     batch: SimArrays, k: int, modelled: bool, kinds: Sequence[int], weight: float, key: int
 ) -> None:
-    """Set the GPU types, the weight of energy and the random draws of run `k` of a batch, and whether it has
-    models.
+    """Set the models, GPU types, weight of energy and random draws of run `k` of a batch.
 
     Args:
         batch: The runs.

@@ -1,5 +1,4 @@
-"""Draws windows from traces for episodes: jobs are cut to fit small clusters, and times are scaled to a
-load."""
+"""Draws windows from traces for episodes: cuts jobs to fit small clusters, and scales times to a load."""
 
 from __future__ import annotations
 

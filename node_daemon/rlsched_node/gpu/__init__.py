@@ -61,7 +61,7 @@ def open_gpus(
 
 @contextlib.contextmanager
 def explained_errors(wanted: int = 4) -> Iterator[None]:
-    """Turn an error in the block that opens NVML into an InputError that names the remedy.
+    """If the block, which opens NVML, fails, raise an InputError that names the remedy.
 
     Args:
         wanted: Number of simulated GPUs that the remedy suggests.

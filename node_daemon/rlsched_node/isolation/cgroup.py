@@ -86,7 +86,7 @@ class Cgroup:
             return ""
 
     def oom_kills(self) -> int:
-        """Return how many processes of the group the kernel's OOM killer has ended, at any memory limit."""
+        """Return how many of the group's processes the kernel's OOM killer has ended, at any memory limit."""
         try:
             for line in records.read(f"{self.path}/memory.events").splitlines() if self.path else ():
                 name, _, count = line.partition(b" ")

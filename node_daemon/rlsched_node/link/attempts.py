@@ -38,7 +38,7 @@ from rlsched_node.processes.steps import (
 
 FORGET_GRACE_S = 5.0
 HARD_KILL_AFTER_S = 5.0
-"""Seconds after the end of a rank's grace period at which the daemon itself kills the rank's processes."""
+"""If a rank still runs this time after its grace period, seconds, the daemon itself kills its processes."""
 
 
 class NodeAttempts:
@@ -176,7 +176,7 @@ class NodeAttempts:
             yield from self._acknowledge(attempt)
 
     def running_for_others(self, cluster: str) -> list[LocalRank]:
-        """Return the running ranks of other clusters that have not been disowned."""
+        """Return the running ranks of other clusters, without the disowned ranks."""
         live = (attempt for attempt in self._open.values() if attempt.is_live and not attempt.is_forgotten)
         return [attempt for attempt in live if attempt.key.cluster != cluster]
 

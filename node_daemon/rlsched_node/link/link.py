@@ -19,9 +19,9 @@ from rlsched_node.processes.steps import Connected, Disconnected, Event, Receive
 MAX_DROPS_LOGGED = 20
 LINGER_MS = 200
 RENEW_S = 10.0
-"""Seconds without a broker's `Welcome` after which a node connects with a new socket."""
+"""After this time without a broker's `Welcome`, seconds, a node connects with a new socket."""
 NEXT_S = 3.0
-"""Seconds without a `Welcome` after which a node with several broker addresses connects to the next one."""
+"""After this time without a `Welcome`, seconds, a node with several broker addresses connects to the next."""
 APART_S = 0.1
 """Pause before the next address if no process listens at the present address, seconds."""
 LOOK_AROUND_S = 5.0

@@ -33,7 +33,7 @@ LONGEST_SOCKET: Final = "control_privileged"
 _COMM: Final = PROGRAM[:15]
 _POLL_S: Final = 0.02
 _EMPTY_LISTINGS: Final = 3
-"""Number of consecutive listings of /proc without MPS processes after which all MPS processes count as ended.
+"""After this number of consecutive listings of /proc without MPS processes, all MPS processes count as ended.
 A single listing can miss a daemon that is starting, if the daemon is forked after the listing began, and its
 parent exits before the listing reaches the parent."""
 _MOST_LOG_BYTES: Final = 1 << 20

@@ -46,16 +46,16 @@ LOOK_S: Final = 5.0
 """Seconds between two listings of a control daemon's clients."""
 TURN_S: Final = 1.0
 FAULT_S: Final = 60.0
-"""Seconds after the fault of an MPS server during which a rank's failure is attributed to the fault."""
+"""A rank's failure up to this time after the fault of an MPS server is attributed to the fault, seconds."""
 LEFT_S: Final = 10.0
-"""Seconds after the failure of a rank during which a fault of an MPS server counts as related to the failure.
-The node can detect the end of a killed rank before the server detects it.
+"""A fault of an MPS server up to this time after the failure of a rank counts as related to the failure,
+seconds. The node can detect the end of a killed rank before the server detects it.
 """
 FIRST_S: Final = 30.0
-"""Seconds after the start of a rank. During this time, the clients are listed every `TURN_S` until a server
-is known, and then every `LOOK_S`."""
+"""For this time after the start of a rank, seconds, the clients are listed every `TURN_S` until a server is
+known. Otherwise, they are listed every `LOOK_S`."""
 RETRY_S: Final = 60.0
-"""Seconds after the failed start of a control daemon during which no other start is attempted."""
+"""After a failed start of a control daemon, no other start is attempted for this time, seconds."""
 CLOSE_S: Final = 20.0
 """Maximum time that a stopping node daemon waits for unused control daemons to exit, seconds."""
 THREADS: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"

@@ -23,7 +23,7 @@ MAX_OUTPUT_BYTES = 4096
 """Number of bytes that are kept from the end of a check's output."""
 MAX_REASON_CHARACTERS = 200
 FIRST_CHECK_WAIT_S = 5.0
-"""Seconds without a result of the first check after which the node registers as unhealthy."""
+"""If the first check has no result after this time, seconds, the node registers as unhealthy."""
 NOT_YET = "health check: the first run has not finished yet"
 STUCK_S = 60.0
 """Seconds without an answer after which the GPUs count as stuck in the driver."""

@@ -36,7 +36,7 @@ UNLISTED_MOST_FRAC = 0.10
 """Upper bound of `UNLISTED_MIB` on small GPUs, as a fraction of the GPU's memory. Placement leaves the same
 fraction free on a shared GPU (`rlsched.models.memory.MARGIN_FRAC`)."""
 OUT_AFTER_LOOKS = 30
-"""Number of consecutive checks with unlisted memory above the limit after which a GPU is out of service. When
+"""After this number of consecutive checks with unlisted memory above the limit, a GPU is out of service. When
 a process is killed, the driver removes it from the list some seconds before it frees the memory."""
 BACK_AFTER_LOOKS = 3
 """Number of consecutive good checks after which a GPU returns to service."""

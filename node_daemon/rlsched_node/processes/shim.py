@@ -65,7 +65,7 @@ DEFAULT_GRACE_S = 30.0
 """Copy of `rlsched.wire.messages.DEFAULT_GRACE_S`, for launch records without a grace period."""
 STRAGGLER_GRACE_S = 2.0
 GIVE_UP_S = 5.0
-"""Time from the first SIGKILL after which the shim leaves remaining processes to the daemon, seconds."""
+"""If processes remain this time after the first SIGKILL, seconds, the shim leaves them to the daemon."""
 KILL_ROUNDS = 10
 """Maximum number of listings of the processes to kill in one call of `kill_all`."""
 LOOK_AT_LIMIT = signal.SIGUSR1

@@ -19,7 +19,7 @@ from rlsched_node.slurm.tasks import ENDING, Tasks
 CONNECT_S: Final = 3.0
 """Maximum time of one try to connect, seconds."""
 GIVE_UP_S: Final = 300.0
-"""Time after which an agent that cannot reach the first node fails, seconds."""
+"""An agent that cannot reach the first node fails after this time, seconds."""
 PAUSE_S: Final = 0.1
 MAX_PAUSE_S: Final = 2.0
 EXIT_UNREACHABLE: Final = 1
@@ -100,7 +100,7 @@ class Agent:
         return EXIT_UNREACHABLE
 
     def _pass_on(self, number: int) -> None:
-        """Pass on a signal, which the job has received on this node, to the tasks."""
+        """Send to the tasks a signal that the job has received on this node."""
         if number in ENDING:
             self._signal = number
         if self._tasks is not None and number == signal.SIGCHLD:

@@ -13,7 +13,7 @@ _FILE: Final = "steps.key"
 
 
 def keep_key(environ: Mapping[str, str], key: bytes) -> None:
-    """Write the key to a file in the job's directory on this node, which other users cannot read.
+    """Write the key to a file that other users cannot read, in the job's directory on this node.
 
     Raises:
         OSError: the directory is missing, or the disk is full.

@@ -124,7 +124,7 @@ class Tasks:
                 self._look(task)
 
     def watch_outputs(self) -> None:
-        """Stop reading output whose receiver is slow, or continue. Called after each turn of the loop."""
+        """Stop reading output while its receiver is slow. Called after each turn of the loop."""
         for task in self._tasks.values():
             self._watch_outputs(task)
 

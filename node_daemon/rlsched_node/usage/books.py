@@ -141,7 +141,7 @@ class NodeUsage:
         return rank.usage()
 
     def _guess(self, rank: _RankAccount, gpu: int, now_s: float) -> None:
-        """Add the energy since the last reading to a rank, estimated from the power at that reading.
+        """Add to a rank the energy since the last reading, estimated from the power at that reading.
 
         The estimate is deducted from the energy at the next reading.
         """

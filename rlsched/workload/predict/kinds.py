@@ -37,7 +37,7 @@ HEDGE: Final = "hedge"
 KINDS: Final = (RUNNING_MEAN, HEDGE)
 _UNREADABLE: Final = (OSError, ValueError, KeyError, EOFError, BadZipFile)
 KEPT_UNUSED_DAYS: Final = 30
-"""Number of days without use after which a cached file is removed."""
+"""A cached file is removed after this number of days without use."""
 
 
 def chosen_kind(kind: str | None) -> str:

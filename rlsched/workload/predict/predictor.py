@@ -229,7 +229,7 @@ class Predictor:
         return query
 
     def note_recalled(self, job: JobFacts, features: Floats, now_s: float) -> None:
-        """Record a job in the history that was submitted while an earlier process ran.
+        """Record in the history a job that was submitted while an earlier process ran.
 
         `features` are from the job's `SubmissionForecast`.
         """
