@@ -20,7 +20,7 @@ Act = tuple[int, float, str, str]
 
 
 def compare(reader: StoreReader, other: StoreReader) -> dict[str, Any]:
-    """Compare the waiting times of the jobs that started in both of two runs.
+    """Compare the waiting times of the jobs that started in both runs.
 
     The waiting time of a job is its first start minus its submission. In the result, `less` lists the jobs
     that wait less in `reader` than in `other`, and `more` the jobs that wait longer; the largest difference

@@ -53,7 +53,7 @@ def draw_run(store: str | Path, folder: str | Path) -> int:
 
 
 def _course(timeline: Timeline) -> Iterator[tuple[float, dict[str, float]]]:
-    """Yield pairs (time, values), where `values` has the value of each of the cluster's curves by tag.
+    """Yield pairs (time, values). `values`: tag of a curve of the cluster -> value of the curve at this time.
 
     `values` has no power at times when the power of a running job is unknown. It has no waiting time if no
     job has started since the previous time.

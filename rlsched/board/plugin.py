@@ -31,7 +31,7 @@ from rlsched.errors import InputError
 STATIC: Final = Path(__file__).with_name("static")
 TYPES: Final = {".js": "text/javascript", ".css": "text/css"}
 UNTIL: Final = " until "
-"""Separator in the name of a part of a store, between the store's name and the end time of the part."""
+"""Separator between the store's name and the end time in the name of an earlier part of a store."""
 MOST_TEXT: Final = 200
 """Maximum length of a text in a request, characters."""
 

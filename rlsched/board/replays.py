@@ -26,12 +26,12 @@ from rlsched.yielding import give_way
 LIMIT_S: Final = 120.0
 """Time limit, seconds, that the process of a replay itself enforces and reports."""
 GRACE_S: Final = 240.0
-"""Time after the time limit at which the process of a replay is killed, seconds.
+"""Time from the time limit of a replay until the process of the replay is killed, seconds.
 
 The time is long, because the process starts and compiles code at low CPU priority.
 """
 UNWATCHED_S: Final = 10.0
-"""Time without a request for the replay's state after which a replay is stopped, seconds."""
+"""A replay is stopped if its state is not requested for this time, seconds."""
 _LOOK_S: Final = 0.2
 _NICE: Final = 5
 _COMMAND: Final = (sys.executable, "-m", "rlsched", "explain", "--json")
@@ -43,7 +43,7 @@ class ReplayRunner:
     Args:
         command: Command that runs a replay, without its options.
         limit_s: Time limit for a replay, seconds.
-        unwatched_s: Time without a request for the state after which a replay is stopped, seconds.
+        unwatched_s: A replay is stopped if its state is not requested for this time, seconds.
     """
 
     def __init__(

@@ -45,9 +45,9 @@ class Tick(msgspec.Struct, frozen=True):
 
 
 class Due(msgspec.Struct, frozen=True):
-    """The time has come at which the scheduler wants to decide again (`Machine.due_s`).
+    """The scheduler wants to decide again now, because the time `Machine.due_s` has come.
 
-    Unlike with a `Tick`, messages that arrived before may still be unread.
+    Messages that arrived before a `Due` may still be unread, in contrast to a `Tick`.
     """
 
 

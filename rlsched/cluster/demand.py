@@ -38,7 +38,8 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         exclusive: Whether the job gets whole nodes: it starts only on nodes without other jobs, and no other
             job starts there while it runs.
         only_preferred: Whether only preferred models are accepted. A job with a preference has two demand
-            classes, without and with this flag. The job is placed by the class with the flag if it fits.
+            classes, without and with this flag. The class with the flag places the job if the job fits on
+            preferred models.
     """
 
     gpus: int

@@ -521,7 +521,7 @@ def _share_out(s: StateArrays, g: int, now_s: float) -> None:
 
 @kernel
 def _take_over(s: StateArrays, g: int, share_milli: int, cpu_milli_each: int, now_s: float) -> None:
-    """Give the GPU share of a released job on GPU `g` to its co-tenants, and give them missing cores.
+    """Give the GPU share of a released job on GPU `g` to its co-tenants, with the cores that they lack.
 
     `cpu_milli_each`: number of cores that the released job had with each GPU, in thousandths of a core; these
     cores are free now. The co-tenants used these cores before, so they get the cores even if the node has no

@@ -1,4 +1,4 @@
-"""Loans of CPU cores: idle cores of its node that a job gets in addition to the cores that it requested.
+"""Loans of CPU cores: idle cores of a node that a job there gets in addition to its requested cores.
 
 Loans exist if `config.lends_cores` is set: in a broker, and in a simulator with `lends_cores`. A job gets a
 loan when it starts on free GPUs of one node, if two conditions are met: the option `cores` of the policy is

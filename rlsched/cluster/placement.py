@@ -43,7 +43,7 @@ def hole_for(holes: NDArray[np.int32], gpus: int) -> int:
 
 @kernel
 def gang_remainder(holes: NDArray[np.int32], whole: NDArray[np.int32], gpus: int) -> int:
-    """Return how many GPUs of a gang remain to be placed after whole nodes, -1 if the gang does not fit.
+    """Return how many GPUs a gang still needs after it got whole nodes, -1 if the gang does not fit.
 
     `holes`, `whole`: (M + 1,) counts of nodes, as in `Index`.
     """

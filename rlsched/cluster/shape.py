@@ -287,8 +287,8 @@ class ClusterShape:
     def permit(self, *, preemption: bool = False, reserve_after_s: float = math.inf) -> None:
         """Set what a policy may do on this cluster.
 
-        The permissions are columns of an observation (`decide.dials.observing`). Of the rules, only
-        `declared` depends on them; all others depend on their options.
+        An observation contains the permissions (`decide.dials.observing`). The rule `decide.rules.declared`
+        depends on the permissions; all other rules depend only on their options.
 
         Args:
             preemption: Whether to allow preemption. With `Order.until_declared`, preemption begins once a job
@@ -361,7 +361,7 @@ class ClusterShape:
 
     @property
     def energy_counts(self) -> float:
-        """Weight of energy against time, 0 to 1, for jobs without their own weight; also without models."""
+        """Weight of energy against time, 0 to 1, for jobs without their own weight. Needs no models."""
         return float(self.arrays.config[0].energy_ppm) / 1e6
 
     @property

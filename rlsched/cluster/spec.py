@@ -150,7 +150,7 @@ class EnergySignals(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         carbon: Path of a CSV file with the carbon intensity, g CO2e per kWh; "": unknown.
         currency: Unit of the price, for reports.
         pue: Power usage effectiveness: energy of the whole facility / energy of the hardware. Cost and carbon
-            are multiplied by it.
+            are multiplied by the PUE.
         begins: Wall-clock time of the trace's second 0, ISO 8601; without an offset it is UTC. "": the origin
             that the trace states.
         follow: Series that policies with the setting `price` follow; they follow `carbon` if there is no

@@ -282,8 +282,8 @@ class ClusterState(ClusterShape):
     def check_parts(self) -> None:
         """Mark the plain classes again if the jobs on a GPU together request more than its part of the cores.
 
-        Only on a cluster that lends cores. Rules never let jobs share a GPU in this way. Such a start can
-        come from the journal of an earlier version, or from a user-defined policy.
+        Do nothing if the cluster does not lend cores. Rules never let jobs share a GPU in this way, but the
+        journal of an earlier version or a user-defined policy can contain such a start.
         """
         config = self.arrays.config[0]
         if config.lends_cores and config.within_parts and loans.exceed_parts(self.arrays):

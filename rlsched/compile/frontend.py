@@ -64,7 +64,7 @@ def _values(one: Any) -> dict[str, Any]:
 
 
 def _hash(one: Any) -> int:
-    """Replaces `TargetConfig.__hash__`; numba's own also hashes the names of the options."""
+    """Replaces `TargetConfig.__hash__`; numba's own function also hashes the names of the options."""
     return hash(type(one))
 
 

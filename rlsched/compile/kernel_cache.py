@@ -39,7 +39,7 @@ from rlsched.compile.reference import BY_REFERENCE
 from rlsched.compile.shared_code import SHARED_CODE, SUFFIX
 
 KEPT_UNUSED_DAYS: Final = 30
-"""Days after the last use of an entry after which the entry is removed."""
+"""Number of days without use after which an entry is removed."""
 _KNOWN_PACKAGES: Final = ("math", "numpy", "numba")
 """Packages with functions that kernels can call; their versions are part of the key."""
 

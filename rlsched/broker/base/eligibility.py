@@ -1,4 +1,4 @@
-"""Eligibility of waiting jobs: a job is eligible if nothing (such as a quota) keeps it out of the queues.
+"""Eligibility of waiting jobs: a job is eligible if no reason (such as a quota) keeps it out of the queues.
 
 As in the simulator (`rlsched_envs/sim/eligibility.py`), no rule, plan (possible placements of jobs) or policy
 considers a job that is not eligible. A job can have several reasons. It enters the queue when the last reason

@@ -41,8 +41,8 @@ class ChosenPolicy(msgspec.Struct, frozen=True, kw_only=True):
         name: Display name of the policy.
         fallback: The policy's fallback rule as TOML; "": the rule on which the policy is based.
         fallback_name: Display name of the fallback.
-        instead_of: Digest of the policy in `--policy` that this policy replaces. If the broker is later
-            started with another `--policy`, it does not use the chosen policy any more.
+        instead_of: Digest of the policy in `--policy` that this policy replaces. A broker that is later
+            started with another `--policy` does not use the chosen policy any more.
     """
 
     policy: str
@@ -237,9 +237,8 @@ class GpusHeld(Fact, frozen=True, kw_only=True, tag="gpus_held"):
 class JobSubmitted(JobSettings, Fact, frozen=True, kw_only=True, tag="job_submitted"):
     """A job or an array was submitted. The prediction is stored, so that a replay does not predict again.
 
-    Settings that a journal lacks did not exist yet when the journal was written, and get their default value.
-    `depends_on`: dependencies that were not met at the submission. `rejected`: reason why the job can never
-    run; "" if it can.
+    A setting that an older journal lacks gets its default value. `depends_on`: dependencies that were not met
+    at the submission. `rejected`: reason why the job can never run; "" if it can.
     """
 
     asks_scheduler: ClassVar[bool] = True
@@ -251,8 +250,8 @@ class JobSubmitted(JobSettings, Fact, frozen=True, kw_only=True, tag="job_submit
     """Predictor of the run time, `running-mean` or `hedge` (a weighted average of several predictors)."""
     said: bytes = b""
     """Predictions and features of the job (as in `SubmissionForecast`), little-endian. First (1 + EXPERTS,
-    BINS) float64: the blended prediction, then the prediction of each expert, as the probability of each bin.
-    Then (FEATURES,) float32: the features. Empty if only the running mean predicts.
+    BINS) float64: a row for the blended prediction, then a row for each expert; a row has the probability of
+    each bin. Then (FEATURES,) float32: the features. Empty if only the running mean predicts.
     """
     lost_after_s: float = 0.0
     """Time on an unreachable node after which the job is lost, seconds; 0, as in older journals: never."""
@@ -409,7 +408,7 @@ class AttemptEnding(Fact, frozen=True, kw_only=True, tag="attempt_ending"):
             `cancelled`.
         charged: Whether the ended attempt counts against the job's retries.
         lost: Whether the attempt ends because a node was lost. Such an attempt does not count as a retry, but
-            the job fails after too many consecutive ones (`rlsched.broker.nodes.launches.MAX_LOSSES`).
+            the job fails after too many lost attempts in a row (`rlsched.broker.nodes.launches.MAX_LOSSES`).
     """
 
     job: int
@@ -433,9 +432,9 @@ class AttemptOver(Fact, frozen=True, kw_only=True, tag="attempt_over"):
     exit_code: int | None
     reason: str
     gpu_memory_mib: int = 0
-    """New memory request of the job, MiB per GPU; 0: the request is unchanged. If `alone`, the request is the
-    whole memory of the attempt's GPUs. Otherwise it is more than their memory, so that the job gets larger
-    GPUs.
+    """New memory request of the job, MiB per GPU; 0: the request is unchanged. If `alone`, the new request is
+    the memory of a whole GPU of the attempt. Otherwise the new request exceeds this memory, so that the job
+    gets larger GPUs.
     """
     alone: bool = False
     """Whether the job shares no GPUs from now on. Reasons: the attempt ran out of GPU memory on shared GPUs

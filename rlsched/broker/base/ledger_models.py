@@ -132,7 +132,7 @@ class LedgerModels:
             self.pairs.observe(self._cluster.arrays.models, self._cluster.kind_names, seen, workload_number)
 
     def clock_cap(self, seq: int) -> float:
-        """Return the clock to which the power limit lowers a job with GPUs, as a fraction of the highest."""
+        """Return the clock cap that the power limit sets for a job with GPUs, fraction of the highest clock."""
         s = self._cluster.arrays
         caps = s.config[0].clock_cap
         if not self.limits_power or caps.min() >= 1.0:
@@ -236,7 +236,7 @@ def factors_of(gpu_type: str) -> tuple[tuple[float, float], ...]:
 
     Sensitivity is how much a co-tenant slows the workload down. Pressure is how much the workload slows a
     co-tenant down. If the catalogue lacks the factors of a workload, they are computed from the workload's
-    GPU time (`factors_of_util`), like the workload's predicted speeds.
+    GPU time (`factors_of_util`). The workload's predicted speeds follow from its GPU time too.
     """
     found = []
     for row in traits_of(gpu_type)[1:]:

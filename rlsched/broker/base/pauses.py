@@ -9,7 +9,7 @@ from collections.abc import Callable
 EVERY_S = 5.0
 NEW = 10_000
 """Number of new objects after which Python itself runs the collector. A turn of the broker's loop creates 700
-objects. The number is high because reference cycles are rare.
+objects. The threshold is high because reference cycles are rare.
 """
 
 

@@ -40,13 +40,13 @@ down, and how much the job slows a co-tenant down (`rlsched.models.learning.seen
 are per GPU and defined as in the catalogue.
 """
 OF_PAIRS: Final = ("sensitivity", "pressure")
-"""Figures learnt from pairs of jobs: `count` is the number of observed co-tenants. For all other figures,
-`count` is the number of attempts.
+"""Figures learnt from pairs of jobs. `Estimate.count` of these figures is the number of observed co-tenants;
+for all other figures, it is the number of attempts.
 """
 MOST_COUNT: Final = 40
-"""Maximum number of attempts that counts for the certainty of a mean. The weights of older attempts decay.
-The mean of very many attempts is therefore only as certain as a mean of about (1 + f) / (1 - f) equally
-weighted attempts, with f = `LATEST` / (`LATEST` + 1).
+"""Number of attempts beyond which further attempts do not make a mean more certain. The weights of older
+attempts decay. The mean of very many attempts is therefore only as certain as a mean of about
+(1 + f) / (1 - f) equally weighted attempts, with f = `LATEST` / (`LATEST` + 1).
 """
 MOST_SPEED_SD: Final = 0.15
 """Largest standard deviation of ln(speed) at which a learnt relative speed is used. Learnt speeds are
@@ -68,8 +68,9 @@ ATTEMPT_SPREAD: Final = 0.10
 """Assumed standard deviation of ln(value) between attempts of one signature, used for the first attempts."""
 PAIR_SPREAD: Final = 0.33
 """As `ATTEMPT_SPREAD`, for the figures in `OF_PAIRS`. The value is sqrt(a^2 + b^2): a is the uncertainty of
-the co-tenant's factor (`INTRODUCED_SD`), b is the scatter of ln(speed) (`OBSERVATION_SD`) divided by .39, the
-slope of ln(speed) in ln(factor) at `POPULATION`. All three constants are in `rlsched.models.learning`.
+the co-tenant's factor (`INTRODUCED_SD`), b is the scatter of ln(speed) (`OBSERVATION_SD`) divided by .39. The
+value .39 is the slope d ln(speed) / d ln(factor) at `POPULATION`. All three constants are in
+`rlsched.models.learning`.
 """
 K = TypeVar("K")
 Signature = tuple[str, str]
@@ -205,7 +206,7 @@ def learnt_speeds(profiles: Mapping[str, WorkloadProfile]) -> dict[str, Estimate
     """Return the speed of each GPU type relative to the type with the most attempts, learnt from run times.
 
     The speed is the quotient of the geometric mean run times of completed jobs on the two types. Types whose
-    speed is uncertain (`MOST_SPEED_SD`) are left out. The result is empty if no other type is left.
+    speed is uncertain (`MOST_SPEED_SD`) are left out. The result is empty if only one type is left.
 
     Args:
         profiles: Profiles of one signature by GPU type.
@@ -219,13 +220,13 @@ def learnt_speeds(profiles: Mapping[str, WorkloadProfile]) -> dict[str, Estimate
 def relative_speeds(known: Mapping[K, Estimate]) -> dict[K, Estimate]:
     """Return speeds computed from the run times in `known`, relative to the key with the most jobs.
 
-    Speeds that are uncertain (`MOST_SPEED_SD`) are left out. The result is empty if no other key has a speed.
+    Speeds that are uncertain (`MOST_SPEED_SD`) are left out. The result is empty if only one key is left.
 
     Args:
         known: Run times of completed jobs by GPU type, or by number of GPUs, seconds.
 
     Returns:
-        Speeds by key; the first key is the one with most jobs, with the speed 1.
+        Speeds by key; the first key is the key with the most jobs, which has the speed 1.
     """
     if len(known) < 2:
         return {}

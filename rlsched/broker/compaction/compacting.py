@@ -30,9 +30,13 @@ FIRST_S: Final = 600.0
 EVERY_S: Final = DAY_S
 """Interval of later checks for old entries, seconds."""
 GROWN_EVERY_S: Final = 30.0
-"""Minimum time between two bases, seconds, if the latest `Keeps.entries` entries are kept."""
+"""Minimum time from the broker's start, or from a new base, to the next attempt to make a base, seconds, if
+`Keeps.days` is None.
+"""
 AGAIN_S: Final = 3600.0
-"""As `GROWN_EVERY_S`, after an attempt to make a base that failed or would have saved no space, seconds."""
+"""Minimum time between two attempts to make a base, seconds, if `Keeps.days` is None and the first attempt
+made no base: it failed, or a base would have saved no space.
+"""
 PIECE: Final = 500
 PIECE_EVERY_S: Final = 0.25
 PIECE_BUSY_S: Final = 1.0
@@ -107,8 +111,8 @@ class Compacting:
     def _is_grown(self) -> bool:
         """Return whether the journal needs a new base.
 
-        If `Keeps.days` sets how long entries are kept, return whether it is finite. Otherwise, return whether
-        the journal has at least `GROWN` times `Keeps.entries` entries.
+        If `Keeps.days` is None, the result is True from `GROWN` times `Keeps.entries` entries on. Otherwise,
+        the result is True unless `Keeps.days` is infinite.
         """
         if self._keeps.days is not None:
             return self._keeps.days < math.inf

@@ -3,7 +3,7 @@
 First, a process replays the entries up to a chosen last entry. A broker can have the journal open meanwhile.
 Then the resulting state is written as a base (`rlsched.broker.state.base`) in one transaction. The base
 overwrites the last of these entries, and the journal begins with the base from then on. The earlier entries
-are removed a few at a time. If a crash interrupts the removal, the remaining ones are ignored.
+are removed a few at a time. If a crash interrupts the removal, the remaining earlier entries are ignored.
 """
 
 from __future__ import annotations

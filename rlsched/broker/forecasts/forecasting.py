@@ -119,7 +119,7 @@ class Forecasting(Forecasts):
         self._next = self._first_of_child = 1
 
     def latest_forecast(self, job: Job) -> JobForecast | None:
-        """Return the latest forecast of a live job; None if there is none since its last requeue."""
+        """Return the latest forecast of a live job since its last requeue; None if there is no forecast."""
         said = self._jobs.get(job.number) if job.live else None
         if said is None or job.attempt is None:
             return said

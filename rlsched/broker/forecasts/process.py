@@ -309,8 +309,8 @@ def with_fewer(
 ) -> tuple[float, str]:
     """Return the factor by which a job runs longer with fewer GPUs, and the assumption behind it.
 
-    The factor is learnt from completed jobs of the same signature (user and command line) with both numbers
-    of GPUs, on the GPU type with the most such jobs. Without such jobs, run times are assumed to be in
+    The factor is learnt from completed jobs of the same signature (user and command line) with both GPU
+    counts, on the GPU type with the most such jobs. Without such jobs, run times are assumed to be in
     inverse proportion to the number of GPUs.
 
     Args:
@@ -349,9 +349,9 @@ def frugal_factor(workload: str, kinds: Sequence[str]) -> float | None:
 
 
 def _rule_of(scheduler: Scheduler) -> tuple[str, CompiledRule]:
-    """Return the name and the rule that schedules the jobs in simulations of the future.
+    """Return the rule that schedules the jobs in simulations of the future, after its name.
 
-    This is the policy itself if it is a rule, else the rule on which the policy is based.
+    The rule is the policy itself if the policy is a rule, else the rule on which the policy is based.
 
     Raises:
         InputError: the policy has no rule.

@@ -3,7 +3,7 @@
 Loading a picture never runs code from the data. A picture can contain plain values, containers, numpy arrays,
 and the fields of objects of this package's classes (dataclasses, structs, named tuples and plain classes).
 Two references to the same object still refer to the same object after loading. Only the code that made a
-picture can load it, so callers must store `code_digest` with the picture and compare it.
+picture can load it. Callers must therefore store `code_digest` with the picture, and compare the digests.
 """
 
 from __future__ import annotations

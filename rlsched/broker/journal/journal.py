@@ -227,8 +227,8 @@ class Journal:
             now_s: Time of entry `cut`, Unix seconds.
 
         Raises:
-            JournalError: the base is too large for the entries, or cannot be written; the journal is
-                unchanged.
+            JournalError: the base does not have fewer parts than it replaces entries, or the base cannot be
+                written. The journal is unchanged.
         """
         first = cut - len(parts) + 1
         if not self.first < first <= cut <= min(self.last, self.ended_at):
@@ -280,8 +280,8 @@ class Journal:
 
         Args:
             rows: The rows.
-            holds_at: Entry number up to which the table is complete after this call; None: the table is not
-                complete until further calls.
+            holds_at: Entry number up to which the table is complete after this call; None: unchanged,
+                because further calls add the other rows.
 
         Raises:
             JournalError: the rows cannot be written; the table is unchanged.

@@ -32,8 +32,8 @@ OLD_EVERY_S: Final = 3_600.0
 """Time between two removals of old rows, seconds."""
 LAST_RECORDS: Final = 5_000
 _PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Error numbers of errors that may be temporary. The broker starts even if they prevent it from opening
-TensorBoard's directory."""
+"""Error numbers of errors that may be temporary. The broker starts even if such an error prevents the
+use of TensorBoard's directory."""
 
 
 class RecordLog:

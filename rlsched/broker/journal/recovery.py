@@ -19,7 +19,7 @@ from rlsched.decide.scheduler import Scheduler
 from rlsched.workload.predict.kinds import RUNNING_MEAN
 
 MOST_ENDED = 10_000
-"""Number of ended jobs, the latest, that stay in memory during a replay."""
+"""Number of ended jobs that stay in memory during a replay; the oldest are removed."""
 _CHUNK = 2_000
 
 
@@ -42,7 +42,7 @@ def recover_state(
     Args:
         journal: The journal.
         predictions: New run-time predictors, which learn from the entries. They are not used if a snapshot is
-            usable, because it contains predictors.
+            usable, because the snapshot contains predictors.
         scheduler: Policy that will decide.
         say: Called with a line of text for each unusable snapshot.
         half_life_s: Half-life of a user's usage for fair share, seconds; infinite: fair share is off.

@@ -82,8 +82,8 @@ from rlsched.wire.states import LAUNCHING, QUEUED, RUNNING
 
 _log = logging.getLogger("rlsched.broker")
 LISTENS_EVERY_S = 0.5
-"""Pause between two batches after which all leases restart, seconds, if the pause also exceeds 1/4 of a
-lease.
+"""All leases restart after a pause between two batches that is longer than this time, seconds, and longer
+than 1/4 of a lease.
 """
 
 

@@ -144,8 +144,8 @@ class JobOrders:
     def _say_over(self, order: JobOrder, array: JobArray) -> None:
         """Refuse an order for tasks that have all ended.
 
-        An order to cancel is accepted for one cancelled task, and for tasks that were all cancelled before
-        they became jobs.
+        An order to cancel a single task is accepted if the task was cancelled. An order to cancel several
+        tasks is accepted if all of them were cancelled before they became jobs.
 
         Raises:
             InputError: the order is refused.

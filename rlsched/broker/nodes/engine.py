@@ -25,9 +25,10 @@ An engine reports its abilities in `Hello.capabilities`. An engine without the a
 attempt like any other.
 
 On an engine without the ability `per_node_indices`, a gang (a job on several nodes) must use GPUs with the
-same indexes on all its nodes. The broker gives such a gang whole nodes first, so this is possible only for
-some numbers of GPUs. A gang that can never run for this reason is rejected at submission (`Known.is_uneven`).
-If an engine still cannot obey a `Launch`, it refuses (`LaunchRefused`), and the broker decides again.
+same indexes on all its nodes. The broker gives such a gang whole nodes first. Equal indexes are therefore
+possible only for some GPU counts. A gang that can never run for this reason is rejected at submission
+(`Known.is_uneven`). If an engine still cannot obey a `Launch`, it refuses (`LaunchRefused`), and the broker
+decides again.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ if none of its ranks can still run. Each rank has then reported its end, was end
 `--lost-after`, or must have ended because of an operator's order or a reboot.
 
 The ledger (which records the allocated GPUs) reassigns the GPUs of a preempted job at once. The attempt that
-gets these GPUs is launched, all ranks together, when the last process of the preempted job on them has ended.
-The preempted job can start again only when all its ranks have ended.
+gets these GPUs is launched, all ranks together, when the last process of the preempted job on these GPUs
+ends. The preempted job can start again only when all its ranks have ended.
 """
 
 from __future__ import annotations
@@ -466,7 +466,7 @@ class Launches:
         return 0 if job.enlarged or not had_mib else self._if_possible(job, had_mib + 1)
 
     def _had_mib(self, job: Job, attempt: Attempt) -> int:
-        """Return the GPU memory to request for a job that ran out of it on a part of a GPU, MiB per GPU.
+        """Return the GPU memory to request for a job that ran out of its part of a GPU's memory, MiB per GPU.
 
         The job could use only a part, because the GPU had co-tenants or a memory limit. How much memory the
         job lacked is unknown, so the result is the memory of a whole GPU, as the ledger counts it: the

@@ -89,7 +89,7 @@ class MeteredUsage:
         self._gpu_memory[one.job] = max(mib, self._gpu_memory.get(one.job, 0))
 
     def take_gpu_memory(self) -> dict[int, int]:
-        """Return the GPU memory of each job measured since the last call, MiB on a GPU, by job number.
+        """Return the GPU memory that was measured since the last call, MiB on a GPU, by job number.
 
         For each report of a rank, the lower value of this report and the previous report counts. The result
         for a job is the highest of these values over all its ranks and reports since the last call.

@@ -1,10 +1,10 @@
 """Power-down of nodes in a live cluster: powers idle nodes down, and sleeping nodes up when they are needed.
 
-`rlsched.power_down.PowerDownService`, which the simulator uses too, decides for each set of identical nodes
-of a partition. The broker journals an order before it runs the suspend or resume command. If the broker is
-killed between these two steps, the restarted broker runs a resume command again, which is harmless. The
-restarted broker does not run a suspend command again. If the node still sends heartbeats, the broker marks
-the node up.
+`rlsched.power_down.PowerDownService`, which the simulator uses too, decides how many nodes of each set sleep.
+A set is the identical nodes of a partition. The broker journals an order before it runs the suspend or resume
+command. If the broker is killed between these two steps, the restarted broker runs a resume command again,
+which is harmless. The restarted broker does not run a suspend command again. If the node still sends
+heartbeats, the broker marks the node up.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class SleepPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         plan: Settings of the power-down services.
-        suspend_timeout_s: Time after the order to power down until the node is assumed to be off and can be
+        suspend_timeout_s: Time from the order to power down until the node is assumed to be off and can be
             powered up again, seconds.
-        resume_timeout_s: Time after the resume command in which the node must register, seconds. After it,
-            the node is marked down.
+        resume_timeout_s: Time from the resume command until a node that has not registered is marked down,
+            seconds.
         keep_awake: Minimum number of nodes that stay awake.
         exclude: Glob patterns for names of nodes that never sleep.
     """

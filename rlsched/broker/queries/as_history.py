@@ -48,7 +48,7 @@ from rlsched.wire.states import QUEUED, RUNNING
 from rlsched.workload.trace import Trace
 
 OTHERS: Final = "(others)"
-"""User name, in the history, of jobs that use GPUs but were not started by the broker."""
+"""User name in the history for jobs that use GPUs but were not started by the broker."""
 SHORTEST_S: Final = 0.001
 _NODE = NodeAway | NodeDown | NodeDrained | NodeHealth | NodeRemoved | NodeResumed | NodeSlept | NodeWoken
 
@@ -74,7 +74,7 @@ class JournalHistory:
 
     Attributes:
         trace: The jobs, with their predictions and recorded waits. For a job that runs at the journal's end,
-            the run time is the time up to this end. A job that still waits then has no recorded wait.
+            the run time is the time up to this end. A job that still waits at this end has no recorded wait.
         cluster: All nodes that ever registered.
         changes: State changes of the nodes.
         origin_s: Second 0 of the trace, Unix seconds.

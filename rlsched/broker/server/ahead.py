@@ -89,7 +89,7 @@ def entries_of(scheduler: Scheduler, *, has_models: bool = False) -> list[Entry]
 
 
 def _of_prices(s: Any, o: RuleOptions, needs: Needs) -> Iterator[Entry]:
-    """Yield the kernels that react to the price of electricity, or with which `rlsched why` explains this."""
+    """Yield the kernels that react to the price of electricity, and the kernels that explain the reaction."""
     slot, partition, now_s, preempts = 0, 0, 0.0, False
     yield for_needs(price.defer_jobs, needs=needs), (s, o.start.price, preempts, now_s)
     yield for_needs(price.next_to_pause, needs=needs), (s, partition, o.start.price, preempts, now_s)

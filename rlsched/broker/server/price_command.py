@@ -80,7 +80,7 @@ class PriceCommand:
                 self._note(f"{self._words[0]} cannot be run: {failure.strerror or failure}")
 
     def _replace(self, printed: str) -> str:
-        """Replace the file of prices with the file `printed`. Return the error, "" on success."""
+        """Replace the file of prices with the series in file `printed`. Return the error; "" on success."""
         part = self._file.with_name(f".new-{self._file.name}")  # the ending selects compression
         try:
             Series.read(printed).write(part)

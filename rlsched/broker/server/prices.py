@@ -23,8 +23,8 @@ EVERY_S: Final = 60.0
 class PriceSource:
     """Source of the prices of electricity and of the power limits for a broker.
 
-    A changed file is read again. If it cannot be read, the values read before apply as long as they cover the
-    present time. While no price is known, the policy does not defer jobs.
+    A changed file is read again. If the file cannot be read, the earlier values apply as long as they cover
+    the present time. While no price is known, the policy does not defer jobs.
 
     Args:
         cluster_file: Cluster file with the table `[energy]`; None: there are no prices and limits.

@@ -187,7 +187,7 @@ class Broker:
             self._opened = opened.pop_all()
 
     def _begun_as_chosen(self, warm: Warm | None) -> tuple[Machine, Fits, DeferredMessages]:
-        """Begin an epoch with the policy that `rlsched policy set` has last set in place of `--policy`.
+        """Begin an epoch with the policy last set by `rlsched policy set`, in place of `--policy`.
 
         If there is no such policy, or if it can no longer be loaded, use `--policy`.
 

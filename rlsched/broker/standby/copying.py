@@ -54,8 +54,8 @@ class Copies:
     Attributes:
         of: Address of the primary.
         take_over_after_s: Time without an answer from the primary, seconds, after which the standby takes
-            over if most of the nodes that are up have lost the primary too, or if no node is up. None: the
-            standby takes over only on an admin's order.
+            over. Second condition: most of the nodes that are up have lost the primary too, or no node is up.
+            None: the standby takes over only on an admin's order.
     """
 
     of: str

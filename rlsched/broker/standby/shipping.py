@@ -1,9 +1,9 @@
 """Sends the journal's stored rows to standbys on other machines, page by page, while the broker serves.
 
 A standby requests the entries after the last entry of its copy. The broker answers as soon as it has
-committed such entries. If there are none within `HOLD_S`, it sends an empty answer, which shows that it is
-alive. Pages have a maximum size, and each standby gets at most one page per turn of the broker's loop, so
-that a long journal does not delay clients and nodes.
+committed such entries. If there are none within `HOLD_S`, the broker sends an empty answer, which shows that
+the broker is alive. Pages have a maximum size, and each standby gets at most one page per turn of the
+broker's loop, so that a long journal does not delay clients and nodes.
 """
 
 from __future__ import annotations

@@ -161,9 +161,9 @@ of its start."""
 def _past_events(predictor: Predictor, job_id: str, past: PredictorSample) -> list[_Event]:
     """Return the events of a past job.
 
-    The predictor's history learns from the job. The hedge (a weighted average of predictors) does not learn
-    from the job, because the base stores the hedge's losses. Each event only updates the hedge's losses for
-    live jobs, which depend on how long these jobs have run.
+    The predictor's history learns from the past job. The hedge (a weighted average of predictors) does not,
+    because the base already stores the hedge's losses from past jobs. Each event only updates the hedge's
+    losses from live jobs, which depend on how long the live jobs have run.
     """
     facts = JobFacts(job_id, past.gpus, past.vc, past.user, past.name, past.command, past.limit_s)
 

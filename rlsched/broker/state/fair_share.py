@@ -1,8 +1,8 @@
 """Fair share: weights of users, computed from their past usage relative to their shares.
 
 The formula is Slurm's classic fair share: the weight of a user with the fraction U of all usage and the
-fraction S of all shares is 2^(-U / S). Usage is measured in charged GPU-seconds: GPUs x time x SM clock as a
-fraction of the highest clock. It decays with a half-life.
+fraction S of all shares is 2^(-U / S). Usage is measured in charged GPU-seconds: GPUs x time x (SM clock as a
+fraction of the highest clock). Usage decays with a half-life.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class FairShareUsage:
 
     @property
     def sums(self) -> tuple[dict[str, float], float]:
-        """(GPU-seconds by user, Unix time up to which they are decayed), without running attempts."""
+        """(GPU-seconds by user without running attempts, Unix time up to which the GPU-seconds decayed)."""
         return dict(self._gpu_s), self._at_s
 
     def restore_usage(self, gpu_s: dict[str, float], at_s: float) -> None:

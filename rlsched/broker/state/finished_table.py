@@ -150,7 +150,7 @@ class Filter(NamedTuple):
 
 
 class EndedTable:
-    """Reader of the table of ended jobs. Except for `rows`, a call takes no longer when the table grows.
+    """Reader of the table of ended jobs. The time of a call does not grow with the table, except for `rows`.
 
     Args:
         path: Name of the journal in messages.

@@ -49,10 +49,11 @@ class GpuHandover:
         self._leaving.pop(job.number, None)
 
     def wait_for_gpus(self, job: Job, attempt: Attempt) -> bool:
-        """Record for which ranks of leaving jobs a new attempt must wait. Return whether there are none.
+        """Record for which ranks of leaving jobs a new attempt must wait. Return True if there are none.
 
-        A new attempt waits for the ranks on its GPUs. If the new job or a leaving job has whole nodes
-        (`exclusive`), the new attempt waits for all ranks of this leaving job on the new attempt's nodes.
+        A new attempt waits for the ranks of leaving jobs on the new attempt's GPUs. If the new job or a
+        leaving job has whole nodes (`exclusive`), the new attempt waits for all ranks of the leaving job on
+        the new attempt's nodes.
         """
         taken = {(rank.node, gpu) for rank in attempt.ranks for gpu in rank.gpus}
         nodes = {rank.node for rank in attempt.ranks}

@@ -24,7 +24,9 @@ MOST_MIB: Final = 1 << 40
 """Upper limit of learnt memory, MiB; larger values are errors of measurement."""
 CORE_HEADROOM: Final = 1.25
 """Cores that a job is assumed to need, relative to the mean use in earlier attempts. The factor allows for
-peaks. If too few cores limited the job, its next attempt gets more and shows whether it uses them."""
+peaks. If too few cores limited the job, its next attempt gets more cores and shows whether the job uses
+them.
+"""
 MOST_FOR_SPEED: Final = 0.1
 """Upper limit of the distance between learnt speeds and a workload's speeds (`_speed_distances`).
 `workload_like` adds the distance to the difference of GPU times. The limit is low, because GPU times matter
@@ -210,9 +212,10 @@ def _mean_distances(
 def workload_like(util_frac: float, clock_bound: float | None = None, distances: Sequence[float] = ()) -> int:
     """Return the catalogue index of the workload with the GPU time nearest to `util_frac`.
 
-    GPU time is the fraction of time in which the GPU works, 0 to 1. If `clock_bound` is given, the difference
-    of the clock-bound fractions is added. `distances` (one for each workload, in catalogue order) are added
-    too. If two workloads are equally near, return the lower index.
+    GPU time is the fraction of time in which the GPU works, 0 to 1. The distance of a workload is the sum of
+    three terms. The first term is the difference of GPU times. The second term is the difference of
+    clock-bound fractions, if `clock_bound` is given. The third term is the workload's element of `distances`
+    (in catalogue order). If two workloads are equally near, return the lower index.
     """
     off = [abs(one - util_frac) for one in _utils()]
     if distances:

@@ -71,8 +71,7 @@ class Attempt:
             before that.
         leaving: Ranks of preempted jobs that are still on the attempt's GPUs: (job number, rank).
         sm_clock_frac: SM clock that the decision set, as a fraction of the highest.
-        was_capped: Whether a node has run the attempt at a lower clock than the decision set, because of a
-            limit.
+        was_capped: Whether a limit has made a node run the attempt at a clock below `sm_clock_frac`.
         was_lent: Whether the attempt got lent CPU cores at its start.
         gpu_need_mib: GPU memory reserved for the job at the start of the attempt, MiB on each GPU; nodes may
             enforce it as a limit. 0: unknown, or the job cannot share GPUs.
@@ -89,7 +88,7 @@ class Attempt:
             `preempted`, the job is queued again, unless it ended by itself.
         ending_reason: Reason for the ending, as text.
         moved: Whether the attempt is ended to move the job to other GPUs, because another job needs a block
-            of GPUs that includes the present ones.
+            of GPUs that includes the attempt's GPUs.
         charged: Whether the end of this attempt counts against the job's retries.
         lost: Whether the attempt ends because one of its nodes was lost.
         first_failure: (exit code, reason) of the first rank that failed; None if no rank failed.

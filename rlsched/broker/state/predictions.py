@@ -145,7 +145,7 @@ class Predictions:
     def chances(self, job: int) -> Floats | None:
         """Return the predicted run-time distribution of a live job: the probability of each bin, (BINS,).
 
-        Return None if it is the lognormal distribution with the submission's median and spread.
+        Return None if the distribution is lognormal, with the median and spread in the submission.
         """
         known = self._open.get(job)
         return None if known is None or known.predicted is known.mean else known.predicted

@@ -33,8 +33,8 @@ class PriorityRules(msgspec.Struct, frozen=True, kw_only=True):
         half_life_s: Half-life of a user's usage, seconds; infinite: no fair share.
         age_s: Waiting time after which a job rises by one priority, up to `high`, seconds; infinite: never.
         highest: Highest priority that users who are not admins can request.
-        preemptible: Jobs with this or a lower priority are always preemptible; None: only jobs that request
-            it are preemptible.
+        preemptible: Jobs with this or a lower priority are always preemptible; None: only jobs that
+            are submitted as preemptible.
         every_s: Interval at which weights and levels are updated, seconds.
     """
 

@@ -175,8 +175,8 @@ class Head:
 
     Attributes:
         spec: The submission after all changes of the whole array.
-        changes: All changes from the first change of single tasks on, in order; some of them can be changes
-            of the whole array. Empty if no single task was changed.
+        changes: The first change of single tasks, and all later changes of single tasks or of the whole
+            array, in order. Empty if no single task was changed.
     """
 
     spec: JobSubmitted

@@ -394,7 +394,7 @@ def _days(option: str, text: str) -> float:
 
 
 def _forecaster(name: str | None) -> str:
-    """Return the name of the forecaster to run; "": none. If `name` is None, it is the default.
+    """Return the name of the forecaster to run; "": none. If `name` is None, return the default forecaster.
 
     Raises:
         InputError: no forecaster of this name is installed.

@@ -1,4 +1,4 @@
-"""`rlsched engine slurm --shadow`: follows a Slurm cluster without any change to it."""
+"""`rlsched engine slurm --shadow`: follows a Slurm cluster without changing the cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def follow(
     preempt: bool,
     log_format: LogFormat,
 ) -> int:
-    """Follow a Slurm cluster until a signal arrives, without any change to it; return the exit code.
+    """Follow a Slurm cluster until a signal arrives, without changing the cluster; return the exit code.
 
     Raises:
         InputError: Slurm cannot be followed, or the policy or the directory is invalid.

@@ -59,7 +59,7 @@ def listing(
 
     Args:
         command: The verb.
-        sort: Names of the option that sorts. `history` has no short name for it, because `-S` is the start
+        sort: Names of the option that sorts. In `history`, it has no short name, because `-S` is the start
             time as in `sacct`.
         heading: Names of the option that omits the heading, as in the Slurm command of the same purpose.
     """

@@ -1,4 +1,4 @@
-"""`rlsched trace predict`: adds run times to a trace that are predicted at each job's submission."""
+"""`rlsched trace predict`: adds to a trace the run times that are predicted at each job's submission."""
 
 from __future__ import annotations
 

@@ -273,7 +273,7 @@ def _print_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def _harmless(cell: Any) -> Any:
-    """Return a CSV cell with escaped control characters that a spreadsheet does not treat as a formula."""
+    """Return a CSV cell that a spreadsheet does not treat as a formula; escape control characters."""
     from rlsched.terminal.visible import visible
 
     if not isinstance(cell, str):

@@ -123,7 +123,7 @@ def _forecasts(picture: Picture) -> list[list[str]]:
 
 
 def _energy(picture: Picture) -> list[str]:
-    """Return texts on power, energy and its weight, electricity price and power limit, as far as known."""
+    """Return texts on power, energy, weight of energy, electricity price and power limit, as far as known."""
     stats, told = picture.stats, []
     if picture.power_w is not None:
         told.append(f"{picture.power_w / 1e3:,.2f} kW")
