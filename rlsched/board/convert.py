@@ -23,8 +23,8 @@ def draw_run(store: str | Path, folder: str | Path) -> int:
     """Write a store of decisions as the TensorBoard run `folder`, and remove older event files there.
 
     The wall time of a point is its time in the store: Unix seconds, or seconds of the trace. The step of a
-    point is the number of decisions so far (curves of decisions), or the time since the first event in
-    seconds (curves of the cluster).
+    point in curves of decisions is the number of decisions so far. In curves of the cluster, the step is the
+    time since the first event, seconds.
 
     Returns:
         The number of decisions.

@@ -322,7 +322,7 @@ class LocalCluster:
     # ---- stop -------------------------------------------------------------------------------------
 
     def _take_down(self) -> None:
-        """Stop the broker, so that no jobs start, and then the nodes, which store the ends of their jobs."""
+        """Stop the broker first, so that no jobs start. Then stop the nodes, which store the ends of jobs."""
         self._end([child for child in self._children if child.name == BROKER])
         self._end([child for child in self._children if child.name != BROKER])
 

@@ -2,14 +2,15 @@
 
 Each partition has one pairing heap of waiting jobs per demand class, with the first job at the root.
 
-If one job of a class fits, all jobs of the class fit. Therefore the first job that fits is one of the roots
-of the heaps of the classes that fit, and the search does not depend on the length of the queue.
-Pairing heaps (Fredman et al., 1986) need no memory of their own: their links are in the slots. A job waits in
-at most two heaps: `side` 0 is the heap in the partition of the VC's own nodes, `side` 1 the heap in the
-shared partition. Running jobs are in linked lists, which have no order.
+If one job of a class fits, all jobs of the class fit. The first job that fits is therefore the root of a heap
+whose class fits, and the search does not depend on the length of the queue. Pairing heaps (Fredman et al.,
+1986) need no memory of their own: their links are in the slots. A job waits in at most two heaps: `side` 0 is
+the heap in the partition of the VC's own nodes, `side` 1 the heap in the shared partition. Running jobs are
+in linked lists, which have no order.
 
-A set of nodes is an array of words: one bit per node, then one bit per word of the first part, which is 1 if
-that word is not 0. The lowest member is found in a few steps for any number of nodes.
+A set of nodes is an array of words in two parts. The first part has one bit per node. The second part has one
+bit per word of the first part: 1 if this word is not 0. The lowest member is found in a few steps for any
+number of nodes.
 """
 
 from __future__ import annotations

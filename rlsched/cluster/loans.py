@@ -48,8 +48,8 @@ def lent_milli_on(s: StateArrays, n: int) -> int:
 def loan_milli_each(s: StateArrays, slot: int, gpus: NDArray[np.int32], needed_milli: int) -> int:
     """Return the cores per GPU that a job is lent if it starts on these free GPUs, thousandths.
 
-    The loan is the least number of whole cores with which the job has `needed_milli`, limited by the idle
-    cores of the node that are not lent. The loan is 0 for a gang on several nodes, for a job that gets whole
+    The loan is the least number of whole cores with which the job has `needed_milli`, limited by the node's
+    idle cores that are not lent. The loan is 0 for a gang on several nodes, for a job that gets whole
     nodes, and for a job that requests a fraction of a core per GPU. It is also 0 if the node does not lend
     cores (`lends` of `NODE`).
 

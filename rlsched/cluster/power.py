@@ -1,7 +1,7 @@
 """Compiled functions for the power of nodes, and for the most power that running jobs can draw by the models.
 
-The most power of a job is its power while its GPUs work for it all the time. Co-tenants, too few cores and
-more nodes than necessary only make a job slower, so that it draws less.
+The most power of a job is its power while its GPUs work for the job all the time. Co-tenants, too few cores
+and more nodes than necessary only make a job slower, so that it draws less.
 """
 
 from __future__ import annotations

@@ -433,9 +433,9 @@ class ClusterShape:
     def _mark_plain(self) -> None:
         """Mark the plain demand classes: their jobs can be placed by counts of free GPUs only.
 
-        If cores are lent, and jobs on a shared GPU together request more than its part of the cores (because
-        a node has lost cores, or an earlier version let the jobs share the GPU), no class that requests cores
-        is plain.
+        If cores are lent, and jobs on a shared GPU together request more than the GPU's part of the cores, no
+        class that requests cores is plain. Such jobs exist if a node has lost cores, or if an earlier version
+        let the jobs share the GPU.
         """
         demands, nodes = list(self._demands), alike_by_type(list(self._shapes))
         self.arrays.demand.plain[: len(demands)] = plain_demands(demands, nodes)

@@ -263,8 +263,8 @@ class ClusterSpec(_SharedFields, frozen=True, forbid_unknown_fields=True, kw_onl
         name: Display name.
         placement: The rule that picks a job's GPUs (`rlsched.cluster.choose`).
         max_retries: Number of times that a failed job is queued again; None: no limit.
-        node_events: Path of a CSV file of nodes that go down, drain and come up, for simulated runs
-            (`rlsched_envs.sim.node_events`); in a cluster file, relative to the file. "": nodes stay up.
+        node_events: Path of a CSV file with the times when nodes go down, drain or come up, for simulated
+            runs (`rlsched_envs.sim.node_events`); in a cluster file, relative to the file. "": nodes stay up.
         preemptible: Jobs that may be preempted. `declared`: only jobs that are declared preemptible. `all`:
             all jobs that do not refuse preemption.
         energy: Price and carbon of the electricity, and the power limit, for simulated runs with models; in a

@@ -207,8 +207,8 @@ def cap_on(s: StateArrays, g: int, urgent_cap: float, flexible_cap: float) -> fl
 def present_speed(s: StateArrays, slot: int) -> float:
     """Return the predicted rate of a running job with its present co-tenants and clock; 1 without GPUs.
 
-    The clock is the recorded clock of the GPUs if there is one, as in the simulator, else the clock that the
-    job was given, up to the cap of a power limit. The rate is cached until the GPUs change
+    The clock is the recorded clock of the GPUs if there is one, as in the simulator. Otherwise, the clock is
+    the job's chosen clock, up to the cap of a power limit. The rate is cached until the GPUs change
     (`rlsched.cluster.kernels.forget_speeds`).
     """
     if s.job.head[slot] < 0:

@@ -40,8 +40,7 @@ class Compiling:
         found: Number of kernels that this process has found in the cache.
         took_s: Time spent on compiling, or on waiting for another process that compiles, seconds.
         hand_on: In a process that compiles for its parent (`rlsched.compile.ahead`): function that sends each
-            report to the parent instead of printing it, as (name of a method of `Compiling`, arguments).
-            None: reports are printed.
+            report to the parent, as (name of a method of `Compiling`, arguments). None: reports are printed.
     """
 
     def __init__(

@@ -216,7 +216,7 @@ def kernel(function: F) -> F:
     """Compile `function` in nopython mode at its first call, or load the compiled code from the cache.
 
     The function must not make arrays, except for views, because it is compiled without reference counts. With
-    reference counts, every call that passes a state increments and decrements the count of each array, which
+    reference counts, every call that passes a state increments and decrements the count of each array. This
     took five times as long as the work itself. (`_nrt` is numba's internal switch for reference counts;
     numba's version is pinned.)
     """

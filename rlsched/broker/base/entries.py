@@ -467,8 +467,8 @@ class PairSeen(Fact, frozen=True, kw_only=True, tag="pair_seen"):
 class GpuMemorySeen(Fact, frozen=True, kw_only=True, tag="gpu_memory_seen"):
     """A running job that may share GPUs uses more GPU memory than the ledger reserves for it.
 
-    The ledger now reserves `gpu_memory_mib` (MiB on each of its GPUs), which limits the jobs that can start
-    on its GPUs. The job itself continues.
+    The ledger now reserves `gpu_memory_mib` for the job (MiB on each of the job's GPUs). This limits which
+    other jobs can start on these GPUs. The job itself continues.
     """
 
     job: int

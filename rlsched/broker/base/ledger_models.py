@@ -132,7 +132,7 @@ class LedgerModels:
             self.pairs.observe(self._cluster.arrays.models, self._cluster.kind_names, seen, workload_number)
 
     def clock_cap(self, seq: int) -> float:
-        """Return the clock cap that the power limit sets for a job with GPUs, fraction of the highest clock."""
+        """Return the clock cap for a job with GPUs under the power limit, fraction of the highest clock."""
         s = self._cluster.arrays
         caps = s.config[0].clock_cap
         if not self.limits_power or caps.min() >= 1.0:
@@ -195,7 +195,7 @@ class LedgerModels:
 
 
 def _of_nodes(kinds: tuple[str, ...], gpu_memory_mib: Sequence[int]) -> ModelArrays:
-    """Return the catalogue's models of these GPU types, with the GPU memory of this cluster if it is known.
+    """Return the catalogue's models of these GPU types, with the GPU memory of this cluster if known.
 
     The result is a copy, because observed pairs of jobs change the models of a ledger.
     """

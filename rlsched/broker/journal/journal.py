@@ -49,8 +49,8 @@ MOST_OF_PAGE = 2_000
 _INSERT = "INSERT INTO entries (n, now_s, kind, payload, crc) VALUES (?, ?, ?, ?, ?)"
 _ENDS = "UPDATE meta SET value = ? WHERE key = 'entries'"
 _HOLDS = "UPDATE meta SET value = ? WHERE key IN ('entries', 'ended_at')"
-"""SQL that records the number of the journal's last entry, and that the table of ended jobs is complete up to
-this entry.
+"""SQL that records the entry number of the journal's last entry, and marks the table of ended jobs as
+complete up to this entry.
 """
 
 

@@ -457,9 +457,9 @@ class Launches:
     def _learnt_mib(self, job: Job, attempt: Attempt) -> int:
         """Return the GPU memory to request for a job after an attempt ran out of GPU memory, MiB per GPU.
 
-        The result is 1 MiB more than the memory of the smallest GPU that ran out, so that the job gets larger
-        GPUs. The result is 0 if the job cannot run on larger GPUs, if it has already been queued once for
-        larger GPUs, or if the memory of the GPUs is unknown. The job then fails.
+        The result is 1 MiB more than the memory of the smallest GPU whose memory ran out, so that the job
+        gets larger GPUs. The result is 0 if the job cannot run on larger GPUs, if the job has already been
+        queued once for larger GPUs, or if the memory of the GPUs is unknown. The job then fails.
         """
         short = [rank.node for rank in attempt.ranks if rank.reason == GPU_OUT_OF_MEMORY]
         had_mib = min((self._gpu_memory_mib(node) for node in short), default=0)

@@ -3,8 +3,8 @@
 Without an admin's order, the standby takes over only if the primary answers neither the standby nor most of
 the nodes that are up (`rlsched.broker.standby.orphan_hellos`). The copy may lack the primary's last commits.
 Therefore a take-over treats the copy like a restored backup (`rlsched.broker.journal.backup.take_over`): the
-next epoch and job number are far above the last ones in the copy, because the primary may have used higher
-ones.
+next epoch and job number are far above all epochs and job numbers in the copy, because the primary may have
+used higher values.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from rlsched.transport.keys import KeyHome
 from rlsched.wire.messages import JournalRows, ReadJournal, Refused, Serving
 
 COPY_FILE = "copy"
-"""File that marks the journal in its directory as a copy with which no standby has taken over yet."""
+"""File that marks the journal in the same directory as a copy: no take-over has made it the journal yet."""
 ASK_S = 1.0
 ASK_AGAIN_S = 0.6
 """Time after which a request without an answer is repeated, seconds. A running broker answers sooner."""

@@ -150,8 +150,8 @@ def _above(name: str) -> Any:
 def own_broker(kept: str = STORE_FOLDER) -> Path:
     """Return the directory of this machine's broker, as created by `rlsched broker` or `rlsched up`.
 
-    If both commands have created a directory, return the directory of the running broker, else the one that
-    was written last, and print the choice on standard error.
+    If both commands have created a directory, return the directory of the running broker. If no broker runs,
+    return the directory that was written last. Print the choice on standard error.
 
     Args:
         kept: File or folder that a directory must contain in order to count.
