@@ -169,7 +169,7 @@ class DecisionsPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
         return bool(self._stores.names())
 
     def frontend_metadata(self) -> base_plugin.FrontendMetadata:
-        """Return the name of the tab, and the script of its page."""
+        """Return the name of the tab, and the script of the tab's page."""
         return base_plugin.FrontendMetadata(es_module_path="/static/index.js", tab_name="Decisions")
 
     def get_plugin_apps(self) -> dict[str, Any]:

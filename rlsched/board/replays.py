@@ -80,7 +80,7 @@ class ReplayRunner:
         """Return the state of a replay: `running`, `done` with the result `found`, or `failed` with `error`.
 
         Raises:
-            InputError: there is no replay with this ticket, or a later replay has replaced it.
+            InputError: no replay has the number `ticket`, or a later replay has replaced this one.
         """
         return {"ticket": ticket, "limit_s": self._limit_s, **self._of(ticket).state()}
 
@@ -88,7 +88,7 @@ class ReplayRunner:
         """Stop a replay.
 
         Raises:
-            InputError: there is no replay with this ticket, or a later replay has replaced it.
+            InputError: no replay has the number `ticket`, or a later replay has replaced this one.
         """
         self._of(ticket).end("it was stopped")
         return {"ticket": ticket, "state": "failed", "error": "it was stopped"}

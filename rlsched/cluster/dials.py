@@ -1,4 +1,4 @@
-"""State of a policy that sets dials: the dials, the counts for its observation, and its network.
+"""State of a policy that sets dials: the dials, the counts for the observation, and the policy's network.
 
 A dial is a number that adjusts a rule while the rule runs. The ledger stores this state for
 `rlsched.decide.dials` and does not read it.

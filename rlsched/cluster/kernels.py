@@ -152,7 +152,7 @@ def add_job(
 
 @kernel
 def rank_job(s: StateArrays, slot: int, level: int, ln_weight: float) -> None:
-    """Set the priority level of a job, and the natural logarithm of its weight in the queue order."""
+    """Set the priority level of a job, and the natural logarithm of the job's weight in the order."""
     s.job.level[slot], s.job.ln_weight[slot] = level, ln_weight
 
 
@@ -192,7 +192,7 @@ def describe_job(s: StateArrays, slot: int, workload: int, energy_ppm: int) -> i
 
 @kernel
 def share_job(s: StateArrays, slot: int, unshared: bool, gpu_need_mib: int) -> None:
-    """Set whether a job must not share GPUs, and its memory on each GPU, MiB (-1: as models predict).
+    """Set whether a job must not share GPUs, and the job's memory on each GPU, MiB (-1: as models predict).
 
     A job that gets whole nodes never shares GPUs.
     """
@@ -214,7 +214,7 @@ def forget(s: StateArrays, slot: int) -> None:
 
 @kernel
 def _index_node(s: StateArrays, n: int, sign: int) -> None:
-    """Add node `n`, if it is up, to its partition's index (sign 1), or remove it (sign -1)."""
+    """Add node `n` to its partition's index (sign 1), or remove the node (sign -1), if the node is up."""
     if s.node.status[n] != NODE_UP:
         return
     p, free, size = s.node.part_of[n], s.node.free[n], s.node.gpus[n]

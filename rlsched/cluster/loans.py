@@ -86,8 +86,8 @@ def exceed_parts(s: StateArrays) -> bool:
 def usable_milli(s: StateArrays, slot: int, workload_milli: int) -> int:
     """Return the cores per GPU that a job can use, thousandths; 0: unknown.
 
-    If the job used fewer cores than it requests, the result is this use. Otherwise the cores of the job may
-    have limited its use, and the result is the larger of its use and the need of its workload.
+    If the job used fewer cores than it requests, the result is this use. Otherwise, too few cores may have
+    limited the use, and the result is the larger of the use and the need of the workload.
 
     Args:
         s: The state.

@@ -157,8 +157,8 @@ def fits_slot(s: StateArrays, p: int, slot: int) -> bool:
 def class_to_place(s: StateArrays, p: int, slot: int, node: int) -> int:
     """Return the demand class by which `choose` places a waiting job, for the same `node`.
 
-    This is the class of the job's preferred GPU types if `node` is BY_RULE and the job fits on GPUs of these
-    types now, else the job's own class. Whether the job fits does not depend on the preference.
+    If `node` is BY_RULE and the job fits on GPUs of its preferred types now, return the class of these types.
+    Otherwise, return the job's own class. The preference does not affect whether the job can start.
     """
     c = s.job.demand[slot]
     narrow = s.demand.preferred[c]

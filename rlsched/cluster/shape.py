@@ -261,7 +261,7 @@ class ClusterShape:
         self.arrays.config[0].lends_cores = 1
 
     def let_lend(self, n: int, *, lends: bool) -> None:
-        """Set whether a node lends idle cores, and can withdraw them from running jobs."""
+        """Set whether a node lends idle cores, and can withdraw lent cores from running jobs."""
         self.arrays.node.lends[self._node(n)] = lends
 
     def set_dials(self, dials: DialArrays) -> None:

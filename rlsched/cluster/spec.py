@@ -143,7 +143,7 @@ class _SharedFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class EnergySignals(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The price and the carbon intensity of the cluster's electricity over time, and its power limit.
+    """The price and the carbon intensity of electricity over time, and the power limit of the cluster.
 
     Attributes:
         price: Path of a CSV file with the price per MWh (`rlsched.energy.series`); "": unknown.

@@ -274,7 +274,7 @@ def busy_frac(s: StateArrays, slot: int, kind: int, clock: float, rate: float) -
 
 @kernel
 def dynamic_w(s: StateArrays, slot: int, kind: int) -> float:
-    """Return a job's dynamic power on a GPU of this type at full clock, W: learnt, or of its workload."""
+    """Return a job's dynamic power on a GPU of this type at full clock, W: learnt, else from its workload."""
     watts, ratio = s.models.trait.dynamic_w[s.job.workload[slot], kind], s.job.dynamic_ratio[slot]
     return watts if ratio == 0.0 else watts * ratio
 

@@ -313,7 +313,7 @@ class ClusterState(ClusterShape):
             until_s: Latest time at which the GPUs are free again; None: unknown.
 
         Raises:
-            AllocationError: one of the GPUs is taken, or they are on several nodes.
+            AllocationError: one of the GPUs is taken, or the GPUs are on several nodes.
         """
         nodes = {int(self.arrays.gpu.node[g]) for g in gpus}
         if len(nodes) != 1 or any(self.arrays.gpu.free_milli[g] != WHOLE_GPU_MILLI for g in gpus):

@@ -21,8 +21,8 @@ class Eligibility:
     """Waiting jobs that are kept out of the queues, and the reasons.
 
     Args:
-        cluster: The ledger (cluster state). The methods remove jobs from its queues, and add them again. A
-            `seq` is the sequence number of a job in the ledger.
+        cluster: The ledger (cluster state). The methods remove jobs from the ledger's queues, and add
+            them again. A `seq` is the sequence number of a job in the ledger.
     """
 
     def __init__(self, cluster: ClusterState) -> None:

@@ -38,7 +38,7 @@ AFTER_S: Final = 10.0
 LEAST_S: Final = 2.0
 RETRY_S: Final = 5.0
 MAX_RETRY_S: Final = 600.0
-"""Maximum delay before a restart, seconds. The delay doubles with every exit, and new forecasts reset it."""
+"""Maximum delay before a restart, seconds. The delay doubles with every exit until new forecasts arrive."""
 ANSWER_S: Final = 60.0
 MAX_QUESTIONS: Final = 16
 MAX_ASKERS: Final = 8

@@ -307,7 +307,7 @@ class Process:
 def with_fewer(
     profiles: Mapping[str, WorkloadProfile], gpu_types: Sequence[str], num_gpus: int, fewer: int
 ) -> tuple[float, str]:
-    """Return the factor by which a job runs longer with fewer GPUs, and the assumption behind it.
+    """Return the factor by which a job runs longer with fewer GPUs, and the assumption behind the factor.
 
     The factor is learnt from completed jobs of the same signature (user and command line) with both GPU
     counts, on the GPU type with the most such jobs. Without such jobs, run times are assumed to be in

@@ -101,7 +101,7 @@ def forget_some(state: BrokerState) -> None:
 def _from_snapshot(
     journal: Journal, wanted: str, say: Callable[[str], None]
 ) -> tuple[BrokerState | None, int]:
-    """Return the state in the newest usable snapshot, and its last entry number; (None, 0) if none."""
+    """Return the newest usable snapshot's state, and the entry number of its last entry; else (None, 0)."""
     for snapshot in journal.snapshots.newest_first():
         why = snapshot if isinstance(snapshot, str) else ""
         if isinstance(snapshot, Snapshot):

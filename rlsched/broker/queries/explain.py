@@ -358,7 +358,7 @@ def _grace(state: BrokerState, job: Job, grace_s: float) -> list[str]:
 
 
 def _preference(state: BrokerState, job: Job) -> list[str]:
-    """Describe the preferred GPU types of a job, and whether it has such GPUs; empty without a preference."""
+    """Describe a job's preferred GPU types, and whether the job has such GPUs; empty without a preference."""
     preferred = " or ".join(job.spec.preferred_types)
     if not preferred:
         return []

@@ -249,7 +249,7 @@ def in_words(
 
 
 def learnt_lines(figures: Sequence[ProfileFigure]) -> list[str]:
-    """Describe a job's learnt factors of sharing, and how its run time changes with its number of GPUs."""
+    """Describe a job's learnt factors of sharing, and how the job's run time changes with the GPU count."""
     lines = []
     pairs = [one for one in figures if one.field in OF_PAIRS and one.status == "learnt"]
     if pairs:

@@ -1,4 +1,4 @@
-"""Settings of a broker, and a function that loads its policy before the journal is opened."""
+"""Settings of a broker, and a function that loads the policy before the journal is opened."""
 
 from __future__ import annotations
 

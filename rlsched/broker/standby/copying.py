@@ -271,7 +271,7 @@ class _Copy:
             )
 
     def _apply(self, rows: list[JournalRow], checksum: int | None) -> None:
-        """Apply entries to the state, and add the jobs that they end to the table of ended jobs."""
+        """Apply entries to the state. Add the jobs that have ended to the table of ended jobs."""
         self._warm.apply(rows, checksum)
         ended = self._warm.take_finished()
         if self._warm.last > self.journal.ended_at:

@@ -31,7 +31,7 @@ class Taken:
         warm: The policy, and the state after the last entry that was replayed.
         open: Function that opens the journal for writing.
         previous: Description of the broker from which the journal was taken over; "": an earlier broker in
-            this directory used the journal, and this process continues with it.
+            this directory used the journal, and this process continues with this journal.
         since_s: Time of the take-over, seconds of `time.monotonic`.
     """
 

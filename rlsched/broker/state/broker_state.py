@@ -501,7 +501,7 @@ class BrokerState(Known):
         self._close(job, entry.outcome, entry.exit_code, entry.reason, end_s)
 
     def _has_declared_down(self, attempt: Attempt) -> bool:
-        """Return whether an operator has removed any node of an attempt, or has declared it down."""
+        """Return whether an operator has removed a node of an attempt, or has declared such a node down."""
         nodes = (self.nodes.get(rank.node) for rank in attempt.ranks)
         return any(node is None or node.removed or not node.up for node in nodes)
 

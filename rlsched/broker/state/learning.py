@@ -35,7 +35,7 @@ def learn(
     """Learn from the usage of an attempt, if all its ranks were on one GPU type and measured long enough.
 
     Each rank must be measured for at least `LEAST_MEASURED_S`. GPU time, power and run time are not learnt if
-    the attempt shared GPUs, or if a node lowered its clock because of a limit. They are not learnt either if
+    the attempt shared GPUs, or if a node lowered the clock because of a limit. They are not learnt either if
     the attempt got lent cores, because the next attempt may have fewer cores. From an attempt that ran out of
     GPU memory, only the memory need is learnt (`UNMET`), even if the attempt was measured for a shorter time.
     """

@@ -56,7 +56,7 @@ class Looking:
         self._thread.join(0.2)
 
     def last_answer(self, fetch: Fetch) -> tuple[Any, float] | None:
-        """Return the last answer to the query `fetch`, and its time, Unix seconds; None: no answer yet.
+        """Return the last answer to the query `fetch`, and the answer's time, Unix seconds; None: no answer.
 
         From this call on, the thread repeats the query `fetch` instead of an earlier query.
         """

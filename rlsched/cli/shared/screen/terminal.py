@@ -139,7 +139,7 @@ class Terminal:
             self._modes = None
 
     def _codes(self, line: Text, columns: int) -> tuple[str, int]:
-        """Return a line with escape sequences for colours, cut to `columns` characters, and its width."""
+        """Return (line with escape sequences for colours, cut to `columns` characters; width of the line)."""
         line = line.copy()
         line.truncate(columns, overflow="ellipsis")
         with self._console.capture() as codes:
