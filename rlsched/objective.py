@@ -106,8 +106,8 @@ class Jobs(msgspec.Struct, frozen=True, kw_only=True):
 class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Weights of the terms of a cost (`TERMS`), classes of jobs, and bounds.
 
-    If no weight is given, time has the weight 1 - w, and money (without prices: energy) has the weight w, the
-    cluster's weight of energy.
+    If no weight is given, time has the weight 1 - w, and money has the weight w, the cluster's weight of
+    energy. If there are no prices, energy has the weight w.
 
     Attributes:
         time, urgent, rest, tail, late, energy, money, peak, preemptions, wake_ups: Weights, 0 or more; only
@@ -136,7 +136,9 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @classmethod
     def of(cls, named: str | Path | Objective) -> Objective:
-        """Return the objective with this name (`PRESETS`) or from this TOML file. Check a given objective.
+        """Return the objective with this name (`PRESETS`) or from this TOML file.
+
+        If `named` is an objective, check and return it.
 
         Raises:
             InputError: the name or the file does not exist, or a setting is invalid.
@@ -197,7 +199,7 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def is_default(self) -> bool:
-        """Whether this is the objective without settings: only time and energy, or money, count."""
+        """Whether this is the objective without settings: time and money count (without prices, energy)."""
         return self == DEFAULT
 
     @property
@@ -226,7 +228,7 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
         Args:
             energy_weight: Weight of energy of the cluster, 0 to 1; applies if no term has a weight.
-            has_prices: Whether the run has prices; otherwise energy takes the place of money.
+            has_prices: Whether the run has prices. If not, energy gets the weight of money.
         """
         found = np.array([float(getattr(self, name)) for name in TERMS])
         found[Term.MONEY] += self.carbon
@@ -269,8 +271,8 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def offsets(self, jobs: Jobs, nodes: int) -> Floats:
         """Return the (NUM_TERMS,) amounts that are added to numerator and denominator of each ratio.
 
-        For the terms `time`, `urgent` and `rest`, the amount is the run time of the jobs, so that ratios
-        compare delays plus run times, not only delays. `nodes`: number of nodes of the cluster.
+        For the terms `time`, `urgent` and `rest`, the amount is the run time of the jobs. The ratios
+        therefore compare delays plus run times, not only delays. `nodes`: number of nodes of the cluster.
         """
         found: Floats = self.offsets_by_job(jobs).sum(axis=1)
         found[Term.WAKE_UPS] = nodes

@@ -230,9 +230,9 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
         _prune(Path(self.cache_path).parent.parent)
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
-        """See `numba.core.caching`. In the key, a digest replaces the argument types.
+        """See `numba.core.caching`. In the cache key, a digest replaces the argument types.
 
-        The types are ten times as long as the rest of the key.
+        As text, the types would be ten times as long as the rest of the key.
         """
         return types_digest(sig), codegen.magic_tuple(), DIGESTS.digest_of(self._function)
 

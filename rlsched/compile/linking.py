@@ -32,8 +32,8 @@ _long_name = funcdesc.default_mangler
 def _name(name: str, argtypes: Any, **more: Any) -> str:
     """Return a function's name for the linker; a digest replaces long argument types.
 
-    numba itself writes the types into the name at every call of the function. For a state, these are ten
-    thousand characters, because a type contains all fields of its records.
+    numba itself writes the types into the name at every call of the function. For a state, the types are ten
+    thousand characters long, because they contain all fields of the records.
     """
     said = " ".join(map(str, argtypes))
     if len(said) <= _LONGEST_NAME:
@@ -90,7 +90,7 @@ class InsideLibrary(_Library):
         return whole
 
     def _close(self, whole: Any) -> None:
-        """Use the LLVM module `whole` for linking by callers, and give numba an empty module to compile."""
+        """Keep the LLVM module `whole`, which callers link. Give numba an empty module to compile."""
         own = [each for each in whole.global_variables if each.name.startswith(_ENVIRONMENT)]
         self._shared_module = whole
         self._final_module = self._empty(*(f'@"{each.name}" = common global ptr null' for each in own))
@@ -128,8 +128,8 @@ class EntryLibrary(_Library):
     def _get_module_for_linking(self) -> Any:
         """Return the entry's functions as declarations; numba needs them to load machine code from the cache.
 
-        No code links an entry, so its intermediate code is not stored: it is three times as large as the
-        machine code, and reading the intermediate code of a broker's entries took 34 MiB.
+        No other function links an entry, so the cache does not store the intermediate code of entries. This
+        code is three times as large as the machine code; for a broker's entries, reading it took 34 MiB.
         """
         self._ensure_finalized()
         names = (each.name for each in self._final_module.functions if not each.is_declaration)
@@ -169,8 +169,8 @@ class _Into(Compiler):  # type: ignore[misc]
 
     Attributes:
         library: Class of the library that the pipeline makes.
-        mark: Prefix of the digest of code and argument types in a function's symbol. "": no digest; numba
-            numbers the functions instead.
+        mark: Prefix of the digest of code and argument types in a function's symbol. "": the symbol has no
+            digest; numba numbers the functions instead.
     """
 
     library: Any

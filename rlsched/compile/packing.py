@@ -1,13 +1,13 @@
 """Passes tuples of arrays between kernels by reference.
 
 numba passes the parts of a tuple as separate arguments, seven words for each array: hundreds of words for a
-cluster's state. To write these words at every call took half of a replay's time. A tuple of a class marked
+cluster's state. Writing these words at every call took half of a replay's time. A tuple of a class marked
 `by_reference` is stored in memory instead, together with nested tuples of such classes, and only the address
 is passed.
 
-Named tuples are immutable, so there is only one visible effect: a tuple that a kernel makes in a loop has the
-same memory as the tuple of the previous iteration. Therefore an `array_kernel`, which counts references, must
-not assign such a tuple with new arrays to one variable twice.
+Named tuples are immutable, so there is only one visible effect. If a kernel makes a tuple in a loop, each
+iteration writes the tuple to the same memory. An `array_kernel` counts references. Therefore it must not
+assign such tuples with new arrays to one variable twice.
 
 The extension points are numba's data models, lowering of named tuples, `box` and `unbox`. numba's version is
 pinned in `constraints.txt`.
@@ -77,7 +77,7 @@ class ReferenceModel(DataModel):  # type: ignore[misc]
     def _or_zeros(self, builder: Any, value: Any) -> Any:
         """Return the tuple's address, or the address of zeros if the variable has no value yet.
 
-        numba also counts references of variables without a value.
+        numba counts references even of variables that have no value yet.
         """
         zeros = cgutils.add_global_variable(builder.module, self.struct, "zeros")
         zeros.linkage, zeros.global_constant = "internal", True
@@ -185,7 +185,8 @@ def _unbox_arrays(
 ) -> None:
     """Unbox the arrays of a tuple in a loop over a table of their positions, targets and item sizes.
 
-    numba itself emits thirty instructions per array: for a state, more instructions than most kernels have.
+    Without this loop, numba emits thirty instructions per array. For a state, these are more instructions
+    than most kernels have.
     """
     offsets = _offsets(c.context, model)
     table = [
@@ -212,7 +213,7 @@ def _offsets(context: Any, model: ReferenceModel) -> list[int]:
 def _array_loop(c: Any) -> ir.Function:
     """Return the function `unbox_arrays(tuple, to, table, count)`.
 
-    The returned function returns whether an array could not be unboxed; a Python error is then set.
+    The returned function returns true if an array could not be unboxed. It has then set a Python error.
     """
     found = c.builder.module.globals.get(_UNBOX_ARRAYS)
     if found is not None:

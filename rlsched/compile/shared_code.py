@@ -1,9 +1,9 @@
-"""Machine code of shared kernels, which every function that calls them uses.
+"""Stores and loads the machine code of shared kernels, once for all functions that call them.
 
 A shared kernel (`jit.shared`) is compiled to an object file of its own. Its symbol is named after a digest of
-its code, so the symbol is the same in all processes. Functions that call the kernel only declare this symbol;
-before the machine code of such a function is loaded, the object files that it needs are loaded, each once per
-process.
+its code, so the symbol is the same in all processes. Functions that call the kernel only declare this symbol.
+Before the machine code of such a function is loaded, the object files of its shared kernels are loaded, each
+once per process.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
         share_milli: Part of each GPU that the job gets, in thousandths; 1,000: the whole GPU.
         sm_clock_frac: SM clock as a fraction of the maximum.
         node: Node of a job without GPUs; -1 for a job with GPUs, because `gpus` determines its nodes.
-        share_with: Sequence number of the running job with which the started job shares all its GPUs; -1: the
-            GPUs are free.
+        share_with: Sequence number of the running job whose GPUs the started job shares, all of them; -1: the
+            started job gets free GPUs.
         cpu_milli_each: CPU cores for each GPU, thousandths of a core; -1: the cores that the job requested.
     """
 
@@ -40,8 +40,8 @@ class Preempt(msgspec.Struct, frozen=True, tag="preempt"):
     Attributes:
         seq: Sequence number of the job to stop.
         moved_for: Sequence number of the waiting job that gets the GPUs, if the stopped job restarts
-            immediately on other GPUs. Only records and messages use it. -1: the stopped job waits in the
-            queue.
+            immediately on other GPUs. -1: the stopped job waits in the queue. Only records and messages use
+            this field.
     """
 
     seq: int

@@ -18,7 +18,7 @@ from rlsched.decide.options import FIXED, FULL, LULL, WEIGHED, StartOptions, ene
 from rlsched.models.clocks import best_level, power_at, priced_level
 
 MOST_PRESSURE: Final = 3.0
-"""Queued jobs per node above which a longer queue no longer raises the weight of time."""
+"""Maximum number of queued jobs per node that counts: above this number, the weight of time does not rise."""
 
 
 @kernel
@@ -114,8 +114,9 @@ def cores_for(s: StateArrays, slot: int, gpus: NDArray[np.int32], o: StartOption
 
     If the option `cores` is off, the job gets the cores that it requested. If the option is on, the job gets
     the cores that it can use: fewer than requested if fewer suffice, more if its nodes have spare cores. A
-    job keeps its additional cores until it ends. Therefore a node may have fewer free cores than jobs on its
-    free GPUs request. A job that starts on these GPUs then gets only a proportional part of the free cores.
+    job keeps its additional cores until it ends. Therefore the free cores of a node may not suffice for jobs
+    on all its free GPUs. A job that starts on some of these GPUs then gets only a proportional part of the
+    free cores.
 
     If the cluster lends cores, the job gets the cores that it requested, and a loan (`rlsched.cluster.loans`)
     if its workload is known and needs more.

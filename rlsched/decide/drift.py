@@ -181,8 +181,8 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         note: Reason why drift cannot be detected; "" if it can be detected.
         active: Whether there is drift; the fallback then decides in place of the policy.
-        looks: Number of looks so far. The fractions in `outside` refer only to the latest looks, which are
-            stored.
+        looks: Number of looks so far. The fractions in `outside` refer only to the latest looks, because only
+            these are stored.
         outside: Columns that were outside their training ranges in recent looks, from `DriftWatch.outside`.
         settings_refused: Number of times that dials were set to 0 because the strategy raised an exception
             or returned values that are not numbers.

@@ -115,11 +115,11 @@ class Guarded(Scheduler):
         return self._policy.review_s(state)
 
     def pauses(self, state: ClusterState, partition: int, now_s: float) -> bool:
-        """Return whether the policy, or the fallback while it decides, must preempt a running job."""
+        """Return whether the scheduler that decides now (policy or fallback) must preempt a running job."""
         return self._deciding().pauses(state, partition, now_s)
 
     def keeps_limit(self) -> bool:
-        """Return whether the scheduler that decides now, policy or fallback, itself keeps the power limit."""
+        """Return whether the scheduler that decides now (policy or fallback) keeps the power limit itself."""
         return self._deciding().keeps_limit()
 
     def _deciding(self) -> Scheduler:

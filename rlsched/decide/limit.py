@@ -1,11 +1,12 @@
 """Compiled functions that keep a cluster under a power limit: clocks, pauses, and jobs that must wait.
 
-The power is the most that the running jobs can draw, by the models (`rlsched.cluster.power`). Jobs without
-slack are urgent, jobs with slack are flexible. If the power exceeds the limit, these steps are taken in this
-order until the limit is kept: lower the clocks of flexible jobs, pause flexible jobs, lower the clocks of
-urgent jobs, pause other jobs that may be preempted. Jobs pause only under a policy that preempts. A flexible
-job starts only if all urgent jobs, running and waiting, can still have their full clocks. An urgent job
-starts only if the limit can be kept with all jobs at the lowest clocks and the flexible jobs paused.
+In this module, power is the most that the running jobs can draw according to the models
+(`rlsched.cluster.power`). Jobs without slack are urgent, jobs with slack are flexible. If the power exceeds
+the limit, these steps are taken in this order until the limit is kept: lower the clocks of flexible jobs,
+pause flexible jobs, lower the clocks of urgent jobs, pause other jobs that may be preempted. Jobs pause only
+under a policy that preempts. A flexible job starts only if all urgent jobs, running and waiting, can still
+have their full clocks. An urgent job starts only if the limit can be kept with all jobs at the lowest clocks
+and the flexible jobs paused.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from rlsched.models.clocks import MIN_CLOCK_FRAC, gpu_power_w
 STEPS: Final = 32
 """Number of steps between the lowest and the highest clock. With coarse steps, clocks change less often."""
 ROUNDED_S: Final = 0.001
-"""Resolution of times, seconds: times are rounded up to it. Slack of at most this time counts as used up."""
+"""Times are rounded up to multiples of this time, seconds. Slack of at most this time counts as used up."""
 PATIENCE_S: Final = 3600.0
 """Waiting time, seconds, after which power may be kept for an urgent job (`reserve_power`)."""
 
@@ -102,7 +103,9 @@ def _saved_w(s: StateArrays, slot: int) -> float:
 
 @kernel
 def hold_limit(s: StateArrays, preempts: bool, now_s: float) -> None:
-    """Set the caps of the clocks so that the limit is kept, and the power that starts may add (`room_w`).
+    """Set the caps of the clocks so that the power limit is kept.
+
+    Also set `scratch.room_w`: the power that jobs may add when they start, W.
 
     Without a limit, the caps are 1. If no caps suffice, they are as low as possible. `preempts`: whether jobs
     may be preempted.
@@ -184,7 +187,7 @@ def _note_hosts(s: StateArrays) -> None:
 
 @kernel
 def start_w(s: StateArrays, slot: int, clock: float) -> float:
-    """Return the power that a waiting job adds at an SM clock, W, on the GPU type where it adds most.
+    """Return the power that a waiting job adds at SM clock `clock`, W, on the GPU type where it adds most.
 
     Of the GPU types that the job accepts, only the types of the highest rank count (`_usable`,
     `_note_hosts`): if possible, types with free GPUs on a node that is up; otherwise, types with a node that
@@ -226,11 +229,11 @@ def _all_start_w(s: StateArrays) -> float:
 
 @kernel
 def reserve_power(s: StateArrays, now_s: float) -> None:
-    """Keep power for the urgent jobs that wait, before flexible jobs start.
+    """Keep power for the urgent jobs that wait.
 
-    For one urgent job, power is also kept before urgent jobs that were submitted later start
-    (`scratch.first_seq`, `scratch.first_w`). This job is the first urgent job that has waited for
-    `PATIENCE_S` and could start on an idle cluster.
+    Flexible jobs do not get the power that is kept for urgent jobs. For one urgent job, power is kept even
+    from urgent jobs that were submitted later (`scratch.first_seq`, `scratch.first_w`). This one job is the
+    first urgent job that has waited for `PATIENCE_S` and could start on an idle cluster.
     """
     scratch, most_w, kept_w = s.scratch[0], s.config[0].limit_w - nodes_w(s), 0.0
     if scratch.room_w[PowerClass.FLEXIBLE] == np.inf:
@@ -252,7 +255,7 @@ def reserve_power(s: StateArrays, now_s: float) -> None:
 
 @kernel
 def start_class(s: StateArrays, slot: int, now_s: float) -> int:
-    """Return the `PowerClass` of a waiting job: URGENT also if the job has used up its slack."""
+    """Return the `PowerClass` of a waiting job. A job that has used up its slack is URGENT too."""
     urgent = s.job.slack_s[slot] <= 0.0 or slack_ends_s(s, slot, now_s) <= now_s
     return PowerClass.URGENT if urgent else PowerClass.FLEXIBLE
 
@@ -276,9 +279,9 @@ def fits_limit(s: StateArrays, slot: int, now_s: float) -> bool:
 def next_to_stop(s: StateArrays, now_s: float) -> int:
     """Return the slot of the job to preempt next in order to keep the limit, -1 for none.
 
-    Of the jobs whose pause suffices, it is the job that saves the least power; if no single pause suffices,
-    the job that saves the most. Of jobs that save equal power, it is the job submitted last. Call
-    `hold_limit` before.
+    If the pause of a single job suffices, returns the job that saves the least power among the jobs whose
+    pause suffices. Otherwise, returns the job that saves the most power. Of jobs that save equal power,
+    returns the job submitted last. Call `hold_limit` before.
     """
     if not is_limited(s) or s.scratch[0].room_w[PowerClass.FLEXIBLE] == np.inf:
         return -1
@@ -294,7 +297,10 @@ def next_to_stop(s: StateArrays, now_s: float) -> int:
 
 @kernel
 def _best_to_stop(s: StateArrays, now_s: float, over_w: float, flexible: bool) -> int:
-    """Return the job that `next_to_stop` describes, to save `over_w`; `flexible`: as in `_may_pause`."""
+    """Return the job that `next_to_stop` describes.
+
+    `over_w`: power to save, W. `flexible`: as in `_may_pause`.
+    """
     found, best_w = -1, 0.0
     for position in range(s.derived.running_len[0]):
         slot = s.derived.slot.running[position]

@@ -27,11 +27,10 @@ def decide_all(
 ) -> Iterator[tuple[int, Decision]]:
     """Call the scheduler for each partition until it returns *wait*, and apply its decisions to the state.
 
-    The scheduler is called for a partition while a waiting job fits the partition. A scheduler that preempts
-    or shares GPUs is called while any job waits for the partition. Every scheduler is also called while a
-    running job must pause. In all other cases *wait* is the only possible action, and the scheduler is not
-    called. After a pass with a preemption, the loop makes another pass over all partitions, because a job
-    can wait for two partitions.
+    The scheduler is called for a partition in three cases: a waiting job fits the partition; any job waits
+    for the partition, and the scheduler preempts or shares GPUs; or a running job must pause. In all other
+    cases *wait* is the only possible action. After a pass with a preemption, the loop makes another pass over
+    all partitions, because a job can wait for two partitions.
 
     Yields (partition, decision) after each decision has been applied. If `job_name` is given, records contain
     the names of their jobs and nodes.
@@ -66,7 +65,7 @@ def decide_all(
 
 
 def _keep_limit(state: ClusterState, scheduler: Scheduler, now_s: float) -> None:
-    """Under a power limit, defer jobs and set the caps of clocks, unless the scheduler does so itself."""
+    """Defer jobs and set the caps of clocks, if the scheduler does not keep a power limit itself."""
     if state.is_limited and not scheduler.keeps_limit():
         for_state(defer_jobs, state)(state.arrays, NO_PRICE, False, now_s)
 

@@ -19,7 +19,8 @@ class Move(NamedTuple):
         share_with: Slot of the running job whose GPUs the started job shares.
         for_job: Slot of the waiting job that gets the GPUs of the preempted job, if the rule chose one.
         place: Node on which the job starts, as in `rlsched.cluster.choose`. BY_RULE (-1): the placement rule
-            chooses the node; NO_PREFERENCE (-2): it chooses regardless of the job's preferred GPU types.
+            chooses the node; NO_PREFERENCE (-2): the placement rule chooses the node, and ignores the job's
+            preferred GPU types.
         clock: SM clock of the started job as a fraction of the maximum; BY_OPTIONS: the start options
             determine it.
     """
@@ -46,7 +47,10 @@ def start_of(slot: int, share_with: int) -> Move:
 
 @kernel
 def placed(move: Move, place: int) -> Move:
-    """Return a move with `place` if it starts a job on free GPUs; other moves are unchanged."""
+    """Return a move with the node `place`, if the move starts a job on free GPUs.
+
+    Other moves are returned unchanged.
+    """
     if move.start < 0 or move.share_with >= 0:
         return move
     return Move(move.preempt, move.start, move.share_with, move.for_job, place, move.clock)

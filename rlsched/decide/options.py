@@ -77,10 +77,10 @@ class PriceOptions(NamedTuple):
             its slack, at most 0.8.
         pause: A running job that has used less than the fraction tanh(pause x ln(price / mean)) of its slack,
             at most 0.8, is preempted.
-        window: Whether a waiting job starts at the beginning of the cheapest window of its predicted run
-            time, among the starts that use at most 0.8 of its slack.
-        percentile: While the price is above this quantile of the past 7 days, waiting jobs do not start, and
-            running jobs are preempted, before they have used 0.8 of their slack.
+        window: Whether a waiting job starts at the time at which its predicted run costs least. Only starts
+            that use at most 0.8 of its slack count.
+        percentile: While the price is above this quantile of the past 7 days, jobs that have used less than
+            0.8 of their slack do not start, and are preempted if they run.
     """
 
     power: float
@@ -112,8 +112,8 @@ class StartOptions(NamedTuple):
             use.
         gate: Least gain that a job needs in order to share GPUs.
         chooses_type: Whether a job gets the GPU type of highest worth to it (`decide.plans.plan.type_worth`).
-        type_price: Exponent p in the worth of a GPU type: (the job's speed on it) / (the usual speed on
-            it)^p.
+        type_price: Exponent p in the worth of a GPU type: (the job's speed on this type) / (the usual
+            workload's speed on this type)^p.
         later: Factor by which the wait for GPUs of a better type is multiplied; infinite: no job waits for
             such GPUs.
         price: How decisions follow the price of electricity.
@@ -142,7 +142,8 @@ class RuleOptions(NamedTuple):
         leave_frac: Fraction of a partition's GPUs that a long job leaves free when it starts.
         threshold_gpu_s: Attained service, GPU-seconds; jobs above this value are ordered behind all other
             jobs.
-        tick_s: Time, seconds, at whose multiples decisions are made; 0: decisions are made at every event.
+        tick_s: Decisions are made only at multiples of this time, seconds; 0: decisions are made at every
+            event.
         preempts: Whether jobs may be preempted.
         start: Options for starting jobs.
         own: (n,) numbers for a user-defined rule.

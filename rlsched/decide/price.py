@@ -61,9 +61,9 @@ def _defers(s: StateArrays, o: PriceOptions) -> bool:
 def _defer_slope(s: StateArrays, slot: int, o: PriceOptions) -> float:
     """Return the slope of `slack_frac` that applies to a waiting job.
 
-    For a job that may pause, the result is at least the slope of a pause, because otherwise the job could
-    start and pause immediately. The slope of a pause is the setting `pause`. The dial `pause` is added to
-    this setting only after the job's first start.
+    For a job that may pause, the result is at least the slope for pauses. Otherwise the job could start and
+    pause immediately. The slope for pauses is the setting `pause`; after the job's first start, it is the
+    setting plus the dial `pause`.
     """
     job, dial = s.job, s.dials.dial[partition_of(s, slot)]
     slope = o.defer
@@ -93,9 +93,8 @@ def defer_jobs(s: StateArrays, o: PriceOptions, preempts: bool, now_s: float) ->
 
     A job waits for a lower price until it has used the permitted fraction of its slack, or until its cheapest
     window begins (`rlsched.decide.window`). A job waits for power until it can start without exceeding the
-    power limit (`rlsched.decide.limit`). Sets `scratch.defer_s`: the first time at which a deferred job no
-    longer has to wait for the price; infinite if there is no such job. `preempts`: whether jobs may be
-    preempted.
+    power limit (`rlsched.decide.limit`). Sets `scratch.defer_s`: the first time at which a deferral ends
+    without an event; infinite if there is no such time. `preempts`: whether jobs may be preempted.
     """
     scratch, next_s = s.scratch[0], np.inf
     if MODELLED and s.config[0].limited:
@@ -139,11 +138,12 @@ def _is_on_up_nodes(s: StateArrays, slot: int) -> bool:
 def next_to_pause(s: StateArrays, p: int, o: PriceOptions, preempts: bool, now_s: float) -> int:
     """Return the slot of the job to preempt next because of the price or the power limit, -1 for none.
 
-    Because of the power limit, it is a job of any partition (`rlsched.decide.limit.next_to_stop`). Because of
-    the price, it is a job of partition `p`: it holds GPUs, is preemptible, started before this instant, runs
-    on nodes that are up, has not used the fraction of its slack that the price permits, and is predicted to
-    run for at least `LEAST_LEFT_S` more. Of several such jobs, returns the job that arrived first. A job
-    without GPUs is never paused: its earlier run time is not counted, so it would start again immediately.
+    For the power limit, the job can be in any partition (`rlsched.decide.limit.next_to_stop`). For the price,
+    only jobs of partition `p` are considered, with these properties: the job holds GPUs, is preemptible,
+    started before this instant, runs on nodes that are up, has not used the fraction of its slack that the
+    price permits, and is predicted to run for at least `LEAST_LEFT_S` more. Of several such jobs, returns the
+    job that arrived first. A job without GPUs is never paused: its earlier run time is not counted, so the
+    job would start again immediately.
     """
     if preempts and is_limited(s):
         stopped = next_to_stop(s, now_s)
@@ -170,9 +170,9 @@ def next_to_pause(s: StateArrays, p: int, o: PriceOptions, preempts: bool, now_s
 def review_s(s: StateArrays, o: PriceOptions) -> float:
     """Return the next time, s, to check deferrals and pauses without an event; infinite: never.
 
-    If a job is deferred or may pause, or there is a power limit, this is the time of the next change of the
-    price or the limit. If a deferred job may use its slack only until an earlier time, this is the earlier
-    time.
+    If a job is deferred or may pause, or there is a power limit, the result is the time of the next change of
+    the price or the limit. If a deferral ends before this change (`scratch.defer_s`), the result is the end
+    of the deferral.
     """
     if s.config[0].limited and s.counters[0].live_jobs > 0:
         return min(s.scratch[0].defer_s, s.config[0].price_until_s)

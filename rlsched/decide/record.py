@@ -25,7 +25,7 @@ class PlanSeen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         how: `free`: start on free GPUs. `share`: start on GPUs of running jobs. `preempt`: start on GPUs of a
             preempted job. `later`: do not start now.
-        verdict: Reason why the plan is not allowed; "" if it is allowed.
+        verdict: Reason why the plan is not allowed; "" if the plan is allowed.
         chosen: Whether the plan was chosen.
         node: First node; "" if unknown.
         nodes: Number of nodes that the plan uses.
@@ -42,7 +42,7 @@ class PlanSeen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         run_s: Predicted time from the start to the end of the job under this plan, seconds.
         power_w: Power that the job would add while it runs, watts; None without models.
         worth: Value by which plans are compared: the speed that the plan adds (1: the speed of a job without
-            co-tenants), times the worth of the GPU type. None: the queue's order decides.
+            co-tenants), multiplied by the worth of the GPU type. None: the queue's order decides.
         rate: Predicted work per second, in seconds of the stated run time. Co-tenants, clock, cores and GPU
             type are taken into account. `rate`, `gpu_w` and `cores_w` are None without models, for a job
             without GPUs, and in plans that were not chosen.
@@ -105,15 +105,15 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
         action: The action chosen.
         took_us: Time from reading the state to choosing the action, microseconds.
         guard: Why the guard intervened, "" if it did not.
-        reference: Name of the policy without its dials; a replay can use the choice of this policy instead.
-            "" if there are no dials.
+        reference: Name of the policy without its dials. A replay can make the choice of this policy in place
+            of the recorded action. "" if there are no dials.
         turn: Sequence number of the job under consideration: the job that started, or the job for which
             another job was preempted; for a *wait*, the first job of the queue. -1 if there is no such job.
         queue: Sequence numbers (int32) of the first `QUEUED` jobs waiting for the partition, in queue order;
             empty in records of earlier versions.
         plans: Plans of the job under consideration.
-        prices: Current prices by name (`recording.prices_of`): of GPU time and GPU types, and the weight of
-            energy.
+        prices: Current prices of GPU time and of GPU types, and the weight of energy, by name
+            (`recording.prices_of`).
         plans_failed: Reason why the plans could not be listed; "" if they were listed.
         names: Display names of all jobs and nodes in this record; empty in records of earlier versions.
     """

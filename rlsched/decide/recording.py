@@ -228,8 +228,8 @@ def _note(s: StateArrays, p: int, slot: int, o: StartOptions, how: int, plan: Pl
 def _predict(s: StateArrays, p: int, slot: int, how: int, own: float, g: int, row: Any) -> None:
     """Write the predicted rate, run time and power of a job under a plan to the plan's `row`.
 
-    The power ignores that co-tenants can bring a GPU to its power limit. All GPUs of a gang are assumed to be
-    of the type of `g`.
+    This function ignores that a GPU with co-tenants can reach its power limit. All GPUs of a gang are assumed
+    to be of the type of `g`.
 
     Args:
         s: The state.

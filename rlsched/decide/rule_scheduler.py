@@ -32,7 +32,7 @@ def first_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
 
 @kernel
 def look_again_s(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> float:
-    """Return the time at which a rule's decision for partition `p` may change without an event."""
+    """Return the next time at which a rule's decision for partition `p` may change without an event."""
     return next_look_s(s, p, o, now_s)
 
 
@@ -87,7 +87,10 @@ class RuleScheduler(Scheduler):
         self.defer_jobs(state, now_s)
 
     def defer_jobs(self, state: ClusterState, now_s: float) -> None:
-        """Defer jobs because of the price or the power limit; with neither, requeue all deferred jobs."""
+        """Defer jobs because of the price or the power limit.
+
+        If there is neither, requeue all deferred jobs.
+        """
         if self._waits(state) or state.arrays.scratch[0].deferred:
             options = self.rule.options
             defer = for_state(defer_jobs, state)

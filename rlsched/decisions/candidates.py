@@ -1,4 +1,4 @@
-"""Candidates of a decision: its numbered alternatives, of which a replay can choose another one.
+"""Candidates of a decision: its numbered alternatives. A replay can choose another candidate.
 
 A candidate is the choice of the static rule, or a plan (a possible placement of a job).
 """
@@ -87,7 +87,7 @@ def numbers_of_plans(record: DecisionRecord) -> dict[int, int]:
 
 
 def as_another(record: DecisionRecord, other: DecisionRecord | None) -> Candidate | None:
-    """Return the candidate that does the same as the decision of another run; None: there is none.
+    """Return the candidate that does the same as the decision of another run; None: no candidate does.
 
     The result is never the candidate that the scheduler chose. Jobs of the two runs are matched by displayed
     ID.

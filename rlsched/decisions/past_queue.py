@@ -26,9 +26,9 @@ def queue_at(reader: StoreReader, at_s: float) -> list[tuple[JobSeen, str]]:
     """Return the jobs that wait at a time, in queue order, each with its partition ("" if unknown).
 
     Between two decisions of a partition, jobs can be submitted and cancelled, but no job starts. The queue of
-    a partition at `at_s` is therefore the queue in the record of its next decision, without the jobs
-    submitted after `at_s`, and with the jobs cancelled between `at_s` and that decision. Partitions are in
-    the order of their names.
+    a partition at `at_s` is therefore taken from the record of its next decision. Jobs submitted after `at_s`
+    are removed, and jobs cancelled between `at_s` and that decision are added. Partitions are in the order of
+    their names.
 
     Jobs without a recorded position come last, ordered by submission: jobs far back in a long queue, jobs
     submitted after the last decision, and jobs in records of older versions, which have no queue.

@@ -34,7 +34,9 @@ PART_BYTES: Final = 32 << 20
 PART_ROWS: Final = 50_000
 """Maximum size in bytes, and maximum number, of the decisions in one part of a store."""
 COMPLETE: Final = 8
-"""Number of batches that a reader keeps with their records, a batch of 1,000 decisions takes about 2 MiB."""
+"""Number of batches that a reader keeps together with their records. A batch of 1,000 decisions takes about 2
+MiB.
+"""
 _BESIDE: Final = ("jobs", "forecasts")
 """Tables that are split into parts at the same times as the table `decisions`."""
 _DAMAGED: Final = (msgspec.MsgspecError, UnicodeDecodeError)
@@ -218,8 +220,9 @@ def parts(folder: Path) -> list[Part]:
     """Return the parts of a store, oldest first.
 
     A part has at most about `PART_ROWS` decisions, with a size of at most `PART_BYTES`, unless a single
-    segment has more. A small store has one part. The decisions of a segment are counted by the numbers of its
-    first decision and of the first in the next segment; the newest segment counts as full.
+    segment has more. A small store has one part. The count of decisions in a segment is the number of the
+    next segment's first decision minus the number of its own first decision. The newest segment counts as
+    full.
     """
     groups: list[list[Path]] = []
     size = rows = 0

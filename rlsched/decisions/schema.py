@@ -122,7 +122,7 @@ class ForecastSeen(msgspec.Struct, frozen=True, kw_only=True):
         median_s: 50 % quantile of the forecast.
         high_s: 90 % quantile of the forecast; infinite: after the horizon of the forecast.
         seen_s: Outcome: the time at which the event happened.
-        raw: The three quantiles before they were corrected by earlier outcomes.
+        raw: The three quantiles before the correction, which is computed from earlier outcomes.
         last_s: Baseline (a simpler forecast for comparison): the last outcome for a job of the same size
             class; nan if there was none.
         week: Baseline: 10, 50 and 90 % quantiles of the outcomes in the same size class in the week before;

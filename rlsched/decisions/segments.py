@@ -4,10 +4,9 @@ A segment, such as `decisions-000001.arrow`, is an Arrow IPC stream to which bat
 Large batches are compressed. A segment can be read while it is written. After a crash or on a full disk, it
 can end with an incomplete batch, which readers ignore.
 
-Each writer begins a new segment, and another one when the segment has reached its maximum size, number of
-rows or age. If all
-segments of a table together are too large, the oldest segments are removed. Segments in which all rows are
-too old are removed too.
+Each writer begins a new segment, and another segment when this one has reached its maximum size, number of
+rows or age. If all segments of a table together are too large, the oldest segments are removed. Segments in
+which all rows are too old are removed too.
 """
 
 from __future__ import annotations
@@ -29,8 +28,9 @@ SUFFIX: Final = ".arrow"
 COMPRESSED_BYTES: Final = 4096
 """Minimum size of a batch that is compressed, bytes.
 
-A batch with one decision takes 2.4 KiB, or 2.0 KiB if it is compressed. Reading takes 8 us of CPU time, or
-365 us if it is compressed; writing takes 40 us or 300 us, because each buffer has its own compressor.
+A batch with one decision takes 2.4 KiB, or 2.0 KiB if compressed. Reading such a batch takes 8 us of CPU
+time, or 365 us if compressed. Writing takes 40 us, or 300 us if compressed, because each buffer has its own
+compressor.
 """
 PER_KEPT: Final = 16
 """Minimum number of segments of a table that has reached its age or size limit.

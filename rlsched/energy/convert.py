@@ -36,7 +36,7 @@ class Conversion(NamedTuple):
         column: Column of the values.
         filled: Number of steps without a value that were filled.
         left_out: Number of steps that are left out at the start and the end of the file, because they have no
-            value. Steps after the last value are kept if they have a forecast.
+            value. Steps after the last value are kept if the file has forecasts of these steps.
         other_auctions: Number of rows that were left out because they are of another auction (ENTSO-E).
     """
 
@@ -130,7 +130,7 @@ def _electricity_maps(table: Table, column: str | None) -> tuple[str, list[Row],
 
 
 def _entsoe(table: Table, column: str | None) -> tuple[str, list[Row], int]:
-    """Read day-ahead prices of one area, as exported by the ENTSO-E Transparency Platform."""
+    """Read day-ahead prices of one area, in the export format of the ENTSO-E Transparency Platform."""
     at = _only(table, "entsoe", _ENTSOE_TIME, "MTU (CET/CEST)")
     for area in table.find("^area$"):
         _one_place(table, area)

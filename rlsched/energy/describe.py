@@ -103,9 +103,9 @@ def cheapest_half_saves(series: Series) -> float | None:
     """Return the fraction of the cost that a constant load saves if it runs only in half of each day.
 
     The load takes the same energy a day, in the cheapest half of the steps of each day (UTC). The saving is
-    a bound: it assumes that the values of the day are known in advance, and that all work can wait for hours
-    and run at twice the power. Only whole days count. Return None if there is no whole day, if a day does not
-    consist of two or more whole steps, or if the mean is not above 0.
+    an upper bound. It assumes that the values of the day are known in advance, that all work can wait for
+    hours, and that work can run at twice the power. Only whole days count. Return None if there is no whole
+    day, if a day has fewer than two steps or a fraction of a step, or if the mean is not above 0.
     """
     steps = DAY_S / series.step_s
     if steps % 1 or steps < 2:

@@ -1,4 +1,4 @@
-"""The power limit of a cluster over time, and prices and limit together, by Unix time."""
+"""Tables by Unix time: the power limit of a cluster, and the price together with the limit."""
 
 from __future__ import annotations
 
@@ -93,7 +93,10 @@ class EnergyAt(NamedTuple):
 
 
 class EnergyTable(NamedTuple):
-    """Prices and power limits by Unix time; None: the cluster has no prices, or no power limits."""
+    """Prices and power limits by Unix time.
+
+    `prices` is None if the cluster has no prices; `limits` is None if the cluster has no power limits.
+    """
 
     prices: PriceTable | None
     limits: LimitTable | ConstantLimit | None = None

@@ -1,9 +1,10 @@
 """Computes the inputs of price-aware decisions: ratios of prices to their daily mean, and the outlook.
 
-The mean covers the next 24 hours. A value that is not known yet counts as its forecast if the series has one
-that was known at that time (`Series.forecast`), otherwise as the value 24 hours earlier, so that no result
-depends on values that are published later. At any time, prices of a day-ahead market are known for the next
-12 hours or more, and prices of a real-time market only for the current step.
+The mean covers the next 24 hours. Values that are not known yet are replaced, so that no result depends on
+values that are published later. The replacement is the forecast, if the series has a forecast
+(`Series.forecast`) that was known at that time. Otherwise it is the value 24 hours earlier. In a day-ahead
+market, prices are known for the next 12 hours or more. In a real-time market, only the price of the current
+step is known.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def relative(series: Series, known_ahead_s: float) -> NDArray[np.float64]:
 
 
 def to_ratios(values: NDArray[np.float64], means: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return values over means of the same shape, clipped and rounded; 1 where the mean is 0 or less."""
+    """Return values / means of the same shape, clipped and rounded; 1 where the mean is 0 or less."""
     ratios, counted = np.ones(values.shape), means > 0.0
     ratios[counted] = np.clip(values[counted] / means[counted], LEAST_RATIO, MOST_RATIO)
     return np.round(ratios, 6)
@@ -88,8 +89,8 @@ def values_ahead(series: Series, now: NDArray[np.int64], steps: int, ahead: int)
     """Return (R, steps) values: for each step in `now`, `steps` values from this step on, as known then.
 
     A value that is not known is replaced by its forecast, if this forecast was known at the start of the step
-    in `now`. Otherwise it is replaced by the value or the replacement of 24 hours earlier; the result is nan
-    if that time is before the start of the series.
+    in `now`. Otherwise it is replaced by the value 24 hours earlier, or by the replacement of that value. If
+    that time is before the start of the series, the result is nan.
 
     Args:
         series: The series.
@@ -195,9 +196,9 @@ def prices_ahead(
 
     Hour h begins h hours after the start of the step. Its price is the mean price of the steps in this hour;
     if steps do not divide an hour, its price is the price in the middle of the hour. Prices are relative to
-    `means`. Prices that are not known are replaced as in `values_ahead`: on the second day, by the prices of
-    the first day. If a replacement would be before the start of the series, the price of the present step is
-    used.
+    `means`. Prices that are not known are replaced as in `values_ahead`. Without a forecast, unknown prices
+    of the second day are replaced by the prices of the first day. If `values_ahead` has no replacement (nan),
+    the price of the present step is used.
 
     Args:
         series: The series, N steps.

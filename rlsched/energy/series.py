@@ -68,7 +68,7 @@ class Series:
 
         Raises:
             InputError: the file cannot be read, a column is missing, a value is not a number, the steps
-                differ, or a forecast was known only after the start of its step.
+                differ in length, or a forecast was known only after the start of its step.
         """
         return cls.from_rows(_rows(read_text(path), str(path)), str(path))
 
@@ -214,8 +214,8 @@ def integrals(series: Iterable[Series | None], second_0: datetime, last_s: float
             the end of a series is the mean of its last 7 days.
 
     Raises:
-        InputError: a series begins after second 0 or ends before `last_s`, so that it does not cover the
-            trace; or a grid that contains the start of every step needs more than `MOST_GRID` steps.
+        InputError: a series does not cover the trace, because it begins after second 0 or ends before
+            `last_s`; or a grid that contains the start of every step needs more than `MOST_GRID` steps.
     """
     given = list(series)
     known = [one for one in given if one is not None]

@@ -46,9 +46,9 @@ def synthesize(
     solar: like day-ahead prices of California, 2023-24 (p5 0.15, p95 2.4, p99 3.6 times the mean, 2 % of the
         hours below 0, correlation with the day before 0.9): cheap at noon, expensive in the evening, similar
         every day, and lower at weekends.
-    wind: like day-ahead prices of Germany, 2023-24 (p5 0, p95 1.8, p99 2.4 times the mean, 4 % of
-        the hours below 0, a smaller daily pattern): swings over days, AR(1)
-        with a correlation time of 30 h, clipped slightly below 0.
+    wind: like day-ahead prices of Germany, 2023-24 (p5 0, p95 1.8, p99 2.4 times the mean, 4 % of the hours
+        below 0, a smaller daily pattern): swings over days, which are an AR(1) process with a correlation
+        time of 30 h, clipped slightly below 0.
     spiky: like real-time prices of Texas, Victoria and Singapore (median 0.5 to 0.9, p99 4 to 10, maximum 22
         to 200 times the mean): a low base, and a few spikes of 10 to 60 times the mean, an hour or longer,
         in the evenings of some days. The spikes are at most 0.6 of the sum of the values.

@@ -199,7 +199,7 @@ class SlurmAttempts:
     def _runs_otherwise(self, job: SlurmJob) -> None:
         """Handle a job that runs, but not as the attempt that the broker has ordered.
 
-        A user has released the job, or it runs as an earlier attempt: a command that a gateway sent before it
+        Either a user has released the job, or the job runs as an earlier attempt: a command of a gateway that
         was killed can reach Slurm late. The job continues to run. Its GPUs are reported to the broker as used
         by a job that the broker did not start.
         """

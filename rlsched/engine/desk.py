@@ -56,8 +56,8 @@ class Desk:
         starting: Jobs that Slurm itself has started, and that are being reported to the broker.
         limited_until_s: Time until which a job is not offered because a limit of Slurm prevents its start, by
             the key of the job.
-        cleared_s: Time at which a job's GPU request was removed before a new one is set, by the key of the
-            job.
+        cleared_s: Time at which a job's GPU request was removed, by the key of the job. The removal precedes
+            a new request.
         withdrawn: The broker's IDs of jobs that were withdrawn from the broker. The broker's orders to end
             these jobs must not end the jobs in Slurm.
         out: Outgoing messages and questions.

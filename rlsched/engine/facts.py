@@ -13,8 +13,9 @@ from rlsched.errors import RlschedError
 MARK = "rlsched:"
 """Start of the AdminComment of a job held by job_submit.lua; `key=value` pairs follow, separated by `;`."""
 USER_HOLD = "[held]"
-"""Start of the Comment of a job that its user holds. The priority of such a job is 0, but the gateway also
-sets priority 0 when it holds a job."""
+"""Start of the Comment of a job that its user holds. Such a job has priority 0. The priority does not suffice
+to detect such a job, because the gateway also sets priority 0 when it holds a job.
+"""
 UNLIMITED_MIN = 365 * 24 * 60
 """Time limit from which a job counts as unlimited (a year), minutes."""
 LIVE = ("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT")

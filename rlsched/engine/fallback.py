@@ -1,9 +1,9 @@
 """Fallback if no broker decides: returns held jobs to Slurm's own scheduling.
 
-There are three mechanisms. First, the gateway writes the time of the broker's last message to a file, and
-job_submit.lua holds no new job if that time is too long ago. Second, the gateway releases held jobs if it
-receives no message from a broker for `--release-after`. Third, if the gateway is down too, the command
-`rlsched engine slurm --release` releases the held jobs; run it from cron or a timer.
+There are three mechanisms. First, the gateway writes the time of the broker's last message to a file. If that
+time is too long ago, job_submit.lua holds no new job. Second, the gateway releases held jobs if it receives
+no message from a broker for `--release-after`. Third, if the gateway is down too, the command `rlsched engine
+slurm --release` releases the held jobs; run it from cron or a timer.
 """
 
 from __future__ import annotations

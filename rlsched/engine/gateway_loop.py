@@ -27,7 +27,7 @@ RENEW_S = 10.0
 FORGET_S = 60.0
 """Time after which the answer to a question is no longer expected, seconds."""
 SLOW_S = 5.0
-"""If a query takes longer than this, Slurm counts as unreachable until it answers, seconds."""
+"""Duration of a query, seconds, after which Slurm counts as unreachable until it answers."""
 WAIT_MS = 20
 Heard = tuple[list[ForNode], list[tuple[tuple[str, str], object]]]
 _log = logging.getLogger("rlsched.engine")

@@ -101,7 +101,7 @@ class Offers:
                 self._desk.writer.take_back(job.key, marks)
 
     def _learn_of_cancelled(self, facts: Facts) -> None:
-        """Add offers of jobs cancelled while no gateway ran, so that the broker's jobs are cancelled too."""
+        """Add offers of jobs that were cancelled while no gateway ran, to cancel the broker's jobs too."""
         for job in facts.jobs.values():
             if self._desk.is_ours(job) and job.state == "CANCELLED":
                 self._add(job)

@@ -39,7 +39,7 @@ def take_lock(lock: FileIO) -> bool:
 
 
 class Holder(NamedTuple):
-    """The process that holds, or held last, the lock of a journal. Unknown values are "" and 0."""
+    """The process that last took the lock of a journal. Unknown values are "" and 0."""
 
     boot_id: str
     process: int

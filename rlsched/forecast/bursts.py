@@ -7,7 +7,8 @@ standard normal (a Gaussian copula with one factor). While nothing about the bur
 time keeps its predicted distribution. An ended job reveals its score. A running job reveals that its score is
 above the score of a run time equal to its age. The waiting jobs of the burst are then predicted to run
 longer. A running job keeps its own distribution, given its age: jobs that ended early say little about jobs
-that still run. The common share c of the variance is learned from bursts in which several jobs have ended.
+that still run. c is the fraction of the variance that is common to a burst. It is learned from bursts in
+which several jobs have ended.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
 
 FIRST_SHARE: Final = 0.5
-"""Assumed common share of the variance before any burst is known."""
+"""Fraction of the variance that is assumed to be common to a burst before any burst is known."""
 FIRST_PAIRS: Final = 20.0
 """Weight of `FIRST_SHARE`, as a number of ended jobs. The first ended job of each burst does not count."""
 MOST_SHARE: Final = 0.9

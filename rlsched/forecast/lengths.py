@@ -1,4 +1,4 @@
-"""Estimates distributions of recent run times relative to predictions, by job size; draws use these."""
+"""Estimates distributions of recent run times relative to predictions, by job size, for draws."""
 
 from __future__ import annotations
 

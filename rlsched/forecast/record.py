@@ -33,7 +33,9 @@ OF_ONE: Final = 8
 Forecasts of one refresh (one run of the forecaster) share errors.
 """
 FEWEST: Final = 30
-"""Minimum number of forecasts for a correction. Forecasts of other classes supplement a smaller class."""
+"""Minimum number of forecasts for a correction. If a size class has fewer, forecasts of other classes are
+used too.
+"""
 BLENDS: Final = np.linspace(0.0, 1.0, 5)
 """Candidate weights of the simulated futures in a forecast; list scheduling has the remaining weight."""
 BLEND_TRUST: Final = 10.0
@@ -41,7 +43,9 @@ BLEND_TRUST: Final = 10.0
 the best candidate."""
 _END_S: Final = HORIZON_S * (1.0 - 1e-9)
 _UNIT_S: Final = 60.0
-"""Unit u, seconds. Times are compared by ln(1 + time / u), so that a minute counts less in a longer time."""
+"""Unit u, seconds. Times are compared by ln(1 + time / u), so that a difference of a minute counts less if
+the times are long.
+"""
 
 
 def size_class(num_gpus: float) -> int:
@@ -95,7 +99,7 @@ def teaching(count: int) -> NDArray[np.int64]:
 def _levels(said_s: Floats, weights: Floats) -> Floats:
     """Return the (3,) levels at which quantiles of past errors estimate the `QUANTILES` of future errors.
 
-    With G exchangeable groups, the quantile at (G + 1) / G times 90 % bounds a new group's value with
+    With G exchangeable groups, the quantile at the level 90 % x (G + 1) / G bounds a new group's value with
     probability 90 % (conformal prediction for two-layer models, Dunn, Wasserman, Ramdas, JASA 2023). A group
     contains the forecasts of one refresh. G is the effective number of groups of equal weight.
 
@@ -154,10 +158,11 @@ class Record:
     A forecast blends the quantiles of the simulated futures with list scheduling, as logarithms, and is then
     corrected. The weight of the futures in the blend is a mean of the candidates in `BLENDS`. Each candidate
     is weighted by its pinball loss over the last forecasts of the size class (exponential weights, Vovk
-    1990). The correction is conformal, for each quantile: for example, the correction of the 10 % quantile is
-    the 10 % quantile of (outcome - forecast 10 % quantile). The correction is 0 if the forecasts are
-    calibrated. Forecasts of one refresh (one run of the forecaster) share their simulated futures. Therefore
-    at most `OF_ONE` of them per class are used for corrections, and intervals are wider with fewer refreshes.
+    1990). Each quantile has its own conformal correction. For example, the correction of the 10 % quantile is
+    the 10 % quantile of the differences (outcome - forecast 10 % quantile). The correction is 0 if the
+    forecasts are calibrated. Forecasts of one refresh (one run of the forecaster) share their simulated
+    futures. Therefore at most `OF_ONE` of them per class are used for corrections, and intervals are wider
+    with fewer refreshes.
     """
 
     def __init__(self) -> None:
@@ -198,9 +203,10 @@ class Record:
         Args:
             what: Kind of the forecast.
             num_gpus: Size of the job.
-            late: (W, 6) open forecasts that can be used for corrections. A row has the logarithms of the
-                three quantiles of the futures, of the time by list scheduling and of the forecast's age, and
-                the time of the forecast. An open forecast that is already late counts with its delay so far.
+            late: (W, 6) open forecasts that can be used for corrections. A row has five logarithms and then
+                the time of the forecast. The logarithms are of the three quantiles of the futures, of the
+                time by list scheduling, and of the forecast's age. An open forecast that is already late
+                counts with its delay so far.
         """
         own = self._class(what, num_gpus).known
         known, weights = np.array(own, np.float64).reshape(-1, _LOGS + 1), np.ones(len(own))

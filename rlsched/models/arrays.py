@@ -1,8 +1,9 @@
 """Arrays of the models, for compiled kernels: traits of GPU types and workloads.
 
-There are K GPU types and W workloads. A job's *work* is its solo run time (without co-tenants) in seconds: at
-full clock, on its reference GPU type, on the fewest nodes that hold the job and with the cores that it
-requested. The *rate* of a job is the work done per second, exactly 1 under these conditions.
+There are K GPU types and W workloads. A job's *work* is its run time in seconds under reference conditions:
+without co-tenants, at full clock, on its reference GPU type, on the fewest nodes that hold the job, and with
+the cores that it requested. The *rate* of a job is the work done per second, which is exactly 1 under these
+conditions.
 """
 
 from __future__ import annotations

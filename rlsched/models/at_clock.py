@@ -17,8 +17,9 @@ DWELL_S: Final = 10.0
 clock (NVIDIA/nccl#1551); 10 s is twenty times the longest known settling time (SWITCH_S).
 """
 SWITCH_S: Final = 0.3
-"""Time that a clock change costs, seconds. Worst cases: 5 to 25 ms on an A100, about 350 ms on a Quadro RTX
-6000, 480 ms on a GH200 (arXiv:2502.20075: the variation was checked, the figures are recalled).
+"""Time that a clock change costs, seconds. The worst cases are 5 to 25 ms on an A100, about 350 ms on a
+Quadro RTX 6000, 480 ms on a GH200 (arXiv:2502.20075; the variation was checked there, the figures are quoted
+from memory).
 """
 
 

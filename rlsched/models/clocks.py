@@ -1,7 +1,7 @@
 """Time and power of a job as functions of the SM clock, and the choice of the clock.
 
 x is the SM clock as a fraction of its maximum. A job has rho, the fraction of its run time that depends on
-the clock (its clock-bound share), and A, its dynamic power at full clock. A GPU type has P_s, x_c, k and
+the clock (its clock-bound fraction), and A, its dynamic power at full clock. A GPU type has P_s, x_c, k and
 theta (`GPU_MODEL`)::
 
     T(x) = ((rho/x)^5 + 1 - rho^5)^(1/5)            time, relative to x = 1
@@ -46,7 +46,7 @@ def dynamic_power_w(
         gpu: (K,) GPU_MODEL.
         kind: Row of `gpu`.
         dynamic_w: A, the job's dynamic power at full clock, W.
-        clock_bound: rho, the job's clock-bound share, 0 to 1.
+        clock_bound: rho, the job's clock-bound fraction, 0 to 1.
         x: SM clock, fraction of the maximum.
         speed_frac: Speed of the job, 0 to 1, relative to its speed at this clock without co-tenants and with
             enough input. The GPU works for the job in this fraction of the time, and power falls in
@@ -128,7 +128,7 @@ def best_level(
     Args:
         gpu: (K,) GPU_MODEL.
         kind: Row of `gpu`.
-        clock_bound: rho, the job's clock-bound share, 0 to 1.
+        clock_bound: rho, the job's clock-bound fraction, 0 to 1.
         dynamic_w: A, the job's dynamic power at full clock, W.
         max_slowdown_frac: Budget b: a level is a candidate if T(x) <= 1 + b. Level 0, the full clock, is
             always a candidate. Of levels with equal energy, the higher clock is returned.
@@ -162,7 +162,7 @@ def priced_level(
     Args:
         gpu: (K,) GPU_MODEL.
         kind: Row of `gpu`.
-        clock_bound: rho, the job's clock-bound share, 0 to 1.
+        clock_bound: rho, the job's clock-bound fraction, 0 to 1.
         dynamic_w: A, the job's dynamic power at full clock, W.
         overhead_w: Power drawn while the job runs, at any clock: the job's part of the node's power.
         time_price: Price of a second, in any unit.

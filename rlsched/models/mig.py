@@ -103,8 +103,9 @@ DeepSpeech2, speeds decrease with batch size; DeepSpeech2 is an outlier, and exc
 MEASURED_GPU: Final = "A100-40GB"
 
 BEND: Final = 2.62
-"""Exponent p in `slice_speed`. Fitted, as is SIZE_FRAC, to `MEASURED_A100` without DeepSpeech2
-(`studies/models/fit_sharing.py`)."""
+"""Exponent p in `slice_speed`. This exponent and SIZE_FRAC are fitted to `MEASURED_A100` without DeepSpeech2
+(`studies/models/fit_sharing.py`).
+"""
 SIZE_FRAC: Final = (nan, 0.143, 0.263, 0.436, 0.505, nan, nan, 1.0)
 """Effective size of a slice relative to 7g, by number of compute slices: the speed of a job that keeps a
 whole GPU busy. The size of 4g is about a half, like its memory, not 4/7. The scale is set by 1g, which has a
@@ -117,9 +118,9 @@ have nearly the same shares per slice.
 def slice_speed(demand: float, compute: int) -> float:
     """Return the speed on a MIG slice relative to the whole GPU (7g), in (0, 1], without measurements.
 
-    A smooth roofline, as for clocks: a job that needs the fraction d = `demand` of the GPU slows down if the
-    size r of the slice is less than d. The speed is (1 + d^p (r^-p - 1))^(-1/p). Jobs on other slices have no
-    effect, because slices share no relevant resource.
+    The formula is a smooth roofline, as for clocks. A job that needs the fraction d = `demand` of the GPU
+    slows down if the size r of the slice is less than d. The speed is (1 + d^p (r^-p - 1))^(-1/p). Jobs on
+    other slices have no effect, because slices share no relevant resource.
 
     Args:
         demand: Fraction of the GPU that the job keeps busy, 0 to 1. The job's solo utilisation is used (an
@@ -218,8 +219,8 @@ def slice_of(gpu_type: str) -> Slice | None:
 def layout_fault(gpu_type: str, names: tuple[str, ...]) -> str:
     """Return why GPUs of this type cannot be partitioned into these slices; "" if they can.
 
-    All slices of a node must be of one size, because a node has one GPU type, which jobs request and by which
-    the scheduler counts free GPUs.
+    All slices of a node must be of one size, because a node has one GPU type. Jobs request this type, and the
+    scheduler counts free GPUs by type.
     """
     gpu = gpu_with_mig(gpu_type)
     if gpu is None:

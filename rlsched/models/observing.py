@@ -2,9 +2,9 @@
 
 A run learns factors of the modelled slowdown. The predicted speed of a pair is 1 / (1 + (1 / modelled - 1) x
 more_sensitive x more_pressing), which is the modelled speed until one of its workloads has been observed. For
-workloads with latent factors this is the formula of `PairKnowledge`. If only `stranger_speed` is available,
-its prediction is `modelled` in the same formula. Pairs in the table of measured pairs are known, and are not
-learnt.
+workloads with latent factors this is the formula of `PairKnowledge`. For workloads with only a
+`stranger_speed`, `modelled` in this formula is the `stranger_speed`. Pairs in the table of measured pairs are
+known, and are not learnt.
 """
 
 from __future__ import annotations

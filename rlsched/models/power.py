@@ -26,10 +26,10 @@ def gpu_models(kinds: Sequence[str]) -> Records:
         kinds: Names of GPU types as in a cluster description or a trace (see `canonical_kind`). A memory size
             in a name is used if it differs from the table's.
 
-    A MIG slice (`A100-40GB/3g.20gb`) gets a part of the GPU's idle and static power in proportion to its
-    memory slices, and a part of the power between static power and the board's limit in proportion to its
-    compute slices. Together, the slices of a GPU never exceed the GPU's power limit. A slice has only the
-    full clock, because the GPU has one clock for all its slices.
+    A MIG slice (`A100-40GB/3g.20gb`) gets a part of the GPU's idle and static power, in proportion to its
+    memory slices. It also gets a part of the power between static power and the board's limit, in proportion
+    to its compute slices. Together, the slices of a GPU never exceed the GPU's power limit. A slice has only
+    the full clock, because the GPU has one clock for all its slices.
 
     Returns:
         (K,) GPU_MODEL.
@@ -73,8 +73,8 @@ class NodePower(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """Power of a node except its GPUs, and the cost of powering the node down.
 
     By these values, an idle node with eight V100 and 40 cores draws 8 x 41 + 300 + 40 x 2 = 708 W. Idle 8-GPU
-    nodes draw 0.6 to 0.8 kW (Helios, SC'21: 0.8 kW for a DGX-1; recalled). Cooling and the loss of power
-    supplies are not counted.
+    nodes draw 0.6 to 0.8 kW (Helios, SC'21: 0.8 kW for a DGX-1; quoted from memory). Cooling and the loss of
+    power supplies are not counted.
 
     Attributes:
         base_w: Power of board, memory, disks, fans and network while the node is on (assumed).

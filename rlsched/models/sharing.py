@@ -25,7 +25,7 @@ SATURATION: Final = 1.194
 weight. The first set is from an earlier formula, which was fitted to the speeds of Lucid's pairs relative to
 solo (RTX 3090; R2 .45, but its value for a solo job is not exactly 1). The second set is the mean combined
 throughput of the 1,091 measured pairs, by bands of utilisation. Error against the formula: rms .013, at most
-.031; against the bands: at most .05 of 2.
+.031. Error against the bands: at most .05, for a throughput of at most 2.
 """
 THRESHOLD: Final = 1.487
 """Total utilisation of all tenants at which the GPU is full."""
@@ -129,11 +129,11 @@ def shared_speed(m: ModelArrays, kind: int, workload: int, others: NDArray[np.in
     speed by latent factors, if the job's sensitivity and the co-tenant's pressure are known. Otherwise it is
     the speed by the formula (`stranger_speed`).
 
-    With several co-tenants, the slowdowns of measured pairs and of latent factors add up. The other
-    co-tenants add the formula's slowdown with all co-tenants, minus the formula's slowdown without these
-    other co-tenants. An additional tenant therefore never makes the job faster (except for table entries
-    above 1). Without data the result is the formula; if all factors are known, it is `latent_speed`. More
-    than one co-tenant is an extrapolation: all fits are of pairs.
+    With several co-tenants, the slowdowns of measured pairs and of latent factors add up. For the remaining
+    co-tenants together, a difference is added: the formula's slowdown with all co-tenants, minus the
+    formula's slowdown without the remaining ones. An additional tenant therefore never makes the job faster
+    (except for table entries above 1). Without data the result is the formula; if all factors are known, it
+    is `latent_speed`. More than one co-tenant is an extrapolation: all fits are of pairs.
 
     Args:
         kind: GPU type.
@@ -234,9 +234,9 @@ def share_deviate(luck: np.uint64, kind: int, workload: int, partner: int, of_jo
 def with_noise(speed: float, deviate: float) -> float:
     """Return the simulated true speed of a pair that is not in the table: the model's speed with noise.
 
-    The noise of ln(speed) has the standard deviation `RESIDUAL_SD`. The result is at most 1,
-    and at least `NOISE_FLOOR` or, if lower, `speed`. For n co-tenants, pass the sum of their deviates divided
-    by sqrt(n), which is standard normal too.
+    The noise of ln(speed) has the standard deviation `RESIDUAL_SD`. The result is at most 1, and at least the
+    lower of `NOISE_FLOOR` and `speed`. For n co-tenants, pass the sum of their deviates divided by sqrt(n),
+    which is standard normal too.
 
     Args:
         speed: Result of `shared_speed`.

@@ -27,10 +27,10 @@ def replay_states(
 ) -> MinuteOutcome:
     """Replay demand on simulated nodes with a service. Rows before `since_s` are a warm-up.
 
-    Busy nodes stand for jobs: as demand rises, jobs take the free nodes with the lowest numbers that are on;
-    as demand falls, jobs leave the busy nodes with the highest numbers. Demand for which no node is free
-    waits. A row lasts until the next row, but at most one slot, so that gaps are skipped. Demand above the
-    number of nodes is limited to that number.
+    Each busy node stands for a job. As demand rises, jobs start on the free nodes with the lowest numbers
+    that are on. As demand falls, the jobs on the busy nodes with the highest numbers end. If no node is free,
+    jobs wait. A row lasts until the next row, but at most one slot, so that gaps are skipped. Demand above
+    the number of nodes is limited to that number.
     """
     states = NodeStates(series.nodes, power, float(series.time_s[0]))
     demand = np.minimum(series.busy, series.nodes).astype(np.int64)

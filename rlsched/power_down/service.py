@@ -1,10 +1,10 @@
 """Decides how many nodes to keep awake, which nodes to wake, and which to put to sleep.
 
 The rule follows Helios' CES (Hu et al., SC'21, and its published code): keep as many nodes awake as the
-forecast plus a buffer, put nodes to sleep only while demand falls, and wake nodes when jobs wait. There are
-two additions, so that a short dip of demand does not put too many nodes to sleep: a larger buffer after a
-wake-up, and a limit on the number of nodes put to sleep per review. Nodes of jobs that pause for a lower
-price of electricity are not needed before the price falls, so they sleep at the end of the slot.
+forecast plus a buffer, put nodes to sleep only while demand falls, and wake nodes when jobs wait. Two
+additions prevent that a short dip of demand puts too many nodes to sleep: a larger buffer after a wake-up,
+and a limit on the number of nodes put to sleep per review. Jobs can pause until the price of electricity
+falls. The nodes of these jobs are not needed before, so the nodes sleep at the end of the slot.
 """
 
 from __future__ import annotations

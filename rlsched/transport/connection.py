@@ -25,8 +25,8 @@ RESEND_S = 2.0
 RENEW_S = 10.0
 """Time without an answer after which the socket is replaced, seconds."""
 REFUSED_S = 1.0
-"""Time after which a refused handshake is tried again, seconds. libzmq does not try again, and a broker that
-starts, stops or takes over can refuse a key that it knows later.
+"""Time after which a refused handshake is tried again, seconds. libzmq does not try again. A broker that
+starts, stops or takes over can refuse a key that it accepts later.
 """
 MANY_HANG_UPS = 3
 WAITS_S = 0.25
@@ -45,9 +45,9 @@ class Connection:
         keys: Key directory, for error messages.
         epochs: Highest known epoch of each cluster; a later broker has a higher epoch. With several
             addresses, a broker with a lower epoch gets no request.
-        waits: Callback for progress: it gets the address, the time waited and the maximum waiting time, both
-            in seconds, a few times a second while a call waits. At the end of the wait, the time waited is 0.
-            None: no callback.
+        waits: Callback for progress, which is called a few times a second while a call waits. Its arguments
+            are the address, the time waited and the maximum waiting time, seconds. At the end of the wait,
+            the time waited is 0. None: no callback.
         starting: Function that returns a description of a broker that is starting at the given addresses; ""
             if there is none.
         is_patient: Whether to wait without a time-out while a broker is starting.

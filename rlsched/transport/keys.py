@@ -199,8 +199,8 @@ class KeyHome:
     def _pair(self, stem: str, owner: Callable[[], Peer] | None) -> KeyPair:
         """Read a key pair, or make it.
 
-        The public half is written first. So a crash between the two writes leaves a public key without a
-        secret key, which is harmless.
+        The public half is written first. A crash between the two writes therefore leaves a public key without
+        a secret key, which is harmless.
         """
         path = os.path.join(self.text, f"{stem}.key")
         if not os.path.exists(path):

@@ -47,7 +47,7 @@ logs are 64 KiB, so a peer that does not read costs the broker 64 MB at most.
 MAX_DROPPED = 32
 """Maximum number of messages that one turn drops because of the limits of their senders.
 
-The turn then receives no more messages. If it has only dropped messages, the loop rests for `REST_S`.
+The turn then receives no more messages. If the turn has only dropped messages, the loop rests for `REST_S`.
 Messages that are not received fill the sender's connection, so that the sender must wait.
 """
 REST_S = 0.002
@@ -219,7 +219,7 @@ class Transport:
     def _understand(self, frames: list[zmq.Frame], key: bytes) -> Heard | None:
         """Decode a message, and return it if its sender may send it.
 
-        Malformed and forbidden messages, and a `Join`, are answered here. None is returned for them.
+        This method itself answers malformed and forbidden messages and a `Join`, and returns None for them.
         """
         route = frames[0].bytes
         peer = self._peers.get(key)

@@ -296,7 +296,7 @@ def _proportional(weights: list[int], total: int) -> list[int]:
 def _most_to_spare(groups: list[NodeGroup], counts: list[int]) -> int:
     """Return the index of the node group from which a node can be removed.
 
-    It is a group without GPUs if there is one, else a group of the VC with the most GPU nodes.
+    This is a group without GPUs if there is one, else a group of the VC with the most GPU nodes.
     """
     nodes_of: Counter[str | None] = Counter()
     for group, count in zip(groups, counts, strict=True):

@@ -208,7 +208,7 @@ def _running_columns(s: StateArrays, p: int, now_s: float, x: NDArray[np.float64
 def _over_s(s: StateArrays, p: int, now_s: float, k: int) -> float:
     """Return the time that decaying count `k` covers, seconds.
 
-    This is the span of the count, or less if the first arrival was recent.
+    This time is the span of the count, or less if the first arrival was recent.
     """
     span_s, since_s = SPANS_S[k], max(now_s - s.dials.counted[p].first_s, 60.0)
     return span_s * (1.0 - math.exp(-since_s / span_s))

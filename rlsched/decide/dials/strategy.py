@@ -156,7 +156,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return any(last[row].any() for row, name in enumerate(RANGES) if name in PRICE_DIALS)
 
     def arrays(self, partitions: int, *, only_modelled: bool = False) -> DialArrays:
-        """Return the strategy's network, and all dials with the value 0, as arrays for kernels.
+        """Return arrays for kernels: the strategy's network, and all dials with the value 0.
 
         `partitions`: number of partitions. `only_modelled`: whether all dials except `PRICE_DIALS` stay at 0
         on a cluster without models of speed.
@@ -194,7 +194,7 @@ def dials_of(
 
 
 def dial_arrays(partitions: int, controller: int, matrices: list[NDArray[np.float64]]) -> DialArrays:
-    """Return dials with the value 0, and a network of 1 or 3 matrices, as arrays for kernels.
+    """Return arrays for kernels: dials with the value 0, and a network of 1 or 3 matrices.
 
     `controller`: source of the dials, such as NETWORK or CLIPPED (`rlsched.cluster.dials`).
     """

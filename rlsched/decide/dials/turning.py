@@ -16,7 +16,9 @@ from rlsched.decide.dials.counting import EVERY_S
 from rlsched.decide.dials.observing import observe
 
 RANGES: Final = {dial.name: dial.range for dial in DIALS}
-"""Value of each dial at a network output of 1, in the order of the outputs; an output of -1 negates it."""
+"""Value of each dial at a network output of 1, in the order of the outputs. An output of -1 gives the
+negative of this value.
+"""
 _RANGE: Final = tuple(RANGES.values())
 _OF_PRICE: Final = tuple(name in PRICE_DIALS for name in RANGES)
 _FIELDS: Final = len(DIAL.names or ())
@@ -72,9 +74,9 @@ def any_due(s: StateArrays) -> bool:
 def turn_due(s: StateArrays, now_s: float) -> None:
     """Observe each partition whose dials are due; if a network computes the dials, set them.
 
-    Outputs can overflow to NaN or infinity even if all weights are finite; the dials are then set to 0. With
-    `DialArrays.only_modelled`, only `PRICE_DIALS` are set on a cluster without models of speed, because
-    strategies are trained with models.
+    Outputs can overflow to NaN or infinity even if all weights are finite. In this case, the dials are set to
+    0. With `DialArrays.only_modelled`, only `PRICE_DIALS` are set on a cluster without models of speed,
+    because strategies are trained with models.
     """
     dials = s.dials
     for p in range(dials.seen.shape[0]):

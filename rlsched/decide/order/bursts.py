@@ -5,9 +5,10 @@ and the errors of their predictions are alike too. For job i, ln(run time / pred
 normal: u is common to the burst, e_i belongs to job i. A sibling (another job of the burst) that has ended
 reveals u + e_i. A running sibling shows that u + e_i exceeds ln(age / prediction), and therefore that the
 other jobs will be long too. A prediction is revised to (prediction at submission) x exp(E[u]). E[u] is
-computed by numerical integration: empirical Bayes for a model with one random effect. The fraction of the
-variance that is common to a burst is learned from finished jobs, for each request (demand class). Initially,
-the variance is taken from the predictions (`spread`), and half of this variance is common.
+computed by numerical integration: empirical Bayes for a model with one random effect. For each request
+(demand class), the fraction of the variance that is common to a burst is learned from finished jobs. Before
+any job has finished, the variance is taken from the predictions (`spread`), and half of it is assumed to be
+common.
 
 Predictions change only when a job arrives or ends; the prediction of a job also changes when it is queued
 again. The same events therefore give the same predictions in a simulator, in a broker, and in a broker that
@@ -27,7 +28,9 @@ SIBLING_GAP_S: Final = 300.0
 FIRST_SHARE: Final = 0.5
 """Fraction of an error's variance that is assumed to be common to a burst before any job has ended."""
 FIRST_COUNT: Final = 2.0
-"""Weight of the assumed variances: they count like the errors of this many finished jobs."""
+"""Weight of the assumed variances, as a number of finished jobs: they count like the errors of this many
+jobs.
+"""
 KEPT: Final = 0.999
 """Factor by which each finished job reduces the weights of all jobs that finished before it."""
 _MOST_OWN: Final = 0.95

@@ -8,9 +8,9 @@ E[service used] / P(the job ends) over all d:
 
 Serving the job of least cost first minimises the mean JCT on a single machine with free preemption (Gittins
 1979; Aalto, Ayesta and Righter, Queueing Systems 2009). A gang's service is its time multiplied by a power of
-its GPUs, as in the 2D-Gittins index of Tiresias (Gu et al., NSDI'19), which uses the distribution of all
-finished jobs. A job that must not be preempted runs to its end once it starts: d is infinite for such a job,
-and its cost before its start is its mean run time.
+its GPUs, as in the 2D-Gittins index of Tiresias (Gu et al., NSDI'19). Tiresias uses the distribution of all
+finished jobs. A job that must not be preempted runs to its end once it starts. For such a job, d is infinite;
+before its start, its cost is its mean run time.
 """
 
 from __future__ import annotations
@@ -44,10 +44,11 @@ class Gittins(msgspec.Struct, frozen=True, kw_only=True):
         spread: Standard deviation of ln(run time / prediction) that is assumed for all jobs. The index uses
             sqrt(`spread`^2 + (`trust` x spread of the prediction)^2).
         trust: Factor of the standard deviation that comes with each prediction.
-        of_mean: Whether a prediction is the mean of its lognormal instead of the median. The median is then
-            less by half of the (trusted) variance of the logarithm.
+        of_mean: Whether a prediction is the mean of its lognormal instead of the median. If so, ln(median) is
+            ln(prediction) less half of the trusted variance, which is (`trust` x spread of the prediction)^2.
         gpus_power: Exponent p: the service of a gang is its time multiplied by (number of GPUs)^p.
-        margin: A running job can be preempted for a waiting job if its ln(cost) is higher by more than this.
+        margin: A running job can be preempted for a waiting job if the ln(cost) of the running job is higher
+            by more than this margin.
         age_step: Ratio of successive age steps. Ages are rounded down to steps, so that an index changes
             rarely.
         first_age_s: The first age step, seconds.
@@ -115,7 +116,10 @@ def _mean_below(t: NDArray[np.float64], spread: float) -> NDArray[np.float64]:
 
 @kernel
 def log_cost(table: NDArray[np.float64], spread: float, log_age: float) -> float:
-    """Return ln(cost / median), interpolated linearly in the table; beyond its edges, the edge's value."""
+    """Return ln(cost / median), interpolated linearly in the table.
+
+    Beyond an edge of the table, returns the value at the edge.
+    """
     x = min(max((spread - LEAST_SPREAD) / SPREAD_STEP, 0.0), table.shape[0] - 1.001)
     y = min(max((log_age - LEAST_LOG_AGE) / LOG_AGE_STEP, 0.0), table.shape[1] - 1.001)
     i, j = int(x), int(y)

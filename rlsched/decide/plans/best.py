@@ -103,7 +103,7 @@ def _best_above(
 
 @kernel
 def _best_type_worth(s: StateArrays, p: int, slot: int, o: StartOptions, c: int) -> float:
-    """Return the highest worth (`type_worth`) of any GPU type of the cluster to a job.
+    """Return the worth to a job of the GPU type with the highest worth (`type_worth`) in the cluster.
 
     If `c` is the class of the job's preferred types, only these types count.
     """
@@ -128,8 +128,8 @@ def best_partner(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: floa
 def _partner(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, above: float, c: int) -> int:
     """Return the running job of the best shared plan that is worth more than `above`, -1 for none.
 
-    If `c` is the job's own class, the best shared plan on GPUs of its preferred types comes first, whatever
-    its worth.
+    If `c` is the job's own class, the best shared plan on GPUs of the job's preferred types comes before all
+    other plans, even if its worth is lower.
     """
     own = s.job.demand[slot]
     if c == own and s.demand.preferred[own] >= 0:
@@ -143,8 +143,8 @@ def _partner(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, a
 def start_of_best(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float) -> Move:
     """Return the move that starts a fitting job by its best plan, on free GPUs or on shared GPUs.
 
-    Shared GPUs can be worth more than free GPUs only if they are of another type: on GPUs of the same type,
-    sharing adds at most 1, which is the worth of free GPUs. If the job does not fit on free GPUs of its
+    Shared GPUs can be worth more than free GPUs only if the shared GPUs are of another type. On GPUs of the
+    same type, sharing adds at most 1, and free GPUs are worth 1. If the job does not fit on free GPUs of its
     preferred types, sharing GPUs of these types comes before free GPUs of other types.
     """
     if not MODELLED or slot < 0 or o.share != BETTER or not may_share(s) or not chooses_type(s, slot, o):

@@ -1,12 +1,12 @@
 """`Plan`: one way to start a waiting job, with a reason if the plan is not allowed; plans on free GPUs.
 
 With several GPU types in a partition, the worth of a GPU is (speed of the job on it) / (speed of the usual
-workload on it) ** price. A price of 0 means fastest first. A price of 1 means comparative advantage: fast
-GPUs go to the jobs that gain most from them (Ricardo; Gavel's policies do so by optimisation: Narayanan et
-al., OSDI'20).
+workload on it)^price. A price of 0 means fastest first. A price of 1 means comparative advantage: fast GPUs
+go to the jobs that gain most from them (Ricardo; Gavel's policies do so by optimisation: Narayanan et al.,
+OSDI'20).
 
-Plans on GPU types that a job prefers come first, whatever other types are worth. Plans on other types, and
-waiting, are considered only if the job cannot start on a preferred type now.
+Plans on GPU types that a job prefers come first, even if other types are worth more. Plans on other types,
+and waiting, are considered only if the job cannot start on a preferred type now.
 """
 
 from __future__ import annotations
@@ -144,8 +144,8 @@ def free_plan(s: StateArrays, p: int, slot: int, o: StartOptions, only: int, c: 
             (`class_to_place`).
 
     Of the nodes of one type on which the job fits, the node with the fewest free GPUs is chosen. A gang of
-    several nodes is placed on nodes of one type if enough of them are free, because a gang runs at the speed
-    of its slowest GPU.
+    several nodes is placed on nodes of one type if enough nodes of a type are free, because a gang runs at
+    the speed of its slowest GPU.
     """
     if not chooses_type(s, slot, o):
         return on_free(-1, -1, 1.0)
@@ -221,7 +221,7 @@ def ends_by_gpu(s: StateArrays, p: int, now_s: float, o: StartOptions) -> NDArra
 
 @kernel
 def _end_together(s: StateArrays, n: int, ends_s: NDArray[np.float64], left_s: float) -> None:
-    """Set the entries of `ends_s` to `left_s` for all GPUs of node `n`, which one job uses exclusively."""
+    """Set the entries of `ends_s` to `left_s` for all GPUs of node `n`, which one job has as a whole node."""
     for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
         ends_s[g] = left_s
 
@@ -230,7 +230,9 @@ def _end_together(s: StateArrays, n: int, ends_s: NDArray[np.float64], left_s: f
 def later_worth(
     s: StateArrays, p: int, slot: int, o: StartOptions, ends_s: NDArray[np.float64], above: float
 ) -> float:
-    """Return the worth to a job of waiting for better GPUs of one node; 0 if the worth is at most `above`.
+    """Return the worth of the plan *later* to a job: to wait for better GPUs of one node.
+
+    Returns 0 if this worth is at most `above`.
 
     Returns 0 for a gang of several nodes.
 

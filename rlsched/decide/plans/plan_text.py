@@ -45,7 +45,10 @@ def _nodes(plan: PlanSeen) -> str:
 
 
 def outcome(plan: PlanSeen, compared: bool) -> str:
-    """Return the outcome of a plan as text; the text contains the worth if several plans were `compared`."""
+    """Return the outcome of a plan as text.
+
+    `compared`: whether several plans were compared. If so, the text contains the worth.
+    """
     if plan.chosen:
         return "taken"
     if plan.verdict:

@@ -54,8 +54,10 @@ LUCID_LONGER: Final = 2.0
 (its artifact's `policy/lucid.py`)."""
 LUCID_MEDIUM_UTIL: Final = 0.5
 LUCID_JUMBO_UTIL: Final = 0.85
-"""Lucid learns its scores by a decision tree over profiles. These thresholds use only solo GPU utilisation:
-below 0.5 a pair of equal jobs keeps nearly full speed, above 0.85 each job falls below 0.85 of full speed."""
+"""Lucid learns its scores with a decision tree, from profiles of jobs. These thresholds use only solo GPU
+utilisation: below 0.5 a pair of equal jobs keeps nearly full speed, above 0.85 each job falls below 0.85 of
+full speed.
+"""
 
 
 @kernel
@@ -88,8 +90,8 @@ def shared_plan(
     """Return the plan of a waiting job on all the GPUs of a running job, which may have co-tenants already.
 
     The gain of the plan is the predicted speed of the waiting job on these GPUs, less the speed that the
-    other jobs lose; for two jobs, the sum of both speeds less 1. If a plan is worth less than `least`, its
-    verdict is WORTH_LESS, and the required gain is not computed.
+    other jobs lose; for two jobs, this is the sum of both speeds less 1. If a plan is worth less than
+    `least`, its verdict is WORTH_LESS, and the required gain is not computed.
     """
     job = s.job
     kind = gpu_kind(s, job.head[share_with] // MAX_TENANTS)
@@ -162,7 +164,10 @@ def _priced(
     now_s: float,
     least: float,
 ) -> Plan:
-    """Return the plan for the given speeds. Not allowed if a speed, the worth or the gain is too low."""
+    """Return the plan for the given speeds.
+
+    The plan is not allowed if a speed, the worth or the gain is too low.
+    """
     if slowest < o.min_speed:
         return refused(TOO_SLOW, share_with, kind)
     worth = gain

@@ -3,8 +3,8 @@
 The waiting jobs of a partition are considered in order of their index (`decide.order.gittins`), the least
 first. The first job that fits starts. A job that does not fit may share GPUs, if the start options allow
 sharing. Otherwise running jobs may be preempted for it, if their index is higher by more than a margin. Of
-these, the cheapest jobs that make room are preempted (`rules.victims`). Jobs that are not preemptible, that
-started at this instant, or that run on a node that is not up, are never preempted.
+these running jobs, the cheapest ones that make room are preempted (`rules.victims`). Jobs that are not
+preemptible, that started at this instant, or that run on a node that is not up, are never preempted.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def begin(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> None:
     """Compute the preemption score `slot.leave` of each running job: the index of the job, less the margin.
 
     The score of a job that must not be preempted is -inf. A start or a preemption at this instant changes
-    only the score and the key of the job concerned (`after`); the scores of all other jobs stay valid.
+    only the score and the key of the started or preempted job (`after`). The scores of all other jobs stay
+    valid.
     """
     weigh_victims(s, p, o.preempts, now_s)
 

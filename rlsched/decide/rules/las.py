@@ -1,22 +1,22 @@
 """The quota walk, compiled: which running jobs are preempted, and which waiting jobs get their GPUs.
 
-The *quota* of a partition is its free GPUs plus the GPUs of its *movable* jobs: running jobs that may be
-preempted, on nodes that are up. The *walk* is one pass over all waiting and movable jobs of the partition, in
-a common order. If the quota that is left covers the GPUs of a job, the GPUs are deducted from the quota, and
-the job *has quota*. A movable job without quota is preempted, and a waiting job with quota may start.
+The *movable* jobs of a partition are its running jobs that may be preempted, on nodes that are up. The
+*quota* of a partition is its free GPUs plus the GPUs of its movable jobs. The *walk* is one pass over all
+waiting and movable jobs of the partition, in a common order. If the quota that is left covers the GPUs of a
+job, the GPUs are deducted from the quota, and the job *has quota*. A movable job without quota is preempted,
+and a waiting job with quota may start.
 
 The walk counts GPUs (a part of a GPU counts as one GPU) and ignores fragmentation: if a job with quota does
-not fit yet, its GPUs stay free until it fits.
+not fit yet, enough GPUs stay free until the job fits.
 
 The jobs are ordered by the level of attained service, then by the order of the queue. Jobs with more attained
 service than a threshold permanently follow all other jobs. This is the rule of Lucid's simulator (Hu et al.,
 ASPLOS'23) for Tiresias and for SRTF. This implementation differs in five points:
 
 - Ties are broken by `seq`.
-- Running jobs that are not preemptible, or run on a node that is not up, keep their GPUs, which are excluded
-  from the quota.
-- A waiting job gets no quota if it would not fit even after the end of all movable jobs. No job is therefore
-  preempted for it in vain.
+- Running jobs that are not movable keep their GPUs. The quota does not include these GPUs.
+- A waiting job gets no quota if it would not fit even after the end of all movable jobs. Otherwise running
+  jobs could be preempted for a job that cannot start.
 - A job with whole nodes counts with all GPUs of its nodes.
 - The walk is made only at events and at due ticks, because between these times its result does not change.
 """
@@ -171,8 +171,8 @@ def _in_order(
 def _room(s: StateArrays, p: int, movable: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Return counts of the nodes of partition `p`, as if the jobs in `movable` had ended.
 
-    The result is (`holes`, `whole`): the number of nodes by number of free GPUs, and the number of wholly
-    free nodes by number of GPUs, as in `Index`.
+    The result is (`holes`, `whole`): two counts as in `Index`. `holes`: number of nodes by their number of
+    free GPUs. `whole`: number of wholly free nodes by their number of GPUs.
     """
     free = s.node.free.copy()
     for slot in movable:
@@ -222,8 +222,8 @@ def _could_start(
 ) -> bool:
     """Return whether a waiting job would fit the partition if all movable jobs had ended.
 
-    `holes`, `whole`: results of `_room`. For a job with whole nodes, `quota` must also cover all GPUs of
-    these nodes.
+    `holes`, `whole`: results of `_room`. For a job with whole nodes, `quota` (the number of GPUs left in the
+    quota) must also cover all GPUs of these nodes.
     """
     if not s.demand.exclusive[s.job.demand[slot]]:
         return fits_in(holes, whole, s.derived.part.node_size[p], s.job.gpus[slot])
@@ -245,8 +245,8 @@ def walk(s: StateArrays, p: int, now_s: float, threshold_gpu_s: float) -> None:
     """Mark in the scratch fields which jobs of partition `p` to preempt, and which waiting jobs have quota.
 
     The caller first preempts the marked jobs, and then starts the jobs with quota that fit. A second walk at
-    the same instant would mark the same jobs among the remaining jobs, except after the moves that `after`
-    describes. A job that started at this instant is not preempted.
+    the same instant would mark the same jobs again, without the jobs that have already been moved. Exceptions
+    are the moves that `after` describes. A job that started at this instant is not preempted.
     """
     queue, waiting = s.derived.queue[p], s.derived.part.queue_len[p]
     if waiting == 0:

@@ -35,8 +35,9 @@ UNKNOWN: Final = 0
 _LEAVES_ROOM: Final = 1
 _DELAYS: Final = 2
 _CLOSED: Final = 3
-"""Verdicts on the jobs of a demand class: not checked yet; jobs that run past the reservation leave room for
-the reserved job; such jobs delay the reserved job; no waiting job of the class can start now (_CLOSED).
+"""Verdicts on the jobs of a demand class. UNKNOWN: not checked yet. _LEAVES_ROOM: jobs that run past the
+reservation leave room for the reserved job. _DELAYS: such jobs delay the reserved job. _CLOSED: no waiting
+job of the class can start now.
 """
 NOWHERE: Final = -3
 """Result of `place_beside` for a job that must not start now."""
@@ -46,7 +47,7 @@ NOWHERE: Final = -3
 def copy_nodes(s: StateArrays) -> StateArrays:
     """Return a state with copies of the nodes and GPUs of `s`.
 
-    Jobs and queues are not copied: both states have the same ones, which must not be changed.
+    Jobs and queues are not copied: both states use the same jobs and queues. The caller must not change them.
     """
     old = s.derived
     index = Index(
@@ -97,7 +98,7 @@ def predicted_run_s(s: StateArrays, p: int, slot: int, node: int) -> float:
     """Return the predicted run time of a waiting job that fits, if the job starts now, seconds.
 
     With models, this is the run time without co-tenants at full clock, on GPUs of the type of `node`; for a
-    negative `node`, on the GPUs that `choose` chooses.
+    negative `node`, on the GPUs that the function `choose` returns.
     """
     if MODELLED and s.config[0].modelled:
         return s.job.predicted_s[slot] / _speed_if_started(s, p, slot, node)
@@ -180,8 +181,8 @@ def no_verdicts(s: StateArrays) -> NDArray[np.int8]:
 def fits_beside(s: StateArrays, future: StateArrays, p: int, slot: int, other: int, node: int) -> bool:
     """Return whether the job in `slot` still fits the copy `future` if the job in `other` starts now.
 
-    The function assumes that the job in `other` still runs at the time of `future`, on the GPUs that `choose`
-    would return for it now with the argument `node`. `future` is unchanged afterwards.
+    The function assumes that the job in `other` still runs at the time of `future`. It runs on the GPUs that
+    `choose` would now return for this job with the argument `node`. `future` is unchanged afterwards.
     """
     gpus = np.empty(s.job.gpus[other], np.int32)
     host = choose(s, p, other, node, gpus)
@@ -238,10 +239,11 @@ def _leaves_alone(
 ) -> bool:
     """Return whether the reserved job can start in time if the job in `slot` starts now.
 
-    The job in `slot` must be predicted to end by `shadow_s`, the time of the reservation, or both jobs must
-    fit `future`, the partition at that time. `node`: BY_RULE or NO_PREFERENCE. If rules do not choose GPU
-    types, all jobs of a demand class would get the same GPUs now. Therefore `verdicts`, created by
-    `no_verdicts`, stores the results by class until a job starts.
+    `shadow_s` is the time of the reservation, and `future` the partition at this time. The reserved job can
+    start in time in two cases: the job in `slot` is predicted to end by `shadow_s`, or both jobs fit
+    `future`. `node`: BY_RULE or NO_PREFERENCE. If rules do not choose GPU types, all jobs of a demand class
+    would get the same GPUs now. Therefore `verdicts`, created by `no_verdicts`, stores the results by class
+    until a job starts.
     """
     c = own = s.job.demand[slot]
     typed, place = chooses_type(s, slot, o), node_to_place(s, p, slot, o, node)
@@ -275,8 +277,8 @@ def next_candidate(
     The caller then calls `place_beside`, which decides whether the job starts. Jobs are skipped if they are
     predicted to run past the reservation and `verdicts` says that jobs of their class delay it. After a scan
     of the whole queue, `class_queue.least_s` stores a lower bound of the run times of skipped jobs. Later
-    calls use this bound to skip a class without reading its jobs. With models, run times depend on
-    placements, so no job that fits is skipped.
+    calls use this bound to skip a class without reading its jobs. On a cluster with models, this function
+    skips no job that fits, because run times depend on placements.
     """
     if MODELLED and s.config[0].modelled:
         return first_fitting(s, p, start)

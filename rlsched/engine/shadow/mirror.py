@@ -30,7 +30,7 @@ STEP_S: Final = 0.001
 BEHIND_S: Final = 1.0
 """Time before a query, seconds, for which the facts may not show all events yet."""
 AGAIN_S: Final = 1.0
-"""If Slurm reports a start more than this time after the recorded start, the job was requeued, seconds."""
+"""If Slurm reports a start more than this many seconds after the recorded start, the job was requeued."""
 
 
 @dataclass(frozen=True)

@@ -54,8 +54,8 @@ class StartComparison(msgspec.Struct, frozen=True, kw_only=True, tag="compared")
         wanted_since_s: Time since which the policy had that wish without interruption; None if
             `wanted_nodes` is empty.
         wanted_until_s: Time at which the wish ended; None: the policy still had the wish. A wish can end
-            before the start, because Slurm takes a second or more to start a job, and a job that the policy
-            prefers can be submitted in this time.
+            before the start: Slurm takes a second or more to start a job, and in this time a user can submit
+            another job that the policy prefers.
         before: Number of other jobs that the policy wanted to start before this job.
         guard: Reason why the guard (fallback for invalid or late decisions) decided; "": the policy decided.
     """

@@ -49,7 +49,7 @@ BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "node_penalty": (0.0, np.inf),
     "checkpoint_s": (0.0, np.inf),
 }
-"""Lowest and highest value of each field. Cells (values of workloads) that are scaled stay within them."""
+"""Lowest and highest value of each field. Scaled cells (values of workloads) stay within these bounds."""
 FOLLOWS_SLICE: Final = ("speed", "dynamic_w", "cores_each")
 """Fields that are proportional to a job's speed on a MIG slice."""
 _STANDS_FOR: Final = {"H200": "H100"}

@@ -38,9 +38,9 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag="welcome"):
 class HeartbeatAck(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat_ack"):
     """The answer to the heartbeat with this request ID.
 
-    The answer protects a job that runs on the node: for at least the job's `Launch.lost_after_s` after the
-    heartbeat was sent, the broker does not start the job on other nodes. If the node gets no later answer,
-    the node ends the ranks of the job within this time.
+    The answer is a promise about each job that runs on the node. For at least the job's `Launch.lost_after_s`
+    after the heartbeat was sent, the broker does not start the job on other nodes. If the node gets no later
+    answer, the node ends the ranks of the job within this time.
     """
 
 

@@ -77,8 +77,9 @@ class WeekClock(NamedTuple):
         """Return the edges, seconds, of at most 201 bins.
 
         Bins have equal width, and begin at full hours, days or weeks. Only the first and the last bin can
-        have another width: they begin and end with the submissions, and a remainder of less than half a bin
-        is merged with the adjacent bin. None: all jobs are submitted at one instant.
+        have another width. The first bin begins with the first submission, and the last bin ends with the
+        last submission. A remainder of less than half a bin is merged with the adjacent bin. None: all jobs
+        are submitted at one instant.
         """
         span_s = self.last_s - self.first_s
         if span_s <= 0:

@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
 LATEST_JOBS: Final = 14000
 OLDER_JOBS: Final = 6000
-"""Maximum number of older jobs in a fit, chosen at even intervals. All the latest `LATEST_JOBS` jobs are
-used."""
+"""Maximum number of older jobs in a fit, chosen at even intervals. A fit also uses all of the latest
+`LATEST_JOBS` jobs.
+"""
 MIN_ENDED: Final = 200
 """Minimum number of ended jobs for a fit: with fewer, boosting is no better than the running mean."""
 
@@ -66,8 +67,8 @@ def telling_columns(features: Floats) -> NDArray[np.intp]:
 def one_thread() -> AbstractContextManager[object]:
     """Return a context manager that limits scikit-learn to one thread.
 
-    With several threads, all threads wait for the slowest one in busy loops. If another process uses a core,
-    a call then takes minutes.
+    With several threads, all threads wait for the slowest one in busy loops. If another process uses one of
+    the cores, a call can take minutes.
     """
     limit: AbstractContextManager[object] = _pools().limit(limits=1, user_api="openmp")
     return limit
