@@ -56,7 +56,10 @@ class AllocationError(RlschedError):
 
 
 class NodeStateError(RlschedError):
-    """The state of a node (on, draining, asleep, booting) rules out a command, which was not executed."""
+    """The state of a node (on, draining, asleep, booting) does not allow a command.
+
+    The command was not executed.
+    """
 
 
 class JournalError(RlschedError):

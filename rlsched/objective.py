@@ -60,7 +60,7 @@ _RAMP: Final = 0.005
 """Distance below a bound, as a ratio, at which the penalty of a bound starts to rise in training."""
 SMALL_FRAC: Final = {"tail": 0.1, "late": 0.01, "preemptions": 0.1}
 """Amounts added to the numerator and the denominator of a ratio, so that the ratio changes little if both are
-near 0. `tail`: relative to the run times; the others: relative to the number of jobs.
+near 0. For `tail`, the amount is relative to the run times; for the other terms, to the number of jobs.
 """
 LATE_S: Final = 600.0
 """Delay in addition to a job's slack after which the job counts as late, seconds."""
@@ -346,7 +346,9 @@ def mean_ratios(ratio: Floats) -> Floats:
 
 
 def cost(ratio: Floats, weights: Floats, limits: Floats, penalties: Floats) -> Floats:
-    """Return the (n,) costs relative to the other runs, from (n, NUM_TERMS) ratios; 1: as the other runs.
+    """Return the (n,) costs relative to the other runs, from (n, NUM_TERMS) ratios.
+
+    A cost of 1 equals the cost of the other run.
 
     Args:
         ratio: From `ratios`.

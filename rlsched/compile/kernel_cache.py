@@ -238,7 +238,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
 
     @property
     def _said(self) -> bytes:
-        """Return a name for the kernel in progress reports, which is the same in all processes."""
+        """Return the name of the kernel in progress reports. All processes use the same name."""
         return DIGESTS.digest_of(self._function)
 
     def _needed(self) -> set[bytes]:

@@ -1,4 +1,4 @@
-"""Constants of decision kernels, which get their values at compile time (`rlsched.compile.jit.specialise`).
+"""Constants of decision kernels. They get their values at compile time (`rlsched.compile.jit.specialise`).
 
 For a cluster without models, preemption or reservations, the code for these features is not compiled.
 """

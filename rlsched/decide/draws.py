@@ -1,4 +1,4 @@
-"""Random draws that depend only on a seed, a decision's index and a stream (`half`), not on the process."""
+"""Random draws that depend only on a seed, a decision's index and the index of a stream (`half`)."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from rlsched.energy.relative import PricesAsked
 from rlsched.errors import AllocationError
 
 REMEMBERED_SETTINGS: Final = 24
-"""Number of the latest dial updates from which drift is computed; they are about ten minutes apart."""
+"""Number of the latest dial updates from which drift is computed. The updates are about ten minutes apart."""
 
 
 class Guarded(Scheduler):

@@ -58,5 +58,5 @@ def placed(move: Move, place: int) -> Move:
 
 @kernel
 def preempt_of(slot: int, for_job: int) -> Move:
-    """Return the move that preempts a job; `for_job`: slot of the job that gets its GPUs, -1: not chosen."""
+    """Return the move that preempts a job; `for_job`: slot of the job that gets the GPUs, -1: not chosen."""
     return Move(slot, -1, -1, for_job, -1, BY_OPTIONS)

@@ -99,7 +99,9 @@ class Recording:
         made_room_for: int = -1,
         reference: str = "",
     ) -> Decision:
-        """Return the decision, with a record if one is wanted. Arguments: as in `Decision`, `DecisionRecord`.
+        """Return the decision, with a record if one is wanted.
+
+        Arguments are as in `Decision` and `DecisionRecord`.
 
         `made_room_for`: sequence number of the job for which another job is preempted; -1: unknown.
         """

@@ -16,7 +16,7 @@ class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class LeaveFree(_Part, frozen=True, kw_only=True):
-    """A long job starts only if it leaves a share of the GPUs free (`rules.keep_free`).
+    """A long job starts only if it leaves a fraction of the GPUs free (`rules.keep_free`).
 
     Attributes:
         longer_than: Predicted run time above which a job is long.
@@ -124,8 +124,8 @@ class Types(_Part, frozen=True, kw_only=True):
     """Jobs start on the GPU type of highest worth to them, if models predict the speeds on several types.
 
     Attributes:
-        price: Exponent p in the worth of a type: (the job's speed on it) / (the usual speed on it)^p. 0:
-            fastest first; 1: fast GPUs go to the jobs that gain most.
+        price: Exponent p in the worth of a type: (the job's speed on this type) / (the usual workload's speed
+            on this type)^p. 0: fastest first; 1: fast GPUs go to the jobs that gain most.
         later: Factor by which the predicted wait for GPUs of a better type than the free GPUs is multiplied;
             infinite: no job waits for better GPUs.
     """
@@ -148,7 +148,8 @@ class PriceSettings(_Part, frozen=True, kw_only=True):
         window: Whether a waiting job with slack starts at the time at which its predicted run costs least.
             Only starts that use at most 0.8 of its slack count.
         percentile: While the price is above this quantile of the prices of the past 7 days, jobs that have
-            used less than 0.8 of their slack do not start, and preemptible ones are preempted; 0: off.
+            used less than 0.8 of their slack do not start, and preemptible jobs among them are preempted; 0:
+            off.
     """
 
     power: float = 0.0
@@ -181,11 +182,11 @@ class Settings(_Part, frozen=True, kw_only=True):
             `remaining` or `index`; default: `index` if jobs preempt by it, else `submit`.
         blocks: Whether the first job that does not fit blocks all later jobs.
         predictions: `submitted`: predictions made at submission. `revised`: predictions revised by run times
-            of jobs of the same burst. `oracle`: the true run times, as a bound on what better predictions can
-            gain.
-        reserve_after: Waiting time after which a job that does not fit gets a reservation, which no start
-            delays.
-        leave_free: Long jobs leave a share of the GPUs free.
+            of jobs of the same burst. `oracle`: the true run times, which give a bound on the gain from
+            better predictions.
+        reserve_after: Waiting time after which a job that does not fit gets a reservation. Other jobs start
+            only if they do not delay the reserved job.
+        leave_free: Long jobs leave a fraction of the GPUs free.
         preempt: Running jobs are preempted.
         share: Jobs share GPUs.
         clock: SM clocks below the highest.
@@ -196,12 +197,11 @@ class Settings(_Part, frozen=True, kw_only=True):
         profile: Cost of a profiler.
         checkpoint: `sb3`: the path of a model of Stable-Baselines3, or the zip itself as
             `data:application/zip;base64,...`.
-        plain_without_models: Whether, on a cluster without models, jobs start on free GPUs at full clock,
-            with the CPU cores that they requested, and all dials stay at 0. If false, `share`, `clock`,
-            `cores` and `types` are an error on such a cluster.
-        dials: Strategy that sets the dials: the path of a file that `rlsched train` wrote, the text of the
-            file, which begins with `{`, or `default` for the strategy that ships with rlsched; "": no
-            strategy.
+        plain_without_models: Whether the policy can run on a cluster without models. There, jobs start on
+            free GPUs at full clock, with the CPU cores that they requested, and all dials stay at 0. If
+            false, `share`, `clock`, `cores` and `types` are an error on such a cluster.
+        dials: Strategy that sets the dials: the path of a file that `rlsched train` wrote; the text of such a
+            file (it begins with `{`); or `default`, the strategy that ships with rlsched. "": no strategy.
         own: Numbers for a user-defined rule, in order.
     """
 
@@ -225,7 +225,7 @@ class Settings(_Part, frozen=True, kw_only=True):
 
 
 _REMOVED: Final = ("ppo", "rollout", "clairvoyant")
-"""Schedulers of earlier versions, which scored the waiting jobs one by one."""
+"""Schedulers of earlier versions. They scored the waiting jobs one by one."""
 _RANGES: dict[str, tuple[float, float, str]] = {
     "leave_free.share": (0.0, 1.0, "a share of the GPUs from 0 to 1"),
     "share.min_speed": (0.0, 1.0, "a speed from 0 to 1, 1 = not shared"),

@@ -12,15 +12,16 @@ from rlsched.compile.jit import kernel
 from rlsched.decide.order.gittins import attained_gpu_s
 
 MOST_SLACK_FRAC: Final = 0.8
-"""Largest fraction of its slack that a job may use to wait for a lower price; the rest is kept for the
-queue."""
+"""Largest fraction of its slack that a job may use to wait for a lower price. The rest is for waiting in the
+queue.
+"""
 
 
 @kernel
 def deferred_until_s(s: StateArrays, slot: int, frac: float, now_s: float) -> float:
     """Return the time, seconds, until which a job may be deferred if it may use `frac` (0 to 1) of its slack.
 
-    Time in which the job ran does not use up slack; for time on shared GPUs, this holds only in part. The
+    Time in which the job ran does not use up slack. Time on shared GPUs uses up a part of the slack. The
     result is rounded up to whole milliseconds, like the times of a broker.
     """
     job = s.job

@@ -84,7 +84,7 @@ def waiting_s(job: JobSeen, from_s: float, to_s: float) -> float:
 
 
 def _start_s(job: JobSeen, from_s: float, to_s: float) -> float | None:
-    """Return the time of a job's first start between two times, seconds; None: the job does not start."""
+    """Return the time of a job's first start between two times, seconds; None: no start between them."""
     return next((one.start_s for one in job.attempts if from_s <= one.start_s < to_s), None)
 
 

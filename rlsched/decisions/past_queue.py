@@ -54,7 +54,7 @@ def _queues(reader: StoreReader, rows: Iterable[int]) -> dict[str, list[str]]:
 
 
 def _merged(first: list[str], then: list[str]) -> list[str]:
-    """Return the queue `then`, with the jobs inserted that are only in the queue `first`.
+    """Return the queue `then`, and insert the jobs that are only in the queue `first`.
 
     Each of these jobs follows the job that precedes it in `first`.
     """

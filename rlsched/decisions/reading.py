@@ -1,4 +1,4 @@
-"""Reads a store of decisions, while a broker can write to it. Each row is read once."""
+"""Reads a store of decisions. A broker can write to the store at the same time. Each row is read once."""
 
 from __future__ import annotations
 

@@ -285,7 +285,7 @@ class Timeline:
         ]
 
     def before_on(self, attempt: AttemptSeen) -> list[AttemptSeen]:
-        """Return the earlier attempts that used a GPU of this attempt until its start, or longer."""
+        """Return the earlier attempts that used a GPU of this attempt up to its start, or longer."""
         return [
             other
             for other in self.attempts
@@ -337,7 +337,8 @@ class Timeline:
 
         `at_s`: (N,) times, seconds. The result has the columns `power_w` (N,), in W, and `measured_gpus`
         (N,). Each attempt counts with its mean power, which is known only after its end. `measured_gpus` is
-        the part of `busy_gpus` with known power; if it is less than `busy_gpus`, `power_w` is too low.
+        the part of `busy_gpus` with known power. If `measured_gpus` is less than `busy_gpus`, `power_w` is
+        too low.
         """
         if not self._power:
             return None

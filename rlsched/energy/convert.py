@@ -62,7 +62,7 @@ class Row(NamedTuple):
 
 
 def convert(path: Path, form: str = "auto", column: str | None = None, fill_h: float = 0.0) -> Conversion:
-    """Read a public CSV file, which can be compressed with gzip.
+    """Read a public CSV file, plain or compressed with gzip.
 
     Args:
         path: The file.
@@ -291,7 +291,7 @@ def _step_s(path: str, rows: list[Row]) -> float:
 
 
 def _by_step(path: str, rows: list[Row], step_s: float) -> list[float | None]:
-    """Return the value of each step, beginning at the first row; None: unknown.
+    """Return the value of each step, from the start of the first row on; None: unknown.
 
     The value of a row that is longer than a step applies to all steps of the row.
     """

@@ -102,7 +102,7 @@ class EnergyTable(NamedTuple):
     limits: LimitTable | ConstantLimit | None = None
 
     def at(self, now_s: float, asked: PricesAsked = NOTHING) -> EnergyAt | None:
-        """Return price and limit at a time, Unix seconds; None if both are unknown then.
+        """Return price and limit at a time, Unix seconds; None if both are unknown at this time.
 
         `asked`: details of the price that the result contains.
         """

@@ -61,7 +61,7 @@ def to_ratios(values: NDArray[np.float64], means: NDArray[np.float64]) -> NDArra
 
 
 def day_means(series: Series, known_ahead_s: float) -> NDArray[np.float64]:
-    """Return the (N,) mean of the next 24 hours in each step of a series, as known then."""
+    """Return the (N,) mean of the next 24 hours for each step of a series, as known in this step."""
     values, steps = series.values, len(series)
     day = steps_of_day(series)
     ahead = min(int(known_ahead_s / series.step_s), day - 1)
@@ -86,11 +86,11 @@ def steps_of_day(series: Series) -> int:
 
 
 def values_ahead(series: Series, now: NDArray[np.int64], steps: int, ahead: int) -> NDArray[np.float64]:
-    """Return (R, steps) values: for each step in `now`, `steps` values from this step on, as known then.
+    """Return (R, steps) values: for each step in `now`, the values of this step and of the next steps.
 
-    A value that is not known is replaced by its forecast, if this forecast was known at the start of the step
-    in `now`. Otherwise it is replaced by the value 24 hours earlier, or by the replacement of that value. If
-    that time is before the start of the series, the result is nan.
+    A value that is not known in the step in `now` is replaced by its forecast, if this forecast was known at
+    the start of that step. Otherwise it is replaced by the value 24 hours earlier, or by the replacement of
+    that value. If that time is before the start of the series, the result is nan.
 
     Args:
         series: The series.

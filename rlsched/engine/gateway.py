@@ -4,9 +4,9 @@ The gateway handles facts (Slurm's jobs and nodes at one time) and messages from
 messages to the broker, and changes jobs in Slurm through a `Writer`. It has no storage of its own. A token
 identifies a job to the broker. The token is computed from Slurm's job ID, from the stamp (submission time and
 a count) that job_submit.lua gave the job, and from the gateway's secret. The job's AdminComment contains the
-attempt that the broker ordered. After a restart, job ID, stamp and attempt are read from Slurm. The
-gateway runs only broker jobs that it has offered itself. Any write to Slurm can be lost: the next facts show
-the loss, and the write is repeated.
+attempt that the broker ordered. After a restart, job ID, stamp and attempt are read from Slurm. The gateway
+runs only broker jobs that it has offered itself. Any write to Slurm can be lost. The next facts show the
+loss, and the gateway repeats the write.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Offer:
     """A Slurm job that was offered to the broker.
 
     Attributes:
-        stamp: Stamp of the submission, which distinguishes jobs for which Slurm uses the same ID again.
+        stamp: Stamp of the submission. It distinguishes jobs if Slurm uses the same ID again.
         token: Token of the broker's job; an offer after a withdrawal has a new token.
         job: The broker's job ID; None before the broker has answered.
         asked_s: Time of the last question to the broker about this offer.

@@ -123,7 +123,7 @@ class Writer:
         self._write(key, f"update JobId={key} AdminComment={comment_of(marks)}")
 
     def order(self, key: str, nice: int, marks: dict[str, str] | None = None) -> None:
-        """Set the nice of a job that is not held, which moves the job in Slurm's own queue.
+        """Set the nice of a job that is not held. This moves the job in Slurm's own queue.
 
         Args:
             key: The job's key.

@@ -18,7 +18,9 @@ FEWEST: Final = 30
 fewer jobs uses the shape of all sizes. If all sizes together have fewer jobs, no shape is used.
 """
 OUTLIVED: Final = 5
-"""If fewer ended jobs than this ran longer than a job's age, no distribution is used for the job."""
+"""Minimum number of ended jobs that ran longer than a job's age. With fewer, no distribution is used for the
+job.
+"""
 LEAST_SPREAD: Final = 0.05
 """Minimum spread of a prediction. A prediction with less spread counts as certain and uses no shape."""
 _KNOTS: Final = 512

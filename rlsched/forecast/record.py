@@ -146,8 +146,9 @@ class _OfClass:
     """Forecasts and outcomes of a size class, newest last."""
 
     known: deque[tuple[float, ...]] = field(default_factory=lambda: deque(maxlen=RECENT))
-    """One row per forecast: logarithms of the three quantiles of the futures, of the time by list scheduling,
-    and of the outcome; then the time of the forecast."""
+    """One row per forecast: five logarithms, then the time of the forecast. The logarithms are of the three
+    quantiles of the futures, of the time by list scheduling, and of the outcome.
+    """
     came: deque[tuple[float, float]] = field(default_factory=deque)  # (time of the outcome, outcome)
     last_s: float = math.nan
 
@@ -155,14 +156,14 @@ class _OfClass:
 class Record:
     """The outcomes of a forecaster's earlier forecasts, and the corrections computed from them.
 
-    A forecast blends the quantiles of the simulated futures with list scheduling, as logarithms, and is then
-    corrected. The weight of the futures in the blend is a mean of the candidates in `BLENDS`. Each candidate
-    is weighted by its pinball loss over the last forecasts of the size class (exponential weights, Vovk
-    1990). Each quantile has its own conformal correction. For example, the correction of the 10 % quantile is
-    the 10 % quantile of the differences (outcome - forecast 10 % quantile). The correction is 0 if the
-    forecasts are calibrated. Forecasts of one refresh (one run of the forecaster) share their simulated
-    futures. Therefore at most `OF_ONE` of them per class are used for corrections, and intervals are wider
-    with fewer refreshes.
+    A forecast is a weighted mean of two logarithms: of the quantiles of the simulated futures, and of the
+    time by list scheduling. This blend is then corrected. The weight of the futures in the blend is a mean of
+    the candidates in `BLENDS`. Each candidate is weighted by its pinball loss over the last forecasts of the
+    size class (exponential weights, Vovk 1990). Each quantile has its own conformal correction. For example,
+    the correction of the 10 % quantile is the 10 % quantile of the differences (outcome - forecast 10 %
+    quantile). The correction is 0 if the forecasts are calibrated. Forecasts of one refresh (one run of the
+    forecaster) share their simulated futures. Therefore at most `OF_ONE` forecasts per refresh and class are
+    used for corrections, and intervals are wider with fewer refreshes.
     """
 
     def __init__(self) -> None:

@@ -69,7 +69,7 @@ class World:
             job without an entry has the lognormal distribution of the prediction in the state.
         past: Recent jobs.
         numbers: ID of each live job in `past`, by the job's sequence number in the state. Bursts are found in
-            `past`, so a live job without an entry belongs to no burst.
+            `past`. Therefore a live job without an entry belongs to no burst.
     """
 
     state: ClusterState

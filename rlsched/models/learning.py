@@ -161,8 +161,8 @@ def seen_factor(speed: float, other: float) -> float:
     """Return the sensitivity, or the pressure, that explains the observed speed of a pair of workloads.
 
     The result is (1 / speed - 1) / `other`, with the speed and the result limited as in `PairKnowledge`. A
-    speed of 1 or more, which is measured if jobs do not disturb each other, therefore gives a small factor
-    instead of 0.
+    speed of 1 or more can be measured if jobs do not disturb each other. Such a speed therefore gives a small
+    factor instead of 0.
 
     Args:
         speed: Speed of the job next to its only co-tenant, relative to its speed without co-tenants; above 0.
@@ -229,7 +229,9 @@ def moved(
 
 
 def with_pair(log_speed: float, count: float, mean: float) -> float:
-    """Return the predicted ln(speed) of a pair: mean of the factors' prediction and the pair's observations.
+    """Return the predicted ln(speed) of a pair.
+
+    This is a mean of the factors' prediction and of the pair's observations.
 
     Args:
         log_speed: ln(speed) that the factors predict.

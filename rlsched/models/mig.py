@@ -109,8 +109,8 @@ BEND: Final = 2.62
 SIZE_FRAC: Final = (nan, 0.143, 0.263, 0.436, 0.505, nan, nan, 1.0)
 """Effective size of a slice relative to 7g, by number of compute slices: the speed of a job that keeps a
 whole GPU busy. The size of 4g is about a half, like its memory, not 4/7. The scale is set by 1g, which has a
-seventh of the multiprocessors. The other values are fitted on A100, and also used for the other GPUs, which
-have nearly the same shares per slice.
+seventh of the multiprocessors. The other values are fitted on A100, and also used for the other GPUs, because
+a slice has nearly the same fraction of each of these GPUs.
 """
 
 
@@ -163,7 +163,7 @@ class Slice(NamedTuple):
         """Fraction of the GPU's compute slices; also the assumed fraction of the power above static power.
 
         If the power above static power were split by memory, seven 1g slices could draw only seven eighths of
-        it. There is no public data on the power of a slice.
+        this power. There is no public data on the power of a slice.
         """
         return self.profile.compute / COMPUTE_SLICES
 
@@ -277,5 +277,5 @@ def _placed(left: list[int], taken: int) -> bool:
 
 
 def _at_most(compute: int) -> int:
-    """Return the maximum number of slices with this number of compute slices on a GPU."""
+    """Return the maximum number of MIG slices on a GPU if each has `compute` compute slices."""
     return next(n for n in count(1) if not layout_fits((compute,) * (n + 1)))

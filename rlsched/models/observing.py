@@ -73,8 +73,8 @@ def _predict(m: ModelArrays, kind: int, a: int, b: int) -> None:
 def observe(m: ModelArrays, kind: int, a: int, b: int, speed: float) -> None:
     """Learn from a job of workload `a` that ran at `speed` (solo: 1) next to a job of workload `b`.
 
-    Updates the sensitivity of `a` and the pressure of `b` and stores the pair, as `PairKnowledge.observe`
-    does, then updates all dependent predictions. The pair must not be in the table, and both workloads must
+    Updates the sensitivity of `a` and the pressure of `b`, and stores the pair, as `PairKnowledge.observe`
+    does. Then updates all dependent predictions. The pair must not be in the table, and both workloads must
     be known.
     """
     t = m.trait

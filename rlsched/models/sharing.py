@@ -39,9 +39,10 @@ around latent factors, on held-out pairs, .11 on P100, .10 on K80 and .32 on V10
 OF_JOBS: Final = REPEAT_SD / RESIDUAL_SD
 """Part of a deviate (random noise) that belongs to the two jobs; the rest belongs to their workloads."""
 OF_SINGLES: Final = math.sqrt(0.55)
-"""Part of a deviate that belongs to the single workloads: the sensitivity of one, the pressure of the other.
-On held-out pairs of Lucid (RTX 3090), the formula leaves .60 of the variance unexplained, and the formula
-with factors of each workload leaves .27. Therefore .55 of the formula's residual belongs to single workloads.
+"""Part of a deviate that belongs to the single workloads: to the sensitivity of one and the pressure of the
+other. On held-out pairs of Lucid (RTX 3090), the formula leaves .60 of the variance unexplained, and the
+formula with factors of each workload leaves .27. Therefore .55 of the formula's residual belongs to single
+workloads.
 """
 OF_PAIRS: Final = math.sqrt(1.0 - OF_JOBS**2 - OF_SINGLES**2)
 """Part of a deviate that belongs to the pair of workloads. The squares of the three parts add up to 1."""
@@ -90,8 +91,8 @@ def latent_speed(sensitivity: float, pressure_sum: float) -> float:
 def factors_of_util(util_frac: float) -> tuple[float, float]:
     """Return the initial sensitivity and pressure of a job with a known solo utilisation and no other data.
 
-    `stranger_speed` is not a product of two factors. The logarithm of its slowdown is averaged over
-    co-tenants of utilisation .1 to 1, which gives the nearest product in least squares;
+    `stranger_speed` is not a product of two factors. The nearest product in least squares is the result of
+    averaging the logarithm of the slowdown, for co-tenants of utilisation .1 to 1;
     `studies/models/fit_sharing.py` reports the error.
 
     Args:
@@ -235,8 +236,8 @@ def with_noise(speed: float, deviate: float) -> float:
     """Return the simulated true speed of a pair that is not in the table: the model's speed with noise.
 
     The noise of ln(speed) has the standard deviation `RESIDUAL_SD`. The result is at most 1, and at least the
-    lower of `NOISE_FLOOR` and `speed`. For n co-tenants, pass the sum of their deviates divided by sqrt(n),
-    which is standard normal too.
+    lower of `NOISE_FLOOR` and `speed`. For n co-tenants, pass the sum of their deviates divided by sqrt(n).
+    This value is standard normal too.
 
     Args:
         speed: Result of `shared_speed`.

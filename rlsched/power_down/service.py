@@ -44,7 +44,7 @@ class KeepRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ramp_nodes: int = 2
     """Maximum number of nodes to put to sleep per review; 0: no limit."""
     falling_slots: int = 6
-    """Nodes are put to sleep only if demand is below its mean over this number of slots; 0: at any demand."""
+    """Nodes are put to sleep only if demand is below its mean in this number of slots; 0: at any demand."""
     headroom_nodes: int = 0
     """Number of free awake nodes below which nodes are woken, even if no job waits."""
     min_idle_s: float = 0.0

@@ -1,4 +1,4 @@
-"""The access list: the key files in HOME/authorised/, which are read once, and again when they change.
+"""The access list: the key files in HOME/authorised/. A file is read once, and again when it changes.
 
 Every message and every handshake queries the list, so a query must be cheap. Each query reads the time stamp
 of the directory. Once a second, a query also reads the time stamps of the files. A file is read only after

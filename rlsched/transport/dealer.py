@@ -90,8 +90,8 @@ def set_limits(socket: zmq.Socket[bytes]) -> None:
     """Set the limits of a socket: bounded queues and messages, and detection of a dead peer within seconds.
 
     Both sides of a connection set these limits and send heartbeats. `HEARTBEAT_TTL` is not set, because with
-    it the other side would set a timer for each heartbeat. To cancel a timer, libzmq searches the timers of
-    all connections.
+    this option the other side would set a timer for each heartbeat. To cancel a timer, libzmq searches the
+    timers of all connections.
     """
     import zmq
 

@@ -1,7 +1,7 @@
 """Progress file of a starting broker, in the broker's key directory. Clients read the file.
 
-The broker's process holds a shared lock on the file. When the process dies, the kernel releases the lock, and
-clients then ignore the content of the file.
+The broker's process holds a shared lock on the file. When the process dies, the kernel releases the lock.
+Clients then ignore the content of the file.
 """
 
 from __future__ import annotations

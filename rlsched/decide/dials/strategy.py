@@ -47,7 +47,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @classmethod
     def from_layers(cls, *layers: NDArray[np.float64], output: Literal["tanh", "clip"] = "tanh") -> Strategy:
-        """Return a strategy with these matrices, which reads the first columns and sets the first dials."""
+        """Return a strategy with these matrices. It reads the first columns and sets the first dials."""
         rows = tuple(tuple(tuple(float(x) for x in row) for row in layer) for layer in layers)
         columns, dials = layers[0].shape[1] - 1, layers[-1].shape[0]
         return cls(columns=NAMES[:columns], dials=tuple(RANGES)[:dials], layers=rows, output=output)

@@ -3,12 +3,11 @@
 A burst consists of jobs of one VC with the same request that were submitted in a row. Such jobs are alike,
 and the errors of their predictions are alike too. For job i, ln(run time / prediction) = u + e_i, both
 normal: u is common to the burst, e_i belongs to job i. A sibling (another job of the burst) that has ended
-reveals u + e_i. A running sibling shows that u + e_i exceeds ln(age / prediction), and therefore that the
-other jobs will be long too. A prediction is revised to (prediction at submission) x exp(E[u]). E[u] is
-computed by numerical integration: empirical Bayes for a model with one random effect. For each request
-(demand class), the fraction of the variance that is common to a burst is learned from finished jobs. Before
-any job has finished, the variance is taken from the predictions (`spread`), and half of it is assumed to be
-common.
+reveals u + e_i. A running sibling shows that u + e_i exceeds ln(age / prediction). Therefore the other jobs
+will probably be long too. A prediction is revised to (prediction at submission) x exp(E[u]). E[u] is computed
+by numerical integration: empirical Bayes for a model with one random effect. For each request (demand class),
+the fraction of the variance that is common to a burst is learned from finished jobs. Before any job has
+finished, the variance is taken from the predictions (`spread`), and half of it is assumed to be common.
 
 Predictions change only when a job arrives or ends; the prediction of a job also changes when it is queued
 again. The same events therefore give the same predictions in a simulator, in a broker, and in a broker that
@@ -39,7 +38,9 @@ SHIFT_STEP: Final = 0.1
 FIRST_AGE_FRAC: Final = 0.5
 LEAST_S: Final = 60.0
 AGE_STEP: Final = 2.0
-"""A running job is checked at half of its prediction (at least 30 s), then each time its age has doubled."""
+"""Ratio of the ages of a running job at successive checks. The first check is at half of the job's
+prediction, but not before 30 s.
+"""
 _LEAST_SPREAD: Final = 0.1
 _REACH: Final = 4.5
 _POINTS: Final = 31
@@ -141,7 +142,7 @@ def _last_like(s: StateArrays, slot: int) -> int:
 
 @kernel
 def join_burst(s: StateArrays, slot: int, now_s: float) -> None:
-    """Add a new job, which is not queued yet, to its burst, and revise its prediction."""
+    """Add a new job to its burst, and revise the prediction of this job. The job must not be queued yet."""
     job, d, c = s.job, s.demand, s.job.demand[slot]
     last = -1
     if d.arrived[c] > 1 and d.burst_vc[c] == job.vc[slot]:
@@ -164,9 +165,10 @@ def join_burst(s: StateArrays, slot: int, now_s: float) -> None:
 
 @kernel
 def note_ended(s: StateArrays, slot: int, run_s: float) -> int:
-    """Record the run time of a finished job, which has released its GPUs, as evidence for its burst.
+    """Record the run time of a finished job as evidence for its burst. The job has released its GPUs.
 
-    Returns the slot of a waiting job of the burst, -1 if none waits; the caller then revises the burst.
+    Returns the slot of a waiting job of the burst, -1 if none waits. The caller revises the burst with this
+    slot.
     """
     job, d, c, waiting = s.job, s.demand, s.job.demand[slot], -1
     error = math.log(max(run_s, 1.0) / max(job.first_predicted_s[slot], 1.0))

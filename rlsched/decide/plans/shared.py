@@ -1,6 +1,6 @@
 """Compiled plans that start a job on GPUs of running jobs: the gain of each plan, and whether it is allowed.
 
-All values are computed from predicted speeds (`rlsched.cluster.speed`), which policies can observe.
+All values are computed from predicted speeds (`rlsched.cluster.speed`). Policies can observe these speeds.
 """
 
 from __future__ import annotations
@@ -87,7 +87,9 @@ def has_memory_beside(s: StateArrays, slot: int, share_with: int) -> bool:
 def shared_plan(
     s: StateArrays, slot: int, share_with: int, o: StartOptions, now_s: float, least: float
 ) -> Plan:
-    """Return the plan of a waiting job on all the GPUs of a running job, which may have co-tenants already.
+    """Return the plan of a waiting job on all GPUs of a running job.
+
+    The running job may already have co-tenants.
 
     The gain of the plan is the predicted speed of the waiting job on these GPUs, less the speed that the
     other jobs lose; for two jobs, this is the sum of both speeds less 1. If a plan is worth less than
@@ -235,8 +237,8 @@ def _group_plan(
 ) -> Plan:
     """Compute `shared_plan` for GPUs that several jobs share.
 
-    Only the plan with the job that arrived first on these GPUs is allowed; plans with the other jobs would
-    use the same GPUs.
+    Of the jobs on these GPUs, only the job that arrived first gives an allowed plan, because plans with the
+    other jobs would use the same GPUs.
     """
     job, t, g = s.job, s.models.trait, s.job.head[share_with] // MAX_TENANTS
     kind, tenants, used_mib, held = gpu_kind(s, g), tenants_of(s, g), 0.0, 0

@@ -39,8 +39,8 @@ def to_send(policy: Policy) -> Policy:
     """Return a copy of the policy for a broker on any machine: its settings contain the content of its files.
 
     Strategies and models are included, a model only with the members that a broker reads. Python files are
-    not included. A file that does not exist on this machine stays a path, which the broker resolves. Paths of
-    existing files are absolute.
+    not included. The path of a file that does not exist on this machine stays in the settings, and the broker
+    resolves it. Paths of existing files are absolute.
 
     Raises:
         InputError: a file cannot be read, is damaged, or does not fit this version.

@@ -3,8 +3,9 @@
 This rule is the aggressive backfill of Lifka («The ANL/IBM SP Scheduling System», JSSPP 1995) as described by
 Mu'alem and Feitelson («Utilization, Predictability, Workloads, and User Runtime Estimates in Scheduling the
 IBM SP2 with Backfilling», IEEE TPDS 12(6), 2001). Jobs start in the order of submission. The first job that
-does not fit gets a reservation for the time at which the running jobs will have made room for it. A later job
-starts now only if it will have ended by this time, or leaves the room that the reservation needs.
+does not fit gets a reservation. The reserved time is the time at which the running jobs will have made room
+for this job. A later job starts now only if it will have ended by the reserved time, or if it leaves the room
+that the reservation needs.
 
 Differences from the paper:
 
@@ -21,8 +22,8 @@ Differences from the paper:
 - The queue can have another order than submission. With the shortest jobs first, the head of the queue is
   usually a new job. Therefore a minimum waiting time for reservations can be set.
 - Decisions are made when a job arrives or ends, with no timer in between. If jobs outlive their predictions,
-  the reservation moves to a later time. Another job may then fit before it, but starts only at the next
-  event.
+  the reservation moves to a later time. Another job may then fit before the reservation, but this job starts
+  only at the next event.
 
 With exact predictions, the head of the queue never starts later than its first reservation. Otherwise a job
 that runs longer than predicted may delay the head.

@@ -2,8 +2,8 @@
 
 The waiting jobs of a partition are considered in order of their index (`decide.order.gittins`), the least
 first. The first job that fits starts. A job that does not fit may share GPUs, if the start options allow
-sharing. Otherwise running jobs may be preempted for it, if their index is higher by more than a margin. Of
-these running jobs, the cheapest ones that make room are preempted (`rules.victims`). Jobs that are not
+sharing. Otherwise running jobs may be preempted for this job, if their index is higher by more than a margin.
+Of these running jobs, the cheapest ones that make room are preempted (`rules.victims`). Jobs that are not
 preemptible, that started at this instant, or that run on a node that is not up, are never preempted.
 """
 
@@ -71,8 +71,8 @@ def _may_be_preempted(s: StateArrays, p: int, slot: int, now_s: float) -> bool:
 def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
     """Return the next preemption or start; a job starts once enough jobs have been preempted for it.
 
-    A job can wait for two partitions. If it fits the other partition, it starts there, and no job is
-    preempted.
+    A job can wait for two partitions. If the job fits the other partition, it starts there, and no job is
+    preempted in this partition.
     """
     return next_by_key(s, p, s.derived.slot.key, o, True, now_s)
 

@@ -61,7 +61,7 @@ def next_in_order(s: StateArrays, p: int, blocks: bool) -> int:
 
 @kernel
 def or_share(s: StateArrays, p: int, slot: int, o: RuleOptions, now_s: float) -> Move:
-    """Return the move that starts the job in `slot`, or a job that shares GPUs if `slot` is -1 (none fits).
+    """Return the move that starts the job in `slot`; if `slot` is -1 (no job fits), a job that shares GPUs.
 
     A job that fits has precedence over jobs that share. Lucid's rule instead chooses the first job in queue
     order that can start or share, and prefers sharing.

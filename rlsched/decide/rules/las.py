@@ -50,7 +50,7 @@ def begin(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> None:
 @shared
 @kernel
 def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
-    """Return the marked preemptions, then the starts of jobs with quota that fit; one per call."""
+    """Return the next move: first the marked preemptions, then the starts of jobs with quota that fit."""
     scratch, slot = s.scratch[0], s.derived.slot
     if scratch.out_at < scratch.outs:
         scratch.out_at += 1

@@ -68,8 +68,8 @@ def next_by_key(
 
     A running job may be preempted for a waiting job whose key is below the preemption score of the running
     job (`slot.leave`). Jobs with the same request that wait for the same partitions fit alike, and the same
-    jobs can be preempted for them. Once the first of these waiting jobs can neither start nor preempt, the
-    others are skipped. Without `preempts`, no job is preempted.
+    jobs can be preempted for them. If the first of these waiting jobs can neither start nor preempt, the
+    other jobs are skipped. Without `preempts`, no job is preempted.
     """
     queue, waiting, partitions = s.derived.queue[p], s.derived.part.queue_len[p], s.derived.part.shape[0]
     left, kind = np.empty(waiting), np.empty(waiting, np.int64)

@@ -206,7 +206,7 @@ def place_beside(
     now_s: float,
     verdicts: NDArray[np.int8],
 ) -> int:
-    """Return how the job in `slot`, which fits now, can start without delaying the reserved job.
+    """Return how the job in `slot` can start without delaying the reserved job. The job in `slot` fits now.
 
     The reserved job, in slot `reserved`, has a reservation for the time `shadow_s`.
 

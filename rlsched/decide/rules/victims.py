@@ -226,7 +226,7 @@ def find_victims(
 def find_victims_of_nodes(
     s: StateArrays, p: int, c: int, index: NDArray[np.float64], above: float
 ) -> tuple[int, int, float]:
-    """Choose the jobs to preempt for a job of class `c`, which gets whole nodes, in partition `p`.
+    """Choose the jobs to preempt in partition `p` for a job that gets whole nodes (demand class `c`).
 
     All jobs of the chosen nodes are preempted. The nodes are chosen as in `find_victims`. A node that runs a
     job without GPUs is never chosen. Arguments and result are as in `find_victims`.
@@ -266,7 +266,7 @@ def _cost_of_node(
 ) -> int:
     """Return the number of GPUs of the groups that must be preempted so that node `n` becomes idle.
 
-    Groups whose GPUs are marked in `free` do not count. Returns -1 if one of the other groups must not be
+    Groups whose GPUs are marked in `free` do not count. Returns -1 if a group that counts must not be
     preempted.
     """
     seen, held = free.copy(), 0

@@ -110,7 +110,7 @@ class Mirror:
         return nodes_with_gpus(facts, self.partitions)
 
     def hello(self, node: SlurmNode, partition: str, reports: list[AttemptReport]) -> Hello:
-        """Return the registration message of a node, which lists the node's attempts."""
+        """Return the registration message of a node, with a list of the node's attempts."""
         can = Capabilities(per_node_indices=False, preempts=self._preempts, clocks=False)
         return Hello(
             name=node.name,

@@ -132,7 +132,7 @@ class Catalogue:
         return {name: number for number, name in enumerate(self.names, start=1)}
 
     def number(self, name: str) -> int:
-        """Return the number of a workload, which is its row in the arrays; "" is `UNKNOWN`.
+        """Return the number of a workload (its row in the arrays); `UNKNOWN` for the name "".
 
         Raises:
             InputError: the catalogue does not have the name; the message suggests similar names.

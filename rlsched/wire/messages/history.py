@@ -15,7 +15,7 @@ class WhichJobs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     since_s: float | None = None
     """Only jobs that ended at this time or later, Unix seconds; running jobs always match."""
     until_s: float | None = None
-    """Only jobs that ended before this time, and running jobs that started before it."""
+    """Only jobs that ended before this time, and running jobs that started before this time."""
     user: str | None = None
     vc: str | None = None
     account: str | None = None

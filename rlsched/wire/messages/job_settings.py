@@ -23,7 +23,7 @@ OpenMode = Literal["auto", "truncate", "append"]
 each start; `append`: never."""
 DependencyKind = Literal["after", "afterany", "afterok", "afternotok"]
 NOTIFY_EVENTS: Final = ("start", "requeue", "end", "fail")
-"""Events that send a notification: the job's first process runs; the job is requeued; it ends; it fails."""
+"""Events that send a notification: the job's first process runs, the job is requeued, ends, or fails."""
 MAX_GANG_GPUS: Final = 65_536
 MAX_CORES: Final = 1 << 24
 MAX_MEMORY_MIB: Final = 1 << 40

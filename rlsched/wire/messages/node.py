@@ -321,7 +321,10 @@ NodeMessage = (
 
 
 class OfNode(msgspec.Struct, frozen=True, kw_only=True, tag="of_node", forbid_unknown_fields=True):
-    """A message of an engine on behalf of one of its nodes, which all share one connection and one key."""
+    """A message of an engine on behalf of one of its nodes.
+
+    All nodes of an engine share one connection and one key.
+    """
 
     node: str
     message: NodeMessage

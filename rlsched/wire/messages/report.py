@@ -53,7 +53,10 @@ class DriftReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GuardReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Interventions of the guard, which checks the policy and lets the fallback decide if it fails."""
+    """Interventions of the guard.
+
+    The guard checks the policy, and lets the fallback decide if the policy fails.
+    """
 
     decided: dict[str, int]
     """Number of decisions of the fallback since the journal began, by reason: `late`, `illegal`,

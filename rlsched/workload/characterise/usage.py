@@ -56,12 +56,12 @@ class _Ramp:
 
 
 def demand(trace: Trace) -> HeldGpus:
-    """Return the GPUs over time that the jobs would hold if each job started at its submission."""
+    """Return the GPUs that the jobs would hold over time if each job started at its submission."""
     return HeldGpus(trace.submit_s, trace.duration_s, trace.num_gpus)
 
 
 def in_use(trace: Trace, wait_s: Floats) -> HeldGpus | None:
-    """Return the GPUs over time that the jobs held, given their recorded waits; None: no wait is recorded.
+    """Return the GPUs that the jobs held over time, given their recorded waits; None: no wait is recorded.
 
     Args:
         trace: J jobs.

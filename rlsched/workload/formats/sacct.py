@@ -165,7 +165,7 @@ def _joined(header: Sequence[str], cells: list[str]) -> list[str] | None:
 def _checked(
     rows: Iterable[tuple[int, TextRow | MalformedError]], path: Path
 ) -> Iterable[tuple[int, TextRow | MalformedError]]:
-    """Yield the rows, after a check that the header has `AllocTRES` or `ReqTRES`, which contain the GPUs."""
+    """Check that the header has `AllocTRES` or `ReqTRES` (they contain the GPUs), and yield the rows."""
     asked = False
     for line, row in rows:
         if not asked and isinstance(row, TextRow):
