@@ -31,7 +31,7 @@ def outlook(record: DecisionRecord | None, *, counts_cores: bool) -> Outlook:
 
     Args:
         record: Record of the decision.
-        counts_cores: Whether the measured energy of the attempt will include its CPU cores. It does in a
+        counts_cores: Whether the measured energy of the attempt will include its CPU cores. True in a
             simulator; nodes measure only GPUs.
     """
     plan = next((plan for plan in record.plans if plan.chosen), None) if record is not None else None

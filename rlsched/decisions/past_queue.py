@@ -44,7 +44,7 @@ def queue_at(reader: StoreReader, at_s: float) -> list[tuple[JobSeen, str]]:
 
 
 def _queues(reader: StoreReader, rows: Iterable[int]) -> dict[str, list[str]]:
-    """Return a dict: partition -> its queue (job IDs) in the record of its first decision in `rows`."""
+    """Return a dict: partition -> queue (job IDs) in the partition's first record in `rows`."""
     found: dict[str, list[str]] = {}
     for row in islice(rows, MOST_LOOKED):
         partition = reader.cells(row)["partition"]

@@ -8,8 +8,8 @@ from typing import Final
 
 _TIME = re.compile(r"\s*(\d\d)[./](\d\d)[./](\d{4}) (\d\d):(\d\d)(?::(\d\d))?\s*(?:\((\w+)\))?\s*")
 _WINTER_H: Final = {"UTC": 0, "WET": 0, "CET": 1, "EET": 2}
-"""Offsets of winter time from UTC, hours. Summer time, from the last Sunday of March to the last Sunday of
-October, is one hour further ahead, except for UTC.
+"""Offsets of winter time from UTC, hours. Summer time adds one hour, except for UTC. It lasts from the last
+Sunday of March to the last Sunday of October.
 """
 
 

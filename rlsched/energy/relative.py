@@ -300,7 +300,7 @@ class PriceTable:
     def at(self, now_s: float, asked: PricesAsked = NOTHING) -> PriceAt | None:
         """Return the price at a time, Unix seconds; None if the series does not cover this time.
 
-        The details in `asked` change with each step. If there are any, equal steps are not joined.
+        The details in `asked` change with each step. If details are requested, equal steps are not joined.
         """
         if not self._from_s[0] <= now_s < self.ends_s:
             return None

@@ -36,7 +36,7 @@ job, and submit another job with this token before the gateway does.
 
 
 def offer_secret(pair: KeyPair) -> bytes:
-    """Return a gateway's secret for tokens, derived from the key pair and thus unchanged by a restart."""
+    """Return a gateway's secret for tokens. The secret depends only on the key pair, not on restarts."""
     return hashlib.sha256(b"tokens of offers" + pair.secret).digest()
 
 

@@ -22,7 +22,7 @@ POPULATION: Final = (0.80, 0.80)
 workload on one GPU type (K80, P100, V100).
 """
 POPULATION_SD: Final = 0.60
-"""Standard deviation between workloads of the logarithms of both factors: .86 on V100, .43 on P100, .31 on
+"""Standard deviation of the logarithms of both factors, between workloads: .86 on V100, .43 on P100, .31 on
 K80 (same source), root mean square .58.
 """
 INTRODUCED_SD: Final = 0.20
@@ -39,7 +39,9 @@ SLOWEST, FASTEST = 1e-3, 0.999
 WIDEST: Final = 4.0
 """Limit of the absolute logarithm of a factor: sensitivities and pressures stay between e^-4 and e^4."""
 MAX_PAIRS: Final = 100_000
-"""Maximum number of pairs stored individually; beyond it, the pair least recently observed is removed."""
+"""Maximum number of pairs stored individually. If there are more, the pair observed least recently is
+removed.
+"""
 
 
 class Observed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

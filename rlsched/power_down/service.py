@@ -2,7 +2,7 @@
 
 The rule follows Helios' CES (Hu et al., SC'21, and its published code): keep as many nodes awake as the
 forecast plus a buffer, put nodes to sleep only while demand falls, and wake nodes when jobs wait. Two
-additions prevent that a short dip of demand puts too many nodes to sleep: a larger buffer after a wake-up,
+additions prevent a short dip of demand from putting too many nodes to sleep: a larger buffer after a wake-up,
 and a limit on the number of nodes put to sleep per review. Jobs can pause until the price of electricity
 falls. The nodes of these jobs are not needed before, so the nodes sleep at the end of the slot.
 """

@@ -88,7 +88,7 @@ def signed(by: Peer, submit: Submit) -> Submit:
 
 
 def rules_over(by: Peer, user: str, token: str) -> bool:
-    """Return whether a key may read the output of a job, change the job, and cancel it.
+    """Return whether a key may control a job: read its output, change it, and cancel it.
 
     Args:
         by: Owner of the key.

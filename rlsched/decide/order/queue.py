@@ -177,7 +177,7 @@ class OrderedQueue:
         make_eligible(s, slots, now_s)
 
     def update_siblings(self, s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
-        """Count a job that has ended for the dials, and revise the predictions of waiting jobs in its burst.
+        """Count an ended job as input for the dials, and revise the predictions of waiting jobs in its burst.
 
         Call this method before the slot of the ended job is emptied. `run_s`: run time of the job in all
         attempts, seconds.

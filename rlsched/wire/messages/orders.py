@@ -128,7 +128,9 @@ class HoldClock(OfRank, frozen=True, kw_only=True, tag="hold_clock"):
 
 
 class LimitTime(OfRank, frozen=True, kw_only=True, tag="limit_time"):
-    """Change the time limit of a running rank, counted from its start. The node answers with `TimeLimited`.
+    """Change the time limit of a running rank. The node answers with `TimeLimited`.
+
+    The limit counts from the start of the rank.
 
     Sent only for ranks that have reported `Launched.limit_s`, and repeated until the node answers.
     """
