@@ -31,7 +31,7 @@ _DVFS = "GPU-DVFS-Dataset, 33 workloads at 13 SM clocks, V100"
 _ZEUS = "power-limit traces of Zeus (NSDI'23), coarse grid"
 _IDLE = "median of {n} nvidia-smi readings (no memory used, lowest state) in public repositories"
 _MEMORY_READ = "as NVML reports it (public nvidia-smi readings)"
-_SETTLING = "between the worst cases of three types, 25 to 480 ms (arXiv:2502.20075, recalled)"
+_SETTLING = "between the worst cases of three types, 25 to 480 ms (arXiv:2502.20075, unverified)"
 
 
 class _Curve(NamedTuple):

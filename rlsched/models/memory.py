@@ -44,7 +44,7 @@ the server accepts new clients (NVIDIA's MPS guide, error containment). MIG: the
 FAULT_FRAC: Final = 0.1
 """Fraction of job failures that are fatal faults of the GPU's context. Assumed: in two months of Philly,
 invalid memory accesses and CUDA errors are about a tenth of the failures (Jeon et al., ATC'19, table of
-failure reasons, quoted from memory). Most failures have other causes: out of host memory, wrong inputs, and
+failure reasons, unverified). Most failures have other causes: out of host memory, wrong inputs, and
 errors of the program.
 """
 

@@ -73,7 +73,7 @@ class NodePower(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """Power of a node except its GPUs, and the cost of powering the node down.
 
     By these values, an idle node with eight V100 and 40 cores draws 8 x 41 + 300 + 40 x 2 = 708 W. Idle 8-GPU
-    nodes draw 0.6 to 0.8 kW (Helios, SC'21: 0.8 kW for a DGX-1; quoted from memory). Cooling and the loss of
+    nodes draw 0.6 to 0.8 kW (Helios, SC'21: 0.8 kW for a DGX-1; unverified). Cooling and the loss of
     power supplies are not counted.
 
     Attributes:

@@ -30,7 +30,7 @@ LEAN: Final = {
 """Preference of a job class for busy workloads: weights are multiplied by exp(lean * (util - 0.5)).
 
 Assumed; the values make large and long jobs busier than small and short ones. In Philly, GPUs in use were
-busy 52 % of the time, GPUs of 8-GPU jobs 59 % (Jeon et al., ATC'19; quoted from memory), pauses included. The
+busy 52 % of the time, GPUs of 8-GPU jobs 59 % (Jeon et al., ATC'19; unverified), pauses included. The
 catalogue has only training loops, so drawn workloads keep GPUs busier: 67 % of the GPU-time of Philly's
 trace.
 """
