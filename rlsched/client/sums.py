@@ -30,6 +30,12 @@ class Sums(msgspec.Struct, frozen=True, kw_only=True):
         wait_p90_s: 90th percentile of the queueing delay, interpolated linearly, seconds; None if no job
             started.
         outcomes: Final state -> number of jobs.
+        cost: Cost of the energy of the jobs with known cost, in `currency`; None if there is no such job, or
+            if the currencies of the jobs differ.
+        cost_jobs: Number of jobs with known cost.
+        currency: Currency of `cost`; "" if `cost` is None.
+        carbon_kg: Carbon of the energy of the jobs with known carbon, kg CO2e; None if there is no such job.
+        carbon_jobs: Number of jobs with known carbon.
     """
 
     of: tuple[str, ...]
@@ -40,6 +46,11 @@ class Sums(msgspec.Struct, frozen=True, kw_only=True):
     wait_mean_s: float | None
     wait_p90_s: float | None
     outcomes: dict[str, int]
+    cost: float | None = None
+    cost_jobs: int = 0
+    currency: str = ""
+    carbon_kg: float | None = None
+    carbon_jobs: int = 0
 
 
 class _Group:
@@ -48,6 +59,9 @@ class _Group:
     def __init__(self) -> None:
         self.gpu_s: list[float] = []
         self.energy_j: list[float] = []
+        self.costs: list[float] = []
+        self.currencies: set[str] = set()
+        self.carbon_kg: list[float] = []
         self.waits_s: list[float] = []
         self.outcomes: dict[str, int] = dict.fromkeys(FINISHED, 0)
 
@@ -56,11 +70,17 @@ class _Group:
         self.outcomes[job.state] = self.outcomes.get(job.state, 0) + 1
         if job.energy_j is not None:
             self.energy_j.append(job.energy_j)
+        if job.cost is not None:
+            self.costs.append(job.cost)
+            self.currencies.add(job.currency)
+        if job.carbon_kg is not None:
+            self.carbon_kg.append(job.carbon_kg)
         if job.wait_s is not None:
             self.waits_s.append(job.wait_s)
 
     def sums(self, of: tuple[str, ...]) -> Sums:
         waits_s = sorted(self.waits_s)
+        has_cost = len(self.currencies) == 1
         return Sums(
             of=of,
             jobs=len(self.gpu_s),
@@ -70,6 +90,11 @@ class _Group:
             wait_mean_s=math.fsum(waits_s) / len(waits_s) if waits_s else None,
             wait_p90_s=percentile(waits_s, 0.9) if waits_s else None,
             outcomes=self.outcomes,
+            cost=math.fsum(self.costs) if has_cost else None,
+            cost_jobs=len(self.costs),
+            currency=next(iter(self.currencies)) if has_cost else "",
+            carbon_kg=math.fsum(self.carbon_kg) if self.carbon_kg else None,
+            carbon_jobs=len(self.carbon_kg),
         )
 
 

@@ -287,11 +287,13 @@ class PriceTable:
 
     def __init__(self, series: Series, known_ahead_s: float) -> None:
         seen = np.column_stack([relative(series, known_ahead_s), outlook(series, known_ahead_s)])
-        first = np.flatnonzero(np.concatenate([[True], (seen[1:] != seen[:-1]).any(axis=1)]))
+        all_seen = np.column_stack([seen, series.values])
+        first = np.flatnonzero(np.concatenate([[True], (all_seen[1:] != all_seen[:-1]).any(axis=1)]))
         self.name, self.ends_s = series.name, series.ends.timestamp()
         self._series, self._known_ahead_s = series, known_ahead_s
         self._starts_s = series.begins.timestamp() + np.arange(len(series) + 1) * series.step_s
         self._means = day_means(series, known_ahead_s)
+        self._sums = np.concatenate([[0.0], np.cumsum(series.values * series.step_s)])
         self._from_s: list[float] = self._starts_s[first].tolist()
         self._prices: list[float] = series.values[first].tolist()
         self._seen: list[list[float]] = seen[first].tolist()
@@ -305,6 +307,13 @@ class PriceTable:
         if not self._from_s[0] <= now_s < self.ends_s:
             return None
         return self._step_at(now_s, asked) if any(asked) else self._joined_at(now_s)
+
+    def mean(self, since_s: float, until_s: float) -> float | None:
+        """Return the mean price between two times, Unix seconds; None if the series does not cover them."""
+        if not self._starts_s[0] <= since_s < until_s <= self.ends_s:
+            return None
+        since, until = np.interp([since_s, until_s], self._starts_s, self._sums).tolist()
+        return float((until - since) / (until_s - since_s))
 
     def _joined_at(self, now_s: float) -> PriceAt:
         k = bisect.bisect_right(self._from_s, now_s) - 1

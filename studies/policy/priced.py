@@ -25,13 +25,13 @@ import numpy as np
 
 from rlsched.cluster.spec import ClusterSpec, EnergySignals
 from rlsched.decide.policies.policy import Policy
+from rlsched.energy.bills import J_PER_MWH
 from rlsched.energy.series import HOUR_S, Series
 from rlsched.power_down.plan import PowerDownPlan
 from rlsched.settings import Seconds
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.metrics import queue_s
 from rlsched_agents.evaluate.simulate import Runs, simulate
-from rlsched_envs.sim.bills import J_PER_MWH
 from rlsched_envs.sim.modelling import Models
 from studies.policy.options import add_traces
 

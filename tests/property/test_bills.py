@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.spec import ClusterSpec, EnergySignals
 from rlsched.decide.policies.policy import Policy
+from rlsched.energy.bills import J_PER_MWH
 from rlsched.energy.series import Series, integrals
 from rlsched.errors import InputError
 from rlsched.power_down.plan import PowerDownPlan
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
-from rlsched_envs.sim.bills import J_PER_MWH
 from rlsched_envs.sim.engine import Engine
 from rlsched_envs.sim.job_table import JobTable
 from rlsched_envs.sim.modelling import Energy, Models

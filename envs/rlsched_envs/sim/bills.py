@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.spec import ClusterSpec
+from rlsched.energy.bills import UNITS
 from rlsched.energy.limits import read_limits
 from rlsched.energy.relative import (
     NOTHING,
@@ -28,10 +28,6 @@ from rlsched.errors import InputError
 from rlsched.workload.trace import Trace
 from rlsched_envs.sim.signals import FROM, RANK, ROWS, ROWS_AHEAD, SUMS
 from rlsched_envs.sim.sim_arrays import ProgressArrays
-
-J_PER_MWH: Final = 3.6e9
-MG_J_PER_KG_KWH: Final = 3.6e9
-"""Number of J x g/kWh in 1 kg: 3.6e6 J in a kWh x 1,000 g in a kg."""
 
 
 @dataclass(frozen=True)
@@ -170,9 +166,9 @@ def bills_of(
     if energy is None:
         return [None, None]
     found = list[Bill | None]()
-    kinds = ((energy.price, "cost", J_PER_MWH), (energy.carbon, "carbon", MG_J_PER_KG_KWH))
-    for row, (known, name, unit) in enumerate(kinds):
-        factor, of_job = energy.pue / unit, np.zeros(jobs)
+    kinds = ((energy.price, "cost"), (energy.carbon, "carbon"))
+    for row, (known, name) in enumerate(kinds):
+        factor, of_job = energy.pue / UNITS[name], np.zeros(jobs)
         of_job[rows] = progress.outcome[name] * factor
         idle, cluster = float(books[f"idle_{name}"]) * factor, float(books[name]) * factor
         of_signal = progress.signal[row : row + 1], progress.signal[row + 2 : row + 3]

@@ -541,6 +541,16 @@ class EnergyPriced(Fact, frozen=True, kw_only=True, tag="energy_priced"):
     """
     rank: float = 0.0
     """Rank of the price (`rlsched.energy.relative.price_ranks`); 0: unknown, or not read by the policy."""
+    kind: str = ""
+    """Bill to which the price applies, `cost` or `carbon` (`rlsched.energy.bills.Tariff`, as the next two
+    fields); "": unknown, as in journals of earlier versions.
+    """
+    currency: str = ""
+    pue: float = 1.0
+    mean_before: float | None = None
+    """Mean price since the previous fact of this kind; None: unknown for a part of that time. It differs from
+    the price in the previous fact if the price has changed without a fact, because no broker ran.
+    """
 
 
 NodeEntry = (

@@ -15,6 +15,16 @@ def energy(joules: float) -> str:
     return f"{kwh:,.2f} kWh" if kwh >= 0.1 else f"{kwh * 1e3:,.1f} Wh"
 
 
+def money(cost: float, currency: str) -> str:
+    """Format a cost: `12.30 EUR`, or small amounts as `0.0123 EUR`."""
+    return f"{cost:,.2f} {currency}" if abs(cost) >= 0.1 else f"{cost:.4f} {currency}"
+
+
+def carbon(kg: float) -> str:
+    """Format an amount of CO2 equivalent, given in kg: `1.25 kg`, or small amounts as `38.2 g`."""
+    return f"{kg:,.2f} kg" if kg >= 0.1 else f"{kg * 1e3:,.1f} g"
+
+
 def memory(mib: float) -> str:
     """Format an amount of memory, given in MiB: `17.4 GiB`, or small values as `310 MiB`."""
     return f"{mib / 1024:,.1f} GiB" if mib >= 1000 else f"{mib:,.0f} MiB"

@@ -6,6 +6,8 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from rlsched.broker.base.entries import (
     AttemptOver,
     BrokerStarted,
@@ -466,8 +468,18 @@ class Machine:
         now = EnergyPriced(price=None, ratio=0.0, until_s=math.inf)
         if found is not None:
             now = EnergyPriced(**found._asdict())
-        if now != known or self.scheduler.review_s(self.state.cluster) <= self.now_s:
-            self._out.record(now)
+            if now.price is not None and self._prices is not None and self._prices.tariff is not None:
+                now = msgspec.structs.replace(now, **self._prices.tariff._asdict())
+        before = None if known is None else msgspec.structs.replace(known, mean_before=None)
+        if now != before or self.scheduler.review_s(self.state.cluster) <= self.now_s:
+            self._out.record(msgspec.structs.replace(now, mean_before=self._mean_before()))
+
+    def _mean_before(self) -> float | None:
+        """Return the mean price since the last `EnergyPriced`; None: unknown for a part of that time."""
+        known, prices = self.state.energy_price, None if self._prices is None else self._prices.prices
+        if known is None or known.price is None or self.now_s <= known.until_s:
+            return None if known is None else known.price
+        return None if prices is None else prices.mean(self.state.price_sums.at_s, self.now_s)
 
     def _let_tasks_come(self) -> None:
         """Record the tasks of arrays that become jobs now, with their predicted run times."""

@@ -281,6 +281,7 @@ class Requests:
                     late,
                     usage=metered.job(job, now_s),
                     energy_j=metered.energy_j(job, now_s),
+                    bill=metered.bill(job, now_s),
                     grace_s=self._limits.grace_of(job.spec.grace_s),
                     outside_mps=metered.outside_mps(job, now_s),
                     seen=metered.speeds.of(job, now_s),

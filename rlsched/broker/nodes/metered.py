@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from rlsched.broker.nodes.seen_speed import SeenSpeeds
+from rlsched.broker.state.bills import JobBill
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.jobs import Attempt, Job
 from rlsched.wire.messages import Metered, RankMetered, RankUsage, SeenUsage
@@ -186,10 +187,17 @@ class MeteredUsage:
 
     def energy_j(self, job: Job, now_s: float) -> float | None:
         """Return the energy of all attempts of a job up to now, joules; None if no node has measured it."""
+        used_j = self._active_j(job, now_s)
+        return job.energy_j if used_j is None else (job.energy_j or 0.0) + used_j
+
+    def bill(self, job: Job, now_s: float) -> JobBill:
+        """Return the cost or the carbon of the energy of all attempts of a job up to now, Unix seconds."""
+        return self._state.price_sums.job_bill(job, self._active_j(job, now_s), now_s)
+
+    def _active_j(self, job: Job, now_s: float) -> float | None:
+        """Return the energy of the current attempt, joules; None: no current attempt, or not measured."""
         now = self.job(job, now_s) if job.active is not None else None
-        if now is None or now.energy_j is None:
-            return job.energy_j
-        return (job.energy_j or 0.0) + now.energy_j
+        return None if now is None else now.energy_j
 
     def running_usage(self, now_s: float) -> dict[str, float]:
         """Return the total resource use of all measured running jobs, as in `StatsReport.used`."""

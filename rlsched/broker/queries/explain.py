@@ -11,7 +11,7 @@ import msgspec
 from rlsched.broker.base.ledger_models import workload_name
 from rlsched.broker.base.profiles import signature_of
 from rlsched.broker.base.shortened import shortened
-from rlsched.broker.base.usage_words import energy, share
+from rlsched.broker.base.usage_words import carbon, energy, money, share
 from rlsched.broker.base.usage_words import in_words as usage_in_words
 from rlsched.broker.nodes.seen_speed import SLOW_AFTER_S, SeenSpeed
 from rlsched.broker.nodes.sharing import isolation_lines
@@ -31,6 +31,7 @@ from rlsched.broker.queries.waiting import (
     sleeping_for,
     whole_nodes,
 )
+from rlsched.broker.state.bills import NO_BILL, JobBill
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.job_requests import beside_count, beside_gpus, needs, runs_as
 from rlsched.broker.state.jobs import Attempt, Job, Stopped, place_of
@@ -71,6 +72,7 @@ def explain(
     *,
     usage: SeenUsage | None = None,
     energy_j: float | None = None,
+    bill: JobBill = NO_BILL,
     grace_s: float | None = None,
     outside_mps: Sequence[str] = (),
     seen: SeenSpeed | None = None,
@@ -88,6 +90,7 @@ def explain(
         late: Nodes that have not confirmed a change of the job's time limit yet.
         usage: Resources that the job uses, or has used.
         energy_j: Energy of all attempts, joules; None: not measured.
+        bill: Cost or carbon of this energy.
         grace_s: Time between SIGTERM and SIGKILL, seconds; None: the explanation omits it.
         outside_mps: Nodes on which the job should use its GPUs through MPS, but uses them without MPS.
         seen: Observed speed of the job with its co-tenants.
@@ -123,6 +126,12 @@ def explain(
     lines += learnt_lines(figures)
     if energy_j is not None:
         lines.append(f"its GPUs have drawn {energy(energy_j)} for it")
+    if bill.cost is not None:
+        lines.append(f"this energy costs {money(bill.cost, bill.currency)} at the prices during its attempts")
+    if bill.carbon_kg is not None:
+        lines.append(
+            f"this energy causes {carbon(bill.carbon_kg)} CO2e at the carbon intensities during its attempts"
+        )
     if said is not None:
         lines.insert(1, forecast_in_words(said, now_s))
     lines = [shortened(line, MAX_LINE_CHARS) for line in lines]

@@ -14,7 +14,7 @@ from rlsched.broker.base.shortened import MAX_REASON_CHARS, shortened
 from rlsched.broker.nodes.metered import MeteredUsage
 from rlsched.broker.queries.pages import MAX_PAGE_ROWS, text_bytes
 from rlsched.broker.state.broker_state import BrokerState
-from rlsched.broker.state.finished_job import EndedJob, asked_of_row
+from rlsched.broker.state.finished_job import EndedJob, rest_of_row
 from rlsched.broker.state.finished_table import EndedTable, Filter
 from rlsched.broker.state.jobs import Job, place_of
 from rlsched.wire.messages import Cursor, History, JobUsage, ListHistory, ListUsage, PastJob, Usage, WhichJobs
@@ -46,7 +46,7 @@ class HistoryPages:
         left, cursor = MAX_PAGE_BYTES, asked.before
         if cursor is None or math.isinf(cursor[0]):
             for job in self._running(asked):
-                row = _running_job(job, self._state, self._metered.energy_j(job, now_s), now_s)
+                row = _running_job(job, self._state, self._metered, now_s)
                 left -= _bytes(row)
                 if jobs and (left < 0 or len(jobs) == limit):
                     return History(jobs=jobs, next=cursor)
@@ -67,11 +67,7 @@ class HistoryPages:
     def usage(self, asked: ListUsage) -> Usage:
         """Return a page of finished jobs with the fields of `JobUsage`, from which clients compute totals."""
         found, after = self._ended.scan(_filter(asked), asked.before, SCANNED, SCANNED)
-        rows = [
-            JobUsage(row.user, row.account, row.vc, row.end_s, row.state, row.gpu_s, row.energy_j, row.wait_s)
-            for row in found
-        ]
-        return Usage(jobs=rows, next=after)
+        return Usage(jobs=[_used_by(row) for row in found], next=after)
 
     def _running(self, asked: WhichJobs) -> list[Job]:
         """Return the running jobs that match a question, newest first."""
@@ -112,8 +108,8 @@ def _last_of(job: PastJob) -> Cursor:
     return (math.inf if job.end_s is None else job.end_s, job.job)
 
 
-def _running_job(job: Job, state: BrokerState, energy_j: float | None, now_s: float) -> PastJob:
-    attempt, spec = job.attempt, job.spec
+def _running_job(job: Job, state: BrokerState, metered: MeteredUsage, now_s: float) -> PastJob:
+    attempt, spec, bill = job.attempt, job.spec, metered.bill(job, now_s)
     assert attempt is not None
     types = {state.nodes[rank.node].spec.gpu_type for rank in attempt.ranks}
     return PastJob(
@@ -129,7 +125,7 @@ def _running_job(job: Job, state: BrokerState, energy_j: float | None, now_s: fl
         end_s=None,
         wait_s=job.wait_s,
         gpu_s=job.gpu_s + spec.num_gpus * attempt.held_until_s(now_s),
-        energy_j=energy_j,
+        energy_j=metered.energy_j(job, now_s),
         exit_code=None,
         reason="",
         nodes=shortened(place_of(job), MAX_PLACE_CHARS),
@@ -140,11 +136,15 @@ def _running_job(job: Job, state: BrokerState, energy_j: float | None, now_s: fl
         task=spec.task,
         asked_gpu_types=shortened(",".join(spec.gpu_types)),
         preferred_types=shortened(",".join(spec.preferred_types)),
+        cost=bill.cost,
+        carbon_kg=bill.carbon_kg,
+        currency=shortened(bill.currency),
     )
 
 
 def _past_job(row: EndedJob) -> PastJob:
-    asked = asked_of_row(row)
+    rest = rest_of_row(row)
+    asked = rest.spec
     return PastJob(
         job=row.job,
         name=shortened(row.name),
@@ -169,10 +169,30 @@ def _past_job(row: EndedJob) -> PastJob:
         task=asked.task,
         asked_gpu_types=shortened(",".join(asked.gpu_types)),
         preferred_types=shortened(",".join(asked.preferred_types)),
+        cost=rest.cost,
+        carbon_kg=rest.carbon_kg,
+        currency=shortened(rest.currency),
+    )
+
+
+def _used_by(row: EndedJob) -> JobUsage:
+    rest = rest_of_row(row)
+    return JobUsage(
+        row.user,
+        row.account,
+        row.vc,
+        row.end_s,
+        row.state,
+        row.gpu_s,
+        row.energy_j,
+        row.wait_s,
+        rest.cost,
+        rest.carbon_kg,
+        shortened(rest.currency),
     )
 
 
 def _bytes(row: PastJob) -> int:
     types = row.gpu_types, row.asked_gpu_types, row.preferred_types
-    texts = row.name, row.user, row.account, row.vc, row.reason, row.nodes, *types
-    return 390 + sum(map(text_bytes, texts))
+    texts = row.name, row.user, row.account, row.vc, row.reason, row.nodes, row.currency, *types
+    return 440 + sum(map(text_bytes, texts))

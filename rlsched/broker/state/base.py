@@ -27,6 +27,7 @@ from rlsched.broker.base.entries import (
 )
 from rlsched.broker.base.profiles import KeptProfile
 from rlsched.broker.base.rows import JournalRow
+from rlsched.broker.state.bills import PriceSums
 from rlsched.cluster.demand import Demand
 from rlsched.cluster.spec import NodeSpec
 from rlsched.errors import JournalError
@@ -279,6 +280,7 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
             `LearntFactor`.
         pairs: Observed speeds of pairs of workloads that shared GPUs.
         energy_price: The last journal entry about the price of electricity; None if no price was recorded.
+        price_sums: Integral of the price of electricity over time.
     """
 
     now_s: float
@@ -312,6 +314,7 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
     factors: list[LearntFactor] = []
     pairs: list[LearntPair] = []
     energy_price: EnergyPriced | None = None
+    price_sums: PriceSums = PriceSums()
 
 
 def write_base(base: Base) -> list[BasePart]:

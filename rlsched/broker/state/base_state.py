@@ -106,6 +106,7 @@ def base_of(
         factors=factors,
         pairs=pairs,
         energy_price=state.energy_price,
+        price_sums=state.price_sums,
     )
 
 
@@ -135,7 +136,8 @@ def restore_base(state: Known, base: Base, policy_id: str) -> None:
     for first, count in base.numbers:
         state.numbers.append_run(first, count)
     if base.energy_price is not None:  # before the dials are restored, because a new price makes them due
-        state.set_price(base.energy_price)
+        state.set_price(base.energy_price, base.now_s)
+    state.price_sums = base.price_sums
     workloads = {one.job["seq"]: runs_as(one.submitted) for one in base.jobs}
     workloads |= {seq: 0 for one in base.held for _, seq in one.held}
     fill(state.cluster, base.ledger, workloads, policy_id, base.now_s)

@@ -190,7 +190,7 @@ class BrokerState(Known):
                 self.quotas.review_quotas(now_s)
                 self.gates.open_due_gates(now_s)
             case EnergyPriced():
-                self.set_price(entry)
+                self.set_price(entry, now_s)
 
     def _on_broker_started(self, entry: BrokerStarted) -> None:
         self.epoch, self.identity = entry.epoch, entry.cluster
@@ -413,6 +413,7 @@ class BrokerState(Known):
 
     def _start_run(self, job: Job, attempt: Attempt, now_s: float) -> None:
         attempt.seated_s = now_s
+        attempt.price_sum = self.price_sums.until(now_s)
         self.predictions.record_start(job.number, now_s)
 
     def _ranks(self, gpus: Iterable[int]) -> list[Rank]:
@@ -462,6 +463,8 @@ class BrokerState(Known):
         attempt.shares_with(attempt.tenants, now_s)
         job.gpu_s += job.spec.num_gpus * attempt.held_s
         used_j = attempt.energy_j
+        job.cost, job.carbon_kg, job.currency = self.price_sums.job_bill(job, used_j, now_s)
+        attempt.price_sum = 0.0
         if used_j is not None:
             job.energy_j = (job.energy_j or 0.0) + used_j
         attempt.speed_frac = mean_speed(self.profiles, job, attempt, self.nodes)

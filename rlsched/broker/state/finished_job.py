@@ -172,21 +172,31 @@ class AskedFor(msgspec.Struct, frozen=True):
     preferred_types: list[str] = []
 
 
-class _Rest(msgspec.Struct, frozen=True):
+class RowRest(msgspec.Struct, frozen=True):
+    """Fields in `EndedJob.rest` that lists of jobs show. Rows of earlier versions lack the bills.
+
+    Attributes:
+        spec: Fields of the submission.
+        cost, carbon_kg, currency: As in `Job`.
+    """
+
     spec: AskedFor = AskedFor()
+    cost: float | None = None
+    carbon_kg: float | None = None
+    currency: str = ""
 
 
-_rest_decoder = msgspec.msgpack.Decoder(_Rest)
+_rest_decoder = msgspec.msgpack.Decoder(RowRest)
 
 
-def asked_of_row(row: EndedJob) -> AskedFor:
-    """Return the fields of the submission that job lists show. The row's other fields are not decoded.
+def rest_of_row(row: EndedJob) -> RowRest:
+    """Return the fields in `rest` that lists of jobs show. The other fields are not decoded.
 
     Raises:
         JournalError: the row's `rest` is damaged, or of another version.
     """
     try:
-        return _rest_decoder.decode(row.rest).spec
+        return _rest_decoder.decode(row.rest)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise JournalError(
             f"the row of ended job {row.job} is damaged: {error}; `rlsched journal compact --remake-ended` "

@@ -76,6 +76,8 @@ class Attempt:
         gpu_need_mib: GPU memory reserved for the job at the start of the attempt, MiB on each GPU; nodes may
             enforce it as a limit. 0: unknown, or the job cannot share GPUs.
         speed_frac: Mean speed of the ended attempt (`learning.mean_speed`); None: unknown.
+        price_sum: Integral of the price of electricity at `seated_s` (`rlsched.broker.state.bills`); 0 if no
+            price was known then, or if the attempt has ended.
         was_shared: Whether another job has used the GPUs at the same time.
         lent_s: Part of the time up to `tenants_since_s` that is charged to co-tenants instead of this job,
             seconds per GPU. While n jobs share the GPUs, it is (n - 1) / n of the time.
@@ -117,6 +119,7 @@ class Attempt:
     was_lent: bool = False
     gpu_need_mib: int = 0
     speed_frac: float | None = None
+    price_sum: float = 0.0
 
     def live_ranks(self) -> list[int]:
         """Return the indexes of the ranks that have not ended."""
@@ -213,6 +216,10 @@ class Job:
         first_start_s: Start of the first attempt, Unix seconds; None if there was no attempt.
         gpu_s: GPU-seconds of ended attempts. While n jobs share a GPU, each is charged 1 / n of the time.
         energy_j: Energy of ended attempts, joules; None if no node measured it.
+        cost: Cost of `energy_j`, in `currency`; None: no energy was measured, or no price was known at some
+            time of an attempt with measured energy (`rlsched.broker.state.bills`).
+        carbon_kg: Carbon of `energy_j`, kg CO2e; None as for `cost`.
+        currency: Currency of `cost`; "" if `cost` is None.
         gpu_memory_mib: GPU memory that the job needs according to a failed attempt, MiB; 0: unknown.
         enlarged: Whether the job was queued once more for larger GPUs, because it ran out of GPU memory
             without co-tenants.
@@ -247,6 +254,9 @@ class Job:
     alone: bool = False
     alone_reason: str = ""
     stopped: Stopped | None = None
+    cost: float | None = None
+    carbon_kg: float | None = None
+    currency: str = ""
     end_s: float | None = None  # end of the last rank, Unix seconds
     exit_code: int | None = None
     reason: str = ""

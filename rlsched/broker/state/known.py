@@ -16,6 +16,7 @@ from rlsched.broker.base.numbers import NumberOfSeq, Numbers
 from rlsched.broker.base.profiles import Profiles
 from rlsched.broker.state.accounts import AccountMembers
 from rlsched.broker.state.arrays import Arrays, JobArray
+from rlsched.broker.state.bills import PriceSums
 from rlsched.broker.state.fair_share import FairShareUsage
 from rlsched.broker.state.finished_job import job_of
 from rlsched.broker.state.finished_table import EndedTable
@@ -86,6 +87,7 @@ class Known:
         quotas: Limits for users, accounts and VCs, and their usage.
         accounts: Accounts to which users can charge jobs.
         energy_price: The last journal entry about the price of electricity; None if no price was recorded.
+        price_sums: Integral of the price of electricity over time.
         health_failures: Number of times that a healthy node became unhealthy, summed over all nodes.
         ran_on: Bit mask of the ledger indexes of the nodes that have started a job of the user, by user.
         policy_id: ID of the policy that decides; used when a base is restored.
@@ -131,14 +133,16 @@ class Known:
         self.quotas = QuotaTable(self.eligibility)
         self.accounts = AccountMembers()
         self.energy_price: EnergyPriced | None = None
+        self.price_sums = PriceSums()
         self.health_failures = 0
         self.ran_on: dict[str, int] = {}
         self._can_run: dict[tuple[str, Demand], bool] = {}
         self.policy_id = ""
         self._base: list[BasePart] = []
 
-    def set_price(self, entry: EnergyPriced) -> None:
-        """Set the price of electricity and the power limit."""
+    def set_price(self, entry: EnergyPriced, now_s: float) -> None:
+        """Set the price of electricity and the power limit. `now_s`: time of the entry, Unix seconds."""
+        self.price_sums = self.price_sums.after(entry, now_s)
         self.energy_price = entry
         self.models.limit_power(entry.limit_w)
         self.cluster.set_price(

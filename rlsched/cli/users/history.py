@@ -32,6 +32,11 @@ SUM_COLUMNS = (
     "wait_mean_s",
     "wait_p90_s",
     *FINISHED,
+    "cost",
+    "cost_jobs",
+    "currency",
+    "carbon_kg",
+    "carbon_jobs",
 )
 _STATES = (*FINISHED, RUNNING)
 _SINCE = click.option(
@@ -185,10 +190,11 @@ def account(
     as_json: bool,
     at: BrokerAt,
 ) -> None:
-    """Sum up finished jobs: GPU-hours, energy, waiting times, outcomes.
+    """Sum up finished jobs: GPU-hours, energy with its cost or carbon, waiting times, outcomes.
 
     Without --since, the sums contain the jobs that ended in this month. A job counts with its whole run time
-    on the day on which it ended. Energy is blank if it was not measured.
+    on the day on which it ended. Energy is blank if it was not measured, and its cost or carbon if the broker
+    did not know the price (`rlsched broker --energy`).
 
     \b
     Example:
@@ -233,8 +239,7 @@ def account(
 
 
 def _sum_cells(row: Sums) -> list[Any]:
-    cells = [getattr(row, name) for name in SUM_COLUMNS[:6]]
-    return [*cells, *(row.outcomes[state] for state in SUM_COLUMNS[6:])]
+    return [row.outcomes[name] if name in FINISHED else getattr(row, name) for name in SUM_COLUMNS]
 
 
 def _users(text: str | None) -> list[str | None]:

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from rlsched.broker.base.usage_words import energy
+from rlsched.broker.base.usage_words import carbon, energy, money
 from rlsched.cli.shared.job_number import called
 from rlsched.cli.shared.job_tables import COLOURS, NARROW, clock, named_table
 from rlsched.client.sums import Sums
@@ -37,6 +37,8 @@ _HISTORY: Final = {
         Column("waited", is_right=True),
         Column("ran", is_right=True),
         Column("energy", is_right=True),
+        Column("cost", is_right=True),
+        Column("CO2e", is_right=True),
         Column("where", 60, shrinks=True),
         Column("reason"),
     )
@@ -57,7 +59,7 @@ def history_lines(jobs: list[PastJob], width: int | None, now_s: float | None = 
         {"user", "vc", "account"} if narrow else {"vc", "account"}
     )
     hidden |= {"where"} if narrow else set()
-    hidden |= set() if any(row["energy"] for row in rows) else {"energy"}
+    hidden |= {name for name in ("energy", "cost", "CO2e") if not any(row[name] for row in rows)}
     return named_table(_HISTORY, rows, hidden, width)
 
 
@@ -76,6 +78,8 @@ def _cells(job: PastJob, now_s: float) -> dict[str, str | Text]:
         "waited": "" if job.wait_s is None else clock(job.wait_s),
         "ran": clock(job.gpu_s / job.num_gpus),
         "energy": "" if job.energy_j is None else energy(job.energy_j),
+        "cost": "" if job.cost is None else money(job.cost, job.currency),
+        "CO2e": "" if job.carbon_kg is None else carbon(job.carbon_kg),
         "where": job.nodes,
         "reason": job.reason,
     }
@@ -107,7 +111,8 @@ def print_sums(
     narrow = console.width < NARROW
     title = f"jobs that ended from {between}"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    hidden = {"kWh"} if total.energy_kwh is None else set()
+    known = {"kWh": total.energy_kwh, "cost": total.cost_jobs or None, "CO2e": total.carbon_kg}
+    hidden = {name for name, value in known.items() if value is None}
     hidden |= {COMPLETED, CANCELLED, REJECTED} if narrow else set()
     figures = [name for name in _figures(total) if name not in hidden]
     for name in by:
@@ -130,6 +135,8 @@ def _figures(row: Sums) -> dict[str, str]:
         "jobs": f"{row.jobs:,}",
         "GPU h": f"{row.gpu_hours:,.2f}",
         "kWh": "" if row.energy_kwh is None else f"{row.energy_kwh:,.2f}",
+        "cost": "" if row.cost is None else money(row.cost, row.currency),
+        "CO2e": "" if row.carbon_kg is None else carbon(row.carbon_kg),
         "wait mean": "" if row.wait_mean_s is None else clock(row.wait_mean_s),
         "p90": "" if row.wait_p90_s is None else clock(row.wait_p90_s),
         **{state: f"{count:,}" for state, count in row.outcomes.items()},

@@ -73,6 +73,15 @@ class PastJob(msgspec.Struct, frozen=True, kw_only=True):
     """Requested GPU types, separated by commas; "": any type. `gpu_types` has the types of the GPUs used."""
     preferred_types: str = ""
     """Preferred GPU types, separated by commas; "": no preference."""
+    cost: float | None = None
+    """Cost of `energy_j` with the overhead of the facility (PUE), in `currency`. None: no energy was
+    measured, the price was not always known, the broker follows carbon intensities, or the broker is
+    older."""
+    carbon_kg: float | None = None
+    """Carbon of `energy_j` with the overhead of the facility, kg CO2e; None as for `cost`, if the broker
+    follows prices."""
+    currency: str = ""
+    """Currency of `cost`; "" without a cost."""
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True, tag="history"):
@@ -94,6 +103,9 @@ class JobUsage(msgspec.Struct, frozen=True, array_like=True):
     gpu_s: float
     energy_j: float | None
     wait_s: float | None
+    cost: float | None = None
+    carbon_kg: float | None = None
+    currency: str = ""
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, tag="usage"):

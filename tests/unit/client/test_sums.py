@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -45,6 +46,36 @@ def test_sums_by_hand() -> None:
     assert ada.outcomes == {"completed": 1, "failed": 1, "cancelled": 0, "rejected": 1}
     assert (bob.energy_kwh, bob.wait_mean_s, bob.wait_p90_s) == (None, 0.0, 0.0)
     assert (total.of, total.jobs, total.gpu_hours) == (("all",), 5, 7.0)
+
+
+BILLED = [
+    JobUsage("ada", "", "v", 10.0, "completed", HOUR, 3.6e6, 0.0, 1.5, None, "EUR"),
+    JobUsage("ada", "", "v", 20.0, "completed", HOUR, 3.6e6, 0.0, 2.25, None, "EUR"),
+    JobUsage("ada", "", "v", 20.0, "completed", HOUR, 3.6e6, 0.0),
+    JobUsage("bob", "", "v", 30.0, "completed", HOUR, 3.6e6, 0.0, None, 0.75, ""),
+]
+
+
+def test_sums_of_bills() -> None:
+    (ada, bob), total = sums(BILLED, ["user"], hundreds)
+    assert (ada.cost, ada.cost_jobs, ada.currency, ada.carbon_kg, ada.carbon_jobs) == (
+        3.75,
+        2,
+        "EUR",
+        None,
+        0,
+    )
+    assert (bob.cost, bob.cost_jobs, bob.currency, bob.carbon_kg, bob.carbon_jobs) == (None, 0, "", 0.75, 1)
+    assert (total.cost, total.carbon_kg, total.energy_jobs) == (3.75, 0.75, 4)
+    francs = msgspec.structs.replace(BILLED[0], currency="CHF")
+    _, total = sums([*BILLED, francs], ["user"], hundreds)
+    assert (total.cost, total.cost_jobs, total.currency) == (None, 3, ""), "currencies are not added up"
+
+
+def test_usage_of_an_older_broker_has_no_bill() -> None:
+    old = ["ada", "", "v", 10.0, "completed", HOUR, 3.6e6, 0.0]
+    assert msgspec.convert(old, JobUsage) == BILLED[2].__class__(*old)
+    assert msgspec.convert([*old, 1.0, None, "EUR", "later"], JobUsage).cost == 1.0
 
 
 def test_groups_with_several_jobs_and_with_none_started() -> None:
@@ -187,6 +218,7 @@ def test_account_as_json_and_csv(asked: tuple[Stub, list[str], list[object]]) ->
     ada, bob = csv.DictReader(io.StringIO(done.stdout))
     assert (ada["user"], ada["gpu_hours"], ada["energy_kwh"], ada["failed"]) == ("ada", "3.0", "1.0", "1")
     assert (bob["energy_kwh"], bob["wait_p90_s"], bob["cancelled"]) == ("", "0.0", "1")
+    assert (bob["cost"], bob["cost_jobs"], bob["currency"], bob["carbon_kg"]) == ("", "0", "", "")
 
 
 def shown(width: int, print_it: object, *args: object, **named: object) -> str:
@@ -212,8 +244,26 @@ def test_tables_fit_the_terminal(width: int) -> None:
     assert text.splitlines()[-2].split()[:2] == ["all", "5"]
 
 
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_tables_have_the_known_bills(width: int) -> None:
+    jobs = [past(1, cost=12.3, currency="EUR"), past(2, cost=-0.01, currency="EUR"), past(3)]
+    text = "\n".join(line.plain for line in history_lines(jobs, width, NOW_S))
+    assert "12.30 EUR" in text
+    assert "-0.0100 EUR" in text
+    assert "CO2e" not in text
+    text = "\n".join(line.plain for line in history_lines([past(1, carbon_kg=0.0125)], width, NOW_S))
+    assert "12.5 g" in text
+    assert "cost" not in text
+    rows, total = sums(BILLED, ["user"], hundreds)
+    text = shown(width, print_sums, ["user"], rows, total, 0.0, NOW_S)
+    assert max(map(len, text.splitlines())) <= width
+    assert text.count("3.75 EUR") == 2
+    assert text.count("0.75 kg") == 2
+
+
 def test_empty_table_is_a_line_and_unknown_energy_has_no_column() -> None:
     assert "no jobs" in history_lines([], 100)[0].plain
     rows, total = sums(JOBS[1:], ["user"], hundreds)
-    assert "kWh" not in shown(100, print_sums, ["user"], rows, total, 0.0, NOW_S)
+    text = shown(100, print_sums, ["user"], rows, total, 0.0, NOW_S)
+    assert not [name for name in ("kWh", "cost", "CO2e") if name in text]
     assert "no job ended" in shown(100, print_sums, ["user"], [], total, 0.0, NOW_S)

@@ -249,3 +249,20 @@ def test_a_table_gives_the_price_until_the_ratio_changes() -> None:
     assert dear.ratio == pytest.approx(100.0 / ((23 * 50.0 + 100.0) / 24))
     assert dear.until_s == first_s + 31 * HOUR_S
     assert table.at(table.ends_s) is None
+
+
+def test_a_table_joins_no_steps_with_different_prices() -> None:
+    """Ratio and outlook of these steps are equal, because the mean is below 0; the prices are not."""
+    table, first_s = PriceTable(series([-10.0, -20.0, -20.0, -10.0]), 0.0), BEGINS.timestamp()
+    found = [table.at(first_s + hour * HOUR_S) for hour in range(4)]
+    assert [one.price for one in found if one is not None] == [-10.0, -20.0, -20.0, -10.0]
+    assert [one.until_s - first_s for one in found if one is not None] == [3600.0, 10800.0, 10800.0, 14400.0]
+
+
+def test_the_mean_price_between_two_times() -> None:
+    table, first_s = PriceTable(series([10.0, 20.0, -60.0]), 0.0), BEGINS.timestamp()
+    assert table.mean(first_s + 1_800.0, first_s + 9_000.0) == pytest.approx((5.0 + 20.0 - 30.0) / 2.0)
+    assert table.mean(first_s, first_s + 10_800.0) == pytest.approx(-10.0)
+    assert table.mean(first_s - 1.0, first_s + 60.0) is None
+    assert table.mean(first_s + 60.0, first_s + 10_801.0) is None
+    assert table.mean(first_s + 60.0, first_s + 60.0) is None

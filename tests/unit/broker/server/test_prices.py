@@ -62,6 +62,23 @@ def test_a_file_with_only_the_table_energy_is_enough(tmp_path: Path) -> None:
     assert PriceSource(tmp_path / "e.toml", site.lines.append, lambda: 0.0).table is not None
 
 
+@pytest.mark.parametrize(
+    ("energy", "tariff"),
+    [
+        ('price = "p.csv"\n', ("cost", "EUR", 1.0)),
+        ('price = "p.csv"\ncarbon = "p2.csv"\ncurrency = "CHF"\npue = 1.3\n', ("cost", "CHF", 1.3)),
+        ('carbon = "p.csv"\npue = 1.3\n', ("carbon", "", 1.3)),
+        ('price = "p2.csv"\ncarbon = "p.csv"\nfollow = "carbon"\n', ("carbon", "", 1.0)),
+    ],
+)
+def test_the_followed_series_has_a_meaning(
+    tmp_path: Path, energy: str, tariff: tuple[str, str, float]
+) -> None:
+    table = Site(tmp_path, f"[energy]\n{energy}").source.table
+    assert table is not None
+    assert table.tariff == tariff
+
+
 def test_a_power_limit_is_read_with_or_without_prices(tmp_path: Path) -> None:
     site, path = Site(tmp_path), tmp_path / "e.toml"
     path.write_text("[energy]\npower_limit_kw = 5\n", encoding="utf-8")

@@ -1,0 +1,351 @@
+"""The bills of jobs under a broker that knows the price of electricity."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from rlsched.broker.base.limits import Limits
+from rlsched.broker.base.rows import JournalRow
+from rlsched.broker.events import PricesRead
+from rlsched.broker.journal.checking import check
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.journal.recovery import keep_snapshot, recover_state
+from rlsched.broker.journal.snapshots import book_of, picture_of
+from rlsched.broker.state import base
+from rlsched.broker.state.base import BasePart, read_base
+from rlsched.broker.state.bills import PriceSums
+from rlsched.broker.state.broker_state import BrokerState
+from rlsched.broker.state.finished_job import ended_job
+from rlsched.broker.state.predictions import Predictions
+from rlsched.decide.order.keys import Order
+from rlsched.decide.registry import load_scheduler
+from rlsched.energy.bills import Tariff
+from rlsched.energy.limits import EnergyTable
+from rlsched.energy.relative import PriceTable
+from rlsched.energy.series import HOUR_S, Series
+from rlsched.wire.messages import (
+    Capabilities,
+    Ended,
+    Explanation,
+    History,
+    ListHistory,
+    ListUsage,
+    Metered,
+    RankMetered,
+    RankUsage,
+    Requeue,
+    Usage,
+    Why,
+)
+from rlsched.workload.predict.kinds import RUNNING_MEAN
+from tests.support.broker.compacted import compacted
+from tests.support.broker.hand import hello, launched, pass_until, submit
+from tests.support.broker.hand_broker import HandBroker
+from tests.unit.broker.machine.test_broker_price import BEGINS_S, NOON
+
+LIMITS = Limits(lease_s=1e6, heartbeat_s=10.0, launch_timeout_s=1e6)
+KWH_MJ = 3_600_000_000
+EUR = Tariff("cost", "EUR", 1.5)
+CARBON = Tariff("carbon", "", 1.5)
+
+
+def prices(values: list[float], tariff: Tariff | None = EUR) -> EnergyTable:
+    """Prices of the hours from noon on."""
+    table = PriceTable(Series("price.csv", NOON, HOUR_S, np.array(values)), 0.0)
+    return EnergyTable(table, None, tariff)
+
+
+STEPS = [100.0, 40.0, 0.0, -20.0, 60.0, 60.0, 60.0, 60.0]
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    journal = Journal(tmp_path / "journal.sqlite")
+    yield journal
+    journal.close()
+
+
+def make(
+    journal: Journal,
+    known: EnergyTable | None,
+    at_s: float = BEGINS_S,
+    policy: str = "fifo-backfill",
+    *,
+    shares: bool = False,
+) -> HandBroker:
+    broker = HandBroker(
+        load_scheduler(policy), journal, limits=LIMITS, now_s=at_s, prices=known, shares=shares
+    )
+    can = Capabilities(fences=True, shares=shares, gpu_memory_mib=16_160)
+    broker.says("n0", msgspec.structs.replace(hello("n0", 4), gpu_type="V100", capabilities=can))
+    return broker
+
+
+def restarted(journal: Journal, known: EnergyTable, hours: float) -> HandBroker:
+    """A broker that continues a journal, this long after noon; its node has not connected yet."""
+    at_s = BEGINS_S + hours * HOUR_S
+    return HandBroker(load_scheduler("fifo-backfill"), journal, limits=LIMITS, now_s=at_s, prices=known)
+
+
+def start(broker: HandBroker, hours: float = 0.0, **more: object) -> int:
+    """Start a job, this long after noon."""
+    pass_until(broker, BEGINS_S + hours * HOUR_S)
+    broker.ask(submit(4, **more))
+    number = len(broker.state.jobs)
+    broker.says("n0", launched(number))
+    return number
+
+
+def end(
+    broker: HandBroker, job: int, hours: float, kwh: float | None, attempt: int = 1, exit_code: int = 0
+) -> None:
+    """End an attempt, this long after noon, with its energy."""
+    pass_until(broker, BEGINS_S + hours * HOUR_S)
+    usage = None if kwh is None else RankUsage(measured_s=60, energy_mj=round(kwh * KWH_MJ))
+    reason = "killed" if exit_code else ""
+    broker.says(
+        "n0", Ended(job=job, attempt=attempt, rank=0, exit_code=exit_code, reason=reason, usage=usage)
+    )
+
+
+def bill(broker: HandBroker, job: int) -> tuple[float | None, float | None, str]:
+    found = broker.state.jobs[job]
+    return found.cost, found.carbon_kg, found.currency
+
+
+def by_hand(kwh: float, values_h: list[tuple[float, float]]) -> float:
+    """Cost of an energy, from (price per MWh, hours)."""
+    return 1.5 * kwh / 1e3 * sum(value * hours for value, hours in values_h) / sum(h for _, h in values_h)
+
+
+def test_the_bill_of_a_job_follows_the_price(journal: Journal) -> None:
+    broker = make(journal, prices(STEPS))
+    job = start(broker, 0.5)
+    end(broker, job, 3.25, kwh=6.0)
+    cost = by_hand(6.0, [(100.0, 0.5), (40.0, 1.0), (0.0, 1.0), (-20.0, 0.25)])
+    assert bill(broker, job) == (pytest.approx(cost, rel=1e-4), None, "EUR")
+
+
+def test_the_carbon_of_a_job(journal: Journal) -> None:
+    broker = make(journal, prices(STEPS, CARBON))
+    job = start(broker, 0.5)
+    end(broker, job, 1.5, kwh=6.0)
+    assert bill(broker, job) == (None, pytest.approx(by_hand(6.0, [(100.0, 0.5), (40.0, 0.5)]), rel=1e-4), "")
+
+
+@pytest.mark.parametrize("known", [None, prices(STEPS, None), prices([100.0])])
+def test_the_bill_is_unknown_without_prices_for_the_whole_attempt(
+    journal: Journal, known: EnergyTable | None
+) -> None:
+    broker = make(journal, known)
+    job = start(broker, 0.5)
+    end(broker, job, 2.0, kwh=6.0)
+    assert bill(broker, job) == (None, None, "")
+    assert broker.state.jobs[job].energy_j == pytest.approx(6.0 * 3.6e6)
+
+
+def test_prices_that_come_late_do_not_bill_the_running_attempt(journal: Journal) -> None:
+    broker = make(journal, None)
+    job = start(broker, 0.5)
+    pass_until(broker, BEGINS_S + HOUR_S)
+    broker.batch([PricesRead(prices(STEPS))])
+    end(broker, job, 2.0, kwh=6.0)
+    later = start(broker, 2.0)
+    end(broker, later, 3.5, kwh=6.0)
+    assert bill(broker, job) == (None, None, "")
+    assert bill(broker, later)[0] == pytest.approx(by_hand(6.0, [(0.0, 1.0), (-20.0, 0.5)]), rel=1e-4)
+
+
+def test_energy_that_was_not_measured_has_no_bill(journal: Journal) -> None:
+    broker = make(journal, prices(STEPS))
+    job = start(broker, 0.5)
+    end(broker, job, 2.0, kwh=None)
+    assert (bill(broker, job), broker.state.jobs[job].energy_j) == ((None, None, ""), None)
+
+
+def requeued(broker: HandBroker, job: int, hours: float, kwh: float | None, attempt: int = 1) -> None:
+    pass_until(broker, BEGINS_S + hours * HOUR_S)
+    broker.ask(Requeue(job=job))
+    end(broker, job, hours, kwh, attempt, exit_code=143)
+    broker.says("n0", launched(job, attempt + 1))
+    assert broker.state.jobs[job].attempts == attempt + 1
+
+
+@pytest.mark.parametrize(("kwh", "billed"), [(2.0, True), (None, False)])
+def test_attempts_are_billed_at_their_own_prices(
+    journal: Journal, kwh: float | None, *, billed: bool
+) -> None:
+    """An attempt that was not measured is in neither the energy nor the bill."""
+    broker = make(journal, prices(STEPS))
+    job = start(broker, 0.0)
+    requeued(broker, job, 1.0, kwh)
+    end(broker, job, 2.0, kwh=3.0, attempt=2)
+    cost = by_hand(2.0, [(100.0, 1.0)]) * billed + by_hand(3.0, [(40.0, 1.0)])
+    assert bill(broker, job) == (pytest.approx(cost, rel=1e-4), None, "EUR")
+
+
+def test_a_job_with_an_attempt_at_unknown_prices_has_no_bill(journal: Journal) -> None:
+    broker = make(journal, None)
+    job = start(broker, 0.0)
+    requeued(broker, job, 1.0, 2.0)
+    broker.batch([PricesRead(prices(STEPS))])
+    requeued(broker, job, 2.0, 2.0, attempt=2)
+    end(broker, job, 3.0, kwh=3.0, attempt=3)
+    assert bill(broker, job) == (None, None, "")
+    assert broker.state.jobs[job].energy_j == pytest.approx(7.0 * 3.6e6)
+
+
+def test_a_preempted_job_is_billed_while_it_had_gpus(journal: Journal) -> None:
+    broker = make(journal, prices([40.0, 100.0, 20.0, 20.0, 20.0, 20.0]), policy="priced")
+    job = start(broker, 0.0, slack_s=24 * HOUR_S, preemptible=True, time_limit_s=40 * HOUR_S)
+    slot = broker.state.cluster.slot_of(broker.state.jobs[job].seq)
+    broker.state.cluster.arrays.job.predicted_s[slot] = 1e5
+    pass_until(broker, BEGINS_S + HOUR_S)
+    broker.says("n0", Ended(job=job, attempt=1, rank=0, exit_code=143, reason="killed",
+                            usage=RankUsage(measured_s=60, energy_mj=2 * KWH_MJ)))  # fmt: skip
+    found = broker.state.jobs[job]
+    assert (found.state, found.preemptions) == ("queued", 1)
+    pass_until(broker, BEGINS_S + 2 * HOUR_S + 1.0)
+    broker.says("n0", launched(job, 2))
+    end(broker, job, 3.0, kwh=1.0, attempt=2)
+    cost = by_hand(2.0, [(40.0, 1.0)]) + by_hand(1.0, [(20.0, 1.0)])
+    assert bill(broker, job) == (pytest.approx(cost, rel=1e-4), None, "EUR")
+
+
+def test_jobs_that_share_gpus_pay_for_their_own_energy(journal: Journal) -> None:
+    broker = make(journal, prices(STEPS), policy="pack", shares=True)
+    one, other = (start(broker, 0.0, workload="a2c-b64") for _ in range(2))
+    assert broker.state.cluster.beside(broker.state.jobs[one].seq)
+    end(broker, one, 1.0, kwh=2.0)
+    end(broker, other, 2.0, kwh=3.0)
+    assert bill(broker, one)[0] == pytest.approx(by_hand(2.0, [(100.0, 1.0)]), rel=1e-4)
+    assert bill(broker, other)[0] == pytest.approx(by_hand(3.0, [(100.0, 1.0), (40.0, 1.0)]), rel=1e-4)
+
+
+@pytest.mark.parametrize("file", ["covers the stop", "begins later", "of another currency"])
+def test_a_stop_of_the_broker(journal: Journal, file: str) -> None:
+    """The job runs on; the broker starts again 2 hours later and bills the prices of that time."""
+    broker = make(journal, prices(STEPS))
+    job = start(broker, 0.5)
+    table = prices(STEPS, Tariff("cost", "USD", 1.5) if file == "of another currency" else EUR)
+    if file == "begins later":
+        late = Series("price.csv", NOON.replace(hour=14), HOUR_S, np.array(STEPS[2:]))
+        table = EnergyTable(PriceTable(late, 0.0), None, EUR)
+    again = restarted(journal, table, 2.5)
+    end(again, job, 3.0, kwh=6.0)
+    cost = by_hand(6.0, [(100.0, 0.5), (40.0, 1.0), (0.0, 1.0)])
+    known = file == "covers the stop"
+    assert bill(again, job) == ((pytest.approx(cost, rel=1e-4), None, "EUR") if known else (None, None, ""))
+
+
+def lived(journal: Journal) -> HandBroker:
+    """Job 1 has ended, job 2 was requeued and has run for a while."""
+    broker = make(journal, prices(STEPS))
+    end(broker, start(broker, 0.25), 1.5, kwh=6.0)
+    job = start(broker, 1.5)
+    requeued(broker, job, 2.5, 2.0)
+    pass_until(broker, BEGINS_S + 3.5 * HOUR_S)
+    return broker
+
+
+def finish(broker: HandBroker) -> tuple[float | None, float | None, str]:
+    """The last attempt ends at the same time in each rebuilt broker."""
+    end(broker, 2, 5.0, kwh=3.0, attempt=2)
+    return bill(broker, 2)
+
+
+@pytest.mark.parametrize("way", ["replay", "snapshot", "base"])
+def test_a_rebuilt_broker_bills_the_same(journal: Journal, tmp_path: Path, way: str) -> None:
+    broker = lived(journal)
+    sums, first = broker.state.price_sums, bill(broker, 1)
+    if way == "snapshot":
+        assert book_of(picture_of(broker.state)).price_sums == sums
+        keep_snapshot(journal, broker.state, broker.machine.scheduler)
+    path = journal.path
+    whole = tmp_path / "whole.sqlite"
+    journal._db.execute("VACUUM INTO ?", (str(whole),))
+    expected = finish(broker)
+    assert expected[0] == pytest.approx(
+        by_hand(2.0, [(40.0, 0.5), (0.0, 0.5)]) + by_hand(3.0, [(0.0, 0.5), (-20.0, 1.0), (60.0, 1.0)]),
+        rel=1e-4,
+    )
+    assert check(path).damage == [], "the table of ended jobs follows from the facts"
+    if way == "base":
+        with compacted(whole, broker.now_s) as cut:
+            state = recover_state(cut, Predictions(RUNNING_MEAN), broker.machine.scheduler)
+            assert (state.price_sums, state.jobs.get(1)) == (sums, None)
+            again = restarted(cut, prices(STEPS), 3.75)
+            assert finish(again) == (pytest.approx(expected[0], rel=1e-9), None, "EUR")
+        return
+    with closing(Journal(whole)) as copy:
+        state = recover_state(copy, Predictions(RUNNING_MEAN), broker.machine.scheduler)
+        assert state.price_sums == sums
+        one = state.job(1)
+        assert one is not None
+        assert (one.cost, one.carbon_kg, one.currency) == first
+        assert state.jobs[2].attempt == recover_attempt(copy)
+
+
+def recover_attempt(journal: Journal) -> object:
+    """The last attempt of job 2, from the entries alone."""
+    state = BrokerState(Predictions(RUNNING_MEAN), Order())
+    state.replay(journal.rows())
+    return state.jobs[2].attempt
+
+
+def test_a_base_of_an_earlier_version_has_unknown_prices(journal: Journal) -> None:
+    broker = lived(journal)
+    journal.close()
+    with compacted(journal.path, broker.now_s + 1.0) as cut:
+        parts = [row.entry for row in cut.rows() if isinstance(row.entry, BasePart)]
+    fields = msgspec.msgpack.decode(zlib.decompress(b"".join(part.data for part in parts)))
+    del fields["price_sums"]
+    for name in ("kind", "currency", "pue", "mean_before"):
+        del fields["energy_price"][name]
+    for one in fields["jobs"]:
+        one["job"].pop("cost"), one["job"].pop("currency"), one["job"]["attempt"].pop("price_sum")
+    data = zlib.compress(base._ENCODER.encode(fields))
+    old = msgspec.structs.replace(parts[0], part=1, parts=1, data=data)
+    assert read_base([old]).price_sums == PriceSums()
+    state = BrokerState(Predictions(RUNNING_MEAN), Order())
+    state.replay([JournalRow(1, broker.now_s, old)])
+    assert (state.price_sums.kind, state.jobs[2].cost, state.jobs[2].energy_j) == ("", None, 7.2e6)
+
+
+def test_journals_without_prices_store_no_new_fields(journal: Journal) -> None:
+    broker = make(journal, None)
+    job = start(broker)
+    end(broker, job, 1.0, kwh=1.0)
+    rest = msgspec.msgpack.decode(ended_job(broker.state.jobs[job], broker.state.nodes).rest)
+    assert not {"cost", "carbon_kg", "currency"} & set(rest)
+    assert "price_sum" not in rest["attempt"]
+    assert broker.state.price_sums == PriceSums()
+
+
+def test_lists_and_why_have_the_bill(journal: Journal) -> None:
+    broker = lived(journal)
+    told = RankMetered(job=2, attempt=2, rank=0, usage=RankUsage(measured_s=10), energy_mj=KWH_MJ)
+    broker.says("n0", Metered(ranks=[told]))
+    past, used = broker.ask(ListHistory()), broker.ask(ListUsage())
+    assert isinstance(past, History)
+    assert isinstance(used, Usage)
+    first = by_hand(6.0, [(100.0, 0.75), (40.0, 0.5)])
+    second = by_hand(2.0, [(40.0, 0.5), (0.0, 0.5)]) + by_hand(1.0, [(0.0, 0.5), (-20.0, 0.5)])
+    assert [(one.job, one.cost, one.carbon_kg, one.currency) for one in past.jobs] == [
+        (2, pytest.approx(second, rel=1e-3), None, "EUR"),
+        (1, pytest.approx(first, rel=1e-4), None, "EUR"),
+    ]
+    assert [(one.cost, one.carbon_kg, one.currency) for one in used.jobs] == [
+        (past.jobs[1].cost, None, "EUR")
+    ]
+    said = broker.ask(Why(job=1))
+    assert isinstance(said, Explanation)
+    at = said.details.index("its GPUs have drawn 6.00 kWh for it")
+    assert said.details[at + 1] == f"this energy costs {first:.2f} EUR at the prices during its attempts"
