@@ -230,6 +230,11 @@ class Machine:
         """
         self._begin(now_s)
         batch = _Batch(events)
+        # 0. The price, if it has changed: reports may end attempts, whose bills have the prices up to now.
+        for read in batch.prices:
+            self._prices = read.table
+        if self.state.energy_price is not None and self.state.energy_price.until_s < now_s:
+            self._record_price()
         # 1. Reports of nodes: ends first, so that their GPUs are free for the decisions of this batch.
         for event in sorted(batch.reports, key=_is_greeting):
             self._node_reported(event)
@@ -245,8 +250,6 @@ class Machine:
         # 5. Results of the commands that power nodes up and down.
         for done in batch.powered:
             self._sleepers.done(done, now_s)
-        for read in batch.prices:
-            self._prices = read.table
         # 6. Timers: leases, drains, launch time-outs, and the time that the scheduler asked for.
         if batch.has_tick:
             self._tick()
@@ -471,7 +474,8 @@ class Machine:
             if now.price is not None and self._prices is not None and self._prices.tariff is not None:
                 now = msgspec.structs.replace(now, **self._prices.tariff._asdict())
         before = None if known is None else msgspec.structs.replace(known, mean_before=None)
-        if now != before or self.scheduler.review_s(self.state.cluster) <= self.now_s:
+        is_due = self.scheduler.review_s(self.state.cluster) <= self.now_s
+        if now != before or (is_due and self.state.price_sums.at_s < self.now_s):
             self._out.record(msgspec.structs.replace(now, mean_before=self._mean_before()))
 
     def _mean_before(self) -> float | None:

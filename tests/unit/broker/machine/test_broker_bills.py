@@ -245,6 +245,17 @@ def test_a_stop_of_the_broker(journal: Journal, file: str) -> None:
     assert bill(again, job) == ((pytest.approx(cost, rel=1e-4), None, "EUR") if known else (None, None, ""))
 
 
+def test_an_end_that_is_reported_first_after_a_stop(journal: Journal) -> None:
+    """The first batch of the broker has the end of the job: prices count before reports."""
+    broker = make(journal, prices(STEPS))
+    job = start(broker, 0.5)
+    usage = RankUsage(measured_s=60, energy_mj=6 * KWH_MJ)
+    broker.now_s = BEGINS_S + 2.5 * HOUR_S
+    broker.says("n0", Ended(job=job, attempt=1, rank=0, exit_code=0, usage=usage))
+    cost = by_hand(6.0, [(100.0, 0.5), (40.0, 1.0), (0.0, 0.5)])
+    assert bill(broker, job)[0] == pytest.approx(cost, rel=1e-4)
+
+
 def lived(journal: Journal) -> HandBroker:
     """Job 1 has ended, job 2 was requeued and has run for a while."""
     broker = make(journal, prices(STEPS))
@@ -294,7 +305,7 @@ def test_a_rebuilt_broker_bills_the_same(journal: Journal, tmp_path: Path, way: 
 
 
 def recover_attempt(journal: Journal) -> object:
-    """The last attempt of job 2, from the entries alone."""
+    """The last attempt of job 2, from all entries."""
     state = BrokerState(Predictions(RUNNING_MEAN), Order())
     state.replay(journal.rows())
     return state.jobs[2].attempt
