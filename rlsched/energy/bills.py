@@ -14,7 +14,7 @@ UNITS: Final[Mapping[str, float]] = MappingProxyType({"cost": J_PER_MWH, "carbon
 """Divisor of J x price, by kind of bill. The results are in the currency of the price, and in kg CO2e."""
 
 
-class Tariff(NamedTuple):
+class PriceUnit(NamedTuple):
     """Meaning of a series of prices.
 
     Attributes:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rlsched.energy.bills import Tariff
+from rlsched.energy.bills import PriceUnit
 from rlsched.energy.relative import NOTHING, PriceAt, PricesAsked, PriceTable
 from rlsched.energy.series import Series
 from rlsched.errors import InputError
@@ -96,13 +96,13 @@ class EnergyAt(NamedTuple):
 class EnergyTable(NamedTuple):
     """Prices and power limits by Unix time.
 
-    `prices` is None if the cluster has no prices; `limits` is None if the cluster has no power limits. `tariff`
+    `prices` is None if the cluster has no prices; `limits` is None if the cluster has no power limits. `unit`
     states the unit of the prices; None: unknown.
     """
 
     prices: PriceTable | None
     limits: LimitTable | ConstantLimit | None = None
-    tariff: Tariff | None = None
+    unit: PriceUnit | None = None
 
     def at(self, now_s: float, asked: PricesAsked = NOTHING) -> EnergyAt | None:
         """Return price and limit at a time, Unix seconds; None if both are unknown at this time.

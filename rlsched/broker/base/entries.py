@@ -542,7 +542,7 @@ class EnergyPriced(Fact, frozen=True, kw_only=True, tag="energy_priced"):
     rank: float = 0.0
     """Rank of the price (`rlsched.energy.relative.price_ranks`); 0: unknown, or not read by the policy."""
     kind: str = ""
-    """Bill to which the price applies, `cost` or `carbon` (`rlsched.energy.bills.Tariff`, as the next two
+    """Bill to which the price applies, `cost` or `carbon` (`rlsched.energy.bills.PriceUnit`, as the next two
     fields); "": unknown, as in journals of earlier versions.
     """
     currency: str = ""

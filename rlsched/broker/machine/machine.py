@@ -471,8 +471,8 @@ class Machine:
         now = EnergyPriced(price=None, ratio=0.0, until_s=math.inf)
         if found is not None:
             now = EnergyPriced(**found._asdict())
-            if now.price is not None and self._prices is not None and self._prices.tariff is not None:
-                now = msgspec.structs.replace(now, **self._prices.tariff._asdict())
+            if now.price is not None and self._prices is not None and self._prices.unit is not None:
+                now = msgspec.structs.replace(now, **self._prices.unit._asdict())
         before = None if known is None else msgspec.structs.replace(known, mean_before=None)
         is_due = self.scheduler.review_s(self.state.cluster) <= self.now_s
         if now != before or (is_due and self.state.price_sums.at_s < self.now_s):

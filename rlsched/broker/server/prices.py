@@ -11,7 +11,7 @@ from typing import Final
 from rlsched.broker.events import PricesRead
 from rlsched.broker.server.price_command import PriceCommand
 from rlsched.cluster.spec import ClusterSpec, EnergySignals
-from rlsched.energy.bills import Tariff
+from rlsched.energy.bills import PriceUnit
 from rlsched.energy.limits import ConstantLimit, EnergyTable, LimitTable, read_limits
 from rlsched.energy.relative import PriceTable
 from rlsched.energy.series import HOUR_S, Series
@@ -120,14 +120,14 @@ def energy_of(cluster_file: Path) -> EnergySignals:
 def _table_of(energy: EnergySignals) -> EnergyTable:
     prices: PriceTable | None = None
     limits: LimitTable | ConstantLimit | None = None
-    tariff: Tariff | None = None
+    unit: PriceUnit | None = None
     if energy.followed:
         prices = PriceTable(Series.read(energy.followed), energy.known_ahead_h * HOUR_S)
-        tariff = Tariff("carbon", pue=energy.pue)
+        unit = PriceUnit("carbon", pue=energy.pue)
         if energy.followed == energy.price:
-            tariff = Tariff("cost", energy.currency, energy.pue)
+            unit = PriceUnit("cost", energy.currency, energy.pue)
     if energy.power_limit:
         limits = LimitTable(read_limits(energy.power_limit))
     elif energy.is_limited:
         limits = ConstantLimit(1000.0 * energy.power_limit_kw)
-    return EnergyTable(prices, limits, tariff)
+    return EnergyTable(prices, limits, unit)

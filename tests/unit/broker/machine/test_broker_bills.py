@@ -26,7 +26,7 @@ from rlsched.broker.state.finished_job import ended_job
 from rlsched.broker.state.predictions import Predictions
 from rlsched.decide.order.keys import Order
 from rlsched.decide.registry import load_scheduler
-from rlsched.energy.bills import Tariff
+from rlsched.energy.bills import PriceUnit
 from rlsched.energy.limits import EnergyTable
 from rlsched.energy.relative import PriceTable
 from rlsched.energy.series import HOUR_S, Series
@@ -52,14 +52,14 @@ from tests.unit.broker.machine.test_broker_price import BEGINS_S, NOON
 
 LIMITS = Limits(lease_s=1e6, heartbeat_s=10.0, launch_timeout_s=1e6)
 KWH_MJ = 3_600_000_000
-EUR = Tariff("cost", "EUR", 1.5)
-CARBON = Tariff("carbon", "", 1.5)
+EUR = PriceUnit("cost", "EUR", 1.5)
+CARBON = PriceUnit("carbon", "", 1.5)
 
 
-def prices(values: list[float], tariff: Tariff | None = EUR) -> EnergyTable:
+def prices(values: list[float], unit: PriceUnit | None = EUR) -> EnergyTable:
     """Prices of the hours from noon on."""
     table = PriceTable(Series("price.csv", NOON, HOUR_S, np.array(values)), 0.0)
-    return EnergyTable(table, None, tariff)
+    return EnergyTable(table, None, unit)
 
 
 STEPS = [100.0, 40.0, 0.0, -20.0, 60.0, 60.0, 60.0, 60.0]
@@ -234,7 +234,7 @@ def test_a_stop_of_the_broker(journal: Journal, file: str) -> None:
     """The job runs on; the broker starts again 2 hours later and bills the prices of that time."""
     broker = make(journal, prices(STEPS))
     job = start(broker, 0.5)
-    table = prices(STEPS, Tariff("cost", "USD", 1.5) if file == "of another currency" else EUR)
+    table = prices(STEPS, PriceUnit("cost", "USD", 1.5) if file == "of another currency" else EUR)
     if file == "begins later":
         late = Series("price.csv", NOON.replace(hour=14), HOUR_S, np.array(STEPS[2:]))
         table = EnergyTable(PriceTable(late, 0.0), None, EUR)

@@ -63,7 +63,7 @@ def test_a_file_with_only_the_table_energy_is_enough(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("energy", "tariff"),
+    ("energy", "unit"),
     [
         ('price = "p.csv"\n', ("cost", "EUR", 1.0)),
         ('price = "p.csv"\ncarbon = "p2.csv"\ncurrency = "CHF"\npue = 1.3\n', ("cost", "CHF", 1.3)),
@@ -71,12 +71,10 @@ def test_a_file_with_only_the_table_energy_is_enough(tmp_path: Path) -> None:
         ('price = "p2.csv"\ncarbon = "p.csv"\nfollow = "carbon"\n', ("carbon", "", 1.0)),
     ],
 )
-def test_the_followed_series_has_a_meaning(
-    tmp_path: Path, energy: str, tariff: tuple[str, str, float]
-) -> None:
+def test_the_followed_series_has_a_meaning(tmp_path: Path, energy: str, unit: tuple[str, str, float]) -> None:
     table = Site(tmp_path, f"[energy]\n{energy}").source.table
     assert table is not None
-    assert table.tariff == tariff
+    assert table.unit == unit
 
 
 def test_a_power_limit_is_read_with_or_without_prices(tmp_path: Path) -> None:
