@@ -255,8 +255,8 @@ class ClusterShape:
     def lend_cores(self) -> None:
         """From now on, give jobs the cores that they requested, and lend them idle cores of their nodes.
 
-        Only nodes that `let_lend` has marked lend cores. A loan is withdrawn once another job requests the
-        cores (`rlsched.cluster.loans`). Call this method while no job runs.
+        A node lends cores only if `let_lend` has allowed this for the node. A loan is withdrawn once another
+        job requests the cores (`rlsched.cluster.loans`). Call this method while no job runs.
         """
         self.arrays.config[0].lends_cores = 1
 

@@ -1,13 +1,13 @@
-"""Models similar run times within a burst by a common factor, given the burst's ended and running jobs.
+"""Models the similar run times of a burst's jobs by a common factor, which ended and running jobs reveal.
 
-Jobs that one VC submits in a row with equal requests are a burst. The score of a job is the position of its
-run time in its predicted distribution, as a normal quantile. The score of job i of a burst is modelled as
-sqrt(c) u + sqrt(1 - c) e_i. The factor u is common to the burst, e_i belongs to the job, and both are
-standard normal (a Gaussian copula with one factor). While nothing about the burst is known, each single run
-time keeps its predicted distribution. An ended job reveals its score. A running job reveals that its score is
-above the score of a run time equal to its age. The waiting jobs of the burst are then predicted to run
-longer. A running job keeps its own distribution, given its age: jobs that ended early say little about jobs
-that still run. c is the fraction of the variance that is common to a burst. It is learned from bursts in
+A burst is a series of jobs that one VC submits in a row with equal requests. The score of a job is the
+position of its run time in its predicted distribution, as a normal quantile. The score of job i of a burst is
+modelled as sqrt(c) u + sqrt(1 - c) e_i. The factor u is common to the burst, e_i belongs to the job, and both
+are standard normal (a Gaussian copula with one factor). While nothing about the burst is known, each single
+run time keeps its predicted distribution. An ended job reveals its score. A running job reveals a lower bound
+of its score, because its run time is at least its age. The waiting jobs of the burst are then predicted to
+run longer. A running job keeps its own distribution, given its age: jobs that ended early say little about
+jobs that still run. c is the fraction of the variance that is common to a burst. It is learned from bursts in
 which several jobs have ended.
 """
 

@@ -156,14 +156,15 @@ class _OfClass:
 class Record:
     """The outcomes of a forecaster's earlier forecasts, and the corrections computed from them.
 
-    A forecast is a weighted mean of two logarithms: of the quantiles of the simulated futures, and of the
-    time by list scheduling. This blend is then corrected. The weight of the futures in the blend is a mean of
-    the candidates in `BLENDS`. Each candidate is weighted by its pinball loss over the last forecasts of the
-    size class (exponential weights, Vovk 1990). Each quantile has its own conformal correction. For example,
-    the correction of the 10 % quantile is the 10 % quantile of the differences (outcome - forecast 10 %
-    quantile). The correction is 0 if the forecasts are calibrated. Forecasts of one refresh (one run of the
-    forecaster) share their simulated futures. Therefore at most `OF_ONE` forecasts per refresh and class are
-    used for corrections, and intervals are wider with fewer refreshes.
+    A forecast blends two estimates: the quantiles of the simulated futures, and the time by list scheduling.
+    The blend is the weighted mean of their logarithms, and is then corrected. The weight of the futures in
+    the blend is a mean of the candidates in `BLENDS`. Each candidate is weighted by its pinball loss over the
+    last forecasts of the size class (exponential weights, Vovk 1990). Each quantile has its own conformal
+    correction. For example, the correction of the 10 % quantile is the 10 % quantile of the differences
+    (outcome - forecast 10 % quantile). The correction is 0 if the forecasts are calibrated. Forecasts of one
+    refresh (one run of the forecaster) share their simulated futures. Therefore at most `OF_ONE` forecasts
+    per refresh and class are used for corrections. After few refreshes, few forecasts are used, and the
+    intervals are wider.
     """
 
     def __init__(self) -> None:

@@ -36,8 +36,8 @@ def check_logdir(logdir: Path, *, resume: bool, overwrite: bool) -> None:
     """Check that a training run can write to the folder.
 
     Raises:
-        InputError: both `resume` and `overwrite` are set, or neither is, and the folder has files of an
-            earlier training run.
+        InputError: both `resume` and `overwrite` are set, or the folder has files of an earlier training run
+            and neither of them is set.
     """
     if resume and overwrite:
         raise InputError(

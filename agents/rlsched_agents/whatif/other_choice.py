@@ -151,10 +151,10 @@ def _plan(
 def _on_free(
     record: DecisionRecord, plan: PlanSeen, state: ClusterState, partition: int, start: StartOptions
 ) -> Start:
-    """Return the start of a job on free GPUs as in `plan`, a candidate of the decision.
+    """Return the start of a job on free GPUs, as the candidate `plan` of the decision describes it.
 
-    The placement rule chooses the GPUs. If the decision has several candidates on free GPUs, and the rule
-    chooses another node than the plan, the job starts on the node of the plan.
+    The placement rule chooses the GPUs. If the decision has several candidates on free GPUs, the job starts
+    on the node of `plan`, even if the rule chooses another node.
     """
     several = sum(one.how == "free" and not one.verdict for one in record.plans) > 1
     for place in (BY_RULE, NO_PREFERENCE):

@@ -101,7 +101,7 @@ def _refuse_above(trace: Trace, there: str, most: float, above_s: float) -> None
     if above_s > max(MOST_ABOVE_S, MOST_ABOVE_FRAC * span_s(trace)):
         raise InputError(
             f"{trace.name} cannot have happened on this cluster: {there}, but up to {most:,.0f} were busy at "
-            f"once (more than there are for {in_words(above_s)} in all); the cluster file has too few GPUs, "
+            f"once (too many for {in_words(above_s)} in all); the cluster file has too few GPUs, "
             "or jobs shared GPUs"
         )
 

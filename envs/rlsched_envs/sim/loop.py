@@ -131,7 +131,7 @@ def pause_jobs(sim: SimArrays, p: int, o: Any) -> bool:
 
 @kernel
 def run_rule(sim: SimArrays, o: RuleOptions, until_row: int, curve: Curve) -> int:
-    """Run a rule to the end of the trace, or until `until_row` jobs have arrived and decisions are made.
+    """Run a rule to the end of the trace, or until `until_row` jobs have arrived and due decisions are made.
 
     `curve` receives the cost at each instant, if the run records costs (`RECORDS`). Returns STOPPED
     (`until_row` is reached), NEED_ROOM, DIALS_DUE, or a result of `next_instant` other than MOVED.

@@ -91,7 +91,7 @@ class NodeAttempts:
 
     @property
     def hard_kill_times_s(self) -> list[float]:
-        """Times at which the daemon kills ranks that their shims have not ended, seconds since boot."""
+        """Times, seconds since boot, at which the daemon kills ranks whose shims have failed to end them."""
         live = [attempt for attempt in self._open.values() if attempt.is_live]
         return [attempt.hard_kill_at_s for attempt in live if attempt.hard_kill_at_s is not None]
 

@@ -445,7 +445,7 @@ class AttemptOver(Fact, frozen=True, kw_only=True, tag="attempt_over"):
 class PairSeen(Fact, frozen=True, kw_only=True, tag="pair_seen"):
     """The speed of a job with its co-tenant was observed. The models of speed learn it for the two workloads.
 
-    As in the simulator, the fact does not call the scheduler; the next decision uses the speed.
+    As in the simulator, an observed speed causes no decision by itself. The next decision uses the speed.
     """
 
     job: int

@@ -163,11 +163,11 @@ def _summed(one: Sequence[float], other: Sequence[float]) -> Sequence[float]:
 
 
 def _pair_distances(profiles: Mapping[str, WorkloadProfile]) -> Sequence[float]:
-    """Return how much each workload's factors of sharing differ from learnt factors, in catalogue order.
+    """Return how much each workload's factors of sharing differ from the factors learnt for a job.
 
-    The difference is the mean of |ln(learnt factor / workload's factor)| over sensitivity and pressure. Each
-    factor is from the GPU type with the most observations. The difference is at most `MOST_FOR_PAIRS`. The
-    result is empty if neither factor was learnt.
+    The order is that of the catalogue. The difference is the mean of |ln(learnt factor / workload's factor)|
+    over sensitivity and pressure. Each factor is from the GPU type with the most observations. The difference
+    is at most `MOST_FOR_PAIRS`. The result is empty if neither factor was learnt.
     """
     found: list[tuple[float, Sequence[float]]] = []
     for column, field in enumerate(OF_PAIRS):

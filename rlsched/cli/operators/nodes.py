@@ -46,8 +46,8 @@ _SLURMS: Final = {
     "--state",
     "--states",
     metavar="STATE",
-    help=f"Only nodes in these states, separated by commas: {', '.join(STATES)}; or, of nodes that are up, "
-    "idle (without jobs), mixed (with jobs and free GPUs) or allocated.",
+    help=f"Only nodes in these states, separated by commas: {', '.join(STATES)}. For a part of the nodes in "
+    "state up: idle (no jobs), mixed (jobs and free GPUs), allocated (no free GPUs).",
 )
 @click.option(
     "-R",

@@ -165,7 +165,10 @@ def _origin_of(path: Path) -> str:
 
     origin = Trace.read(path).origin
     if origin is None:
-        raise InputError(f"--origin {path}: this trace has no column origin; give the time of its second 0")
+        raise InputError(
+            f"--origin {path}: this trace has no column `origin`; "
+            "give the wall-clock time at which its times are 0"
+        )
     return origin.isoformat()
 
 

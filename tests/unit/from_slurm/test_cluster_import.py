@@ -123,7 +123,7 @@ def test_downtimes_count_from_the_origin_of_a_trace(
     capsys.readouterr()
     how += ["--origin", str(tmp_path / "t.csv"), "-o", str(tmp_path / "d.toml")]
     assert run(["cluster", "import", *how]) == 2
-    said = "this trace has no column origin; give the time of its second 0"
+    said = "this trace has no column `origin`; give the wall-clock time at which its times are 0"
     assert capsys.readouterr().err == f"error: --origin {tmp_path / 't.csv'}: {said}\n"
 
 
