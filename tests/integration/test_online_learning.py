@@ -217,6 +217,7 @@ def core_truth(folder: Path, workload: str) -> float:
     return math.exp(sum(logs) / len(logs))
 
 
+@pytest.mark.soak
 def test_predictions_and_co_tenants_follow_gpus_that_differ_from_the_catalogue(tmp_path: Path) -> None:
     """And the simulator, which repeats the run with what the broker learnt, starts the same jobs alike."""
     up = learning_up(tmp_path, truth_of(UTILS, MEMORY_MIB, SPEEDS))

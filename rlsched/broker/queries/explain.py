@@ -562,7 +562,8 @@ def _drawn_w(job: Job, usage: SeenUsage | None, now_s: float) -> float | None:
     attempt = job.attempt
     if attempt is None or usage is None or usage.energy_j is None or job.state == QUEUED:
         return None
-    ran_s = (now_s if job.live else job.end_s or now_s) - attempt.seated_s
+    until_s = usage.at_s if job.live else job.end_s
+    ran_s = (until_s or now_s) - attempt.seated_s
     if attempt.was_shared or attempt.was_capped or attempt.was_lent or attempt.sm_clock_frac < 1.0:
         return None
     if ran_s < LEAST_MEASURED_S:
@@ -582,7 +583,7 @@ def _seen_clock(state: BrokerState, job: Job, usage: SeenUsage | None, now_s: fl
     if attempt.was_shared or attempt.was_capped or attempt.was_lent:
         return []
     types = {state.nodes[rank.node].spec.gpu_type for rank in attempt.ranks}
-    ran_s = now_s - attempt.seated_s
+    ran_s = (usage.at_s or now_s) - attempt.seated_s
     if len(types) != 1 or usage.gpu_frac is None or ran_s < LEAST_MEASURED_S:
         return []
     (gpu_type,) = types

@@ -115,7 +115,7 @@ def test_confirmed_policy_is_written_with_its_card(
     assert "| ppo, prices | confirming | " in card
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.usefixtures("short")
 def test_command_trains_all_seeds_in_processes(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
