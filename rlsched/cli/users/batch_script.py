@@ -141,11 +141,13 @@ def _refuse_no_command(path: str, cwd: str) -> None:
         InputError: the file is missing, although its directory exists on this machine; or it names a text
             file without `#!`, a file that is not executable, or a directory.
     """
-    import shutil  # only for checks
-
     is_name = "/" not in path
     where = path if is_name else os.path.join(cwd, path)
-    if is_name and (shutil.which(path) or not (os.path.isfile(where) or path.endswith(_SCRIPTS))):
+    in_path = (os.path.join(one, path) for one in os.get_exec_path())
+    if is_name and (
+        any(os.access(one, os.X_OK) for one in in_path)
+        or not (os.path.isfile(where) or path.endswith(_SCRIPTS))
+    ):
         return
     if not os.path.lexists(where):
         folder = os.path.dirname(where) or "."
