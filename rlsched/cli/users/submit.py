@@ -109,21 +109,11 @@ def submit(
     words = command_of(command, wrap)
     with at.reach(is_patient=wait_for_it) as client:
         job = client.submit(words, **submission(asked))
-        _note_label(client, asked["vc"])
         if not wait_for_it:
             click.echo(str(job) if parsable else f"job {job}")
             return 0
         click.echo(f"job {job}, waiting for its end", err=True)
         return _wait(client, job)
-
-
-def _note_label(client: Client, vc: str) -> None:
-    """Print a note if the VC of a job selects no nodes and has no quota, so that it is only a label."""
-    if not vc or any(node.vc for node in client.nodes()):
-        return
-    if not any((quota.kind, quota.name) == ("vc", vc) for quota in client.quotas()):
-        why = "no node belongs to a partition (VC), so the job may run on all nodes, and the name is a label"
-        click.echo(f"note: --partition {vc}: {why}", err=True)
 
 
 def _submit_table(ctx: click.Context, table: str, at: BrokerAt, *, parsable: bool, as_json: bool) -> int:
