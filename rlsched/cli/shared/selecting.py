@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -146,15 +148,35 @@ def of_numbers(jobs: list[Listed], text: str | None) -> list[Listed]:
     """
     if text is None:
         return jobs
-    wanted = text.split(",")
-    odd = [one for one in wanted if not one.replace("_", "", 1).isdecimal()]
-    if odd:
-        raise InputError(f"--jobs {odd[0]!r}: expected job numbers, separated by commas")
+    wanted = _ids(text)
     return [
         job
         for job in jobs
         if str(job.job) in wanted or (job.array and {str(job.array), f"{job.array}_{job.task}"} & set(wanted))
     ]
+
+
+def _ids(text: str) -> list[str]:
+    wanted = text.split(",")
+    odd = [one for one in wanted if not one.replace("_", "", 1).isdecimal()]
+    if odd:
+        raise InputError(f"--jobs {odd[0]!r}: expected job numbers, separated by commas")
+    return wanted
+
+
+def first_submission_s(client: Client, text: str) -> float:
+    """Return the time of the earliest submission of the jobs whose IDs are in `text`, Unix seconds.
+
+    The result is infinite if there are no such jobs.
+
+    Raises:
+        InputError: a word is not a job number.
+    """
+    first_s = math.inf
+    for number in sorted({int(one.partition("_")[0]) for one in _ids(text)}):
+        with suppress(InputError):  # there is no such job
+            first_s = min(first_s, client.job(number).submit_s)
+    return first_s
 
 
 def jobs_on(nodes: Iterable[NodeInfo], names: str) -> set[int]:

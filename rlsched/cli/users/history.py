@@ -13,7 +13,15 @@ import click
 
 from rlsched.cli.shared.listing import check_columns, listed, listing, sorted_by
 from rlsched.cli.shared.options import BrokerAt, asking, json_option, shown
-from rlsched.cli.shared.selecting import NUMBERS, PAST_NAME, PAST_VC, of_numbers, selecting_by, states_of
+from rlsched.cli.shared.selecting import (
+    NUMBERS,
+    PAST_NAME,
+    PAST_VC,
+    first_submission_s,
+    of_numbers,
+    selecting_by,
+    states_of,
+)
 from rlsched.errors import InputError
 from rlsched.terminal.show import print_json
 from rlsched.wire.states import FINISHED, RUNNING
@@ -130,6 +138,10 @@ def history(
 
     def fetch(client: Client) -> list[PastJob]:
         since_s, until_s = span_s(since, until, time.time())
+        if numbers is not None:  # earlier jobs need not be listed
+            since_s = max(-math.inf if since_s is None else since_s, first_submission_s(client, numbers))
+            if since_s == math.inf:
+                return []
         most = LATEST if limit is None and since is None and numbers is None else limit
         found = [
             job

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rlsched.cli.main import run
+from rlsched.errors import InputError
 from rlsched.wire.messages import JobInfo, Jobs, JobUsage, NodeInfo, PastJob
 from tests.support.listed import job
 
@@ -35,8 +36,8 @@ def past(number: int, **more: Any) -> PastJob:
         "num_gpus": 1,
     }
     told |= {
-        "submit_s": 0.0,
-        "start_s": 1.0,
+        "submit_s": number - 0.5,
+        "start_s": number - 0.5,
         "end_s": float(number),
         "wait_s": 1.0,
         "gpu_s": 1.0,
@@ -67,6 +68,7 @@ class Lists:
             past(7, user="eve"),
             past(6, user="bob", state="running", end_s=None),
         ]
+        self.since_s: list[float | None] = []
 
     def __enter__(self) -> Lists:
         return self
@@ -86,15 +88,30 @@ class Lists:
     def me(self) -> str:
         return "ada"
 
+    def job(self, number: int) -> JobInfo:
+        for one in self.past:
+            if number in (one.job, one.array):
+                return job(number, submit_s=one.submit_s)
+        raise InputError(f"no job {number}")
+
     def history(
-        self, *, limit: int | None, user: str | None, states: list[str], name: str, **_: object
+        self,
+        *,
+        limit: int | None,
+        since_s: float | None,
+        user: str | None,
+        states: list[str],
+        name: str,
+        **_: object,
     ) -> list[PastJob]:
+        self.since_s.append(since_s)
         found = [
             one
             for one in self.past
             if user in (None, one.user)
             if not states or one.state in states
             if name in ("", one.name)
+            if since_s is None or one.end_s is None or one.end_s >= since_s
         ]
         return found if limit is None else found[-limit:]
 
@@ -178,6 +195,15 @@ def test_history_of_several_users(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_list_without_heading(words: str, expected: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert said(words, capsys).split() == expected
+
+
+def test_history_of_single_jobs_lists_none_that_ended_before_them(
+    broker: Lists, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said("history -n -o job -j 7,5,99", capsys).split() == ["5", "7"]
+    assert broker.since_s == [4.5]
+    assert said("history -n -o job -j 99", capsys) == ""
+    assert broker.since_s == [4.5], "no list was requested"
 
 
 @pytest.mark.usefixtures("broker")
