@@ -207,7 +207,7 @@ class LocalCluster:
                 )
             with Client(address, home=self._keys) as client:
                 if self._until("all nodes are up", lambda: self._all_up(client), announce):
-                    self._name_missing(client, announce)
+                    self._name_others(client, announce)
         return address
 
     def _spawn(self, name: str, *args: str) -> None:
@@ -269,15 +269,18 @@ class LocalCluster:
         return next((line for line in reversed(said) if line.startswith(SAYS)), "")
 
     def _all_up(self, client: Client) -> str:
+        """Return "up" if all started nodes have registered, else "". A drained node has registered too."""
         try:
-            up = sum(node.state == "up" for node in client.nodes())
+            here = {node.name for node in client.nodes() if node.state in ("up", "drained")}
         except BrokerUnavailableError:
             return ""
-        return "up" if up >= self._num_nodes else ""
+        return "up" if here.issuperset(f"n{number}" for number in range(self._num_nodes)) else ""
 
-    def _name_missing(self, client: Client, announce: Callable[[str], None]) -> None:
-        """Announce the nodes of an earlier `rlsched up` that have jobs, but are not started this time."""
+    def _name_others(self, client: Client, announce: Callable[[str], None]) -> None:
+        """Announce drained nodes, and nodes of an earlier `rlsched up` with jobs that are not started now."""
         for node in client.nodes():
+            if node.state == "drained":
+                announce(f"node {node.name} starts no jobs: {node.reason}; see `rlsched nodes`")
             if node.state == "unreachable" and node.jobs:
                 jobs = ", ".join(map(str, node.jobs))
                 announce(

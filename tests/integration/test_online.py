@@ -234,6 +234,7 @@ def test_up_stops_all_processes_and_restarts_with_its_jobs(tmp_path: Path) -> No
         job = client.submit(["sh", "-c", f"echo $$ > {pid_file}; until [ -e {gate} ]; do sleep 0.05; done"])
         until(lambda: pid_file.exists() and pid_file.read_text().strip(), "the job runs")
         pid = int(pid_file.read_text())
+        client.drain_node("n1", reason="new driver")
     assert up.stop(signal.SIGINT) == 0
     assert "stopping the cluster" in up.output.read_text()
     with pytest.raises(ProcessLookupError):
@@ -242,8 +243,10 @@ def test_up_stops_all_processes_and_restarts_with_its_jobs(tmp_path: Path) -> No
     again = Up(tmp_path)
     try:
         with Client(again.wait_ready(), home=again.keys) as client:
+            assert [node.state for node in client.nodes()] == ["up", "drained"]
             info = client.wait(job)
             assert (info.state, info.attempt) == ("completed", 2)
+        until(lambda: "node n1 starts no jobs: new driver" in again.output.read_text(), "the drain is named")
     finally:
         assert again.stop() == 0
 
