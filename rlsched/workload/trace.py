@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from rlsched.errors import TraceError
 from rlsched.workload.cells import Where, entries
+from rlsched.workload.dependencies import AFTER_NOT_OK, Parent, parents_of
 from rlsched.workload.table_files import read_table, split_suffix, write_table
 from rlsched.workload.validate import BASE, BY_ATTRIBUTE, KNOWN, OPTIONAL, Cells, check_columns
 
@@ -210,18 +211,14 @@ def _anything_known(cells: NDArray[Any]) -> bool:
     return bool((cells != "").any()) if cells.dtype.kind == "U" else not bool(np.isnan(cells).all())
 
 
-def dependencies(trace: Trace) -> dict[int, list[int]]:
-    """Return a dict: index of each job with dependencies -> indices of the jobs on which it depends."""
+def dependencies(trace: Trace) -> dict[int, list[Parent]]:
+    """Return a dict: index of each job with dependencies -> the jobs on which it depends (`parents_of`)."""
     cells = trace.extra.get("depends_on")
-    if cells is None or not (cells != "").any():
+    if cells is None:
         return {}
-    row_of = {job_id: row for row, job_id in enumerate(trace.job_id.tolist())}
-    found = {}
-    for row in np.flatnonzero(cells != "").tolist():
-        parents = dict.fromkeys(row_of[job_id] for job_id in entries(str(cells[row])) if job_id in row_of)
-        if parents:
-            found[row] = list(parents)
-    return found
+    return parents_of(
+        {"job_id": trace.job_id, "depends_on": cells, "user": trace.user, "name": trace.job_name}
+    )
 
 
 def failures(trace: Trace) -> dict[int, list[float]]:
@@ -249,6 +246,8 @@ def slack_s(trace: Trace) -> Floats:
 def reject_dependents(trace: Trace, reasons: NDArray[np.str_]) -> NDArray[np.str_]:
     """Return `reasons`, with a reason added for each job that depends on a job that can never run.
 
+    A dependency `afternotok` on such a job is met.
+
     `reasons`: (J,) text that explains why the job can never run; "" if it can run.
     """
     found = dependencies(trace)
@@ -257,7 +256,8 @@ def reject_dependents(trace: Trace, reasons: NDArray[np.str_]) -> NDArray[np.str
     children: dict[int, list[int]] = {}
     for row, parents in found.items():
         for parent in parents:
-            children.setdefault(parent, []).append(row)
+            if parent.kind != AFTER_NOT_OK:
+                children.setdefault(parent.row, []).append(row)
     out = {row: str(reason) for row, reason in enumerate(reasons.tolist()) if reason}
     left = list(out)
     while left:

@@ -14,6 +14,7 @@ from rlsched.cluster.demand import named_types
 from rlsched.errors import TraceError
 from rlsched.models.gpu_types import in_common
 from rlsched.workload.cells import SEPARATOR, Where, entries
+from rlsched.workload.dependencies import KINDS, SINGLETON, UnknownJobError, parents_of
 from rlsched.workload.distinct import surely_differ
 from rlsched.workload.table_files import PlainCells
 
@@ -307,7 +308,7 @@ def check_relations(columns: Mapping[str, NDArray[Any]], where: Where) -> None:
             value.
     """
     if "depends_on" in columns:
-        _check_dependencies(columns["job_id"], columns["depends_on"], where)
+        _check_dependencies(columns, where)
     if "array_limit" in columns:
         _check_arrays(columns.get("array_id"), columns["array_limit"], where)
     if "prefer" in columns and "gpu_type" in columns:
@@ -323,22 +324,24 @@ def _check_preferences(accepted: NDArray[np.str_], preferred: NDArray[np.str_], 
         where.refuse(row, "prefer", f"a type that the column gpu_type accepts, {odd[0]}", odd[1])
 
 
-def _check_dependencies(job_id: NDArray[np.str_], cells: NDArray[np.str_], where: Where) -> None:
-    rows = np.flatnonzero(cells != "").tolist()
-    if not rows:
-        return
-    row_of = {one: row for row, one in enumerate(job_id.tolist())}
-    parents: dict[int, set[int]] = {}
-    for row in rows:
-        for entry in entries(str(cells[row])):
-            if entry not in row_of:
-                expected = f"ids of jobs of this trace, with {SEPARATOR!r} between"
-                where.refuse(row, "depends_on", expected, entry)
-            if row_of[entry] == row:
-                where.refuse(row, "depends_on", "ids of other jobs than this one", entry)
-            parents.setdefault(row, set()).add(row_of[entry])
+def _check_dependencies(columns: Mapping[str, NDArray[Any]], where: Where) -> None:
+    cells = columns["depends_on"]
+    order = np.argsort(columns["submit_time"], kind="stable")
+    names = ("job_id", "depends_on", "user", "name")
+    ordered = {name: columns[name][order] for name in names if name in columns}
+    try:
+        found = parents_of(ordered, strict=True)
+    except UnknownJobError as error:
+        kinds = ", ".join(f"{kind}:17" for kind in KINDS)
+        expected = f"ids of jobs of this trace, as 17, {kinds}, or {SINGLETON}, with {SEPARATOR!r} between"
+        where.refuse(int(order[error.row]), "depends_on", expected, error.entry)
+    parents = {
+        int(order[row]): {int(order[parent.row]) for parent in mine} for row, mine in sorted(found.items())
+    }
     children: dict[int, list[int]] = {}
     for row, mine in parents.items():
+        if row in mine:
+            where.refuse(row, "depends_on", "ids of other jobs than this one", columns["job_id"][row])
         for parent in mine:
             children.setdefault(parent, []).append(row)
     open_parents = {row: len(mine) for row, mine in parents.items()}
@@ -348,7 +351,7 @@ def _check_dependencies(job_id: NDArray[np.str_], cells: NDArray[np.str_], where
             open_parents[row] -= 1
             if not open_parents[row]:
                 free.append(row)
-    caught = [row for row in rows if open_parents[row]]
+    caught = sorted(row for row in parents if open_parents[row])
     if caught:
         row = _on_circle(caught[0], parents, open_parents)
         where.refuse(row, "depends_on", "no circle of jobs that depend on each other", cells[row])

@@ -91,7 +91,7 @@ def test_every_field_is_in_the_report(workload: tuple[Path, Path], tmp_path: Pat
         assert one["gpu_used_frac"] is None
         assert one["over_time"]["gpus_used"] is None
         assert (one["preemptions"], one["migrations"], one["lost_gpu_s"]) == (0, 0, 0)
-        assert one["by_end"] == {"completed": 119, "timeout": 0, "failed": 0}
+        assert one["by_end"] == {"completed": 119, "timeout": 0, "failed": 0, "cancelled": 0}
         assert (one["jobs"], one["rejected"], one["unfinished"]) == (120, 1, 0)
         assert sum(group["jobs"] for group in one["by_vc"].values()) == 120
         assert set(one["by_gpus"]) == {"1", "2", "4", "8", "64"}
@@ -376,7 +376,7 @@ def test_job_events_are_reported(workload: tuple[Path, Path], tmp_path: Path) ->
     files = tmp_path / "t.csv", tmp_path / "c.toml"
     report = report_of(files, tmp_path, "--policy", "fifo", "--jobs-out", str(tmp_path / "jobs"))
     one = report["policies"]["fifo"]
-    assert one["by_end"] == {"completed": 3, "timeout": 1, "failed": 0}
+    assert one["by_end"] == {"completed": 3, "timeout": 1, "failed": 0, "cancelled": 0}
     assert (one["jobs"], one["rejected"], one["unfinished"], one["preemptions"]) == (6, 2, 0, 0)
     assert report["rejected_reasons"] == {
         "gang of 9 GPUs is larger than the cluster holds": 1,

@@ -25,7 +25,7 @@ from rlsched_agents.evaluate.occupancy import (
     over_time,
     step_edges,
 )
-from rlsched_envs.sim.attempt_arrays import ENDED, FAILED, ONGOING, PREEMPTED, TIMEOUT
+from rlsched_envs.sim.attempt_arrays import CANCELLED, ENDED, FAILED, ONGOING, PREEMPTED, TIMEOUT
 from rlsched_envs.sim.engine import run_time_s
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ Jobs = NDArray[np.intp] | slice
 """Selects some jobs: their (J,) indices, or a slice."""
 
 ALL: Final = slice(None)
-END_NAMES: Final = {"completed": ENDED, "timeout": TIMEOUT, "failed": FAILED}
+END_NAMES: Final = {"completed": ENDED, "timeout": TIMEOUT, "failed": FAILED, "cancelled": CANCELLED}
 
 SLOWDOWN_THRESHOLD_S: Final = 10.0
 """In `bounded_slowdown`, run times below this value count as this value, seconds (Feitelson 2001)."""
@@ -86,10 +86,10 @@ class GroupMetrics(msgspec.Struct, frozen=True, kw_only=True):
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     """Metrics of one policy on one workload, for the jobs submitted in the window. None: no data.
 
-    JCT and queueing delay cover the jobs that ended. `jobs` counts all submitted jobs: ended + rejected +
-    unfinished. Percentiles are interpolated linearly between the two nearest jobs, as by default in numpy and
-    pandas, and as in published simulators. Fields with a default were added later, so that older reports
-    without them remain readable.
+    JCT and queueing delay cover the jobs that ended. `jobs` counts all submitted jobs: ended + cancelled +
+    rejected + unfinished. Percentiles are interpolated linearly between the two nearest jobs, as by default
+    in numpy and pandas, and as in published simulators. Fields with a default were added later, so that
+    older reports without them remain readable.
 
     Attributes:
         jobs: Number of jobs submitted.
@@ -127,8 +127,8 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
         over_time: Allocation and fragmentation in steps of time; None if the time span is zero.
         migrations: Number of preemptions after which the job started again at the same instant. They are
             included in `preemptions`.
-        by_end: Number of jobs that ended, by outcome: `completed`, `timeout` (killed at the time limit) or
-            `failed` (with no retry left).
+        by_end: Number of jobs by outcome: `completed`, `timeout` (killed at the time limit), `failed` (with
+            no retry left) or `cancelled` (never started, because a dependency could not be met).
         energy_per_job_kwh: Mean energy of the measured jobs that ended. This field and the following fields
             are None without models.
         cluster_energy_kwh: Energy of the whole cluster in the whole replay (`replay_s`), including the
@@ -230,10 +230,11 @@ def bounded_slowdown(table: JobTable, jobs: Jobs = ALL) -> Floats:
 
 
 def ends(table: JobTable, which: Mask) -> dict[str, int]:
-    """Count the selected jobs that ended, by outcome (`END_NAMES`)."""
-    done = which & has_ended(table)
-    by = np.where(done, ENDED, ONGOING) if table.ended_by is None else table.ended_by
-    return {name: int(np.count_nonzero(done & (by == code))) for name, code in END_NAMES.items()}
+    """Count the selected jobs that ended or were cancelled, by outcome (`END_NAMES`)."""
+    by = table.ended_by
+    if by is None:
+        by = np.where(has_ended(table), ENDED, ONGOING)
+    return {name: int(np.count_nonzero(which & (by == code))) for name, code in END_NAMES.items()}
 
 
 def migrations(table: JobTable, which: Mask) -> int:
@@ -342,13 +343,14 @@ def group(table: JobTable, which: Mask, *, fragmentation_frac: float | None = No
     """Return the metrics of the selected jobs. `fragmentation_frac` is copied to the result."""
     done = np.flatnonzero(which & has_ended(table))
     rejected = int(np.count_nonzero(which & table.rejected))
+    cancelled = 0 if table.ended_by is None else int(np.count_nonzero(which & (table.ended_by == CANCELLED)))
     jct, queue, slowdown = jct_s(table, done), queue_s(table, done), bounded_slowdown(table, done)
     jct_p50_s, jct_p90_s, jct_p99_s, jct_p999_s = quantiles(jct, [50, 90, 99, 99.9])
     queue_p50_s, queue_p90_s, queue_p99_s, queue_p999_s = quantiles(queue, [50, 90, 99, 99.9])
     return GroupMetrics(
         jobs=int(np.count_nonzero(which)),
         rejected=rejected,
-        unfinished=int(np.count_nonzero(which)) - rejected - len(done),
+        unfinished=int(np.count_nonzero(which)) - rejected - len(done) - cancelled,
         jct_mean_s=mean(jct),
         jct_p99_s=jct_p99_s,
         queue_mean_s=mean(queue),

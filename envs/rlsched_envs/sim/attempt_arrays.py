@@ -18,8 +18,12 @@ PREEMPTED: Final = 4
 NODE_FAILURE: Final = 5
 NEIGHBOUR_FAULT: Final = 6
 """Reason for an attempt's end: another job on the same GPU caused a GPU fault, which stops all jobs there."""
-REASONS: Final = ("running", "ended", "timeout", "failed", "preempted", "node_failure", "neighbour_fault")
-"""Names of the reasons above, by code. *ended*, *timeout* and *failed* are also outcomes of jobs."""
+CANCELLED: Final = 7
+"""Outcome of a job that never starts, because a dependency can never be met. No attempt has this reason."""
+REASONS: Final = (
+    *("running", "ended", "timeout", "failed", "preempted", "node_failure", "neighbour_fault", "cancelled"),
+)
+"""Names of the codes above. *ended*, *timeout*, *failed* and *cancelled* are outcomes of jobs."""
 
 JOB_LOG: Final = np.dtype(
     [
@@ -35,13 +39,14 @@ JOB_LOG: Final = np.dtype(
         ("first_failure", np.int32),  # index in `fail_after_s` of the job's first planned failure
         ("failures_given", np.int32),  # number of failures of the job in the trace
         ("failures", np.int32),  # failures so far
-        ("first_child", np.int32),  # index in `children` of the first row that depends on the job
-        ("children", np.int32),  # number of rows that depend on the job
-        ("waits_for", np.int32),  # number of jobs that must end before this job is eligible
+        ("first_child", np.int32),  # index in `children` of the first dependency on the job
+        ("children", np.int32),  # number of dependencies on the job
+        ("waits_for", np.int32),  # number of dependencies that are not met
+        ("hopeless", np.int32),  # whether a dependency can never be met
         ("array", np.int32),  # index of the job's array in `arrays`, -1: no array with a limit
-        ("stage", np.int32),  # TO_COME, HELD_BACK, LET_IN
+        ("stage", np.int32),  # TO_COME, HELD_BACK, LET_IN, LEFT_OUT
         ("ends_by", np.int32),  # reason for the planned end of the current attempt
-        ("over_by", np.int32),  # outcome of the job: ENDED, TIMEOUT, FAILED; ONGOING until it ends
+        ("over_by", np.int32),  # outcome of the job: ENDED, TIMEOUT, FAILED, CANCELLED; ONGOING until it ends
     ]
 )
 """Fields of the log for each row (job) of the run."""
@@ -50,6 +55,11 @@ TO_COME: Final = 0
 HELD_BACK: Final = 1
 """Stage of a job that is submitted but not eligible yet."""
 LET_IN: Final = 2
+LEFT_OUT: Final = 3
+"""Stage of a cancelled job."""
+
+CHILD: Final = np.dtype([("row", np.int32), ("kind", np.int32)])
+"""A job that depends on another: its row, and the kind of the dependency (index in `KINDS`)."""
 
 ATTEMPT: Final = np.dtype(
     [
@@ -100,6 +110,7 @@ LOG_COUNTERS: Final = np.dtype(
         ("next_node_event", np.int64),
         ("held_back", np.int64),  # number of submitted rows that are not eligible yet
         ("ready", np.int64),
+        ("cancelled", np.int64),  # number of rows in `cancelled`
     ]
 )
 """Counters of the log (a single record)."""
@@ -113,11 +124,12 @@ class AttemptArrays(NamedTuple):
     attempts: Records  # (S,) ATTEMPT, the first counters.attempts entries are in use
     attempt_gpu: NDArray[np.int32]  # GPUs of the attempts, (0,) if placements are not kept
     fail_after_s: NDArray[np.float64]  # (failures,) run time from the job's previous failure to this one
-    children: NDArray[np.int32]  # (dependencies,) dependent rows, grouped by the row they wait for
+    children: Records  # (dependencies,) CHILD, grouped by the row they wait for
     arrays: Records  # (A,) ARRAY
     tasks: NDArray[np.int32]  # (tasks,) rows of the arrays' tasks, ascending in each array
     node_events: Records  # (E,) NODE_EVENT, by time
     ready: NDArray[np.int32]  # (T + 1,) first counters.ready entries: a heap of eligible rows without a slot
+    cancelled: NDArray[np.int32]  # (T,) first counters.cancelled entries: rows whose children must be updated
     config: Records  # (1,) LOG_CONFIG
     counters: Records  # (1,) LOG_COUNTERS
 

@@ -182,6 +182,7 @@ def new_log(
         tasks=tasks,
         node_events=_events(rules.node_events),
         ready=np.zeros(len(rows) + 1, np.int32),
+        cancelled=np.zeros(len(rows), np.int32),
         config=config,
         counters=records(1, kernels.LOG_COUNTERS),
     )
@@ -236,24 +237,26 @@ def _add_failures(trace: Trace, rows: NDArray[np.intp], jobs: Records) -> NDArra
     return np.array(times, np.float64)
 
 
-def _add_dependencies(trace: Trace, rows: NDArray[np.intp], jobs: Records) -> NDArray[np.int32]:
-    """Write the dependencies to `jobs`, and return the dependent rows, grouped by the row that they wait for.
+def _add_dependencies(trace: Trace, rows: NDArray[np.intp], jobs: Records) -> Records:
+    """Write the dependencies to `jobs`, and return them, grouped by the row on which a job depends.
 
     Dependencies on jobs outside the run count as met.
     """
     found = dependencies(trace)
     if not found:
-        return np.zeros(0, np.int32)
+        return records(0, kernels.CHILD)
     number = {row: k for k, row in enumerate(rows.tolist())}
-    children: list[list[int]] = [[] for _ in range(len(rows))]
+    children: list[list[tuple[int, int]]] = [[] for _ in range(len(rows))]
     for row, parents in found.items():
         for parent in parents:
-            if row in number and parent in number:
-                children[number[parent]].append(number[row])
+            if row in number and parent.row in number:
+                children[number[parent.row]].append((number[row], parent.kind))
                 jobs.waits_for[number[row]] += 1
     counts = np.array([len(mine) for mine in children])
     jobs.children, jobs.first_child = counts, np.cumsum(counts) - counts
-    return np.array([child for mine in children for child in mine], np.int32)
+    out = records(int(counts.sum()), kernels.CHILD)
+    out[:] = [child for mine in children for child in mine]
+    return out
 
 
 def _add_arrays(trace: Trace, rows: NDArray[np.intp], jobs: Records) -> tuple[Records, NDArray[np.int32]]:

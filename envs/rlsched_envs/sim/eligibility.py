@@ -3,16 +3,71 @@
 from __future__ import annotations
 
 from rlsched.compile.jit import kernel
-from rlsched_envs.sim.attempt_arrays import HELD_BACK, LET_IN, AttemptArrays
+from rlsched.workload.dependencies import AFTER, ENDED_OTHERWISE, MET, NEVER, RESULTS, STARTED
+from rlsched_envs.sim.attempt_arrays import CANCELLED, HELD_BACK, LEFT_OUT, LET_IN, AttemptArrays
 
 
 @kernel
 def may_enter(log: AttemptArrays, row: int) -> bool:
-    """Return whether the dependencies of a job have ended, and its job array is below the array's limit."""
+    """Return whether the dependencies of a job are met, and its job array is below the array's limit."""
     if log.jobs.waits_for[row] > 0:
         return False
     a = log.jobs.array[row]
     return a < 0 or log.arrays.inside[a] < log.arrays.limit[a]
+
+
+@kernel
+def hold_back(log: AttemptArrays, row: int) -> None:
+    """Hold back a newly submitted job. Cancel it if one of its dependencies can never be met."""
+    log.jobs.stage[row] = HELD_BACK
+    log.counters[0].held_back += 1
+    if log.jobs.hopeless[row]:
+        _cancel(log, row)
+        _resolve_cancelled(log)
+
+
+@kernel
+def resolve(log: AttemptArrays, row: int, event: int) -> None:
+    """Update the jobs that depend on a job which has started or ended.
+
+    `event`: STARTED, COMPLETED or ENDED_OTHERWISE (`rlsched.workload.dependencies`).
+    """
+    _resolve_children(log, row, event)
+    _resolve_cancelled(log)
+
+
+@kernel
+def _resolve_cancelled(log: AttemptArrays) -> None:
+    while log.counters[0].cancelled > 0:
+        log.counters[0].cancelled -= 1
+        _resolve_children(log, log.cancelled[log.counters[0].cancelled], ENDED_OTHERWISE)
+
+
+@kernel
+def _resolve_children(log: AttemptArrays, row: int, event: int) -> None:
+    jobs = log.jobs
+    for position in range(jobs.first_child[row], jobs.first_child[row] + jobs.children[row]):
+        child, kind = log.children.row[position], log.children.kind[position]
+        if event != STARTED and kind == AFTER and jobs.latest[row] >= 0:
+            continue  # met by the start
+        result = RESULTS[event][kind]
+        if result == MET:
+            jobs.waits_for[child] -= 1
+            if jobs.stage[child] == HELD_BACK and may_enter(log, child):
+                make_ready(log, child)
+        elif result == NEVER:
+            jobs.hopeless[child] = 1
+            if jobs.stage[child] == HELD_BACK:
+                _cancel(log, child)
+
+
+@kernel
+def _cancel(log: AttemptArrays, row: int) -> None:
+    """Cancel a held-back job. Call `_resolve_cancelled` afterwards."""
+    log.jobs.stage[row], log.jobs.over_by[row] = LEFT_OUT, CANCELLED
+    log.counters[0].held_back -= 1
+    log.cancelled[log.counters[0].cancelled] = row
+    log.counters[0].cancelled += 1
 
 
 @kernel
@@ -56,7 +111,7 @@ def next_task(log: AttemptArrays, a: int) -> None:
     arrays = log.arrays
     arrays.inside[a] -= 1
     position = arrays.passed[a]
-    while position < arrays.length[a] and log.jobs.stage[log.tasks[arrays.first[a] + position]] == LET_IN:
+    while position < arrays.length[a] and log.jobs.stage[log.tasks[arrays.first[a] + position]] >= LET_IN:
         position += 1
     arrays.passed[a] = position
     while position < arrays.length[a]:

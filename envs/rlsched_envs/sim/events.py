@@ -17,18 +17,18 @@ from rlsched.compile.jit import kernel, shared
 from rlsched.decide.dials.counting import reset_dials
 from rlsched.decide.order import queue
 from rlsched.models.memory import is_device_fault
+from rlsched.workload.dependencies import COMPLETED, ENDED_OTHERWISE
 from rlsched_envs.sim import physics
 from rlsched_envs.sim.attempt_arrays import (
     ENDED,
     FAILED,
-    HELD_BACK,
     LET_IN,
     NEIGHBOUR_FAULT,
     NODE_FAILURE,
     TIMEOUT,
 )
 from rlsched_envs.sim.constants import FINISHED, LOGGED, MOVED, NEED_SLOTS, PHYSICS, REVIEW_DUE
-from rlsched_envs.sim.eligibility import make_ready, may_enter, next_task, pop_ready
+from rlsched_envs.sim.eligibility import hold_back, may_enter, next_task, pop_ready, resolve
 from rlsched_envs.sim.moves import draw_power, give_back, log_end, settled_s
 from rlsched_envs.sim.sim_arrays import SimArrays, forget_end, pop_end, push_end
 
@@ -112,11 +112,8 @@ def _end_attempt(sim: SimArrays, slot: int) -> None:
     give_back(sim, slot)
     queue.ended(s, slot, run_s, now_s)
     ledger.forget(s, slot)
-    for position in range(log.jobs.first_child[row], log.jobs.first_child[row] + log.jobs.children[row]):
-        child = log.children[position]
-        log.jobs.waits_for[child] -= 1
-        if log.jobs.stage[child] == HELD_BACK and may_enter(log, child):
-            make_ready(log, child)
+    if log.jobs.children[row] > 0:
+        resolve(log, row, COMPLETED if reason == ENDED else ENDED_OTHERWISE)
     if log.jobs.array[row] >= 0:
         next_task(log, log.jobs.array[row])
 
@@ -272,8 +269,7 @@ def next_instant(sim: SimArrays) -> int:
             _enter(sim, pop_ready(sim.log))
     while run.next_row < truth.shape[0] and truth.submit_s[run.next_row] == at_s:
         if LOGGED and not may_enter(sim.log, run.next_row):
-            sim.log.jobs.stage[run.next_row] = HELD_BACK
-            sim.log.counters[0].held_back += 1
+            hold_back(sim.log, run.next_row)
             run.next_row += 1
             continue
         if s.counters[0].live_jobs == s.job.shape[0]:

@@ -34,8 +34,9 @@ class JobTable:
         decision_us: (decisions,) time per decision, microseconds; empty for a compiled rule.
         by_source: Number of decisions by their source (such as `rule`).
         ended_by: (J,) outcome of each job, index in `attempt_arrays.REASONS`: 0 has not ended, 1 finished, 2
-            reached its time limit, 3 failed. None: all jobs that ended have finished.
-        eligible_s: (J,) time when each job entered the queue (dependencies ended, array below its limit), nan
+            reached its time limit, 3 failed, 7 cancelled (the job never started). None: all jobs that ended
+            have finished.
+        eligible_s: (J,) time when each job entered the queue (dependencies met, array below its limit), nan
             if the job never entered. None: all jobs entered at their submission.
         log: All attempts. None: each job that started has one attempt, from its start to its end.
         energy: Energy of the run. None: no models.

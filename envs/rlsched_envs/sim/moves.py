@@ -23,9 +23,11 @@ from rlsched.decide.options import StartOptions
 from rlsched.decide.order import queue
 from rlsched.decide.order.keys import order_key
 from rlsched.decide.plans.plan import node_to_place
+from rlsched.workload.dependencies import STARTED
 from rlsched_envs.sim import lessons, physics
 from rlsched_envs.sim.attempt_arrays import ENDED, FAILED, ONGOING, PREEMPTED, TIMEOUT
 from rlsched_envs.sim.constants import LOGGED, PHYSICS
+from rlsched_envs.sim.eligibility import resolve
 from rlsched_envs.sim.sim_arrays import SimArrays, forget_end, push_end
 
 
@@ -174,6 +176,8 @@ def log_start(sim: SimArrays, slot: int) -> None:
             log.attempt_gpu[log.counters[0].attempt_gpus] = place // MAX_TENANTS
             log.counters[0].attempt_gpus += 1
             place = s.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS]
+    if s.job.attempt[slot] == 1 and jobs.children[row] > 0:
+        resolve(log, row, STARTED)
     reason = ENDED
     if s.job.attempt[slot] == 1 and jobs.duration_s[row] > jobs.profile_s[row]:
         s.job.overhead_left_s[slot] = jobs.profile_s[row]

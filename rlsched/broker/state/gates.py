@@ -1,8 +1,7 @@
 """Gates: holds, begin times and dependencies, which keep a waiting job out of the queue.
 
-Dependencies are named as in Slurm. `after` waits until the other job has started, `afterany` until it has
-finished, `afterok` until it has completed, `afternotok` until it has finished in any state other than
-`completed`. A job with a dependency that can never be met is `hopeless`: the broker cancels it.
+`rlsched.workload.dependencies` describes the kinds of dependencies. A job with a dependency that can never be
+met is `hopeless`: the broker cancels it.
 """
 
 from __future__ import annotations
@@ -13,24 +12,23 @@ from typing import Final
 
 from rlsched.broker.base.eligibility import Eligibility, Reason
 from rlsched.broker.base.entries import JobHeld, JobSubmitted, JobUpdated
-from rlsched.wire.messages import DependsOn
+from rlsched.wire.messages import DependencyKind, DependsOn
 from rlsched.wire.states import COMPLETED, RUNNING
+from rlsched.workload.dependencies import COMPLETED as HAS_COMPLETED
+from rlsched.workload.dependencies import ENDED_OTHERWISE, KINDS, MET, NOT_YET, RESULTS, STARTED
 
 NEVER: Final = "DependencyNeverSatisfied"
 
 
-def is_met(kind: str, state: str) -> bool | None:
+def is_met(kind: DependencyKind, state: str) -> bool | None:
     """Return whether a dependency on a job is met when the job enters a state.
 
     Return None if the dependency is not met yet, but a later state of the job can meet the dependency.
-    `kind`: `after`, `afterany`, `afterok` or `afternotok`. `state`: the job's final state, or `running` when
-    the job starts.
+    `state`: the job's final state, or `running` when the job starts.
     """
-    if state == RUNNING:
-        return True if kind == "after" else None
-    if kind in ("after", "afterany"):
-        return True
-    return (state == COMPLETED) == (kind == "afterok")
+    event = {RUNNING: STARTED, COMPLETED: HAS_COMPLETED}.get(state, ENDED_OTHERWISE)
+    result = RESULTS[event][KINDS.index(kind)]
+    return None if result == NOT_YET else result == MET
 
 
 class Gates:

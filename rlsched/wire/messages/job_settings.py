@@ -34,7 +34,7 @@ LAST_S: Final = 253_402_300_799
 
 
 class DependsOn(msgspec.Struct, frozen=True, array_like=True):
-    """A dependency on another job; `rlsched.broker.state.gates` describes the kinds."""
+    """A dependency on another job; `rlsched.workload.dependencies` describes the kinds."""
 
     kind: DependencyKind
     job: int

@@ -31,7 +31,9 @@ def trace_of(
     """Jobs as (submission, duration, GPUs), called a, b, c, ...; other columns by name."""
     submit, duration, gpus = ([job[k] for job in jobs] for k in range(3))
     attributes = {
-        name: columns.pop(name) for name in ("time_limit_s", "vc", "num_cpus", "gpu_type") if name in columns
+        name: columns.pop(name)
+        for name in ("time_limit_s", "vc", "num_cpus", "gpu_type", "user", "job_name")
+        if name in columns
     }
     return Trace.from_columns(
         name="hand",

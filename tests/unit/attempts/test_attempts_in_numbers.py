@@ -33,7 +33,7 @@ def test_every_attempt_counts_while_it_runs() -> None:
     assert one.over_time.gpus_allocated == pytest.approx([2, 2, 2 * 40 / 60, 0])
     assert one.fragmentation_frac == 0.0
     assert (one.preemptions, one.lost_gpu_s) == (1, 80.0)
-    assert one.by_end == {"completed": 3, "timeout": 0, "failed": 0}
+    assert one.by_end == {"completed": 3, "timeout": 0, "failed": 0, "cancelled": 0}
 
 
 def test_only_measured_jobs_count() -> None:
@@ -61,7 +61,7 @@ def test_ends_of_jobs_and_lost_work() -> None:
     assert table.start_s.tolist() == [0, 0, 0, 0]
     one = schedule_metrics(table, num_gpus=8)
     assert table.end_s.tolist() == [160, 160, 205, 100]
-    assert one.by_end == {"completed": 2, "timeout": 1, "failed": 1}
+    assert one.by_end == {"completed": 2, "timeout": 1, "failed": 1, "cancelled": 0}
     # b fails after 20 + 10 s, and finally 50 s later
     assert one.lost_gpu_s == (20 + 5) * 1 + (20 + 10 + 50) * 2 + (20 + 5) * 1
     assert one.preemptions == 0

@@ -11,7 +11,9 @@ from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.order.keys import Order
 from rlsched.errors import TraceError
 from rlsched.workload.load import runnable_mask
-from rlsched_agents.evaluate.metrics import queue_s
+from rlsched_agents.evaluate.metrics import queue_s, schedule_metrics
+from rlsched_envs.sim.attempt_arrays import CANCELLED, ENDED
+from rlsched_envs.sim.attempt_log import RunRules
 from rlsched_envs.sim.engine import Engine
 from tests.support.sim.play import Scripted, run, trace_of
 
@@ -68,6 +70,78 @@ class TestDependencies:
         trace = trace_of([(0, 10, 1), (1, 5, 1), (2, 5, 1)], depends_on=["", "a", "b"])
         assert times(run(trace.select(slice(1, None)), "fifo", gpus=2)) == ([1, 6], [1, 6])
 
+    @pytest.mark.parametrize(
+        ("kind", "eligible_s"),
+        [("after", [2, 2]), ("afterany", [12, 7]), ("afterok", [12, NAN]), ("afternotok", [NAN, 7])],
+    )
+    def test_kinds(self, kind: str, eligible_s: list[float]) -> None:
+        """Job b starts at 2 and completes; job c starts at 2 and fails."""
+        trace = trace_of(
+            [(0, 2, 4), (0, 10, 1), (0, 10, 1), (0, 1, 1), (0, 1, 1)],
+            depends_on=["", "", "", f"{kind}:b", f"{kind}:c"],
+            fail_after_s=["", "", "5", "", ""],
+        )
+        table = run(trace, "fifo", gpus=4, rules=RunRules(max_retries=0))
+        np.testing.assert_array_equal(table.eligible_s[3:], eligible_s)
+        np.testing.assert_array_equal(table.start_s[3:], eligible_s)
+        assert table.ended_by is not None
+        lost = [CANCELLED if math.isnan(at_s) else ENDED for at_s in eligible_s]
+        assert table.ended_by[3:].tolist() == lost
+        assert schedule_metrics(table, 4).unfinished == 0
+        assert schedule_metrics(table, 4).by_end["cancelled"] == lost.count(CANCELLED)
+
+    def test_restart_of_the_other_job_is_no_second_start(self) -> None:
+        trace = trace_of(
+            [(0, 10, 1), (0, 20, 1), (0, 1, 1)],
+            depends_on=["", "", "after:a;afterany:b"],
+            fail_after_s=["2;3", "", ""],
+            restart_s=[0.0, 0.0, 0.0],
+        )
+        assert times(run(trace, "fifo", gpus=4)) == ([0, 0, 20], [0, 0, 20])
+
+    def test_cancelled_job_has_ended_for_its_dependents(self) -> None:
+        trace = trace_of(
+            [(0, 10, 1), (0, 1, 1), (0, 1, 1), (0, 1, 1), (0, 1, 1), (0, 1, 1)],
+            depends_on=["", "afternotok:a", "afterok:b", "afternotok:c", "after:b", "afternotok:b;d"],
+        )
+        table = run(trace, "fifo", gpus=4)
+        np.testing.assert_array_equal(table.start_s, [0, NAN, NAN, 10, 10, 11])
+
+    def test_job_submitted_after_its_dependency_failed_is_cancelled(self) -> None:
+        trace = trace_of(
+            [(0, 10, 1), (20, 1, 1), (20, 1, 1)],
+            depends_on=["", "afterok:a", "afterany:b"],
+            fail_after_s=["5", "", ""],
+        )
+        table = run(trace, "fifo", gpus=4, rules=RunRules(max_retries=0))
+        np.testing.assert_array_equal(table.start_s, [0, NAN, 20])
+
+    def test_cancelled_task_leaves_its_place_to_the_next(self) -> None:
+        trace = trace_of(
+            [(0, 9, 1), (0, 2, 1), (0, 2, 1), (0, 2, 1)],
+            array_id=["", "x", "x", "x"],
+            array_limit=[NAN, 1.0, 1.0, 1.0],
+            depends_on=["", "", "afternotok:a", ""],
+        )
+        np.testing.assert_array_equal(run(trace, "fifo", gpus=4).start_s, [0, 0, NAN, 2])
+
+    def test_singleton_waits_for_all_earlier_jobs_of_its_name_and_user(self) -> None:
+        trace = trace_of(
+            [(0, 9, 1), (0, 20, 1), (0, 4, 1), (0, 1, 1), (0, 2, 1), (0, 1, 1)],
+            user=["u", "v", "u", "u", "u", "u"],
+            job_name=["x", "x", "x", "y", "x", "x"],
+            depends_on=["", "", "singleton", "singleton", "", "singleton"],
+        )
+        assert run(trace, "fifo", gpus=9).start_s.tolist() == [0, 0, 9, 0, 0, 13]
+
+    def test_singleton_also_waits_for_jobs_before_a_cancelled_singleton(self) -> None:
+        trace = trace_of(
+            [(0, 9, 1), (0, 2, 1), (0, 1, 1), (0, 1, 1)],
+            job_name=["x", "y", "x", "x"],
+            depends_on=["", "", "singleton;afternotok:b", "singleton"],
+        )
+        np.testing.assert_array_equal(run(trace, "fifo", gpus=9).start_s, [0, 0, NAN, 9])
+
     def test_on_a_job_that_can_never_run(self) -> None:
         trace = trace_of([(0, 10, 9), (1, 5, 1), (2, 5, 1), (3, 5, 1)], depends_on=["", "a", "b", ""])
         assert runnable_mask(trace, ClusterSpec.uniform(1, 2)).reasons.tolist() == [
@@ -85,6 +159,8 @@ class TestDependencies:
             (["", "b", ""], "row 2, column 'depends_on': expected ids of other jobs than this one, got 'b'"),
             (["b", "c", "b"], "row 2, column 'depends_on': expected no circle .*, got 'c'"),
             (["b;c", "a", ""], "row 1, column 'depends_on': expected no circle .*, got 'b;c'"),
+            (["", "after:z", ""], "row 2, column 'depends_on': expected ids of jobs .* got 'after:z'"),
+            (["", "afterok:b", ""], "row 2, column 'depends_on': expected ids of other jobs than this one"),
             (["", "a;", ""], "row 2, column 'depends_on': expected ids of jobs .* got ''"),
         ],
     )
