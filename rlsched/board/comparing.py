@@ -22,9 +22,8 @@ Act = tuple[int, float, str, str]
 def compare(reader: StoreReader, other: StoreReader) -> dict[str, Any]:
     """Compare the waiting times of the jobs that started in both runs.
 
-    The waiting time of a job is its first start minus its submission. In the result, `less` lists the jobs
-    that wait less in `reader` than in `other`, and `more` the jobs that wait longer; the largest difference
-    is first.
+    The waiting time of a job is its first start minus its submission. `less` lists jobs that wait less in
+    `reader` than in `other`, and `more` lists jobs that wait longer. The largest difference is first.
     """
     pairs = [
         (job, twin)
@@ -61,14 +60,12 @@ def _mean(values: list[float]) -> float:
 
 
 def _parting(reader: StoreReader, other: StoreReader) -> dict[str, Any] | None:
-    """Return the first start or preemption that differs between two runs; None: there is no difference.
+    """Return the first start or preemption that differs between two runs; None if there is no difference.
 
     Returns:
-        `this`: first differing decision of the run `reader`. `other`: first differing decision of the run
-        `other`. Each is None if the run has no further start or preemption.
-        `worth`: a decision of `reader`, and the candidate (alternative) that would do what `other` did. A
-        replay of `reader` with this candidate shows the effect of that choice. None: there is no such
-        candidate.
+        this: First differing decision of `reader`; None if `reader` has no further start or preemption.
+        other: The same for the run `other`.
+        worth: Result of `_worth`, from which a user can replay `reader` with the choice of `other`.
     """
     for mine, theirs in zip_longest(_acts(reader), _acts(other)):
         if mine is None or theirs is None or mine[1:] != theirs[1:]:

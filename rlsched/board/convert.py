@@ -22,9 +22,9 @@ POINTS: Final = 400
 def draw_run(store: str | Path, folder: str | Path) -> int:
     """Write a store of decisions as the TensorBoard run `folder`, and remove older event files there.
 
-    The wall time of a point is its time in the store: Unix seconds, or seconds of the trace. The step of a
-    point in curves of decisions is the number of decisions so far. In curves of the cluster, the step is the
-    time since the first event, seconds.
+    The wall time of a point is its time in the store: Unix seconds, or seconds of the trace. In curves of
+    decisions, the step is the number of decisions so far. In curves of the cluster, the step is the time
+    since the first event, seconds.
 
     Returns:
         The number of decisions.
@@ -53,10 +53,10 @@ def draw_run(store: str | Path, folder: str | Path) -> int:
 
 
 def _course(timeline: Timeline) -> Iterator[tuple[float, dict[str, float]]]:
-    """Yield pairs (time, values). `values`: tag of a curve of the cluster -> value of the curve at this time.
+    """Yield pairs (time, values). `values`: tag of a curve of the cluster -> value at this time.
 
-    `values` has no power at times when the power of a running job is unknown. It has no waiting time if no
-    job has started since the previous time.
+    `values` has no power while the power of a running job is unknown. It has no waiting time if no job has
+    started since the previous time.
     """
     if not timeline.first_s < timeline.last_s:
         return

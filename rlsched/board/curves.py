@@ -60,7 +60,7 @@ class Curves:
         """Add a point to each curve in `scalars` and `histograms`.
 
         Raises:
-            InputError: a write failed, for example because the disk is full. Some points are lost, but later
+            InputError: a write failed, for example because the disk is full. Some points are lost; later
                 points can be added.
         """
         from tensorboard.plugins.histogram.summary_v2 import histogram_pb

@@ -22,7 +22,7 @@ _MAX_HELD_BYTES = 1 << 16
 class EventFile:
     """Writes an event file. Events stay in memory until `flush`.
 
-    If a write fails, the file is truncated to its length before the write, so that it stays readable.
+    If a write fails, the file is truncated to its earlier length, so that it stays readable.
 
     Args:
         logdir: Folder of the file; created if missing.

@@ -1,7 +1,7 @@
 """TensorBoard's tab «Decisions», which shows the stores of decisions below TensorBoard's log folder.
 
 TensorBoard does not start if the import of a plugin fails. This module therefore imports only packages that
-are in every installation with TensorBoard. It imports no slow package: no torch, no numba, no zmq.
+every installation with TensorBoard has. It does not import the slow packages torch, numba and zmq.
 """
 
 from __future__ import annotations
@@ -43,11 +43,7 @@ Answer = Callable[[StoreReader, "RequestQuery"], Any]
 
 
 class RequestQuery:
-    """The parameters of an HTTP request.
-
-    Args:
-        values: Name -> value, as received.
-    """
+    """The parameters of an HTTP request."""
 
     def __init__(self, values: dict[str, str]) -> None:
         self._values = values
@@ -96,10 +92,7 @@ class Stores:
     """Readers of the stores below a folder. Readers are kept, so that a request reads only new rows.
 
     A large store is listed in parts, each for a period. The last part has the name of the store. The name of
-    each earlier part ends with the part's end time.
-
-    Args:
-        logdir: The folder.
+    an earlier part ends with the part's end time.
     """
 
     def __init__(self, logdir: str) -> None:
@@ -113,7 +106,7 @@ class Stores:
         return list(self._found())
 
     def opened(self, name: str) -> bool:
-        """Return whether a part can be shown quickly: it was read before, or is the store's last part."""
+        """Return whether a part can be shown quickly: it was read before, or is its store's last part."""
         return name in self._readers or self._found().get(name, (None, None))[1] is None
 
     def _found(self) -> dict[str, tuple[Path, Part | None]]:
@@ -152,11 +145,7 @@ class Stores:
 
 
 class DecisionsPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
-    """TensorBoard's plugin for the tab «Decisions».
-
-    Args:
-        context: Parameters that TensorBoard passes to plugins.
-    """
+    """TensorBoard's plugin for the tab «Decisions»."""
 
     plugin_name = "decisions"
 

@@ -10,7 +10,7 @@ from typing import Final
 from rlsched.errors import InputError
 
 _HEAD_BYTES: Final = 12
-"""Size of the header of a record, bytes. It has the length of the record, and a checksum of the length."""
+"""Size of the header of a record, bytes: the length of the record, and a checksum of the length."""
 _CHECK_BYTES: Final = 4
 """Size of the checksum after each record, bytes."""
 
@@ -33,11 +33,11 @@ class RunEvents:
 
 
 def read_runs(logdir: str | Path) -> dict[str, RunEvents]:
-    """Return a dict: relative path (`.`: `logdir` itself) -> run, for all runs in `logdir`.
+    """Return the runs below `logdir` by relative path; the path of `logdir` itself is `.`.
 
     The files can be of rlsched, Stable-Baselines3 or torch. Checksums are verified in Python, at about 4
-    MB/s. A damaged or truncated file is read up to the damage; a message in `damaged` names the file and the
-    last step that was read.
+    MB/s. A damaged or truncated file is read up to the damage; `damaged` names the file and the last step
+    that was read.
 
     Raises:
         InputError: there is no such folder, the folder has no event file, an event file cannot be opened, or

@@ -1,8 +1,7 @@
 """Runs replays for the tab «Decisions», one at a time, each in a separate process with a time limit.
 
-The process runs `rlsched explain --instead`, and its output is returned to the page. TensorBoard's process
-therefore imports neither the simulator nor the compiler. If the page no longer requests the state of the
-replay, the replay is stopped.
+The process runs `rlsched explain --instead`, so that TensorBoard's process imports neither the simulator nor
+the compiler. A replay is stopped if the page no longer requests its state.
 """
 
 from __future__ import annotations
@@ -24,11 +23,10 @@ from rlsched.errors import InputError
 from rlsched.yielding import give_way
 
 LIMIT_S: Final = 120.0
-"""Time limit, seconds, that the process of a replay itself enforces and reports."""
+"""Time limit of a replay, seconds. The process of the replay enforces it."""
 GRACE_S: Final = 240.0
-"""Time from the time limit of a replay until the process of the replay is killed, seconds.
-
-The time is long, because the process starts and compiles code at low CPU priority.
+"""Time from the time limit of a replay until its process is killed, seconds. It is long because the process
+starts and compiles code at low CPU priority.
 """
 UNWATCHED_S: Final = 10.0
 """A replay is stopped if its state is not requested for this time, seconds."""
@@ -80,7 +78,7 @@ class ReplayRunner:
         """Return the state of a replay: `running`, `done` with the result `found`, or `failed` with `error`.
 
         Raises:
-            InputError: no replay has the number `ticket`, or a later replay has replaced this one.
+            InputError: `ticket` is not the number of the latest replay.
         """
         return {"ticket": ticket, "limit_s": self._limit_s, **self._of(ticket).state()}
 
@@ -88,7 +86,7 @@ class ReplayRunner:
         """Stop a replay.
 
         Raises:
-            InputError: no replay has the number `ticket`, or a later replay has replaced this one.
+            InputError: `ticket` is not the number of the latest replay.
         """
         self._of(ticket).end("it was stopped")
         return {"ticket": ticket, "state": "failed", "error": "it was stopped"}

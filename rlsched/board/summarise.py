@@ -23,8 +23,8 @@ class Summary:
 
     Attributes:
         scalars: Tag -> value; a tag ends with the unit. Tags without data in the batch are missing.
-        histograms: Tag -> one value per decision. No tag is in both dicts, because only one plugin of
-            TensorBoard can display a tag.
+        histograms: Tag -> one value per decision. No tag is in both dicts, because TensorBoard shows a tag in
+            only one plugin.
     """
 
     scalars: dict[str, float]
@@ -37,7 +37,7 @@ def kind_of(action: Action) -> str:
 
 
 def summarise(records: Sequence[DecisionRecord]) -> Summary:
-    """Return the statistics of at least one decision: counts, means, and decision times."""
+    """Return the statistics of at least one decision."""
     scalars: dict[str, float] = {}
     for source in SOURCES:
         scalars[f"decisions/source_{source}_count"] = sum(record.source == source for record in records)

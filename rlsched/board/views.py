@@ -40,10 +40,9 @@ def summary(name: str, reader: StoreReader) -> dict[str, Any]:
 def overview(reader: StoreReader, from_s: float, to_s: float) -> dict[str, Any]:
     """Return the data of the chart for the period from `from_s` to `to_s`, seconds.
 
-    The chart has a row for each GPU of each node, and a bar for each attempt. `bars` has a list for each
-    property of the bars, with one element per bar. The property `rows` lists the rows that a bar covers, as
-    ranges: [first row, number of rows, first row, ...]. If there are more than `MOST_BARS` bars, the shortest
-    bars are left out.
+    The chart has a row for each GPU, and a bar for each attempt. `bars` has a list for each property of the
+    bars, with one element per bar. The property `rows` lists the rows of a bar as in `_runs`. Only the
+    `MOST_BARS` longest attempts have bars.
     """
     with no_garbage():
         return _overview(reader, from_s, to_s)
@@ -126,8 +125,7 @@ def _runs(one: AttemptSeen, first_row: dict[str, int]) -> list[int]:
 def _marks(reader: StoreReader, from_s: float, to_s: float) -> dict[str, Any]:
     """Return an evenly spaced sample of the decisions in a period, ordered by time.
 
-    `row` has the rows of the decisions in the store, `time_s` their times. `count` is the number of all
-    decisions in the period.
+    `row`: rows of the sampled decisions in the store. `count`: number of all decisions in the period.
     """
     inside = np.flatnonzero((reader.times_s >= from_s) & (reader.times_s <= to_s))
     inside = inside[np.argsort(reader.times_s[inside], kind="stable")]

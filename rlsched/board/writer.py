@@ -21,10 +21,10 @@ class DecisionWriter:
     """Writes curves of decisions to an event file: every `window` decisions become one point of each curve.
 
     The step of a point is the number of its last decision, counted from 1. A restarted broker continues this
-    count. Otherwise, TensorBoard would discard the earlier points with the same or a higher step.
+    count, because TensorBoard discards earlier points with the same or a higher step.
 
-    Event files are written at only about 2 MB/s, so they contain only summaries. The decisions themselves are
-    in a store in the same folder (`rlsched.decisions`), which the tab «Decisions» shows.
+    Event files contain only summaries, because they are written at only about 2 MB/s. The decisions are in a
+    store in the same folder (`rlsched.decisions`).
 
     Args:
         logdir: Folder of the event file (a run in TensorBoard); created if missing.
@@ -66,7 +66,7 @@ class DecisionWriter:
         """Make a point of the decisions since the last point, and write all points in memory to the file.
 
         Raises:
-            InputError: a write failed, for example because the disk is full. These points are lost, but later
+            InputError: a write failed, for example because the disk is full. These points are lost; later
                 points can be added.
         """
         self._write_point()

@@ -1,9 +1,8 @@
 """Eligibility of waiting jobs: a job is eligible if no reason (such as a quota) keeps it out of the queues.
 
-As in the simulator (`rlsched_envs/sim/eligibility.py`), no rule, plan (possible placements of jobs) or policy
-considers a job that is not eligible. A job can have several reasons. It enters the queue when the last reason
-ends, before the decisions at that instant. Its place in the queue depends on its submission time, not on the
-time at which it became eligible.
+As in the simulator (`rlsched_envs/sim/eligibility.py`), no policy considers a job that is not eligible. A job
+enters the queue when its last reason ends, before the decisions at that instant. Its place in the queue
+depends on its submission time.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ class Eligibility:
     """Waiting jobs that are kept out of the queues, and the reasons.
 
     Args:
-        cluster: The ledger (cluster state). The methods remove jobs from the ledger's queues, and add
-            them again. A `seq` is the sequence number of a job in the ledger.
+        cluster: The ledger (cluster state), from whose queues jobs are removed. A `seq` is the sequence
+            number of a job in the ledger.
     """
 
     def __init__(self, cluster: ClusterState) -> None:

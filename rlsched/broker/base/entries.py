@@ -26,8 +26,7 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True):
     """Base class of the facts in the journal.
 
     Attributes:
-        asks_scheduler: Whether the scheduler is called after the fact. As in the simulator, this is True for
-            submissions and ends of jobs, changes of eligibility, and changes of nodes.
+        asks_scheduler: Whether the scheduler is called after the fact, as in the simulator.
     """
 
     asks_scheduler: ClassVar[bool] = False
@@ -41,8 +40,8 @@ class ChosenPolicy(msgspec.Struct, frozen=True, kw_only=True):
         name: Display name of the policy.
         fallback: The policy's fallback rule as TOML; "": the rule on which the policy is based.
         fallback_name: Display name of the fallback.
-        instead_of: Digest of the policy in `--policy` that this policy replaces. A broker that is later
-            started with another `--policy` does not use the chosen policy any more.
+        instead_of: Digest of the policy in `--policy` that this policy replaces. A broker with another
+            `--policy` ignores the chosen policy.
     """
 
     policy: str
@@ -63,16 +62,16 @@ class BrokerStarted(Fact, frozen=True, kw_only=True, tag="broker_started"):
     fallback: str
     order: str
     speed_energy: float = 0.0
-    """Weight of energy against time, 0 to 1, for jobs that set no weight. This field and all fields about
-    clocks in this module are absent in journals that were written before brokers could set clocks.
+    """Weight of energy against time, 0 to 1, for jobs that set no weight. Older journals have neither this
+    field nor the fields about clocks in this module.
     """
     shares: bool = False
     """Whether jobs that permit sharing can share GPUs. Absent before journal version 7."""
     chosen: ChosenPolicy | None = None
     """The policy set by `rlsched policy set`; None: the broker uses its `--policy` (but see `goes_on`)."""
     goes_on: bool = False
-    """Whether the broker continues to use the policy in the field `chosen` of an earlier entry. The policy is
-    not stored again, because it can be large (it may contain a checkpoint).
+    """Whether the broker continues to use the policy in `chosen` of an earlier entry. The policy is not
+    stored again, because it may contain a large checkpoint.
     """
 
 
@@ -85,8 +84,7 @@ class Restored(Fact, frozen=True, kw_only=True, tag="restored"):
         epoch: An epoch above all epochs that nodes may have obeyed since the backup.
         last_number: A job number above all job numbers that may have been assigned since the backup.
         last_attempt: An attempt number above all attempt numbers that may be in use.
-        taken_over: Whether a standby took over with its copy of the journal; False: the journal was restored
-            from a backup. Absent in journals that were written before standbys existed.
+        taken_over: Whether a standby took over with its copy of the journal. Absent in older journals.
     """
 
     epoch: int
@@ -98,7 +96,7 @@ class Restored(Fact, frozen=True, kw_only=True, tag="restored"):
 class BasePart(Fact, frozen=True, kw_only=True, tag="base_part"):
     """A part of the base, the document that replaces deleted entries; see `rlsched.broker.state.base`.
 
-    The parts are the first entries of a compacted journal. Their `data`, concatenated, is the document.
+    A compacted journal begins with the parts. Their `data`, concatenated, is the document.
     """
 
     part: int
@@ -166,8 +164,8 @@ class NodeDown(Fact, frozen=True, kw_only=True, tag="node_down"):
 class NodeDrained(Fact, frozen=True, kw_only=True, tag="node_drained"):
     """A node gets no new jobs until it is resumed (`NodeResumed`).
 
-    The drain ends at `until_s`, Unix seconds; infinite: only when an operator resumes the node. A drain with
-    a finite `until_s` also ends when the node goes down.
+    The drain ends at `until_s`, Unix seconds, or when an operator resumes the node. A drain with a finite
+    `until_s` also ends when the node goes down.
     """
 
     asks_scheduler: ClassVar[bool] = True
@@ -225,7 +223,7 @@ class NodeHealth(Fact, frozen=True, kw_only=True, tag="node_health"):
 class GpusHeld(Fact, frozen=True, kw_only=True, tag="gpus_held"):
     """All GPUs of a node that the broker must not allocate: in use by other systems, or out of service.
 
-    The fact replaces the node's previous `GpusHeld`.
+    This fact replaces the node's previous `GpusHeld`.
     """
 
     asks_scheduler: ClassVar[bool] = True
@@ -237,8 +235,8 @@ class GpusHeld(Fact, frozen=True, kw_only=True, tag="gpus_held"):
 class JobSubmitted(JobSettings, Fact, frozen=True, kw_only=True, tag="job_submitted"):
     """A job or an array was submitted. The prediction is stored, so that a replay does not predict again.
 
-    A setting that an older journal lacks gets its default value. `depends_on`: dependencies that were not met
-    at the submission. `rejected`: reason why the job can never run; "" if it can.
+    Settings that an older journal lacks have their default values. `depends_on`: dependencies that were not
+    met at the submission. `rejected`: reason why the job can never run; "" if it can.
     """
 
     asks_scheduler: ClassVar[bool] = True
@@ -250,16 +248,16 @@ class JobSubmitted(JobSettings, Fact, frozen=True, kw_only=True, tag="job_submit
     """Predictor of the run time, `running-mean` or `hedge` (a weighted average of several predictors)."""
     said: bytes = b""
     """Predictions and features of the job (as in `SubmissionForecast`), little-endian. First (1 + EXPERTS,
-    BINS) float64: a row for the blended prediction, then a row for each expert; a row has the probability of
-    each bin. Then (FEATURES,) float32: the features. Empty if only the running mean predicts.
+    BINS) float64: the probability of each bin. Row 0 is the blended prediction, and each further row is of
+    one expert. Then (FEATURES,) float32: the features. Empty if only the running mean predicts.
     """
     lost_after_s: float = 0.0
     """Time on an unreachable node after which the job is lost, seconds; 0, as in older journals: never."""
     held: str = ""
     """Who holds the job, `user` or `admin`; "": it is not held. Absent before journal version 5."""
     array: int = 0
-    """Job number of the array of which this job is a task; 0: the job is not in an array. See
-    `TaskSubmitted`. `array` and `task` (the task number) are absent before journal version 5.
+    """Job number of the array of which this job is a task; 0: the job is not in an array. `array` and `task`
+    (the task number) are absent before journal version 5.
     """
     task: int = 0
     counted: bool = False
@@ -328,7 +326,7 @@ class JobCancelled(Fact, frozen=True, kw_only=True, tag="job_cancelled"):
 
 
 class JobsRanked(Fact, frozen=True, kw_only=True, tag="jobs_ranked"):
-    """The priorities of jobs changed because the usage of users or the waiting times of jobs changed."""
+    """The priorities of jobs changed, because of the usage of users or the waiting times of jobs."""
 
     asks_scheduler: ClassVar[bool] = True
     ln_weights: dict[str, float]
@@ -338,7 +336,7 @@ class JobsRanked(Fact, frozen=True, kw_only=True, tag="jobs_ranked"):
 
 
 class Decided(Fact, frozen=True, kw_only=True, tag="decided"):
-    """A decision of the scheduler was made.
+    """A decision of the scheduler.
 
     A `Start` allocates GPUs and begins the next attempt of its job. A `Preempt` revokes the GPUs of a job and
     orders the job's attempt to end.
@@ -393,9 +391,7 @@ class RankEnded(OfRank, Fact, frozen=True, kw_only=True, tag="rank_ended", omit_
     ended_s: float | None = None
     """End time reported by the rank's node, Unix seconds; None: the time of this entry."""
     ran_s: float | None = None
-    """Run time measured by the rank's node, seconds. If it is known, `ended_s` is not used to compute the run
-    time.
-    """
+    """Run time measured by the rank's node, seconds. If it is known, it is used instead of `ended_s`."""
     usage: RankUsage | None = None
     """Resource use of the rank during its whole run; absent before journal version 7."""
 
@@ -406,9 +402,9 @@ class AttemptEnding(Fact, frozen=True, kw_only=True, tag="attempt_ending"):
     Attributes:
         outcome: State of the job after the last rank has ended: `queued` (another attempt), `failed` or
             `cancelled`.
-        charged: Whether the ended attempt counts against the job's retries.
-        lost: Whether the attempt ends because a node was lost. Such an attempt does not count as a retry, but
-            the job fails after too many lost attempts in a row (`rlsched.broker.nodes.launches.MAX_LOSSES`).
+        charged: Whether the attempt counts as a retry.
+        lost: Whether the attempt ends because a node was lost. The job fails after too many lost attempts in
+            a row (`rlsched.broker.nodes.launches.MAX_LOSSES`).
     """
 
     job: int
@@ -438,14 +434,14 @@ class AttemptOver(Fact, frozen=True, kw_only=True, tag="attempt_over"):
     """
     alone: bool = False
     """Whether the job shares no GPUs from now on. Reasons: the attempt ran out of GPU memory on shared GPUs
-    or under a memory limit, or a GPU fault under MPS ended the attempt and its co-tenants.
+    or under a memory limit, or a GPU fault under MPS ended it.
     """
 
 
 class PairSeen(Fact, frozen=True, kw_only=True, tag="pair_seen"):
     """The speed of a job with its co-tenant was observed. The models of speed learn it for the two workloads.
 
-    As in the simulator, an observed speed causes no decision by itself. The next decision uses the speed.
+    As in the simulator, an observed speed causes no decision by itself.
     """
 
     job: int
@@ -459,16 +455,15 @@ class PairSeen(Fact, frozen=True, kw_only=True, tag="pair_seen"):
     speed: float
     """Speed of the job relative to its speed without co-tenants at the same clock."""
     beside: int = 0
-    """Job number of the co-tenant. The co-tenant's profile learns its pressure (how much it slows other jobs
-    down). 0 in journals of earlier versions, in which profiles learnt nothing from pairs.
+    """Job number of the co-tenant, whose profile learns how much it slows other jobs down. 0 in older
+    journals.
     """
 
 
 class GpuMemorySeen(Fact, frozen=True, kw_only=True, tag="gpu_memory_seen"):
     """A running job that may share GPUs uses more GPU memory than the ledger reserves for it.
 
-    The ledger now reserves `gpu_memory_mib` for the job (MiB on each of the job's GPUs). This limits which
-    other jobs can start on these GPUs. The job itself continues.
+    From now on, the ledger reserves `gpu_memory_mib` for the job, MiB on each of its GPUs.
     """
 
     job: int
@@ -478,8 +473,8 @@ class GpuMemorySeen(Fact, frozen=True, kw_only=True, tag="gpu_memory_seen"):
 class JobUnshared(Fact, frozen=True, kw_only=True, tag="job_unshared"):
     """A job shares no GPUs from its next start on.
 
-    Either a co-tenant slowed it down too much, or a node refused to start it on shared GPUs, because one of
-    them is out of service.
+    A co-tenant slowed it down too much, or a node refused to start it because a shared GPU is used by other
+    jobs or out of service.
     """
 
     job: int
@@ -499,9 +494,9 @@ class QuotaSet(Fact, frozen=True, kw_only=True, tag="quota_set"):
 
 
 class MemberSet(Fact, frozen=True, kw_only=True, tag="member_set"):
-    """A user joined or left an account.
+    """A user joined or left an account, to which its members can charge jobs.
 
-    Members can charge jobs to the account. By default, a user's jobs are charged to the user's first account.
+    By default, a user's jobs are charged to the user's first account.
     """
 
     account: str
@@ -543,13 +538,13 @@ class EnergyPriced(Fact, frozen=True, kw_only=True, tag="energy_priced"):
     """Rank of the price (`rlsched.energy.relative.price_ranks`); 0: unknown, or not read by the policy."""
     kind: str = ""
     """Bill to which the price applies, `cost` or `carbon` (`rlsched.energy.bills.PriceUnit`, as the next two
-    fields); "": unknown, as in journals of earlier versions.
+    fields); "", as in older journals: unknown.
     """
     currency: str = ""
     pue: float = 1.0
     mean_before: float | None = None
     """Mean price since the previous fact of this kind; None: unknown for a part of that time. It differs from
-    the price in the previous fact if the price has changed without a fact, because no broker ran.
+    the previous fact's price if the price changed while no broker ran.
     """
 
 

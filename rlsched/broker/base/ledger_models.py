@@ -35,11 +35,8 @@ class LedgerModels:
       has only the models of clocks.
     - Otherwise the ledger has no models: all jobs start at the highest clock, and nodes get no clock orders.
 
-    A job is modelled by its workload in the catalogue (`rlsched.broker.state.job_requests.runs_as`) on its
-    GPU type, or by the median of all workloads if its workload is not known.
-
-    Args:
-        cluster: The ledger (cluster state).
+    A job is modelled by its workload in the catalogue (`rlsched.broker.state.job_requests.runs_as`), or by
+    the median of all workloads if its workload is not known.
 
     Attributes:
         shares: Whether jobs can share GPUs.
@@ -124,10 +121,7 @@ class LedgerModels:
         return 1.0 / float(kernel.py_func(bound, sm_clock_frac))  # one value: not worth compiling
 
     def observe(self, seen: Observed) -> None:
-        """Learn from the observed speed of a job with its only co-tenant; see `LearntPairs.observe`.
-
-        Nothing is learnt if the ledger has no models of sharing, or if the GPU type or a workload is unknown.
-        """
+        """Learn from the observed speed of a job with its only co-tenant; see `LearntPairs.observe`."""
         if self.shares and self._known is not None:
             self.pairs.observe(self._cluster.arrays.models, self._cluster.kind_names, seen, workload_number)
 
@@ -235,8 +229,8 @@ def factors_of(gpu_type: str) -> tuple[tuple[float, float], ...]:
     """Return (sensitivity, pressure) of each workload on a GPU type, in catalogue order.
 
     Sensitivity is how much a co-tenant slows the workload down. Pressure is how much the workload slows a
-    co-tenant down. If the catalogue lacks the factors of a workload, they are computed from the workload's
-    GPU time (`factors_of_util`). The workload's predicted speeds follow from its GPU time too.
+    co-tenant down. Factors that the catalogue lacks are computed from the workload's GPU time
+    (`factors_of_util`).
     """
     found = []
     for row in traits_of(gpu_type)[1:]:
@@ -270,8 +264,8 @@ def unknown_workload(name: str) -> str:
 def lowered_mhz(sm_clocks_mhz: Sequence[int], sm_clock_frac: float) -> int:
     """Return the clock to set for a fraction of the highest clock, MHz, rounded down to a supported clock.
 
-    If no supported clock is that low, return the lowest. Return 0 (set no limit) if the fraction is 1, or if
-    no clocks are known.
+    If no supported clock is that low, return the lowest. Return 0 (no limit) if the fraction is 1, or if no
+    clocks are known.
     """
     if sm_clock_frac >= 1.0 or not sm_clocks_mhz:
         return 0
@@ -282,8 +276,8 @@ def lowered_mhz(sm_clocks_mhz: Sequence[int], sm_clock_frac: float) -> int:
 def nearest_mhz(sm_clocks_mhz: Sequence[int], sm_clock_frac: float) -> int:
     """Return the supported clock nearest to a fraction of the highest clock, MHz.
 
-    If two clocks are equally near, return the higher. Return 0 (set no limit) if the fraction is 1, or if no
-    clocks are known.
+    Of two equally near clocks, return the higher. Return 0 (no limit) if the fraction is 1, or if no clocks
+    are known.
     """
     if sm_clock_frac >= 1.0 or not sm_clocks_mhz:
         return 0

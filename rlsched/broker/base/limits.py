@@ -23,10 +23,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         launch_timeout_s: Time within which nodes must acknowledge the launch of ranks.
         drain_s: Time for which a node that refused to start a rank gets no new jobs.
         kill_again_s: Interval at which an order to end a rank is repeated until the rank has ended.
-        log_timeout_s: Time within which a node must answer a request for a job's output. It is shorter than
-            the clients' time-out.
-        grace_s: Default grace (time between SIGTERM and SIGKILL) of a job that reaches its time limit, or is
-            cancelled, preempted or requeued.
+        log_timeout_s: Time within which a node must answer a request for a job's output; shorter than the
+            clients' time-out.
+        grace_s: Default grace (time between SIGTERM and SIGKILL) of a job.
         max_grace_s: Longest grace that a job can request; at least `grace_s`.
         ended_s: Time for which a finished job stays in memory, unless `ended_jobs` is exceeded.
         ended_jobs: Maximum number of finished jobs in memory.
@@ -45,9 +44,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     ended_jobs: int = 10_000
 
     def grace_of(self, asked_s: float | None) -> float:
-        """Return the grace of a job, seconds. `asked_s`: requested grace; None: the default.
+        """Return the grace of a job, seconds, at most `max_grace_s`.
 
-        The result is at most `max_grace_s`, which may be lower now than at the job's submission.
+        `asked_s`: requested grace; None: the default.
         """
         return self.grace_s if asked_s is None else min(asked_s, self.max_grace_s)
 

@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 
 
 class Numbers:
-    """An ascending sequence of integers, such as all job numbers. A restore of a backup leaves a gap."""
+    """An ascending sequence of integers with few gaps, such as all job numbers."""
 
     def __init__(self) -> None:
         self._first: list[int] = []  # first number of each run
@@ -49,7 +49,7 @@ class Numbers:
         return min(self._before[run] + number - self._first[run], end)
 
     def numbers_between(self, first: int, end: int) -> list[int]:
-        """Return the numbers at the positions from `first` (0 is the lowest number) to `end` (excluded)."""
+        """Return the numbers at the positions `first` to `end` - 1; position 0 has the lowest number."""
         found = []
         for place in range(max(first, 0), min(end, len(self))):
             run = bisect_right(self._before, place) - 1
@@ -60,8 +60,7 @@ class Numbers:
 class NumberOfSeq:
     """Map from the sequence number of a job in the cluster state (`seq`) to its job number.
 
-    Usually, both increase by one for each job. The map stores only the jobs at which their difference
-    changes.
+    Only the jobs at which the difference of the two numbers changes are stored.
     """
 
     def __init__(self) -> None:

@@ -63,7 +63,7 @@ def expanded(pattern: str, texts: Mapping[str, str]) -> str:
 
     Args:
         pattern: The pattern.
-        texts: Text by letter, from `values`.
+        texts: Result of `values`.
     """
 
     def text(found: re.Match[str]) -> str:
@@ -89,8 +89,7 @@ NO_FILES: Final = OutputFiles()
 def files_of(spec: JobSubmitted, attempt: int, rank: int, nodes: Sequence[str]) -> OutputFiles:
     """Return the output files of one rank of a job.
 
-    A file to which several ranks write is never truncated, because a rank does not know whether another rank
-    has already written to the file.
+    A file to which several ranks write is never truncated: a rank does not know whether another has written.
 
     Args:
         spec: The submission.

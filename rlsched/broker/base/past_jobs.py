@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from rlsched.workload.trace import Trace
 
 MOST_JOBS: Final = 10_000
-"""Maximum number of past jobs; the latest jobs are used. Each job makes the broker's start some tenths of a
-millisecond longer.
+"""Maximum number of past jobs; the latest jobs are used. Each job delays the broker's start by some tenths of
+a millisecond.
 """
 _ENDS, _COMES, _STARTS, _ENDS_AT_ONCE = range(4)
 
@@ -35,7 +35,7 @@ class PastJobs:
     Attributes:
         trace: The jobs.
         origin_s: Second 0 of the trace, Unix seconds.
-        digest: Digest of the jobs: equal jobs have equal digests.
+        digest: Digest of the jobs.
     """
 
     trace: Trace
@@ -84,7 +84,7 @@ class PastJobs:
                 predictor.observe_end(facts[job].job_id, float(self.trace.duration_s[job]), at_s)
 
     def tell_mean(self, mean: RunningMean) -> None:
-        """Pass the run times to the running mean, in the order in which the jobs ended."""
+        """Pass the run times to the running mean, in order of the jobs' ends."""
         trace = self.trace
         for _, what, job in self._events():
             if what in (_ENDS, _ENDS_AT_ONCE):

@@ -1,8 +1,7 @@
 """Profiles: expected resource use of jobs, learnt from earlier jobs as means and spreads of figures.
 
 There is a profile for each signature and GPU type. A signature is a user and a command line in which numbers
-are ignored, so that runs of the same program with other seeds and sizes have the same signature. This module
-contains no compiled code.
+are ignored. Runs of a program with different seeds or sizes therefore have the same signature.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ import msgspec
 
 Status = Literal["learnt", "measured", "estimated", "named", "median"]
 """Source of a figure; the most certain source is first. `learnt`: from earlier attempts with the same
-signature. `measured`: in the present attempt. `estimated`: the value in the catalogue (table of measured
-workloads) for the workload nearest to the job's learnt figures. `named`: the catalogue's value for the
-workload that the user named. `median`: the median of all workloads.
+signature. `measured`: in the present attempt. `estimated`: from the catalogue (table of measured workloads),
+for the workload nearest to the job's learnt figures. `named`: from the catalogue, for the workload that the
+user named. `median`: the median of all workloads.
 """
 FIELDS: Final = (
     "util_frac",
@@ -34,43 +33,34 @@ FIELDS: Final = (
     "pressure",
 )
 """Names of the figures. `host_mib`: resident memory of the largest rank. `full_util_frac`: as `util_frac`,
-but only from attempts at the highest clock. `run_s`: run time of a completed job of one GPU; it is
-compared between GPU types (`learnt_speeds`). `sensitivity` and `pressure`: how much a co-tenant slows the job
-down, and how much the job slows a co-tenant down (`rlsched.models.learning.seen_factor`). The other figures
-are per GPU and defined as in the catalogue.
+but only from attempts at the highest clock. `run_s`: run time of a completed job of one GPU. `sensitivity`
+and `pressure`: how much a co-tenant slows the job down, and how much the job slows a co-tenant down
+(`rlsched.models.learning.seen_factor`). The other figures are per GPU and defined as in the catalogue.
 """
 OF_PAIRS: Final = ("sensitivity", "pressure")
-"""Figures learnt from pairs of jobs. `Estimate.count` of these figures is the number of observed co-tenants;
-for all other figures, it is the number of attempts.
-"""
+"""Figures learnt from pairs of jobs. Their `Estimate.count` is the number of observed co-tenants."""
 MOST_COUNT: Final = 40
-"""Number of attempts beyond which further attempts do not make a mean more certain. The weights of older
-attempts decay. The mean of very many attempts is therefore only as certain as a mean of about
-(1 + f) / (1 - f) equally weighted attempts, with f = `LATEST` / (`LATEST` + 1).
+"""Number of attempts beyond which a mean does not become more certain, because weights of older attempts
+decay: about (1 + f) / (1 - f) with f = `LATEST` / (`LATEST` + 1).
 """
 MOST_SPEED_SD: Final = 0.15
-"""Largest standard deviation of ln(speed) at which a learnt relative speed is used. Learnt speeds are
-uncertain, because runs of a signature can do different amounts of work (numbers are not part of the
-signature). The value is assumed: half of the difference between successive generations of GPUs.
+"""Largest standard deviation of ln(speed) at which a learnt relative speed is used. Runs of a signature can
+do different amounts of work. Assumed: half of the difference between successive generations of GPUs.
 """
 MAX_GPU_COUNTS: Final = 8
-"""Maximum number of different GPU counts above 1 with stored run times, for each signature and GPU type. If
-there are more, the least recently observed GPU count is removed. 8 are enough for the powers of two up to
-256.
+"""Maximum number of GPU counts above 1 with stored run times, for each signature and GPU type; the least
+recently observed count is removed. 8 are enough for the powers of two up to 256.
 """
 MAX_SIGNATURES: Final = 5_000
 """Maximum number of signatures in memory. Beyond it, the least recently observed signature is removed."""
 LATEST: Final = 20.0
-"""Number of latest attempts that count nearly fully. Weights of older attempts decay, because programs
-change.
-"""
+"""Number of latest attempts that count nearly fully. Older attempts count less, because programs change."""
 ATTEMPT_SPREAD: Final = 0.10
 """Assumed standard deviation of ln(value) between attempts of one signature, used for the first attempts."""
 PAIR_SPREAD: Final = 0.33
-"""As `ATTEMPT_SPREAD`, for the figures in `OF_PAIRS`. The value is sqrt(a^2 + b^2): a is the uncertainty of
-the co-tenant's factor (`INTRODUCED_SD`), b is the scatter of ln(speed) (`OBSERVATION_SD`) divided by .39. The
-value .39 is the slope d ln(speed) / d ln(factor) at `POPULATION`. All three constants are in
-`rlsched.models.learning`.
+"""As `ATTEMPT_SPREAD`, for the figures in `OF_PAIRS`. The value is sqrt(a^2 + b^2). a = `INTRODUCED_SD` is
+the uncertainty of the co-tenant's factor. b = `OBSERVATION_SD` / .39 is the scatter of ln(speed), divided by
+the slope d ln(speed) / d ln(factor) at `POPULATION`. The constants are in `rlsched.models.learning`.
 """
 K = TypeVar("K")
 Signature = tuple[str, str]
@@ -99,8 +89,7 @@ class WorkloadProfile(msgspec.Struct, frozen=True, omit_defaults=True):
     """Figures of a job on one GPU type; fields as in `FIELDS`, None if a figure is unknown.
 
     Attributes:
-        scaling: Speed of the job by GPU count, relative to the GPU count with the most completed jobs. That
-            count is first. Empty if fewer than two speeds are known (`relative_speeds`).
+        scaling: Speed of the job by GPU count, as in `relative_speeds`.
     """
 
     util_frac: Estimate | None = None
@@ -149,14 +138,13 @@ class Learnt(msgspec.Struct, array_like=True):
         self.squares += off * off * (1.0 - 1.0 / self.weight)
 
     def estimate(self, field: str = "") -> Estimate:
-        """Return the estimate for the next attempt. More attempts reduce the effect of the assumed spread.
+        """Return the estimate for the next attempt.
 
-        The variance of the estimate is the variance of the attempts plus the variance of their mean, as for
-        predictions from a sample mean.
+        Its variance is the variance of the attempts plus the variance of their mean, as for predictions from
+        a sample mean. More attempts reduce the effect of the assumed spread.
 
         Args:
-            field: Name of the figure. The assumed spread is `PAIR_SPREAD` for figures in `OF_PAIRS`, else
-                `ATTEMPT_SPREAD`.
+            field: Name of the figure, which determines the assumed spread.
         """
         first, noun = (PAIR_SPREAD, "observed co-tenant") if field in OF_PAIRS else _OF_ATTEMPTS
         variance = (first**2 + self.squares) / self.weight * (1.0 + 1.0 / self.weight)
@@ -205,14 +193,11 @@ class _OnType(NamedTuple):
 def learnt_speeds(profiles: Mapping[str, WorkloadProfile]) -> dict[str, Estimate]:
     """Return the speed of each GPU type relative to the type with the most attempts, learnt from run times.
 
-    The speed is the quotient of the geometric mean run times of completed jobs on the two types. Types whose
-    speed is uncertain (`MOST_SPEED_SD`) are left out. The result is empty if only one type is left.
-
     Args:
         profiles: Profiles of one signature by GPU type.
 
     Returns:
-        Speeds by GPU type. The first type is the type with the most attempts, which has the speed 1.
+        Speeds by GPU type, as in `relative_speeds`.
     """
     return relative_speeds({name: one.run_s for name, one in profiles.items() if one.run_s is not None})
 
@@ -220,7 +205,8 @@ def learnt_speeds(profiles: Mapping[str, WorkloadProfile]) -> dict[str, Estimate
 def relative_speeds(known: Mapping[K, Estimate]) -> dict[K, Estimate]:
     """Return speeds computed from the run times in `known`, relative to the key with the most jobs.
 
-    Speeds that are uncertain (`MOST_SPEED_SD`) are left out. The result is empty if only one key is left.
+    A speed is the quotient of two geometric mean run times. Uncertain speeds (`MOST_SPEED_SD`) are left out.
+    The result is empty if only one key is left.
 
     Args:
         known: Run times of completed jobs by GPU type, or by number of GPUs, seconds.

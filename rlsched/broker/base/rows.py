@@ -1,4 +1,4 @@
-"""Rows of the journal in SQLite. Entry numbers have no gaps; each row has a checksum, verified on reading."""
+"""Rows of the journal in SQLite. Entry numbers have no gaps. Each row has a checksum, verified on reading."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def read_rows(
     Args:
         path: Name of the journal in messages.
         db: Open connection to the journal.
-        last: Entry number of the last entry; None for a journal of version 1, which stores neither this
-            number nor checksums.
+        last: Entry number of the last entry; None for version 1, which stores neither this number nor
+            checksums.
         table: Table with the entries.
         after: Yield only entries with a higher entry number.
 
@@ -80,7 +80,7 @@ def _in_pieces(db: sqlite3.Connection, query: str, after: int) -> Iterator[tuple
 def rows_and_damage(
     db: sqlite3.Connection, last: int | None, table: str = "entries", *, after: int = 0
 ) -> Iterator[JournalRow | str]:
-    """Yield entries like `read_rows`. For a missing or damaged entry, yield an error text instead."""
+    """Yield entries like `read_rows`; an error text in place of a missing or damaged entry."""
     expected = after + 1
     crc_column = "NULL" if last is None else "crc"
     columns = f"n, now_s, CAST(kind AS BLOB), CAST(payload AS BLOB), {crc_column}"

@@ -10,8 +10,7 @@ class SoftErrors:
     """Counts of errors by kind. Of each kind, the first error and the first after a recovery are logged.
 
     Args:
-        say: Function that writes a log line. If it raises `OSError` (for example because the disk is full),
-            the line is lost.
+        say: Function that writes a log line. If it raises `OSError`, the line is lost.
 
     Attributes:
         lost: Number of items (such as records) lost since the broker started, by kind of error.
@@ -32,7 +31,7 @@ class SoftErrors:
             kind: Kind of the error, a key of `RecordsReport.lost`.
             what: Description of the action that failed.
             error: Reason for the failure.
-            lost: Number of items that were lost because of the error.
+            lost: Number of lost items.
         """
         self.lost[kind] = self.lost.get(kind, 0) + lost
         if kind not in self.present:
