@@ -1,8 +1,7 @@
 """Compaction of the journal while a broker serves. Another process makes the base that replaces old entries.
 
-The broker's loop starts that process, polls it, and writes its result in one short transaction. Then the loop
-removes the replaced entries, and old rows of ended jobs. It removes a few at a time, mostly in turns without
-messages.
+The broker's loop writes the base in one short transaction. It then removes the replaced entries, and old rows
+of ended jobs, a few at a time.
 """
 
 from __future__ import annotations
@@ -30,13 +29,11 @@ FIRST_S: Final = 600.0
 EVERY_S: Final = DAY_S
 """Interval of later checks for old entries, seconds."""
 GROWN_EVERY_S: Final = 30.0
-"""Minimum time from the broker's start, or from a new base, to the next attempt to make a base, seconds, if
-`Keeps.days` is None.
+"""Minimum time from the broker's start, or from a new base, to the next attempt to make a base, seconds.
+Applies if `Keeps.days` is None.
 """
 AGAIN_S: Final = 3600.0
-"""Minimum time between two attempts to make a base, seconds, if `Keeps.days` is None and the first attempt
-made no base: it failed, or a base would have saved no space.
-"""
+"""As `GROWN_EVERY_S`, but after an attempt that failed, or whose base would have saved no space."""
 PIECE: Final = 500
 PIECE_EVERY_S: Final = 0.25
 PIECE_BUSY_S: Final = 1.0
@@ -111,8 +108,8 @@ class Compacting:
     def _is_grown(self) -> bool:
         """Return whether the journal needs a new base.
 
-        If `Keeps.days` is None, the result is True from `GROWN` times `Keeps.entries` entries on. Otherwise,
-        the result is True unless `Keeps.days` is infinite.
+        If `Keeps.days` is None, this depends on the number of entries (`GROWN`). Otherwise, the result is
+        True unless `Keeps.days` is infinite.
         """
         if self._keeps.days is not None:
             return self._keeps.days < math.inf

@@ -1,9 +1,8 @@
 """Compaction of a journal: replaces old entries by a base, which is the state after these entries.
 
-First, a process replays the entries up to a chosen last entry. A broker can have the journal open meanwhile.
-Then the resulting state is written as a base (`rlsched.broker.state.base`) in one transaction. The base
-overwrites the last of these entries, and the journal begins with the base from then on. The earlier entries
-are removed a few at a time. If a crash interrupts the removal, the remaining earlier entries are ignored.
+A process replays the entries, while a broker can have the journal open. One transaction then writes the
+resulting state as a base (`rlsched.broker.state.base`), in place of the last of these entries. The earlier
+entries are ignored from then on, and removed a few at a time.
 """
 
 from __future__ import annotations
@@ -55,13 +54,13 @@ class Cut:
 def made(path: Path, before_s: float, half_life_s: float = math.inf, *, keep_entries: int = 0) -> Cut | None:
     """Return the base that replaces a journal's old entries; None if the base would save no space.
 
-    A broker can use the journal at the same time, because the journal is read page by page.
+    A broker can use the journal at the same time.
 
     Args:
         path: The journal.
         before_s: Entries before this time are replaced, Unix seconds.
         half_life_s: Half-life of a user's usage, seconds, as in the broker's `BrokerState`.
-        keep_entries: Number of latest entries that are not replaced, even if they are before `before_s`.
+        keep_entries: Number of latest entries that are not replaced.
 
     Raises:
         JournalError: the journal is damaged, or an entry contradicts the entries before it.
@@ -132,8 +131,8 @@ def _base_before(path: Path) -> Base | None:
 def _last_before(journal: Reading, before_s: float) -> int:
     """Return the entry number of the last entry before `before_s` (Unix seconds) that can be replaced.
 
-    An entry can be replaced if the table of ended jobs is complete up to this entry. If no entry is before
-    `before_s`, return the entry number of the first entry, minus 1.
+    The table of ended jobs must be complete up to this entry. If there is no such entry, return a number
+    below the first entry's.
     """
     if before_s == math.inf:
         return min(journal.last or 0, journal.ended_at or 0)
@@ -161,10 +160,10 @@ def _start_at(journal: Reading, cut: int) -> CheckedRow | None:
 
 
 def _scheduler(journal: Reading, cut: int) -> Scheduler:
-    """Load the policy in use at entry `cut`. If the policy cannot be loaded, load `fifo`.
+    """Load the policy in use at entry `cut`, or `fifo` if that policy cannot be loaded.
 
-    With `fifo`, two parts of the base have default values: the dials (numbers that adjust a rule while it
-    runs), and the predictions revised by bursts (similar jobs submitted in a row).
+    With `fifo`, the base has default values for the dials (numbers that adjust a rule while it runs), and for
+    predictions revised by bursts (similar jobs submitted in a row).
     """
     start = _start_at(journal, cut)
     if start is None:

@@ -7,9 +7,7 @@ from typing import Final
 import msgspec
 
 KEEP_ENTRIES: Final = 4_000
-"""Default of `Keeps.entries`. A start restores the base (state that replaces older entries) and replays these
-entries in a few seconds.
-"""
+"""Default of `Keeps.entries`. A broker replays these entries in a few seconds when it starts."""
 GROWN: Final = 3
 """Number of entries in the journal at which a base is made, as a multiple of `Keeps.entries`."""
 KEEP_ENDED_DAYS: Final = 730.0

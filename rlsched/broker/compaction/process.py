@@ -1,11 +1,8 @@
 """The process that makes a base (state that replaces old entries), started by `background_command`.
 
-The arguments are as in `compaction.made`: journal, time before which entries are replaced (Unix seconds),
-half-life (seconds), number of entries to keep.
-
-The process writes a `Cut` as MessagePack to standard output, or None if a base would save no space. On an
-error, the process writes one line of text instead, and exits with code 1. It runs at the lowest priority, and
-is killed if its parent exits.
+The arguments are as in `compaction.made`. The process writes a `Cut` as MessagePack to standard output, or
+None if a base would save no space. On an error, it writes one line of text instead, and exits with code 1. It
+runs at the lowest priority, and is killed if its parent exits.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Fits of the boosting model in the background. Each fit has its own process, and a thread that waits for it.
 
-A separate process is needed because a fit takes seconds and can hold the GIL, and because a process can be
-killed if it hangs. The broker's loop passes the training set, and later collects the model; it never waits.
+The process is needed because a fit takes seconds, can hold the GIL, and can hang. The broker's loop passes
+the training set, and later collects the model; it never waits.
 """
 
 from __future__ import annotations
@@ -49,8 +49,7 @@ class Fits:
     Args:
         predictions: Predictions that need the model. They receive each fitted model or failure.
         say: Function that logs a line.
-        command: Function that returns the command of the fitting process for a time-out in seconds. Tests
-            pass a function that returns a failing command.
+        command: Function that returns the command of the fitting process for a time-out in seconds.
         limit_s: Time-out for a fit, seconds.
         elapsed: A monotonic clock, seconds.
     """
@@ -178,8 +177,6 @@ class _Fit:
 
 def _checked(model: object, features: list[Floats]) -> HazardModel:
     """Return `model` if its predictions for sample jobs are distributions of run times.
-
-    This check keeps an invalid model out of the broker's loop.
 
     Args:
         model: The object that the fitting process returned.

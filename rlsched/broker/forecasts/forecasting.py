@@ -42,9 +42,7 @@ MAX_RETRY_S: Final = 600.0
 ANSWER_S: Final = 60.0
 MAX_QUESTIONS: Final = 16
 MAX_ASKERS: Final = 8
-"""Maximum number of requests that get the answer to one dry run; the latest requests are kept. A client
-without an answer repeats its request over a new connection.
-"""
+"""Maximum number of requests that get the answer to one dry run; the latest requests are kept."""
 MAX_OF_ONE: Final = 4
 """Maximum number of unanswered dry runs per user, so that one user cannot occupy the forecaster."""
 _BUSY: Final = f"{MAX_QUESTIONS} dry runs already wait for an answer; try again when one has arrived"
@@ -63,8 +61,7 @@ class _Waiting(NamedTuple):
 
     Attributes:
         question: The dry run.
-        askers: Requests of one user for this dry run, at most `MAX_ASKERS`; the latest is last. All get the
-            answer.
+        askers: Requests of one user for this dry run, latest last, at most `MAX_ASKERS`. All get the answer.
         since_s: Time of the first request, seconds of a monotonic clock.
     """
 
@@ -95,8 +92,7 @@ class Forecasting(Forecasts):
         setup: First message to the process.
         say: Function that logs a line.
         after_s: Delay of the first start, seconds.
-        command: Function that returns the command of the process. Tests pass a function that returns a
-            failing command.
+        command: Function that returns the command of the process.
         elapsed: A monotonic clock, seconds.
     """
 
@@ -149,8 +145,7 @@ class Forecasting(Forecasts):
     def ask(self, asked: ClientAsked, question: DryRun) -> str:
         """Forward a dry run; `step` returns the answer later. Return the reason for a refusal, else "".
 
-        If the same question of the same user already waits, it is not forwarded again: clients repeat a
-        request until it is answered, also over new connections.
+        Repeats of a waiting question of the same user are not forwarded: clients repeat unanswered requests.
         """
         for waiting in self._waits.values():
             if waiting.person == asked.by.person and waiting.question == question:

@@ -1,8 +1,7 @@
 """The forecaster's process. The broker starts it with `background_command`, and sends it questions.
 
-The process follows the journal as a standby does, and never writes to the journal. It keeps no data that the
-broker needs, so it can be killed without harm. It runs at the lowest priority, and exits when its broker
-exits.
+The process follows the journal as a standby does, and never writes to the journal. It can be killed without
+harm. It runs at the lowest priority, and exits when its broker exits.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ TELLS: Final = 2_000
 
 
 class _FollowedBook(Warm):
-    """The broker's state, replayed from the journal, and also recent submissions and mean run times."""
+    """The broker's state, replayed from the journal, with recent submissions and mean run times."""
 
     keeps_ended = True
 
@@ -309,9 +308,9 @@ def with_fewer(
 ) -> tuple[float, str]:
     """Return the factor by which a job runs longer with fewer GPUs, and the assumption behind the factor.
 
-    The factor is learnt from completed jobs of the same signature (user and command line) with both GPU
-    counts, on the GPU type with the most such jobs. Without such jobs, run times are assumed to be in
-    inverse proportion to the number of GPUs.
+    The factor is learnt from completed jobs of the same signature (user and command line), on the GPU type
+    with the most such jobs. Without such jobs, run times are assumed to be in inverse proportion to the
+    number of GPUs.
 
     Args:
         profiles: Profiles of the job's signature by GPU type.
@@ -349,9 +348,9 @@ def frugal_factor(workload: str, kinds: Sequence[str]) -> float | None:
 
 
 def _rule_of(scheduler: Scheduler) -> tuple[str, CompiledRule]:
-    """Return the rule that schedules the jobs in simulations of the future, after its name.
+    """Return the name and the rule that schedules the jobs in simulations of the future.
 
-    The rule is the policy itself if the policy is a rule, else the rule on which the policy is based.
+    The rule is the policy itself, or the rule on which the policy is based.
 
     Raises:
         InputError: the policy has no rule.

@@ -1,6 +1,6 @@
 """Backs up a journal, even while a broker runs, and restores a backup.
 
-After a restore, the broker assigns no job number again, not even a number that was assigned after the backup.
+After a restore, no job number is assigned again, not even a number assigned after the backup.
 `rlsched.broker.nodes.unknown_attempts` handles jobs that run on nodes but are not in the restored journal.
 """
 
@@ -213,7 +213,7 @@ def _above(number: int, step: int) -> int:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a consistent state of a journal into one file with SQLite's backup function, and sync the file."""
+    """Copy a consistent state of a journal into one file, and sync the file."""
     _remove(target)
     touch_private(target)
     with reading(source) as journal:

@@ -34,9 +34,9 @@ class JournalCheck(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         version: Version of the journal.
-        damage: The first `MAX_DAMAGE` errors in the entries, one line each; empty if there are none.
-        derived: Errors in data that are derived from the entries (table of ended jobs, snapshots), one line
-            each. Empty if there are none, or if the entries themselves are damaged.
+        damage: The first `MAX_DAMAGE` errors in the entries, one line each.
+        derived: Errors in data derived from the entries (table of ended jobs, snapshots), one line each.
+            Empty if the entries themselves are damaged.
         entries: Number of readable entries.
         replaced: Number of entries that a base replaces (`rlsched journal compact --keep-days`).
         last_s: Time of the last entry, Unix seconds; 0 if there is none.

@@ -15,8 +15,8 @@ _STARTS = "SELECT n FROM entries WHERE kind = 'broker_started' AND n >= ? AND n 
 def choice_at(path: Path, db: sqlite3.Connection, first: int, last: int) -> ChosenPolicy | None:
     """Return the chosen policy of the last broker that started at or before entry `last`; None if none.
 
-    A `BrokerStarted` entry omits the policy if the previous broker used the same policy (`goes_on`). If all
-    such entries omit the policy, it is in the base (the compacted start of the journal).
+    An entry omits the policy if the previous broker used the same policy (`goes_on`). If all entries omit the
+    policy, it is in the base (the compacted start of the journal).
 
     Args:
         path: Path of the journal, for error messages.

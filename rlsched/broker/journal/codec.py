@@ -1,8 +1,7 @@
 """Serialises an object graph to bytes, called a *picture*, without pickle.
 
 Loading a picture never runs code from the data. A picture can contain plain values, containers, numpy arrays,
-and the fields of objects of this package's classes (dataclasses, structs, named tuples and plain classes).
-Two references to the same object still refer to the same object after loading. Only the code that made a
+and objects of this package's classes. References to the same object are preserved. Only the code that made a
 picture can load it. Callers must therefore store `code_digest` with the picture, and compare the digests.
 """
 
@@ -60,8 +59,7 @@ def pack(thing: object, as_new: dict[type, dict[str, object]] | None = None) -> 
 
     Args:
         thing: The object.
-        as_new: Values to store in place of the objects' values, by class and field name; None: store all
-            values as they are.
+        as_new: Values to store in place of the objects' values, by class and field name.
 
     Raises:
         PictureError: the graph contains an unsupported object.

@@ -58,13 +58,12 @@ class Journal:
     """An open journal. Only one process at a time can open it for writing. Earlier versions are migrated.
 
     Args:
-        path: The SQLite file. The file and its directory are created if missing. SQLite's files with the
-            endings `-wal` and `-shm`, and the lock (`.lock`), are in the same directory.
+        path: The SQLite file. The file and its directory are created if missing.
         lock: The journal's lock if the caller already holds it. `close` releases it.
 
     Attributes:
-        first: Entry number of the first entry. Entries with lower numbers are replaced by a base (the
-            compacted start of the journal), and are being removed.
+        first: Entry number of the first entry. Lower entries are replaced by a base (the compacted start of
+            the journal), and are being removed.
         last: Entry number of the last entry, 0 before the first.
         ended_at: Entry number up to which the table of ended jobs is complete.
         ended: The table of ended jobs, for reading.
@@ -157,7 +156,7 @@ class Journal:
         self._db.execute("INSERT OR REPLACE INTO meta VALUES ('entries', ?)", (str(last),))
 
     def commit(self, entries: Sequence[Entry], now_s: float, over: Sequence[EndedJob] | None = None) -> None:
-        """Commit a batch: either all of it is written, or nothing.
+        """Commit a batch completely, or write nothing.
 
         Args:
             entries: The facts.
@@ -166,8 +165,8 @@ class Journal:
                 that starts adds the rows.
 
         Raises:
-            JournalFullError: the disk is full. Nothing was written, and the caller can try again.
-            JournalError: the batch cannot be written. Nothing was written, and the broker must stop.
+            JournalFullError: the disk is full. The caller can try again.
+            JournalError: the batch cannot be written. The broker must stop.
         """
         if not entries:
             return
@@ -217,9 +216,7 @@ class Journal:
             self.ended_at = last
 
     def put_base(self, parts: Sequence[Entry], cut: int, now_s: float) -> None:
-        """Write a base (stored state) in place of the entries up to `cut`.
-
-        Later calls of `drop` remove these entries.
+        """Write a base (stored state) in place of the entries up to `cut`, which `drop` then removes.
 
         Args:
             parts: Parts of the base.
@@ -280,8 +277,8 @@ class Journal:
 
         Args:
             rows: The rows.
-            holds_at: Entry number up to which the table is complete after this call; None: unchanged,
-                because further calls add the other rows.
+            holds_at: Entry number up to which the table is complete after this call; None: unchanged, because
+                more calls follow.
 
         Raises:
             JournalError: the rows cannot be written; the table is unchanged.
@@ -363,7 +360,7 @@ class Journal:
     def page(self, after: int, most_bytes: int) -> list[Stored]:
         """Return the stored rows with entry numbers above `after`, up to `most_bytes` bytes of payload.
 
-        The first of these rows is returned even if it is larger.
+        The first row is returned even if it is larger.
 
         Raises:
             JournalError: the file cannot be read.

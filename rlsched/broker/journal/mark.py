@@ -1,10 +1,9 @@
 """The mark: a file next to a journal that records the cluster's ID and the last committed entry.
 
 SQLite cannot detect that a journal was emptied, or replaced by an older copy. A broker that started on such a
-file would assign job numbers a second time, and would not recognise the jobs on its nodes. Therefore the
-broker records each commit in a separate file, `cluster.json`, and compares this file with the journal when it
-starts. The mark is written after the commit, so it is never ahead of the journal. If a directory of an older
-version has no mark, the next start writes one.
+file would assign job numbers again, and would not recognise the jobs on its nodes. The broker therefore
+compares the mark (`cluster.json`) with the journal when it starts. The mark is written after each commit, so
+it is never ahead of the journal. Directories of older versions have no mark until the next start.
 """
 
 from __future__ import annotations

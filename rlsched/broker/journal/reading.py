@@ -14,7 +14,7 @@ from rlsched.errors import JournalError
 
 
 class Reading:
-    """One consistent state of a journal, without later commits of a broker. Created by `reading`.
+    """One consistent state of a journal, without later commits of a broker.
 
     Attributes:
         version: Version of the journal.

@@ -1,7 +1,7 @@
 """Writes the broker's store of decisions and TensorBoard curves, after a batch's commit and replies.
 
-No decision depends on the store or the curves. If a write fails, the error is counted and logged once
-(`SoftErrors`), the buffered records are lost, and the store is opened again for the next records.
+No decision depends on the store or the curves. If a write fails, the buffered records are lost and counted
+(`SoftErrors`), and the store is opened again for the next records.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ OLD_EVERY_S: Final = 3_600.0
 """Time between two removals of old rows, seconds."""
 LAST_RECORDS: Final = 5_000
 _PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Error numbers of errors that may be temporary. The broker starts even if such an error prevents the
-use of TensorBoard's directory."""
+"""Error numbers of errors that may be temporary, and do not prevent the broker's start."""
 
 
 class RecordLog:
@@ -42,8 +41,7 @@ class RecordLog:
     Args:
         folder: Directory of the store of decisions.
         logdir: Directory for TensorBoard curves; None: no curves.
-        soft_errors: Counter of failed writes to the store (`written`) and to TensorBoard (`drawn`); None: a
-            new counter.
+        soft_errors: Counter of failed writes to the store (`written`) and to TensorBoard (`drawn`).
         keep_bytes: Size of the store above which its oldest rows are removed, bytes.
         keep_days: Age above which rows of the store are removed, days; infinite: never.
 
@@ -113,8 +111,8 @@ class RecordLog:
     def begin_with(self, events: Sequence[JobEvent | NodeChange]) -> None:
         """Write the present state to a new store. In an existing store, only set the live jobs.
 
-        Each new file of a store begins with the submissions and starts of live jobs. `events`: present states
-        of all nodes, and submissions and starts of live jobs.
+        `events`: present states of all nodes, and submissions and starts of live jobs. Each new file of a
+        store begins with these submissions and starts.
         """
         if self.begins():
             self.add([], events)

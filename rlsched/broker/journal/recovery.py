@@ -41,8 +41,8 @@ def recover_state(
 
     Args:
         journal: The journal.
-        predictions: New run-time predictors, which learn from the entries. They are not used if a snapshot is
-            usable, because the snapshot contains predictors.
+        predictions: New run-time predictors, which learn from the entries; not used with a snapshot, which
+            contains predictors.
         scheduler: Policy that will decide.
         say: Called with a line of text for each unusable snapshot.
         half_life_s: Half-life of a user's usage for fair share, seconds; infinite: fair share is off.
@@ -59,8 +59,7 @@ def recover_state(
 def catch_up_state(journal: Journal, state: BrokerState, after: int, scheduler: Scheduler) -> BrokerState:
     """Apply the journal's entries after entry `after` to a state that includes the entries up to `after`.
 
-    Before the call, the journal's table of ended jobs must be complete up to entry `after`. The call adds the
-    missing rows of later entries.
+    The table of ended jobs must be complete up to entry `after`. The missing rows of later entries are added.
 
     Raises:
         JournalError: the journal is damaged, or an entry is illegal after the entries before it.

@@ -74,9 +74,7 @@ Change = (
     | EnergyPriced
     | Decided
 )
-"""Facts (journal entries) that change the cluster. `Decided` is a change only if an engine has started the
-job itself.
-"""
+"""Facts (journal entries) that change the cluster. `Decided` is included for starts by an engine."""
 
 
 @dataclass
@@ -85,15 +83,13 @@ class Instant:
 
     Attributes:
         now_s: Time of the batch, Unix seconds.
-        changes: Changes, in order. The scheduler is also called after a `NodeUp` that changes nothing. A
-            job with `JobSubmitted.rejected` does not enter the cluster. An `AttemptOver` with outcome
-            `queued` requeues its job; any other outcome removes the job. A preempted job loses its GPUs
-            already with the decision, before its `AttemptOver`.
+        changes: Changes, in order. The scheduler is also called after a `NodeUp` that changes nothing. A job
+            with `JobSubmitted.rejected` does not enter the cluster. An `AttemptOver` with outcome `queued`
+            requeues its job; any other outcome removes the job. A preempted job loses its GPUs already with
+            the decision.
         decisions: Decisions, in order. They are numbered consecutively over all batches, from 0.
-        speed_energy: New weight of energy against time, 0 to 1. It is set before all changes; None:
-            unchanged.
-        shares: Whether jobs can share GPUs from this batch on. It is set before all changes; None:
-            unchanged.
+        speed_energy: New weight of energy against time, 0 to 1, set before all changes; None: unchanged.
+        shares: Whether jobs can share GPUs, set before all changes; None: unchanged.
     """
 
     now_s: float
@@ -129,7 +125,7 @@ class _FromAttempts:
 
     Attributes:
         gpu_memory_mib: GPU memory that a job needs according to its attempts, MiB per GPU, by job number
-            (`Job.learnt_gpu_mib`). Jobs that are not included have 0.
+            (`Job.learnt_gpu_mib`).
         unshared: Job numbers of the jobs that can no longer share GPUs (`Job.alone`).
     """
 
@@ -206,8 +202,7 @@ def records_by_number(directory: str | Path) -> dict[int, DecisionRecord]:
 def redecide(events: JournalEvents, scheduler: Scheduler) -> list[DecisionRecord]:
     """Apply a journal's changes to a new state, let a scheduler decide, and return its decision records.
 
-    If the same deterministic scheduler made the decisions in the journal, the decisions here are identical,
-    bit for bit.
+    If the same deterministic scheduler decided in the journal, the decisions are identical, bit for bit.
     """
     state = ClusterState.empty(OrderedQueue(scheduler.order))
     permit(state, scheduler)
@@ -266,7 +261,7 @@ def redecide(events: JournalEvents, scheduler: Scheduler) -> list[DecisionRecord
 
 
 def _happen_to_arrays(arrays: Arrays, specs: dict[int, JobSubmitted], change: Change, now_s: float) -> None:
-    """Apply a change to the job arrays. The caller has already applied the change to the jobs."""
+    """Apply a change to the job arrays, after the caller has applied it to the jobs."""
     match change:
         case JobSubmitted(rejected="") if change.tasks:
             arrays.add_array(change, now_s)

@@ -41,7 +41,7 @@ class SnapshotKeeper:
         self._not_before_s = -float("inf")
 
     def is_snapshot_due(self, *, is_quiet: bool) -> bool:
-        """Return whether a snapshot is due. `is_quiet`: True if the loop received no messages this turn."""
+        """Return whether a snapshot is due. `is_quiet`: whether the loop received no messages this turn."""
         behind = self._journal.last - self._at
         if behind < ENTRIES_AT_LAST and not (is_quiet and behind >= ENTRIES):
             return False

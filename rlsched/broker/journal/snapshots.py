@@ -1,8 +1,7 @@
 """Snapshots of the broker's state, stored in the journal, so that a start replays only the later entries.
 
-A snapshot is valid only for the code, the policy and the predictor that made it. A start ignores snapshots
-that are damaged, or that were made with other code, or for another policy, predictor or journal. Without a
-valid snapshot, all entries of the journal are replayed.
+A snapshot is valid only for its journal, and for the code, policy and predictor that made it. Without a valid
+snapshot, all entries of the journal are replayed.
 """
 
 from __future__ import annotations
@@ -27,16 +26,15 @@ _AS_NEW: dict[type, dict[str, object]] = {
     Predictor: {"_boosting": None, "_ended_at_fit": 0, "_ended_at_last": 0},
     Recent: {"_known": None},
 }
-"""Values that a snapshot contains in place of the present values, by class and field name. For example, the
-boosting model is stored unfitted.
+"""Values that a snapshot contains in place of the present values, by class and field name. The boosting
+model, for example, is stored unfitted.
 """
 
 
 def made_for(scheduler: Scheduler, predictions: str, half_life_s: float) -> str:
     """Return a hash of everything on which a snapshot depends, except the journal's entries.
 
-    The hash covers the code, the scheduler's queue order and abilities, the key of the predictions, and the
-    half-life. If the policy has a strategy (which sets dials), the hash also covers the policy's ID.
+    The policy's ID is included only if the policy has a strategy (which sets dials).
 
     Args:
         scheduler: Policy that decides.
@@ -63,10 +61,10 @@ def picture_of(state: BrokerState) -> bytes:
 
 
 def book_of(picture: bytes) -> BrokerState:
-    """Restore a broker's state from a picture (the bytes that `picture_of` returns).
+    """Restore a broker's state from the bytes that `picture_of` returns.
 
     Raises:
-        PictureError: the picture cannot be read.
+        PictureError: the bytes cannot be read.
     """
     state = unpack(picture)
     if not isinstance(state, BrokerState):

@@ -12,11 +12,7 @@ SUPERSEDED_FILE = "superseded"
 
 
 class Superseded:
-    """The highest epoch of a later broker, recorded in a file of a broker's directory.
-
-    Args:
-        directory: Directory of the broker.
-    """
+    """The highest epoch of a later broker, recorded in a file of a broker's directory."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / SUPERSEDED_FILE

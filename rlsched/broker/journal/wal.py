@@ -1,10 +1,9 @@
 """Checks the journal's write-ahead log before SQLite reads it.
 
 SQLite silently ignores a damaged frame of the log and all frames after it
-(https://www.sqlite.org/fileformat2.html#the_write_ahead_log). A log whose last commit is incomplete after a
-power loss is not damaged: each commit is on disk before the next begins, so only the last one can be
-incomplete. A frame with a wrong checksum is therefore reported as damage only if a later commit follows the
-commit of this frame. A flipped bit in the last commit cannot be distinguished from an incomplete commit.
+(https://www.sqlite.org/fileformat2.html#the_write_ahead_log). After a power loss, only the last commit can be
+incomplete, because each commit is on disk before the next begins. A wrong checksum is therefore reported as
+damage only if a later commit follows. A flipped bit in the last commit is not detected.
 """
 
 from __future__ import annotations

@@ -32,9 +32,7 @@ class LogReads:
     """Clients' requests to read job output that wait for a node's answer.
 
     Args:
-        state: State of the broker.
         timeout_s: Time within which a node must answer, seconds.
-        out: Output of the batch.
     """
 
     def __init__(
@@ -50,7 +48,7 @@ class LogReads:
     def read(self, asked: ClientAsked, wanted: ReadLog, now_s: float) -> None:
         """Request a piece of output from the job's node. The job must exist.
 
-        If the job has no attempt, or if the request is refused, reply at once.
+        Reply at once if the job has no attempt, or if the request is refused.
         """
         job = self._state.job(wanted.job)
         assert job is not None

@@ -98,21 +98,17 @@ class Machine:
         started: The entry that begins this broker's epoch. The first batch records it.
         now_s: Time at which the broker started, Unix seconds; must be later than every time in the state.
         ended: The journal's table of finished jobs.
-        limits: The broker's time-outs and intervals.
         ranks: Rules for priorities and fair share.
         memory: Stores the last decision record of each job.
         soft_errors: Counts decision records that could not be made (`made`) or stored (`remembered`), and
             events that could not be made (`told`).
         loop_metrics: Function that returns metrics of the broker's loop, for reports.
-        forecasts: Interface to the forecaster.
         sleep: Rules for powering down idle nodes; None: nodes stay on.
         up_since_s: Time at which the process began to serve, Unix seconds; None: `now_s`.
         sharing: Rules for reactions to observed speeds of jobs that share GPUs.
         prices: Prices of electricity and power limits; None if none are known.
 
     Attributes:
-        started: The entry that began this broker's epoch.
-        up_since_s: Time at which the process began to serve, Unix seconds.
         backlog: Clients' questions that wait for `answer`.
     """
 
@@ -359,7 +355,7 @@ class Machine:
     def _set_aside(self, event: NodeSaid, error: Exception) -> None:
         """Log an error in the processing of a node's message, and drain the node for `drain_s`.
 
-        If the message is an `Ended`, record its attempt as lost, which counts as a retry of the job.
+        If the message is an `Ended`, record its attempt as lost and count a retry.
         """
         node, message = event.node, event.message
         kind = type(message).__name__
@@ -383,7 +379,7 @@ class Machine:
             self._out.send(node, EndedAck(job=message.job, attempt=message.attempt, rank=message.rank))
 
     def _review_eligibility(self) -> None:
-        """Update which jobs are in the queue, if a quota or a begin time is due for review.
+        """Update which jobs are eligible, if a quota or a begin time is due for review.
 
         Also cancel the jobs with dependencies that can never be met.
         """
@@ -438,7 +434,7 @@ class Machine:
     def _tick_job(self, job: Job, launching_s: float) -> None:
         """Repeat orders that nodes have not carried out, and end an attempt that was not started in time.
 
-        `launching_s`: Unix seconds. The launch time-out of an attempt begins at this time or later.
+        `launching_s`: earliest start of the launch time-out, Unix seconds.
         """
         attempt = job.active
         if attempt is None:
@@ -589,10 +585,9 @@ class Machine:
     # ---- facts ------------------------------------------------------------------------------------
 
     def _recorded(self, fact: Entry) -> None:
-        """Process the consequences of a fact (journal entry) that was applied to the state.
+        """Buffer the events of a fact (journal entry) that was applied to the state.
 
-        Buffer the fact's events, note whether the scheduler must be called, and update the priority of a
-        requeued job.
+        Also note whether the scheduler must be called, and update the priority of a requeued job.
         """
         self._keep_event(fact)
         is_rejected = isinstance(fact, JobSubmitted) and bool(fact.rejected)
@@ -619,8 +614,6 @@ class _Batch:
         questions: All other requests from clients.
         prices: Prices of electricity that were read.
         powered: Results of the commands that power nodes up and down.
-        has_tick: Whether the batch has a `Tick`.
-        is_due: Whether the batch has a `Due`: a decision is due at this time.
     """
 
     def __init__(self, events: Sequence[Event]) -> None:

@@ -36,15 +36,7 @@ MOST_DEPENDENCIES: Final = 1_000
 
 
 class JobOrders:
-    """Carries out clients' orders about jobs.
-
-    Args:
-        state: State of the broker.
-        attempts: Starts, follows and ends attempts.
-        time_limits: Time limits of running jobs.
-        limits: The broker's time-outs and intervals.
-        out: Output of the batch.
-    """
+    """Carries out clients' orders about jobs."""
 
     def __init__(
         self,
@@ -121,8 +113,7 @@ class JobOrders:
     def obey_some(self, order: JobOrder, array: JobArray, by: Peer) -> None:
         """Carry out an order for the tasks `order.tasks` of an array, including tasks that are not jobs yet.
 
-        Some orders apply only to waiting jobs. If such an order is for several tasks, the tasks that no
-        longer wait are skipped.
+        If an order for several tasks applies only to waiting jobs, tasks that no longer wait are skipped.
 
         Raises:
             InputError: the array has no such task, all these tasks have ended, or a task's state does not
@@ -144,8 +135,8 @@ class JobOrders:
     def _say_over(self, order: JobOrder, array: JobArray) -> None:
         """Refuse an order for tasks that have all ended.
 
-        An order to cancel a single task is accepted if the task was cancelled. An order to cancel several
-        tasks is accepted if all of them were cancelled before they became jobs.
+        A cancel of one task is accepted if the task was cancelled. A cancel of several tasks is accepted if
+        all of them were cancelled before they became jobs.
 
         Raises:
             InputError: the order is refused.
@@ -258,7 +249,7 @@ class JobOrders:
         return JobUpdated(job=spec.job, **asked | {"depends_on": others} | types)
 
     def _types_of(self, order: Update, spec: JobSubmitted) -> dict[str, list[str]]:
-        """Return the new GPU types that an update sets, by name of the changed field, as in the journal.
+        """Return the new GPU types that an update sets, by field.
 
         Raises:
             InputError: no node has such GPUs, or the job does not accept any of its preferred types.
@@ -348,15 +339,15 @@ class JobOrders:
         return list(found)
 
     def alone(self, entry: JobSubmitted, beside: int = 0) -> JobSubmitted:
-        """Return the entry of a singleton job with its dependencies on other jobs added.
+        """Return the entry of a singleton job with its dependencies added.
 
         A singleton job depends on all earlier live jobs and arrays with the same user and job name. Call this
-        just before the job is journalled, when the earlier jobs of its batch are already in the state.
+        just before the job is journalled.
 
         Args:
             entry: The entry of the job.
-            `beside`: Number of earlier jobs with this user and name that are not in the state yet. They are
-                not added as dependencies, but count towards the limit of dependencies.
+            `beside`: Number of earlier jobs with this user and name that are not in the state yet. They count
+                only towards the limit of dependencies.
 
         Raises:
             InputError: there are too many dependencies.

@@ -85,7 +85,7 @@ def accounts_page(accounts: AccountMembers, first: int) -> AccountsPage:
 
 
 def _page(rows: list[Row], first: int) -> tuple[list[Row], int]:
-    """Return the rows of the page that begins at row `first`, and the number of rows after the page."""
+    """Return the rows of the page that begins at row `first`, and the number of later rows."""
     first = max(first, 0)
     page = rows[first : first + MAX_PAGE_ROWS]
     return page, max(len(rows) - first - len(page), 0)

@@ -88,18 +88,11 @@ class Requests:
     """Carries out clients' orders, and answers clients' questions.
 
     Args:
-        state: State of the broker.
-        attempts: Starts, follows and ends attempts.
-        time_limits: Time limits of running jobs.
-        members: The registered nodes.
         node_orders: Carries out orders about nodes.
         memory: The last decision record of each job.
-        limits: The broker's time-outs and intervals.
         ranks: Rules for priorities, such as the highest priority that a user can request.
-        out: Output of the batch.
         reports: Status reports of the broker.
         ended: The journal's table of finished jobs.
-        forecasts: Interface to the forecaster.
 
     Attributes:
         logs: Requests to read job output that wait for a node's answer.
@@ -137,10 +130,7 @@ class Requests:
     # ---- changes ----------------------------------------------------------------------------------
 
     def change(self, asked: Sequence[ClientAsked], now_s: float) -> None:
-        """Carry out requests that change something, in order.
-
-        Run times of consecutive submissions are predicted together.
-        """
+        """Carry out requests that change something, in order; predict consecutive submissions together."""
         signed = [one for one in map(self._signed, asked) if one is not None]
         for _, run in itertools.groupby(signed, key=lambda one: isinstance(one.message, Submit)):
             self._change_run(list(run), now_s)

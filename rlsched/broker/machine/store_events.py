@@ -73,10 +73,7 @@ def events_of_fact(
 
 
 def as_it_stands(state: BrokerState) -> list[Happened]:
-    """Return the first events of a new store, for the present state.
-
-    The events are the states of all nodes, and the submissions and starts of live jobs.
-    """
+    """Return the first events of a new store: states of nodes, and submissions and starts of live jobs."""
     found: list[Happened] = [_of_node(node, state.now_s) for node in state.nodes.values()]
     for job in state.job_of_seq.values():
         found.append(_event(job, "submit", job.submit_s, predicted_s=job.spec.predicted_s))

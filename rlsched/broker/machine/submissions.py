@@ -21,8 +21,7 @@ MOST_AT_ONCE = 500
 MAX_COMMAND_BYTES = 128 << 10
 """Maximum size of a job's arguments and environment together, bytes, so that they fit into a launch message.
 
-The size is that of all arguments, variable names and values in UTF-8, plus one byte for each argument, name
-and value.
+Counted in UTF-8, with one more byte for each argument, variable name and value.
 """
 MAX_GPU_TYPES = 16
 MAX_TYPE_CHARACTERS = 64

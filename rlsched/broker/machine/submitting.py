@@ -46,13 +46,6 @@ class Drafts(NamedTuple):
 class Submitting:
     """Accepts submissions.
 
-    Args:
-        state: State of the broker.
-        ranks: Rules for priorities, such as the highest priority that a user can request.
-        limits: The broker's time-outs and intervals.
-        orders: Checks dependencies.
-        out: Output of the batch.
-
     Attributes:
         refusal: Error message with which all new submissions are refused at present; "" if they are accepted.
     """
@@ -177,12 +170,12 @@ class Submitting:
     ) -> Drafts:
         """Return the results for submissions, without predicted run times.
 
-        The entries have job numbers. Submissions that were accepted before have no result.
+        Submissions that were accepted before have no result.
 
         Args:
             messages: The submissions.
             `beside`: Number of jobs that will be journalled before these submissions, by party (user, account
-                or VC). This method adds the valid submissions to these numbers.
+                or VC). This method adds the valid submissions.
             numbered: Total number of jobs that will be journalled before these submissions.
         """
         found, beside = Drafts({}, {}), Counter() if beside is None else beside
@@ -218,7 +211,7 @@ class Submitting:
     def _one_by_one(self, messages: Sequence[Submit], now_s: float) -> Drafts:
         """Return the results for submissions that are processed one at a time.
 
-        An unexpected error then affects only one submission, which has no result.
+        A submission that causes an unexpected error has no result.
         """
         found, beside = Drafts({}, {}), Counter[PartyKey]()
         for message in messages:

@@ -1,8 +1,7 @@
 """Foreign nodes: nodes that connect to this broker but belong to another cluster. They get no orders.
 
-Such nodes are listed for operators, and their jobs continue. For example, a broker has lost its journal and
-has created a new cluster. Its nodes still run the jobs of the lost journal, and name the earlier cluster in
-each `Hello`.
+They are listed for operators, and their jobs continue. For example, a broker that has lost its journal
+creates a new cluster, while its nodes still run jobs of the earlier cluster and name it in each `Hello`.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ an attempt at most once, and a node obeys only the highest broker epoch. The bro
 if none of its ranks can still run. Each rank has then reported its end, was ended by its node after
 `--lost-after`, or must have ended because of an operator's order or a reboot.
 
-The ledger (which records the allocated GPUs) reassigns the GPUs of a preempted job at once. The attempt that
-gets these GPUs is launched, all ranks together, when the last process of the preempted job on these GPUs
-ends. The preempted job can start again only when all its ranks have ended.
+The ledger (which records the allocated GPUs) reassigns the GPUs of a preempted job at once. The next attempt
+on these GPUs is launched when the last process of the preempted job there ends. The preempted job can start
+again only when all its ranks have ended.
 """
 
 from __future__ import annotations
@@ -76,15 +76,15 @@ TIME_LIMIT = "time_limit"
 VANISHED = "vanished"
 CANCELLED_THERE = "cancelled"
 _NOT_ITS_DOING = {NODE_STOPPED: "was stopped", FENCED: "had no answer from a broker for its --lost-after"}
-"""Reasons for the end of a rank that the job did not cause, with a text for users. The job is then queued
-again without counting a retry, unless all its ranks ended with exit code 0.
+"""Reasons for the end of a rank that the job did not cause, with a text for users. The job is queued again
+without counting a retry, unless all its ranks ended with exit code 0.
 """
 _BY_MPS_FAULT = {
     MPS_FAULT: "ended with its co-tenants by a GPU fault under MPS, cause unknown: it will not share again",
     MPS_NEIGHBOUR_FAULT: "ended by the GPU fault of a co-tenant, which ends all jobs of a GPU under MPS",
 }
-"""Reasons for the end of a rank by a GPU fault under MPS, with a text for users. Such a fault ends all
-co-tenants. The job is then queued again without counting a retry (`_forgive`).
+"""Reasons for the end of a rank by a GPU fault under MPS, which ends all co-tenants, with a text for users.
+The job is queued again without counting a retry (`_forgive`).
 """
 _DONE = "and left exit code 0: the job is done"
 MAX_REASON_CHARACTERS = 300
@@ -95,8 +95,6 @@ class Launches:
 
     Args:
         state: State of the broker. Only facts recorded through `out` change it.
-        limits: The broker's time-outs and intervals.
-        out: Output of the batch.
     """
 
     def __init__(
@@ -221,21 +219,18 @@ class Launches:
         """Handle a node's refusal to start a rank: end the attempt on all nodes and queue the job again.
 
         The node is drained for `Limits.drain_s`, because it could otherwise refuse until the job's retries
-        are used up. If a GPU of the rank is in `held` (GPUs that other jobs use, or that are out of service),
-        the node is not drained, and the attempt does not count as a retry. If the attempt shares its GPUs
-        then, the job shares no GPUs from its next start on: the ledger excludes a GPU out of service only
-        after its running jobs have ended, so the job would be started on the same GPU again at once.
+        are used up. There are three exceptions:
 
-        If `message.is_about_memory` and the attempt shares its GPUs, the broker acts as if the attempt had
-        run out of GPU memory: the node is not drained, and the job shares no GPUs from its next start on.
-
-        If `message.is_about_owner`, the node cannot run jobs of this user:
-
-        - If no node has ever run a job of the user, the job fails, and the node is not drained.
-        - If only other nodes have run jobs of the user, this node lacks the user's account, and the attempt
-          counts as a retry.
-        - If this node has run jobs of the user, it has lost the account (for example, its directory service
-          is down), and the attempt does not count as a retry.
+        - A GPU of the rank is in `held` (GPUs that other jobs use, or that are out of service). The node is
+          not drained, and no retry is counted. If the attempt shares its GPUs, the job shares none from its
+          next start on: the ledger excludes the GPU only after its running jobs have ended, so it would be
+          chosen again.
+        - `message.is_about_memory`, and the attempt shares its GPUs. The node is not drained, and the job
+          shares no GPUs from its next start on, as if it had run out of GPU memory.
+        - `message.is_about_owner`: the node cannot run jobs of this user. If no node has ever run a job of
+          the user, the job fails, and the node is not drained. If only other nodes have run the user's jobs,
+          a retry is counted. If this node has run them, it has lost the user's account (for example, its
+          directory service is down), and no retry is counted.
         """
         found = self._in_state(node, message.key, LAUNCHING)
         if found is None:
@@ -305,8 +300,8 @@ class Launches:
             node: Name of the node.
             job: The job.
             why: Reason for users, in one line.
-            charged: True if the job may have caused the loss: the attempt counts as a retry. False: the
-                attempt counts only against `MAX_LOSSES`.
+            charged: Whether the attempt counts as a retry, because the job may have caused the loss; False:
+                it counts only against `MAX_LOSSES`.
         """
         attempt = job.active
         if attempt is None:
@@ -354,8 +349,7 @@ class Launches:
     ) -> None:
         """End the remaining ranks of a job's attempt; the job then gets the state `outcome`.
 
-        If the attempt is already being ended, the outcome with the higher precedence applies. A user's cancel
-        takes precedence over every other outcome, and a failure takes precedence over a requeue.
+        If the attempt is already being ended, the outcome with the higher `PRECEDENCE` applies.
         """
         attempt = job.active
         if attempt is None:
@@ -378,9 +372,8 @@ class Launches:
     def _forgive(self, job: Job, attempt: Attempt) -> None:
         """Queue a job again without counting a retry, because a GPU fault under MPS has ended a rank.
 
-        The same fault may have ended several ranks of the job. This outcome therefore replaces an outcome
-        that an earlier report about another rank has caused, so that the order of the reports does not
-        matter.
+        This outcome replaces an outcome from the report of another rank, which the same fault may have ended.
+        The order of the reports therefore does not matter.
         """
         reasons = {rank.reason for rank in attempt.ranks}
         why = next(why for reason, why in _BY_MPS_FAULT.items() if reason in reasons)
@@ -419,10 +412,7 @@ class Launches:
                 self._out.send(attempt.ranks[rank].node, msgspec.structs.replace(order, rank=rank))
 
     def grace_s(self, job: Job | None) -> float:
-        """Return a job's time between SIGTERM and SIGKILL, seconds.
-
-        If `job` is None (the job is not in the journal), return the broker's default.
-        """
+        """Return a job's time between SIGTERM and SIGKILL, seconds; the broker's default if `job` is None."""
         return self._limits.grace_of(None if job is None else job.spec.grace_s)
 
     def _finish(self, job: Job, attempt: Attempt) -> None:
@@ -458,8 +448,8 @@ class Launches:
         """Return the GPU memory to request for a job after an attempt ran out of GPU memory, MiB per GPU.
 
         The result is 1 MiB more than the memory of the smallest GPU whose memory ran out, so that the job
-        gets larger GPUs. The result is 0 if the job cannot run on larger GPUs, if the job has already been
-        queued once for larger GPUs, or if the memory of the GPUs is unknown. The job then fails.
+        gets larger GPUs. The result is 0, and the job fails, if no larger GPUs are possible, if the job has
+        already been queued once for larger GPUs, or if the memory of the GPUs is unknown.
         """
         short = [rank.node for rank in attempt.ranks if rank.reason == GPU_OUT_OF_MEMORY]
         had_mib = min((self._gpu_memory_mib(node) for node in short), default=0)
@@ -468,11 +458,9 @@ class Launches:
     def _had_mib(self, job: Job, attempt: Attempt) -> int:
         """Return the GPU memory to request for a job that ran out of its part of a GPU's memory, MiB per GPU.
 
-        The job could use only a part, because the GPU had co-tenants or a memory limit. How much memory the
-        job lacked is unknown, so the result is the memory of a whole GPU, as the ledger counts it: the
-        largest memory of the GPU types on which memory ran out. The result is 0 if this memory is unknown,
-        if the job can no longer get such GPUs, or if memory ran out only for ranks that a node refused to
-        start.
+        How much the job lacked is unknown, so the result is the memory of a whole GPU, the largest of the GPU
+        types on which memory ran out. The result is 0 if this memory is unknown, if the job can no longer get
+        such GPUs, or if memory ran out only for ranks that a node refused to start.
         """
         of_types = self._state.cluster.gpu_memory_of_types()
         short = [
@@ -554,8 +542,7 @@ class Launches:
     def _hosts(self, attempt: Attempt) -> list[str]:
         """Return the host address of each rank's node.
 
-        If some of these addresses are `LOCALHOST` and others are not, return the node's name in place of
-        `LOCALHOST`.
+        If only some of these addresses are `LOCALHOST`, return the node's name in place of `LOCALHOST`.
         """
         hosts = [(rank.node, self._state.nodes[rank.node].spec.host) for rank in attempt.ranks]
         is_local = all(host == LOCALHOST for _, host in hosts)
@@ -564,8 +551,8 @@ class Launches:
     def hold_clock(self, job: Job, *, node: str | None = None) -> None:
         """Send the SM clock of an attempt to the nodes of its unfinished ranks.
 
-        No order is sent for a running rank whose node already reports this clock. If a node could not set the
-        clock, the order is repeated when the node registers again, or when the attempt's clock next changes.
+        A running rank whose node already reports this clock gets no order. If a node could not set the clock,
+        the order is repeated when the node registers again, or when the clock next changes.
 
         Args:
             job: The job.
@@ -624,9 +611,8 @@ class Launches:
 def _is_forgivable(attempt: Attempt) -> bool:
     """Return whether a GPU fault under MPS that is reported now changes the outcome of an attempt.
 
-    The outcome does not change if the job was cancelled or preempted, or if a node refused to start the
-    attempt. The outcome does not change either if the job will be queued again anyway, and the attempt counts
-    neither as a retry nor as a loss.
+    The outcome does not change if the job was cancelled or preempted, if a node refused to start the attempt,
+    or if the job will be queued again anyway without counting a retry or a loss.
     """
     if attempt.ending == QUEUED:
         return attempt.charged or attempt.lost
@@ -696,7 +682,7 @@ def _preempted_outcome(job: Job, attempt: Attempt) -> tuple[Outcome, int | None,
     """Return a job's new state, exit code and reason after a preempted attempt.
 
     The job is completed if every rank exited with code 0, even after SIGTERM. It has failed if a rank failed
-    and all ranks ended before the order to end them arrived. Otherwise the job is queued again.
+    and all ranks ended before the order to end arrived. Otherwise it is queued again.
     """
     if attempt.first_failure is None:
         told = any(rank.reason == "killed" for rank in attempt.ranks)

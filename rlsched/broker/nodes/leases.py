@@ -11,8 +11,6 @@ class Leases:
     """Time of the last message from each node.
 
     Args:
-        state: State of the broker.
-        limits: The broker's time-outs and intervals.
         now_s: Start of the broker, Unix seconds. The leases of all nodes in the journal begin at this time.
     """
 

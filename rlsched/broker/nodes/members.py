@@ -63,12 +63,6 @@ class Members:
         leases: The leases of nodes.
 
     Args:
-        state: State of the broker.
-        attempts: Starts, follows and ends attempts.
-        time_limits: Time limits of running jobs.
-        leases: The leases of nodes.
-        limits: The broker's time-outs and intervals.
-        out: Output of the batch.
         now_s: Start of the broker, Unix seconds. One lease later, registered nodes get jobs even if other
             nodes have not registered yet (`Settling`).
     """
@@ -99,14 +93,12 @@ class Members:
         self.foreign = ForeignNodes(self._limits.lease_s)
 
     def later(self, node: str, cluster: str, epoch: int) -> None:
-        """Record that a node obeys a later broker of this cluster, that is, one with a higher epoch.
-
-        The report is ignored if it names another cluster or no higher epoch.
+        """Record that a node obeys a later broker of this cluster.
 
         Args:
             node: Name of the node.
-            cluster: ID of the cluster that the node reports.
-            epoch: Epoch that the node obeys.
+            cluster: ID of the cluster that the node reports. A report of another cluster is ignored.
+            epoch: Epoch that the node obeys. An epoch that is not above this broker's is ignored.
         """
         known = self._state.nodes.get(node)
         if known is not None and cluster == self._state.identity and epoch > self._state.epoch:
@@ -380,8 +372,8 @@ class Members:
     def _unlike(self, name: str, hello: Hello) -> Node | None:
         """Return a node with which this node cannot share a partition; None if there is no such node.
 
-        If the engine of either node needs equal GPU indexes on all nodes of a gang, both nodes must have the
-        same number of GPUs.
+        If the engine of either node needs equal GPU indexes on all nodes of a gang, both must have the same
+        GPU count.
         """
         if not hello.gpus:
             return None
@@ -398,7 +390,7 @@ class Members:
     def _refuse_changed(self, name: str, hello: Hello, request: int) -> None:
         """Handle a node that registers with other GPUs while jobs run on its earlier GPUs.
 
-        The indexes of its GPUs may have changed, so the node's jobs are ended and queued again. The node can
+        The node's jobs are ended and queued again, because the GPU indexes may have changed. The node can
         register when these jobs have ended.
         """
         node = self._state.nodes[name]
@@ -430,8 +422,8 @@ class Members:
     def _elsewhere(self, name: str, hello: Hello, now_s: float) -> str:
         """Return why a daemon with another directory (`--dir`) is refused, in one line; "" if accepted.
 
-        Such a daemon does not know the ranks that the node's earlier daemon has started. It is accepted only
-        if the earlier daemon is silent and none of the earlier daemon's ranks can still run.
+        Such a daemon does not know the ranks of the node's earlier daemon. It is accepted only if the earlier
+        daemon is silent and none of these ranks can still run.
         """
         node = self._state.nodes.get(name)
         theirs = node.spec.directory_id if node else ""
@@ -461,7 +453,7 @@ class Members:
 
         An attempt that is being ended gets the order to end again. A running attempt is given up. A starting
         attempt is launched again, unless the node was rebooted: the attempt may have run, and is given up.
-        Until all awaited nodes have registered after a restore, starting attempts are not launched again.
+        While nodes are awaited after a restore, no attempt is launched again.
 
         Args:
             name: Name of the node.

@@ -34,8 +34,7 @@ class NodeUse(NamedTuple):
     """Use of a node's resources by jobs. A field is None if it was not measured.
 
     Attributes:
-        energy_day_j: Energy that the node's GPUs have used today (by the node's date), joules. It includes
-            the energy of idle GPUs.
+        energy_day_j: Energy of the node's GPUs today (by the node's date), including idle GPUs, joules.
         gpu_frac: Fraction of recent time in which the node's GPUs worked for jobs, mean of all its GPUs.
         cores: Number of CPU cores that jobs keep busy.
         memory_mib: Host memory that jobs use, MiB.
@@ -49,9 +48,6 @@ class NodeUse(NamedTuple):
 
 class MeteredUsage:
     """The latest measurements of each rank and node.
-
-    Args:
-        state: State of the broker. Measurements of ranks that no longer run are removed.
 
     Attributes:
         speeds: Observed speeds of jobs that share GPUs.
@@ -92,8 +88,8 @@ class MeteredUsage:
     def take_gpu_memory(self) -> dict[int, int]:
         """Return the GPU memory that was measured since the last call, MiB on a GPU, by job number.
 
-        For each report of a rank, the lower value of this report and the previous report counts. The result
-        for a job is the highest of these values over all its ranks and reports since the last call.
+        The value of a report is the lower of the memory in this report and in the rank's previous report. The
+        result is the highest value of all the job's ranks and reports since the last call.
         """
         found, self._gpu_memory = self._gpu_memory, {}
         return found

@@ -16,14 +16,9 @@ from rlsched.wire.states import QUEUED
 
 
 class NodeOrders:
-    """Execution of operators' orders about nodes.
+    """Carries out operators' orders about nodes.
 
     Args:
-        state: State of the broker.
-        attempts: Starts, follows and ends attempts.
-        leases: The leases of nodes.
-        limits: The broker's time-outs and intervals.
-        out: Output of the batch.
         wake: Function that powers up a sleeping or down node, and returns the reason for a refusal, else "".
     """
 

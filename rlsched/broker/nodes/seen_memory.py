@@ -20,13 +20,8 @@ entries.
 class SeenMemory:
     """Records the GPU memory of running jobs that use more than the ledger reserves for them.
 
-    Time slicing does not limit the memory of a job. If the ledger reserved less than a job uses, the job
-    could get co-tenants for which the memory does not suffice.
-
-    Args:
-        state: State of the broker.
-        metered: Measurements of nodes.
-        out: Output of the batch.
+    Time slicing does not limit the memory of a job. With too small a reservation, the job could get
+    co-tenants for which the memory does not suffice.
     """
 
     def __init__(self, state: BrokerState, metered: MeteredUsage, out: Outbox) -> None:
@@ -35,8 +30,8 @@ class SeenMemory:
     def step(self) -> None:
         """Record the memory of each job that exceeds its reserved memory in two successive reports.
 
-        One report is not enough. While a rank has no process on its GPU yet, a node reports the used memory
-        of the whole GPU, which may include a job that has just ended.
+        One report is not enough: while a rank has no process on its GPU yet, a node reports the memory of the
+        whole GPU, which may include a job that has just ended.
         """
         for number, mib in self._metered.take_gpu_memory().items():
             job = self._state.jobs.get(number)

@@ -19,8 +19,8 @@ AT_WORK_FRAC: Final = 0.01
 HOLDS_S: Final = 80.0
 """Validity of a reading, seconds. Nodes read every 10 s, and report unchanged ranks every 60 s."""
 SLOW_AFTER_S: Final = 45.0
-"""Time for which a job must be slow before it is reported, seconds. With the 10 s between two readings, a
-slow job is reported within a minute.
+"""Time for which a job must be slow before it is reported, seconds. With 10 s between readings, a slow job is
+reported within a minute.
 """
 THROTTLED_MILLI: Final = 50
 """Fraction of throttled CPU periods, thousandths, above which the CPU limit is assumed to slow a job down."""
@@ -33,9 +33,9 @@ class SeenSpeed(NamedTuple):
         speed_frac: Mean speed during `seen_s`; for a slow job, mean speed during `slow_s`.
         seen_s: Measured time with these co-tenants, seconds.
         predicted_frac: Speed predicted by the models, with the pairs learnt so far.
-        slow_s: Time for which the job has been slow, seconds; 0: the job is not slow. A job is slow if it is
-            slower than the policy permits, or slower than the prediction by more than one standard deviation.
-        is_fed: Whether the job has enough CPU cores: no CPU limit has slowed it down.
+        slow_s: Time for which the job has been slow, seconds; 0: the job is not slow. Slow means: slower than
+            the policy permits, or slower than predicted by more than one standard deviation.
+        is_fed: Whether no CPU limit has slowed the job down.
     """
 
     speed_frac: float
@@ -56,9 +56,9 @@ class _Watch:
         until_s: End of the measured time, Unix seconds; nan: the job has not begun to work.
         share: GPU time of the job as a fraction: mean of `ranks`, weighted by GPUs.
         seconds: Length of the measured time, seconds.
-        worked_s: GPU time within the measured time, seconds: the integral of `share`.
-        slow_since_s: Start of the uninterrupted time in which the job has been slow, Unix seconds; nan: the
-            job was not slow in the last report.
+        worked_s: Integral of `share` over the measured time, seconds.
+        slow_since_s: Time since which the job has been slow without interruption, Unix seconds; nan: it is
+            not slow.
         slow_from: Values of `seconds` and `worked_s` at `slow_since_s`.
         is_fed: As in `SeenSpeed`.
     """
@@ -90,25 +90,21 @@ class _Watch:
 class SeenSpeeds:
     """Observed speeds of running jobs with their co-tenants.
 
-    GPU time is the fraction of time in which kernels of the job run. The speed of a job is the quotient of
-    two GPU times. The numerator is the GPU time of the job's processes with co-tenants. The denominator is
-    the mean GPU time of earlier attempts of the same command without co-tenants, on the same GPU type
-    (`full_util_frac` of its profile)::
+    GPU time is the fraction of time in which kernels of the job run. The speed of a job is its GPU time with
+    co-tenants, divided by the mean GPU time of earlier attempts of the same command without co-tenants, on
+    the same GPU type (`full_util_frac` of its profile)::
 
         speed = shared GPU time / full_util_frac
 
     Assumption: a unit of work takes the same GPU time with and without co-tenants. Under time slicing, one
     context runs at a time, so the assumption holds except for cold caches. Under MPS, kernels of several
     processes run at the same time and each takes longer, so the quotient is an upper bound of the speed. Both
-    GPU times are from NVML's utilisation by process (`nvmlDeviceGetProcessUtilization`), as a mean over
-    windows of 10 s. GPM is not used here, because it measures a whole GPU, not a process.
+    GPU times are from NVML's utilisation by process (`nvmlDeviceGetProcessUtilization`), as means over 10 s.
+    GPM is not used, because it measures a whole GPU.
 
-    The speed of a job is unknown if the command has no profile, or if the command uses a GPU for less than
-    `LEAST_SOLO_FRAC` of the time. The speed is also unknown if the SM clock is below the highest, if the job
-    got lent cores, if the GPUs are of several types, or if the driver does not report utilisation by process.
-
-    Args:
-        state: State of the broker.
+    The speed of a job is unknown if the command has no profile, or uses a GPU for less than `LEAST_SOLO_FRAC`
+    of the time. It is also unknown if the SM clock is below the highest, if the job got lent cores, if the
+    GPUs are of several types, or if the driver does not report utilisation by process.
     """
 
     def __init__(self, state: BrokerState) -> None:

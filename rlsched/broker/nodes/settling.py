@@ -1,9 +1,8 @@
 """Settling after a restart of the broker: new jobs wait until all nodes have registered again.
 
-After a restart, nodes register within seconds of each other. If the broker decided after the first
-registration, it could start a small job on a node that a larger job at the head of the queue needs. A node
-that registers again therefore gets no new jobs until the other nodes have registered, but at most for one
-lease.
+Nodes register within seconds of each other. A decision after the first registration could start a small job
+on a node that a larger job at the head of the queue needs. A registered node therefore gets no new jobs until
+the other nodes have registered, but at most for one lease.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ class Settling:
 
     Args:
         state: The state as recovered from the journal.
-        out: Output of the batch.
         until_s: Time after which registered nodes get jobs even if other nodes are missing, Unix seconds.
     """
 

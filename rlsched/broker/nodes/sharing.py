@@ -16,10 +16,7 @@ _IN_WORDS = {
 
 
 def may_share(state: BrokerState, job: Job) -> tuple[bool, int]:
-    """Return whether a job may share its GPUs with other jobs, and the memory that it needs on each GPU, MiB.
-
-    A memory of 0 means that the need is unknown.
-    """
+    """Return whether a job may share its GPUs, and the memory that it needs on each GPU, MiB; 0: unknown."""
     if not state.models.shares:
         return False, 0
     slot = state.cluster.slot_of(job.seq)
@@ -30,12 +27,7 @@ def may_share(state: BrokerState, job: Job) -> tuple[bool, int]:
 def is_more_than_counted(state: BrokerState, job: Job, mib: int) -> bool:
     """Return whether a running job uses more memory on a GPU than the ledger reserves for it.
 
-    The result is False for a job that cannot share GPUs, because it cannot get co-tenants.
-
-    Args:
-        state: State of the broker.
-        job: The job.
-        mib: Observed memory, MiB.
+    The result is False for a job that cannot share GPUs. `mib`: observed memory, MiB.
     """
     if not state.models.shares:
         return False
@@ -68,7 +60,7 @@ def ways_of(state: BrokerState, job: Job) -> list[str]:
 def is_limited(state: BrokerState, job: Job, attempt: Attempt) -> bool:
     """Return whether a node limits the GPU memory of an attempt to the job's need (`limit_mib`).
 
-    The limit is set in MPS, or in PyTorch's allocator. It applies even while the job has no co-tenants.
+    The limit is set in MPS or in PyTorch's allocator, even while the job has no co-tenants.
     """
     shares, need_mib = may_share(state, job)[0], limit_mib(state, job, attempt)
     nodes = [rank.node for rank in attempt.ranks]

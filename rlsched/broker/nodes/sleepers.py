@@ -1,10 +1,9 @@
 """Power-down of nodes in a live cluster: powers idle nodes down, and sleeping nodes up when they are needed.
 
 `rlsched.power_down.PowerDownService`, which the simulator uses too, decides how many nodes of each set sleep.
-A set is the identical nodes of a partition. The broker journals an order before it runs the suspend or resume
-command. If the broker is killed between these two steps, the restarted broker runs a resume command again,
-which is harmless. The restarted broker does not run a suspend command again. If the node still sends
-heartbeats, the broker marks the node up.
+A set is the identical nodes of a partition. The broker journals an order before it runs the command. If the
+broker is killed between these two steps, the restarted broker runs a resume command again, but not a suspend
+command. A node that still sends heartbeats is then marked up.
 """
 
 from __future__ import annotations
@@ -65,11 +64,8 @@ class Sleepers:
     """Powers nodes down and up.
 
     Args:
-        state: State of the broker.
-        plan: The rules. None: nodes do not sleep, and a node that an earlier broker powered down is marked
-            down.
+        plan: The rules. None: nodes do not sleep, and sleeping nodes are marked down.
         heard_s: Returns the time of a node's last message to this broker, Unix seconds; 0 if none arrived.
-        out: Output of the batch.
     """
 
     def __init__(
@@ -209,7 +205,7 @@ class Sleepers:
     def _states(
         self, plan: SleepPlan, names: Sequence[str], busy: NDArray[np.bool_], now_s: float
     ) -> NodeStates:
-        """Return the states of a set of identical nodes, as input of the set's power-down service.
+        """Return the states of identical nodes, as input of their power-down service.
 
         A node that must not sleep never counts as idle.
         """

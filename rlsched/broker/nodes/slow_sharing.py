@@ -30,7 +30,7 @@ class SharingRules(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         learns: Whether the models of speed learn from observed speeds, as with `learning` in a models file.
         watch_s: Time for which a job must be measured with the same co-tenant before its speed is learnt,
-            seconds. For a job that is requeued because it is slow, the speed is learnt at once.
+            seconds. The speed of a job that is requeued because it is slow is learnt at once.
         on_slow: Reaction to a slow job. `warn` logs a line. `unshare` also excludes the job from sharing from
             its next start on. `move` also requeues the job at once if it is preemptible.
     """
@@ -41,15 +41,7 @@ class SharingRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlowSharing:
-    """Learns from observed speeds of jobs on shared GPUs, and reacts to jobs that are too slow.
-
-    Args:
-        state: State of the broker.
-        speeds: Observed speeds.
-        attempts: Starts, follows and ends attempts.
-        rules: Settings for the reactions.
-        out: Output of the batch.
-    """
+    """Learns from observed speeds of jobs on shared GPUs, and reacts to jobs that are too slow."""
 
     def __init__(
         self, state: BrokerState, speeds: SeenSpeeds, attempts: Launches, rules: SharingRules, out: Outbox
@@ -105,9 +97,9 @@ class SlowSharing:
     def _can_learn(self, kind: int, *pair: tuple[Job, int]) -> bool:
         """Return whether something can be learnt from the observed speed of a pair of jobs.
 
-        The models learn nothing about pairs of workloads that were measured for the catalogue. The
-        observation is still useful if one of the two jobs has no workload named by the user. This job may run
-        differently from the workload that models it.
+        The models learn nothing about pairs of workloads that were measured for the catalogue. Their
+        observation is useful only if the user named no workload for a job, which may then run differently
+        from its model.
 
         Args:
             kind: Index of the GPU type in the ledger.

@@ -1,6 +1,6 @@
-"""Time limits of running jobs.
+"""Time limits of running jobs, which nodes enforce.
 
-Nodes enforce the limits. The broker sends a changed limit repeatedly until the nodes confirm it.
+The broker sends a changed limit repeatedly until the nodes confirm it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,7 @@ from rlsched.wire.states import LAUNCHING, RUNNING
 
 
 class TimeLimits:
-    """Time limits that nodes enforce for running ranks. After a broker restart, nodes report them again.
-
-    Args:
-        state: State of the broker.
-        out: Output of the batch.
-    """
+    """Time limits that nodes enforce for running ranks. After a broker restart, nodes report them again."""
 
     def __init__(self, state: BrokerState, out: Outbox) -> None:
         self._state, self._out = state, out

@@ -1,7 +1,7 @@
 """Attempts that run on nodes but are missing in the journal, for example after a restore from a backup.
 
-After a restore, nodes may run attempts that began after the backup. The broker ends such an attempt only if
-an admin cancels its job, and does not start a job that may already run:
+After a restore, nodes may run attempts that began after the backup. The broker must not start a job that may
+already run:
 
 - An attempt that is missing in the journal continues. Its GPUs are not known, so its node is drained until
   the attempt ends. If an admin cancels its job, the attempt is ended.
@@ -12,9 +12,8 @@ an admin cancels its job, and does not start a job that may already run:
 - New job numbers and attempt numbers begin far above all numbers that may have been assigned since the
   backup.
 
-The first rule also applies without a restore: a journal may have lost its last entries, for example on a disk
-that does not make writes durable. A standby that takes over follows all these rules, because its copy of the
-journal may lack the last entries.
+The first rule also applies without a restore, because a disk may lose a journal's last entries. A standby
+that takes over follows all these rules, because its copy of the journal may lack the last entries.
 """
 
 from __future__ import annotations
@@ -30,22 +29,14 @@ from rlsched.wire.messages import AttemptKey, AttemptReport, Kill
 from rlsched.wire.states import CANCELLED, ENDED, QUEUED
 
 MAX_STEP = 10_000_000
-"""Maximum amount by which the registration of a node can raise the last job number. Higher job numbers in the
-registration are ignored.
+"""Maximum amount by which a node's registration can raise the last job number. Higher job numbers are
+ignored.
 """
 _log = logging.getLogger("rlsched.broker")
 
 
 class UnknownAttempts:
-    """Attempts that run on nodes but are missing in the journal.
-
-    No such attempts exist if the journal is complete.
-
-    Args:
-        state: State of the broker.
-        attempts: Starts, follows and ends attempts.
-        out: Output of the batch.
-    """
+    """Attempts that run on nodes but are missing in the journal; none if the journal is complete."""
 
     def __init__(
         self,
@@ -73,7 +64,7 @@ class UnknownAttempts:
     def finish_registration(self, now_s: float) -> bool:
         """Resume the drained nodes that run no unknown attempts, if all awaited nodes have registered.
 
-        Return True on the first call after the last awaited node has registered, else False.
+        Return True only on the first call after the last awaited node has registered.
         """
         if not self._was_settling or self._state.awaited:
             return False
