@@ -73,8 +73,8 @@ class JournalHistory:
     """Jobs and nodes in a journal.
 
     Attributes:
-        trace: The jobs, with their predictions and recorded waits. For a job that runs at the journal's end,
-            the run time is the time up to this end. A job that still waits at this end has no recorded wait.
+        trace: The jobs, with their predictions and recorded waits. The run time of a running job ends at the
+            journal's end. A waiting job has no recorded wait.
         cluster: All nodes that ever registered.
         changes: State changes of the nodes.
         origin_s: Second 0 of the trace, Unix seconds.
@@ -184,7 +184,7 @@ class _Reading:
     def add_base(self, base: Base, ended: Iterable[EndedJob]) -> None:
         """Add the finished jobs in `ended`, and the live jobs, nodes and held GPUs of a base.
 
-        A base contains only the last state of each node, not the earlier changes.
+        A base contains only the last state of each node.
         """
         live = {one.submitted.job for one in base.jobs}
         for row in ended:
@@ -238,8 +238,7 @@ def is_journal(path: Path) -> bool:
 def history_of(path: Path) -> JournalHistory:
     """Read a journal. A broker may write it at the same time.
 
-    Jobs that finished before a base (the compacted start of the journal) are read from the table of ended
-    jobs.
+    Jobs that finished before a base (the compacted start of the journal) are from the table of ended jobs.
 
     Raises:
         InputError: the journal has no job, or no node.
@@ -349,8 +348,8 @@ def _made(path: Path, read: _Reading) -> JournalHistory:
 def _slices(node: NodeUp) -> int:
     """Return the number of MIG instances of each GPU of a node; 0: the node has no MIG instances.
 
-    Nodes do not report to which GPU an instance belongs. All GPUs of the node are assumed to have the same
-    number of instances. The result is the largest number that is possible.
+    Nodes do not report to which GPU an instance belongs. The result is therefore the largest number possible
+    if all GPUs have the same number of instances.
     """
     if not is_slice(node.gpu_type):
         return 0
@@ -362,10 +361,7 @@ def _slices(node: NodeUp) -> int:
 
 
 def _ran_s(job: _HistoryJob, last_s: float) -> float:
-    """Return a job's run time, seconds.
-
-    For a running job, this is the time up to `last_s`. For a job that did not start, it is the prediction.
-    """
+    """Return a job's run time, seconds: up to `last_s` if it runs, or the prediction if it did not start."""
     if math.isnan(job.start_s):
         return job.spec.predicted_s if job.spec is not None else SHORTEST_S
     end_s = last_s if math.isnan(job.end_s) else job.end_s
@@ -375,8 +371,8 @@ def _ran_s(job: _HistoryJob, last_s: float) -> float:
 def _asked(job: _HistoryJob, field: str) -> int:
     """Return the number of cores, or the memory in MiB, that a job requested.
 
-    The result is 0 if the ledger did not count cores and memory for the job (`JobSubmitted.counted`).
-    `field`: `num_cpus` or `memory_mib`.
+    The result is 0 if the ledger did not count them (`JobSubmitted.counted`). `field`: `num_cpus` or
+    `memory_mib`.
     """
     return int(getattr(job.spec, field)) if job.spec is not None and job.spec.counted else 0
 

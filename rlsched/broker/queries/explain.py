@@ -92,7 +92,7 @@ def explain(
         energy_j: Energy of all attempts, joules; None: not measured.
         bill: Cost or carbon of this energy.
         grace_s: Time between SIGTERM and SIGKILL, seconds; None: the explanation omits it.
-        outside_mps: Nodes on which the job should use its GPUs through MPS, but uses them without MPS.
+        outside_mps: Nodes on which the job should use its GPUs through MPS, but does not.
         seen: Observed speed of the job with its co-tenants.
         pair: Observed speeds of the job and of its only co-tenant.
         made_room: Decisions that preempted other jobs for the job's last start.
@@ -221,10 +221,7 @@ def _rank(state: BrokerState, job: Job) -> list[str]:
 
 
 def _absent(state: BrokerState, now_s: float) -> list[str]:
-    """Describe nodes that get no new jobs, and GPUs out of service.
-
-    At most `NAMED_NODES` nodes are named for each reason.
-    """
+    """Describe nodes that get no new jobs, and GPUs out of service; at most `NAMED_NODES` nodes by name."""
     nodes = {name: node for name, node in state.nodes.items() if not node.removed}
     lines = []
     for absent in ("down", "unreachable", "asleep", "waking"):
@@ -575,7 +572,7 @@ def _seen_clock(state: BrokerState, job: Job, usage: SeenUsage | None, now_s: fl
     """Describe the predicted and observed effects of a lower clock on a running job without co-tenants.
 
     The effects are the lost speed, computed from the job's GPU time (`learning.clock_time`), and the saved
-    energy per unit of work. Both are relative to earlier attempts at the highest clock.
+    energy per unit of work, both relative to earlier attempts at the highest clock.
     """
     attempt = job.active
     if attempt is None or attempt.sm_clock_frac == 1.0 or usage is None:

@@ -10,10 +10,7 @@ from rlsched.wire.messages import DryRun, ForecastReport, JobForecast
 
 
 class Forecasts:
-    """Interface to the forecaster. This class is for a broker without a forecaster, and has no forecasts.
-
-    A broker with a forecaster uses a subclass.
-    """
+    """Interface to the forecaster, without forecasts. A broker with a forecaster uses a subclass."""
 
     def latest_forecast(self, job: Job) -> JobForecast | None:
         """Return the latest forecast of a live job; None if there is none."""

@@ -1,8 +1,7 @@
 """Pages of running and finished jobs, for lists of jobs and for sums of usage.
 
-For each page, a limited number of rows is read, so that the time for a page is limited even if few of many
-jobs match the question. A page can therefore have few or no jobs. The field `next` of a page is the position
-of the next page.
+Only a limited number of rows is read for a page, so that the time for a page is limited. A page can therefore
+have few or no jobs, even if more jobs match. The field `next` is the position of the next page.
 """
 
 from __future__ import annotations
@@ -28,13 +27,7 @@ MAX_PLACE_CHARS = 2_000
 
 
 class HistoryPages:
-    """Maker of pages of running and finished jobs.
-
-    Args:
-        state: State of the broker, which includes the running jobs.
-        ended: Table of finished jobs.
-        metered: Measurements of running jobs.
-    """
+    """Maker of pages of running and finished jobs."""
 
     def __init__(self, state: BrokerState, ended: EndedTable, metered: MeteredUsage) -> None:
         self._state, self._ended, self._metered = state, ended, metered

@@ -21,8 +21,8 @@ class FromBroker(NamedTuple):
 
     Attributes:
         profiles: Resource use by user and command.
-        pairs: Observed speed of each workload while it shares a GPU with another workload, as the mean of all
-            observations. Only workloads in this version's catalogue are included.
+        pairs: Mean observed speed of each workload while it shares a GPU with another workload. Only
+            workloads in this version's catalogue are included.
     """
 
     profiles: Profiles

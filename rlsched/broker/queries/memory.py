@@ -10,8 +10,8 @@ from rlsched.decide.actions import Preempt, Start
 from rlsched.decide.record import DecisionRecord
 
 MAX_JOBS = 5_000
-"""Maximum number of jobs with a record in memory. A record has about 1.3 KB. A restarted broker reads this
-number of records.
+"""Maximum number of jobs with a record in memory (about 1.3 KB each). A restarted broker reads this number of
+records.
 """
 
 
@@ -74,11 +74,7 @@ class RecordMemory:
         return made if start == number else []
 
     def last_record(self, seq: int, partitions: Iterable[str] = ()) -> DecisionRecord | None:
-        """Return the last record of job `seq`.
-
-        If the job has no record, return the latest record of the partitions, or None if they have no record
-        either.
-        """
+        """Return the last record of job `seq`, else the partitions' latest record; None: there is none."""
         found = [self._latest[name] for name in partitions if name in self._latest]
         return self._last.get(seq) or max(found, key=lambda record: record.number, default=None)
 

@@ -19,7 +19,7 @@ from rlsched.models.gpu_types import GENERIC, GPU_FIGURES, canonical_kind
 def refused_by_nodes(state: BrokerState, vc: str, demand: Demand) -> str:
     """Return why the registered nodes cannot run a job as requested, in one line; "" if they can.
 
-    The job is refused if it can never run, or if no node has GPUs of its preferred types.
+    A job is also refused if no node has GPUs of its preferred types.
     """
     return unknown_vc(state, vc) or never_runs(state, vc, demand) or _unknown_preference(state, vc, demand)
 
@@ -28,7 +28,7 @@ def unknown_vc(state: BrokerState, vc: str) -> str:
     """Return an error message, in one line, if a submission's VC is unknown, else "".
 
     Nodes declare VCs (`rlsched node --vc`). If any node declares a VC, a submission must name a declared VC
-    or a VC with a quota. If no node declares a VC, any name is accepted and is only a label.
+    or a VC with a quota. Otherwise, any name is accepted.
     """
     if not vc:
         return ""

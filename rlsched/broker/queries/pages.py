@@ -31,10 +31,8 @@ class Pages:
     """Maker of pages of jobs and nodes.
 
     Args:
-        state: State of the broker.
         members: The nodes, with measurements that are not in the state.
-        limits: The broker's time-outs and intervals.
-        forecast: Function that returns the latest forecast of a job's start and end, or None without one.
+        forecast: Function that returns the latest forecast of a job's start and end, or None.
     """
 
     def __init__(

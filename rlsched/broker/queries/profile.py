@@ -59,10 +59,10 @@ def figures_of(
 ) -> list[ProfileFigure]:
     """Return the expected figures of a job, each from the most certain source, and the observed values.
 
-    All figures except `speed` are for one GPU type: the type on which the job runs or ran last; else the type
-    with the most earlier attempts; else the type of the first node. There is a figure `speed` for each GPU
-    type of the cluster, relative to the catalogue's reference type. There is a figure `scaling` for each
-    count of GPUs with a learnt speed. The result is empty without nodes.
+    The figures are for the GPU type on which the job runs or ran last; else for the type with the most
+    earlier attempts; else for the type of the first node. Only `speed` is given for each GPU type of the
+    cluster, relative to the catalogue's reference type, and `scaling` for each GPU count with a learnt speed.
+    The result is empty without nodes.
 
     Args:
         state: State of the broker.
@@ -160,7 +160,7 @@ def _spread(gpu_type: str, field: str) -> float:
 def _factors(state: BrokerState, job: Job, number: int, gpu_type: str) -> Iterator[tuple[str, Estimate]]:
     """Yield the sensitivity and pressure of a job, each from the most certain source.
 
-    The sources are, in this order: figures learnt for the job's signature, figures learnt for its workload,
+    The sources, in this order, are figures learnt for the job's signature, figures learnt for its workload,
     the catalogue's figures of its workload, and the figures of all workloads.
     """
     name, own = workload_name(number), job.spec.profiles.get(gpu_type, WorkloadProfile()).known_figures()
@@ -182,8 +182,8 @@ def _factors(state: BrokerState, job: Job, number: int, gpu_type: str) -> Iterat
 def _speeds(job: Job, number: int, types: list[str]) -> Iterator[tuple[str, Estimate]]:
     """Yield the speed on each GPU type relative to the reference type.
 
-    A learnt speed is computed from run times, relative to the type with the most attempts. For that type, and
-    for types without a learnt speed, the speed is from the catalogue.
+    Learnt speeds are relative to the type with the most attempts. The speed of this type, and of types
+    without a learnt speed, is from the catalogue.
     """
     learnt = learnt_speeds(job.spec.profiles)
     base = next(iter(learnt), "")
@@ -224,9 +224,9 @@ def in_words(
         profiles: Profiles at the job's submission, by GPU type.
         gpu_type: GPU type on which the job runs; "": the job waits, and the GPU type with the most attempts
             is described.
-        seen: Observed use; None: unknown, or the job waits.
+        seen: Observed use; None: unknown.
         gpus: Number of GPUs of the job.
-        drawn_w: Observed mean power per GPU, W, if it can be compared with learnt power; else None.
+        drawn_w: Observed mean power per GPU, W; None: it cannot be compared with learnt power.
     """
     if not gpu_type and profiles:
         gpu_type = max(profiles, key=lambda name: _count(profiles[name]))

@@ -48,14 +48,12 @@ class Reports:
     """Maker of the broker's status reports.
 
     Args:
-        state: State of the broker.
         scheduler: The policy.
         started: The fact (journal entry) that begins this broker's epoch.
         now_s: Time at which the process began to serve, Unix seconds.
         backlog: Questions that wait for an answer.
         soft_errors: Failures that do not affect decisions.
         loop_metrics: Function that returns metrics of the loop; called once per report.
-        forecasts: Interface to the forecaster.
         members: The nodes and their measurements.
     """
 

@@ -180,8 +180,7 @@ def natural(name: str) -> list[tuple[int, str]]:
 def out_of_service(state: BrokerState, name: str) -> list[str]:
     """Describe the GPUs of a node that are lost or used by a foreign process, one line for each reason.
 
-    The result is empty for nodes of other engines, because GPUs that such an engine gives to other jobs are
-    not out of service.
+    The result is empty for nodes of other engines, which can give GPUs to other jobs.
     """
     return state.holdings.holding_lines(name) if state.nodes[name].spec.capabilities.is_own else []
 
@@ -189,7 +188,7 @@ def out_of_service(state: BrokerState, name: str) -> list[str]:
 def node_notes(node: Node) -> list[str]:
     """Return a node's notes for users, with a note if its rlsched is too old to limit cores and memory.
 
-    Nodes of other engines do not get this note, because the engine limits the cores and memory of jobs.
+    Other engines limit the cores and memory of jobs themselves.
     """
     spec = node.spec
     if spec.capabilities.holds_to is not None or not spec.memory_mib:

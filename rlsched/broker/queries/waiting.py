@@ -70,10 +70,7 @@ def places(state: BrokerState, vc: str) -> bool:
 
 
 def asked_again_s(state: BrokerState, among: Sequence[Room]) -> float:
-    """Return the earliest time at which the policy wants to decide in these partitions, Unix seconds.
-
-    The result is 0 if the policy requested no time.
-    """
+    """Return when the policy next wants to decide in these partitions, Unix seconds; 0: not requested."""
     names = state.cluster.partition_names
     return min(
         (
@@ -115,8 +112,7 @@ def whole_nodes(state: BrokerState, demand: Demand, room: Room) -> tuple[int, in
     """Count the nodes of a partition for a job with whole nodes; None if the job can never fit there.
 
     Returns:
-        Four numbers of nodes: nodes that the job needs; nodes that it can use (usable nodes); usable nodes
-        that are up and have no job; usable nodes that are absent and have no job.
+        Counts of nodes: needed; usable; usable, up and without jobs; usable, absent and without jobs.
     """
     node, specs = state.cluster.arrays.node.view(np.ndarray), state.cluster.nodes
     inside = set(np.flatnonzero(node["part_of"] == room.partition).tolist()) - state.removed_nodes()
@@ -244,11 +240,8 @@ class WaitingReasons:
     - `Power`: the job would exceed the power limit.
     - `Price`: the policy defers the job until electricity is cheaper, within the job's slack.
 
-    Jobs of one virtual cluster with the same request wait for the same reason. The reason is cached until an
-    entry changes the state.
-
-    Attributes:
-        state: State of the broker.
+    Jobs of one virtual cluster with the same request have the same reason, cached until an entry changes the
+    state.
     """
 
     def __init__(self, state: BrokerState) -> None:

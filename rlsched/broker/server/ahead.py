@@ -1,7 +1,7 @@
 """Lists the kernels that a broker needs for its rule and ledger, so that several processes can compile them.
 
-If the list lacks a kernel, the broker itself compiles it in the trial decisions of
-`rlsched.broker.server.broker_policy`, which is slower, and `tests/unit/compile/test_ahead.py` fails.
+If the list lacks a kernel, the broker compiles it more slowly in the trial decisions of
+`rlsched.broker.server.broker_policy`, and `tests/unit/compile/test_ahead.py` fails.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ Entry = tuple[Any, tuple[Any, ...]]
 
 
 def pieces(policy: Policy, scheduler: Scheduler, *, has_models: bool = False) -> list[Piece]:
-    """Return functions that each compile a kernel that a broker with this policy needs.
+    """Return functions that each compile a kernel that a broker with this policy needs, the slowest first.
 
-    Kernels that are compiled already are left out. The slowest kernel is first.
+    Kernels that are compiled already are left out.
 
     Args:
         policy: The policy from which the scheduler was loaded.
@@ -63,7 +63,7 @@ def entries_of(scheduler: Scheduler, *, has_models: bool = False) -> list[Entry]
     """Return the kernels that a broker calls for a scheduler with a rule, each with example arguments.
 
     The kernel of a decision is first, because it takes half of the compile time. Kernels that share no code
-    with the first kernel are next, so that the processes that compile do not wait for each other.
+    with it are next, so that the processes do not wait for each other.
     """
     s, rule = empty_state(2, 8, 256, 1, 4, order=queue.OrderedQueue(scheduler.order).arrays), scheduler.rule
     assert rule is not None

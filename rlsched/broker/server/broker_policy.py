@@ -53,7 +53,7 @@ def load_policy(
             (`Scheduler.reference`).
         budget_ms: Time limit for one decision, milliseconds.
         seed: Seed of the policy's random draws.
-        has_models: Whether to compile also the kernels that choose clocks. If not, they are compiled when the
+        has_models: Whether to compile also the kernels that choose clocks; False: they are compiled when the
             first job needs them.
         shares: Whether jobs can share GPUs. If not, a policy that needs models of speed is refused.
         limits_power: Whether to compile also the kernels that keep a power limit.

@@ -1,9 +1,8 @@
 """Monitors the journal's disk. New jobs are refused if little space is free, and a full disk loses no data.
 
-A reserve file in the journal's directory occupies some space. If the disk becomes full, the broker deletes
-this file, so that it can still commit the ends of jobs. When there is space, the broker creates the file
-again. If a batch still cannot be committed, the broker retries the commit, and sends the batch's output only
-after the commit.
+If the disk becomes full, the broker deletes a reserve file, so that it can still commit the ends of jobs.
+When there is space, the broker creates the file again. If a batch still cannot be committed, the broker
+retries, and sends the batch's output only after the commit.
 """
 
 from __future__ import annotations
@@ -45,10 +44,7 @@ class Disk:
         self._refusal = ""
 
     def refusal(self) -> str:
-        """Return the error message with which new submissions are refused; "" if they are accepted.
-
-        The free space is checked at most once every `LOOK_S` seconds.
-        """
+        """Return the error message with which new submissions are refused; "" if they are accepted."""
         if time.monotonic() - self._looked_s >= LOOK_S:
             self._looked_s = time.monotonic()
             self._look()
@@ -86,7 +82,7 @@ class Disk:
             self.give_up_reserve()
 
     def give_up_reserve(self) -> bool:
-        """Delete the reserve. Return whether a reserve existed; the caller can then retry a failed commit."""
+        """Delete the reserve. Return whether it existed, so that a failed commit can be retried."""
         try:
             self._reserve.unlink()
         except OSError:
@@ -112,10 +108,9 @@ class PatientCommits:
     """Commits that wait for space on a full disk.
 
     Args:
-        journal: The journal.
         disk: The journal's disk.
-        meanwhile: Function that is called with the error between two attempts. If it returns False, the
-            commit is not attempted again.
+        meanwhile: Function that is called with the error between two attempts. If it returns False, the wait
+            ends.
         say: Function that logs a line, called when the wait begins and when it ends.
     """
 

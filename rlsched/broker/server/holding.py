@@ -1,9 +1,8 @@
 """Handles messages that arrive while a batch waits for disk space.
 
 Heartbeats of nodes are answered, so that no lease expires. Clients' requests that change something are
-refused with the reason. Clients' questions and other messages from nodes wait for the next batch; of equal
-messages, only one is stored. A node's `Hello` is dropped, because the node repeats it. Messages beyond
-`MAX_HELD` are dropped too.
+refused with the reason. Other messages wait for the next batch; of equal messages, only one is stored. A
+`Hello`, which the node repeats, and messages beyond `MAX_HELD` are dropped.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ class DeferredMessages:
     """Messages that wait for the next batch.
 
     Args:
-        knows: Function that returns whether a submission with this token was accepted, including submissions
-            in the batch that waits for disk space.
+        knows: Function that returns whether a submission with this token was accepted, also in the waiting
+            batch.
         event_of: Function that converts a message to an event for the state machine.
     """
 
@@ -42,7 +41,7 @@ class DeferredMessages:
     def hear(self, heard: Heard, transport: Transport, why: str) -> None:
         """Answer a heartbeat, refuse a request that changes something, or defer any other message.
 
-        A message that only repeats accepted submissions changes nothing, and is deferred too.
+        A message that only repeats accepted submissions changes nothing.
         """
         message, request = heard.envelope.message, heard.envelope.request
         if isinstance(message, Heartbeat):

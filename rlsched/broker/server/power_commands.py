@@ -24,7 +24,7 @@ class PowerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         suspend_cmd: Command that powers a node down, split into words as by a shell. The node's name is
-            appended as the last argument.
+            appended.
         resume_cmd: Command that powers a node up, in the same form.
         sleep: Rules that decide when nodes sleep.
     """
@@ -73,10 +73,7 @@ class PowerCommands:
         self._begin()
 
     def step(self) -> list[PowerDone]:
-        """Start queued commands, and kill commands that run too long.
-
-        Return the results of the commands that have ended since the last call.
-        """
+        """Start queued commands, and kill commands that run too long. Return new results."""
         for node, (order, command) in list(self._running.items()):
             error = command.error()
             if error is not None:

@@ -43,10 +43,7 @@ class PriceCommand:
         self._failed = False
 
     def begin(self) -> None:
-        """Start the command if it is due.
-
-        If the file of prices does not exist yet, wait for the end of the command, at most `START_S`.
-        """
+        """Start the command if it is due; wait up to `START_S` for it if there is no file of prices yet."""
         self.step()
         if self._running is None or self._file.exists():
             return

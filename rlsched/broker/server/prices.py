@@ -24,8 +24,8 @@ EVERY_S: Final = 60.0
 class PriceSource:
     """Source of the prices of electricity and of the power limits for a broker.
 
-    A changed file is read again. If the file cannot be read, the earlier values apply as long as they cover
-    the present time. While no price is known, the policy does not defer jobs.
+    A changed file is read again. If it cannot be read, the earlier values apply as long as they cover the
+    present time.
 
     Args:
         cluster_file: Cluster file with the table `[energy]`; None: there are no prices and limits.
@@ -59,8 +59,7 @@ class PriceSource:
     def step(self, now_s: float) -> list[PricesRead]:
         """Read the files again if they have changed. Return the new prices and limits, if any.
 
-        Log one line when a file cannot be read, and one line when the last price has expired. `now_s`:
-        current time, Unix seconds.
+        Log one line when a file cannot be read, or when the last price has expired. `now_s`: Unix seconds.
         """
         if self._energy is None or self._elapsed() - self._checked_s < EVERY_S:
             return []

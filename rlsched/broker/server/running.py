@@ -42,10 +42,10 @@ def run_broker(
         settings: Settings of the broker.
         announce: Function that prints the ready line and the progress of a standby.
         warn: Function that logs the lines after the ready line; None: `announce` prints them.
-        stands_by: Whether to run as a standby first. The standby waits until no other broker has the journal
-            open or, with `copies`, until it takes over.
+        stands_by: Whether to run as a standby until no other broker has the journal open or, with `copies`,
+            until it takes over.
         copies: Source of the journal for a standby on another machine, which takes over if the primary fails,
-            or on SIGUSR1. None: the standby uses the same journal file as the primary.
+            or on SIGUSR1. None: the standby uses the primary's journal file.
 
     Raises:
         SupersededError: a later broker (with a higher epoch) of the cluster serves.
@@ -115,10 +115,7 @@ def run_broker(
 
 
 def _say_if_slow(settings: BrokerSettings, announce: Callable[[str], None]) -> Timer:
-    """Start and return a timer that announces why the broker's start is slow.
-
-    The caller cancels the timer when the broker is ready.
-    """
+    """Start and return a timer that announces why the broker's start is slow; the caller cancels it."""
     name = Policy.of(settings.policy).name
     line = (
         f"rlsched broker is still starting: the first time on a machine, compiling policy {name} takes a "

@@ -79,9 +79,7 @@ REST_S = 0.004
 TICK_S = 0.25
 FLUSH_S = 5.0
 _OF_THE_LOOP = (SetPolicy, ReadJournal, LaterBroker)
-"""Messages that the loop answers without the state machine. A `LaterBroker` from a node is an exception: it
-goes to the state machine.
-"""
+"""Messages that the loop answers without the state machine, except a `LaterBroker` from a node."""
 QUESTIONS_S = 0.005
 """Maximum time for answers to questions in a turn, seconds; further questions wait for the next turn."""
 
@@ -90,9 +88,7 @@ class Broker:
     """A broker. After construction, it is ready to serve, and `ADDRESS_FILE` has its address for clients.
 
     Args:
-        settings: Settings of the broker.
-        open_journal: Function that opens the journal. Tests pass a function that returns a journal that
-            fails.
+        open_journal: Function that opens the journal.
         say: Function that logs a line.
         warm: Policy and state of a standby that takes over; None: they are loaded here.
         doing: Function that is called with a description of each slow step of the start.
@@ -187,12 +183,10 @@ class Broker:
             self._opened = opened.pop_all()
 
     def _begun_as_chosen(self, warm: Warm | None) -> tuple[Machine, Fits, DeferredMessages]:
-        """Begin an epoch with the policy last set by `rlsched policy set`, in place of `--policy`.
+        """Begin an epoch with the policy last set by `rlsched policy set`, or with `--policy`.
 
-        If there is no such policy, or if it can no longer be loaded, use `--policy`.
-
-        Returns:
-            The state machine, the fits of its predictors, and its deferred messages.
+        `--policy` is used if no policy was set, or if the set policy can no longer be loaded. The result is
+        that of `_start_epoch`.
         """
         chosen = self._journal.chosen()
         if chosen is not None and chosen.instead_of == self._given:
@@ -501,7 +495,7 @@ class Broker:
     def _draw_curves(self, now_s: float) -> None:
         """Add a point to the TensorBoard curves of predictions and drift.
 
-        After a new decision, also add a point to the curves of the cluster and the forecasts.
+        After a new decision, add a point to the curves of the cluster and the forecasts too.
         """
         state = self._machine.state
         try:

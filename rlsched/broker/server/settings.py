@@ -50,8 +50,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
         new_cluster: Whether to begin a new cluster in a directory whose journal is lost or damaged.
         keeps: How long journal entries and rows of ended jobs are kept.
         seed: Seed of the policy's random draws.
-        forecaster: Forecaster of starts and ends of jobs: name of an entry point in the group
-            `rlsched.forecasters`; "": no forecasts.
+        forecaster: Name of an entry point in the group `rlsched.forecasters`; "": no forecasts.
         forecast_after_s: Time from the broker's start to the forecaster's start, seconds.
         forecast_every_s: Minimum time between two refreshes of the forecasts, seconds.
         power: Commands and rules that power idle nodes down and up; None: nodes stay on.

@@ -52,8 +52,8 @@ class SiteCommand:
     def error(self) -> str | None:
         """Return None while the command runs, "" after a success, else the error in one line.
 
-        A command that runs longer than `most_s` is killed. Do not call this method again after it has
-        returned a text.
+        A command that runs longer than `most_s` is killed. Do not call this again after it has returned a
+        text.
         """
         code = self._process.poll()
         late = code is None and self._elapsed() >= self._until_s

@@ -1,4 +1,4 @@
-"""The broker's clock. Its time increases with every reading, even if this machine's clock is set back."""
+"""The broker's clock. Its time increases with every reading, even if the system clock is set back."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 AHEAD_S = 60.0
-"""Time by which the journal's last time can be ahead of this machine's clock without a warning, seconds."""
+"""Maximum time by which the journal can be ahead of this machine's clock without a warning, seconds."""
 
 
 class BrokerClock:
-    """Unix time in whole milliseconds that increases with every reading, even if the system clock jumps.
+    """Unix time in whole milliseconds that increases with every reading.
 
     Args:
         after_s: Unix seconds; all readings are later. After a restart, this is the journal's last time.

@@ -2,9 +2,7 @@
 
 Without an admin's order, the standby takes over only if the primary answers neither the standby nor most of
 the nodes that are up (`rlsched.broker.standby.orphan_hellos`). The copy may lack the primary's last commits.
-Therefore a take-over treats the copy like a restored backup (`rlsched.broker.journal.backup.take_over`): the
-next epoch and job number are far above all epochs and job numbers in the copy, because the primary may have
-used higher values.
+A take-over therefore treats the copy like a restored backup (`rlsched.broker.journal.backup.take_over`).
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ from rlsched.transport.keys import KeyHome
 from rlsched.wire.messages import JournalRows, ReadJournal, Refused, Serving
 
 COPY_FILE = "copy"
-"""File that marks the journal in the same directory as a copy: no take-over has made it the journal yet."""
+"""File that marks the journal in the same directory as a copy; removed by a take-over."""
 ASK_S = 1.0
 ASK_AGAIN_S = 0.6
 """Time after which a request without an answer is repeated, seconds. A running broker answers sooner."""
@@ -53,9 +51,9 @@ class Copies:
 
     Attributes:
         of: Address of the primary.
-        take_over_after_s: Time without an answer from the primary, seconds, after which the standby takes
-            over. Second condition: most of the nodes that are up have lost the primary too, or no node is up.
-            None: the standby takes over only on an admin's order.
+        take_over_after_s: Time without an answer from the primary after which a standby with a complete copy
+            takes over, seconds. Second condition: most of the nodes that are up have lost the primary too, or
+            no node is up. None: the standby takes over only on an admin's order.
     """
 
     of: str
@@ -96,7 +94,7 @@ def copy_and_wait(
     """Copy a broker's journal until this process takes over. Return None if the process is stopped first.
 
     Args:
-        path: Path of the copy. If another journal is at this path, it is renamed.
+        path: Path of the copy. A different journal at this path is renamed.
         address: Address at which this process listens, and serves after a take-over.
         home: Key directory, with the primary's keys.
         warm: The policy, and the state after the last entry of the copy.

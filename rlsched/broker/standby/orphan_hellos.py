@@ -1,8 +1,7 @@
 """The standby's listener, which counts the nodes that have lost the primary.
 
 A node sends a `Hello` to a standby only if the primary does not answer the node. A standby takes over only if
-most nodes have done so. If only the standby has lost the primary, it receives no `Hello` and does not take
-over.
+most nodes have done so, and therefore not if only the standby has lost the primary.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class Knocks:
     """The standby's sockets, which receive the `Hello` of each node that has lost the primary.
 
     Args:
-        address: Address at which to listen. After a take-over, the broker listens at the same address.
+        address: Address at which to listen, as the broker does after a take-over.
         home: Key directory.
         of: Address of the primary.
         elapsed: A monotonic clock, seconds.

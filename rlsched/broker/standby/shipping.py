@@ -1,9 +1,8 @@
 """Sends the journal's stored rows to standbys on other machines, page by page, while the broker serves.
 
-A standby requests the entries after the last entry of its copy. The broker answers as soon as it has
-committed such entries. If there are none within `HOLD_S`, the broker sends an empty answer, which shows that
-the broker is alive. Pages have a maximum size, and each standby gets at most one page per turn of the
-broker's loop, so that a long journal does not delay clients and nodes.
+A standby requests the entries after the last entry of its copy. If there are none within `HOLD_S`, the broker
+sends an empty answer, which shows that it is alive. Each standby gets at most one page of limited size per
+turn of the broker's loop, so that a long journal does not delay clients and nodes.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ SILENT_S = 10.0
 """Time without requests from standbys after which the broker logs that the journal is not copied, seconds."""
 MOST_STANDBYS = 4
 MOST_ACCESS_BYTES = 1 << 19
-"""Maximum size of an access list that is sent to standbys, bytes. A longer list is not sent."""
+"""Maximum size of an access list that is sent to standbys, bytes."""
 LOOK_S = 1.0
 
 
@@ -41,11 +40,9 @@ class Shipping:
     """Answers standbys' requests for new journal entries and the access list.
 
     Args:
-        journal: The journal.
         access: The access list.
         reply: Function that sends an answer.
-        say: Function that logs a line, called at the first request of a standby, and after `SILENT_S` without
-            any request.
+        say: Function that logs a line, called at a standby's first request, and after `SILENT_S` without any.
     """
 
     def __init__(

@@ -30,8 +30,8 @@ class Taken:
     Attributes:
         warm: The policy, and the state after the last entry that was replayed.
         open: Function that opens the journal for writing.
-        previous: Description of the broker from which the journal was taken over; "": an earlier broker in
-            this directory used the journal, and this process continues with this journal.
+        previous: Description of the broker from which the journal was taken over; "": the journal is from an
+            earlier broker in this directory.
         since_s: Time of the take-over, seconds of `time.monotonic`.
     """
 

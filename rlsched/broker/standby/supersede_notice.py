@@ -1,4 +1,4 @@
-"""Orders the previous primary to stop after a take-over, as soon as the previous primary is reachable."""
+"""Orders the previous primary to stop after a take-over, as soon as it is reachable."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Telling:
         of: Address of the previous primary.
         home: Key directory.
         started: Entry that began this broker's epoch.
-        supersede: Function that is called if the previous primary has a higher epoch than this broker. The
-            argument is the epoch of the previous primary.
+        supersede: Function that is called with the previous primary's epoch, if it is higher than this
+            broker's.
         say: Function that logs a line, called when the previous primary has received the message.
     """
 

@@ -124,10 +124,6 @@ class JournalFollower:
     """Replays the commits of a broker on this machine from the broker's journal. It never writes.
 
     The broker must run on this machine, because the processes share memory for SQLite's write-ahead log.
-
-    Args:
-        path: The journal.
-        warm: State to which the entries are applied.
     """
 
     def __init__(self, path: Path, warm: Warm) -> None:

@@ -28,8 +28,7 @@ class AccountMembers:
     def account_to_charge(self, person: str, wanted: str) -> str:
         """Return the account to charge for a user's job.
 
-        If the job names an account (`wanted`), return that account. If `wanted` is "", return the user's
-        default account, or "" if the user has no accounts.
+        This is `wanted`, or the user's default account if `wanted` is ""; "" if the user has no accounts.
 
         Raises:
             InputError: the user is not a member of the account.

@@ -1,10 +1,10 @@
 """Job arrays: submissions of many tasks. Only a few tasks of an array at a time become jobs.
 
 An array has its own job number. Each task gets the next free job number when it enters the queue, and is a
-job from then on. The submission of an array of 100,000 tasks is therefore one entry of the journal. The
-ledger (`ClusterState`) contains only the tasks that are jobs. At most `WINDOW` tasks of an array wait in the
-queue, because the tasks request the same resources and a policy gains nothing from more. While an array is
-held, or waits for its begin time or for other jobs (`gates`), no further task enters the queue.
+job from then on. An array of 100,000 tasks is therefore submitted in one journal entry, and the ledger
+(`ClusterState`) contains only the tasks that are jobs. At most `WINDOW` tasks of an array wait in the queue:
+they request the same resources, so a policy gains nothing from more. While an array is held, or waits for its
+begin time or for other jobs (`gates`), no further task enters the queue.
 """
 
 from __future__ import annotations
@@ -26,13 +26,11 @@ from rlsched.wire.states import CANCELLED, COMPLETED, FAILED, QUEUED, RUNNING
 WINDOW: Final = 64
 """Maximum number of tasks of an array that are in the ledger (`ClusterState`) and have never run."""
 MOST_OVER: Final = 10_000
-"""Number of finished arrays that stay in memory for queries.
-
-When the number exceeds this by more than 10 %, the arrays that finished first are removed. Their tasks stay
-in the journal's table of ended jobs.
+"""Number of finished arrays that stay in memory for queries. When it is exceeded by more than 10 %, the
+arrays that finished first are removed. Their tasks stay in the journal's table of ended jobs.
 """
 NO_SEQ: Final = -1
-"""Value used as the ledger number of an array, because only the tasks of an array are in the ledger."""
+"""Value used as the ledger number of an array, because the ledger contains only tasks."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,7 +46,7 @@ class JobArray(Head):
         live: Job number of each task that is an unfinished job, by task number.
         fresh: Task numbers in `live` whose jobs have never had GPUs.
         outcomes: Number of finished tasks, by state.
-        stopped: Reason why the array was stopped, so that no more tasks become jobs; "" if it was not.
+        stopped: Reason why no more tasks become jobs; "" if the array was not stopped.
         end_s: End of the last task, Unix seconds; None while the array is unfinished.
         start_s: Time at which the first task got GPUs, Unix seconds; None if no task has.
     """
@@ -84,8 +82,8 @@ class JobArray(Head):
         """State of the array, one of the states of a job.
 
         An unfinished array is `running` if one of its unfinished tasks has had GPUs, else `queued`. A
-        finished array is `cancelled` if it was stopped or all tasks were cancelled. It is `completed` if all
-        tasks completed. Otherwise, a finished array is `failed`.
+        finished array is `cancelled` if it was stopped or all tasks were cancelled, `completed` if all tasks
+        completed, else `failed`.
         """
         if self.end_s is None:
             return RUNNING if len(self.live) > len(self.fresh) else QUEUED
@@ -101,8 +99,8 @@ class JobArray(Head):
     def num_wanted(self, held: int) -> int:
         """Return the number of further tasks that should become jobs now.
 
-        `held`: number of held jobs among the live tasks. Held jobs count neither against `WINDOW` nor against
-        the array's limit of running tasks.
+        `held`: number of held jobs among the live tasks. `WINDOW` and the array's limit of running tasks do
+        not include held jobs.
         """
         most = self.spec.array_limit - len(self.live) + held if self.spec.array_limit else WINDOW
         most = min(WINDOW - len(self.fresh) + held, most)
@@ -217,10 +215,7 @@ class Arrays:
             self._forget(over - MOST_OVER)
 
     def _forget(self, many: int) -> None:
-        """Remove the `many` arrays that finished first from memory.
-
-        The choice depends only on journal entries, so a replay removes the same arrays.
-        """
+        """Remove the `many` arrays that finished first from memory; a replay removes the same arrays."""
         over = sorted((one.end_s, one.number) for one in self.known.values() if one.end_s is not None)
         for _, number in over[:many]:
             del self.tokens[self.known.pop(number).spec.token]
@@ -237,10 +232,7 @@ class Arrays:
         return array.num_wanted(self._gates.held_among(array.live.values()))
 
     def drafts(self, after: int) -> list[JobSubmitted]:
-        """Return the tasks that should become jobs now, as submissions without predictions.
-
-        The first task gets the job number `after` + 1.
-        """
+        """Return the tasks that should become jobs now, without predictions, numbered from `after` + 1."""
         found: list[JobSubmitted] = []
         for array in self.live.values():
             for task in islice(numbers(array.coming), self._num_wanted(array)):

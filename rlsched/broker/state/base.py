@@ -1,8 +1,8 @@
 """The base of a compacted journal: a document with the state that the deleted entries produced.
 
-The document is plain MessagePack with the field names below as keys. It is compressed by zlib, and stored as
-a sequence of `BasePart` entries. Readers ignore unknown fields, and use the default value of a missing field.
-A change that earlier readers would misread increases `VERSION`. `read_base` still reads earlier versions.
+The document is MessagePack with the field names below as keys, compressed by zlib, and stored as a sequence
+of `BasePart` entries. Readers ignore unknown fields, and use the default value of a missing field. A change
+that earlier readers would misread increases `VERSION`. `read_base` still reads earlier versions.
 
 The document contains only facts and sums, and does not depend on internal structures of the code. For
 predictors, it contains run times of jobs, from which any predictor can learn again.
@@ -84,7 +84,7 @@ class LedgerJob(JobNeeds, frozen=True, kw_only=True):
     Attributes:
         seq: Sequence number of the job in the ledger.
         status: waiting | running | leaving (preempted, with processes that still run).
-        gpus: Indexes of the running job's GPUs. The index continues from node to node, in node order.
+        gpus: Indexes of the running job's GPUs, counted through all nodes in node order.
         tenant: Position of the job among the jobs that share these GPUs, from 0.
         fields: Values of fields of the dtype `JOB` (`rlsched.cluster.arrays`), by field name.
     """
@@ -129,9 +129,8 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         decisions: Sequence number of the next decision.
         preemptible: Whether a preemptible job was ever submitted.
         revises: Whether the run times of finished jobs change the predictions of waiting jobs of the same
-            burst (similar jobs submitted in a row). Only a few queue orders need these changes.
-        policy_id: ID of the policy that decided. The stored dial positions are restored only for the same
-            policy.
+            burst (similar jobs submitted in a row). Only a few queue orders need this.
+        policy_id: ID of the policy that decided. Dial positions are restored only for the same policy.
     """
 
     nodes: list[LedgerNode]
@@ -154,8 +153,7 @@ class PredictorSample(msgspec.Struct, frozen=True, array_like=True):
         command: Command line with `#` in place of each number (`rlsched.workload.predict.facts.stem`).
         limit_s: Time limit, seconds; nan if there was none.
         start_s: Time of the first start, Unix seconds; nan if unknown.
-        features: Features of the job as bytes, as at the end of `JobSubmitted.said`; empty if none were
-            recorded.
+        features: Features of the job as bytes, as in `JobSubmitted.said`; empty if none were recorded.
     """
 
     vc: str
@@ -178,8 +176,8 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
         ended: Number of jobs that have ended by themselves.
         run_times: Sums of `RunningMean` over ended jobs: (VC, GPUs per job, number of jobs, sum of
             ln(seconds), sum of squares of ln(seconds)). VC `*` means all VCs. 0 GPUs means jobs of any size.
-        losses: Prediction loss of each predictor, by job size and then by predictor. The losses determine the
-            weights of the hedge (a weighted average of the predictors). Empty if the hedge was not used.
+        losses: Prediction loss by job size and then by predictor, from which the hedge (a weighted average of
+            the predictors) gets its weights. Empty if the hedge was not used.
         past: Latest jobs that ended by themselves, in order of end time.
     """
 
@@ -194,8 +192,7 @@ class BaseJob(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         submitted: The original submission, with the prediction.
-        job: Fields of `rlsched.broker.state.jobs.Job`, by name, without `spec`. Fields with their default
-            value are left out.
+        job: Fields of `rlsched.broker.state.jobs.Job`, by name, without `spec` and default values.
         level: Current priority level, including the increase by waiting time.
         barred: Whether a quota keeps the job out of the queue.
         moves: The first start, and the latest starts and requeues, in order: (`start` or `stop`, Unix
@@ -235,8 +232,8 @@ class HeldNode(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         node: Name of the node.
-        held: For each holding (GPUs with the same user or reason): the holding, and the sequence number of
-            the job that represents the holding in the ledger.
+        held: Each holding (GPUs with the same user or reason), with the sequence number of the job that
+            represents it in the ledger.
     """
 
     node: str
@@ -250,7 +247,7 @@ class Charged(msgspec.Struct, frozen=True, kw_only=True):
         half_life_s: Half-life of usage, seconds.
         usage: GPU-seconds by user, decayed up to the time `usage_at_s` (Unix seconds).
         month: (kind: `user`, `account` or `vc`; name; GPU time charged this month, thousandths of a GPU x ms;
-            time up to which GPU time is charged, Unix ms).
+            time up to which it is charged, Unix ms).
         weights: ln(weight) by user; the weight applies to all jobs of the user.
     """
 

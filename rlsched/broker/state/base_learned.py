@@ -101,11 +101,7 @@ class Noting(Predictions):
         super().discard_job(job)
 
     def learned(self, before: Learned) -> Learned:
-        """Return the observations for a new base.
-
-        Args:
-            before: Observations in the present base.
-        """
+        """Return the observations for a new base. `before`: observations in the present base."""
         predictor = self.predictor
         losses = before.losses
         if predictor is not None:
@@ -126,7 +122,7 @@ def replay_learned(predictions: Predictions, learned: Learned, jobs: list[BaseJo
     """Train new predictors with the ended jobs (`learned.past`) and the live jobs (`jobs`) of a base.
 
     The sums of the running mean and the losses of the hedge (a weighted average of several predictors) are
-    restored exactly. Predictors that learn from single jobs learn only from the latest `MOST_PAST` jobs.
+    restored exactly. Predictors that learn from single jobs learn only from the jobs in the base.
     """
     predictor = predictions.predictor
     events: list[_Event] = []
@@ -154,16 +150,17 @@ def replay_learned(predictions: Predictions, learned: Learned, jobs: list[BaseJo
 
 
 _ENDS, _COMES, _STARTS, _AFTER_ALL = 0, 1, 2, 100
-"""Order of events with equal times, as in the broker's loop. `_AFTER_ALL`: end of a job that ends at the time
-of its start."""
+"""Order of events with equal times, as in the broker's loop. `_AFTER_ALL`: end of a job that ends when it
+starts.
+"""
 
 
 def _past_events(predictor: Predictor, job_id: str, past: PredictorSample) -> list[_Event]:
     """Return the events of a past job.
 
     The predictor's history learns from the past job. The hedge (a weighted average of predictors) does not,
-    because the base already stores the hedge's losses from past jobs. Each event only updates the hedge's
-    losses from live jobs, which depend on how long the live jobs have run.
+    because the base stores its losses from past jobs. Each event only updates the hedge's losses from live
+    jobs, which depend on how long the live jobs have run.
     """
     facts = JobFacts(job_id, past.gpus, past.vc, past.user, past.name, past.command, past.limit_s)
 

@@ -195,8 +195,8 @@ def fill(
 ) -> None:
     """Fill an empty cluster with the nodes and live jobs that a base stores.
 
-    All waiting jobs enter the queues, including ineligible jobs. The caller must then call `Gates.add_gates`
-    and `QuotaTable.restore_quotas`, which remove the jobs that a gate or a quota makes ineligible.
+    All waiting jobs enter the queues. The caller must then call `Gates.add_gates` and
+    `QuotaTable.restore_quotas`, which remove ineligible jobs.
 
     Args:
         state: The cluster. `permit` must have set the permissions of its scheduler already.
@@ -297,9 +297,9 @@ def _seat(state: ClusterState, running: list[tuple[int, LedgerJob]]) -> None:
 
 
 def _fill_dials(state: ClusterState, ledger: Ledger, policy_id: str) -> None:
-    """Restore the counters of all partitions.
+    """Restore the counters of all partitions, and the positions of the dials (numbers that adjust a rule).
 
-    If the policy has not changed, also restore the positions of its dials (numbers that adjust a rule).
+    The dials are restored only if the policy has not changed.
     """
     dials = state.arrays.dials
     for p, name in enumerate(state.partition_names):

@@ -1,7 +1,4 @@
-"""Conversion between a broker's state and a base (the state that begins a compacted journal).
-
-`base_of` returns the base of a state. `restore_base` fills a state from a base.
-"""
+"""Conversion between a broker's state and a base (the state that begins a compacted journal)."""
 
 from __future__ import annotations
 
@@ -204,8 +201,8 @@ def _job(one: BaseJob) -> Job:
 def _with_coming(kept: BaseArray) -> dict[str, Any]:
     """Return the fields of an array, including `coming` (the tasks that are not jobs yet).
 
-    Bases older than version 3 store `come` instead: the number of tasks that have become jobs. These tasks
-    are the first tasks of the submission.
+    Bases older than version 3 store `come` instead: the number of tasks that have become jobs, from the first
+    task on.
     """
     fields = dict(kept.array)
     if "come" in fields:

@@ -1,9 +1,9 @@
 """Cost or carbon of the measured energy of jobs.
 
-The bill of an attempt is its measured energy times the mean price during the attempt times the PUE, in the
-units of the simulator's bills (`rlsched.energy.bills`). Nodes report the energy of an attempt only as a
-whole, so that its power counts as constant. The attempt lasts from `Attempt.seated_s` until the broker knows
-its end.
+The bill of an attempt is the product of its measured energy, the mean price during the attempt and the PUE,
+in the units of the simulator's bills (`rlsched.energy.bills`). The power of an attempt is assumed to be
+constant, because nodes report only its total energy. The attempt lasts from `Attempt.seated_s` until the
+broker knows its end.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class PriceSums(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         kind, currency, pue: As in the last `EnergyPriced`.
         price: Present price, in the unit of its file; 0 if unknown.
-        since_s: Start of the time since which the price is known without a gap, and in the same unit, Unix
-            seconds; infinite: the price is unknown.
+        since_s: Time since which the price is known without a gap and in the same unit, Unix seconds;
+            infinite: the price is unknown.
         at_s: Time of the last `EnergyPriced`, Unix seconds.
         total: Integral of price x PUE up to `at_s`, price x seconds. Only differences of two values after
             `since_s` have a meaning.
@@ -75,11 +75,10 @@ class PriceSums(msgspec.Struct, frozen=True, kw_only=True):
         return self.total + self.price * self.pue * (now_s - self.at_s)
 
     def job_bill(self, job: Job, used_j: float | None, now_s: float) -> JobBill:
-        """Return the bill of a job's ended attempts and of its current attempt.
+        """Return the bill of the measured energy of a job's ended attempts and of its current attempt.
 
-        The bill is that of the measured energy. Attempts whose energy was not measured change neither the
-        energy nor the bill. If the price was unknown at some time of another attempt, or if the currency has
-        changed, the job's bill stays unknown.
+        If the price was unknown at some time of a measured attempt, or if the currency has changed, the job's
+        bill is unknown.
 
         Args:
             job: The job.

@@ -88,8 +88,8 @@ class BrokerState(Known):
 
         Args:
             rows: The entries.
-            scheduler: Policy that decides after the replay. The replay lets it set its dials (numbers that
-                adjust the policy's rule) at the times of the entries. None: no dials are set.
+            scheduler: Policy that decides after the replay, and sets its dials (numbers that adjust its rule)
+                at the times of the entries. None: no dials are set.
 
         Raises:
             JournalError: an entry contradicts the entries before it.
@@ -101,10 +101,10 @@ class BrokerState(Known):
             scheduler.begin_instant(self.cluster, self.now_s)
 
     def follow(self, rows: Iterable[JournalRow], scheduler: Scheduler | None = None) -> None:
-        """Apply the next entries of a journal. The entries can be passed in several calls.
+        """Apply the next entries of a journal.
 
-        The caller must call `permit` before the first call, and `scheduler.begin_instant` after the last
-        call and before any decision, as `replay` does.
+        The caller must call `permit` before the first call, and `scheduler.begin_instant` after the last call
+        and before any decision, as `replay` does.
 
         Raises:
             JournalError: as `replay`; the state cannot be used afterwards.
