@@ -242,7 +242,7 @@ class BrokerState(Known):
         self._note_cap(attempt, rank)
 
     def _note_cap(self, attempt: Attempt, rank: Rank) -> None:
-        """Record whether a limit makes a node run a rank at a lower clock than the decision's clock."""
+        """Record whether a limit makes a node run a rank at a lower clock than the decision set."""
         chosen = nearest_mhz(self.nodes[rank.node].spec.sm_clocks_mhz, attempt.sm_clock_frac)
         if rank.sm_clock_mhz and (chosen == 0 or rank.sm_clock_mhz < chosen):
             attempt.was_capped = True
@@ -396,7 +396,7 @@ class BrokerState(Known):
                 attempt.shares_with(1 + len(self.cluster.beside(seq)), now_s)
 
     def _shares_no_more(self, attempt: Attempt, now_s: float) -> None:
-        """Update the tenant counts of co-tenants after an attempt lost its GPUs in the ledger."""
+        """Update the tenant counts of co-tenants after an attempt lost its GPUs."""
         if attempt.tenants > 1:
             attempt.shares_with(1, now_s)
             held = [(rank.node, rank.gpus) for rank in attempt.ranks]

@@ -31,7 +31,7 @@ class FairShareUsage:
 
     @property
     def sums(self) -> tuple[dict[str, float], float]:
-        """(GPU-seconds by user without running attempts, Unix time up to which the GPU-seconds decayed)."""
+        """(GPU-seconds by user from ended attempts, Unix time to which they are decayed)."""
         return dict(self._gpu_s), self._at_s
 
     def restore_usage(self, gpu_s: dict[str, float], at_s: float) -> None:

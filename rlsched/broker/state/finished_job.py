@@ -82,7 +82,7 @@ _UNCOUNTED = {"command": [], "env": {}, "cwd": ""}
 _ALWAYS_WRITTEN = ("num_cpus", "time_limit_s")
 """Fields of the submission that are written even with default values: earlier versions require them."""
 _LEAVES = frozenset((type(None), bool, int, float, str, dict))
-"""Types of most field values. Such values are plain data already and need no conversion."""
+"""Types of field values that are plain data already."""
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -123,10 +123,7 @@ def ended_job(job: Job, nodes: Mapping[str, Node]) -> EndedJob:
 
 
 def differing(row: EndedJob, other: EndedJob) -> list[str]:
-    """Return the names of the columns in which two rows differ.
-
-    The order of the fields in `rest` is ignored.
-    """
+    """Return the columns in which two rows differ. The order of the fields in `rest` is ignored."""
     names = [name for name, one, two in zip(row._fields, row, other, strict=True) if one != two]
     if names == ["rest"] and _sorted(row.rest) == _sorted(other.rest):
         return []
@@ -173,11 +170,11 @@ class AskedFor(msgspec.Struct, frozen=True):
 
 
 class RowRest(msgspec.Struct, frozen=True):
-    """Fields in `EndedJob.rest` that lists of jobs show. Rows of earlier versions lack the bills.
+    """Fields in `EndedJob.rest` that lists of jobs show.
 
     Attributes:
         spec: Fields of the submission.
-        cost, carbon_kg, currency: As in `Job`.
+        cost, carbon_kg, currency: As in `Job`. Rows of earlier versions lack them.
     """
 
     spec: AskedFor = AskedFor()
@@ -190,7 +187,7 @@ _rest_decoder = msgspec.msgpack.Decoder(RowRest)
 
 
 def rest_of_row(row: EndedJob) -> RowRest:
-    """Return the fields in `rest` that lists of jobs show. The other fields are not decoded.
+    """Return the fields in `rest` that lists of jobs show.
 
     Raises:
         JournalError: the row's `rest` is damaged, or of another version.

@@ -96,9 +96,9 @@ def differences(
 
     Args:
         db: The journal.
-        expected: Correct rows of all jobs that the entries up to `ended_at` end, in any order.
-        over_before: Function that returns the number of jobs that finished before the journal's base
-            (compacted start). The function is called after `expected` is exhausted.
+        expected: Correct rows of the jobs that ended up to entry `ended_at`, in any order.
+        over_before: Returns the number of jobs that finished before the journal's base (compacted start).
+            Called after `expected` is exhausted.
     """
     count = missing = 0
     from_s = began_at(db)
@@ -150,7 +150,7 @@ class Filter(NamedTuple):
 
 
 class EndedTable:
-    """Reader of the table of ended jobs. The time of a call does not grow with the table, except for `rows`.
+    """Reader of the table of ended jobs. Only the time of `rows` grows with the table.
 
     Args:
         path: Name of the journal in messages.

@@ -23,7 +23,7 @@ NEVER: Final = "DependencyNeverSatisfied"
 def is_met(kind: DependencyKind, state: str) -> bool | None:
     """Return whether a dependency on a job is met when the job enters a state.
 
-    Return None if the dependency is not met yet, but a later state of the job can meet the dependency.
+    Return None if only a later state of the job can meet the dependency.
     `state`: the job's final state, or `running` when the job starts.
     """
     event = {RUNNING: STARTED, COMPLETED: HAS_COMPLETED}.get(state, ENDED_OTHERWISE)
@@ -32,7 +32,7 @@ def is_met(kind: DependencyKind, state: str) -> bool | None:
 
 
 class Gates:
-    """The gates of all waiting jobs and arrays. A job stays out of the queue until it has no gates.
+    """The gates of all waiting jobs and arrays.
 
     In the methods, `seq` is the sequence number of the job in the ledger (`ClusterState`), or -1 for an
     array.
@@ -57,7 +57,7 @@ class Gates:
     # ---- events of jobs ---------------------------------------------------------------------------
 
     def add_gates(self, seq: int, entry: JobSubmitted, now_s: float) -> None:
-        """Register the gates of a waiting job or array. A job with gates is kept out of the queue."""
+        """Register the gates of a waiting job or array."""
         if entry.held:
             self._hold(entry.job, seq, entry.held)
         if entry.begin_s is not None and entry.begin_s > now_s:

@@ -26,11 +26,10 @@ class GpuHandover:
         If the attempt's `ending` is already set, it is not changed.
 
         Args:
-            job: The leaving job.
             attempt: The job's active attempt.
             decision: Sequence number of the decision that took the GPUs.
-            moved_for: ID of the job that gets the GPUs, if `job` is moved to other GPUs; None: `job` is
-                preempted without a move.
+            moved_for: ID of the job that gets the GPUs, if `job` is moved to other GPUs; None: `job` is not
+                moved.
         """
         self._leaving[job.number] = job
         if not attempt.ending:
@@ -51,9 +50,8 @@ class GpuHandover:
     def wait_for_gpus(self, job: Job, attempt: Attempt) -> bool:
         """Record for which ranks of leaving jobs a new attempt must wait. Return True if there are none.
 
-        A new attempt waits for the ranks of leaving jobs on the new attempt's GPUs. If the new job or a
-        leaving job has whole nodes (`exclusive`), the new attempt waits for all ranks of the leaving job on
-        the new attempt's nodes.
+        The attempt waits for the ranks of leaving jobs on its GPUs. If the new or the leaving job has whole
+        nodes (`exclusive`), the attempt waits for all ranks of the leaving job on its nodes.
         """
         taken = {(rank.node, gpu) for rank in attempt.ranks for gpu in rank.gpus}
         nodes = {rank.node for rank in attempt.ranks}

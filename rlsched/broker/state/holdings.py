@@ -1,11 +1,10 @@
-"""Holdings: GPUs that the broker cannot allocate, because other jobs hold them or they are out of service.
+"""Holdings: GPUs that the broker cannot allocate, because foreign jobs hold them or they are out of service.
 
-Other jobs are jobs that the cluster's engine (such as Slurm) runs without this broker. A GPU is out of
-service if the node no longer detects the GPU, or found a foreign process on the GPU.
+Foreign jobs are jobs that the cluster's engine (such as Slurm) runs without this broker. A GPU is out of
+service if the node no longer detects it, or found a foreign process on it.
 
-Each holding is represented by a job in the ledger (`ClusterState`), which occupies the held GPUs. Rules,
-plans (possible placements of jobs) and policies therefore take into account which GPUs are held, and until
-when. No decision starts or preempts this job, and predictors do not learn from it.
+A job in the ledger (`ClusterState`) occupies the GPUs of each holding. No decision starts or preempts this
+job, and predictors do not learn from it.
 """
 
 from __future__ import annotations
@@ -22,11 +21,7 @@ from rlsched.wire.messages import Holding
 
 
 class NodeHoldings:
-    """Holdings (GPUs that the broker cannot allocate) of all nodes.
-
-    Args:
-        cluster: The ledger (cluster state).
-    """
+    """Holdings of all nodes."""
 
     def __init__(self, cluster: ClusterState) -> None:
         self._cluster = cluster

@@ -23,20 +23,18 @@ HIGH_QUANTILE: Final = 2.33
 MOST_MIB: Final = 1 << 40
 """Upper limit of learnt memory, MiB; larger values are errors of measurement."""
 CORE_HEADROOM: Final = 1.25
-"""Cores that a job is assumed to need, relative to the mean use in earlier attempts. The factor allows for
-peaks. If too few cores limited the job, its next attempt gets more cores and shows whether the job uses
-them.
+"""Cores that a job is assumed to need, divided by its mean use in earlier attempts. The surplus covers peaks,
+and shows whether the job would use more cores.
 """
 MOST_FOR_SPEED: Final = 0.1
-"""Upper limit of the distance between learnt speeds and a workload's speeds (`_speed_distances`).
-`workload_like` adds the distance to the difference of GPU times. The limit is low, because GPU times matter
-more: they determine how two jobs share a GPU.
+"""Upper limit of the distance between learnt speeds and a workload's speeds (`_speed_distances`). The limit
+is low, because GPU times matter more: they determine how two jobs share a GPU.
 """
 MOST_FOR_PAIRS: Final = POPULATION_SD
 """Upper limit of the distance between learnt factors of sharing and a workload's factors (`_pair_distances`).
-`workload_like` adds the distance to the difference of GPU times. The limit is the standard deviation of
-factors between workloads: a larger distance means that no workload fits. In a comparison of limits from .1 to
-.6 and no limit, .6 gave nearly the lowest errors (`studies/models/nearest_by_pairs.py`).
+The limit is the standard deviation of factors between workloads: a larger distance means that no workload
+fits. In a comparison of limits from .1 to .6 and no limit, .6 gave nearly the lowest errors
+(`studies/models/nearest_by_pairs.py`).
 """
 MOST_RATIO: Final = 10.0
 """Largest ratio of learnt power to the workload's power; a larger ratio is an error of measurement."""
@@ -75,11 +73,10 @@ def needs(job: Job) -> Demand:
 def sharing_of(spec: JobSubmitted, learnt_gpu_mib: int = 0, *, alone: bool = False) -> Sharing:
     """Return whether a job can share GPUs, and how much memory it needs on each GPU, MiB.
 
-    The needed memory is the largest of three values: the requested GPU memory, `learnt_gpu_mib`, and the
-    memory that 99 % of similar jobs stay below. If none of the three is known, the needed memory is -1, and
-    the ledger uses the value of the workload in the catalogue. A job with whole nodes never shares. With
-    `share` set to `auto`, a job shares if the user named a workload, or if the needed memory and the GPU time
-    of similar jobs are known.
+    The needed memory is the largest of the requested GPU memory, `learnt_gpu_mib`, and the memory that 99 %
+    of similar jobs stay below. If all are unknown, it is -1, and the ledger uses the catalogue's value for
+    the workload. A job with whole nodes never shares. With `share` set to `auto`, a job shares if the user
+    named a workload, or if the needed memory and the GPU time of similar jobs are known.
 
     `learnt_gpu_mib`: as in `demand_of`. `alone`: True if the job must not share, even if its submission
     permits it.
@@ -108,8 +105,8 @@ def memory_bound_mib(profiles: Mapping[str, WorkloadProfile]) -> int:
 def learnt_use(profiles: Mapping[str, WorkloadProfile], workload: int) -> LearntUse:
     """Return the use of cores and power that was learnt from similar jobs.
 
-    Each figure is from the GPU type on which most attempts were measured. The job is assumed to need
-    `CORE_HEADROOM` times the mean number of cores that similar jobs used.
+    Each figure is from the GPU type on which most attempts were measured. The number of cores is the mean use
+    of similar jobs, multiplied by `CORE_HEADROOM`.
 
     Args:
         profiles: Profiles by GPU type.
@@ -126,16 +123,10 @@ def learnt_use(profiles: Mapping[str, WorkloadProfile], workload: int) -> Learnt
 
 
 def runs_as(spec: JobSubmitted) -> int:
-    """Return the catalogue index of the workload that models a job; 0: no workload is known.
+    """Return the catalogue index, from 1, of the workload that models a job; 0: no workload is known.
 
-    The index starts at 1. If the user named no workload, choose the workload whose GPU time (fraction of
-    time in which the GPU works) is nearest to the GPU time of similar jobs. GPU time is the best predictor
-    of how two jobs share a GPU before they have shared one. If the clock-bound fraction (fraction of the run
-    time that depends on the SM clock) of similar jobs is known too, the difference of clock-bound fractions
-    counts as much as the difference of GPU times. The workload then also models how the jobs depend on the
-    clock. If speeds of GPU types are known from run times, they affect the choice among workloads with nearly
-    the same GPU time. If similar jobs were observed with co-tenants, the difference of the factors of sharing
-    counts too, so that predicted speeds with co-tenants fit the observed ones.
+    The workload is the one that the user named, else the workload most similar to the profiles of similar
+    jobs.
     """
     return workload_number(spec.workload) or nearest_workload(spec.profiles)
 
@@ -144,7 +135,7 @@ def nearest_workload(profiles: Mapping[str, WorkloadProfile]) -> int:
     """Return the catalogue index of the workload most similar to learnt profiles; 0: no GPU time was learnt.
 
     Args:
-        profiles: Profiles by GPU type. Each figure is taken from the GPU type with the most attempts.
+        profiles: Profiles by GPU type. Each figure is from the GPU type with the most attempts.
     """
     seen = [one.util_frac for one in profiles.values() if one.util_frac is not None]
     if not seen:
@@ -163,11 +154,11 @@ def _summed(one: Sequence[float], other: Sequence[float]) -> Sequence[float]:
 
 
 def _pair_distances(profiles: Mapping[str, WorkloadProfile]) -> Sequence[float]:
-    """Return how much each workload's factors of sharing differ from the factors learnt for a job.
+    """Return how much each workload's factors of sharing differ from learnt factors, in catalogue order.
 
-    The order is that of the catalogue. The difference is the mean of |ln(learnt factor / workload's factor)|
-    over sensitivity and pressure. Each factor is from the GPU type with the most observations. The difference
-    is at most `MOST_FOR_PAIRS`. The result is empty if neither factor was learnt.
+    The factors are sensitivity (to co-tenants) and pressure (on co-tenants), each from the GPU type with the
+    most observations. The difference is the mean of |ln(learnt factor / workload's factor)|, at most
+    `MOST_FOR_PAIRS`. The result is empty if neither factor was learnt.
     """
     found: list[tuple[float, Sequence[float]]] = []
     for column, field in enumerate(OF_PAIRS):
@@ -181,9 +172,9 @@ def _pair_distances(profiles: Mapping[str, WorkloadProfile]) -> Sequence[float]:
 def _speed_distances(profiles: Mapping[str, WorkloadProfile]) -> Sequence[float]:
     """Return how much each workload's speeds on GPU types differ from learnt speeds, in catalogue order.
 
-    The difference is the mean of |ln(learnt speed / workload's speed)| over the GPU types with a learnt speed
-    except the first, which is the reference. The difference is at most `MOST_FOR_SPEED`. The result is empty
-    if no speed was learnt.
+    Speeds are relative to the first GPU type with a learnt speed. The difference is the mean of |ln(learnt
+    speed / workload's speed)| over the other types, at most `MOST_FOR_SPEED`. The result is empty if no speed
+    was learnt.
     """
     speeds = learnt_speeds(profiles)
     columns = _ln_speeds(tuple(speeds)) if speeds else ()
@@ -210,12 +201,15 @@ def _mean_distances(
 
 
 def workload_like(util_frac: float, clock_bound: float | None = None, distances: Sequence[float] = ()) -> int:
-    """Return the catalogue index of the workload with the GPU time nearest to `util_frac`.
+    """Return the catalogue index of the workload nearest to learnt figures; of several, the lowest.
 
-    GPU time is the fraction of time in which the GPU works, 0 to 1. The distance of a workload is the sum of
-    three terms. The first term is the difference of GPU times. The second term is the difference of
-    clock-bound fractions, if `clock_bound` is given. The third term is the workload's element of `distances`
-    (in catalogue order). If two workloads are equally near, return the lower index.
+    The distance of a workload is the difference of GPU times, plus the difference of clock-bound fractions,
+    plus the workload's element of `distances`.
+
+    Args:
+        util_frac: GPU time: fraction of time in which the GPU works, 0 to 1.
+        clock_bound: Fraction of the run time that depends on the SM clock; None: unknown.
+        distances: Further distance of each workload, in catalogue order; empty: none.
     """
     off = [abs(one - util_frac) for one in _utils()]
     if distances:

@@ -76,8 +76,8 @@ class Attempt:
         gpu_need_mib: GPU memory reserved for the job at the start of the attempt, MiB on each GPU; nodes may
             enforce it as a limit. 0: unknown, or the job cannot share GPUs.
         speed_frac: Mean speed of the ended attempt (`learning.mean_speed`); None: unknown.
-        price_sum: Integral of the price of electricity at `seated_s` (`rlsched.broker.state.bills`); 0 if no
-            price was known then, or if the attempt has ended.
+        price_sum: Value at `seated_s` of the electricity price's integral over time
+            (`rlsched.broker.state.bills`); 0 if no price was known then, or if the attempt has ended.
         was_shared: Whether another job has used the GPUs at the same time.
         lent_s: Part of the time up to `tenants_since_s` that is charged to co-tenants instead of this job,
             seconds per GPU. While n jobs share the GPUs, it is (n - 1) / n of the time.
@@ -87,10 +87,10 @@ class Attempt:
         decision: Sequence number of the decision that started the attempt.
         source: Source of that decision.
         ending: State that the job gets when all ranks have ended; "" while the attempt continues. With
-            `preempted`, the job is queued again, unless it ended by itself.
+            `preempted`, a job that did not end by itself is queued again.
         ending_reason: Reason for the ending, as text.
-        moved: Whether the attempt is ended to move the job to other GPUs, because another job needs a block
-            of GPUs that includes the attempt's GPUs.
+        moved: Whether the attempt is ended to move the job to other GPUs, so that another job gets a block of
+            GPUs.
         charged: Whether the end of this attempt counts against the job's retries.
         lost: Whether the attempt ends because one of its nodes was lost.
         first_failure: (exit code, reason) of the first rank that failed; None if no rank failed.
@@ -136,7 +136,7 @@ class Attempt:
         return max(max(rank.ended_s for rank in self.ranks) - self.seated_s - self.lent_s, 0.0)
 
     def held_until_s(self, now_s: float) -> float:
-        """Return the time that is charged for each GPU of a running attempt up to now, s; as `held_s`."""
+        """Return the charged time of each GPU of a running attempt up to `now_s`, seconds; see `held_s`."""
         return max(now_s - self.seated_s - self._lent_until_s(now_s), 0.0)
 
     def _lent_until_s(self, now_s: float) -> float:
@@ -181,8 +181,8 @@ class Stopped:
         start_s: Time of the decision that allocated the GPUs, Unix seconds.
         end_s: End of the last rank, Unix seconds; the broker may have received the report later.
         reason: Reason for the end as text.
-        with_node: Whether the attempt ended because one of its nodes was stopped with all jobs (as at a
-            restart of the cluster), or because an operator declared the node down or removed the node.
+        with_node: Whether the attempt ended because a node was stopped with all jobs (as at a restart of the
+            cluster), declared down or removed.
     """
 
     number: int
@@ -203,10 +203,8 @@ class Job:
         seq: Sequence number of the job in the ledger (`ClusterState`), -1 if the job was rejected.
         state: queued | launching | running | completed | failed | cancelled | rejected.
         attempt: The current attempt, or the last attempt; None before the first.
-        retries: Number of attempts that ended early for reasons outside the job, and count against the
-            job's retries.
-        losses: Number of consecutive attempts, up to the latest ended one, that ended because a node was
-            lost.
+        retries: Number of attempts charged as retries: they ended early for reasons outside the job.
+        losses: Number of ended attempts in a row, up to the latest, whose node was lost.
         preemptions: Number of attempts that were ended to start another job.
         moves: Number of attempts that were ended to move the job to other GPUs.
         last_move: Text that names the decision of the last move, and the job that got the GPUs; "" if this
@@ -216,15 +214,15 @@ class Job:
         first_start_s: Start of the first attempt, Unix seconds; None if there was no attempt.
         gpu_s: GPU-seconds of ended attempts. While n jobs share a GPU, each is charged 1 / n of the time.
         energy_j: Energy of ended attempts, joules; None if no node measured it.
-        cost: Cost of `energy_j`, in `currency`; None: no energy was measured, or no price was known at some
-            time of an attempt with measured energy (`rlsched.broker.state.bills`).
+        cost: Cost of `energy_j`, in `currency`; None: no energy was measured, or the price was unknown for
+            part of a measured attempt (`rlsched.broker.state.bills`).
         carbon_kg: Carbon of `energy_j`, kg CO2e; None as for `cost`.
         currency: Currency of `cost`; "" if `cost` is None.
         gpu_memory_mib: GPU memory that the job needs according to a failed attempt, MiB; 0: unknown.
         enlarged: Whether the job was queued once more for larger GPUs, because it ran out of GPU memory
             without co-tenants.
-        seen_gpu_mib: Highest observed GPU memory use that exceeds the memory reserved for the job, MiB on
-            each of its GPUs; 0: the job has not exceeded it.
+        seen_gpu_mib: Highest observed GPU memory use, MiB on each GPU, if it exceeded the memory reserved for
+            the job; else 0.
         `alone`: Whether the job must not share GPUs, even if its submission permits sharing. Reasons: an
             attempt ran out of GPU memory on shared GPUs or under a memory limit, or ended because of a GPU
             fault under MPS, or `alone_reason` applies.

@@ -66,8 +66,8 @@ class Known:
         chosen: The policy set by `rlsched policy set`, if it is in use; else None.
         order: Order of the queue.
         now_s: Time of the last entry, Unix seconds.
-        asked_for_s: Time of the next decision that the last `Wait` action of a partition requested, Unix
-            seconds, by partition.
+        asked_for_s: By partition: time of the next decision, as its last `Wait` action requested, Unix
+            seconds.
         decisions: Number of decisions by source.
         contested: Number of decisions with more than one legal action, by source.
         interventions: Number of decisions of the guard (which limits a policy), by reason. The reason is
@@ -89,7 +89,7 @@ class Known:
         energy_price: The last journal entry about the price of electricity; None if no price was recorded.
         price_sums: Integral of the price of electricity over time.
         health_failures: Number of times that a healthy node became unhealthy, summed over all nodes.
-        ran_on: Bit mask of the ledger indexes of the nodes that have started a job of the user, by user.
+        ran_on: By user: bit mask of the nodes, by ledger index, that have started a job of the user.
         policy_id: ID of the policy that decides; used when a base is restored.
     """
 
@@ -170,8 +170,7 @@ class Known:
     def is_uneven(self, vc: str, num_gpus: int) -> bool:
         """Return whether a job's nodes would provide unequal numbers of GPUs, which some engines forbid.
 
-        All nodes of such an engine in one partition have the same number of GPUs (`Members`). A job that is
-        larger than one node gets whole nodes first. Whether the numbers are equal therefore depends only on
+        All nodes of such an engine in a partition have the same number of GPUs, so the result depends only on
         `num_gpus`.
         """
         own, shared = self.cluster.partitions_of(vc)

@@ -35,9 +35,8 @@ def learn(
     """Learn from the usage of an attempt, if all its ranks were on one GPU type and measured long enough.
 
     Each rank must be measured for at least `LEAST_MEASURED_S`. GPU time, power and run time are not learnt if
-    the attempt shared GPUs, or if a node lowered the clock because of a limit. They are not learnt either if
-    the attempt got lent cores, because the next attempt may have fewer cores. From an attempt that ran out of
-    GPU memory, only the memory need is learnt (`UNMET`), even if the attempt was measured for a shorter time.
+    the attempt shared GPUs, got lent cores, or ran at a clock lowered by a limit. From an attempt that ran
+    out of GPU memory, only the memory need is learnt (`UNMET`), even if its measured time is shorter.
     """
     types = {nodes[rank.node].spec.gpu_type for rank in attempt.ranks}
     used = [rank.usage for rank in attempt.ranks]
@@ -63,16 +62,8 @@ def learn(
 def learn_pair(profiles: Profiles, seen: PairSeen, job: Job, co_tenant: Job) -> None:
     """Learn from the observed speed of a job next to its only co-tenant.
 
-    The speed depends on the product of the job's sensitivity and the co-tenant's pressure. The sensitivity is
-    learnt for the job's signature, on the assumption that the co-tenant's pressure is the catalogue's value
-    for its workload. The pressure is learnt for the co-tenant's signature, on the assumption that the job's
-    sensitivity is the catalogue's value.
-
-    Args:
-        profiles: Profiles of all signatures.
-        seen: The observation.
-        job: The job.
-        co_tenant: Its only co-tenant.
+    The speed depends on the product of the job's sensitivity and the co-tenant's pressure. Each of the two is
+    learnt with the catalogue's value of the other.
     """
     mine, theirs = workload_number(seen.workload), workload_number(seen.partner)
     if mine <= 0 or theirs <= 0:
@@ -155,7 +146,7 @@ def _full_frac(profiles: Profiles, job: Job, attempt: Attempt, nodes: Mapping[st
 
 
 def mean_speed(profiles: Profiles, job: Job, attempt: Attempt, nodes: Mapping[str, Node]) -> float | None:
-    """Return the mean speed of an ended attempt, relative to the highest clock without co-tenants.
+    """Return the mean speed of an ended attempt; 1: at the highest clock without co-tenants.
 
     With co-tenants, the speed is the GPU time of the job's own processes divided by the GPU time of earlier
     runs without co-tenants, as in `SeenSpeeds`. At a lower clock, the speed is computed from the GPU time at
@@ -163,8 +154,7 @@ def mean_speed(profiles: Profiles, job: Job, attempt: Attempt, nodes: Mapping[st
 
     Returns:
         The speed. None if a rank was not measured long enough, or if the GPU time of earlier runs is unknown.
-        Also None if the attempt had both co-tenants and a lower clock. Also None if it had neither, because
-        such attempts are the reference.
+        Also None if the attempt had both co-tenants and a lower clock, or had neither and is the reference.
     """
     gpus, busy = sum(len(rank.gpus) for rank in attempt.ranks), 0.0
     if attempt.was_shared == (attempt.sm_clock_frac < 1.0) or not gpus:
@@ -186,16 +176,14 @@ def mean_speed(profiles: Profiles, job: Job, attempt: Attempt, nodes: Mapping[st
 def clock_time(full: Estimate | None, util_frac: float) -> float | None:
     """Return the time for the same work at a lower clock, relative to the time at the highest clock.
 
-    The result follows from the GPU time at both clocks; see `rlsched.models.at_clock.time_of_busy` for the
-    formula and its assumption.
+    `rlsched.models.at_clock.time_of_busy` gives the formula and its assumption.
 
     Args:
         full: GPU time (fraction of time in which the GPU works) at the highest clock; None: unknown.
         util_frac: GPU time at the lower clock.
 
     Returns:
-        The relative time. None if `full` is unknown, or if one of the GPU times is so high that the idle
-        times are too short to compare.
+        The relative time. None if `full` is unknown, or a GPU time is above its limit (`MOST_BUSY_FRAC`).
     """
     if full is None or full.value > MOST_BUSY_FRAC or util_frac > MOST_BUSY_AT_CLOCK_FRAC:
         return None

@@ -1,9 +1,9 @@
 """Predictions of run times for submitted jobs, learnt from the broker's own journal.
 
-`rlsched trace predict` uses the same `Predictor`. Its hedge is a weighted average of several predictors,
-called experts. The journal stores each submission with the prediction of the hedge and of each expert. A
-restarted broker reads these predictions, and computes the hedge's weights from them again. Boosting, one of
-the experts, starts unfitted and is fitted in the background.
+The hedge, a weighted average of several predictors (experts), is also the predictor of `rlsched trace
+predict`. The journal stores each submission with the prediction of the hedge and of each expert. A restarted
+broker computes the hedge's weights from them again. Boosting, one of the experts, is fitted in the
+background.
 """
 
 from __future__ import annotations

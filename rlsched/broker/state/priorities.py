@@ -1,7 +1,7 @@
 """Priorities of jobs: submitted priority, increase by waiting time, and fair share.
 
-The order of the queue depends on two figures of each job, a level and a weight (`decide.order.keys`). The
-level is the priority as an integer, with the increase by waiting time. The weight is the user's fair share.
+A level and a weight of each job determine the order of the queue (`decide.order.keys`). The level is the
+priority as an integer, with the increase by waiting time. The weight is the user's fair share.
 """
 
 from __future__ import annotations
@@ -157,9 +157,9 @@ def level_of(ranks: PriorityRules, job: Job, now_s: float) -> int:
     """Return the level of a waiting job: its priority, raised by its waiting time and by a stop of its node.
 
     The job rises by one priority, up to `high`, if its last attempt ended because a node was stopped together
-    with its jobs, declared down, or removed. Without this rise, later jobs could get the job's GPUs first
-    after a restart of the cluster. If a node was lost for another reason, the job does not rise, because the
-    job may have crashed the node.
+    with its jobs, declared down, or removed. Thus later jobs do not get the job's GPUs first after a restart
+    of the cluster. A job does not rise if its node was lost for another reason, because the job may have
+    crashed the node.
     """
     level = LEVELS[job.spec.priority]
     more = 0 if math.isinf(ranks.age_s) else int((now_s - job.submit_s) / ranks.age_s)

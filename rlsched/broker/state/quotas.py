@@ -1,8 +1,8 @@
 """Quotas: limits for users, accounts and VCs on jobs, on GPUs held at once and on GPU-hours per month.
 
-GPUs count as held from the decision that allocates the GPUs until the last process of the attempt has ended.
-GPU time is charged from that decision until the attempt ends, or until the GPUs are allocated to other jobs.
-All amounts are integers: GPUs in thousandths of a GPU, times in milliseconds.
+GPUs are held from the decision that allocates them until the last process of the attempt has ended. GPU time
+is charged from that decision until the attempt ends, or until the GPUs are allocated to other jobs. All
+amounts are integers: GPUs in thousandths of a GPU, times in milliseconds.
 """
 
 from __future__ import annotations
@@ -128,7 +128,9 @@ class QuotaGroup:
 
 
 class QuotaTable:
-    """Held and charged GPUs of all users, accounts and VCs (parties). Bars jobs that would exceed a quota.
+    """Held and charged GPUs of all users, accounts and VCs (parties).
+
+    Keeps jobs that would exceed a quota out of the queue.
 
     Args:
         eligibility: Receives the jobs that a quota keeps out of the queue.
@@ -183,8 +185,7 @@ class QuotaTable:
     def return_gpus(self, seq: int, now_s: float, *, waits: bool) -> None:
         """Stop counting the GPUs of an ended attempt as held and charged.
 
-        `waits`: True if the job is queued again, False if it has finished. If True, the caller must requeue
-        the job in the ledger first.
+        `waits`: whether the job is queued again. If so, the caller must requeue the job in the ledger first.
         """
         group = self._group_of[seq]
         charged = group.gpu_milli if seq in self._charged else 0

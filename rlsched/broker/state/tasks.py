@@ -175,8 +175,8 @@ class Head:
 
     Attributes:
         spec: The submission after all changes of the whole array.
-        changes: The first change of single tasks, and all later changes of single tasks or of the whole
-            array, in order. Empty if no single task was changed.
+        changes: All changes from the first change of a single task on, in order; empty if no single task was
+            changed.
     """
 
     spec: JobSubmitted
