@@ -256,10 +256,7 @@ class Client:
     def list_jobs(
         self, *, finished: bool = False, limit: int | None = None, before: int | None = None
     ) -> messages.Jobs:
-        """Return the same jobs as `jobs`, and the number of older jobs that `limit` omits.
-
-        The broker is queried page by page.
-        """
+        """Return the same jobs as `jobs`, and the number of older jobs that `limit` omits."""
         left = (LATEST_JOBS if finished else sys.maxsize) if limit is None else limit
         found: list[messages.JobInfo] = []
         while True:
@@ -293,8 +290,6 @@ class Client:
         name: str = "",
     ) -> list[messages.PastJob]:
         """Return finished jobs in the order of their ends, then running jobs in the order of their numbers.
-
-        The broker is queried page by page.
 
         Args:
             limit: Maximum number of jobs; the newest jobs are returned. None: all jobs.
@@ -532,17 +527,11 @@ class Client:
         return self._ask(messages.Stats(), messages.StatsReport)
 
     def read_log(self, job: int, *, rank: int = 0, offset: int = 0) -> messages.LogChunk:
-        """Return up to 64 KiB of a rank's output, from byte `offset` on.
-
-        A negative `offset` counts from the end of the output.
-        """
+        """Return up to 64 KiB of a rank's output from byte `offset`; negative: from the end."""
         return self._ask(messages.ReadLog(job=job, rank=rank, offset=offset), messages.LogChunk)
 
     def log(self, job: int, *, rank: int = 0, follow: bool = False) -> Iterator[bytes]:
-        """Yield the output of a rank in pieces: the output so far, or all output until the job has finished.
-
-        `follow`: whether to wait for further output until the job has finished.
-        """
+        """Yield a rank's output in pieces: the output so far; with `follow`, until the job has finished."""
         from rlsched.client.following import POLL_S
 
         offset, attempt = 0, 0

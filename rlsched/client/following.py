@@ -40,7 +40,6 @@ def follow(
     If the job has several ranks, their output is yielded as whole lines, so that lines are not mixed.
 
     Args:
-        client: Client of the broker.
         number: Job number; the job need not have started.
         labelled: Whether lines begin with `RANK: `; None: they do if the job has several ranks.
         to_its_end: Whether to follow the job until it has finished; False: stop after the current output.

@@ -95,8 +95,7 @@ class LocalCluster:
     def run(self, announce: Callable[[str], None], *, listens: Callable[[], object] = lambda: None) -> int:
         """Start the cluster, and run it until a signal arrives. Return the exit code.
 
-        A node that exits while the cluster runs is started again (see `Restarts`), and the other nodes
-        continue.
+        A node that exits while the cluster runs is started again (see `Restarts`).
 
         Args:
             announce: Function that is called with each message for the user.

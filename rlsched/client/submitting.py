@@ -84,8 +84,8 @@ def submit_many(
     """Queue all jobs, and return their job numbers. If a job is rejected, usually no job is queued.
 
     A single message is queued as a whole or not at all. For several messages, the broker checks all jobs
-    before it queues the first job. A job can still be rejected after its check, for example because of a
-    quota. In this case, the jobs of earlier messages are queued, and the error names these jobs.
+    before it queues the first. If a job is rejected after its check, for example because of a quota, the jobs
+    of earlier messages are queued, and the error names them.
 
     Args:
         ask: Function that sends a message, and returns the answer of the given type.

@@ -28,7 +28,7 @@ def message_of(error: click.UsageError) -> str:
 
 
 def _slurms(error: click.NoSuchOption) -> str:
-    """Return the message for an option of Slurm that the verb lacks; "" if it is no such option."""
+    """Return the message for an option of Slurm that the verb lacks; "" for any other option."""
     verb = (error.ctx is not None and error.ctx.command.name) or ""
     instead = INSTEAD.get(verb, {}).get(error.option_name)
     return f"No such option {error.option_name!r}; {instead}" if instead else ""

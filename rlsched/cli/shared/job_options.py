@@ -207,7 +207,7 @@ def vc_named(text: str) -> str:
     """Return the VC in the text of `--partition`; "" if there is none.
 
     Raises:
-        InputError: the text is a list, of which Slurm chooses the partition that can start the job first.
+        InputError: the text lists several partitions.
     """
     if "," in text:
         raise InputError(f"--partition {text}: expected one partition (VC), got a list")
@@ -341,7 +341,7 @@ def _environment(asked: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _own_umask() -> str:
-    """Return the umask of this process, in octal. To read the umask, the function sets it and restores it."""
+    """Return the umask of this process, in octal."""
     umask = os.umask(0o077)
     os.umask(umask)
     return f"{umask:04o}"

@@ -59,9 +59,8 @@ def listing(
 
     Args:
         command: The verb.
-        sort: Names of the option that sorts. In `history`, it has no short name, because `-S` is the start
-            time as in `sacct`.
-        heading: Names of the option that omits the heading, as in the Slurm command of the same purpose.
+        sort: Names of the option that sorts.
+        heading: Names of the option that omits the heading.
     """
     option: Callable[[Command], Command]
     own = (
@@ -96,7 +95,7 @@ def listed(
         as_json: Whether to print JSON.
         watch: Interval at which the list is repeated, seconds; a terminal shows a live screen. None: the list
             is shown once.
-        no_heading: Whether the line of column names is left out; an empty list is then no line at all.
+        no_heading: Whether the line of column names is left out; an empty list then prints no line.
     """
     from rlsched.cli.shared.screen.terminal import is_screen
     from rlsched.terminal.show import print_json, print_lines

@@ -57,9 +57,9 @@ NUMBERS: Final = click.option(
 )
 """The option of `queue` and `history` whose value `of_numbers` uses."""
 PAST_NAME: Final = _named()
-"""The option `--name` of `history`, in which `-n` omits the heading as in `sacct`."""
+"""The option `--name` of `history`, without `-n`, which omits the heading as in `sacct`."""
 PAST_VC: Final = _of_vc("-r")
-"""The option `--vc` of `history`, with the short name of `sacct`, in which `-p` is another option."""
+"""The option `--vc` of `history`, with the short name `-r` as in `sacct`."""
 _OPTIONS: Final = {
     "user": click.option(
         "-u",

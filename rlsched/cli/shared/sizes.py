@@ -49,8 +49,8 @@ def memory_mib(asked: Mapping[str, Any], num_gpus: int) -> int:
     `num_gpus` is the number of GPUs of the whole job.
 
     Raises:
-        InputError: two options request memory, a size is 0, which requests all memory of a node in Slurm, or
-            memory per core is requested without cores.
+        InputError: two options request memory, a size is 0 (in Slurm: all memory of a node), or memory per
+            core is requested without cores.
     """
     given = [name for name in ("mem", "mem_per_gpu", "mem_per_cpu") if asked[name]]
     if len(given) > 1:

@@ -39,7 +39,7 @@ def unix_s(option: str, text: str, now_s: float) -> float:
 
 
 def _of_sacct(text: str) -> str:
-    """Return the age that `now-7days` means, as `7d`; other texts unchanged."""
+    """Return `7d` for `now-7days` of `sacct`; other texts unchanged."""
     found = re.fullmatch(r"now-(\d{1,9})(minute|hour|day|week)s?", text)
     return text if found is None else found[1] + {"minute": "min"}.get(found[2], found[2][0])
 

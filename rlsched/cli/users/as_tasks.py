@@ -37,10 +37,10 @@ class AsTasks(NamedTuple):
 
 
 def as_tasks(words: Sequence[str], asked: Mapping[str, Any], *, label: bool, has_launcher: bool) -> AsTasks:
-    """Return the job that runs a command as the number of tasks that the options request.
+    """Return the job that runs a command as tasks, if the options request tasks.
 
-    A script that starts steps itself keeps its command. So does a command with `--launch`, or without
-    options that request or label tasks: it runs once on each node.
+    The job keeps the command of a script that starts steps itself. A command with `--launch`, or without
+    options that request or label tasks, runs once on each node.
 
     Args:
         words: The command.

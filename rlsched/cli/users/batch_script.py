@@ -79,7 +79,7 @@ class Script(NamedTuple):
         is_slurms: Whether the script is for Slurm: it has `#SBATCH` lines, or is a shell script that calls
             `srun` or `scontrol show hostnames`. If so, the job runs on its first node, gets variables with
             Slurm's names, and can start steps (`srun`).
-        reads_variables: Whether the script reads such variables.
+        reads_variables: Whether the script reads variables with Slurm's names.
         calls: Calls of Slurm's commands, in a script for Slurm.
         uses_nodes: Whether the script contains a command, such as `srun`, that starts processes on all nodes.
         interpreter: Words of the `#!` line of a script that is not executable and not in `command`.
@@ -131,15 +131,15 @@ def _refuse_no_command(path: str, cwd: str) -> None:
     """Check that the first word of a command, which is no script, can be a program.
 
     A name without a slash can be a program in PATH on the job's nodes, unless it is a script's name such as
-    `train.sh`. A file of another machine cannot be seen here.
+    `train.sh`.
 
     Args:
         path: First word of the command.
         cwd: Working directory of the job.
 
     Raises:
-        InputError: the file is missing, although its directory exists on this machine; or it names a text
-            file without `#!`, a file that is not executable, or a directory.
+        InputError: the file is missing from a directory that exists here, is a directory or not executable,
+            or is a text file without `#!`.
     """
     is_name = "/" not in path
     where = path if is_name else os.path.join(cwd, path)
@@ -368,9 +368,8 @@ class BatchCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the command line.
 
-        If the command is a script, the command line is parsed again, after the options in the script. Options
-        on the command line therefore override options in the script. The text of `--wrap` is a script for
-        Slurm.
+        If the command is a script, its options are parsed before the command line, which overrides them. The
+        text of `--wrap` is a script for Slurm.
         """
         typed = _options(list(args), self, left_out=True)
         given = [*typed.arguments, *typed.odd]

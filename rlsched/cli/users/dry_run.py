@@ -26,7 +26,6 @@ def print_dry_run(client: Client, asked: dict[str, Any], command: Sequence[str],
     """Request predictions from the broker, and print them as a table or as JSON.
 
     Args:
-        client: Connection to the broker.
         asked: Keyword arguments of `Client.submit`.
         command: Command of the job; empty: none was given.
         as_json: Whether to print JSON.

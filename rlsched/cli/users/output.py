@@ -28,11 +28,9 @@ def show_output(
     """Print the output of all ranks of a job; return whether there is any output.
 
     Args:
-        client: Client of the broker.
         job: Job number; the job need not have started.
-        to_its_end: True: follow the output until the job has finished, and print a line for each new state;
-            the line of the last state follows all output. If the job has finished before, a state other than
-            completed is printed. False: print the output so far.
+        to_its_end: Whether to follow the output until the job has finished, and print each new state. Of a
+            job that has already finished, only a state other than completed is printed.
         labelled: Whether lines begin with `RANK: `; None: they do if the job has several ranks.
         each: Function that is called with the job after each query, and with each piece of output.
     """

@@ -57,9 +57,9 @@ def node_cells(picture: Picture, marks: Marks) -> list[Text]:
 def _node(node: NodeInfo, held: dict[int, JobInfo], marks: Marks, width: int) -> Text:
     """Return the name of a node, followed by its bar: one character per GPU.
 
-    A character is the letter of the user who has the GPU, or a sign for a GPU that is free, absent, or used
-    by a process that rlsched did not start. For a node with more than `MAX_BAR` GPUs, the bar shows each
-    character only once, followed by its count of GPUs.
+    A character is the letter of the GPU's user, or a sign: free, absent, or used by a process that rlsched
+    did not start. For a node with more than `MAX_BAR` GPUs, each character appears once, followed by its
+    count.
     """
     is_up = node.state == "up"
     away = "blue" if node.state in ("asleep", "waking") else "red"
