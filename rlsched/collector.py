@@ -1,6 +1,6 @@
 """Pauses Python's cyclic garbage collector while code makes many objects that all stay in use.
 
-The command `rlsched` imports this module first. Therefore the module imports almost nothing itself.
+The command `rlsched` imports this module first, so the module imports almost nothing itself.
 """
 
 from __future__ import annotations

@@ -412,8 +412,8 @@ def bit_set_words(nodes: int) -> int:
 
 
 NO_COSTS: Final = np.zeros((0, 0))
-"""Value of `OrderArrays.cost` for orders without a Gittins index. The array is read-only, like the array of
-`gittins_table`: numba has another type for writable arrays, and would compile every kernel for both types.
+"""Value of `OrderArrays.cost` for orders without a Gittins index. The array is read-only like that of
+`gittins_table`, because numba would compile every kernel again for a writable array.
 """
 NO_COSTS.flags.writeable = False
 

@@ -1,8 +1,7 @@
 """Compiled functions that count how many places for a demand class are free on a node.
 
 A demand class contains the jobs with equal requests. A place is room for one GPU of a job, with that GPU's
-part of the job's cores and memory. A job without GPUs needs one place. The counts respect GPU types, shares
-of GPUs, CPU cores and memory.
+part of the job's cores and memory. A job without GPUs needs one place.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
 - *best-fit*: as consolidate, except for a gang (all GPUs of a job) that needs several nodes. Such a gang gets
   whole nodes, and its remaining GPUs are on the node that has the fewest free GPUs afterwards.
 - *worst-fit*: the node with most free GPUs; for a share, the GPU with the largest free share.
-- *spread*: one GPU at a time, each on the node with most free GPUs. A gang can therefore span many nodes
-  although it would fit on one node; all other rules place a gang on as few nodes as possible.
+- *spread*: one GPU at a time, each on the node with most free GPUs. Only with this rule can a gang span more
+  nodes than necessary.
 - *fgd*: the node and GPU where fragmentation grows least (`fragmentation`; Weng et al., ATC'23); ties go to
   the fewest free GPUs.
 

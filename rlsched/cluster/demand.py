@@ -107,10 +107,10 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     def accepts(self, gpu_type: str, gpu_memory_mib: int = 0) -> bool:
         """Return whether the job accepts GPUs of this type with this much memory.
 
-        A memory of 0 is unknown and counts as sufficient. A job of one GPU gets a whole MIG slice. Gangs get
-        no slices: slices have neither a peer-to-peer link (NVIDIA's MIG guide, application considerations;
-        from memory) nor CUDA IPC (RAPIDS' guide to MIG). Jobs that request a share of a GPU get no slices
-        either, because slices are not shared further.
+        A memory of 0 means unknown, and is accepted. A job of one GPU gets a whole MIG slice. Gangs get no
+        slices: slices have neither a peer-to-peer link (NVIDIA's MIG guide, application considerations; from
+        memory) nor CUDA IPC (RAPIDS' guide to MIG). Jobs that request a share of a GPU get no slices, because
+        slices are not shared.
         """
         if not self.names(gpu_type):
             return False
@@ -172,9 +172,10 @@ def named_types(text: str) -> tuple[str, ...]:
 
 
 def within_parts(demands: Sequence[Demand], nodes: Sequence[NodeSpec]) -> bool:
-    """Return whether no demand requests more than its GPUs' parts of the cores and memory of any node.
+    """Return whether every demand requests at most its GPUs' parts of the cores and memory of each node.
 
-    Each GPU's part is an equal part of its node's cores and memory. False if a demand requests no GPUs.
+    The part of a GPU is the cores and memory of its node divided by the node's GPUs. False if a demand
+    requests no GPUs.
     """
     owners = [node for node in nodes if node.gpus]
     cpus = min((node.cpus * 1000 / node.gpus for node in owners if node.cpus), default=math.inf)
@@ -186,8 +187,8 @@ def plain_demands(demands: Sequence[Demand], nodes: Sequence[NodeSpec]) -> list[
     """Return for each demand whether counts of free GPUs suffice to place it on these nodes (*plain*).
 
     Counts suffice for demands that request whole GPUs, accept all GPU types of the cluster, and do not
-    request whole nodes. Such demands can also request cores and memory if these never run short. This is the
-    case if no demand requests more than its GPUs' parts of the cores and memory (`within_parts`).
+    request whole nodes. Such demands can also request cores and memory if these never run short
+    (`within_parts`).
     """
     owners = [node for node in nodes if node.gpus]
     modest = within_parts(demands, owners)

@@ -1,8 +1,8 @@
 """Digest of the jobs and GPUs of a state: sums of hashed 64-bit words, in one pass of a compiled kernel.
 
-Sums do not depend on order, so jobs need not be sorted by number, and each slot is read once. SHA-256 of the
-same columns took ten times as long on clusters of thousands of GPUs. Two different states have the same sum
-with a probability of 2^-64. The digest is not cryptographic: collisions can be constructed deliberately.
+Sums do not depend on order, so jobs need not be sorted by number, and each slot is read once. Two different
+states have the same sum with a probability of 2^-64. The digest is not cryptographic: collisions can be
+constructed.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ def _mixed(word: np.uint64, salt: np.uint64) -> np.uint64:
 
 
 _LEARNT: Final = ("core_need_milli", "dynamic_ratio")
-"""The last fields of a job. A field is in the digest only if there are models and it is not 0. States without
-learnt use therefore have the same digests as before these fields existed."""
+"""The last fields of a job, each in the digest only if there are models and the field is not 0. Digests of
+earlier versions thus stay valid.
+"""
 
 
 @kernel
@@ -53,7 +54,6 @@ def sums(
     """Return two sums of hashed words: over live jobs, and over pairs (job, place on one of the job's GPUs).
 
     Args:
-        s: The state.
         rows: (J, W) job entries as 64-bit words.
         masks: One bit mask for each of the first words of a row: only the bits in the mask are hashed.
         learnt: Number of words at the end of a row that are hashed only if they are not 0.

@@ -1,10 +1,10 @@
 """Fragmentation of a node, compiled: the measure of fragmentation-gradient descent.
 
 Weng et al., "Beware of Fragmentation" (ATC'23), define the fragmentation of a node as the free GPU capacity
-that a task class cannot use, averaged over the classes. The weight of a class is its number of arrivals. The
-paper counts arrivals in a sample of the production workload; this implementation counts the jobs of this
-state, and ignores classes with fewer than 1 in 200 arrivals. The implementation also ignores CPU-only classes
-and gangs that do not fit on one node, because they add the same amount to every choice.
+that a task class cannot use, averaged over the classes. The weight of a class is its number of arrivals: in
+the paper, in a sample of the workload; here, among the jobs of this state. Classes with fewer than 1 in 200
+arrivals are ignored. CPU-only classes and gangs that do not fit on one node are also ignored, because they
+add the same amount to every choice.
 """
 
 from __future__ import annotations

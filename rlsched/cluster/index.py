@@ -1,16 +1,13 @@
 """Index structures of the state, compiled: jobs by demand class, and sets of nodes.
 
-Each partition has one pairing heap of waiting jobs per demand class, with the first job at the root.
-
-If one job of a class fits, all jobs of the class fit. The first job that fits is therefore the root of a heap
-whose class fits, and the search does not depend on the length of the queue. Pairing heaps (Fredman et al.,
-1986) need no memory of their own: their links are in the slots. A job waits in at most two heaps: `side` 0 is
-the heap in the partition of the VC's own nodes, `side` 1 the heap in the shared partition. Running jobs are
-in linked lists, which have no order.
+Each partition has one pairing heap (Fredman et al., 1986) of waiting jobs per demand class, with the first
+job at the root. If one job of a class fits, all jobs of the class fit. The first job that fits is therefore
+the root of a heap, and the search time does not depend on the length of the queue. A job waits in at most two
+heaps: `side` 0 is the heap in the partition of the VC's own nodes, `side` 1 the heap in the shared partition.
+Running jobs are in unordered linked lists. The slots contain the links.
 
 A set of nodes is an array of words in two parts. The first part has one bit per node. The second part has one
-bit per word of the first part: 1 if this word is not 0. The lowest member is found in a few steps for any
-number of nodes.
+bit per word of the first part: 1 if this word is not 0.
 """
 
 from __future__ import annotations

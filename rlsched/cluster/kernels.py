@@ -460,9 +460,9 @@ def join(
 ) -> None:
     """Start the waiting job in `slot` on all GPUs of the running job in slot `share_with`.
 
-    Both jobs must have the same number of GPUs. All jobs on a GPU then have equal parts of the GPU; the first
-    job also gets the remainder of the division. All jobs on a GPU use the cores of this GPU together.
-    `cpu_milli_each`: number of cores that the new job adds to the cores of each GPU, in thousandths.
+    Both jobs must have the same number of GPUs. All jobs on a GPU then have equal parts of it, and use its
+    cores together; the first job also gets the remainder of the division. `cpu_milli_each`: cores that the
+    new job adds to the cores of each GPU, thousandths.
     """
     dequeue(s, slot)
     s.job.cpu_milli_each[slot] = cpu_milli_each
@@ -502,9 +502,8 @@ def tenants_of(s: StateArrays, g: int) -> int:
 def _share_out(s: StateArrays, g: int, now_s: float) -> None:
     """Give equal shares to all jobs on GPU `g`; these jobs have all their GPUs in common.
 
-    `release` computes the service of an attempt (GPU-seconds) as if the job had had its last share all the
-    time. Therefore `attained_gpu_s` is corrected here: the service so far at the previous share is added, and
-    the service so far at the new share is deducted.
+    `release` computes the service of an attempt (GPU-seconds) from the last share. This function corrects
+    `attained_gpu_s`: it adds the service so far at the previous share, and deducts the same at the new share.
     """
     count, job = tenants_of(s, g), s.job
     left = WHOLE_GPU_MILLI
@@ -523,9 +522,8 @@ def _share_out(s: StateArrays, g: int, now_s: float) -> None:
 def _take_over(s: StateArrays, g: int, share_milli: int, cpu_milli_each: int, now_s: float) -> None:
     """Give the GPU share of a released job on GPU `g` to its co-tenants, with the cores that they lack.
 
-    `cpu_milli_each`: number of cores that the released job had with each GPU, in thousandths of a core; these
-    cores are free now. The co-tenants used these cores before, so they get the cores even if the node has no
-    spare cores.
+    `cpu_milli_each`: cores that the released job had with each GPU, thousandths. The co-tenants get these
+    cores even if the node has no spare cores, because they used them before.
     """
     first = -1
     for k in range(MAX_TENANTS):
@@ -607,7 +605,6 @@ def set_price(s: StateArrays, ratio: float, outlook: NDArray[np.float64], until_
     A strategy sets due dials (numbers that adjust a rule) before the next decision.
 
     Args:
-        s: The state.
         ratio: The price relative to the mean; 0: unknown.
         outlook: (K,) columns of `rlsched.energy.relative.OUTLOOK`.
         until_s: Time when the price changes next.

@@ -32,7 +32,6 @@ def check_gang(
     """Return (partition, first node) of a legal start.
 
     Args:
-        state: The cluster.
         slot: Slot of the waiting job.
         gpus: Global indices of the GPUs to allocate to the job.
         share_milli: Share of each GPU, thousandths.
@@ -160,7 +159,6 @@ def check_join(
     """Raise an AllocationError if a waiting job cannot share the GPUs of a running job.
 
     Args:
-        state: The cluster.
         slot: Slot of the waiting job.
         share_with: Slot of the running job.
         gpus: Global indices of the GPUs to share: all GPUs of the running job.

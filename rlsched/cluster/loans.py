@@ -1,13 +1,13 @@
 """Loans of CPU cores: idle cores of a node that a job there gets in addition to its requested cores.
 
-Loans exist if `config.lends_cores` is set: in a broker, and in a simulator with `lends_cores`. A job gets a
-loan when it starts on free GPUs of one node, if two conditions are met: the option `cores` of the policy is
-on, and the job's input pipeline needs more cores than the job requested. A loan is a number of whole cores
-per GPU. Lent cores count as free. If too few cores are left after a start, loans on that node are withdrawn,
-each as a whole, in the order of the GPUs, and the borrowers continue with the cores that they requested. The
-node's daemon follows the same rule (`rlsched_node.processes.cores`) at the start of each rank, so that the
-broker need not command a withdrawal. If a rank ends at another time on the node than in the ledger, the loan
-can also end at another time on the node.
+Loans exist if `config.lends_cores` is set. A job gets a loan when it starts on free GPUs of one node, if the
+policy's option `cores` is on and the job's input pipeline needs more cores than requested. A loan is a number
+of whole cores per GPU. Lent cores count as free.
+
+If too few cores are left after a start, loans on that node are withdrawn in the order of the GPUs, each as a
+whole. The node's daemon follows the same rule (`rlsched_node.processes.cores`) at the start of each rank, so
+the broker need not command a withdrawal. A loan can therefore end at another time on the node than in the
+ledger.
 """
 
 from __future__ import annotations
@@ -49,13 +49,11 @@ def loan_milli_each(s: StateArrays, slot: int, gpus: NDArray[np.int32], needed_m
     """Return the cores per GPU that a job is lent if it starts on these free GPUs, thousandths.
 
     The loan is the least number of whole cores with which the job has `needed_milli`, limited by the node's
-    idle cores that are not lent. The loan is 0 for a gang on several nodes, for a job that gets whole
-    nodes, and for a job that requests a fraction of a core per GPU. It is also 0 if the node does not lend
-    cores (`lends` of `NODE`).
+    idle cores that are not lent. The loan is 0 on a node that does not lend cores (`lends` of `NODE`). It is
+    also 0 for a gang on several nodes, a job with whole nodes, and a job that requests a fraction of a core
+    per GPU.
 
     Args:
-        s: The state.
-        slot: The job.
         gpus: Global indices of these GPUs, grouped by node.
         needed_milli: Cores per GPU that the job can use, thousandths.
     """
@@ -87,11 +85,9 @@ def usable_milli(s: StateArrays, slot: int, workload_milli: int) -> int:
     """Return the cores per GPU that a job can use, thousandths; 0: unknown.
 
     If the job used fewer cores than it requests, the result is this use. Otherwise, too few cores may have
-    limited the use, and the result is the larger of the use and the need of the workload.
+    limited the use: the result is the larger of the use and the workload's need.
 
     Args:
-        s: The state.
-        slot: The job.
         workload_milli: Cores per GPU that its workload needs, thousandths.
     """
     learnt, asked = s.job.core_need_milli[slot], s.demand.cpu_milli_each[s.job.demand[slot]]
@@ -104,12 +100,12 @@ def usable_milli(s: StateArrays, slot: int, workload_milli: int) -> int:
 def lacks_cores(s: StateArrays, slot: int, share_with: int) -> bool:
     """Return whether a waiting job cannot share the GPUs of a running job, because cores are missing.
 
-    Always False on a cluster that does not lend cores. On a cluster that lends cores, the waiting job needs
-    spare cores for its whole request.
+    Always False on a cluster that does not lend cores. Otherwise, the waiting job needs spare cores for its
+    whole request.
 
-    If `config.within_parts` is set, there is a second condition: the jobs on one GPU together request at most
-    this GPU's part of the cores. In this case, jobs are placed by counts of free GPUs (`plain_demands`),
-    which is correct only if the cores of every free GPU are also free.
+    With `config.within_parts`, the jobs on one GPU must together also request at most this GPU's part of the
+    cores. Otherwise a free GPU could lack cores, and placement by counts of free GPUs (`plain_demands`) would
+    fail.
     """
     asked = s.demand.cpu_milli_each[s.job.demand[slot]]
     if not s.config[0].lends_cores or asked == 0:
@@ -135,7 +131,6 @@ def withdraw_one(s: StateArrays, started: int) -> int:
     Call this function until it returns -1.
 
     Args:
-        s: The state.
         started: Slot of the job that has just started.
 
     Returns:

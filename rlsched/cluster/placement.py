@@ -1,12 +1,12 @@
 """Compiled checks of whether a job can start in a partition now, and on which GPUs.
 
 The rule *consolidate*: a gang (all GPUs of a job) that fits the partition's largest node gets one node, the
-node with the fewest free GPUs that suffice. A larger gang gets wholly free nodes, largest first, and for the
-remainder the node with the most free GPUs. Ties go to the lowest node number. On identical nodes this is the
-rule of Lucid's simulator (Hu et al., ASPLOS'23). The other rules are in `choose`.
+node with the fewest free GPUs that suffice. A larger gang gets wholly free nodes, largest first, and the
+remainder gets the node with the most free GPUs. Ties go to the lowest node number. On identical nodes this is
+the rule of Lucid's simulator (Hu et al., ASPLOS'23). The other rules are in `choose`.
 
 For jobs that request only whole GPUs ("plain"), the checks read only the counts of nodes with 0, 1, 2, ...
-free GPUs, and take the same time on a cluster of any size. For other jobs they read every node.
+free GPUs. For other jobs they read every node.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _has_room(s: StateArrays, c: int, p: int, needed: int, taken: NDArray[np.boo
 
 @kernel
 def take_untouched(s: StateArrays, c: int, p: int, needed: int, taken: NDArray[np.bool_]) -> int:
-    """Mark in `taken` (N,) idle nodes for a gang of several nodes, largest first; return the total places."""
+    """Mark idle nodes for a gang in `taken` (N,), largest first; return the number of their places."""
     got = 0
     for size in range(s.derived.class_queue.node_size[p, c], 0, -1):
         for n in range(s.node.shape[0]):
@@ -155,10 +155,10 @@ def fits_slot(s: StateArrays, p: int, slot: int) -> bool:
 
 @kernel
 def class_to_place(s: StateArrays, p: int, slot: int, node: int) -> int:
-    """Return the demand class by which `choose` places a waiting job, for the same `node`.
+    """Return the demand class by which `choose` places a waiting job; `node` as in `choose`.
 
     If `node` is BY_RULE and the job fits on GPUs of its preferred types now, return the class of these types.
-    Otherwise, return the job's own class. The preference does not affect whether the job can start.
+    Otherwise, return the job's own class.
     """
     c = s.job.demand[slot]
     narrow = s.demand.preferred[c]

@@ -1,7 +1,7 @@
-"""Compiled functions for the power of nodes, and for the most power that running jobs can draw by the models.
+"""Compiled functions for the power of nodes, and for the highest modelled power of running jobs.
 
-The most power of a job is its power while its GPUs work for the job all the time. Co-tenants, too few cores
-and more nodes than necessary only make a job slower, so that it draws less.
+A job draws the highest power while its GPUs work for the job all the time. Co-tenants, too few cores and
+additional nodes only slow the job down, so that it draws less.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def node_idle_w(s: StateArrays, n: int, status: int) -> float:
 
 @kernel
 def highest_clock(s: StateArrays, g: int, urgent_cap: float, flexible_cap: float) -> float:
-    """Return the higher of the chosen and the present SM clock of GPU `g`, at most its cap."""
+    """Return the higher of the chosen and the present SM clock of GPU `g`, at most the GPU's cap."""
     clock = max(chosen_clock(s, g), s.gpu.clock_frac[g])
     return min(clock, cap_on(s, g, urgent_cap, flexible_cap))
 
@@ -50,10 +50,9 @@ def leads(s: StateArrays, slot: int) -> bool:
 
 @kernel
 def most_added_w(s: StateArrays, g: int, clock: float, without: int) -> float:
-    """Return the most power that the jobs on GPU `g` add to idle GPUs and cores at an SM clock, W.
+    """Return the highest power above idle that the jobs on GPU `g` draw at an SM clock, W.
 
     Args:
-        s: The state.
         g: First GPU of these jobs; the result is for all GPUs of the jobs.
         clock: SM clock, fraction of the maximum.
         without: Slot of a job that does not count; -1: none.
@@ -83,7 +82,7 @@ def most_added_w(s: StateArrays, g: int, clock: float, without: int) -> float:
 
 @kernel
 def busy_cores_w(s: StateArrays, slot: int, kind: int) -> float:
-    """Return the power of the cores of a running job while its GPUs, of this type, work all the time, W."""
+    """Return the power of a running job's cores while its GPUs of this type work all the time, W."""
     return s.node.core_w[s.job.host[slot]] * max(s.job.gpus[slot], 1) * cores_used(s, slot, kind, np.inf)
 
 

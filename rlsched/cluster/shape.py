@@ -269,7 +269,7 @@ class ClusterShape:
         self.arrays = self.arrays._replace(dials=dials)
 
     def clock_by_models(self, models: ModelArrays | None) -> None:
-        """Use models only to choose SM clocks (`CLOCKS_ALONE`); None: all clocks stay at full speed.
+        """Use models only to choose SM clocks (`CLOCKS_ALONE`); None: all clocks stay at the maximum.
 
         The models have the GPU types `kind_names`, in this order. Call this method again after a node with a
         new GPU type has joined.
@@ -287,8 +287,7 @@ class ClusterShape:
     def permit(self, *, preemption: bool = False, reserve_after_s: float = math.inf) -> None:
         """Set what a policy may do on this cluster.
 
-        An observation contains the permissions (`decide.dials.observing`). The rule `decide.rules.declared`
-        depends on the permissions; all other rules depend only on their options.
+        Observations contain these permissions. Of the rules, only `decide.rules.declared` depends on them.
 
         Args:
             preemption: Whether to allow preemption. With `Order.until_declared`, preemption begins once a job
@@ -345,10 +344,7 @@ class ClusterShape:
         config["price_sums"] = np.cumsum(ahead) if ahead else np.zeros(AHEAD_H)
 
     def limit_power(self, limit_w: float | None) -> None:
-        """Set the power limit of all nodes, W.
-
-        Infinite: no limit now, but possibly later. None: no limit at any time.
-        """
+        """Set the power limit of all nodes together, W; infinite: no limit now; None: never a limit."""
         config = self.arrays.config[0]
         config.limited, config.limit_w = limit_w is not None, math.inf if limit_w is None else limit_w
         if limit_w is None:
@@ -361,7 +357,7 @@ class ClusterShape:
 
     @property
     def energy_counts(self) -> float:
-        """Weight of energy against time, 0 to 1, for jobs without their own weight. Needs no models."""
+        """Weight of energy against time, 0 to 1, for jobs without their own weight."""
         return float(self.arrays.config[0].energy_ppm) / 1e6
 
     @property
@@ -434,8 +430,7 @@ class ClusterShape:
         """Mark the plain demand classes: their jobs can be placed by counts of free GPUs only.
 
         If cores are lent, and jobs on a shared GPU together request more than the GPU's part of the cores, no
-        class that requests cores is plain. Such jobs exist if a node has lost cores, or if an earlier version
-        let the jobs share the GPU.
+        class that requests cores is plain.
         """
         demands, nodes = list(self._demands), alike_by_type(list(self._shapes))
         self.arrays.demand.plain[: len(demands)] = plain_demands(demands, nodes)
@@ -457,10 +452,7 @@ class ClusterShape:
         return {node.gpu_type: node.gpu_memory_mib for node in alike_by_type(list(self._shapes))}
 
     def know_kind(self, name: str) -> int:
-        """Return the index of a GPU type in `kind_names`; a new name is appended.
-
-        The cluster needs no node of this type.
-        """
+        """Return the index of a GPU type in `kind_names`; a new name is appended."""
         return self._kind_number(name)
 
     def _kind_number(self, name: str) -> int:

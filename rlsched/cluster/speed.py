@@ -1,7 +1,7 @@
 """Compiled speed of a job in a state, given its clock, sharing, GPU type, nodes and cores.
 
-Decisions use the functions to predict speeds, and the simulator uses them to compute the actual speeds. Only
-the simulator adds the part that no model explains (`sharing.pair_noise`).
+Decisions predict speeds with these functions. The simulator computes the actual speeds with them, and adds
+the part that no model explains (`sharing.pair_noise`).
 """
 
 from __future__ import annotations
@@ -72,8 +72,6 @@ def gpu_rate(s: StateArrays, slot: int, kind: int, x: float, shared: float, node
     The speed is relative to the job's solo speed (without co-tenants) at full clock on these GPUs.
 
     Args:
-        s: The state.
-        slot: The job.
         kind: Type of its GPUs.
         x: SM clock, fraction of the maximum.
         shared: Speed with sharing, relative to solo.
@@ -87,7 +85,7 @@ def gpu_rate(s: StateArrays, slot: int, kind: int, x: float, shared: float, node
 
 @kernel
 def type_speed(s: StateArrays, slot: int, kind: int) -> float:
-    """Return a job's full speed on this GPU type; 1: full speed on the GPU type of its stated run time."""
+    """Return a job's full speed on this GPU type, relative to the GPU type of its stated run time."""
     t, w, reference = s.models.trait, s.job.workload[slot], s.job.reference_kind[slot]
     return 1.0 if reference < 0 or reference == kind else t.speed[w, kind] / t.speed[w, reference]
 
@@ -136,8 +134,6 @@ def fed_rate(s: StateArrays, slot: int, kind: int, allowed: float, cores_each: f
     At a rate of 1 the attempt lasts the job's stated run time.
 
     Args:
-        s: The state.
-        slot: The job.
         kind: Type of its GPUs.
         allowed: Speed that the GPUs allow, as a fraction of the full speed on this type (`gpu_rate`).
         cores_each: CPU cores per GPU.
@@ -186,7 +182,7 @@ def chosen_clock(s: StateArrays, g: int) -> float:
 
 @kernel
 def cap_on(s: StateArrays, g: int, urgent_cap: float, flexible_cap: float) -> float:
-    """Return the cap of the SM clock of GPU `g` under caps for the two classes of jobs.
+    """Return the cap of GPU `g`'s SM clock, given a cap for each `PowerClass`.
 
     The clock of a MIG slice, and of a node whose clocks cannot be set, has no cap: the result is 1.
     """
@@ -235,8 +231,6 @@ def placed_rate(s: StateArrays, slot: int, clock: float, shared: float) -> float
     """Return the rate of a running job: the rate of its slowest GPU, limited by the job's cores.
 
     Args:
-        s: The state.
-        slot: The job.
         clock: SM clock of the GPUs, fraction of the maximum.
         shared: Speed with sharing, relative to solo.
     """
@@ -300,9 +294,8 @@ def added_power_w(s: StateArrays, slot: int, kind: int, clock: float, rate: floa
 def at_work_frac(s: StateArrays, slot: int, kind: int, clock: float, rate: float) -> float:
     """Return the fraction of time in which a job of this rate itself keeps a GPU busy.
 
-    The work of co-tenants does not count. The fraction is the catalogue's solo utilisation, reduced if too
-    few cores, co-tenants or more nodes slow the job down. The fraction ignores that a lower clock shortens
-    pauses.
+    The fraction is the catalogue's solo utilisation, reduced if too few cores, co-tenants or more nodes slow
+    the job down. The fraction ignores that a lower clock shortens pauses.
     """
     util_frac = s.models.trait.util_frac[s.job.workload[slot], kind]
     return util_frac * busy_frac(s, slot, kind, clock, rate)

@@ -47,9 +47,9 @@ class LearntUse(NamedTuple):
     """Use of CPU cores and power, learnt from earlier attempts of a job's command.
 
     Attributes:
-        core_need_milli: Cores per GPU that the job can use, thousandths; 0: not learnt.
-        dynamic_ratio: Dynamic power of the job / dynamic power of its workload; 0: not learnt. The workload's
-            value is used for a quantity that is not learnt.
+        core_need_milli: Cores per GPU that the job can use, thousandths; 0: not learnt, the workload's value
+            applies.
+        dynamic_ratio: Dynamic power of the job / dynamic power of its workload; 0: not learnt.
     """
 
     core_need_milli: int = 0
@@ -175,7 +175,7 @@ class ClusterState(ClusterShape):
         kernels.share_job(self.arrays, self.slot_of(seq), not shares, gpu_need_mib)
 
     def raise_gpu_need(self, seq: int, gpu_need_mib: int) -> None:
-        """Count at least this memory, MiB, for a live job on each GPU; the co-tenants of the job stay."""
+        """Raise a live job's memory on each GPU to at least this value, MiB; its co-tenants stay."""
         need_mib, slot = self.arrays.job.gpu_need_mib, self.slot_of(seq)
         need_mib[slot] = max(gpu_need_mib, need_mib[slot])
 
@@ -280,10 +280,10 @@ class ClusterState(ClusterShape):
         self.ordering.note_start(self.arrays, slot, now_s)
 
     def check_parts(self) -> None:
-        """Mark the plain classes again if the jobs on a GPU together request more than its part of the cores.
+        """Mark the plain classes again if cores are lent and the jobs on a GPU exceed its part of the cores.
 
-        Do nothing if the cluster does not lend cores. Rules never let jobs share a GPU in this way, but the
-        journal of an earlier version or a user-defined policy can contain such a start.
+        Rules never let jobs share a GPU in this way, but the journal of an earlier version or a user-defined
+        policy can contain such a start.
         """
         config = self.arrays.config[0]
         if config.lends_cores and config.within_parts and loans.exceed_parts(self.arrays):
@@ -309,7 +309,6 @@ class ClusterState(ClusterShape):
 
         Args:
             gpus: Global indices of the GPUs.
-            now_s: Current time.
             until_s: Latest time at which the GPUs are free again; None: unknown.
 
         Raises:
@@ -373,8 +372,6 @@ class ClusterState(ClusterShape):
         """End the attempt of a running or preempted job, and remove the job.
 
         Args:
-            seq: Sequence number of the job.
-            now_s: Current time.
             ended: Whether the job ended by itself, so that its run time revises the predictions of its burst.
 
         Raises:
@@ -420,7 +417,6 @@ class ClusterState(ClusterShape):
         """Set the GPU types of a waiting job, eligible or not; None: unchanged.
 
         Args:
-            seq: Sequence number of the job.
             gpu_types: Types that the job accepts; empty: any type.
             preferred_types: Types that the job prefers; empty: no preference.
 
@@ -460,14 +456,12 @@ class ClusterState(ClusterShape):
     def preempt(self, seq: int, now_s: float, *, moved_for: int = -1) -> None:
         """Stop a running job in favour of another job, and immediately free its GPUs in this ledger.
 
-        The stopped job is queued for its next attempt. With `stops_take_time`, a later call of `requeue`
-        queues the job. The job then keeps the work of the stopped attempt, because a job saves its work when
-        it receives the stop signal. Without `stops_take_time`, the job is queued immediately, and the
-        simulator determines which work the job keeps.
+        With `stops_take_time`, `requeue` later queues the job for its next attempt. The job keeps the work of
+        the stopped attempt, because jobs save their work at the stop signal. Otherwise, the job is queued
+        immediately, and the simulator determines which work the job keeps.
 
         Args:
             seq: Sequence number of the job to stop.
-            now_s: Current time.
             moved_for: Sequence number of the waiting job that gets the GPUs, if the stopped job will restart
                 on other GPUs immediately; -1: the stopped job waits in the queue.
 

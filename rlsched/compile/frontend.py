@@ -5,20 +5,19 @@ numba's functions with faster ones, which give the same compiled code. The repla
 `rlsched.compile.jit` imports this module. numba's version is pinned in `constraints.txt`. The replaced parts
 of numba are slow for these reasons:
 
-- For every function that can be the target of a call, numba compares two sets of compiler flags. For each
-  comparison, numba makes two dictionaries of thirty properties of each set.
-- Every compilation installs two timers, which receive an event for every lock of every called function. Every
-  call of LLVM notifies two listeners of the lock that the call takes.
+- For every possible target of a call, numba compares two sets of compiler flags, by two dictionaries of
+  thirty properties of each set.
+- Every compilation installs two timers, which receive an event for every lock. Every call of LLVM notifies
+  two listeners of its lock.
 - Types have an abstract metaclass, which makes `isinstance` slow, although no class is registered as a
   virtual subclass.
 - The hash of a type combines the hashes of all types inside it. The type of a cluster's state contains
   several hundred types.
-- The type of `a + b` is searched among thirty overloads, although it is always the same for the same argument
+- The type of `a + b` is searched among thirty overloads each time, although it depends only on the argument
   types.
-- For each access to an array, numba makes a class, and checks whether the array type has a class of its own.
-  If the array type has no such class, numba searches all registries again.
-- The type of an attribute of a state's tuples, records and arrays, and the size of a type in memory, are
-  always the same. To find the size, LLVM parses a module that is written for it.
+- For each access to an array, numba makes a class, and usually searches all registries.
+- The type of an attribute and the size of a type never change, but are computed again. For a size, LLVM
+  parses a module.
 - At every call of a function, numba selects and sorts the function's templates for this processor again.
 - The variables of a statement are found by a search through all parts of the statement, including strings.
 - For each function, numba imports thirty modules again, to check for new registrations.
