@@ -38,9 +38,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Kernel:
     """A compiled function. Kernels call the function directly; Python calls it through a separate entry.
 
-    numba gives every function an entry for calls from Python. The entry unpacks the arrays of a state, and
-    takes about as long to compile as most kernels. Because Python calls only few kernels, an entry is made
-    only at the first call from Python.
+    The entry unpacks the arrays of a state, and takes about as long to compile as most kernels. Therefore it
+    is made only at the first call from Python.
 
     Attributes:
         py_func: The original Python function.
@@ -143,7 +142,7 @@ class Kernel:
 
 
 class _Latest:
-    """The latest state (or another tuple of its class) that Python passed to a kernel.
+    """The latest tuple of a class, for example the latest state, that Python passed to a kernel.
 
     Attributes:
         state: The tuple of arrays; this reference keeps it alive.
@@ -215,10 +214,9 @@ def widened(argument: Any) -> Any:
 def kernel(function: F) -> F:
     """Compile `function` in nopython mode at its first call, or load the compiled code from the cache.
 
-    The function must not make arrays, except for views, because it is compiled without reference counts. With
-    reference counts, every call that passes a state increments and decrements the count of each array. This
-    took five times as long as the work itself. (`_nrt` is numba's internal switch for reference counts;
-    numba's version is pinned.)
+    The function is compiled without reference counts, so it may make views, but no new arrays. Counting the
+    references to a state's arrays at every call took five times as long as the work itself. `_nrt` is numba's
+    internal switch for reference counts.
     """
     return _compiled(function, "kernel")
 

@@ -1,11 +1,9 @@
 """Cache of compiled kernels on disk. A kernel's key is its code and the code of all kernels that it calls.
 
-numba's own cache identifies a function by the time stamp of its file and its line, and does not notice
-changes of called functions in other files. In this cache, an entry is named after a digest of the kernel's
-byte code, of the constants that the kernel reads, and of the byte code and constants of every kernel that it
-calls. Therefore a change recompiles only the affected kernels, and two checkouts of one version share their
-entries. Entries for different argument types are in different files, because another version may not know
-some of the types.
+numba's own cache does not notice changes of called functions in other files. In this cache, an entry is named
+after a digest of the byte code and the constants of the kernel, and of every kernel that it calls. Therefore
+a change recompiles only the affected kernels, and two checkouts of one version share their entries. Entries
+for different argument types are in different files, because another version may not know some of the types.
 
 If several processes need a kernel at once, one of them compiles it; the others wait.
 """

@@ -1,14 +1,13 @@
 """Links kernels only once: in the function that Python calls.
 
-numba makes a library for every compiled function, links all called functions into this library, optimises
-it, and compiles it to machine code. If kernels call kernels, numba repeats most of this work for each caller.
-With this module, a kernel that only other kernels call stays intermediate code. A function that Python calls
-(an *entry*) is linked with all functions that it needs, optimised, and compiled to machine code once. Only
-shared kernels are not linked: they have machine code of their own (`shared_code`).
+numba links, optimises and compiles every function together with all functions that it calls, and so repeats
+most of this work for each caller. With this module, a kernel that only other kernels call stays intermediate
+code. A function that Python calls (an *entry*) is linked with all functions that it needs, optimised, and
+compiled to machine code once. Shared kernels are not linked, but have machine code of their own
+(`shared_code`).
 
-The extension point is numba's `pipeline_class`. The kinds of library depend on internals of numba. Its
-version is pinned in `constraints.txt`, and `tests/unit/compile/test_jit.py` fails if a later version breaks
-the libraries.
+The extension point is numba's `pipeline_class`. The libraries depend on internals of numba, whose version is
+pinned in `constraints.txt`; `tests/unit/compile/test_jit.py` fails if a later version breaks them.
 """
 
 from __future__ import annotations
@@ -32,8 +31,7 @@ _long_name = funcdesc.default_mangler
 def _name(name: str, argtypes: Any, **more: Any) -> str:
     """Return a function's name for the linker; a digest replaces long argument types.
 
-    numba itself writes the types into the name at every call of the function. For a state, the types are ten
-    thousand characters long, because they contain all fields of the records.
+    The types of a state are ten thousand characters long, and numba repeats them at every call.
     """
     said = " ".join(map(str, argtypes))
     if len(said) <= _LONGEST_NAME:
@@ -128,8 +126,8 @@ class EntryLibrary(_Library):
     def _get_module_for_linking(self) -> Any:
         """Return the entry's functions as declarations; numba needs them to load machine code from the cache.
 
-        No other function links an entry, so the cache does not store the intermediate code of entries. This
-        code is three times as large as the machine code; for a broker's entries, reading it took 34 MiB.
+        No other function links an entry, so the cache does not store its intermediate code, which is three
+        times as large as the machine code.
         """
         self._ensure_finalized()
         names = (each.name for each in self._final_module.functions if not each.is_declaration)
@@ -156,9 +154,9 @@ class EntryLibrary(_Library):
 def _optimize(codegen: Any, module: Any) -> None:
     """Optimise a linked module.
 
-    numba optimises twice, the first time to cancel pairs of reference counts. Kernels have no reference
-    counts, so this function optimises once. It uses level 1, which takes half the time of level 3. Decisions
-    are equally fast with both levels, because the functions were already optimised one by one.
+    numba optimises twice, the first time to cancel pairs of reference counts, which kernels lack. Level 1
+    takes half the time of level 3, and gives equally fast code here, because the functions were already
+    optimised one by one.
     """
     passes, builder = codegen._module_pass_manager(opt=1)
     passes.run(module, builder)

@@ -5,9 +5,9 @@ cluster's state. Writing these words at every call took half of a replay's time.
 `by_reference` is stored in memory instead, together with nested tuples of such classes, and only the address
 is passed.
 
-Named tuples are immutable, so there is only one visible effect. If a kernel makes a tuple in a loop, each
-iteration writes the tuple to the same memory. An `array_kernel` counts references. Therefore it must not
-assign such tuples with new arrays to one variable twice.
+A kernel that makes a tuple in a loop writes it to the same memory in each iteration. Named tuples are
+immutable, so this matters only for an `array_kernel`, which counts references: it must not assign tuples with
+new arrays to one variable twice.
 
 The extension points are numba's data models, lowering of named tuples, `box` and `unbox`. numba's version is
 pinned in `constraints.txt`.
@@ -185,8 +185,7 @@ def _unbox_arrays(
 ) -> None:
     """Unbox the arrays of a tuple in a loop over a table of their positions, targets and item sizes.
 
-    Without this loop, numba emits thirty instructions per array. For a state, these are more instructions
-    than most kernels have.
+    Without this loop, numba emits thirty instructions per array: for a state, more than most kernels have.
     """
     offsets = _offsets(c.context, model)
     table = [
@@ -213,7 +212,7 @@ def _offsets(context: Any, model: ReferenceModel) -> list[int]:
 def _array_loop(c: Any) -> ir.Function:
     """Return the function `unbox_arrays(tuple, to, table, count)`.
 
-    The returned function returns true if an array could not be unboxed. It has then set a Python error.
+    The returned function returns true, and sets a Python error, if an array could not be unboxed.
     """
     found = c.builder.module.globals.get(_UNBOX_ARRAYS)
     if found is not None:

@@ -1,9 +1,8 @@
 """Stores and loads the machine code of shared kernels, once for all functions that call them.
 
 A shared kernel (`jit.shared`) is compiled to an object file of its own. Its symbol is named after a digest of
-its code, so the symbol is the same in all processes. Functions that call the kernel only declare this symbol.
-Before the machine code of such a function is loaded, the object files of its shared kernels are loaded, each
-once per process.
+its code. Functions that call the kernel only declare this symbol; before their machine code is loaded, the
+object files of their shared kernels are loaded, each once per process.
 """
 
 from __future__ import annotations

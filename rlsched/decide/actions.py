@@ -33,15 +33,13 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
 class Preempt(msgspec.Struct, frozen=True, tag="preempt"):
     """Stop a running job in favour of another job, and queue the stopped job again.
 
-    A broker sends the job a stop signal. Once the job's processes have exited, the job waits in the queue
-    again, and the jobs that get its GPUs start. `Preempt` is illegal for a job that must not be preempted
-    (`job.pinned`), and for a job that started at this instant.
+    A broker sends the job a stop signal, and queues the job once its processes have exited. `Preempt` is
+    illegal for a job that must not be preempted (`job.pinned`), and for a job that started at this instant.
 
     Attributes:
         seq: Sequence number of the job to stop.
-        moved_for: Sequence number of the waiting job that gets the GPUs, if the stopped job restarts
-            immediately on other GPUs. -1: the stopped job waits in the queue. Only records and messages use
-            this field.
+        moved_for: For records and messages: sequence number of the waiting job that gets the GPUs, if the
+            stopped job restarts immediately on other GPUs; -1: the stopped job waits in the queue.
     """
 
     seq: int

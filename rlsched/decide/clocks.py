@@ -18,7 +18,7 @@ from rlsched.decide.options import FIXED, FULL, LULL, WEIGHED, StartOptions, ene
 from rlsched.models.clocks import best_level, power_at, priced_level
 
 MOST_PRESSURE: Final = 3.0
-"""Maximum number of queued jobs per node that counts: above this number, the weight of time does not rise."""
+"""Queued jobs per node above which the weight of time does not rise further."""
 
 
 @kernel
@@ -45,8 +45,8 @@ def clock_on(s: StateArrays, p: int, slot: int, gpus: NDArray[np.int32], o: Star
 def clock_for(s: StateArrays, p: int, slot: int, kind: int, o: StartOptions) -> float:
     """Return the SM clock that a rule gives a waiting job on GPUs of this type, as a fraction of the maximum.
 
-    If a job has its own energy weight, the weight determines its clock under every rule. If models exist only
-    for clocks, a rule without clock settings uses the energy weight of the cluster.
+    A job's own energy weight comes before the settings of the rule. If models exist only for clocks, a rule
+    without clock settings uses the energy weight of the cluster.
     """
     if not MODELLED or not s.config[0].modelled or s.models.gpu.sliced[kind]:
         return 1.0
@@ -113,10 +113,8 @@ def cores_for(s: StateArrays, slot: int, gpus: NDArray[np.int32], o: StartOption
     """Return the CPU cores (thousandths) per GPU that a rule gives a job when it starts on these GPUs.
 
     If the option `cores` is off, the job gets the cores that it requested. If the option is on, the job gets
-    the cores that it can use: fewer than requested if fewer suffice, more if its nodes have spare cores. A
-    job keeps its additional cores until it ends. Therefore the free cores of a node may not suffice for jobs
-    on all its free GPUs. A job that starts on some of these GPUs then gets only a proportional part of the
-    free cores.
+    the cores that it can use: fewer than requested if fewer suffice, more if its nodes have spare cores. On a
+    node with too few free cores for its free GPUs, the job gets at most a proportional part of them.
 
     If the cluster lends cores, the job gets the cores that it requested, and a loan (`rlsched.cluster.loans`)
     if its workload is known and needs more.

@@ -15,18 +15,16 @@ if TYPE_CHECKING:
 SLACK: Final = 0.1
 """Each range is widened on both sides by this fraction of its width."""
 TOLERANCE: Final = 1e-5
-"""Each range is also widened on both sides by this amount, because inputs are float32 numbers, and a column
-may be constant in training."""
+"""Each range is also widened on both sides by this amount, for float32 errors and for constant columns."""
 BEGIN_FRAC: Final = 0.5
-"""Drift begins when a column is outside its range in more than this fraction of the stored looks (recent
-inputs, see `DriftWatch`)."""
+"""Drift begins when a column is outside its range in more than this fraction of the recent inputs (looks)."""
 END_FRAC: Final = 0.25
-"""Drift ends when no column is outside its range in more than this fraction of the stored looks."""
+"""Drift ends when no column is outside its range in more than this fraction of the recent inputs (looks)."""
 NO_RANGES: Final = "not monitored: the strategy has no ranges"
 
 
 class Familiar(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Ranges of inputs and clusters that a policy has seen in its training.
+    """Inputs and clusters that a policy has seen in its training.
 
     Attributes:
         columns: Smallest and largest value of every input column.
@@ -77,11 +75,10 @@ class ColumnOutOfRange(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         column: Name of the column.
         share_frac: Fraction of the stored looks in which the column was outside its range.
-        value: Median of the column over the rows of the last look in which the column was outside its range.
+        value: Median of the column in the last of these looks.
         low: Smallest value in training.
         high: Largest value in training.
-        only_warns: Whether the column describes the set-up of the cluster; such a column does not count as
-            drift.
+        only_warns: Whether the column describes the set-up of the cluster, and therefore causes no drift.
     """
 
     column: str
@@ -103,9 +100,8 @@ class ColumnOutOfRange(msgspec.Struct, frozen=True, kw_only=True):
 class DriftWatch:
     """Detects drift: stores which columns were outside their ranges in the latest looks.
 
-    A look is the policy's input for one decision, or for one update of its dials. It has K rows. In a look, a
-    column counts as outside if it is outside its range in more than half of the rows. A queue full of
-    unusual jobs therefore counts as outside, a single unusual job does not.
+    A look is the policy's input for one decision, or for one update of its dials: K rows, for example one per
+    job. A column is outside in a look if it is outside its range in more than half of the rows.
 
     Args:
         familiar: Ranges seen in training.
@@ -181,11 +177,10 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         note: Reason why drift cannot be detected; "" if it can be detected.
         active: Whether there is drift; the fallback then decides in place of the policy.
-        looks: Number of looks so far. The fractions in `outside` refer only to the latest looks, because only
-            these are stored.
+        looks: Number of looks so far. The fractions in `outside` refer only to the latest looks.
         outside: Columns that were outside their training ranges in recent looks, from `DriftWatch.outside`.
-        settings_refused: Number of times that dials were set to 0 because the strategy raised an exception
-            or returned values that are not numbers.
+        settings_refused: How often dials were set to 0 because the strategy raised an exception or returned
+            values that are not numbers.
     """
 
     note: str = ""

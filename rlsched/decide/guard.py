@@ -26,7 +26,7 @@ REMEMBERED_SETTINGS: Final = 24
 
 
 class Guarded(Scheduler):
-    """A scheduler with a fallback: a second scheduler, which decides whenever the first scheduler fails.
+    """A policy's scheduler with a fallback, which is a second scheduler.
 
     The fallback decides if
 
@@ -35,8 +35,7 @@ class Guarded(Scheduler):
       `penalty_decisions` decisions;
     - the policy's strategy raised an exception, or set dials out of range: all dials are 0 until the next
       update;
-    - there is drift: the policy's recent input is outside the ranges seen in training (`DriftWatch`). Drift
-      depends only on the states.
+    - there is drift: the policy's recent input is outside the ranges seen in training (`DriftWatch`).
 
     The guarded scheduler has the name, the queue order and the abilities of the policy.
 

@@ -1,12 +1,17 @@
 """Compiled functions that keep a cluster under a power limit: clocks, pauses, and jobs that must wait.
 
-In this module, power is the most that the running jobs can draw according to the models
-(`rlsched.cluster.power`). Jobs without slack are urgent, jobs with slack are flexible. If the power exceeds
-the limit, these steps are taken in this order until the limit is kept: lower the clocks of flexible jobs,
-pause flexible jobs, lower the clocks of urgent jobs, pause other jobs that may be preempted. Jobs pause only
-under a policy that preempts. A flexible job starts only if all urgent jobs, running and waiting, can still
-have their full clocks. An urgent job starts only if the limit can be kept with all jobs at the lowest clocks
-and the flexible jobs paused.
+In this module, power is the most that the cluster can draw according to the models (`rlsched.cluster.power`).
+Jobs without slack are urgent, jobs with slack are flexible. If the power exceeds the limit, these steps are
+taken in this order until the limit is kept:
+
+1. lower the clocks of flexible jobs;
+2. pause flexible jobs, if the policy preempts;
+3. lower the clocks of urgent jobs;
+4. pause other jobs that may be preempted, if the policy preempts.
+
+A flexible job starts only if all urgent jobs, running and waiting, can still have their full clocks. An
+urgent job starts only if the limit can be kept with all jobs at the lowest clocks and the flexible jobs
+paused.
 """
 
 from __future__ import annotations
@@ -41,7 +46,7 @@ from rlsched.decide.slack import slack_ends_s
 from rlsched.models.clocks import MIN_CLOCK_FRAC, gpu_power_w
 
 STEPS: Final = 32
-"""Number of steps between the lowest and the highest clock. With coarse steps, clocks change less often."""
+"""Number of steps from the lowest to the highest clock. With coarse steps, clocks change less often."""
 ROUNDED_S: Final = 0.001
 """Times are rounded up to multiples of this time, seconds. Slack of at most this time counts as used up."""
 PATIENCE_S: Final = 3600.0
@@ -103,12 +108,10 @@ def _saved_w(s: StateArrays, slot: int) -> float:
 
 @kernel
 def hold_limit(s: StateArrays, preempts: bool, now_s: float) -> None:
-    """Set the caps of the clocks so that the power limit is kept.
+    """Set the caps of the clocks so that the power limit is kept, and set `scratch.room_w`.
 
-    Also set `scratch.room_w`: the power that jobs may add when they start, W.
-
-    Without a limit, the caps are 1. If no caps suffice, they are as low as possible. `preempts`: whether jobs
-    may be preempted.
+    `room_w` is the power that jobs may add when they start, W. Without a limit, the caps are 1. If no caps
+    suffice, they are as low as possible. `preempts`: whether jobs may be preempted.
     """
     room_w = s.scratch[0].room_w
     s.scratch[0].first_seq = s.counters[0].next_seq
@@ -189,10 +192,8 @@ def _note_hosts(s: StateArrays) -> None:
 def start_w(s: StateArrays, slot: int, clock: float) -> float:
     """Return the power that a waiting job adds at SM clock `clock`, W, on the GPU type where it adds most.
 
-    Of the GPU types that the job accepts, only the types of the highest rank count (`_usable`,
-    `_note_hosts`): if possible, types with free GPUs on a node that is up; otherwise, types with a node that
-    sleeps or boots. For nodes that sleep or boot, the result includes the additional idle power that they
-    draw once they are up.
+    Only types with free GPUs on a node that is up are compared. If the job accepts no such type, types with a
+    node that sleeps or boots are compared; the result then includes the idle power that this node adds.
     """
     t, gpu, w, scratch = s.models.trait, s.models.gpu, s.job.workload[slot], s.scratch[0]
     gpus, demand = s.job.gpus[slot], s.demand[s.job.demand[slot]]
@@ -229,11 +230,10 @@ def _all_start_w(s: StateArrays) -> float:
 
 @kernel
 def reserve_power(s: StateArrays, now_s: float) -> None:
-    """Keep power for the urgent jobs that wait.
+    """Keep power for the urgent jobs that wait: flexible jobs do not get this power.
 
-    Flexible jobs do not get the power that is kept for urgent jobs. For one urgent job, power is kept even
-    from urgent jobs that were submitted later (`scratch.first_seq`, `scratch.first_w`). This one job is the
-    first urgent job that has waited for `PATIENCE_S` and could start on an idle cluster.
+    For the first urgent job that has waited for `PATIENCE_S`, and could start on an idle cluster, power is
+    kept even from urgent jobs that were submitted later (`scratch.first_seq`, `scratch.first_w`).
     """
     scratch, most_w, kept_w = s.scratch[0], s.config[0].limit_w - nodes_w(s), 0.0
     if scratch.room_w[PowerClass.FLEXIBLE] == np.inf:
@@ -279,9 +279,9 @@ def fits_limit(s: StateArrays, slot: int, now_s: float) -> bool:
 def next_to_stop(s: StateArrays, now_s: float) -> int:
     """Return the slot of the job to preempt next in order to keep the limit, -1 for none.
 
-    If the pause of a single job suffices, returns the job that saves the least power among the jobs whose
-    pause suffices. Otherwise, returns the job that saves the most power. Of jobs that save equal power,
-    returns the job submitted last. Call `hold_limit` before.
+    Of the jobs whose pause suffices, returns the job that saves the least power. If no single pause suffices,
+    returns the job that saves the most power. Of jobs that save equal power, returns the job submitted last.
+    Call `hold_limit` before.
     """
     if not is_limited(s) or s.scratch[0].room_w[PowerClass.FLEXIBLE] == np.inf:
         return -1

@@ -27,10 +27,9 @@ def decide_all(
 ) -> Iterator[tuple[int, Decision]]:
     """Call the scheduler for each partition until it returns *wait*, and apply its decisions to the state.
 
-    The scheduler is called for a partition in three cases: a waiting job fits the partition; any job waits
-    for the partition, and the scheduler preempts or shares GPUs; or a running job must pause. In all other
-    cases *wait* is the only possible action. After a pass with a preemption, the loop makes another pass over
-    all partitions, because a job can wait for two partitions.
+    The scheduler is called only if a waiting job fits, a running job must pause, or a job waits and the
+    scheduler preempts or shares GPUs. After a preemption, the loop repeats for all partitions, because a job
+    can wait for two partitions.
 
     Yields (partition, decision) after each decision has been applied. If `job_name` is given, records contain
     the names of their jobs and nodes.

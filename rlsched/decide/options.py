@@ -32,8 +32,7 @@ weighted cost of time and energy.
 """
 
 KEEP_FRAC: Final = 0.85
-"""Least predicted speed of each job on a shared GPU; 1: the speed without sharing. The accuracy of predicted
-speeds is in `docs/explanation/sharing.md`."""
+"""Least predicted speed of each job on a shared GPU; 1: the speed without sharing."""
 
 
 class Gate(NamedTuple):
@@ -43,15 +42,15 @@ class Gate(NamedTuple):
     least gain is `pair` or `more`, plus the `by_*` terms.
 
     Attributes:
-        is_shut: Whether a least gain is required.
+        is_shut: Whether a least gain is required at all.
         pair: Least gain of the second job on a GPU.
         more: Least gain of the third and fourth job on a GPU.
         by_length: Factor of tanh(ln(predicted run time of the new job / 1 h) / 3).
         by_left: Factor of tanh(ln(predicted remaining time of the running job / 1 h) / 3).
         by_queue: Factor of 1 - exp(-4 x waiting jobs per GPU).
         by_slowest: Factor of the amount by which the slowest job is below a speed of 0.85.
-        by_hold: Factor of (2 f)^3 x t / (t + 1 hour). f is the fraction of the partition's GPUs that the jobs
-            would share, and t the predicted time by which the new job delays the release of these GPUs.
+        by_hold: Factor of (2 f)^3 x t / (t + 1 hour). f: fraction of the partition's GPUs that the jobs would
+            share; t: predicted time by which the new job delays the release of these GPUs.
     """
 
     is_shut: bool
@@ -71,14 +70,13 @@ class PriceOptions(NamedTuple):
     """Options that make decisions follow the price of electricity (`decide.price`); 0: no effect.
 
     Attributes:
-        power: Exponent p: in the choice of clocks, the weight of energy relative to time is multiplied by
-            (price / mean)^p.
+        power: Exponent p: the weight of energy in the choice of clocks is multiplied by (price / mean)^p.
         defer: A waiting job does not start before it has used the fraction tanh(defer x ln(price / mean)) of
             its slack, at most 0.8.
         pause: A running job that has used less than the fraction tanh(pause x ln(price / mean)) of its slack,
             at most 0.8, is preempted.
-        window: Whether a waiting job starts at the time at which its predicted run costs least. Only starts
-            that use at most 0.8 of its slack count.
+        window: Whether a waiting job starts at the time at which its predicted run costs least. The wait uses
+            at most 0.8 of its slack.
         percentile: While the price is above this quantile of the past 7 days, jobs that have used less than
             0.8 of their slack do not start, and are preempted if they run.
     """
@@ -114,8 +112,7 @@ class StartOptions(NamedTuple):
         chooses_type: Whether a job gets the GPU type of highest worth to it (`decide.plans.plan.type_worth`).
         type_price: Exponent p in the worth of a GPU type: (the job's speed on this type) / (the usual
             workload's speed on this type)^p.
-        later: Factor by which the wait for GPUs of a better type is multiplied; infinite: no job waits for
-            such GPUs.
+        later: Factor of the predicted wait for GPUs of a better type; infinite: no job waits for such GPUs.
         price: How decisions follow the price of electricity.
     """
 
@@ -138,7 +135,7 @@ class RuleOptions(NamedTuple):
     Attributes:
         blocks: Whether the first job that does not fit blocks the jobs behind it.
         reserve_after_s: Waiting time, seconds, after which a job that does not fit gets a reservation.
-        long_job_s: Predicted run time, seconds, above which a job counts as long.
+        long_job_s: Predicted run time, seconds, above which a job is long.
         leave_frac: Fraction of a partition's GPUs that a long job leaves free when it starts.
         threshold_gpu_s: Attained service, GPU-seconds; jobs above this value are ordered behind all other
             jobs.

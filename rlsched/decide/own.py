@@ -1,7 +1,7 @@
 """User-defined policies: `FILE.py`, or `FILE.py:NAME` for one of several policies in a file.
 
-A rule (`rlsched.decide.rules`) is a kernel `next_move`, or a file or class that contains this kernel. The
-file or class can contain further kernels of the rule. A scheduler in plain Python is a class derived from
+A policy is either a rule (`rlsched.decide.rules`) or a scheduler in plain Python. A rule is a kernel
+`next_move`, or a file or class with this kernel. A scheduler is a class derived from
 `rlsched.decide.scheduler.Scheduler`.
 """
 

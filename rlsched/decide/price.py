@@ -1,7 +1,7 @@
 """Compiled functions that choose which jobs wait, or pause, because of the price or the power limit.
 
-A job waits for a lower price only within the slack (accepted delay) that its user declared. Without a
-declared slack, or without a known price, nothing changes. A power limit holds for all jobs.
+A job waits for a lower price only within the slack (accepted delay) that its user declared. A power limit
+holds for all jobs.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ LEAST_LEFT_S: Final = 1800.0
 def slack_frac(s: StateArrays, slope: float, percentile: float) -> float:
     """Return the fraction of their slack that jobs may use at the current price.
 
-    The fraction is `MOST_SLACK_FRAC` if the price is above the quantile `percentile` (0 to 1; 0: ignored) of
-    the prices of the past 7 days. Otherwise it is tanh(slope x ln(price / mean)), at most `MOST_SLACK_FRAC`;
-    0 at or below the mean price.
+    The fraction is tanh(slope x ln(price / mean)), from 0 to `MOST_SLACK_FRAC`. If the price is above the
+    quantile `percentile` (0: ignored) of the prices of the past 7 days, the fraction is `MOST_SLACK_FRAC`.
     """
     ratio = s.config[0].price_ratio
     if percentile > 0.0 and ratio > 0.0 and s.config[0].price_rank > percentile:
@@ -61,9 +60,8 @@ def _defers(s: StateArrays, o: PriceOptions) -> bool:
 def _defer_slope(s: StateArrays, slot: int, o: PriceOptions) -> float:
     """Return the slope of `slack_frac` that applies to a waiting job.
 
-    For a job that may pause, the result is at least the slope for pauses. Otherwise the job could start and
-    pause immediately. The slope for pauses is the setting `pause`; after the job's first start, it is the
-    setting plus the dial `pause`.
+    For a job that may pause, the result is at least the slope for pauses, so that the job does not start only
+    to pause immediately. This slope is the setting `pause`; after the first start, the dial `pause` is added.
     """
     job, dial = s.job, s.dials.dial[partition_of(s, slot)]
     slope = o.defer
@@ -93,8 +91,8 @@ def defer_jobs(s: StateArrays, o: PriceOptions, preempts: bool, now_s: float) ->
 
     A job waits for a lower price until it has used the permitted fraction of its slack, or until its cheapest
     window begins (`rlsched.decide.window`). A job waits for power until it can start without exceeding the
-    power limit (`rlsched.decide.limit`). Sets `scratch.defer_s`: the first time at which a deferral ends
-    without an event; infinite if there is no such time. `preempts`: whether jobs may be preempted.
+    power limit (`rlsched.decide.limit`). Sets `scratch.defer_s` to the first time at which a deferral ends
+    without an event, or to infinity. `preempts`: whether jobs may be preempted.
     """
     scratch, next_s = s.scratch[0], np.inf
     if MODELLED and s.config[0].limited:
@@ -139,11 +137,9 @@ def next_to_pause(s: StateArrays, p: int, o: PriceOptions, preempts: bool, now_s
     """Return the slot of the job to preempt next because of the price or the power limit, -1 for none.
 
     For the power limit, the job can be in any partition (`rlsched.decide.limit.next_to_stop`). For the price,
-    only jobs of partition `p` are considered, with these properties: the job holds GPUs, is preemptible,
-    started before this instant, runs on nodes that are up, has not used the fraction of its slack that the
-    price permits, and is predicted to run for at least `LEAST_LEFT_S` more. Of several such jobs, returns the
-    job that arrived first. A job without GPUs is never paused: its earlier run time is not counted, so the
-    job would start again immediately.
+    the job arrived first of the preemptible jobs in partition `p` that started before this instant, hold GPUs
+    on nodes that are up, have not used the fraction of their slack that the price permits, and are predicted
+    to run for at least `LEAST_LEFT_S` more.
     """
     if preempts and is_limited(s):
         stopped = next_to_stop(s, now_s)
@@ -170,9 +166,8 @@ def next_to_pause(s: StateArrays, p: int, o: PriceOptions, preempts: bool, now_s
 def review_s(s: StateArrays, o: PriceOptions) -> float:
     """Return the next time, s, to check deferrals and pauses without an event; infinite: never.
 
-    If a job is deferred or may pause, or there is a power limit, the result is the time of the next change of
-    the price or the limit. If a deferral ends before this change (`scratch.defer_s`), the result is the end
-    of the deferral.
+    The result is the next change of the price or the limit, or the end of a deferral if that is earlier
+    (`scratch.defer_s`). It is infinite if no job is deferred or may pause, and there is no power limit.
     """
     if s.config[0].limited and s.counters[0].live_jobs > 0:
         return min(s.scratch[0].defer_s, s.config[0].price_until_s)

@@ -43,9 +43,8 @@ class PlanSeen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         power_w: Power that the job would add while it runs, watts; None without models.
         worth: Value by which plans are compared: the speed that the plan adds (1: the speed of a job without
             co-tenants), multiplied by the worth of the GPU type. None: the queue's order decides.
-        rate: Predicted work per second, in seconds of the stated run time. Co-tenants, clock, cores and GPU
-            type are taken into account. `rate`, `gpu_w` and `cores_w` are None without models, for a job
-            without GPUs, and in plans that were not chosen.
+        rate: Predicted work per second, in seconds of the stated run time. `rate`, `gpu_w` and `cores_w` are
+            None without models, for a job without GPUs, and in plans that were not chosen.
         gpu_w: Predicted power of the job's GPUs, including the job's part of the static power, watts.
         cores_w: Predicted power of the CPU cores that the job keeps busy, watts.
     """
@@ -76,9 +75,9 @@ class Names(msgspec.Struct, frozen=True, omit_defaults=True):
     """Display names of the jobs and nodes that a record mentions, by their numbers in the record.
 
     Attributes:
-        jobs: Display names of jobs: job numbers of a broker, or job ids of a trace.
+        jobs: Names of jobs: job numbers of a broker, or job ids of a trace.
         nodes: Names of nodes.
-        queue: Display names of the jobs in `DecisionRecord.queue`, separated by line feeds.
+        queue: Names of the jobs in `DecisionRecord.queue`, separated by line feeds.
     """
 
     jobs: dict[int, str] = {}
@@ -105,10 +104,9 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
         action: The action chosen.
         took_us: Time from reading the state to choosing the action, microseconds.
         guard: Why the guard intervened, "" if it did not.
-        reference: Name of the policy without its dials. A replay can make the choice of this policy in place
-            of the recorded action. "" if there are no dials.
-        turn: Sequence number of the job under consideration: the job that started, or the job for which
-            another job was preempted; for a *wait*, the first job of the queue. -1 if there is no such job.
+        reference: Name of the policy without its dials, for replays that compare both; "" without dials.
+        turn: Sequence number of the job under consideration: the job that started, or for which another job
+            was preempted; for a *wait*, the first job of the queue; -1: none.
         queue: Sequence numbers (int32) of the first `QUEUED` jobs waiting for the partition, in queue order;
             empty in records of earlier versions.
         plans: Plans of the job under consideration.

@@ -59,7 +59,7 @@ from rlsched.models.clocks import job_part_w, relative_time
 class Recording:
     """A decision in progress, created before a scheduler reads the state.
 
-    The record contains the state digest at the creation of this object, and the time since its creation.
+    The record contains the state digest at this creation, and the time since then.
 
     Args:
         state: The state.
@@ -101,9 +101,8 @@ class Recording:
     ) -> Decision:
         """Return the decision, with a record if one is wanted.
 
-        Arguments are as in `Decision` and `DecisionRecord`.
-
-        `made_room_for`: sequence number of the job for which another job is preempted; -1: unknown.
+        `made_room_for`: sequence number of the job for which another job is preempted; -1: unknown. The other
+        arguments are as in `Decision` and `DecisionRecord`.
         """
         record, failed = None, self._failed
         if self.wanted and not failed:
@@ -230,8 +229,7 @@ def _note(s: StateArrays, p: int, slot: int, o: StartOptions, how: int, plan: Pl
 def _predict(s: StateArrays, p: int, slot: int, how: int, own: float, g: int, row: Any) -> None:
     """Write the predicted rate, run time and power of a job under a plan to the plan's `row`.
 
-    This function ignores that a GPU with co-tenants can reach its power limit. All GPUs of a gang are assumed
-    to be of the type of `g`.
+    Assumes that the GPUs do not reach their power limit, and are all of the type of `g`.
 
     Args:
         s: The state.

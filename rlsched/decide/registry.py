@@ -50,9 +50,8 @@ def load_scheduler(policy: Policy | str | Path, *, seed: int = 0) -> Scheduler:
 def own_scheduler(policy: Policy, seed: int) -> Scheduler:
     """Return the scheduler of a policy that is a class in a user's file.
 
-    A class with an `__init__` is called with the policy and the seed, a class without `__init__` without
-    arguments. Three settings apply to the scheduler: `predictions`, `own` (numbers), and `order` (the queue
-    order) if the class has no `order`.
+    An `__init__` gets the policy and the seed. Three settings apply to the scheduler: `predictions`, `own`
+    (numbers), and `order` (the queue order) if the class has no `order`.
 
     Raises:
         InputError: the scheduler cannot be created, or a setting is set that the scheduler does not read.

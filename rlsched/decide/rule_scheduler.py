@@ -87,10 +87,7 @@ class RuleScheduler(Scheduler):
         self.defer_jobs(state, now_s)
 
     def defer_jobs(self, state: ClusterState, now_s: float) -> None:
-        """Defer jobs because of the price or the power limit.
-
-        If there is neither, requeue all deferred jobs.
-        """
+        """Defer jobs because of the price or the power limit; without both, requeue all deferred jobs."""
         if self._waits(state) or state.arrays.scratch[0].deferred:
             options = self.rule.options
             defer = for_state(defer_jobs, state)

@@ -46,12 +46,11 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
     """Abilities of a scheduler in addition to starting jobs on free GPUs.
 
     Attributes:
-        preempts: The scheduler may return `Preempt`. While jobs wait, the scheduler is called at every event
-            and timer.
+        preempts: The scheduler may return `Preempt`; while jobs wait, it is called at every event and timer.
         reserve_after_s: Waiting time, seconds, after which a job that does not fit gets a reservation. Other
             jobs start only if they do not delay the reserved job. Infinite: no reservations.
-        shares: If models predict speeds, the scheduler may start jobs on GPUs that other jobs use. The
-            scheduler is called even if no GPU is free.
+        shares: If models predict speeds, the scheduler may start jobs on GPUs that other jobs use; it is
+            called even if no GPU is free.
         needs_models: The scheduler shares GPUs, sets clocks or moves cores based on models.
         plain_without_models: On a cluster without models, the scheduler follows a simpler rule, and all dials
             stay at 0.
@@ -77,13 +76,11 @@ class Scheduler(ABC):
         name: The name of the policy.
         policy_id: Name or content hash of the policy, for records.
         order: The queue order that `ClusterState` uses for the scheduler.
-        oracle: Whether the scheduler receives true run times instead of predictions. Its results are a bound
-            on the gain from better predictions.
+        oracle: Whether the scheduler receives true run times instead of predictions.
         abilities: Abilities of the scheduler in addition to starting jobs on free GPUs.
         rule: The rule, if the scheduler only follows a rule; simulators then run the compiled rule itself.
         strategy: Strategy that sets the dials of a rule (`decide.dials`); None: the dials stay at 0.
-        reference: Policy that decides in place of the scheduler after the scheduler has failed; None: there
-            is no such policy.
+        reference: Policy that decides after the scheduler has failed; None: there is no such policy.
         familiar: Ranges of the strategy's inputs and of clusters in its training; None: no ranges are known.
     """
 

@@ -12,8 +12,7 @@ from rlsched.compile.jit import kernel
 from rlsched.decide.order.gittins import attained_gpu_s
 
 MOST_SLACK_FRAC: Final = 0.8
-"""Largest fraction of its slack that a job may use to wait for a lower price. The rest is for waiting in the
-queue.
+"""Largest fraction of its slack that a job may use to wait for a lower price; the rest is for queueing.
 """
 
 
@@ -21,8 +20,8 @@ queue.
 def deferred_until_s(s: StateArrays, slot: int, frac: float, now_s: float) -> float:
     """Return the time, seconds, until which a job may be deferred if it may use `frac` (0 to 1) of its slack.
 
-    Time in which the job ran does not use up slack. Time on shared GPUs uses up a part of the slack. The
-    result is rounded up to whole milliseconds, like the times of a broker.
+    Time on shared GPUs uses up a part of the slack, other run time uses none. The result is rounded up to
+    whole milliseconds, like the times of a broker.
     """
     job = s.job
     gpus = max(job.gpus[slot], 1) * s.demand.share_milli[job.demand[slot]] / WHOLE_GPU_MILLI

@@ -1,8 +1,7 @@
 """Compiled functions that choose the cheapest window for a job's predicted run, by prices of the next hours.
 
-The rule is the «lowest window» of Hanafy et al., «Going Green for Less Green» (GAIA, ASPLOS'24), with the
-prices that are known or forecast (`config.price_sums`). For the time after these hours, the mean price is
-assumed.
+The rule is the «lowest window» of Hanafy et al., «Going Green for Less Green» (GAIA, ASPLOS'24). Prices are
+known or forecast (`config.price_sums`); after these hours, the mean price is assumed.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from rlsched.energy.relative import AHEAD_H
 from rlsched.energy.series import HOUR_S
 
 _SAME_H: Final = 1e-6
-"""Difference of costs below which windows count as equally expensive, hours at the mean price."""
+"""Windows are equally expensive if their costs differ by less than this, hours at the mean price."""
 
 
 class Window(NamedTuple):
@@ -55,11 +54,10 @@ def _cost_until(s: StateArrays, at_s: float) -> float:
 def cheapest_window(s: StateArrays, slot: int, now_s: float) -> Window:
     """Return the start at which the predicted run of a waiting job costs least; the earliest of equal starts.
 
-    The earliest start is the last change of the price, or the submission of the job if that is later. At the
-    latest start, the job has used `MOST_SLACK_FRAC` of its slack. The result is therefore the same until the
-    next change of the price, and may be in the past. Between two starts at which the window begins or ends on
-    the boundary of an hour, the cost is a linear function of the start. Therefore only these starts, the
-    earliest start and the latest start are compared.
+    The earliest start is the last change of the price, or the submission of the job if that is later, so the
+    result stays the same until the next change, and may be in the past. At the latest start, the job has used
+    `MOST_SLACK_FRAC` of its slack. Also compared are the starts at which the window begins or ends on a full
+    hour, because the cost is linear between them.
     """
     from_s, job = s.config[0].price_from_s, s.job
     first_s = max(from_s, job.submit_s[slot])

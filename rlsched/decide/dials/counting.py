@@ -18,7 +18,7 @@ EVERY_S: Final = 600.0
 EVERY_ARRIVALS: Final = 32
 """The dials are updated after `EVERY_S` seconds, or after `EVERY_ARRIVALS` arrivals, whichever is first."""
 REMEMBERED_ENDS: Final = 200.0
-"""Approximate number of the latest finished jobs that count in the average of prediction errors."""
+"""The average of prediction errors covers about this number of the latest finished jobs."""
 _SPANS: Final = len(SPANS_S)
 _STEPS: Final = 2.0**18
 

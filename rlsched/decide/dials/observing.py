@@ -96,9 +96,7 @@ NAMES: Final = (
     "waiting_slack",  # share of the waiting jobs that have slack
     "running_slack",  # share of the GPUs in use that belong to preemptible jobs with slack
 )
-"""Names of the columns of an observation, in order. A new column must be the last: older strategies read only
-the columns before it.
-"""
+"""Columns of an observation, in order. Append new columns, because older strategies read the first ones."""
 PRICE_COLUMNS: Final = NAMES[NAMES.index("price") :]
 """Columns that are 0 while no price of electricity is known."""
 FIXED: Final = NAMES[NAMES.index("energy_weight") : NAMES.index("price")]
@@ -206,10 +204,7 @@ def _running_columns(s: StateArrays, p: int, now_s: float, x: NDArray[np.float64
 
 @kernel
 def _over_s(s: StateArrays, p: int, now_s: float, k: int) -> float:
-    """Return the time that decaying count `k` covers, seconds.
-
-    This time is the span of the count, or less if the first arrival was recent.
-    """
+    """Return the seconds that decaying count `k` covers: its span, or less after a recent first arrival."""
     span_s, since_s = SPANS_S[k], max(now_s - s.dials.counted[p].first_s, 60.0)
     return span_s * (1.0 - math.exp(-since_s / span_s))
 

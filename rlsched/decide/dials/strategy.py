@@ -29,10 +29,9 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """A strategy file (JSON).
 
     Attributes:
-        columns: Input columns, in the order of the weights: the first columns of `observing.NAMES`. Columns
-            that later versions added are missing.
-        dials: Output dials, in the order of the rows of the last layer: the first dials of `RANGES`. Dials
-            that later versions added stay at 0.
+        columns: Input columns, in the order of the weights: the first columns of `observing.NAMES`.
+        dials: Output dials, in the order of the rows of the last layer: the first dials of `RANGES`. The
+            other dials stay at 0.
         layers: One matrix for a linear strategy, three for a network; the last column of each matrix is the
             bias. The activation of hidden layers is tanh.
         output: Activation of the last layer: `tanh`, or `clip` to -1 to 1.
@@ -140,7 +139,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def without_prices(self) -> Strategy:
         """Return the strategy without the columns and dials that follow the price of electricity.
 
-        If a strategy was trained without prices, the weights of these columns and dials are untrained.
+        Their weights are untrained if the strategy was trained without prices.
         """
         columns = [name not in PRICE_COLUMNS for name in self.columns]
         rows = [name not in PRICE_DIALS for name in self.dials]

@@ -74,9 +74,8 @@ def any_due(s: StateArrays) -> bool:
 def turn_due(s: StateArrays, now_s: float) -> None:
     """Observe each partition whose dials are due; if a network computes the dials, set them.
 
-    Outputs can overflow to NaN or infinity even if all weights are finite. In this case, the dials are set to
-    0. With `DialArrays.only_modelled`, only `PRICE_DIALS` are set on a cluster without models of speed,
-    because strategies are trained with models.
+    If an output overflows to NaN or infinity, the dials are set to 0. With `DialArrays.only_modelled`, only
+    `PRICE_DIALS` are set on a cluster without models of speed, because strategies are trained with models.
     """
     dials = s.dials
     for p in range(dials.seen.shape[0]):

@@ -1,17 +1,15 @@
 """Compiled functions that revise the predictions of waiting jobs, given run times of jobs of the same burst.
 
-A burst consists of jobs of one VC with the same request that were submitted in a row. Such jobs are alike,
-and the errors of their predictions are alike too. For job i, ln(run time / prediction) = u + e_i, both
-normal: u is common to the burst, e_i belongs to job i. A sibling (another job of the burst) that has ended
-reveals u + e_i. A running sibling shows that u + e_i exceeds ln(age / prediction). Therefore the other jobs
-will probably be long too. A prediction is revised to (prediction at submission) x exp(E[u]). E[u] is computed
-by numerical integration: empirical Bayes for a model with one random effect. For each request (demand class),
-the fraction of the variance that is common to a burst is learned from finished jobs. Before any job has
-finished, the variance is taken from the predictions (`spread`), and half of it is assumed to be common.
+A burst consists of jobs of one VC with the same request that were submitted in a row. The errors of their
+predictions are alike. For job i, ln(run time / prediction) = u + e_i, both normal: u is common to the burst,
+e_i belongs to job i. A job of the burst that has ended reveals u + e_i; a running job shows that u + e_i
+exceeds ln(age / prediction). A prediction is revised to (prediction at submission) x exp(E[u]). E[u] is
+computed by numerical integration: empirical Bayes for a model with one random effect. The variances of u and
+e_i are learned from finished jobs, for each request. Before any job has finished, their sum is the variance
+of the predictions (`spread`), and half of it belongs to u.
 
-Predictions change only when a job arrives or ends; the prediction of a job also changes when it is queued
-again. The same events therefore give the same predictions in a simulator, in a broker, and in a broker that
-replays its journal. The accuracy of revised predictions is in docs/explanation/prediction.md.
+Predictions change only when a job arrives, ends or is queued again, so that the same events give the same
+predictions in a simulator and in a broker. docs/explanation/prediction.md has their accuracy.
 """
 
 from __future__ import annotations
@@ -25,11 +23,9 @@ from rlsched.compile.jit import kernel
 SIBLING_GAP_S: Final = 300.0
 """Maximum time, seconds, between the submissions of two successive jobs of one burst."""
 FIRST_SHARE: Final = 0.5
-"""Fraction of an error's variance that is assumed to be common to a burst before any job has ended."""
+"""Assumed fraction of an error's variance that is common to a burst, before any job has ended."""
 FIRST_COUNT: Final = 2.0
-"""Weight of the assumed variances, as a number of finished jobs: they count like the errors of this many
-jobs.
-"""
+"""Weight of the assumed variances: the same as the errors of this many finished jobs."""
 KEPT: Final = 0.999
 """Factor by which each finished job reduces the weights of all jobs that finished before it."""
 _MOST_OWN: Final = 0.95
@@ -165,10 +161,9 @@ def join_burst(s: StateArrays, slot: int, now_s: float) -> None:
 
 @kernel
 def note_ended(s: StateArrays, slot: int, run_s: float) -> int:
-    """Record the run time of a finished job as evidence for its burst. The job has released its GPUs.
+    """Record the run time of a finished job, which has released its GPUs, as evidence for its burst.
 
-    Returns the slot of a waiting job of the burst, -1 if none waits. The caller revises the burst with this
-    slot.
+    Returns the slot of a waiting job of the burst, by which the caller revises the burst; -1 if none waits.
     """
     job, d, c, waiting = s.job, s.demand, s.job.demand[slot], -1
     error = math.log(max(run_s, 1.0) / max(job.first_predicted_s[slot], 1.0))

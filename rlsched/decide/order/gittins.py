@@ -1,16 +1,15 @@
 """The Gittins index of a job, compiled: the least expected service (GPU time) per completion.
 
-A job has run for `a` seconds, and its run time X is lognormal around its prediction. If the job runs for at
-most d seconds more, it uses an expected service, and ends with some probability. The index is the least ratio
-E[service used] / P(the job ends) over all d:
+A job has run for `a` seconds, and its run time X is lognormal around its prediction. If it may run for at
+most d seconds more, it uses an expected service, and ends with some probability. The index is the minimum of
+their ratio:
 
     cost(a) = min over d of E[min(X - a, d) | X > a] / P(X - a <= d | X > a)
 
 Serving the job of least cost first minimises the mean JCT on a single machine with free preemption (Gittins
 1979; Aalto, Ayesta and Righter, Queueing Systems 2009). A gang's service is its time multiplied by a power of
-its GPUs, as in the 2D-Gittins index of Tiresias (Gu et al., NSDI'19). Tiresias uses the distribution of all
-finished jobs. A job that must not be preempted runs to its end once it starts. For such a job, d is infinite;
-before its start, its cost is its mean run time.
+its GPU count, as in the 2D-Gittins index of Tiresias (Gu et al., NSDI'19). For a job that must not be
+preempted, d is infinite, so that the cost before its start is the mean run time.
 """
 
 from __future__ import annotations
@@ -45,17 +44,15 @@ class Gittins(msgspec.Struct, frozen=True, kw_only=True):
             sqrt(`spread`^2 + (`trust` x spread of the prediction)^2).
         trust: Factor of the standard deviation that comes with each prediction.
         of_mean: Whether a prediction is the mean of its lognormal instead of the median. If so, ln(median) is
-            ln(prediction) less half of the trusted variance, which is (`trust` x spread of the prediction)^2.
+            ln(prediction) - (`trust` x spread of the prediction)^2 / 2.
         gpus_power: Exponent p: the service of a gang is its time multiplied by (number of GPUs)^p.
-        margin: A running job can be preempted for a waiting job if the ln(cost) of the running job is higher
-            by more than this margin.
+        margin: A running job can be preempted for a waiting job if its ln(cost) is higher by more than this.
         age_step: Ratio of successive age steps. Ages are rounded down to steps, so that an index changes
             rarely.
-        first_age_s: The first age step, seconds.
+        first_age_s: First age step, seconds.
         tick_s: Indices that change with time are updated at multiples of this time, seconds.
         threshold_gpu_s: Attained service, GPU-seconds. If finite, the index is 1 for jobs above this value,
-            else 0, and predictions have no effect. These two levels are the two queues of Tiresias, and show
-            the gain of preemption without the Gittins index.
+            else 0: the two queues of Tiresias. Predictions then have no effect.
     """
 
     spread: float = 1.5
@@ -81,8 +78,7 @@ class Gittins(msgspec.Struct, frozen=True, kw_only=True):
 def gittins_table(first: int = 0, end: int = _SPREADS) -> NDArray[np.float64]:
     """Return a (_SPREADS, _AGES) table of ln(cost / median) of lognormal run times.
 
-    A row belongs to a spread, a column to a ln(age / median). Only the rows from `first` to `end` - 1 are
-    filled; the other rows are nan.
+    Rows are spreads, columns ln(age / median). Rows before `first`, and from `end` on, are nan.
     """
     log_ages = LEAST_LOG_AGE + LOG_AGE_STEP * np.arange(_AGES)
     given = np.exp(np.linspace(-10.0, 14.0, 97))
@@ -155,7 +151,7 @@ def _is_young(first_age_s: float, age: float) -> bool:
 
 @kernel
 def _steps(first_age_s: float, age_step: float, age: float) -> float:
-    """Return how many age steps beyond the first an age has reached, with a tolerance for rounded times."""
+    """Return how many age steps after the first an age has reached, with a tolerance for rounded times."""
     return np.floor(math.log(age / first_age_s) / math.log(age_step) + 1e-9)
 
 
@@ -184,8 +180,7 @@ def next_step_s(s: StateArrays, slot: int, now_s: float) -> float:
 def job_index(s: StateArrays, slot: int, now_s: float) -> float:
     """Return the index of a live job; jobs with the least index come first.
 
-    If `threshold_gpu_s` is finite, the index is the level 0 or 1. Otherwise it is ln(cost); the unit of the
-    cost is GPU-seconds if `gpus_power` is 1.
+    The index is ln(cost); if `threshold_gpu_s` is finite, it is the level, 0 or 1.
     """
     job, c, table = s.job, s.order.code[0], s.order.cost
     if c.threshold_gpu_s < math.inf:

@@ -35,7 +35,9 @@ HALF_WEIGHT_S: Final = 86_400.0
 LEVEL_LN: Final = 1000.0
 """Key difference between two levels (priorities) if keys are logarithms."""
 LEVEL_S: Final = 1e13
-"""Key difference between two levels if keys are times, or times x GPUs; floats of this size resolve 2 ms."""
+"""Key difference between two levels (priorities) if keys are seconds or GPU-seconds; floats of this size
+resolve 2 ms.
+"""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,10 +81,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The name of this order, as `parse` reads it.
-
-        With `until_declared`, the name of the later order follows.
-        """
+        """The name of this order, as in `parse`; with `until_declared`, the later order's name follows."""
         if self.until_declared:
             return f"{msgspec.structs.replace(self, until_declared=False).name}, index"
         if self.by != "area":
@@ -148,8 +147,7 @@ def order_key(s: StateArrays, slot: int, now_s: float) -> float:
     """Return the key of a live job in the queue's order, including its level and its weight.
 
     A job of weight w is ordered as if its cost were divided by w (the c mu rule). In the order of submission,
-    such a job is ordered as if it had arrived log2(1 / w) x `HALF_WEIGHT_S` seconds later. The distance
-    between levels exceeds all key differences within a level.
+    such a job is ordered as if it had arrived log2(1 / w) x `HALF_WEIGHT_S` seconds later.
     """
     by, level, ln_weight = s.order.code[0].by, s.job.level[slot], s.job.ln_weight[slot]
     if by == INDEX:
@@ -166,10 +164,7 @@ def order_key(s: StateArrays, slot: int, now_s: float) -> float:
 
 @kernel
 def index_key(s: StateArrays, slot: int, now_s: float) -> float:
-    """Return the Gittins index of a live job, with level and weight.
-
-    The index changes while the job runs.
-    """
+    """Return the Gittins index of a live job, with level and weight; it changes while the job runs."""
     return job_index(s, slot, now_s) - s.job.ln_weight[slot] - s.job.level[slot] * LEVEL_LN
 
 

@@ -60,7 +60,7 @@ def started(s: StateArrays, slot: int, now_s: float) -> None:
 
 @kernel
 def _enter_again(s: StateArrays, slot: int, now_s: float) -> None:
-    """Queue a waiting job that is in no queue. If predictions are revised, revise its prediction first."""
+    """Queue a waiting job that is in no queue, after a revision of its prediction if these are revised."""
     if s.order.code[0].revises:
         _predict_again(s, slot, now_s)
     ledger.enqueue(s, slot, order_key(s, slot, now_s))
@@ -68,14 +68,14 @@ def _enter_again(s: StateArrays, slot: int, now_s: float) -> None:
 
 @kernel
 def requeue(s: StateArrays, slot: int, now_s: float) -> None:
-    """Queue a released job for its next attempt. If predictions are revised, revise its prediction first."""
+    """Queue a released job for its next attempt."""
     ledger.wait_again(s, slot)
     _enter_again(s, slot, now_s)
 
 
 @kernel
 def make_eligible(s: StateArrays, slots: NDArray[np.int64], now_s: float) -> None:
-    """Queue jobs that have become eligible. If predictions are revised, revise their predictions first."""
+    """Queue jobs that have become eligible."""
     for slot in slots:
         s.job.status[slot] = WAITING
         _enter_again(s, slot, now_s)
@@ -83,7 +83,7 @@ def make_eligible(s: StateArrays, slots: NDArray[np.int64], now_s: float) -> Non
 
 @kernel
 def undefer(s: StateArrays, slot: int, now_s: float) -> None:
-    """Return a deferred job to the queue. If predictions are revised, revise its prediction first."""
+    """Return a deferred job to the queue."""
     ledger.undefer(s, slot)
     _enter_again(s, slot, now_s)
 
@@ -92,8 +92,7 @@ def undefer(s: StateArrays, slot: int, now_s: float) -> None:
 def ended(s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
     """Count a job that has ended and released its GPUs, and revise the predictions of its burst.
 
-    Call this function before the slot of the job is emptied. `run_s`: run time of the job in all attempts,
-    seconds.
+    The slot of the job must not be emptied yet. `run_s`: run time of the job in all attempts, seconds.
     """
     if s.dials.controller[0] != NO_CONTROLLER:
         note_end(s, slot, run_s, now_s)
@@ -179,8 +178,7 @@ class OrderedQueue:
     def update_siblings(self, s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
         """Count an ended job as input for the dials, and revise the predictions of waiting jobs in its burst.
 
-        Call this method before the slot of the ended job is emptied. `run_s`: run time of the job in all
-        attempts, seconds.
+        The slot of the job must not be emptied yet. `run_s`: run time of the job in all attempts, seconds.
         """
         if self.order.revised or s.dials.controller[0] != NO_CONTROLLER:
             ended(s, slot, run_s, now_s)

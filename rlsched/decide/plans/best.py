@@ -80,8 +80,8 @@ def _best_above(
 ) -> Plan:
     """Compute `best_shared` if GPU types are chosen.
 
-    Shared GPUs are worth at most as much as free GPUs of the same type. Therefore plans on GPUs of a type are
-    skipped if free GPUs of this type are worth no more than the best plan so far.
+    Shared GPUs are worth at most as much as free GPUs of the same type. Therefore a type is skipped if its
+    free GPUs are worth no more than the best plan so far.
     """
     best, most, kind, alone = refused(NO_ROOM, -1, -1), above, -1, math.inf
     narrow = among != s.job.demand[slot]
@@ -103,9 +103,9 @@ def _best_above(
 
 @kernel
 def _best_type_worth(s: StateArrays, p: int, slot: int, o: StartOptions, c: int) -> float:
-    """Return the worth to a job of the GPU type with the highest worth (`type_worth`) in the cluster.
+    """Return the highest worth (`type_worth`) of a GPU type to a job.
 
-    If `c` is the class of the job's preferred types, only these types count.
+    If `c` is the class of the job's preferred types, only these types are compared.
     """
     most, narrow = 0.0, c != s.job.demand[slot]
     for kind in range(s.models.gpu.shape[0]):
@@ -128,8 +128,7 @@ def best_partner(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: floa
 def _partner(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, above: float, c: int) -> int:
     """Return the running job of the best shared plan that is worth more than `above`, -1 for none.
 
-    If `c` is the job's own class, the best shared plan on GPUs of the job's preferred types comes before all
-    other plans, even if its worth is lower.
+    If `c` is the job's own class, plans on GPUs of the job's preferred types come before all other plans.
     """
     own = s.job.demand[slot]
     if c == own and s.demand.preferred[own] >= 0:
@@ -143,9 +142,8 @@ def _partner(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, a
 def start_of_best(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float) -> Move:
     """Return the move that starts a fitting job by its best plan, on free GPUs or on shared GPUs.
 
-    Shared GPUs can be worth more than free GPUs only if the shared GPUs are of another type. On GPUs of the
-    same type, sharing adds at most 1, and free GPUs are worth 1. If the job does not fit on free GPUs of its
-    preferred types, sharing GPUs of these types comes before free GPUs of other types.
+    Shared GPUs can be worth more than free GPUs only if they are of another type. If the job does not fit on
+    free GPUs of its preferred types, sharing GPUs of these types comes before free GPUs of other types.
     """
     if not MODELLED or slot < 0 or o.share != BETTER or not may_share(s) or not chooses_type(s, slot, o):
         return start_of(slot, -1)
@@ -163,9 +161,8 @@ def waits_for_better(
 ) -> bool:
     """Return whether the plan *later* is worth more to a job that fits than all plans that start the job now.
 
-    A job that can start on a type that it prefers does not wait.
-
-    `ends_s`: result of `ends_by_gpu`. `node`: BY_RULE or NO_PREFERENCE, as in `choose`.
+    A job that can start on a preferred type does not wait. `ends_s`: result of `ends_by_gpu`. `node`: BY_RULE
+    or NO_PREFERENCE, as in `choose`.
     """
     if not MODELLED or ends_s.shape[0] == 0 or not chooses_type(s, slot, o):
         return False
@@ -184,7 +181,7 @@ def waits_for_better(
 
 @kernel
 def fails_as(s: StateArrays, p: int, slot: int, other: int, o: StartOptions) -> bool:
-    """Return whether a waiting job certainly cannot share GPUs in partition `p` if job `other` cannot.
+    """Return whether a waiting job certainly cannot share GPUs in partition `p`, given that `other` cannot.
 
     True if both jobs have the same request and workload, and the least gain (`Gate`) for the waiting job is
     not lower than for `other`.

@@ -1,9 +1,8 @@
 """`Plan`: one way to start a waiting job, with a reason if the plan is not allowed; plans on free GPUs.
 
 With several GPU types in a partition, the worth of a GPU is (speed of the job on it) / (speed of the usual
-workload on it)^price. A price of 0 means fastest first. A price of 1 means comparative advantage: fast GPUs
-go to the jobs that gain most from them (Ricardo; Gavel's policies do so by optimisation: Narayanan et al.,
-OSDI'20).
+workload on it)^price. A price of 0 means fastest first. A price of 1 means comparative advantage (Ricardo):
+fast GPUs go to the jobs that gain most from them.
 
 Plans on GPU types that a job prefers come first, even if other types are worth more. Plans on other types,
 and waiting, are considered only if the job cannot start on a preferred type now.
@@ -144,8 +143,7 @@ def free_plan(s: StateArrays, p: int, slot: int, o: StartOptions, only: int, c: 
             (`class_to_place`).
 
     Of the nodes of one type on which the job fits, the node with the fewest free GPUs is chosen. A gang of
-    several nodes is placed on nodes of one type if enough nodes of a type are free, because a gang runs at
-    the speed of its slowest GPU.
+    several nodes gets nodes of one type if possible, because it runs at the speed of its slowest GPU.
     """
     if not chooses_type(s, slot, o):
         return on_free(-1, -1, 1.0)
@@ -232,13 +230,9 @@ def later_worth(
 ) -> float:
     """Return the worth of the plan *later* to a job: to wait for better GPUs of one node.
 
-    Returns 0 if this worth is at most `above`.
-
-    Returns 0 for a gang of several nodes.
-
-    The worth of GPUs that become free after a wait is multiplied by the fraction of the time until completion
-    in which the job runs. The wait is first multiplied by `o.later`, because jobs rarely end as predicted,
-    and other jobs wait too. `ends_s`: result of `ends_by_gpu`.
+    Returns 0 if this worth is at most `above`, and for a gang of several nodes. The worth is (worth of the
+    GPUs) x (run time) / (run time + `o.later` x wait): jobs rarely end as predicted, and other jobs wait too.
+    `ends_s`: result of `ends_by_gpu`.
     """
     c, gpus, most = s.job.demand[slot], s.job.gpus[slot], 0.0
     if not chooses_type(s, slot, o) or gpus > s.derived.class_queue.node_size[p, c]:

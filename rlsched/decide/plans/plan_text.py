@@ -13,8 +13,7 @@ def in_words(plan: PlanSeen, job: Callable[[int], str]) -> str:
 
     Args:
         plan: The plan.
-        job: Function that returns the display name of a job, given its sequence number in the cluster's
-            state.
+        job: Returns the display name of a job, given its sequence number in the cluster's state.
     """
     where = _nodes(plan) if plan.node else "free GPUs"
     if plan.gpu_type:
@@ -45,10 +44,7 @@ def _nodes(plan: PlanSeen) -> str:
 
 
 def outcome(plan: PlanSeen, compared: bool) -> str:
-    """Return the outcome of a plan as text.
-
-    `compared`: whether several plans were compared. If so, the text contains the worth.
-    """
+    """Return the outcome of a plan as text; with its worth if several plans were `compared`."""
     if plan.chosen:
         return "taken"
     if plan.verdict:

@@ -1,6 +1,6 @@
 """Compiled plans that start a job on GPUs of running jobs: the gain of each plan, and whether it is allowed.
 
-All values are computed from predicted speeds (`rlsched.cluster.speed`). Policies can observe these speeds.
+All values are computed from predicted speeds (`rlsched.cluster.speed`).
 """
 
 from __future__ import annotations
@@ -54,9 +54,8 @@ LUCID_LONGER: Final = 2.0
 (its artifact's `policy/lucid.py`)."""
 LUCID_MEDIUM_UTIL: Final = 0.5
 LUCID_JUMBO_UTIL: Final = 0.85
-"""Lucid learns its scores with a decision tree, from profiles of jobs. These thresholds use only solo GPU
-utilisation: below 0.5 a pair of equal jobs keeps nearly full speed, above 0.85 each job falls below 0.85 of
-full speed.
+"""Thresholds of solo GPU utilisation in place of Lucid's decision tree: below 0.5 a pair of equal jobs keeps
+nearly full speed, above 0.85 each job falls below 0.85 of full speed.
 """
 
 
@@ -87,13 +86,11 @@ def has_memory_beside(s: StateArrays, slot: int, share_with: int) -> bool:
 def shared_plan(
     s: StateArrays, slot: int, share_with: int, o: StartOptions, now_s: float, least: float
 ) -> Plan:
-    """Return the plan of a waiting job on all GPUs of a running job.
-
-    The running job may already have co-tenants.
+    """Return the plan of a waiting job on all GPUs of a running job, which may already have co-tenants.
 
     The gain of the plan is the predicted speed of the waiting job on these GPUs, less the speed that the
-    other jobs lose; for two jobs, this is the sum of both speeds less 1. If a plan is worth less than
-    `least`, its verdict is WORTH_LESS, and the required gain is not computed.
+    other jobs lose. If a plan is worth less than `least`, its verdict is WORTH_LESS, and the required gain is
+    not computed.
     """
     job = s.job
     kind = gpu_kind(s, job.head[share_with] // MAX_TENANTS)
@@ -166,10 +163,7 @@ def _priced(
     now_s: float,
     least: float,
 ) -> Plan:
-    """Return the plan for the given speeds.
-
-    The plan is not allowed if a speed, the worth or the gain is too low.
-    """
+    """Return the plan for these speeds; not allowed if a speed, the worth or the gain is too low."""
     if slowest < o.min_speed:
         return refused(TOO_SLOW, share_with, kind)
     worth = gain
@@ -216,7 +210,7 @@ def _held_longer_s(s: StateArrays, slot: int, share_with: int, slowest: float, n
     """Return the predicted delay, s, of the release of a running job's GPUs if a waiting job joins it.
 
     Assumes that all jobs run at the speed of the slowest job while they share, and at their previous speed
-    otherwise. Of the jobs on the GPUs, the job that is predicted to end last determines the delay.
+    otherwise. The job on the GPUs that is predicted to end last determines the delay.
     """
     g, left_s, own_s = s.job.head[share_with] // MAX_TENANTS, 0.0, s.job.predicted_s[slot]
     for k in range(MAX_TENANTS):
@@ -237,8 +231,7 @@ def _group_plan(
 ) -> Plan:
     """Compute `shared_plan` for GPUs that several jobs share.
 
-    Of the jobs on these GPUs, only the job that arrived first gives an allowed plan, because plans with the
-    other jobs would use the same GPUs.
+    All jobs on these GPUs give the same plan; only the plan with the job that arrived first is allowed.
     """
     job, t, g = s.job, s.models.trait, s.job.head[share_with] // MAX_TENANTS
     kind, tenants, used_mib, held = gpu_kind(s, g), tenants_of(s, g), 0.0, 0

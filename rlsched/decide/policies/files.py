@@ -36,11 +36,10 @@ def with_whole_paths(policy: Policy) -> Policy:
 
 
 def to_send(policy: Policy) -> Policy:
-    """Return a copy of the policy for a broker on any machine: its settings contain the content of its files.
+    """Return a copy of the policy for a broker on any machine: its settings contain strategies and models.
 
-    Strategies and models are included, a model only with the members that a broker reads. Python files are
-    not included. The path of a file that does not exist on this machine stays in the settings, and the broker
-    resolves it. Paths of existing files are absolute.
+    A Python file is not included, only its absolute path. The path of a file that does not exist on this
+    machine is not changed.
 
     Raises:
         InputError: a file cannot be read, is damaged, or does not fit this version.

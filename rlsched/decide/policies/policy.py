@@ -168,7 +168,7 @@ class Policy:
         return self._changed_to({}, table, f"policy {self.name!r}, --set")
 
     def with_settings(self, **settings: Any) -> Policy:
-        """Return a copy of the policy with changed settings; a star in its name marks a difference.
+        """Return a copy of the policy with changed settings; a star in its name shows a difference.
 
         A dict changes a table setting by setting; a struct, such as `Share()`, replaces the table.
 
@@ -208,9 +208,9 @@ class Policy:
     def policy_id(self) -> str:
         """Policy id in records: a preset's name; for other policies, the name, `@`, and a digest.
 
-        The id does not depend on the paths of the user's files. The digest covers all settings, with two
-        exceptions. A user's strategy is left out, because the id of a scheduler with dials also contains the
-        digest of the strategy. For a user-defined rule, the content of the file counts instead of the path.
+        The digest covers all settings, with two exceptions. It contains the content of a user-defined rule's
+        file instead of the path. It omits a user's strategy, because the id of a scheduler with dials also
+        contains the digest of the strategy.
         """
         plain = self.name in PRESETS and self.settings == Policy(self.name).settings
         table = as_table(self.settings)
@@ -256,8 +256,7 @@ class Policy:
             *names: The settings that the scheduler reads.
 
         Raises:
-            InputError: a setting that the scheduler does not read differs from its value in the scheduler's
-                preset.
+            InputError: another setting differs from its value in the scheduler's preset.
         """
         preset = PRESETS.get(self.scheduler)
         usual = as_table(_settled(preset.settings, {}, "")) if preset is not None else {}

@@ -6,8 +6,8 @@
     next_look_s(s, p, o, now_s)   return the time to decide again in `p` without an event; infinite: never
 
 `s` is the state (`cluster.arrays.StateArrays`), `o` the options (`decide.options.RuleOptions`). A rule keeps
-its data between `begin` and `after` in the scratch fields of the state. The loop calls `begin` either once
-per instant or before each move; a rule must return the same moves in both cases.
+its data in the scratch fields of the state. The loop calls `begin` once per instant or before each move; a
+rule must return the same moves in both cases.
 
 `Steps` holds the four functions of a rule, and the properties of the rule that the loop needs.
 """

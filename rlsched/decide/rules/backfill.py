@@ -3,30 +3,24 @@
 This rule is the aggressive backfill of Lifka («The ANL/IBM SP Scheduling System», JSSPP 1995) as described by
 Mu'alem and Feitelson («Utilization, Predictability, Workloads, and User Runtime Estimates in Scheduling the
 IBM SP2 with Backfilling», IEEE TPDS 12(6), 2001). Jobs start in the order of submission. The first job that
-does not fit gets a reservation. The reserved time is the time at which the running jobs will have made room
-for this job. A later job starts now only if it will have ended by the reserved time, or if it leaves the room
-that the reservation needs.
+does not fit gets a reservation for the time at which the running jobs will have made room for it. A later job
+starts now only if it will have ended by this time, or leaves the room that the reservation needs.
 
 Differences from the paper:
 
-- Run times are predicted, with the same predictions for every policy, instead of estimated by users. A job
-  that outlives its prediction is not killed; its end is predicted again (`reservation.predicted_end_s`).
-  Tsafrir, Etsion and Feitelson call this correction («Backfilling Using System-Generated Predictions Rather
-  than User Runtime Estimates», IEEE TPDS 18(6), 2007). They add fixed steps, this rule adds half of the time
-  that the job has run.
-- GPUs are on nodes instead of in a flat pool: they become free node by node. The rule assumes that a later
-  job gets the GPUs that the placement rule would allocate now. The later job leaves room if the reserved job,
-  at its reserved time, fits without these GPUs.
+- Run times are predicted instead of estimated by users. A job that outlives its prediction is not killed; its
+  end is predicted again (`reservation.predicted_end_s`): the correction of Tsafrir, Etsion and Feitelson
+  («Backfilling Using System-Generated Predictions Rather than User Runtime Estimates», IEEE TPDS 18(6),
+  2007), with half of the time run instead of fixed steps.
+- GPUs are on nodes instead of in a flat pool. A later job leaves room if the reserved job, at its reserved
+  time, fits without the GPUs that the placement rule would allocate to the later job now.
 - There is one reservation per partition. A job that would not fit even if all nodes of the partition were
   idle gets no reservation, and blocks no job.
 - The queue can have another order than submission. With the shortest jobs first, the head of the queue is
   usually a new job. Therefore a minimum waiting time for reservations can be set.
-- Decisions are made when a job arrives or ends, with no timer in between. If jobs outlive their predictions,
-  the reservation moves to a later time. Another job may then fit before the reservation, but this job starts
-  only at the next event.
+- Decisions are made only when a job arrives or ends.
 
-With exact predictions, the head of the queue never starts later than its first reservation. Otherwise a job
-that runs longer than predicted may delay the head.
+With exact predictions, the head of the queue never starts later than its first reservation.
 """
 
 from __future__ import annotations
@@ -76,8 +70,8 @@ def reserve_first(
 ) -> tuple[int, float, StateArrays]:
     """Return the reservation of the first job of partition `p`'s queue that can have a reservation.
 
-    Only jobs before position `stop` are considered; none of them fits now. A job that has waited less than
-    `reserve_after_s` gets no reservation, unless its priority is raised.
+    Only jobs before position `stop` are considered; none of them fits now. The job has waited for
+    `reserve_after_s`, or has a raised priority.
 
     Returns:
         (slot of the job, time at which the job is predicted to fit, state of the partition at this time). If
@@ -106,11 +100,9 @@ def next_by_easy(
 ) -> tuple[int, int]:
     """Return (queue position, BY_RULE or NO_PREFERENCE) of the next job that EASY starts in partition `p`.
 
-    The position is -1 if no job starts.
-
-    A job can have a reservation once it has waited for `reserve_after_s`. The reservation is computed again
-    before every start, and no start delays it. A job is skipped if waiting for GPUs of another type is
-    better. A job that would delay the reservation on GPUs of its preferred types may start on other types.
+    The position is -1 if no job starts. NO_PREFERENCE: the job would delay the reservation on GPUs of its
+    preferred types, and starts on other types. A job is skipped if waiting for GPUs of another type is
+    better. `reserve_after_s`: as in `reserve_first`.
     """
     at, waiters = first_fitting(s, p, 0), 0
     may_pass = waits_for_types(s, o)

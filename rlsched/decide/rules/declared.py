@@ -1,7 +1,6 @@
 """The rule `declared`, compiled: backfill until a preemptible job is submitted, then preemption by index.
 
-The rule preempts only once a preemptible job has been submitted. Until then, jobs that do not fit get
-reservations. The queue's order determines when the rule switches to preemption (`decide.order.queue`).
+The queue's order determines when the rule switches to preemption (`decide.order.queue`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """The rule `gittins`, compiled: order and preemption by an index.
 
 The waiting jobs of a partition are considered in order of their index (`decide.order.gittins`), the least
-first. The first job that fits starts. A job that does not fit may share GPUs, if the start options allow
-sharing. Otherwise running jobs may be preempted for this job, if their index is higher by more than a margin.
-Of these running jobs, the cheapest ones that make room are preempted (`rules.victims`). Jobs that are not
-preemptible, that started at this instant, or that run on a node that is not up, are never preempted.
+first. The first job that fits starts. For a job that neither fits nor may share GPUs, running jobs whose
+index is higher by more than a margin are preempted: the cheapest jobs that make room (`rules.victims`). Jobs
+that started at this instant, or run on a node that is not up, are not preempted.
 """
 
 from __future__ import annotations
@@ -41,9 +40,8 @@ CLAIM = np.dtype(
 def begin(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> None:
     """Compute the preemption score `slot.leave` of each running job: the index of the job, less the margin.
 
-    The score of a job that must not be preempted is -inf. A start or a preemption at this instant changes
-    only the score and the key of the started or preempted job (`after`). The scores of all other jobs stay
-    valid.
+    The score of a job that must not be preempted is -inf. The scores stay valid at this instant, except the
+    score of a job that is started or preempted (`after`).
     """
     weigh_victims(s, p, o.preempts, now_s)
 
@@ -71,8 +69,7 @@ def _may_be_preempted(s: StateArrays, p: int, slot: int, now_s: float) -> bool:
 def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
     """Return the next preemption or start; a job starts once enough jobs have been preempted for it.
 
-    A job can wait for two partitions. If the job fits the other partition, it starts there, and no job is
-    preempted in this partition.
+    No job is preempted for a job that also waits for another partition and fits there.
     """
     return next_by_key(s, p, s.derived.slot.key, o, True, now_s)
 
@@ -106,9 +103,7 @@ def next_age_look_s(s: StateArrays, p: int, now_s: float) -> float:
 def preemptions(s: StateArrays, p: int, now_s: float, found: Records) -> int:
     """Find the first jobs of the queue for which running jobs may be preempted, one per demand class.
 
-    The queue is in index order: if no jobs can be preempted for a job, no jobs can be preempted for later
-    jobs of its class. The rule would preempt for the first job found, unless an earlier job of the queue
-    fits.
+    The rule would preempt for the first job found, unless an earlier job of the queue fits.
 
     Args:
         s: The state.

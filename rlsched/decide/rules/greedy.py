@@ -1,8 +1,7 @@
 """The greedy rules, compiled: start the first job of the order, or the first that fits.
 
-`fifo`, `sjf` and `qssf` block: the first job of the order starts if it fits, and blocks all later jobs if
-it does not. The other greedy rules start the first job that fits, even if jobs before it do not fit. If
-models predict the speed of jobs, a job may share the GPUs of a running job.
+`fifo`, `sjf` and `qssf` block: a first job that does not fit blocks all later jobs. The other greedy rules
+start the first job that fits. If models predict the speed of jobs, a job may share the GPUs of a running job.
 """
 
 from __future__ import annotations
@@ -48,8 +47,7 @@ def next_look_s(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> float:
 def next_in_order(s: StateArrays, p: int, blocks: bool) -> int:
     """Return the slot of the next job that starts on free GPUs in partition `p`, -1 for none.
 
-    A rule that blocks considers only the first job of the queue order. Other rules start the first job
-    that fits. All jobs of a demand class fit alike, so only the first job of each class is checked.
+    A rule that blocks considers only the first job of the queue. Other rules start the first job that fits.
     """
     queues, first = s.derived.class_queue, -1
     for c in range(queues.shape[1]):
@@ -63,8 +61,7 @@ def next_in_order(s: StateArrays, p: int, blocks: bool) -> int:
 def or_share(s: StateArrays, p: int, slot: int, o: RuleOptions, now_s: float) -> Move:
     """Return the move that starts the job in `slot`; if `slot` is -1 (no job fits), a job that shares GPUs.
 
-    A job that fits has precedence over jobs that share. Lucid's rule instead chooses the first job in queue
-    order that can start or share, and prefers sharing.
+    Lucid's rule instead chooses the first job of the queue that can share or start, and prefers sharing.
     """
     if not MODELLED or o.start.share == NEVER:
         return start_of(slot, -1)

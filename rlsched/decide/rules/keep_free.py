@@ -1,17 +1,12 @@
 """The rule `reserve`, compiled: a long job may start only if it leaves a fraction of the GPUs free.
 
 Jobs start in order of predicted run time x GPUs, and jobs that do not fit are skipped, as in `qssf-backfill`.
-Short jobs, gangs included, can start on the GPUs that long jobs leave free, instead of waiting for days. No
-paper on GPU clusters has this rule; it is the simplest rule that is not greedy. Holding servers back from one
-class of work is «trunk reservation» in telephony (Key, «Optimal Control and Trunk Reservation in Loss
-Networks», Probability in the Engineering and Informational Sciences 4(2), 1990). This rule classifies jobs by
-predicted run time, and queues jobs instead of rejecting them.
+Short jobs, gangs included, can start on the GPUs that long jobs leave free, instead of waiting for days. In
+telephony this is «trunk reservation» (Key, «Optimal Control and Trunk Reservation in Loss Networks»,
+Probability in the Engineering and Informational Sciences 4(2), 1990).
 
 A gang that could not leave this fraction free even on the idle partition is exempt, because otherwise it
-could never start. Every waiting job can therefore start once the partition is idle.
-
-Whether a job may start depends on the free GPUs, which change only at events. The rule therefore needs no
-timer.
+could never start.
 """
 
 from __future__ import annotations
@@ -36,9 +31,7 @@ def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
 def leaves_share(
     s: StateArrays, p: int, slot: int, longer_than_s: float, free_frac: float, node: int
 ) -> bool:
-    """Return whether a job that fits may start.
-
-    A job may start if it is short, leaves the fraction `free_frac` of the GPUs free, or is exempt.
+    """Return whether a job that fits is short, leaves the fraction `free_frac` of GPUs free, or is exempt.
 
     `node`: a node, BY_RULE or NO_PREFERENCE, as in `choose`.
     """

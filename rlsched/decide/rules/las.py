@@ -6,19 +6,18 @@ waiting and movable jobs of the partition, in a common order. If the quota that 
 job, the GPUs are deducted from the quota, and the job *has quota*. A movable job without quota is preempted,
 and a waiting job with quota may start.
 
-The walk counts GPUs (a part of a GPU counts as one GPU) and ignores fragmentation: if a job with quota does
-not fit yet, enough GPUs stay free until the job fits.
+The walk counts GPUs (a part of a GPU as one GPU) and ignores fragmentation: if a job with quota does not fit
+yet, enough GPUs stay free until it fits.
 
-The jobs are ordered by the level of attained service, then by the order of the queue. Jobs with more attained
-service than a threshold permanently follow all other jobs. This is the rule of Lucid's simulator (Hu et al.,
-ASPLOS'23) for Tiresias and for SRTF. This implementation differs in five points:
+Jobs with more attained service than a threshold follow all other jobs; within these two levels, the order is
+the order of the queue. This is the rule of Lucid's simulator (Hu et al., ASPLOS'23) for Tiresias and for
+SRTF, with five differences:
 
 - Ties are broken by `seq`.
-- Running jobs that are not movable keep their GPUs. The quota does not include these GPUs.
-- A waiting job gets no quota if it would not fit even after the end of all movable jobs. Otherwise running
-  jobs could be preempted for a job that cannot start.
+- Running jobs that are not movable keep their GPUs, which are not in the quota.
+- A waiting job gets no quota if it would not fit even after the end of all movable jobs.
 - A job with whole nodes counts with all GPUs of its nodes.
-- The walk is made only at events and at due ticks, because between these times its result does not change.
+- The walk is made only at events and at due ticks, because its result does not change between them.
 """
 
 from __future__ import annotations
@@ -66,9 +65,8 @@ def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
 def after(s: StateArrays, p: int, o: RuleOptions, move: Move, now_s: float) -> None:
     """Repeat the walk after a move that changes its result.
 
-    Two kinds of moves change the result. The first is the start of a job that must not be preempted, because
-    the quota excludes its GPUs. The second is a start or a preemption of a job with whole nodes, because its
-    nodes may differ from the nodes that the walk counted.
+    The start of a job that must not be preempted removes its GPUs from the quota. A job with whole nodes may
+    have other nodes than the walk counted.
     """
     moved = max(move.start, move.preempt)
     if (move.start >= 0 and s.job.pinned[move.start]) or s.demand.exclusive[s.job.demand[moved]]:
@@ -79,9 +77,8 @@ def after(s: StateArrays, p: int, o: RuleOptions, move: Move, now_s: float) -> N
 def next_look_s(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> float:
     """Return the next time at which the walk of partition `p` can change a decision without an event.
 
-    Between ticks, this time is the next tick. At a tick, this time is the first later tick at which one more
-    running job has exceeded the threshold of attained service. It is infinite if no job waits, or if `tick_s`
-    is 0.
+    Between ticks, this time is the next tick. At a tick, it is the first later tick at which another running
+    job has exceeded the threshold of attained service. It is infinite if no job waits, or if `tick_s` is 0.
     """
     if s.derived.part.queue_len[p] == 0 or o.tick_s <= 0.0:
         return np.inf
@@ -137,8 +134,7 @@ def _in_order(
 ) -> tuple[NDArray[np.int32], NDArray[np.float64], int]:
     """Return `slots` in order of (level, key, seq), their keys, and the number of slots in level 1.
 
-    Level 1: jobs with attained service up to the threshold; level 2: above it. `keys` are in the order of the
-    returned slots.
+    Level 1: attained service up to the threshold; level 2: above it. Keys are in the order of the result.
     """
     count = slots.shape[0]
     keys = np.empty(count)
@@ -171,8 +167,8 @@ def _in_order(
 def _room(s: StateArrays, p: int, movable: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Return counts of the nodes of partition `p`, as if the jobs in `movable` had ended.
 
-    The result is (`holes`, `whole`): two counts as in `Index`. `holes`: number of nodes by their number of
-    free GPUs. `whole`: number of wholly free nodes by their number of GPUs.
+    Returns (number of nodes by their number of free GPUs, number of idle nodes by their number of GPUs): the
+    counts `holes` and `whole` of `Index`.
     """
     free = s.node.free.copy()
     for slot in movable:
@@ -244,9 +240,8 @@ def _smallest_waiting(s: StateArrays, p: int) -> int:
 def walk(s: StateArrays, p: int, now_s: float, threshold_gpu_s: float) -> None:
     """Mark in the scratch fields which jobs of partition `p` to preempt, and which waiting jobs have quota.
 
-    The caller first preempts the marked jobs, and then starts the jobs with quota that fit. A second walk at
-    the same instant would mark the same jobs again, without the jobs that have already been moved. Exceptions
-    are the moves that `after` describes. A job that started at this instant is not preempted.
+    The caller first preempts the marked jobs, and then starts the jobs with quota that fit. A job that
+    started at this instant is not preempted.
     """
     queue, waiting = s.derived.queue[p], s.derived.part.queue_len[p]
     if waiting == 0:

@@ -1,7 +1,7 @@
 """Compiled parts of rules that preempt by keys: the next job, and the jobs to preempt for it.
 
-A waiting job has a key; the job with the least key is first. A running job has a preemption score,
-`slot.leave`.
+A running job may be preempted for a waiting job if its preemption score (`slot.leave`) is above the key of
+the waiting job.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def _elsewhere(s: StateArrays, p: int, slot: int) -> int:
 def may_claim(s: StateArrays, p: int, slot: int) -> bool:
     """Return whether running jobs may be preempted for a job that waits for partition `p`.
 
-    The demand class of the job must have the flag `plain` (counts of free GPUs decide whether a job fits) or
-    `exclusive` (jobs get whole nodes). The job must not fit the other partition for which it waits.
+    The request of the job must be `plain` (counts of free GPUs decide whether it fits) or `exclusive` (whole
+    nodes), and the job must not fit the other partition for which it waits.
     """
     other, demand = _elsewhere(s, p, slot), s.job.demand[slot]
     may = s.demand.plain[demand] or s.demand.exclusive[demand]
@@ -66,10 +66,8 @@ def next_by_key(
 ) -> Move:
     """Return the next move of a rule that orders waiting jobs by `key` (J,), least first.
 
-    A running job may be preempted for a waiting job whose key is below the preemption score of the running
-    job (`slot.leave`). Jobs with the same request that wait for the same partitions fit alike, and the same
-    jobs can be preempted for them. If the first of these waiting jobs can neither start nor preempt, the
-    other jobs are skipped. Without `preempts`, no job is preempted.
+    Without `preempts`, no job is preempted. If a job can neither start nor preempt, later jobs with the same
+    request that wait for the same partitions are skipped.
     """
     queue, waiting, partitions = s.derived.queue[p], s.derived.part.queue_len[p], s.derived.part.shape[0]
     left, kind = np.empty(waiting), np.empty(waiting, np.int64)
@@ -117,10 +115,7 @@ def next_by_key(
 
 @kernel
 def look_tick_s(look_s: float, now_s: float, tick_s: float) -> float:
-    """Return the first multiple of `tick_s` that is after now and not before `look_s`.
-
-    The result is infinite if `look_s` is infinite.
-    """
+    """Return the first multiple of `tick_s` after now and not before `look_s`, which may be infinite."""
     if look_s == math.inf:
         return look_s
     tick = np.ceil(look_s / tick_s) * tick_s

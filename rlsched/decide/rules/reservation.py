@@ -1,9 +1,7 @@
 """Compiled look-ahead: a copy of the cluster, from which running jobs are removed at their predicted ends.
 
-Rules that reserve GPUs for a job that does not fit yet (the reserved job) use the copy to predict when this
-job will fit. The reservation is for this time. In this module, `future` is the copy of the cluster as
-predicted for this time. The ledger's functions `vacate` and `occupy` modify the copy, so a job fits the copy
-under the same conditions as the current cluster.
+Rules that reserve GPUs for a job that does not fit yet (the reserved job) use the copy to predict the time at
+which this job will fit: the time of the reservation. `future` is the copy as predicted for this time.
 """
 
 from __future__ import annotations
@@ -35,9 +33,8 @@ UNKNOWN: Final = 0
 _LEAVES_ROOM: Final = 1
 _DELAYS: Final = 2
 _CLOSED: Final = 3
-"""Verdicts on the jobs of a demand class. UNKNOWN: not checked yet. _LEAVES_ROOM: jobs that run past the
-reservation leave room for the reserved job. _DELAYS: such jobs delay the reserved job. _CLOSED: no waiting
-job of the class can start now.
+"""Verdicts on the jobs of a demand class. UNKNOWN: not checked yet. _LEAVES_ROOM, _DELAYS: a job that runs
+past the reservation leaves room for, or delays, the reserved job. _CLOSED: no job of the class can start now.
 """
 NOWHERE: Final = -3
 """Result of `place_beside` for a job that must not start now."""
@@ -45,10 +42,7 @@ NOWHERE: Final = -3
 
 @array_kernel
 def copy_nodes(s: StateArrays) -> StateArrays:
-    """Return a state with copies of the nodes and GPUs of `s`.
-
-    Jobs and queues are not copied: both states use the same jobs and queues. The caller must not change them.
-    """
+    """Return a state with copies of the nodes and GPUs of `s`; do not change its jobs and queues."""
     old = s.derived
     index = Index(
         old.slot,
@@ -80,11 +74,8 @@ def copy_nodes(s: StateArrays) -> StateArrays:
 def predicted_end_s(s: StateArrays, slot: int, now_s: float) -> float:
     """Return the predicted end of a running job, seconds on the clock of `now_s`.
 
-    The predicted end is the start plus the predicted run time. If this time is in the past, the job is
-    predicted to run for `remaining_s` more: half of the time that it has run.
-
-    With models, the predicted run time is divided by the job's present predicted speed, as if the job had run
-    at this speed since its start.
+    The predicted end is the start plus the predicted run time, with models divided by the job's present
+    predicted speed. If this time is in the past, the job is predicted to run for `remaining_s` more.
     """
     run_s = s.job.predicted_s[slot]
     if MODELLED and s.config[0].modelled:
@@ -139,10 +130,9 @@ def _sink(ends_s: NDArray[np.float64], slots: NDArray[np.int32], count: int, at:
 def let_end_until_fits(s: StateArrays, future: StateArrays, p: int, slot: int, now_s: float) -> float:
     """Remove running jobs from `future` at their predicted ends, until the waiting job in `slot` fits.
 
-    Returns the time at which the job fits; infinite if the job does not fit even the idle partition. `future`
-    is a result of `copy_nodes`; afterwards it has the state of partition `p` predicted for the returned time.
-    The job must not fit now. Jobs with the same predicted end are removed together. With R running jobs, of
-    which k must end, the function takes O(R + k log R) time.
+    Returns the time at which the job fits; infinite if it does not fit even the idle partition. `future` is a
+    result of `copy_nodes`; afterwards it is partition `p` as predicted for the returned time. The job must
+    not fit now. Jobs with the same predicted end are removed together.
     """
     running = s.derived.running_len[0]
     ends_s, slots = np.empty(running, np.float64), np.empty(running, np.int32)
@@ -169,10 +159,9 @@ def let_end_until_fits(s: StateArrays, future: StateArrays, p: int, slot: int, n
 
 @array_kernel
 def no_verdicts(s: StateArrays) -> NDArray[np.int8]:
-    """Return an array of verdicts, all UNKNOWN: whether jobs of a class may run past a reservation.
+    """Return an array (2 C,) of verdicts, all UNKNOWN: whether jobs of a class may run past a reservation.
 
-    The array is (2 C,) for C demand classes. The second half is for jobs of these classes that are placed on
-    GPUs of their preferred types.
+    The second half is for jobs of these classes that are placed on GPUs of their preferred types.
     """
     return np.full(2 * s.demand.shape[0], UNKNOWN, np.int8)
 
@@ -181,8 +170,8 @@ def no_verdicts(s: StateArrays) -> NDArray[np.int8]:
 def fits_beside(s: StateArrays, future: StateArrays, p: int, slot: int, other: int, node: int) -> bool:
     """Return whether the job in `slot` still fits the copy `future` if the job in `other` starts now.
 
-    The function assumes that the job in `other` still runs at the time of `future`. It runs on the GPUs that
-    `choose` would now return for this job with the argument `node`. `future` is unchanged afterwards.
+    Assumes that the job in `other` still runs at the time of `future`, on the GPUs that `choose` would now
+    return for it with the argument `node`. `future` is unchanged afterwards.
     """
     gpus = np.empty(s.job.gpus[other], np.int32)
     host = choose(s, p, other, node, gpus)
@@ -212,8 +201,7 @@ def place_beside(
 
     Returns:
         BY_RULE: the job in `slot` can start where the placement rule places it.
-        NO_PREFERENCE: on GPUs of its preferred types, the job in `slot` would delay the reserved job. It does
-            not delay the reserved job if this preference is ignored.
+        NO_PREFERENCE: the job does not delay the reserved job if its preferred GPU types are ignored.
         NOWHERE: the job would always delay the reserved job, so it must not start now.
     """
     if _leaves_alone(s, future, p, reserved, shadow_s, slot, o, now_s, verdicts, BY_RULE):
@@ -240,10 +228,9 @@ def _leaves_alone(
     """Return whether the reserved job can start in time if the job in `slot` starts now.
 
     `shadow_s` is the time of the reservation, and `future` the partition at this time. The reserved job can
-    start in time in two cases: the job in `slot` is predicted to end by `shadow_s`, or both jobs fit
-    `future`. `node`: BY_RULE or NO_PREFERENCE. If rules do not choose GPU types, all jobs of a demand class
-    would get the same GPUs now. Therefore `verdicts`, created by `no_verdicts`, stores the results by class
-    until a job starts.
+    start in time if the job in `slot` is predicted to end by `shadow_s`, or if both jobs fit `future`.
+    `node`: BY_RULE or NO_PREFERENCE. `verdicts` stores results by demand class if rules do not choose GPU
+    types, because all jobs of a class would then get the same GPUs now.
     """
     c = own = s.job.demand[slot]
     typed, place = chooses_type(s, slot, o), node_to_place(s, p, slot, o, node)
@@ -275,10 +262,10 @@ def next_candidate(
     """Return the first queue position from `start` whose job fits and may be started now; -1: none.
 
     The caller then calls `place_beside`, which decides whether the job starts. Jobs are skipped if they are
-    predicted to run past the reservation and `verdicts` says that jobs of their class delay it. After a scan
-    of the whole queue, `class_queue.least_s` stores a lower bound of the run times of skipped jobs. Later
-    calls use this bound to skip a class without reading its jobs. On a cluster with models, this function
-    skips no job that fits, because run times depend on placements.
+    predicted to run past the reservation, and jobs of their class delay it according to `verdicts`. After a
+    scan of the whole queue, `class_queue.least_s` stores a lower bound of the run times of skipped jobs, by
+    which later calls skip a whole class. With models, no job that fits is skipped, because run times depend
+    on placements.
     """
     if MODELLED and s.config[0].modelled:
         return first_fitting(s, p, start)

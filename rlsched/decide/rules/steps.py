@@ -22,8 +22,8 @@ class Steps:
         looks: Whether `next_look_s` can be finite.
         skips_quiet: Whether the loop can skip a partition that has not changed since the rule last returned
             no move for it.
-        sorted_queue: Whether the rule reads the sorted queue; False: the rule reads only the heaps of the
-            demand classes, one heap of waiting jobs per class.
+        sorted_queue: Whether the rule reads the sorted queue; False: only the heaps of waiting jobs, one per
+            demand class.
         dialled: Whether dials adjust the settings of the rule.
         priced: Whether decisions follow the price of electricity, or a power limit.
     """
@@ -57,7 +57,7 @@ class Steps:
         )
 
     def with_dials(self) -> Steps:
-        """Return the rule with dials. Its decisions can then change even if a partition has not changed."""
+        """Return the rule with dials; no partition is skipped, because dials can change a decision."""
         return replace(self, dialled=True, skips_quiet=False)
 
     def with_price(self) -> Steps:
@@ -86,10 +86,10 @@ class CompiledRule:
         options: The options of the rule.
         order: Order of the queue.
         strategy: Strategy that sets the dials; None: all dials stay at 0.
-        plain_without_models: Whether the rule can run on a cluster without models. Without models, the rule
-            neither shares GPUs, nor sets clocks, nor moves cores. False: the rule requires models.
-        profile_s: Duration of a profiler's run, seconds; 0: no profiler. If the run time of a job exceeds
-            `profile_s`, the first attempt of the job takes `profile_s` longer.
+        plain_without_models: Whether the rule can run on a cluster without models; it then neither shares
+            GPUs, nor sets clocks, nor moves cores.
+        profile_s: Duration of a profiler's run, seconds; 0: no profiler. The first attempt of a job takes
+            this time longer, if its run time exceeds this time.
         profile_max_gpus: Largest number of GPUs of a job that is profiled.
     """
 

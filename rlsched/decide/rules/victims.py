@@ -2,9 +2,8 @@
 
 A *group* is a job and all jobs that share its GPUs. A group is preempted as a whole, and only if all of its
 jobs may be preempted. A gang that fits on one node gets the node whose preempted jobs have the fewest GPUs in
-total; their GPUs on other nodes count too. A larger gang gets whole nodes of the largest size, each chosen by
-the same rule, and a node for the remainder. On each node, jobs with the highest index (preemption score) are
-preempted first, and only as many jobs as needed.
+total, on all nodes. A larger gang gets whole nodes of the largest size, each chosen by the same rule, and a
+node for the remainder. On each node, jobs with the highest index (preemption score) are preempted first.
 """
 
 from __future__ import annotations
@@ -117,9 +116,9 @@ def _clear_node(
 ) -> int:
     """Choose groups to preempt until `needed` GPUs of node `n` are free; GPUs marked in `free` count as free.
 
-    Marks the GPUs of the chosen groups in `free` (G,), and writes one GPU of each group to `gone`. `worst`
-    (G,): result of `_worst`. `above`: only groups with a `worst` above this value may be preempted. Returns
-    the number of groups; returns -1 and marks no GPU if `needed` GPUs cannot be freed.
+    Marks the GPUs of the chosen groups in `free` (G,), and writes one GPU of each group to `gone`. Returns
+    the number of groups; returns -1 and marks no GPU if `needed` GPUs cannot be freed. `worst` (G,): result
+    of `_worst`. `above`: only groups with a `worst` above this value may be preempted.
     """
     first, end = s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]
     count, could, frees = 0, 0, _free_on(s, n, free)
@@ -184,8 +183,7 @@ def find_victims(
 
     Returns:
         (slot, GPUs, index): the slot of a running job to preempt now, -1 if no preemptions make the gang fit;
-            the number of GPUs that all preempted groups hold (GPUs that the jobs of a group share count
-            once); the least index of the preempted groups.
+            the number of GPUs that all preempted groups hold; the least index of the preempted groups.
     """
     worst = _worst(s, index)
     size, left, groups = min(gpus, s.derived.part.node_size[p]), gpus, 0
@@ -228,8 +226,8 @@ def find_victims_of_nodes(
 ) -> tuple[int, int, float]:
     """Choose the jobs to preempt in partition `p` for a job that gets whole nodes (demand class `c`).
 
-    All jobs of the chosen nodes are preempted. The nodes are chosen as in `find_victims`. A node that runs a
-    job without GPUs is never chosen. Arguments and result are as in `find_victims`.
+    All jobs of the chosen nodes are preempted. A node that runs a job without GPUs is never chosen. All else
+    is as in `find_victims`.
     """
     worst = _worst(s, index)
     free, chosen = worst == math.inf, np.zeros(s.node.shape[0], np.bool_)
@@ -266,8 +264,7 @@ def _cost_of_node(
 ) -> int:
     """Return the number of GPUs of the groups that must be preempted so that node `n` becomes idle.
 
-    Groups whose GPUs are marked in `free` do not count. Returns -1 if a group that counts must not be
-    preempted.
+    Groups whose GPUs are marked in `free` are left out. Returns -1 if another group must not be preempted.
     """
     seen, held = free.copy(), 0
     for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
