@@ -40,8 +40,7 @@ def candidates(record: DecisionRecord) -> list[Candidate]:
     """Return the candidates of a decision, including the chosen one.
 
     The first candidate is the choice of the static rule, without dials (settings that change while the rule
-    runs). It is left out if the static rule itself made the decision. Plans that were not possible are not
-    candidates.
+    runs), unless the static rule made the decision. The others are the plans that were possible.
     """
     found: list[Candidate] = []
     if record.source != "rule" or record.reference:
@@ -89,8 +88,7 @@ def numbers_of_plans(record: DecisionRecord) -> dict[int, int]:
 def as_another(record: DecisionRecord, other: DecisionRecord | None) -> Candidate | None:
     """Return the candidate that does the same as the decision of another run; None: no candidate does.
 
-    The result is never the candidate that the scheduler chose. Jobs of the two runs are matched by displayed
-    ID.
+    The chosen candidate is left out. Jobs of the two runs are matched by displayed ID.
 
     Args:
         record: Record of the decision.

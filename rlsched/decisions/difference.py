@@ -14,10 +14,9 @@ MOST_JOBS: Final = 10
 def difference(was: Timeline, other: Timeline, from_s: float, to_s: float) -> dict[str, Any]:
     """Return how a second schedule differs from the actual schedule between two times.
 
-    Only jobs that wait or run between `from_s` and `to_s` are compared. The waiting time of a job is its time
-    in the queue between these times. Its job completion time (JCT) is the time from submission to end. The
-    JCT counts if the job ends by `to_s` in both schedules. `less` lists the jobs that wait less in `other`,
-    and `more` the jobs that wait longer.
+    Only jobs that wait or run between `from_s` and `to_s` are compared. Waiting time is time in the queue
+    between these times. The mean job completion times are of jobs that end by `to_s` in both schedules.
+    `less` lists the jobs that wait less in `other`, and `more` the jobs that wait longer.
 
     Args:
         was: The actual schedule.

@@ -32,10 +32,9 @@ class KnownForecasts:
     def outcomes_between(self, from_s: float, to_s: float, most: int) -> dict[str, Any]:
         """Return the forecasts whose outcomes became known between two times, as a dict of columns.
 
-        If there are more than about `most` forecasts, the columns contain an evenly spaced sample. The column
-        `within` is true if the outcome is between the 10 % and the 90 % quantile. `count` is the number of
-        all forecasts between the two times, and `held` counts the forecasts whose outcome is within the
-        quantiles.
+        If there are more than about `most` forecasts, the columns contain an evenly spaced sample. `within`:
+        whether the outcome is between the 10 % and the 90 % quantile. `count`: number of all forecasts
+        between the two times. `held`: number of them with `within`.
         """
         numbers = {name: np.array(column) for name, column in self._numbers.items()}
         time_s, seen_s = numbers["time_s"], numbers["seen_s"]

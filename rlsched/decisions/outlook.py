@@ -26,8 +26,7 @@ UNKNOWN: Final = Outlook()
 def outlook(record: DecisionRecord | None, *, counts_cores: bool) -> Outlook:
     """Return the predictions for the attempt that a decision starts.
 
-    The predictions are nan if there is no record, if the policy used no models, or if the record has no plan
-    for this start.
+    The predictions are nan if there is no record, no model, or no plan for this start in the record.
 
     Args:
         record: Record of the decision.

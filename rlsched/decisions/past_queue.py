@@ -25,13 +25,9 @@ def rows_around(reader: StoreReader, at_s: float) -> tuple[list[int], list[int]]
 def queue_at(reader: StoreReader, at_s: float) -> list[tuple[JobSeen, str]]:
     """Return the jobs that wait at a time, in queue order, each with its partition ("" if unknown).
 
-    Between two decisions of a partition, jobs can be submitted and cancelled, but no job starts. The queue of
-    a partition at `at_s` is therefore taken from the record of its next decision. Jobs submitted after `at_s`
-    are removed, and jobs cancelled between `at_s` and that decision are added. Partitions are in the order of
-    their names.
-
-    Jobs without a recorded position come last, ordered by submission: jobs far back in a long queue, jobs
-    submitted after the last decision, and jobs in records of older versions, which have no queue.
+    No job starts between two decisions of a partition. The queue is therefore taken from the record of the
+    next decision, without jobs submitted after `at_s`, and with jobs cancelled after `at_s`. Partitions are
+    in the order of their names. Jobs without a recorded position come last, ordered by submission.
     """
     left = {job.job: job for job in reader.timeline.queue_at(at_s)}
     before, after = (_queues(reader, rows) if left else {} for rows in rows_around(reader, at_s))

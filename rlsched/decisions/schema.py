@@ -50,17 +50,16 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
         attempt: Number of the attempt; 0 before the first attempt.
         nodes: Name of the node of each GPU of the attempt.
         gpus: Index of each GPU on its node.
-        share_milli: Fraction of each of its GPUs that the attempt has, in thousandths (500: half of a GPU).
+        share_milli: Fraction of each GPU that the attempt has, in thousandths (500: half of a GPU).
         sm_clock_frac: SM clock, as a fraction of the maximum.
         state: In an `end`, the new state of the job: `completed`, `failed`, `cancelled`, `rejected`, or
             `queued` if another attempt follows.
         reason: In an `end`, its reason, for users.
         run_s: Run time of the attempt, seconds; nan if it did not run.
         energy_j: Energy of the attempt, joules; nan if not measured.
-        predicted_speed_frac: In a `start`, predicted speed of the attempt with its co-tenants, clock, cores
-            and GPU type. At speed 1, the job takes its stated run time. If the job states no GPU type, 1 is
-            the speed on the same GPUs at full clock without co-tenants. nan if not predicted. Files of
-            earlier versions do not have this column and the next two.
+        predicted_speed_frac: In a `start`, predicted speed of the attempt; nan if not predicted. At speed 1,
+            the job takes its stated run time; if the job states no GPU type, 1 is the speed on the same GPUs
+            at full clock without co-tenants. Files of earlier versions lack this column and the next two.
         predicted_energy_j: In a `start`, predicted energy until the job ends, joules; nan if not predicted.
         speed_frac: In an `end`, mean speed of the attempt, in the unit of `predicted_speed_frac`; nan if not
             measured.
@@ -115,8 +114,8 @@ class ForecastSeen(msgspec.Struct, frozen=True, kw_only=True):
         time_s: Time at which the outcome became known, seconds.
         job: Displayed ID of the job.
         num_gpus: Number of GPUs that the job requests.
-        what: Event that was forecast: `start`; `end` (the end, forecast while the job waited); `end-running`
-            (the end, forecast while the job ran).
+        what: Event that was forecast: `start`; `end`, forecast while the job waited; `end-running`: the end,
+            forecast while the job ran.
         said_s: Time at which the forecast was made, seconds.
         low_s: 10 % quantile of the forecast.
         median_s: 50 % quantile of the forecast.

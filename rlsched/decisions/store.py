@@ -107,11 +107,10 @@ class DecisionStore:
             self._take(name, [list(msgspec.structs.astuple(event)) for event in own])
 
     def note_standing(self, events: Sequence[JobEvent]) -> None:
-        """Set the unfinished jobs of an existing store; `events` are their submissions and starts, in order.
+        """Set the unfinished jobs of a store that an earlier process has written.
 
-        Call this method when an earlier process has written the store. The events are not written now. Each
-        new segment of job events begins with the submissions and starts of unfinished jobs, because earlier
-        segments can be removed. Without this call, this writer knows only the events that it has written.
+        `events` are their submissions and starts, in order. They are not written now, but at the beginning of
+        each new segment of job events.
         """
         jobs = self._tables["jobs"]
         assert isinstance(jobs, _Jobs)
@@ -182,8 +181,8 @@ class _Table:
 class _Jobs(_Table):
     """The table of job events, with the rows that are not written yet.
 
-    Each segment begins with the submission of every unfinished job, and with the start of its attempt if the
-    job runs. Readers therefore need no earlier segments.
+    Each segment begins with the submission of every unfinished job, and the start of its attempt if it runs,
+    so that readers need no earlier segments.
     """
 
     def __init__(self, writer: SegmentWriter, columns: list[str]) -> None:

@@ -77,7 +77,7 @@ def _price_change(reader: StoreReader, row: int, record: DecisionRecord) -> dict
     """Return the last change of the policy's prices in the partition, up to the decision in this row.
 
     The result has the first decision with the new prices, the cluster's state at that time, and the old
-    prices. None: the record has no prices, or the last `MOST_BEFORE` rows have no change.
+    prices; None without prices, or without a change in the last `MOST_BEFORE` rows.
     """
     if not record.prices:
         return None
@@ -166,7 +166,7 @@ def job_story(reader: StoreReader, job: JobSeen, at_s: float | None = None) -> d
     Args:
         reader: The store.
         job: The job.
-        at_s: Time, seconds; later decisions do not count as the last decision. None: all decisions count.
+        at_s: Time, seconds, up to which the last decision is searched; None: no limit.
     """
     rows = reader.rows_of.get(job.job, [])
     story = {
@@ -192,9 +192,7 @@ def job_story(reader: StoreReader, job: JobSeen, at_s: float | None = None) -> d
 
 
 def last_start(reader: StoreReader, job: JobSeen, at_s: float | None = None) -> int:
-    """Return the row of the decision that started a job's last attempt.
-
-    If the store has no such decision, return the row of the last decision about the job.
+    """Return the row of the decision that started a job's last attempt, else of the last decision about it.
 
     Args:
         reader: The store.
@@ -264,8 +262,7 @@ def _row_of_start(reader: StoreReader, seen: AttemptSeen) -> int | None:
 def _made_room(reader: StoreReader, seen: AttemptSeen) -> list[dict[str, Any]]:
     """Return the decisions that preempted other jobs for this attempt, oldest first.
 
-    The decisions are of two kinds: preemptions for this job while it waited, and preemptions of jobs on the
-    attempt's GPUs at the time of the attempt's start.
+    Contains the preemptions for this job while it waited, and the preemptions on its GPUs at its start.
     """
     job, since_s = seen.job.job, seen.job.waited_since_s(math.nextafter(seen.start_s, -math.inf))
     rows = [

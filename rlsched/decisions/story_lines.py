@@ -68,7 +68,7 @@ def _attempt_lines(attempt: dict[str, Any], predicted_s: float | None) -> list[s
 
 
 def _speed(attempt: dict[str, Any]) -> str:
-    """Return a text with the measured and the predicted speed of an attempt.
+    """Return the measured and the predicted speed of an attempt as text.
 
     The text is "" if the speed is not measured, and the predicted speed is 1 or unknown.
     """

@@ -32,7 +32,7 @@ class AttemptSeen:
         end_s: Time of the end, seconds; infinite while the attempt runs.
         nodes: Name of the node of each GPU.
         gpus: Index of each GPU on its node.
-        share_milli: Fraction of each of its GPUs that the attempt has, in thousandths (500: half of a GPU).
+        share_milli: Fraction of each GPU that the attempt has, in thousandths (500: half of a GPU).
         sm_clock_frac: SM clock, as a fraction of the maximum.
         state: State of the job after the attempt; "" while the attempt runs.
         reason: Reason for the end, for users.
@@ -303,8 +303,7 @@ class Timeline:
     def left_free(self, attempt: AttemptSeen) -> dict[str, tuple[int, int]]:
         """Return a dict: node of an attempt -> (free GPUs, all GPUs), just after the start of the attempt.
 
-        Attempts that started at the same time, but later in order, do not count. Nodes with an unknown number
-        of GPUs are left out.
+        Attempts that follow in `attempts` are ignored. Nodes with an unknown number of GPUs are left out.
         """
         held = {node: set[int]() for node in attempt.nodes}
         for other in self.attempts:
@@ -335,10 +334,9 @@ class Timeline:
     def power(self, at_s: NDArray[np.float64]) -> dict[str, NDArray[np.float64]] | None:
         """Return the total power of the attempts at N times; None: the energy of no attempt is known.
 
-        `at_s`: (N,) times, seconds. The result has the columns `power_w` (N,), in W, and `measured_gpus`
-        (N,). Each attempt counts with its mean power, which is known only after its end. `measured_gpus` is
-        the part of `busy_gpus` with known power. If `measured_gpus` is less than `busy_gpus`, `power_w` is
-        too low.
+        `at_s`: (N,) times, seconds. `power_w` (N,) is the sum of the attempts' mean powers, which are known
+        only after their ends, W. `measured_gpus` (N,) is the part of `busy_gpus` with known power; if it is
+        less than `busy_gpus`, `power_w` is too low.
         """
         if not self._power:
             return None

@@ -20,8 +20,7 @@ class PriceUnit(NamedTuple):
     Attributes:
         kind: `cost` for a price per MWh, `carbon` for a carbon intensity in g CO2e per kWh.
         currency: Currency of the price; "" for a carbon intensity.
-        pue: Power usage effectiveness, by which cost and carbon are multiplied: energy of the whole
-            facility / energy of the hardware.
+        pue: Power usage effectiveness (facility energy / hardware energy), a factor of cost and carbon.
     """
 
     kind: BillKind

@@ -35,9 +35,9 @@ class Conversion(NamedTuple):
         form: Name of the file's form, as in `FORMS`.
         column: Column of the values.
         filled: Number of steps without a value that were filled.
-        left_out: Number of steps that are left out at the start and the end of the file, because they have no
-            value. Steps after the last value are kept if the file has forecasts of these steps.
-        other_auctions: Number of rows that were left out because they are of another auction (ENTSO-E).
+        left_out: Number of steps without a value that were left out at the start and the end. Steps with a
+            forecast are kept at the end.
+        other_auctions: Number of rows of other auctions that were left out (ENTSO-E).
     """
 
     series: Series
@@ -91,10 +91,7 @@ def convert(path: Path, form: str = "auto", column: str | None = None, fill_h: f
 
 
 def _with_forecasts(series: Series, rows: list[Row]) -> Series:
-    """Return the series with the forecasts of the rows.
-
-    Forecasts of steps after the last value are used up to the first gap.
-    """
+    """Return the series with the forecasts of the rows; after the last value, only up to the first gap."""
     said = {row.begins: row.forecast for row in rows if row.forecast is not None}
     step = timedelta(seconds=series.step_s)
     steps = [said.get(series.begins + k * step) for k in range(len(series))]
@@ -273,9 +270,8 @@ def _value(table: Table, line: int, column: str, cell: str) -> float | None:
 def _step_s(path: str, rows: list[Row]) -> float:
     """Return the length of the steps, seconds.
 
-    If the rows have lengths, the step is the shortest length. Otherwise, the step is the shortest distance
-    between the starts of successive rows. If not all distances are multiples of the shortest distance, the
-    step is the most frequent distance.
+    The step is the shortest length of a row. If the rows have no lengths, the step is the shortest distance
+    between the starts of successive rows, or the most frequent one if not all are multiples of the shortest.
     """
     lasts = [row.lasts_s for row in rows if row.lasts_s is not None]
     apart = Counter((other.begins - one.begins).total_seconds() for one, other in pairwise(rows))

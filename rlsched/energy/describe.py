@@ -22,8 +22,8 @@ def describe(series: Series) -> dict[str, Any]:
 
     Values are in the unit of the series. Names of fractions end in `_frac`. Unknown values are None.
 
-    by_hour: 24 means by hour of day, UTC. A step counts for the hour in which its middle lies; a step of more
-        than 1 h counts for each hour that it covers.
+    by_hour: 24 means by hour of day, UTC. A step is in the hour of its middle, or in each hour that it covers
+        if it is longer than 1 h.
     autocorrelation_24h, autocorrelation_7d: correlation of the values with the values 24 h or 7 days earlier;
         None if the series is constant or shorter than twice the lag, or if steps do not divide the lag.
     cheapest_half_saves_frac: see `cheapest_half_saves`.
@@ -61,12 +61,11 @@ def forecast_errors(series: Series) -> dict[str, Any] | None:
 
     ends: end of the last step with a forecast.
     steps: number of steps with a value and a forecast.
-    by_lead: errors in each range of lead times between two successive `LEADS_H`, without empty ranges. The
-        lead time is the time between the instant at which a forecast was known and the start of its step. The
-        fields are `from_h`, `until_h` (None: no limit), `steps`, `error_mean_abs` (mean |forecast - value|),
-        `error_mean` (mean of forecast - value), and `day_before_error_mean_abs` (mean |value 24 h earlier -
-        value| in the same steps, None if there is no such value). A useful forecast has a smaller error than
-        `day_before_error_mean_abs`.
+    by_lead: errors in each range of lead times (from when a forecast was known to the start of its step)
+        between two successive `LEADS_H`, without empty ranges. The fields are `from_h`, `until_h` (None: no
+        limit), `steps`, `error_mean_abs` (mean |forecast - value|), `error_mean` (mean of forecast - value),
+        and for comparison `day_before_error_mean_abs` (mean |value 24 h earlier - value| in the same steps,
+        None if there is no such value).
     """
     forecast = series.forecast
     if forecast is None:
@@ -102,10 +101,10 @@ def forecast_errors(series: Series) -> dict[str, Any] | None:
 def cheapest_half_saves(series: Series) -> float | None:
     """Return the fraction of the cost that a constant load saves if it runs only in half of each day.
 
-    The load takes the same energy a day, in the cheapest half of the steps of each day (UTC). The saving is
-    an upper bound. It assumes that the values of the day are known in advance, that all work can wait for
-    hours, and that work can run at twice the power. Only whole days count. Return None if there is no whole
-    day, if a day has fewer than two steps or a fraction of a step, or if the mean is not above 0.
+    The load takes the same energy a day, in the cheapest half of the steps of each whole day (UTC). The
+    saving is an upper bound, for known values and work that can wait for hours and run at twice the power.
+    Return None if there is no whole day, if a day has fewer than two steps or a fraction of a step, or if the
+    mean is not above 0.
     """
     steps = DAY_S / series.step_s
     if steps % 1 or steps < 2:

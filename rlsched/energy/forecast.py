@@ -19,7 +19,7 @@ FORECAST_COLUMNS: Final = ("forecast", "forecast_utc")
 
 @dataclass(frozen=True)
 class Forecast:
-    """Forecasts of M steps: of each step of a series and, after its last value, of later steps.
+    """Forecasts of M steps: all steps of a series, and steps after its last value.
 
     Attributes:
         values: (M,) values that were forecast; nan: there is no forecast of this step.
@@ -46,8 +46,7 @@ class Forecast:
     def averaged(self, first: int, steps: int, step_s: float) -> Forecast:
         """Return a forecast in which `steps` successive steps are merged into one, from step `first` on.
 
-        The forecast of a merged step is the mean of the forecasts of its steps, and is known when all of
-        these are known.
+        The forecast of a merged step is the mean of its forecasts, and is known once all of them are known.
 
         Args:
             first: First step, which becomes the start of the series.

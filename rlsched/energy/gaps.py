@@ -21,8 +21,7 @@ def filled(
 ) -> tuple[Series, int, int]:
     """Return a series without gaps, the number of filled steps, and the number of steps left out.
 
-    A step is filled with the value 24 h earlier; if there is none, with the value of the step before. Both
-    values are already known when the filled step begins.
+    A step is filled with the value 24 h earlier; if there is none, with the value of the step before.
 
     Args:
         name: Name of the series.

@@ -96,8 +96,7 @@ class EnergyAt(NamedTuple):
 class EnergyTable(NamedTuple):
     """Prices and power limits by Unix time.
 
-    `prices` is None if the cluster has no prices; `limits` is None if the cluster has no power limits. `unit`
-    states the unit of the prices; None: unknown.
+    `prices`, `limits`: None if the cluster has none. `unit`: unit of the prices; None: unknown.
     """
 
     prices: PriceTable | None

@@ -1,10 +1,8 @@
 """Computes the inputs of price-aware decisions: ratios of prices to their daily mean, and the outlook.
 
-The mean covers the next 24 hours. Values that are not known yet are replaced, so that no result depends on
-values that are published later. The replacement is the forecast, if the series has a forecast
-(`Series.forecast`) that was known at that time. Otherwise it is the value 24 hours earlier. In a day-ahead
-market, prices are known for the next 12 hours or more. In a real-time market, only the price of the current
-step is known.
+The mean covers the next 24 hours. A value that is not published yet is replaced by its forecast
+(`Series.forecast`), if this was known at that time, else by the value 24 hours earlier. In a day-ahead
+market, prices are known for the next 12 hours or more, in a real-time market only for the current step.
 """
 
 from __future__ import annotations
@@ -88,9 +86,9 @@ def steps_of_day(series: Series) -> int:
 def values_ahead(series: Series, now: NDArray[np.int64], steps: int, ahead: int) -> NDArray[np.float64]:
     """Return (R, steps) values: for each step in `now`, the values of this step and of the next steps.
 
-    A value that is not known in the step in `now` is replaced by its forecast, if this forecast was known at
-    the start of that step. Otherwise it is replaced by the value 24 hours earlier, or by the replacement of
-    that value. If that time is before the start of the series, the result is nan.
+    A value that is not known in the step in `now` is replaced by its forecast, if this was known at the start
+    of that step, else by the value (or its replacement) 24 hours earlier. If that time is before the start of
+    the series, the result is nan.
 
     Args:
         series: The series.
@@ -118,7 +116,7 @@ def values_ahead(series: Series, now: NDArray[np.int64], steps: int, ahead: int)
 
 
 def _parts(now: NDArray[np.int64], steps: int) -> Iterator[NDArray[np.int64]]:
-    """Split `now` into parts to save memory: each step needs the values of `steps` further steps."""
+    """Split `now` into parts, because each of its steps needs memory for `steps` values."""
     rows = max(_CELLS // steps, 1)
     return (now[first : first + rows] for first in range(0, len(now), rows))
 
@@ -127,8 +125,8 @@ def outlook(series: Series, known_ahead_s: float) -> NDArray[np.float64]:
     """Return the (N, K) columns `OUTLOOK` in each step of a series.
 
     Prices that are not known yet are replaced as in `relative`. Before a logarithm is taken, a price is
-    raised to at least `LEAST_RATIO` times the mean price of the past 7 days. If this mean is 0 or less, the
-    columns with logarithms are 0.
+    raised to at least `LEAST_RATIO` x (mean price of the past 7 days). If this mean is 0 or less, the columns
+    with logarithms are 0.
 
     Args:
         series: The series, N steps.
@@ -158,7 +156,7 @@ def outlook(series: Series, known_ahead_s: float) -> NDArray[np.float64]:
 
 
 def _past_means(values: NDArray[np.float64], steps: int) -> NDArray[np.float64]:
-    """Return (N,) means: for each step, the mean of at most `steps` steps, of which this step is the last."""
+    """Return (N,) means: for each step, the mean of at most `steps` steps up to this step."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     end = np.arange(1, values.size + 1)
     first = np.maximum(end - steps, 0)
@@ -195,10 +193,8 @@ def prices_ahead(
     """Return the (end - first, AHEAD_H) prices of the next hours in the steps `first` to `end` - 1.
 
     Hour h begins h hours after the start of the step. Its price is the mean price of the steps in this hour;
-    if steps do not divide an hour, its price is the price in the middle of the hour. Prices are relative to
-    `means`. Prices that are not known are replaced as in `values_ahead`. Without a forecast, unknown prices
-    of the second day are replaced by the prices of the first day. If `values_ahead` has no replacement (nan),
-    the price of the present step is used.
+    if steps do not divide an hour, it is the price in the middle of the hour. Prices are relative to `means`.
+    Prices that are not known are replaced as in `values_ahead`, or by the price of the present step.
 
     Args:
         series: The series, N steps.
@@ -224,8 +220,7 @@ def prices_ahead(
 def price_ranks(series: Series, first: int, end: int) -> NDArray[np.float64]:
     """Return the (end - first,) rank of the price in the steps `first` to `end` - 1 of a series.
 
-    The rank is the fraction of the steps of the past 7 days, this step included, in which the price was
-    lower.
+    The rank is the fraction of the steps of the past 7 days in which the price was lower.
     """
     week = max(round(WEEK_S / series.step_s), 1)
     past, found = np.arange(week), np.empty(end - first)
@@ -302,7 +297,7 @@ class PriceTable:
     def at(self, now_s: float, asked: PricesAsked = NOTHING) -> PriceAt | None:
         """Return the price at a time, Unix seconds; None if the series does not cover this time.
 
-        The details in `asked` change with each step. If details are requested, equal steps are not joined.
+        If details are requested (`asked`), equal steps are not joined, because details change with each step.
         """
         if not self._from_s[0] <= now_s < self.ends_s:
             return None

@@ -61,10 +61,9 @@ class Series:
     def read(cls, path: str | Path) -> Series:
         """Read a CSV file (plain, or `.gz`) with the columns `utc` and `value`.
 
-        `utc` is the start of a step in ISO 8601. A time without an offset is UTC. A time with an offset is
-        converted to UTC, so that a file in local time can change its offset during the year. The columns
-        `forecast` and `forecast_utc` are optional: the value that was forecast, and the time at which this
-        forecast was known. Steps after the last value can have only a forecast. Other columns are ignored.
+        `utc` is the start of a step in ISO 8601; a time without an offset is UTC. The columns `forecast` and
+        `forecast_utc` are optional: the value that was forecast, and the time at which this forecast was
+        known. Steps after the last value can have only a forecast. Other columns are ignored.
 
         Raises:
             InputError: the file cannot be read, a column is missing, a value is not a number, the steps
@@ -210,12 +209,12 @@ def integrals(series: Iterable[Series | None], second_0: datetime, last_s: float
     Args:
         series: K series, at least one of them not None; None stands for a series of zeros.
         second_0: Wall-clock time of the trace's second 0, with an offset from UTC.
-        last_s: Second of the trace up to which each series must have values. For later times, the value after
-            the end of a series is the mean of its last 7 days.
+        last_s: Second of the trace up to which each series must have values. After the end of a series, its
+            value is the mean of its last 7 days.
 
     Raises:
-        InputError: a series does not cover the trace, because it begins after second 0 or ends before
-            `last_s`; or a grid that contains the start of every step needs more than `MOST_GRID` steps.
+        InputError: a series begins after second 0 or ends before `last_s`; or a grid that contains the start
+            of every step needs more than `MOST_GRID` steps.
     """
     given = list(series)
     known = [one for one in given if one is not None]

@@ -28,7 +28,7 @@ LOWEST: Final = -0.08
 SPIKES: Final = (10.0, 60.0)
 """Lowest and highest value of a spike, as multiples of the mean."""
 MOST_SPIKES_FRAC: Final = 0.6
-"""Maximum fraction of the sum of the values of `spiky` that comes from spikes."""
+"""Maximum fraction of the sum of the values of `spiky` that is in spikes."""
 FORECAST_HOUR: Final = 12
 """Hour of the day at which the next day is forecast."""
 _TIGHT_STARTS, _TIGHT_STAYS = 0.06, 0.6  # per day; supply is tight for 2.5 days on average
@@ -51,7 +51,7 @@ def synthesize(
         time of 30 h, clipped slightly below 0.
     spiky: like real-time prices of Texas, Victoria and Singapore (median 0.5 to 0.9, p99 4 to 10, maximum 22
         to 200 times the mean): a low base, and a few spikes of 10 to 60 times the mean, an hour or longer,
-        in the evenings of some days. The spikes are at most 0.6 of the sum of the values.
+        in the evenings of some days.
     flat: constant, like the carbon intensity of a grid of gas plants (Singapore, variation 0.02), or a fixed
         tariff.
 
@@ -88,10 +88,9 @@ def synthesize(
 def with_forecast(series: Series, sd: float, seed: int = 0) -> Series:
     """Return a generated series with a forecast of each step; the values are unchanged.
 
-    Every day at `FORECAST_HOUR` the next day (UTC) is forecast, 12 to 36 h ahead. The error within a forecast
-    is a random walk (Brownian motion) from the time of the forecast on: at a lead time of L hours, its
-    standard deviation is `sd` x (mean of the series) x sqrt(L / 24). Errors of different days are
-    independent.
+    Every day at `FORECAST_HOUR` the next day (UTC) is forecast, 12 to 36 h ahead. The error of each forecast
+    is a Brownian motion: at a lead time of L hours, its standard deviation is `sd` x (mean of the series) x
+    sqrt(L / 24).
 
     Args:
         series: The series.
